@@ -11,7 +11,7 @@ from typing import Final
 
 
 class State(StrEnum):
-    """Where a job stands. Stored in the database; "due", "retrying", "unpublished" and "far" are derived and never stored."""
+    """Where a job stands, as the database stores it. "due", "retrying", "unpublished", "far" and "unresolved" are derived."""
 
     SCHEDULED = "scheduled"
     RUNNING = "running"
@@ -78,11 +78,14 @@ PUT_OFF: Final = frozenset({AttemptOutcome.SNOOZED, AttemptOutcome.ASKED, Attemp
 
 
 class EndingKind(StrEnum):
-    """How a cancelled job came to its end, where nobody cancelled it."""
+    """How a cancelled job came to its end, where nobody cancelled it. UNKNOWN: of an unfinished row. The job has ended, and no event
+    says how.
+    """
 
     MERGED = "merged"  # into the job that held its key
     REPLACED = "replaced"  # by another of its key
     EXPIRED = "expired"
+    UNKNOWN = "unknown"
 
 
 class EventKind(StrEnum):

@@ -44,6 +44,7 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     "succeeded": _ENDED,
     "unpublished": (*_JOB, "run_at_and_late", "attempts_made"),
     "far": (*_JOB, "run_at_and_late"),
+    "unresolved": (*_JOB, "run_at_and_late", "attempts_made", "last_error"),
 }
 
 

@@ -31,7 +31,7 @@ from django_delayq.admin.readonly import ReadOnlyAdmin
 from django_delayq.admin.report import MOST, carry_out
 from django_delayq.admin.show import task_name, visible, word
 from django_delayq.console import schedule_views
-from django_delayq.console.verbs import VERBS, Verb
+from django_delayq.console.verbs import UNRESOLVED, VERBS, Verb
 from django_delayq.models import DERIVED, Job
 from django_delayq.states import FINISHED, PERIODIC, REQUEUEABLE, State
 
@@ -174,8 +174,8 @@ class JobAdmin(JobColumns, ReadOnlyAdmin):
     def _applying(self, request: HttpRequest) -> list[Verb]:
         """The verbs that do something to jobs of the view."""
         state = chosen(request).shown_view
-        states = frozenset({State.SCHEDULED if state in DERIVED else State(state)}) if state else frozenset(State)
-        return [verb for verb in VERBS.values() if verb.states & states]
+        stored = State.SCHEDULED if state in DERIVED and state not in UNRESOLVED else state
+        return [verb for verb in VERBS.values() if verb.states & ({stored} if state else frozenset(State))]
 
     def starts_operations(self) -> bool:
         """Whether operations may be about the jobs of this admin. A worker carries them out, which knows no admin: so a subclass with

@@ -82,8 +82,10 @@ def gather(request: HttpRequest, job: Job, jobs: QuerySet[Job], *, sensitive: bo
     }
 
 
-def state_in_charge(job: Job, view: JobView | None) -> State:
-    """The state that decides which buttons there are: Redis' where it has one."""
+def state_in_charge(job: Job, view: JobView | None) -> str:
+    """The state that decides which buttons there are: Redis' where it has one, unless the row is unresolved."""
+    if job.unresolved:
+        return job.derived
     return State(view.state) if view and view.state in set(State) else State(job.state)
 
 

@@ -48,6 +48,7 @@ LABELS: dict[str, str | Promise] = {
     "succeeded": _("Succeeded"),
     "unpublished": _("Unpublished"),
     "far": _("Far"),
+    "unresolved": _("Unresolved"),
 }
 
 
@@ -226,7 +227,7 @@ class JobList(ChangeList):
                 counted = counting.count(self.meant, self.unsearched, overview.MOST_COUNTED, using)
                 self.result_count = self.result_count if counted is None else counted
             return {}
-        views = [view for view in VIEWS if not named or view not in ("retrying", "unpublished", "far")]
+        views = [view for view in VIEWS if not named or view not in ("retrying", "unpublished", "far", "unresolved")]
         rows = self.model_admin.get_queryset(self.request)
         parts = [self._of_view(view, rows) for view in views]
         counts = dict(zip(views, counting.count_many(parts, overview.MOST_COUNTED, using), strict=True))
@@ -256,7 +257,7 @@ class JobList(ChangeList):
         found = []
         for view, label in LABELS.items():
             is_chosen = self.request.GET.get(VIEW, "") == view
-            if view in ("unpublished", "far") and not (is_chosen or counts.get(view)):
+            if view in ("unpublished", "far", "unresolved") and not (is_chosen or counts.get(view)):
                 continue
             count = overview.count_shown(counts[view]) if view in counts else None
             address = self.get_query_string({VIEW: view or None, ORDER_VAR: None})

@@ -105,7 +105,7 @@ def state_of(job: Job, view: JobView | None) -> str:
 
 
 def _state_of(job: Job, view: JobView | None) -> str:
-    if job.state in UNFINISHED and view is not None and view.state != "finished":
+    if job.state in UNFINISHED and not job.unresolved and view is not None and view.state != "finished":
         if view.state == "scheduled":
             if view.date_ms <= view.now_ms:
                 return "due"
@@ -128,7 +128,7 @@ def late(job: Job, view: JobView | None) -> float:
 
 def behind(job: Job, view: JobView | None) -> bool:
     """Whether Redis has moved on and the rows have not heard of it yet."""
-    if view is None or job.state in FINISHED:
+    if view is None or job.state in FINISHED or job.unresolved:
         return False
     return view.state == "finished" or State(view.state) != State(job.state)
 
@@ -267,7 +267,7 @@ def to_stop(job: Job, view: JobView | None) -> bool:
 
 def _ahead(job: Job, view: JobView | None) -> list[Moment]:
     """The next run, and the steps of the ladder behind it."""
-    if job.state not in UNFINISHED or (view is not None and view.state not in UNFINISHED):
+    if job.state not in UNFINISHED or job.unresolved or (view is not None and view.state not in UNFINISHED):
         return []
     scheduled = view.state == "scheduled" if view else job.state == State.SCHEDULED
     made = view.attempt if view else job.attempts

@@ -15,7 +15,7 @@ from django.utils.formats import number_format
 from django_delayq import clock, conf
 from django_delayq.console import counting
 from django_delayq.exceptions import DelayqError, StoreUnavailable
-from django_delayq.models import UNPUBLISHED, Job
+from django_delayq.models import UNPUBLISHED, UNRESOLVED, Job
 from django_delayq.producer.stores import Missing, stores
 from django_delayq.states import State
 from django_delayq.store.error_replies import StoreError
@@ -207,6 +207,11 @@ def count_absent() -> int:
         return count
     asked = sum(map(len, by_queue.values()))
     return 0 if there == asked and not missing else count - there
+
+
+def count_unresolved() -> int:
+    """The rows whose jobs have ended and of which no event says how, counted up to MOST_COUNTED + 1."""
+    return bounded(Job.objects.using(conf.get().database).filter(UNRESOLVED))
 
 
 def _there(rows: Mapping[str, Set[UUID]], queues: Iterable[str], reach: Reach) -> int:

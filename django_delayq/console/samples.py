@@ -15,7 +15,7 @@ from django_delayq import clock, conf
 from django_delayq.console import far_jobs, overview, schedule_views
 from django_delayq.console.overview import DOWN, FRESH, MOST_COUNTED, QueueView
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.models import UNPUBLISHED, Job, SetAside
+from django_delayq.models import UNPUBLISHED, UNRESOLVED, Job, SetAside
 from django_delayq.producer.stores import stores
 from django_delayq.store.figures import QueueCounts
 from django_delayq.store.inspector import ServerFacts
@@ -146,11 +146,13 @@ def _database() -> list[Sample]:
     # In the order of an index, and counted here: by queue, each count might pass over all rows of the others.
     rows = list(waiting.order_by("id").values_list("queue", "created_at")[: MOST_COUNTED + 1])
     kept = list(SetAside.objects.using(config.database).order_by("pk").values_list("queue", flat=True)[: MOST_COUNTED + 1])
+    unsure = list(Job.objects.using(config.database).filter(UNRESOLVED).order_by().values_list("queue", flat=True)[: MOST_COUNTED + 1])
     far = {queue.name: queue for queue in far_jobs.far_queues()}
-    unpublished, aside = Counter(queue for queue, _ in rows), Counter(kept)
+    unpublished, aside, unresolved = Counter(queue for queue, _ in rows), Counter(kept), Counter(unsure)
     return [
         *(("delayq_outbox_rows", {"queue": queue}, unpublished[queue]) for queue in queues),
         ("delayq_outbox_oldest_seconds", {}, max(0.0, (now - rows[0][1]).total_seconds()) if rows else 0.0),
+        *(("delayq_unresolved_jobs", {"queue": queue}, unresolved[queue]) for queue in queues),
         *(("delayq_far_jobs", {"queue": queue}, far[queue].count if queue in far else 0) for queue in queues),
         *(("delayq_far_late", {"queue": queue}, queue in far and far[queue].late) for queue in queues),
         *(("delayq_set_aside_events", {"queue": queue}, aside[queue]) for queue in queues),

@@ -20,7 +20,7 @@ from django_delayq.exceptions import StoreUnavailable, UnknownTask
 from django_delayq.models import DERIVED, meta_of, of_state
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import registry
-from django_delayq.states import DELIVERY, OFFER, State
+from django_delayq.states import DELIVERY, OFFER, EndingKind, State
 from django_delayq.store.error_replies import StoreError
 
 UNENDED: Final = (State.SCHEDULED.value, State.RUNNING.value)
@@ -151,7 +151,7 @@ def _state(value: str, sense: Sense) -> Term:
     value = value.lower()
     if value not in STATES:
         raise Refused(now("the states are: %(states)s.") % {"states": ", ".join(STATES)})
-    columns = ("state", "run_at", "attempts", "published", "far", "last_event")
+    columns = ("state", "run_at", "attempts", "published", "far", "last_event", "ending")
     return Term("state", value, of_state(value, sense.at), lambda row: _is_in_state(row, value, sense.at), columns)
 
 
@@ -159,7 +159,10 @@ def _is_in_state(row: Any, state: str, at: datetime) -> bool:
     """What `of_state` asks of the database."""
     if state not in DERIVED:
         return bool(row.state == state)
-    if row.state != State.SCHEDULED.value:
+    unresolved = row.ending == EndingKind.UNKNOWN
+    if state == "unresolved":
+        return row.state in UNENDED and row.published is None and not row.far and unresolved
+    if row.state != State.SCHEDULED.value or (state == "unpublished" and unresolved):
         return False
     if state == "due":
         return bool(row.run_at <= at)

@@ -29,6 +29,7 @@ _ORDERS: Final[dict[str, tuple[str, ...]]] = {
     "succeeded": ("-run_at", "-id"),
     "unpublished": ("id",),
     "far": ("run_at", "id"),
+    "unresolved": ("id",),
 }
 VIEWS: Final = ("", *_ORDERS)
 # What else a view can be ordered by, at the first page's price: the index (state, first field), with all that these name behind it.
@@ -123,7 +124,7 @@ class Selection:
         if "fingerprint" in words:
             return self.order[0] == "-run_at" and not (self.queue or self.task) and words <= {"fingerprint", "state"}
         named = bool(self.queue or "queue" in words) + bool(self.task or "task" in words)
-        if self.shown_view in ("retrying", "unpublished", "far"):
+        if self.shown_view in ("retrying", "unpublished", "far", "unresolved"):
             return not named and not dated
         return named <= 1 and (bool(self.shown_view) or not dated)
 
@@ -175,7 +176,7 @@ class Selection:
         """The rows through which one reads: all that an index can tell of what is meant, in this order."""
         state, terms = self.shown_view, self.search.shared
         found = self._of_view(state) if state in VIEWS and state else Q()
-        if state not in ("retrying", "unpublished"):
+        if state not in ("retrying", "unpublished", "unresolved"):
             if self.task or "task" in terms:
                 found &= Q(task=self.task) if self.task else terms["task"].rows
             elif "host" in terms or "target" in terms:

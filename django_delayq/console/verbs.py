@@ -28,7 +28,8 @@ class Verb:
     """`short`: the label in a list of operations; `selected`: what it is called in the list of jobs; `help`: what the command says of
     it. `confirm`: the act on so many jobs, for the button that does it (`count`, and `shown` with its thousands set apart); `keep`: the
     way back beside it; `asked`: the question about one job, for which its page asks; "" where it does not. `danger`: it ends something.
-    `states`: those of jobs to which its button belongs; `swept`: those that a command takes, if its filter names none. `answers`:
+    `states`: those of jobs to which its button belongs, "unresolved" among them; `swept`: those that a command takes, if its filter
+    names none. `answers`:
     in words, per `Change`; `effects`: those after which something is other than before. `needs_date`: it asks for one. `aborts`: it may
     end a run (`abort`), which only the command offers.
     """
@@ -42,8 +43,8 @@ class Verb:
     help: str
     permission: str
     act: Act
-    states: frozenset[State]
-    swept: frozenset[State]
+    states: frozenset[str]
+    swept: frozenset[str]
     answers: Mapping[Change, Text]
     effects: frozenset[Change] = _DONE
     keep: Text = _BACK
@@ -69,6 +70,8 @@ _SAME: Final[dict[Change, Text]] = {
     Change.CONFLICT: _("%(count)d in conflict"),
 }
 _WAITING: Final = frozenset({State.SCHEDULED})
+UNRESOLVED: Final = frozenset({"unresolved"})
+_MARK: Final[dict[Change, Text]] = {**_SAME, Change.CONFLICT: _("%(count)d left alone (they are not unresolved)")}
 
 VERBS: Final = {
     verb.name: verb
@@ -136,13 +139,44 @@ VERBS: Final = {
             help="put failed or cancelled jobs back, with a fresh ladder",
             permission="requeue_job",
             act=acts.requeue,
-            states=REQUEUEABLE,
+            states=REQUEUEABLE | UNRESOLVED,
             swept=frozenset({State.FAILED}),
             answers={
                 **_SAME,
                 Change.DONE: _("%(count)d requeued"),
                 Change.CONFLICT: _("%(count)d not requeued (not failed or cancelled, or another job holds the key)"),
             },
+        ),
+        Verb(
+            name="mark_succeeded",
+            label=_("Mark as succeeded"),
+            short=_("mark as succeeded"),
+            selected=_("Mark selected jobs as succeeded"),
+            question=_("Have these jobs done their work? No event says how they ended. They will not run again."),
+            confirm=ngettext_lazy("Mark %(shown)s job as succeeded", "Mark %(shown)s jobs as succeeded", "count"),
+            asked=_("Has this job done its work? No event says how it ended. It will not run again."),
+            help="end unresolved jobs as succeeded: you know that they did their work",
+            permission="resolve_job",
+            act=acts.mark_succeeded,
+            states=UNRESOLVED,
+            swept=UNRESOLVED,
+            answers={**_MARK, Change.DONE: _("%(count)d marked as succeeded")},
+        ),
+        Verb(
+            name="mark_failed",
+            label=_("Mark as failed"),
+            short=_("mark as failed"),
+            selected=_("Mark selected jobs as failed"),
+            question=_("Have these jobs not done their work? No event says how they ended. They can be requeued later."),
+            confirm=ngettext_lazy("Mark %(shown)s job as failed", "Mark %(shown)s jobs as failed", "count"),
+            asked=_("Has this job not done its work? No event says how it ended. It can be requeued later."),
+            danger=True,
+            help="end unresolved jobs as failed: you know that they did not do their work",
+            permission="resolve_job",
+            act=acts.mark_failed,
+            states=UNRESOLVED,
+            swept=UNRESOLVED,
+            answers={**_MARK, Change.DONE: _("%(count)d marked as failed")},
         ),
     )
 }

@@ -80,6 +80,15 @@ def outbox(unpublished: int) -> Vital:
     return Vital(name="outbox", label=_("Outbox"), value=value, level=level, page="job", query={"state": "unpublished"})
 
 
+def unresolved() -> list[Vital]:
+    """The sign of rows whose jobs have ended and of which no event says how, where there are any."""
+    count = overview.count_unresolved()
+    if not count:
+        return []
+    shown, query = overview.count_shown(count), {"state": "unresolved"}
+    return [Vital(name="unresolved", label=_("Unresolved"), value=shown, level="bad", page="job", query=query)]
+
+
 def far(queues: Sequence[FarQueue]) -> list[Vital]:
     """The sign of far jobs, where a queue has a horizon."""
     if not queues:

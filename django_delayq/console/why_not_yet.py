@@ -25,6 +25,10 @@ from django_delayq.text import visible
 PULLED_LATELY: Final = 600.0  # seconds since a consumer has asked, after which one says that nobody does
 
 SENTENCES: Final[Mapping[str, Promise]] = {
+    "unresolved": _(
+        "It has ended, and no event says how: it may have done its work, or not. It holds its key, and does not run again by itself. "
+        "Find out what it has done. Then mark it as succeeded or as failed, or requeue it."
+    ),
     "queue_unlisted": _("Its queue %(queue)s is not listed in the settings, so no worker serves it."),
     "far": _("It is due at %(date)s, and waits in the database: a relay brings it into Redis %(horizon)s before that."),
     "far_no_horizon": _("It is due at %(date)s, and waits in the database: its queue has no horizon now, so a relay brings it in."),
@@ -76,11 +80,14 @@ class Why(NamedTuple):
 
 
 def of(job: Job, view: JobView | None, trouble: str) -> list[Why]:
-    """What a job waits for, the nearest first; nothing for one that does not wait. `trouble`: why Redis could not be asked.
+    """What a job waits for, the nearest first: a person, if it is unresolved; nothing for one that does not wait. `trouble`: why Redis
+    could not be asked.
 
     Raises:
         StoreUnavailable, StoreError: Redis cannot be asked any more.
     """
+    if job.unresolved:
+        return [Why("unresolved")]
     if job.state != State.SCHEDULED or (view is not None and view.state != "scheduled"):
         return []
     if job.queue not in conf.get().queues:

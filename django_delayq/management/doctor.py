@@ -102,7 +102,7 @@ def _database_findings() -> list[dict[str, str]]:
             )
             for queue, count, first in kept
         ]
-        aside += [*told(schedule_findings(using)), *_far_findings()]
+        aside += [*_unresolved_findings(), *told(schedule_findings(using)), *_far_findings()]
         waiting = Job.objects.using(using).filter(UNPUBLISHED, durable=True)
         first = waiting.order_by("id").values_list("created_at", flat=True).first()
         age = (clock.now() - first).total_seconds() if first else 0.0
@@ -126,6 +126,27 @@ def _database_findings() -> list[dict[str, str]]:
             )
         ]
     return aside
+
+
+def _unresolved_findings() -> list[dict[str, str]]:
+    count = overview.count_unresolved()
+    if not count:
+        return []
+    shown = overview.count_text(count)
+    said = (
+        f"{shown} job has ended, and no event of this site says how."
+        if count == 1
+        else f"{shown} jobs have ended, and no event of this site says how."
+    )
+    return [
+        finding(
+            "D033",
+            "error",
+            f"{said} Another site may use this Redis database, or Redis lost events. The keys of such jobs stay held.",
+            "List them: manage.py delayq list --state unresolved. Find out what each has done. Then end it with "
+            "manage.py delayq mark-succeeded ID or mark-failed ID, or run it again with manage.py delayq requeue ID.",
+        )
+    ]
 
 
 def _far_findings() -> list[dict[str, str]]:

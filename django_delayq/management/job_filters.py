@@ -6,7 +6,9 @@ from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from functools import reduce
 from itertools import islice
+from operator import or_
 from typing import Any
 from uuid import UUID
 
@@ -19,9 +21,8 @@ from django_delayq import clock, conf, ids
 from django_delayq.console import keyset, search_hints
 from django_delayq.console.search_terms import STATES
 from django_delayq.console.selection import Selection
-from django_delayq.models import Job
+from django_delayq.models import Job, of_state
 from django_delayq.producer.task import registry
-from django_delayq.states import State
 from django_delayq.text import did_you_mean, nearest
 
 USAGE = 2
@@ -153,8 +154,8 @@ def named_key(options: dict[str, Any]) -> tuple[str, str] | None:
     return key, queue
 
 
-def targets(options: dict[str, Any], *, states: frozenset[State]) -> list[NamedJob]:
-    """The jobs named by ids, or the rows of `states` that a filter leaves."""
+def targets(options: dict[str, Any], *, states: frozenset[str]) -> list[NamedJob]:
+    """The jobs named by ids, or the rows of `states` (derived ones too) that a filter leaves."""
     if options["ids"]:
         _alone("ids", options, "key", *NARROWING, "limit")
         queue = known_queue(options.get("queue"))
@@ -170,7 +171,7 @@ def targets(options: dict[str, Any], *, states: frozenset[State]) -> list[NamedJ
             raise CommandError(f"task:{term.value} stands for {', '.join(term.tasks)}: name one with --task.", returncode=USAGE)
     rows = _rows().defer(*LONG - wanted.search.columns)
     if not wanted.shown_view:
-        rows = rows.filter(state__in=[state.value for state in states])
+        rows = rows.filter(reduce(or_, map(of_state, states)))
     return [NamedJob(job.pk, job.queue) for job in _found(wanted, rows, "id", options.get("limit"))]
 
 

@@ -27,12 +27,21 @@ from django_delayq.text import one_line
 def status(out: TextIO, options: dict[str, Any]) -> int:
     """How full the queues are, who works, how far behind the mirror is."""
     config = conf.get()
-    document: dict[str, Any] = {"redis": "", "database": "", "queues": [], "workers": [], "unpublished": None, "far": []}
+    document: dict[str, Any] = {
+        "redis": "",
+        "database": "",
+        "queues": [],
+        "workers": [],
+        "unpublished": None,
+        "unresolved": None,
+        "far": [],
+    }
     seen = overview.look()
     document |= {"redis": seen.trouble, "workers": seen.present, "queues": [_queue(queue) for queue in seen.queues]}
     document |= {"missing": {name: str(error) for name, error in seen.missing.items()}, "unseen": str(seen.unseen or "")}
     try:
         document["unpublished"] = overview.count_absent()
+        document["unresolved"] = overview.count_unresolved()
         document["far"] = [asdict(queue) for queue in far_jobs.far_queues()]
         if document["redis"]:
             document["rows"] = overview.count_rows(list(config.queues))
@@ -190,6 +199,9 @@ def _print_status(out: TextIO, document: dict[str, Any]) -> None:
         one = document["unpublished"] == 1
         said = "job is not in Redis yet; the relay pushes it" if one else "jobs are not in Redis yet; the relay pushes them"
         out.write(f"\n{overview.count_text(document['unpublished'])} committed {said}.\n")
+    if document["unresolved"]:
+        said = "job has ended, and no event says how" if document["unresolved"] == 1 else "jobs have ended, and no event says how"
+        out.write(f"\n{overview.count_text(document['unresolved'])} {said}. Decide: manage.py delayq list --state unresolved\n")
     for queue in document["far"]:
         if queue["count"]:
             late = ", and comes in late" if queue["late"] else ""

@@ -112,6 +112,7 @@ def end_rows(among: Any, using: str) -> None:
         error="",
         fingerprint="",
         cancel_requested=False,
+        ending=None,
     )
     failpoint("restore.ended")
 

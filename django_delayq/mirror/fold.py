@@ -57,6 +57,7 @@ from django_delayq.store.record import JobRecord
 
 # What an event may not change in a row that has ended: all that people read of the end.
 KEPT = ("state", "run_at", "finished_at", "error", "fingerprint", "result", "cancel_requested", "published", "ending", "merged_into")
+SILENT: Final = frozenset({EventKind.DROPPED, EventKind.ASIDE})  # they do not say that the job lives, or how it ended
 NO_PROBLEM: Final = PUT_OFF | {AttemptOutcome.SUCCEEDED}
 
 
@@ -138,6 +139,8 @@ class Batch:
             folded.add(id)
             kept = [getattr(job, name) for name in KEPT] if stays else ()
             before = job.state
+            if job.ending == EndingKind.UNKNOWN and kind not in SILENT:
+                job.ending, job.error = None, ""  # its event has come after all
             self._apply(job, kind, item, entry, at)
             for name, value in zip(KEPT, kept, strict=False):
                 setattr(job, name, value)
@@ -337,7 +340,7 @@ class Batch:
             return
         if job.state in UNFINISHED:
             job.state, job.finished_at, job.error = State.FAILED.value, at, rows.clean(f"set aside: {reason}")
-            job.fingerprint = rows.fingerprint(job.error)
+            job.fingerprint, job.ending = rows.fingerprint(job.error), None
 
     def _restored(self, job: JobRow, item: Item, entry: Entry, at: datetime) -> None:
         date, attempt, crashes, fence = (clock.from_ms(int(item.fields[1])), *map(count, item.fields[2:4]), item.fields[4])

@@ -16,16 +16,18 @@ from django_delayq import clock, ids
 from django_delayq.exceptions import PayloadError
 from django_delayq.failpoints import failpoint
 from django_delayq.mirror import atomic_runs, database_clock, pauses, rows
+from django_delayq.mirror.checkpoint import CheckpointRow
 from django_delayq.mirror.event_items import ASKED
 from django_delayq.mirror.far_rows import DatabaseFarRows
 from django_delayq.mirror.writers import outbox_insert
-from django_delayq.models import CANCELLED_HERE, UNPUBLISHED, Checkpoint, Event, Job
-from django_delayq.producer.database import Ending, OutboxRow, Told
+from django_delayq.models import CANCELLED_HERE, UNCONFIRMED, UNPUBLISHED, UNRESOLVED, Checkpoint, Event, Job
+from django_delayq.producer.database import Ending, OutboxRow, Told, WaitingRow
 from django_delayq.states import REQUEUEABLE, UNFINISHED, EndingKind, EventKind, State
 from django_delayq.store.events import position
 
 TRIES: Final = 3  # the mirror may fold another event of the job in the meantime, but not often
 EDITED: Final = "edited"  # an event that no script writes: the arguments were changed, and its detail says what they were
+RESOLVED: Final = "resolved"  # likewise: a person has said how a job ended, and its detail says how
 
 
 class _TakenBack(Exception):
@@ -51,23 +53,25 @@ class DatabaseOutbox(DatabaseFarRows):
 
     def ending(self, job: UUID, using: str) -> Ending | None:
         """How far the row of a job is; None if there is none."""
-        wanted = ("state", "result", "error", "attempts", "asked", "merged_into", "published", "durable")
+        wanted = ("state", "result", "error", "attempts", "asked", "merged_into", "published", "durable", "ending")
         row = Job.objects.using(using).only(*wanted).filter(pk=job).first()
         if row is None:
             return None
         unpublished = row.published is None and row.durable and row.state == State.SCHEDULED.value
-        return Ending(State(row.state), row.result, row.error, row.attempts, row.asked or 0, unpublished, row.merged_into)
+        told = State(row.state), row.result, row.error, row.attempts, row.asked or 0
+        return Ending(*told, unpublished, row.merged_into, row.unresolved)
 
     def keyed(self, queue: str, key: str, using: str) -> list[UUID]:
         """The durable rows of that key that are not finished, oldest first. Keys are compared here: some databases ignore case."""
         found = Job.objects.using(using).filter(queue=queue, key=key, state__in=UNFINISHED, durable=True, settled="")
         return [id for id, own in found.order_by("created_at", "id").values_list("id", "key") if own == key]
 
-    def waiting(self, queue: str, keys: Collection[str], using: str) -> list[tuple[UUID, str]]:
-        """The rows of these keys that Redis has not confirmed, with their keys, oldest first."""
+    def waiting(self, queue: str, keys: Collection[str], using: str) -> list[WaitingRow]:
+        """The rows of these keys that Redis has not confirmed, and the unresolved ones, oldest first: one query for both."""
         # None is "", which PostgreSQL does not see by itself of more than a hundred; `delayq indexes` leaves rows without a key out.
-        found = Job.objects.using(using).filter(UNPUBLISHED, queue=queue, key__in=keys, durable=True, settled="").exclude(key="")
-        return [(id, own) for id, own in found.order_by("created_at", "id").values_list("id", "key") if own in keys]
+        mine = Job.objects.using(using).filter(queue=queue, key__in=keys, durable=True, settled="").exclude(key="")
+        found = mine.filter(UNCONFIRMED).order_by("created_at", "id").values_list("id", "key", "ending")
+        return [WaitingRow(id, own, ending == EndingKind.UNKNOWN) for id, own, ending in found if own in keys]
 
     def find_latest(self, queue: str, key: str, using: str) -> UUID | None:
         """The latest row of that key, but for those that were merged into another job: any number may have come while it waited."""
@@ -147,6 +151,25 @@ class DatabaseOutbox(DatabaseFarRows):
         failpoint("outbox.move")
         if self._unpublished(job, using).update(run_at=run_at, delay_ms=delay_ms):
             rows.note(job, "", EventKind.RESCHEDULED, actor, reason, using)
+
+    def resolve(self, job: UUID, state: State, actor: str, reason: str, using: str) -> bool:
+        """Under the lock of the checkpoint: the mirror may have the row in hand, and would write what it has read."""
+        mine = Job.objects.using(using).filter(UNRESOLVED, pk=job)
+        error = (
+            "" if state is State.SUCCEEDED else rows.clean(f"marked as {state.value} by {actor or 'somebody'}: {reason}".rstrip(": "))
+        )
+        with transaction.atomic(using=using):
+            place = mine.values_list("queue", "partition").first()
+            if place is None:
+                return False
+            CheckpointRow(*place, using).lock()
+            now, fingerprint = clock.now(), rows.fingerprint(error) if error else ""
+            failpoint("outbox.resolve")
+            if not mine.update(state=state.value, finished_at=now, published=now, ending=None, error=error, fingerprint=fingerprint):
+                return False
+            rows.note(job, place[0], RESOLVED, actor, reason, using, {"state": state.value})
+        failpoint("outbox.resolved")
+        return True
 
     def forget_cancel(self, job: UUID, using: str) -> None:
         """The job is about to be requeued: what an earlier release noted of its cancel must not end it once more."""
@@ -263,4 +286,5 @@ def _read(row: Job, now: datetime | None) -> OutboxRow:
         ending=row.ending or "",
         holder=row.merged_into,
         far=row.far and row.published is None and row.last_event == "",
+        unresolved=row.unresolved,
     )

@@ -4,6 +4,7 @@ wait behind a running job of their key.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -16,7 +17,7 @@ from django_delayq.conf import QueueConfig
 from django_delayq.exceptions import PayloadError
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
-from django_delayq.mirror import database_clock, rows
+from django_delayq.mirror import atomic_runs, database_clock, rows
 from django_delayq.mirror.checkpoint import checkpoint_of, locked_checkpoint
 from django_delayq.mirror.exists import ExistsQuery
 from django_delayq.mirror.outbox import DatabaseOutbox
@@ -26,9 +27,9 @@ from django_delayq.producer.database import OutboxRow
 from django_delayq.producer.publish import Publisher, late
 from django_delayq.shared_name import in_payload
 from django_delayq.signing import Signer
-from django_delayq.states import State
+from django_delayq.states import EndingKind, State
 from django_delayq.store.events import FIRST, EventLog, position
-from django_delayq.store.items import ENDS, ScheduleReply
+from django_delayq.store.items import ScheduleReply
 from django_delayq.store.places import Places
 from django_delayq.store.queue import MOST, QueueStore
 
@@ -37,6 +38,8 @@ logger = Logger("django_delayq.relay")
 YOUNG: Final = 5.0  # seconds for which a row is left to the process that committed it
 IDLE: Final = 1.0  # seconds between looks when nothing is unpublished
 PAUSE: Final = 0.5
+UNKNOWN_END: Final = "how it ended is not known: Redis says that it %s, and no event of this site tells of it"
+SAID: Final = {"cancelled": "was cancelled", "displaced": "was displaced by another job, or expired", "finished": "ended"}
 BEHIND: Final = 2.0  # seconds between rounds when all that is left waits behind running holders
 
 
@@ -72,8 +75,8 @@ class RelayLoop:
     each that has a key the others of that key, oldest first.
 
     Published a row is when the mirror has folded Redis' event of it: what Redis has answered it may forget before that, and then
-    nothing but the row would know. Only of a row that Redis had already a round ago, and of which the mirror has no event, is noted
-    here what Redis says.
+    nothing but the row would know. Marks a row as published only if Redis had it one pass ago and its event has not arrived. A job that
+    had ended by then has no event that says how: its row becomes unresolved, and a person decides.
 
     Without the mark a row could be unpublished merely because the mirror is behind. Sending a row again is harmless; two relays may do
     the same work.
@@ -164,6 +167,9 @@ class RelayLoop:
         sent = [row for row in found if row.unpublished]
         if self.queue.former_partitions:
             sent = self._free_to_go(sent)
+        held = self.publisher.held([late(row) for row in sent])
+        self._said |= {reply.status for reply in held.values()}
+        sent = [row for row in sent if row.record.id not in held]
         for start in range(0, len(sent), MOST):
             batch = sent[start : start + MOST]
             failpoint("relay.publish")
@@ -195,7 +201,7 @@ class RelayLoop:
 
     def _answered(self, batch: list[OutboxRow], replies: list[ScheduleReply], ground: str) -> None:
         answered = [(row.record.id, reply) for row, reply in zip(batch, replies, strict=True) if reply.id == row.record.id]
-        ended = {id: ENDS[reply.status] for id, reply in answered if reply.ended and id in self._there_before}
+        ended = {id: reply.status for id, reply in answered if reply.ended and id in self._there_before}
         known = [id for id, reply in answered if reply.status == "again" and id in self._there_before]
         self._there.update(id for id, reply in answered if reply.created or reply.ended)
         if known or ended:
@@ -208,13 +214,22 @@ class RelayLoop:
         if created:
             logger.info("published %d jobs of %s that Redis did not have", created, self.queue.name)
 
-    def _note(self, known: list[UUID], ended: dict[UUID, State]) -> None:
-        """What Redis had before, and no event tells of it."""
-        now = clock.now()
-        self._free(known).update(published=now)
-        for state in set(ended.values()):
-            self._free([id for id, end in ended.items() if end is state]).update(
-                published=now, state=state.value, finished_at=now, error=f"{state.value}; the event of its end was lost"
+    def _note(self, known: list[UUID], ended: Mapping[UUID, str]) -> None:
+        """What Redis had before, and no event tells of it. What ended there may have run for another site, or for none: only an atomic
+        run that has committed here proves an end.
+        """
+        self._free(known).update(published=clock.now())
+        atomic_runs.end_rows(self._free(list(ended)), self.using)
+        unresolved = 0
+        for status in set(ended.values()):
+            those = self._free([id for id, end in ended.items() if end == status])
+            unresolved += those.update(ending=EndingKind.UNKNOWN.value, error=UNKNOWN_END % SAID.get(status, status))
+        if unresolved:
+            logger.error(
+                "how %d jobs of %s ended is not known, since the events of their ends are lost. Decide about each: "
+                "manage.py delayq list --state unresolved",
+                unresolved,
+                self.queue.name,
             )
 
     def _free(self, jobs: list[UUID]) -> Any:

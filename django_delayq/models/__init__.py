@@ -18,7 +18,7 @@ from django_delayq.models.internal import Checkpoint, QueueState, SetAside
 from django_delayq.models.internal import UncheckedKey as UncheckedKey
 from django_delayq.models.operation import Operation
 from django_delayq.shared_name import NAMED, SharedName, in_meta
-from django_delayq.states import CARRIED, AttemptOutcome, State
+from django_delayq.states import CARRIED, UNFINISHED, AttemptOutcome, EndingKind, State
 from django_delayq.text import visible
 
 if TYPE_CHECKING:
@@ -28,9 +28,15 @@ else:
 
 
 # The derived states, which no column holds. Whoever needs one takes it from here.
-DERIVED: Final = ("due", "retrying", "unpublished", "far")
+DERIVED: Final = ("due", "retrying", "unpublished", "far", "unresolved")
 RETRYING: Final = models.Q(state=State.SCHEDULED.value, attempts__gte=1)  # after at least one attempt
-UNPUBLISHED: Final = models.Q(state=State.SCHEDULED.value, published__isnull=True, far=False)  # Redis has not confirmed them
+# The job has ended, and no event says how. A person decides; until then the row holds its key, and nobody publishes or restores it.
+# The first three conditions lead a database to few rows by an index.
+UNRESOLVED: Final = models.Q(
+    state__in=[State.SCHEDULED.value, State.RUNNING.value], published__isnull=True, far=False, ending=EndingKind.UNKNOWN.value
+)
+UNCONFIRMED: Final = models.Q(state=State.SCHEDULED.value, published__isnull=True, far=False)
+UNPUBLISHED: Final = UNCONFIRMED & ~models.Q(ending=EndingKind.UNKNOWN.value)  # the relay publishes them
 # Redis has never heard of them. A relay of the release before may have published one, and knows no `far`; such a row is near.
 FAR: Final = models.Q(far=True, state=State.SCHEDULED.value, published__isnull=True, last_event="")
 
@@ -39,7 +45,8 @@ def of_state(state: str, at: datetime | None = None) -> models.Q:
     """The rows of a state, or of a derived one; due: whose date has passed at that moment, now by default."""
     if state == "due":
         return models.Q(state=State.SCHEDULED.value, run_at__lte=at or clock.now())
-    return {"retrying": RETRYING, "unpublished": UNPUBLISHED, "far": FAR}.get(state) or models.Q(state=state)
+    found = {"retrying": RETRYING, "unpublished": UNPUBLISHED, "far": FAR, "unresolved": UNRESOLVED}.get(state)
+    return found or models.Q(state=state)
 
 
 def meta_of(options: Any) -> dict[str, Any]:
@@ -93,8 +100,8 @@ class Job(models.Model):
     `far`: Redis has never heard of it, since its date lies beyond `HORIZON`; `far_key`: what is unique among far rows of its key, from
     the insert on; of a row that is not far any more it means nothing once that is published;
     `ending`: how a cancelled job was displaced, merged or replaced (`merged_into`: by which job) or expired, NULL for what people
-    cancelled; `delay_ms`: the delay that was asked for, of a row that has not been published; `asked`: how often its
-    task has heard "not yet", NULL for never.
+    cancelled; "unknown" of an unfinished row whose job has ended without an event (see UNRESOLVED); `delay_ms`: the delay
+    that was asked for, of a row that has not been published; `asked`: how often its task has heard "not yet", NULL for never.
     """
 
     id: models.UUIDField[UUID, UUID] = models.UUIDField(primary_key=True, default=ids.new, editable=False)
@@ -147,6 +154,7 @@ class Job(models.Model):
             ("requeue_job", "Can requeue jobs"),
             ("run_now_job", "Can run jobs now"),
             ("reschedule_job", "Can reschedule jobs"),
+            ("resolve_job", "Can say how jobs ended of which no event tells"),
             ("edit_job", "Can change the arguments of jobs while requeueing them"),
             ("export_job", "Can export lists of jobs"),
             ("view_sensitive", "Can see arguments that are masked"),
@@ -198,8 +206,15 @@ class Job(models.Model):
         return max(0.0, (clock.now() - self.run_at).total_seconds())
 
     @property
+    def unresolved(self) -> bool:
+        """Whether the job has ended, and no event says how."""
+        return self.ending == EndingKind.UNKNOWN and self.state in UNFINISHED
+
+    @property
     def derived(self) -> str:
-        """far, unpublished, retrying or due, where one holds; else the state."""
+        """unresolved, far, unpublished, retrying or due, where one holds; else the state."""
+        if self.unresolved:
+            return "unresolved"
         if self.state == State.SCHEDULED:
             if self.far and self.published is None:
                 return "far"

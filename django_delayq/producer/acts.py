@@ -1,4 +1,4 @@
-"""What is done to a job that was scheduled: cancel, reschedule, run now, requeue.
+"""What is done to a job that was scheduled: cancel, reschedule, run now, requeue, and to say how one ended of which no event tells.
 
 These act at once, not at commit: the answer, a `Change`, is the truth at that moment. In a transaction that may roll back, call them
 by `transaction.on_commit`. Only a change of a job that the same open transaction schedules is part of that transaction.
@@ -10,14 +10,14 @@ from datetime import datetime
 from typing import Never
 from uuid import UUID
 
-from django_delayq import clock
+from django_delayq import clock, conf
 from django_delayq.exceptions import ConfigError
-from django_delayq.producer import changes, put_back, where
+from django_delayq.producer import changes, database, put_back, where
 from django_delayq.producer.changes import Cancel, Move
 from django_delayq.producer.options import date
 from django_delayq.producer.twins import refuse_loop, twin
 from django_delayq.producer.where import JobRef, check_words
-from django_delayq.states import Change
+from django_delayq.states import FINISHED, Change, State
 
 
 def cancel(
@@ -121,6 +121,32 @@ def requeue(
         latest = where.latest_of_key(named, key)
         return Change.UNKNOWN if latest is None else requeue(latest, queue=named, actor=actor, reason=reason)
     return put_back.requeue(*where.target(job, queue), actor, reason)
+
+
+def mark_succeeded(
+    job: JobRef | UUID | str | None = None, *, key: str | None = None, queue: str | None = None, actor: str = "", reason: str = ""
+) -> Change:
+    """Ends an unresolved job as succeeded, since a person knows that it did its work. `conflict`: it is not unresolved. No signal is
+    sent and no follow-up is scheduled. By job, by id, or by `key` and `queue`: the latest job of that key.
+    """
+    return _mark(State.SUCCEEDED, job, key, queue, actor, reason)
+
+
+def mark_failed(
+    job: JobRef | UUID | str | None = None, *, key: str | None = None, queue: str | None = None, actor: str = "", reason: str = ""
+) -> Change:
+    """The same as failed, since it did not do its work. It may be requeued later."""
+    return _mark(State.FAILED, job, key, queue, actor, reason)
+
+
+def _mark(state: State, job: JobRef | UUID | str | None, key: str | None, queue: str | None, actor: str, reason: str) -> Change:
+    named = None if key is None else where.keyed(key, queue, job)
+    id = where.latest_of_key(named, key) if named is not None and key is not None else where.target(job, queue)[0]
+    if id is None or (found := database.need().ending(id, conf.get().database)) is None:
+        return Change.UNKNOWN
+    if database.need().resolve(id, state, actor, reason, conf.get().database):
+        return Change.DONE
+    return Change.FINISHED if found.state in FINISHED else Change.CONFLICT
 
 
 acancel, areschedule, arun_now, arequeue = twin(cancel), twin(reschedule), twin(run_now), twin(requeue)

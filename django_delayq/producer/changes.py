@@ -26,8 +26,8 @@ from django_delayq.store.replicas import Replicas, ReplicasLack
 Policy = Literal["", "earliest", "latest"]
 STRONGEST: Final = (
     Change.RUNNING,
-    Change.DONE,
     Change.CONFLICT,
+    Change.DONE,
     Change.FINISHED,
 )  # of several jobs of a key: what must be known first
 
@@ -204,6 +204,8 @@ def _carried(act: Cancel | Move, id: UUID, name: str, row: OutboxRow | None) -> 
     """Asks Redis; puts in what it lacks; and tells the row, so that what Redis has answered holds when Redis forgets it."""
     if row is not None and (row.state is State.SUCCEEDED or row.settled):
         return Change.FINISHED  # nothing leads out of that; Redis may not have heard, or have forgotten
+    if row is not None and row.unresolved:
+        return Change.CONFLICT  # it may have run, or not: only a person can say
     lacking = _lacking(row)
     store = stores.with_job(name, id)
     replicas = None if row is not None and row.record.durable else stores.replicas(name)

@@ -20,7 +20,7 @@ from django_delayq.store.record import JobRecord
 class OutboxRow:
     """A row as the producer needs it. `left_ms`: until its date, by the database's clock, where a delay was asked for; else None.
     `published`: Redis has confirmed it; `seen`: the last event that it has folded; `holder`: the job into which it was merged; `far`:
-    Redis has never heard of it.
+    Redis has never heard of it; `unresolved`: the job has ended, and no event says how.
     """
 
     record: JobRecord
@@ -40,21 +40,22 @@ class OutboxRow:
     ending: str
     holder: UUID | None
     far: bool = False
+    unresolved: bool = False
 
     @property
     def unpublished(self) -> bool:
         """Whether it is to be published still."""
-        return self.state is State.SCHEDULED and self.record.durable and not self.published and not self.settled and not self.far
+        return self.unfinished and self.state is State.SCHEDULED and not self.published
 
     @property
     def unfinished(self) -> bool:
         """Whether Redis must have it."""
-        return self.state in UNFINISHED and self.record.durable and not self.settled and not self.far
+        return self.state in UNFINISHED and self.record.durable and not (self.settled or self.far or self.unresolved)
 
 
 class Ending(NamedTuple):
     """How far a row is, for who asks what came of its job. `error`: of its last attempt; `unpublished`: Redis has not confirmed it;
-    `merged_into`: the job that took it in.
+    `merged_into`: the job that took it in; `unresolved`: the job has ended, and no event says how.
     """
 
     state: State
@@ -64,6 +65,15 @@ class Ending(NamedTuple):
     asked: int
     unpublished: bool
     merged_into: UUID | None
+    unresolved: bool = False
+
+
+class WaitingRow(NamedTuple):
+    """A row that Redis has not confirmed. `unresolved`: it is not to be published, and holds its key."""
+
+    id: UUID
+    key: str
+    unresolved: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,8 +147,8 @@ class Outbox(FarRows, Protocol):
     def keyed(self, queue: str, key: str, using: str) -> list[UUID]:
         """The durable rows of that key that are not finished, whether published or not, oldest first by the database's clock."""
 
-    def waiting(self, queue: str, keys: Collection[str], using: str) -> list[tuple[UUID, str]]:
-        """The rows of these keys that Redis has not confirmed, with their keys, oldest first by the database's clock."""
+    def waiting(self, queue: str, keys: Collection[str], using: str) -> list[WaitingRow]:
+        """The rows of these keys that Redis has not confirmed, and the unresolved ones, oldest first by the database's clock."""
 
     def find_latest(self, queue: str, key: str, using: str) -> UUID | None:
         """The latest row of that key; not one that was merged into another job, since it never held the key."""
@@ -162,6 +172,9 @@ class Outbox(FarRows, Protocol):
 
     def move(self, job: UUID, run_at_ms: int, delay_ms: int | None, actor: str, reason: str, using: str) -> None:
         """Gives a row of the caller's transaction another date, in it."""
+
+    def resolve(self, job: UUID, state: State, actor: str, reason: str, using: str) -> bool:
+        """Ends an unresolved row in that state, since a person says so. False: it is not unresolved."""
 
     def forget_cancel(self, job: UUID, using: str) -> None:
         """Takes back what an earlier release has noted of a cancel."""

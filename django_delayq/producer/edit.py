@@ -61,7 +61,7 @@ def edit_and_requeue(job: UUID, args: Sequence[Any], kwargs: Mapping[str, Any], 
     check(row.record.task, row.queue, args, kwargs)
     record, options = _edited(row.record, args, kwargs, conf.get().queue(row.queue).max_payload)
     _check_home(row.queue, row.record, record)
-    if put_back.far_holds(row.queue, record.key) or put_back.taken_elsewhere(job, row.queue, record):
+    if put_back.row_holds(row.queue, record.key, job) or put_back.taken_elsewhere(job, row.queue, record):
         return Change.CONFLICT
     if put_back.waits_for_commit():
         _at_commit(job, args, kwargs, actor, reason, using)

@@ -114,7 +114,7 @@ def _held(queue: QueueConfig, key: str, partition: int) -> bool:
     if found is None:
         return False
     lacks = ground.rolled or ground.confirmed != ground.server
-    rows = found.keyed(queue.name, key, using) if lacks else [id for id, _ in found.waiting(queue.name, [key], using)]
+    rows = found.keyed(queue.name, key, using) if lacks else [row.id for row in found.waiting(queue.name, [key], using)]
     return any(ids.partition(id) == partition for id in rows)
 
 

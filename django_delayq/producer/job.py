@@ -27,7 +27,9 @@ class Job(JobRef):
 
     @property
     def state(self) -> State | None:
-        """Where it stands now, asked anew each time; None if nobody knows it: not committed yet, or ended and not mirrored."""
+        """Where it stands now, asked anew each time; None if nobody knows it: not committed yet, ended and not mirrored, or
+        unresolved (no event says how it ended).
+        """
         refuse_loop("job.astate()")
         return _state(self.id, self.queue)
 
@@ -119,7 +121,7 @@ def get(job: Job | UUID | str | None = None, *, key: str | None = None, queue: s
         holder = where.far_of_key(named, key) or where.holder(named, key)
         if holder is None:
             # A row that Redis does not have; of others it is merely not mirrored that they came and went.
-            holder = next((id for id in where.rows_of_key(named, key) if _state(id, named) in UNFINISHED), None)
+            holder = next((id for id in where.rows_of_key(named, key) if _holds(id, named)), None)
         return None if holder is None else _find(holder, named)
     return _find(*where.target(job, queue))
 
@@ -166,6 +168,11 @@ def _find(id: UUID, queue: str | None) -> Job | None:
     return None
 
 
+def _holds(id: UUID, queue: str) -> bool:
+    row = where.row_of(id)
+    return _state(id, queue) in UNFINISHED or (row is not None and row.unresolved)
+
+
 def _state(id: UUID, queue: str) -> State | None:
     row = where.row_of(id)
     try:
@@ -176,7 +183,7 @@ def _state(id: UUID, queue: str) -> State | None:
         if row is None:
             raise
     if view is None:
-        return row.state if row is not None else None
+        return row.state if row is not None and not row.unresolved else None
     if view.state != "finished":
         return State(view.state)
     return row.state if row is not None and row.state in FINISHED else None

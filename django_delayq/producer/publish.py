@@ -21,16 +21,16 @@ from django_delayq.exceptions import StoreUnavailable
 from django_delayq.failpoints import failpoint
 from django_delayq.producer import database
 from django_delayq.producer.breaker import StoreResting
-from django_delayq.producer.database import OutboxRow
+from django_delayq.producer.database import OutboxRow, WaitingRow
 from django_delayq.states import FINISHED, EndingKind, State
 from django_delayq.store.events import FIRST, EventLog
-from django_delayq.store.items import DECIDED, ScheduleItem, ScheduleMode, ScheduleReply
+from django_delayq.store.items import DECIDED, ScheduleItem, ScheduleMode, ScheduleReply, ScheduleStatus
 from django_delayq.store.queue import MOST, QueueStore
-from django_delayq.store.record import JobRecord
 from django_delayq.store.recovery import GroundStore, Restored
 from django_delayq.store.replicas import REST, Replicas, ReplicasLack
 
 ASKS: Final = ("ask", "ask told")  # modes in which nothing is written
+BESIDE: Final[Mapping[str, ScheduleStatus]] = {"error": "taken", "replace": "running", "after": "behind"}
 TRIES: Final = 3  # another holder may come between two calls, but not often
 Sent = tuple[str, list[ScheduleReply]]  # the ground, and the replies; none on another ground than the sender's
 
@@ -70,11 +70,27 @@ class Publisher:
         """Those of these rows, at most 200, that are to be published still, as late ones. `due_ms`: a date instead of their own."""
         ground = self.store.ground()
         items = [late(row, due_ms) for row in self._rows(jobs) if row.unpublished]
-        if not items:
-            return Published(ground, [], [])
-        self.meet(item.key for item in items)
-        ground, replies = self.finish(items, self.send(items, ground, mode)(), ground)
-        return Published(ground, [item.id for item in items][: len(replies)], replies)
+        held = self.held(items)
+        free = [item for item in items if item.id not in held]
+        if not free:
+            return Published(ground, list(held), list(held.values()))
+        self.meet(item.key for item in free)
+        ground, replies = self.finish(free, self.send(free, ground, mode)(), ground)
+        told = [*held, *(item.id for item in free)]
+        return Published(ground, told[: len(held) + len(replies)], [*held.values(), *replies])
+
+    def held(self, items: Sequence[ScheduleItem]) -> dict[UUID, ScheduleReply]:
+        """Those of these items whose keys unresolved rows hold, which Redis does not know; and what becomes of each. Writes that into
+        their rows.
+        """
+        keys = {item.key for item in items if item.key}
+        return self._held(items, database.need().waiting(self.store.queue, keys, self.using)) if keys else {}
+
+    def _held(self, items: Sequence[ScheduleItem], waiting: Sequence[WaitingRow]) -> dict[UUID, ScheduleReply]:
+        holders = {row.key: row.id for row in waiting if row.unresolved}
+        found = [(item, _beside_unresolved(item, holders[item.key])) for item in items if item.key in holders]
+        self._tell(found, "")
+        return {item.id: reply for item, reply in found}
 
     def meet(self, keys: Iterable[str]) -> None:
         """Makes the far rows of these keys near, so that the script decides: whoever wrote a row of one of them may have died before he
@@ -84,20 +100,22 @@ class Publisher:
         if named and conf.get().queue(self.store.queue).horizon:
             database.need().bring_in_keys(self.store.queue, named, self.using)
 
-    def publish_before(self, records: Sequence[JobRecord]) -> None:
+    def publish_before(self, items: Sequence[ScheduleItem]) -> dict[UUID, ScheduleReply]:
         """The rows of their keys that were written before them, and that Redis does not have: else these, published late, would find
-        the key free once a newer job has run.
+        the key free once a newer job has run. Returns those of `items` that are not to be published, see `held`.
         """
-        own, passed, older = {record.id for record in records}, set(), []
-        keys = {record.key for record in records if record.key}
-        for id, key in database.need().waiting(self.store.queue, keys, self.using) if keys else ():
+        own, passed, older = {item.id for item in items}, set(), []
+        keys = {item.key for item in items if item.key}
+        waiting = database.need().waiting(self.store.queue, keys, self.using) if keys else []
+        for id, key, unresolved in waiting:
             if id in own:
                 passed.add(key)
-            elif key not in passed:
+            elif key not in passed and not unresolved:
                 older.append(id)
         lacking = self._lacking(older)
         if lacking:
             self.publish_rows(lacking)
+        return self._held(items, waiting)
 
     def complete(self, key: str) -> None:
         """The rows of a key that Redis does not have, whether it has lost them or never had them."""
@@ -137,13 +155,23 @@ class Publisher:
         """
         replies = self.send([item], "", "ask")()[1]
         again = self._decided([item], replies)
-        if not again and replies[0].status == "free" and item.durable and self.put_in_waiting(item.key):
-            again = {0: item}
-        return self.send([again[0]], "", "ask told")()[1][0] if again else replies[0]
+        reply = self.send([again[0]], "", "ask told")()[1][0] if again else replies[0]
+        if reply.status != "free" or not item.durable:
+            return reply
+        waiting = database.need().waiting(self.store.queue, [item.key], self.using)
+        for row in waiting:
+            if row.unresolved:
+                return _beside_unresolved(item, row.id)
+        if not again and self._put_in(item.key, waiting):
+            return self.send([item], "", "ask told")()[1][0]
+        return reply
 
     def put_in_waiting(self, key: str) -> bool:
         """The rows of a key that are to be published still; whether there are any."""
-        waits = self._waits(key)
+        return self._put_in(key, database.need().waiting(self.store.queue, [key], self.using))
+
+    def _put_in(self, key: str, waiting: Sequence[WaitingRow]) -> bool:
+        waits = any(ids.partition(row.id) == self.store.partition for row in waiting)
         if waits:
             self._key(key, lost=False)
         return waits
@@ -251,7 +279,7 @@ class Publisher:
         if not behind:
             return []
         waiting = database.need().waiting(self.store.queue, set(behind.values()), self.using)
-        rows = [row for row in self._rows([id for id, _ in waiting]) if row.unpublished and row.on_conflict == "after"]
+        rows = [row for row in self._rows([row.id for row in waiting]) if row.unpublished and row.on_conflict == "after"]
         found = []
         for key in set(behind.values()):
             group = [row for row in rows if row.record.key == key]
@@ -259,10 +287,6 @@ class Publisher:
             if own:
                 found.append(group[: own[-1] + 1])
         return found
-
-    def _waits(self, key: str) -> bool:
-        waiting = database.need().waiting(self.store.queue, [key], self.using)
-        return any(ids.partition(id) == self.store.partition for id, _ in waiting)
 
     def _key(self, key: str, *, lost: bool, but: Set[UUID] = frozenset()) -> None:
         """Puts in the rows of a key that Redis does not have: those that are to be published still, and those it may have `lost`.
@@ -291,6 +315,12 @@ def _older(holder: OutboxRow | None, row: OutboxRow | None) -> bool:
     return (
         holder is not None and row is not None and holder.record.durable and row.record.durable and holder.created_at <= row.created_at
     )
+
+
+def _beside_unresolved(item: ScheduleItem, holder: UUID) -> ScheduleReply:
+    """What becomes of a job whose key an unresolved row holds: as beside a job that runs, since that may have run or not."""
+    policy = item.on_conflict.partition("@")[0]
+    return ScheduleReply(BESIDE.get(policy, "kept"), holder, 0)
 
 
 def late(row: OutboxRow, due_ms: int | None = None, *, policy: str = "") -> ScheduleItem:

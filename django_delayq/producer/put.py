@@ -230,7 +230,7 @@ def _held(plan: Plan, away: Silent) -> ScheduleReply | None:
         return None
     # Rows that wait like this one decide; one that Redis had may have ended there, and must not swallow a call.
     waiting = database.need().waiting(plan.queue, [plan.key], plan.mould.using)
-    return ScheduleReply("taken" if plan.on_conflict == "error" else "kept", waiting[0][0], 0) if waiting else None
+    return ScheduleReply("taken" if plan.on_conflict == "error" else "kept", waiting[0].id, 0) if waiting else None
 
 
 def _moved(plan: Plan, holder: UUID) -> bool:
@@ -370,10 +370,15 @@ def _publish_rows(plans: Sequence[Plan], *, alone: bool) -> None:
             try:
                 for batch in batches((plan for plan in group if plan not in late), MOST):
                     raced = horizon.meet(batch, name, using)
+                    waits = any(plan.key and plan.on_conflict == "after" for plan in batch)  # perhaps behind an unresolved row
                     with stores.guarded(name, partition, schedules=True):
-                        if raced or not alone:  # else Redis has been asked, and has all that was written before
-                            publisher.publish_before(batch)
-                        refused += _send_rows(publisher, batch)
+                        held = dict[UUID, ScheduleReply]()
+                        if raced or waits or not alone:  # else Redis has been asked, and has all that was written before
+                            held = publisher.publish_before(batch)
+                        told = [plan for plan in batch if plan.id in held]
+                        refused += _answered(told, ("", [held[plan.id] for plan in told]))
+                        if free := [plan for plan in batch if plan.id not in held]:
+                            refused += _send_rows(publisher, free)
             except StoreUnavailable as error:  # about this server; what another has is published there
                 away.note(link, node, error)
                 lacking[node] += len(group)

@@ -32,19 +32,19 @@ def requeue(job: UUID, queue: str | None, actor: str, reason: str) -> Change:
     if row is not None and (row.state is State.SUCCEEDED or row.far):
         return Change.CONFLICT
     record = row.record.revived(clock.wall_ms()) if row is not None else None
-    if record is not None and far_holds(name, record.key):
+    if record is not None and row_holds(name, record.key, id):
         return Change.CONFLICT
     if taken_elsewhere(id, name, record):
         return Change.CONFLICT
     if waits_for_commit():
         return _requeue_at_commit(id, name, record, actor, reason)
-    vouched = row is not None and row.state in REQUEUEABLE
+    vouched, unresolved = row is not None and row.state in REQUEUEABLE, row is not None and row.unresolved
     if row is not None and row.state is State.CANCELLED:
         _forget_cancel(id)
 
     def act() -> Change:
         with stores.guarded(name, ids.partition(id)):
-            return stores.with_job(name, id).requeue(id, record, vouched=vouched, actor=actor, reason=reason)[0]
+            return stores.with_job(name, id).requeue(id, record, vouched=vouched, unresolved=unresolved, actor=actor, reason=reason)[0]
 
     if record is not None and record.key:
         with stores.guarded(name, ids.partition(id)):
@@ -57,9 +57,15 @@ def requeue(job: UUID, queue: str | None, actor: str, reason: str) -> Change:
     return Change.CONFLICT if change is Change.UNKNOWN and row is not None else change
 
 
-def far_holds(queue: str, key: str) -> bool:
-    """Whether a far row holds that key, which Redis does not know. One that comes later meets the job that is back, see `horizon`."""
-    return bool(key) and database.need().far_of_key(queue, key, conf.get().database) is not None
+def row_holds(queue: str, key: str, job: UUID) -> bool:
+    """Whether the row of another job holds that key, and Redis does not know: a far or an unresolved one. A far row that comes later
+    meets the job that is back, see `horizon`.
+    """
+    rows, using = database.need(), conf.get().database
+    if not key:
+        return False
+    unresolved = any(row.unresolved and row.id != job for row in rows.waiting(queue, [key], using))
+    return unresolved or rows.far_of_key(queue, key, using) is not None
 
 
 def taken_elsewhere(job: UUID, queue: str, record: JobRecord | None) -> bool:

@@ -81,6 +81,8 @@ def ended(job: Asked, since: float) -> Ending | None:
         ResultGone: no row tells of it, and none will.
     """
     found = look(job)
+    if found is not None and found.unresolved:
+        raise ResultGone(code="end_unknown", job=job.short_id)
     if found is not None and found.state not in REQUEUEABLE:
         return found if found.state in FINISHED else None
     view = None

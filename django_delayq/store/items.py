@@ -10,7 +10,7 @@ from uuid import UUID
 
 from django_delayq import ids
 from django_delayq.shared_name import told_of
-from django_delayq.states import Change, State
+from django_delayq.states import Change
 from django_delayq.store import decode
 from django_delayq.store.record import JobRecord
 
@@ -114,17 +114,11 @@ class ScheduleReply(NamedTuple):
         return self.status in ENDS
 
 
-# What the script says of a job that has ended before, and how it has, as far as anybody knows.
-ENDS: Final = {
-    "succeeded": State.SUCCEEDED,
-    "failed": State.FAILED,
-    "finished": State.FAILED,
-    "cancelled": State.CANCELLED,
-    "displaced": State.CANCELLED,
-}
+# What the script says of a job that has ended before.
+ENDS: Final = frozenset({"succeeded", "failed", "finished", "cancelled", "displaced"})
 CREATED: Final = frozenset({"created", "again", "replaced", *ENDS} - {"displaced"})  # what was displaced never was in
 REPEATS: Final = frozenset({"again", *ENDS})  # what a job answers that is sent once more
-DECIDED: Final = CREATED | ENDS.keys()  # nothing is to be asked or told beside
+DECIDED: Final = CREATED | ENDS  # nothing is to be asked or told beside
 
 
 def schedule_replies(

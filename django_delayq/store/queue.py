@@ -329,6 +329,7 @@ class QueueStore:
         record: JobRecord | None = None,
         *,
         vouched: bool = True,
+        unresolved: bool = False,
         due_ms: int | None = None,
         delay_ms: int = 0,
         actor: str = "",
@@ -336,12 +337,13 @@ class QueueStore:
         now_ms: int | None = None,
     ) -> tuple[Change, UUID]:
         """Failed or cancelled -> scheduled, with a fresh ladder. `record`: for a job that Redis has forgotten; `vouched`:
-        the caller knows that it failed or was cancelled, else Redis must still know of its cancel. Returns the change, and the
+        the caller knows that it failed or was cancelled, else Redis must still know of its cancel; `unresolved`: how it ended is not
+        known, and a person has decided, whatever Redis says of its end. Returns the change, and the
         job or the holder of its key (conflict).
         """
         given, name = (self.written(record), told_of(record.payload)) if record else (b"", "")
         date = "" if due_ms is None else due_ms, delay_ms
-        told = ids.short(job), given, "1" if vouched else "", name
+        told = ids.short(job), given, "unresolved" if unresolved else "1" if vouched else "", name
         status, holder, _ = self.run("requeue", now_ms, actor, reason, *date, *told)
         return Change(status.decode()), ids.full(holder.decode())
 

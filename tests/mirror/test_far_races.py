@@ -399,7 +399,7 @@ def test_a_requeue_does_not_take_the_key_of_a_far_job(orders, horizon, monkeypat
     old.cancel()
     delayq.schedule(close_order, 2, delay="3h", key="k")
     if raced:
-        monkeypatch.setattr(put_back, "far_holds", lambda *_: False)
+        monkeypatch.setattr(put_back, "row_holds", lambda *_: False)
     answer = old.requeue() if how == "requeue" else edit_and_requeue(old.id, [3], {})
     assert answer is (Change.DONE if raced else Change.CONFLICT)
     relayed(orders)

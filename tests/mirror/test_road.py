@@ -576,17 +576,6 @@ def test_what_is_published_late_behind_a_wipe_does_not_raise_what_has_ended(orde
     assert Job.objects.get().state == ("succeeded" if end == "ack" else "cancelled")
 
 
-def test_a_row_whose_job_ended_and_whose_event_was_lost_ends(orders, unpublished):
-    unpublished()
-    orders.relay._young = -3600
-    orders.relay.poll()
-    assert ran(orders) == [7]
-    stores.link.execute("UNLINK", orders.store.keys["events"])
-    for _ in range(4):
-        orders.relay.poll()
-    assert Job.objects.get().state == "succeeded"
-
-
 def test_an_expiry_before_the_date_is_refused():
     with pytest.raises(delayq.ConfigError, match="could never run"):
         delayq.schedule(close_order, 7, delay="1h", expires="1s")

@@ -84,6 +84,11 @@ OF_QUEUES: Final[Mapping[str, Metric]] = {
         f"Committed rows older than {FRESH:.0f} s that Redis has not confirmed; counted up to {MOST_COUNTED + 1} of all queues.",
     ),
     "delayq_outbox_oldest_seconds": Metric("gauge", (), "Age of the oldest of these rows; 0 for none."),
+    "delayq_unresolved_jobs": Metric(
+        "gauge",
+        ("queue",),
+        f"Jobs that have ended, and no event says how: a person decides. Counted up to {MOST_COUNTED + 1} of all queues.",
+    ),
     "delayq_far_jobs": Metric(
         "gauge",
         ("queue",),

@@ -4,7 +4,8 @@
 -- ARGV: now by why, due ('' to use delay), delay ms from Redis' now, id, record, vouched, name of that record as
 --   schedule takes it
 --   record: '' to use the one that Redis keeps of a failed job; vouched: '1' when the caller knows that the job failed or was
---   cancelled, else the record counts only if a tombstone says that it was cancelled, or displaced; one that says succeeded overrules it
+--   cancelled, else the record counts only if a tombstone says that it was cancelled, or displaced; one that says succeeded overrules it,
+--   but for 'unresolved': no event says how the job ended, and a person has decided that it runs again
 -- Returns status, id, due. status: done, running, conflict (already scheduled, succeeded, or its key is held by another job: id),
 --   unknown (no record here and none given). Error before any write: RESTORING, while data that was rolled back is put right: rows that
 --   have not heard of a requeue would end the job again.
@@ -15,7 +16,7 @@ if redis.call('HEXISTS', k_meta, 'rolled') == 1 then
 end
 local date, delay, id, given, vouch, name = unpack(ARGV, 4, 9)
 local due = tonumber(date) or (now + tonumber(delay))
-local vouched = vouch == '1'
+local vouched = vouch ~= ''
 local kept = redis.call('HGET', k_jobs, id)
 local failed = redis.call('ZSCORE', k_failed, id)
 local how = end_of(redis.call('ZSCORE', k_finished, id))
@@ -23,7 +24,7 @@ local cancelled, succeeded = how == 'cancelled' or how == 'displaced', how == 's
 local status, holder = 'done', id
 if kept and not failed then
   status = redis.call('ZSCORE', k_leases, id) and 'running' or 'conflict'
-elseif succeeded then
+elseif succeeded and vouch ~= 'unresolved' then
   status = 'conflict' -- who vouches has an old row: the mirror is behind
 else
   local record = given ~= '' and (vouched or cancelled) and given or kept
