@@ -148,7 +148,8 @@ def inspect(out: TextIO, options: dict[str, Any]) -> int:
                 out.write(f"  {name:<16} {shown(value)}\n")
     if waits:
         with translation.override("en"):  # as all that commands say
-            out.write(f"why has it not run yet?\n  {why_not_yet.told(waits, shown)}\n")
+            asked = "how has it ended?" if job is not None and job.unresolved else "why has it not run yet?"
+        out.write(f"{asked}\n  {why_not_yet.told(waits, shown)}\n")
     if trouble:
         out.write(f"{trouble}\n")
     for part in ("attempts", "events"):

@@ -6,9 +6,9 @@ commit publishes; a Redis that is away raises, or is logged where a transaction 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 from uuid import UUID
 
 from django.db import Error, connections, transaction
@@ -37,8 +37,6 @@ from django_delayq.store.replicas import ReplicasLack
 logger = Logger("django_delayq.producer")
 
 LATE_PUBLISH: Final = 30.0  # seconds; a commit later than that is left to the relay
-T = TypeVar("T")
-K = TypeVar("K")
 
 
 class Flight:
@@ -98,8 +96,7 @@ def put_one(plan: Plan, inserted: Callable[[Job], None] | None = None) -> Job:
                 inserted(plan.job)
             publisher = _publisher(plan.queue, plan.partition, plan.mould.using, durable=False)
             _, [reply] = _sure(publisher, [plan], None)  # there is no commit to wait for
-            refused = _answer(plan, reply)
-            if refused is not None:
+            if (refused := _answer(plan, reply)) is not None:
                 raise refused
             job: Job = plan.job
             return job
@@ -370,15 +367,11 @@ def _publish_rows(plans: Sequence[Plan], *, alone: bool) -> None:
             try:
                 for batch in batches((plan for plan in group if plan not in late), MOST):
                     raced = horizon.meet(batch, name, using)
-                    waits = any(plan.key and plan.on_conflict == "after" for plan in batch)  # perhaps behind an unresolved row
                     with stores.guarded(name, partition, schedules=True):
-                        held = dict[UUID, ScheduleReply]()
-                        if raced or waits or not alone:  # else Redis has been asked, and has all that was written before
-                            held = publisher.publish_before(batch)
-                        told = [plan for plan in batch if plan.id in held]
-                        refused += _answered(told, ("", [held[plan.id] for plan in told]))
-                        if free := [plan for plan in batch if plan.id not in held]:
-                            refused += _send_rows(publisher, free)
+                        asks = raced or not alone or any(plan.on_conflict == "after" for plan in batch)  # else Redis has been asked
+                        held = publisher.publish_before(batch) if asks else {}
+                        free = [plan for plan in batch if plan.id not in held]
+                        refused += [*_answered_by_id(batch, held), *(_send_rows(publisher, free) if free else ())]
             except StoreUnavailable as error:  # about this server; what another has is published there
                 away.note(link, node, error)
                 lacking[node] += len(group)
@@ -400,6 +393,9 @@ def _send_rows(publisher: Publisher, batch: Sequence[Plan]) -> list[KeyTaken]:
     # Redis stands elsewhere than when these were planned: somebody may have published, cancelled and lost them since. Rows say.
     rows = publisher.publish_rows([plan.id for plan in batch])
     stores.learn(publisher.store, rows.ground)
-    answers = dict(zip(rows.jobs, rows.replies, strict=True))
+    return _answered_by_id(batch, dict(zip(rows.jobs, rows.replies, strict=True)))
+
+
+def _answered_by_id(batch: Sequence[Plan], answers: Mapping[UUID, ScheduleReply]) -> list[KeyTaken]:
     known = [plan for plan in batch if plan.id in answers]
     return _answered(known, ("", [answers[plan.id] for plan in known]))

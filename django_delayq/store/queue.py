@@ -336,15 +336,13 @@ class QueueStore:
         reason: str = "",
         now_ms: int | None = None,
     ) -> tuple[Change, UUID]:
-        """Failed or cancelled -> scheduled, with a fresh ladder. `record`: for a job that Redis has forgotten; `vouched`:
-        the caller knows that it failed or was cancelled, else Redis must still know of its cancel; `unresolved`: how it ended is not
-        known, and a person has decided, whatever Redis says of its end. Returns the change, and the
-        job or the holder of its key (conflict).
+        """Failed or cancelled -> scheduled, with a fresh ladder. `record`: for a job that Redis has forgotten; `vouched`: the caller
+        knows that it failed or was cancelled, else Redis must still know of its cancel; `unresolved`: a person decides, whatever Redis
+        says of its end. Returns the change, and the job or the holder of its key (conflict).
         """
         given, name = (self.written(record), told_of(record.payload)) if record else (b"", "")
-        date = "" if due_ms is None else due_ms, delay_ms
         told = ids.short(job), given, "unresolved" if unresolved else "1" if vouched else "", name
-        status, holder, _ = self.run("requeue", now_ms, actor, reason, *date, *told)
+        status, holder, _ = self.run("requeue", now_ms, actor, reason, "" if due_ms is None else due_ms, delay_ms, *told)
         return Change(status.decode()), ids.full(holder.decode())
 
     def pause(self, *, actor: str = "", reason: str = "", on_way_back: bool = False, now_ms: int | None = None) -> bool:
