@@ -26,16 +26,22 @@ TEXTS: Final[Mapping[str, str]] = {
     "unready": 'This worker cannot deliver: DELAYQ["HTTP"] is not set there, or the package urllib3 is missing.',
     "secret": "The secret {secret!r} is not in DELAYQ['HTTP']['SECRETS'] of this worker, or cannot sign.",
 }
+WITHHELD: Final = "{target} answered {status} after {ms} ms with {size} bytes. They are not kept, because the request contained a secret."
+REDIRECTED: Final = (
+    "{target} redirected the delivery, which failed there ({code}). The error does not say where, because the request contained a "
+    "secret."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What a host said: `body` is the beginning, more of it than is kept, so that no secret is cut in two before it is masked;
-    `complete` whether 2 KB are all of it, and came; `ms` since the request began.
+    """What a host said: `body` has at most its first 2 KB, `size` is how many bytes were read, `complete` says whether `body` is all of
+    it; `ms` since the request began.
     """
 
     status: int
     body: bytes
+    size: int
     complete: bool
     ms: int
     retry_after: str = ""
@@ -48,9 +54,9 @@ class DeliveryFailed(DelayqError):
     code = "delivery_failed"
 
 
-def failure(code: str, target: str, **fields: Any) -> DeliveryFailed:
-    """The error of that code."""
-    return DeliveryFailed(TEXTS[code].format(target=target, **fields), code=code, target=target, **fields)
+def failure(code: str, target: str, *, text: str = "", **fields: Any) -> DeliveryFailed:
+    """The error of that code. `text`: in place of the usual one."""
+    return DeliveryFailed((text or TEXTS[code]).format(target=target, **fields), code=code, target=target, **fields)
 
 
 def wait(asked: str) -> float | None:

@@ -17,9 +17,10 @@ from urllib3.exceptions import TimeoutError as TimedOut
 from urllib3.util import parse_url
 
 from django_delayq import clock
+from django_delayq.exceptions import TargetRefused
 from django_delayq.http_settings import HttpConfig, Network
 from django_delayq.targets import addresses, endpoint
-from django_delayq.targets.answers import KEPT, DeliveryFailed, Reply, failure
+from django_delayq.targets.answers import KEPT, REDIRECTED, DeliveryFailed, Reply, failure
 from django_delayq.targets.endpoint import Endpoint
 from django_delayq.targets.sockets import Limits, TimedTls, connected, limited
 
@@ -51,26 +52,33 @@ class Client:
         manager.pool_classes_by_scheme = _pools(config.allow, guarded=not config.proxy)
         self._manager = manager
 
-    def send(self, to: Endpoint, method: str, body: bytes, headers: HeadersFor, *, within: float, redirects: int) -> Reply:
+    def send(
+        self, to: Endpoint, method: str, body: bytes, headers: HeadersFor, *, within: float, redirects: int, withholds: bool = False
+    ) -> Reply:
         """One request, and its answer, whatever its status. `headers(same)` gives those for the host itself, or for another one to
-        which it leads; `within`: seconds for all of it; `redirects`: how many are followed.
+        which it leads; `within`: seconds for all of it; `redirects`: how many are followed; `withholds`: errors say nothing of where a
+        redirect led, since its Location may repeat a secret.
 
         Raises:
             DeliveryFailed: there is no answer.
             TargetRefused: an address to which nothing may go.
         """
-        began = clock.uptime()
-        here, same = to, True
-        with limited(Limits(began + within, self._config.connect, self._config.read)):
-            for followed in range(redirects + 1):
-                answer = self._ask(here, method, body, headers(same), began, within)
-                if answer.status not in FOLLOWED or not answer.location or followed == redirects:
-                    break
-                here = endpoint.joined(here, answer.location)
-                same = same and here.origin == to.origin  # another host that leads back here chooses what is asked
-                if (to.scheme, here.scheme) == ("https", "http"):
-                    break  # what was to travel sealed does not travel open
-        return answer
+        began, here, same, followed = clock.uptime(), to, True, 0
+        try:
+            with limited(Limits(began + within, self._config.connect, self._config.read)):
+                while True:
+                    answer = self._ask(here, method, body, headers(same), began, within)
+                    if answer.status not in FOLLOWED or not answer.location or followed == redirects:
+                        return answer
+                    followed += 1
+                    here = endpoint.joined(here, answer.location)
+                    same = same and here.origin == to.origin  # another host that leads back here chooses what is asked
+                    if (to.scheme, here.scheme) == ("https", "http"):
+                        return answer  # what was to travel sealed does not travel open
+        except (DeliveryFailed, TargetRefused) as error:
+            if not (withholds and followed):
+                raise
+            raise type(error)(REDIRECTED.format(target=to.place, code=error.code), code=error.code, target=to.place) from None
 
     def close(self) -> None:
         """Closes what is open and not in use."""
@@ -103,7 +111,7 @@ class Client:
         kept, complete, size = b"", False, 0
         try:
             while chunk := response.read1(CHUNK, decode_content=False):  # what is there, so that what is kept of a drip is
-                kept += chunk[: 2 * KEPT - len(kept)]
+                kept += chunk[: KEPT - len(kept)]
                 size += len(chunk)
                 if size > self._config.max_answer:
                     break
@@ -115,6 +123,7 @@ class Client:
         return Reply(
             status=response.status,
             body=kept,
+            size=size,
             complete=complete,
             ms=round((clock.uptime() - began) * 1000),
             retry_after=response.headers.get("Retry-After", ""),
@@ -135,6 +144,9 @@ class FinalAnswer(HTTPResponse):
                 raise BadStatusLine(str(self.status))
             self.headers = None  # type: ignore[assignment]  # so it looks before it has begun
             super().begin()
+        # urllib3 logs header lines that it cannot parse, and a host may put a secret there that it was sent.
+        self.headers.defects.clear()
+        self.headers.set_payload("")
 
 
 def _pools(allow: tuple[Network, ...], *, guarded: bool) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from django_delayq.http_settings import SIGNING, HttpConfig
 from django_delayq.producer.task import Task, made, registry
 from django_delayq.states import DELIVERY
 from django_delayq.targets import answers, endpoint, webhook
-from django_delayq.targets.answers import BUSY, KEPT, DeliveryFailed, Reply, failure
+from django_delayq.targets.answers import BUSY, KEPT, WITHHELD, DeliveryFailed, Reply, failure
 from django_delayq.targets.circuits import HostHeld, Visit, circuits
 from django_delayq.targets.endpoint import Endpoint
 from django_delayq.text import clean
@@ -68,7 +68,8 @@ def attempt(
     """Sends it once. `body64`: of bytes that are no text; `within`: seconds; `since`: the first date of the job, in ms; `host`: that of
     the URL, for people who look for it; `on_failure`: the name of a task, for the mirror.
 
-    Returns `status`, `ms`, `answer` (its first 2 KB) and `complete` (whether that is all).
+    Returns `status`, `ms`, `size`, `answer` (its first 2 KB) and `complete` (whether that is all). `answer` is empty if the request
+    contained a secret, since the host may have sent that back.
     """
     job = running(f"the task {NAME}")
     held_enough = clock.wall_ms() - since > LONGEST_HOLD_MS
@@ -81,10 +82,11 @@ def attempt(
         raise Snooze(_about(UNREADY_PAUSE), str(error)) from None
     content = base64.b64decode(body64) if body64 is not None else (body or "").encode()
     said = _Headers(headers or {}, wanted, secret, job.short_id, content)
+    withholds = _sends_secret(url, headers or {}, config)
     try:
         to = endpoint.read(url)
         with circuits.visit(to.place, config, forced=held_enough) as visit:
-            answer = _sent(visit, to, method, content, said, config, within or config.timeout, redirects, job)
+            answer = _sent(visit, to, method, content, said, config, within or config.timeout, redirects, job, withholds)
     except HostHeld as held:
         raise Snooze(held.seconds, HELD[held.code].format(target=to.place)) from None
     except TargetRefused as error:
@@ -92,7 +94,7 @@ def attempt(
     except (DeliveryFailed, SoftTimeout) as error:
         # Not from where it was raised: frames of urllib3 have the headers, and tools that report errors show what frames have.
         raise error.with_traceback(None) from None
-    return _judged(answer, to, config, redirects, job, wanted)
+    return _judged(answer, to, config, redirects, job, withholds)
 
 
 HELD: Final = {
@@ -148,12 +150,13 @@ def _sent(
     within: float,
     redirects: int,
     job: CurrentJob,
+    withholds: bool,
 ) -> Reply:
     client, left = clients.get(config), job.time_left
     if left is not None:  # else the run is ended, which repeats what the host may have taken, and its process, if it hangs
         within = min(within, AHEAD * left)
     try:
-        answer: Reply = client.send(to, method, body, headers, within=within, redirects=redirects)
+        answer: Reply = client.send(to, method, body, headers, within=within, redirects=redirects, withholds=withholds)
     except (DeliveryFailed, SoftTimeout):
         visit.well = False
         raise
@@ -161,12 +164,16 @@ def _sent(
     return answer
 
 
-def _judged(answer: Reply, to: Endpoint, config: HttpConfig, redirects: int, job: CurrentJob, wanted: Secrets) -> dict[str, Any]:
-    text = _masked(answer.body, wanted)
+def _judged(answer: Reply, to: Endpoint, config: HttpConfig, redirects: int, job: CurrentJob, withholds: bool) -> dict[str, Any]:
+    kept: dict[str, Any] = {"status": answer.status, "ms": answer.ms, "size": answer.size, "answer": ""}
+    if not withholds:
+        kept["answer"] = clean(answer.body.decode("utf-8", "replace").encode()[:KEPT].decode("utf-8", "ignore"))
     if 200 <= answer.status < 300:
-        return {"status": answer.status, "ms": answer.ms, "answer": text, "complete": answer.complete}
-    code = "redirect" if 300 <= answer.status < 400 else "answer"
-    error = failure(code, to.place, status=answer.status, ms=answer.ms, answer=text, redirects=redirects)
+        return {**kept, "complete": answer.complete and not withholds}
+    if 300 <= answer.status < 400:
+        error = failure("redirect", to.place, redirects=redirects, **kept)
+    else:
+        error = failure("answer", to.place, text=WITHHELD if withholds else "", **kept)
     if answer.status in config.gone:
         raise Fail(f"{to.place} answered {answer.status}, which is for good") from error
     delay = answers.wait(answer.retry_after) if answer.retry_after else None
@@ -177,14 +184,11 @@ def _judged(answer: Reply, to: Endpoint, config: HttpConfig, redirects: int, job
     raise Retry(delay, f"{to.place} asked for {clock.text(delay)}") from error
 
 
-def _masked(body: bytes, wanted: Secrets) -> str:
-    """The first 2 KB of what a host says, which may be what it was sent."""
-    text, secrets = body.decode("utf-8", "replace"), [one for values in wanted.values() for one in values]
-    for value in secrets:
-        text = text.replace(value, "***").replace(value.removeprefix(SIGNING), "***")
-    if len(body) == 2 * KEPT:  # there was more, and what stands last may be the beginning of a secret
-        text = text[: len(text) - max(map(len, secrets), default=0)]
-    return clean(text.encode()[:KEPT].decode("utf-8", "ignore"))
+def _sends_secret(url: str, headers: Mapping[str, Any], config: HttpConfig) -> bool:
+    """Whether the request contains a secret that the host can send back: in a header, in the query, by which some URLs are signed, or
+    for the proxy. A signature contains none.
+    """
+    return any(not isinstance(value, str) for value in headers.values()) or "?" in url or "@" in (config.proxy or "")
 
 
 def _about(seconds: float) -> float:

@@ -74,8 +74,8 @@ def read(url: str) -> Endpoint:
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
-    except ValueError as error:
-        raise refused("url", why=str(error).partition(":")[0]) from None
+    except ValueError:  # its text may quote a password
+        raise refused("url", why="its host or its port cannot be read") from None
     if parts.scheme not in PORTS:
         raise refused("url_scheme", scheme=parts.scheme[:20])
     if "@" in parts.netloc:

@@ -40,17 +40,17 @@ def attempts(job) -> list[Attempt]:
 
 def test_a_delivery_is_sent_at_its_date_and_succeeds_by_2xx(delayq, host):
     partner = host(answer(202, "thanks"))
-    job = deliver(partner.url("/hook?a=1"), json={"order": 7, "name": "Zoë"}, delay="10m", key="order:7")
+    job = deliver(partner.url("/hook;a=1"), json={"order": 7, "name": "Zoë"}, delay="10m", key="order:7")
     assert delayq.advance("9m") == []
     (ran,) = delayq.advance("1m")
     assert (ran.outcome, job.state) == ("ack", "succeeded")
     (request,) = partner.requests
-    assert request.line == "POST /hook?a=1 HTTP/1.1"
+    assert request.line == "POST /hook;a=1 HTTP/1.1"
     assert request.json == {"order": 7, "name": "Zoë"}
     assert request.headers["content-type"] == "application/json"
     assert request.headers["host"] == f"127.0.0.1:{partner.port}"
     result = Job.objects.get(pk=job.id).result
-    assert (result["status"], result["answer"], result["complete"]) == (202, "thanks", True)
+    assert (result["status"], result["size"], result["answer"], result["complete"]) == (202, 6, "thanks", True)
     assert result["ms"] >= 0
 
 
