@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
-from django_delayq import clock
 from django_delayq.exceptions import DelayqError
 
 KEPT: Final = 2048  # bytes of an answer
@@ -26,7 +25,9 @@ TEXTS: Final[Mapping[str, str]] = {
     "unready": 'This worker cannot deliver: DELAYQ["HTTP"] is not set there, or the package urllib3 is missing.',
     "secret": "The secret {secret!r} is not in DELAYQ['HTTP']['SECRETS'] of this worker, or cannot sign.",
 }
-WITHHELD: Final = "{target} answered {status} after {ms} ms with {size} bytes. They are not kept, because the request contained a secret."
+WITHHELD: Final = (
+    "{target} answered {status} after {ms} ms with {size} bytes. They are not kept, because the request contained a secret."
+)
 REDIRECTED: Final = (
     "{target} redirected the delivery, which failed there ({code}). The error does not say where, because the request contained a "
     "secret."
@@ -45,6 +46,7 @@ class Reply:
     complete: bool
     ms: int
     retry_after: str = ""
+    date: str = ""
     location: str = ""
 
 
@@ -59,17 +61,24 @@ def failure(code: str, target: str, *, text: str = "", **fields: Any) -> Deliver
     return DeliveryFailed((text or TEXTS[code]).format(target=target, **fields), code=code, target=target, **fields)
 
 
-def wait(asked: str) -> float | None:
-    """Seconds of a `Retry-After`, in either of its forms: at least one, at most a day; None for what is none."""
+def wait(asked: str, date: str, now: datetime) -> float | None:
+    """Seconds of a `Retry-After`, in either of its forms: at least one, at most a day; None for what is none. One that is a date is
+    compared with the `Date` of the same answer, which the same clock has written; without one, with `now`.
+    """
     asked = asked.strip()
     if asked.isascii() and asked.isdigit():
         seconds = float(asked[:10])
     else:
-        try:
-            date = parsedate_to_datetime(asked)
-        except (ValueError, TypeError, IndexError, OverflowError):
+        until = _read(asked)
+        if until is None:
             return None
-        if date.tzinfo is None:
-            date = date.replace(tzinfo=UTC)
-        seconds = (date - clock.now()).total_seconds()
+        seconds = (until - (_read(date) or now)).total_seconds()
     return min(max(seconds, 1.0), LONGEST_WAIT)
+
+
+def _read(date: str) -> datetime | None:
+    try:
+        found = parsedate_to_datetime(date)
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)

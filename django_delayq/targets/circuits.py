@@ -64,6 +64,7 @@ class Circuits:
         self._most = most
         self._lock = threading.Lock()
         self._hosts: dict[str, _Host] = {}
+        self._zero_ms = 0.0  # what Redis' clock showed at monotonic 0, as the last request knew it
         self._tell: Callable[[bytes], object] | None = None
 
     def tell_to(self, tell: Callable[[bytes], object]) -> None:
@@ -73,14 +74,15 @@ class Circuits:
         self._tell = tell
 
     @contextmanager
-    def visit(self, target: str, config: HttpConfig, *, forced: bool = False) -> Iterator[Visit]:
-        """Surrounds a request to the host. `forced`: it goes, whatever the host did before.
+    def visit(self, target: str, config: HttpConfig, *, now_ms: int, forced: bool = False) -> Iterator[Visit]:
+        """Surrounds a request to the host. `now_ms`: by Redis' clock. `forced`: it goes, whatever the host did before.
 
         Raises:
             HostHeld: it may not go now.
         """
         visit = Visit()
         with self._lock:
+            self._zero_ms = now_ms - clock.monotonic() * 1000
             host = self._hosts.setdefault(target, _Host())
             try:
                 self._admit(host, visit, config, forced)
@@ -102,7 +104,8 @@ class Circuits:
         """How the hosts are doing that are asked now, or fail, in order of their names."""
         with self._lock:
             return [
-                Circuit(target, _state(host), host.failures, _left(host), host.running) for target, host in sorted(self._hosts.items())
+                Circuit(target, _state(host), host.failures, self._left(host), host.running)
+                for target, host in sorted(self._hosts.items())
             ]
 
     def clear(self) -> None:
@@ -112,7 +115,7 @@ class Circuits:
 
     def _admit(self, host: _Host, visit: Visit, config: HttpConfig, forced: bool) -> None:
         if host.opened and not forced:
-            if left := _left(host):
+            if left := self._left(host):
                 raise HostHeld("open", _scattered(left, config.pause))
             if host.probe is not None:
                 raise HostHeld("open", _scattered(BUSY_PAUSE, config.pause))
@@ -132,11 +135,21 @@ class Circuits:
             return
         host.failures += 1
         # Of requests that began together, the first that fails opens it; the others tell nothing new.
-        if config.breaker is not None and host.failures >= config.breaker and not _left(host):
+        if config.breaker is not None and host.failures >= config.breaker and not self._left(host):
             host.pause = min(config.pause * 2**host.opened, max(config.pause, LONGEST_PAUSE))
-            host.until_ms = clock.wall_ms() + clock.milliseconds(host.pause)
+            host.until_ms = self._now_ms() + clock.milliseconds(host.pause)
             host.opened = min(host.opened + 1, 20)
             self._told()
+
+    def _now_ms(self) -> int:
+        return int(self._zero_ms + clock.monotonic() * 1000)
+
+    def _left(self, host: _Host) -> float:
+        """Seconds of its pause. A clock that is put back makes no pause longer than it is."""
+        left = (host.until_ms - self._now_ms()) / 1000
+        if left > host.pause:
+            left, host.until_ms = host.pause, self._now_ms() + clock.milliseconds(host.pause)
+        return max(0.0, left)
 
     def _told(self) -> None:
         if self._tell is None:
@@ -153,16 +166,6 @@ class Circuits:
             self._hosts[target] = host  # as the latest
             if len(self._hosts) > self._most and (idle := next((name for name, one in self._hosts.items() if not one.running), None)):
                 del self._hosts[idle]
-
-
-def _left(host: _Host) -> float:
-    """Seconds of its pause. By the wall clock, as all dates of jobs, so that a test that moves it moves this, too; one that is put back
-    makes no pause longer than it is.
-    """
-    left = (host.until_ms - clock.wall_ms()) / 1000
-    if left > host.pause:
-        left, host.until_ms = host.pause, clock.wall_ms() + clock.milliseconds(host.pause)
-    return max(0.0, left)
 
 
 def _state(host: _Host) -> State:

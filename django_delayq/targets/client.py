@@ -127,6 +127,7 @@ class Client:
             complete=complete,
             ms=round((clock.uptime() - began) * 1000),
             retry_after=response.headers.get("Retry-After", ""),
+            date=response.headers.get("Date", ""),
             location=response.headers.get("Location", ""),
         )
 

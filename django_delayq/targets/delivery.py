@@ -13,10 +13,11 @@ from django_delayq.exceptions import ConfigError, PayloadError
 from django_delayq.http_settings import SIGNING, HttpConfig
 from django_delayq.producer import task_options
 from django_delayq.producer.job import Job
-from django_delayq.producer.options import UntimedOptions, date
+from django_delayq.producer.options import UntimedOptions, date, moulds
 from django_delayq.producer.schedule import Bound
+from django_delayq.producer.stores import stores
 from django_delayq.producer.task import Task, follower_of
-from django_delayq.producer.twins import like, refuse_loop
+from django_delayq.producer.twins import in_thread, like, refuse_loop
 from django_delayq.targets import endpoint
 from django_delayq.targets.delivery_run import delivery
 from django_delayq.targets.webhook import HEADERS
@@ -90,7 +91,8 @@ async def adeliver(
     **options: Unpack[UntimedOptions],
 ) -> Job:
     """Async twin of `deliver`. It commits by itself."""
-    bound, arguments = prepared(url, json, data, method, headers, secret, timeout, redirects, on_failure, options)
+    # In a thread, since it may ask Redis for the time.
+    bound, arguments = await in_thread(prepared, url, json, data, method, headers, secret, timeout, redirects, on_failure, options)
     return await bound.aschedule(**arguments)
 
 
@@ -121,7 +123,9 @@ def prepared(
         _check_secret(secret, config, signs=True)
     bound = delivery.using(**options)
     made = bound.options
-    _, due_ms = date(made.delay, made.run_at, WHERE)
+    delay_ms, due_ms = date(made.delay, made.run_at, WHERE)
+    if delay_ms is not None:
+        due_ms = stores.now_ms(moulds.get(delivery, made, None).queue.name) + delay_ms
     arguments = {"headers": sent, "secret": secret, "within": task_options.timeout(timeout, WHERE), "redirects": redirects, **body}
     if follower := follower_of(on_failure, WHERE):
         arguments["on_failure"] = follower.name

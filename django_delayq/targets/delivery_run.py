@@ -72,7 +72,8 @@ def attempt(
     contained a secret, since the host may have sent that back.
     """
     job = running(f"the task {NAME}")
-    held_enough = clock.wall_ms() - since > LONGEST_HOLD_MS
+    now_ms = clock.to_ms(job.now)
+    held_enough = now_ms - since > LONGEST_HOLD_MS
     try:
         config = _config()
         wanted = _wanted(headers or {}, secret, config)
@@ -81,11 +82,11 @@ def attempt(
             raise
         raise Snooze(_about(UNREADY_PAUSE), str(error)) from None
     content = base64.b64decode(body64) if body64 is not None else (body or "").encode()
-    said = _Headers(headers or {}, wanted, secret, job.short_id, content)
+    said = _Headers(headers or {}, wanted, secret, job.short_id, content, now_ms // 1000)
     withholds = _sends_secret(url, headers or {}, config)
     try:
         to = endpoint.read(url)
-        with circuits.visit(to.place, config, forced=held_enough) as visit:
+        with circuits.visit(to.place, config, now_ms=now_ms, forced=held_enough) as visit:
             answer = _sent(visit, to, method, content, said, config, within or config.timeout, redirects, job, withholds)
     except HostHeld as held:
         raise Snooze(held.seconds, HELD[held.code].format(target=to.place)) from None
@@ -106,7 +107,7 @@ HELD: Final = {
 class _Headers:
     """The headers of this attempt: for the host itself all of them, for another one none that a secret has made."""
 
-    def __init__(self, headers: Mapping[str, Any], wanted: Secrets, secret: str | None, id: str, body: bytes) -> None:
+    def __init__(self, headers: Mapping[str, Any], wanted: Secrets, secret: str | None, id: str, body: bytes, stamp: int) -> None:
         given = {name.lower() for name in headers}
         self._plain = {name: value for name, value in SENT.items() if name.lower() not in given}
         self._plain |= {name: value for name, value in headers.items() if isinstance(value, str)}
@@ -114,7 +115,6 @@ class _Headers:
             name: value.get("prefix", "") + wanted[value["secret"]][0] for name, value in headers.items() if not isinstance(value, str)
         }
         if secret is not None:
-            stamp = clock.wall_ms() // 1000
             signed = webhook.signatures(id, stamp, body, wanted[secret])
             self._own |= dict(zip(webhook.HEADERS, (id, str(stamp), signed), strict=True))
 
@@ -176,11 +176,11 @@ def _judged(answer: Reply, to: Endpoint, config: HttpConfig, redirects: int, job
         error = failure("answer", to.place, text=WITHHELD if withholds else "", **kept)
     if answer.status in config.gone:
         raise Fail(f"{to.place} answered {answer.status}, which is for good") from error
-    delay = answers.wait(answer.retry_after) if answer.retry_after else None
+    delay = answers.wait(answer.retry_after, answer.date, job.now) if answer.retry_after else None
     if delay is None:
         raise error
     if job.expires_at is not None:
-        delay = min(delay, max(0.0, (job.expires_at - clock.now()).total_seconds()))
+        delay = min(delay, max(0.0, (job.expires_at - job.now).total_seconds()))
     raise Retry(delay, f"{to.place} asked for {clock.text(delay)}") from error
 
 

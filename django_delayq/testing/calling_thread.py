@@ -117,7 +117,7 @@ def taken(holdings: OneRun, line: Line, number: int, job: ClaimedJob) -> Run:
     """The job of that line in the one row."""
     now = clock.monotonic()
     turn = holdings.put(0, line=number, id=job.id, fence=job.fence, attempt=job.attempt, taken=now, good_until=now + FOREVER)
-    return Run(job, line, holdings, 0, turn, now)
+    return Run(job, line, holdings, 0, turn, now, clock.wall_ms() - now * 1000)
 
 
 def without_tick(options: Options) -> tuple[Options, Any]:

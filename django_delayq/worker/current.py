@@ -34,6 +34,9 @@ class RunFacts(Protocol):
     started_ms: int
     timeout: float | None
 
+    @property
+    def now_ms(self) -> int: ...
+
 
 class CurrentJob:
     """One run of one job, as its task sees it.
@@ -154,8 +157,13 @@ class CurrentJob:
         return clock.from_ms(self._run.job.due_ms)
 
     @property
+    def now(self) -> datetime:
+        """The present by Redis' clock, by which jobs become due and expire. The clock of this host may be wrong."""
+        return clock.from_ms(self._run.now_ms)
+
+    @property
     def started_at(self) -> datetime:
-        """When this run began."""
+        """When this run began, by Redis' clock."""
         return clock.from_ms(self._run.started_ms)
 
     @property
@@ -166,7 +174,7 @@ class CurrentJob:
 
     @property
     def lateness(self) -> timedelta:
-        """How long after `run_at` this run began, by this machine's clock; never negative."""
+        """How long after `run_at` this run began; never negative."""
         return timedelta(milliseconds=max(0, self._run.started_ms - self._run.job.due_ms))
 
     @property

@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 
 from django.dispatch import Signal
 
-from django_delayq import signals
+from django_delayq import clock, signals
 from django_delayq.ladder import Ladder
 from django_delayq.logger import Logger
 from django_delayq.store.queue import Kind, Outcome
@@ -49,12 +49,13 @@ class AnyTask(Protocol):
 
 class Run:
     """One claimed job in this process, and what the executor has learnt about it: each of its steps fills in its part. `row` and `turn`
-    say where in the `holdings` it stands, `claimed` when it was claimed (monotonic seconds).
+    say where in the `holdings` it stands, `claimed` when it was claimed (monotonic seconds), `zero_ms` what Redis' clock showed at
+    monotonic 0: the clock of this host may be wrong, and decides nothing.
 
-    `poison`: why it is set aside without a run, one of "poison-signature", "poison-record", "poison-task",
-    "poison-arguments". `header`, `args`, `kwargs` and `options` hold
-    once the record has been read, `task` once it was found. `started`: when a consumer took it up (monotonic
-    seconds). `current` is None as long as the run has not begun; then `timeout` (seconds, None for none) and `started_ms` (wall clock)
+    `poison`: why it is set aside without a run, one of "poison-signature", "poison-record", "poison-task", "poison-arguments". `header`,
+    `args`, `kwargs` and `options` hold once the record has been read, `task` once it was found. `started`: when a consumer took it up
+    (monotonic seconds). `current` is None as long as the run has not begun; then `timeout` (seconds, None for none) and `started_ms`
+    (by Redis)
     hold too. `fuse` is there while it may be interrupted, and empty when it was, see `process/interrupt.py`.
     """
 
@@ -76,6 +77,7 @@ class Run:
         "task",
         "timeout",
         "turn",
+        "zero_ms",
     )
 
     header: Header
@@ -86,17 +88,23 @@ class Run:
     timeout: float | None
     started_ms: int
 
-    def __init__(self, job: ClaimedJob, line: Line, holdings: Holdings, row: int, turn: int, claimed: float) -> None:
+    def __init__(self, job: ClaimedJob, line: Line, holdings: Holdings, row: int, turn: int, claimed: float, zero_ms: float) -> None:
         self.job = job
         self.line = line
         self.holdings = holdings
         self.row = row
         self.turn = turn
         self.claimed = claimed
+        self.zero_ms = zero_ms
         self.poison = ""
         self.started = claimed
         self.current: CurrentJob | None = None
         self.fuse: dict[str, int] | None = None
+
+    @property
+    def now_ms(self) -> int:
+        """The present by Redis' clock."""
+        return int(self.zero_ms + clock.monotonic() * 1000)
 
     @property
     def interrupted(self) -> bool:

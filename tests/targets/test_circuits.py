@@ -15,12 +15,18 @@ from tests.targets.receivers import answer, drop
 
 deliver = django_delayq.deliver
 HOST = "partner.example:443"
+visited = Circuits.visit
 
 
 class Clock:
-    """Seconds that a test moves."""
+    """Seconds that a test moves. `put_back`: by how many Redis' clock was."""
 
     now = 1_000_000.0
+    put_back = 0.0
+
+    @property
+    def redis_ms(self) -> int:
+        return int((self.now - self.put_back) * 1000)
 
 
 @pytest.fixture
@@ -28,7 +34,8 @@ def clock(monkeypatch) -> Clock:
     from django_delayq import clock as real
 
     made = Clock()
-    monkeypatch.setattr(real, "wall_ms", lambda: int(made.now * 1000))
+    monkeypatch.setattr(real, "monotonic", lambda: made.now)
+    monkeypatch.setattr(Circuits, "visit", lambda *given, **more: visited(*given, now_ms=made.redis_ms, **more))
     return made
 
 
@@ -136,7 +143,8 @@ def test_a_clock_that_is_put_back_makes_no_pause_longer(clock):
     hosts = Circuits()
     for _ in range(3):
         visit(hosts, False)
-    clock.now -= 86_400
+    clock.put_back = 86_400
+    held(hosts)
     assert [one.seconds for one in hosts.snapshot()] == [30.0]
     clock.now += 30
     visit(hosts, True)

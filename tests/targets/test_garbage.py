@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as some
 
-from django_delayq import TargetRefused
+from django_delayq import TargetRefused, clock
 from django_delayq.targets import answers, endpoint
 
 URLS = [
@@ -57,7 +57,7 @@ def test_a_location_leads_to_an_endpoint_or_is_refused(location):
         pass
 
 
-@given(some.lists(some.sampled_from(DATES), max_size=8).map("".join) | some.text())
-def test_a_retry_after_is_a_second_to_a_day_or_nothing(asked):
-    wait = answers.wait(asked)
+@given(*[some.lists(some.sampled_from(DATES), max_size=8).map("".join) | some.text()] * 2)
+def test_a_retry_after_is_a_second_to_a_day_or_nothing(asked, date):
+    wait = answers.wait(asked, date, clock.now())
     assert wait is None or 1 <= wait <= 86_400

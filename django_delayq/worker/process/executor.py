@@ -148,7 +148,7 @@ class Executor:
     def _begin(self, run: Run) -> None:
         task = run.task
         run.timeout = run.options.get("timeout") or task.timeout or run.line.timeout
-        run.started_ms = clock.wall_ms()
+        run.started_ms = run.now_ms
         hard, retry_ms = 0.0, NEVER
         if run.timeout is not None:
             backoff = retry.choose(run.options, task.backoff, run.line.backoff)
@@ -192,13 +192,13 @@ class Executor:
     # what came of it
 
     def _succeeded(self, run: Run, result: Any) -> Outcome:
-        finished_ms = clock.wall_ms()
+        finished_ms = run.now_ms
         written, note = outcome_detail.of_success(run.started_ms, finished_ms, result, run.line.max_result)
         job = run.job
         return Outcome(job.id, job.attempt, job.fence, "ack", 0, written, _ran_ms(run, finished_ms), None, note)
 
     def _failed(self, run: Run, error: BaseException) -> Outcome:
-        finished_ms = clock.wall_ms()
+        finished_ms = run.now_ms
         reason = message = ""
         shown: BaseException | None = error
         if isinstance(error, Skip):
@@ -225,7 +225,7 @@ class Executor:
 
 
 def _ran_ms(run: Run, finished_ms: int) -> int:
-    return max(0, finished_ms - run.started_ms)  # the wall clock may be put back
+    return finished_ms - run.started_ms
 
 
 def _verdict(run: Run, error: BaseException) -> tuple[Kind, int]:

@@ -270,7 +270,8 @@ class Mover:
         if not self._same_ground(watch, reply):
             watch.at = 0.0 if watch.ground == reply.ground else self._monotonic() + SOON  # the same claim again
             return
-        self._keep(watch, reply.jobs)
+        told = (asked + watch.heard) / 2  # when Redis replied, as far as one can know
+        self._keep(watch, reply.jobs, reply.now_ms - told * 1000)
         self._holdings.claimed()
         self._holdings.claiming(watch.held_as, "")
         if self._spare:
@@ -279,7 +280,6 @@ class Mover:
         watch.nonce = ""
         watch.holds_timer = not full
         watch.idle = not full and not reply.more
-        told = (asked + watch.heard) / 2  # when Redis said how long to wait, as far as one can know
         watch.at = told if full or (reply.more and reply.jobs) else told + self._sleep(watch, reply.wait_ms / 1000)
         failpoint("mover.kept")
         self._full_since = 0.0
@@ -340,7 +340,7 @@ class Mover:
         watch.idle = not reply.more
         self._same_ground(watch, reply)
 
-    def _keep(self, watch: _Watch, jobs: Sequence[ClaimedJob]) -> None:
+    def _keep(self, watch: _Watch, jobs: Sequence[ClaimedJob], zero_ms: float) -> None:
         # The lease runs from when Redis got the claim, which is not before it was first sent.
         number, line, until = watch.held_as, watch.line, watch.sent + watch.line.lease
         most, evicted = line.max_crashes, self._evictions.known()
@@ -353,7 +353,7 @@ class Mover:
             evictions = max(job.evictions, evicted.get(job.id, 0)) if evicted else job.evictions
             alone = 0 < most <= job.crashes or evictions >= ALONE_AFTER
             to = self.suspects if alone else batch
-            run = Run(job, line, self._holdings, row, turn, watch.sent)
+            run = Run(job, line, self._holdings, row, turn, watch.sent, zero_ms)
             self._adopter.took(run)
             to.append(run)
         if self.suspects:

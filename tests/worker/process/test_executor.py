@@ -446,13 +446,21 @@ def test_a_job_that_is_called_by_no_id_is_poison(bench: Bench, wrong: str) -> No
     assert taken.poison == "poison-record"
 
 
-@pytest.mark.parametrize(("later_ms", "ran_ms"), [(250, 250), (-100, 0)])
-def test_a_run_is_measured_by_the_wall_clock_which_may_be_put_back(bench: Bench, monkeypatch, later_ms: int, ran_ms: int) -> None:
-    def task():
-        ends = clock.to_ms(delayq.current().started_at) + later_ms
-        monkeypatch.setattr(clock, "wall_ms", lambda: ends)
+@pytest.mark.parametrize("wrong_by", [-7_200_000, 2_678_400_000])
+def test_a_run_is_dated_by_redis_and_not_by_the_clock_of_the_host(bench: Bench, monkeypatch, wrong_by: int) -> None:
+    seen = []
 
-    assert run(bench, task).ran_ms == ran_ms
+    def task():
+        now = clock.monotonic()
+        monkeypatch.setattr(clock, "monotonic", lambda: now + 0.25)
+        seen.extend(clock.to_ms(one) for one in (delayq.current().started_at, delayq.current().now))
+
+    right = clock.wall_ms()
+    monkeypatch.setattr(clock, "wall_ms", lambda: right + wrong_by)
+    outcome = run(bench, task)
+    assert abs(seen[0] - right) < 600_000
+    assert 250 <= seen[1] - seen[0] < 60_000
+    assert outcome.ran_ms >= 250
 
 
 @pytest.mark.parametrize("implicit", [False, True])
