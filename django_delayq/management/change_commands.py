@@ -165,12 +165,19 @@ def prune(out: TextIO, options: dict[str, Any]) -> int:
     """Deletes rows whose retention has passed."""
     config = conf.get()
     queues = [config.queue(name) for name in named_queues(options)]
-    counts = {f"{queue.name} {state}": found.count() for queue in queues for state, found in old_jobs(queue, config.database)}
-    counts |= {f"{queue.name} set_aside": old_set_aside(queue, config.database).count() for queue in queues}
-    loops: list[PruneLoop | OldOperationsLoop | OldTicksLoop] = [PruneLoop(queue, using=config.database) for queue in queues]
+    loops: list[PruneLoop | OldOperationsLoop | OldTicksLoop] = []
+    counts: dict[str, int] = {}
+    for queue in queues:
+        rows = PruneLoop(stores.places, queue, using=config.database)
+        now = rows.now()
+        counts |= {f"{queue.name} {state}": found.count() for state, found in old_jobs(queue, config.database, now)}
+        counts[f"{queue.name} set_aside"] = old_set_aside(queue, config.database, now).count()
+        loops.append(rows)
     if options["queue"] is None:
-        counts |= {"operations": old_operations(config).count(), "ticks": old_ticks(config).count()}
-        loops += [OldOperationsLoop(config), OldTicksLoop(config)]
+        operations, ticks = OldOperationsLoop(stores.places, config), OldTicksLoop(stores.places, config)
+        counts["operations"] = old_operations(config, operations.now()).count()
+        counts["ticks"] = old_ticks(config, ticks.now()).count()
+        loops += [operations, ticks]
     total = sum(counts.values())
     if options["dry_run"]:
         return said(out, options, {"would_delete": counts}, f"{total} rows would be deleted.")

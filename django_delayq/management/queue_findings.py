@@ -7,6 +7,8 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any, Final
 
+from django.db import DatabaseError
+
 from django_delayq import conf
 from django_delayq.checks import divided, replicas_wanted
 from django_delayq.console.overview import DOWN
@@ -15,6 +17,7 @@ from django_delayq.exceptions import ConfigError, DelayqError
 from django_delayq.management.look_commands import paused
 from django_delayq.management.output import duration
 from django_delayq.management.partition_findings import partition_findings
+from django_delayq.mirror import agreed_clock
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.producer.stores import stores
 from django_delayq.setting_readers import is_embedded
@@ -119,8 +122,19 @@ def _away(name: str, error: Exception) -> dict[str, str]:
 
 def _server_findings(redis: RedisSpec, link: Link) -> list[dict[str, str]]:
     inspector = stores.inspector()
-    found = [*told(server_findings(inspector.server(link=link))), *_rights_findings(inspector, redis, link)]
+    found = [*told(server_findings(inspector.server(link=link))), *_clock_findings(link), *_rights_findings(inspector, redis, link)]
     return [*found, *told(target_findings(inspector.targets(conf.get().targets.values(), link=link)))]
+
+
+def _clock_findings(link: Link) -> list[dict[str, str]]:
+    """Whether the database's clock and that of this server differ by so much that nothing is deleted."""
+    try:
+        agreed_clock.now(conf.get().database, [link])
+    except agreed_clock.ClocksDiffer as error:
+        return [finding("D029", "error", str(error), "Run an NTP client on the hosts of the database and of Redis.")]
+    except DatabaseError:
+        pass  # D003 says so
+    return []
 
 
 def _rights_findings(inspector: Inspector, redis: RedisSpec, link: Link) -> list[dict[str, str]]:

@@ -79,11 +79,11 @@ def _keep_records(
     if common and "mirror" in roles:
         operations = OperationLoop(using=config.database)
         service.add(LoopRunner("operations", operations, idle=operation_loop.IDLE, asleep=operation_loop.ORDERS))
-        service.add(LoopRunner("prune of operations", OldOperationsLoop(config)))
+        service.add(LoopRunner("prune of operations", OldOperationsLoop(places, config), link=places.shared))
     if common and "relay" in roles:
         service.add(LoopRunner("schedules", UnendingLoop(TickLoop(using=config.database)), idle=tick_loop.IDLE))
     if common and "mirror" in roles:
-        service.add(LoopRunner("prune of ticks", OldTicksLoop(config)))
+        service.add(LoopRunner("prune of ticks", OldTicksLoop(places, config), link=places.shared))
     if report is not None:
         service.add(LoopRunner("the report of records", RecordsReport(report, service.mirrors, counted)))
     service.run(stop=stop.is_set, wait=stop.wait)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -14,12 +14,14 @@ from django_delayq import clock
 from django_delayq.conf import Config, QueueConfig
 from django_delayq.failpoints import failpoint
 from django_delayq.ids import by_partition
+from django_delayq.mirror import agreed_clock
+from django_delayq.mirror.agreed_clock import ClocksDiffer
 from django_delayq.mirror.checkpoint import checkpoint_of, locked_checkpoint
 from django_delayq.mirror.rows import RunRow
 from django_delayq.models import Attempt, Event, Job, Operation, SetAside, Step
 from django_delayq.states import FINISHED, PUT_OFF, EndingKind, State
 from django_delayq.store.places import Places
-from django_delayq.store.queue import QueueStore
+from django_delayq.store.queue import FOREVER_MS, QueueStore
 
 BATCH: Final = 500
 PUT_OFF_KEPT: Final = 10  # attempts in a row, of one job
@@ -29,9 +31,10 @@ MERGED_SEEN: Final = timedelta(days=2)  # how far back the first look goes
 TIDY: Final = 20.0
 STEPS_KEPT: Final = 30 * 24 * 3_600.0  # longer than any ladder, so that no delivery of the job can still come
 FAILED_IN_REDIS_MS: Final = 7 * 24 * 3_600_000  # a failed record is kept in Redis that long; its row decides the rest
+NOTHING_IS_OLD: Final[Mapping[str, Any]] = {"tombstones_ms": FOREVER_MS, "stats_minutes": FOREVER_MS, "claims_ms": FOREVER_MS}
 
 
-def old_jobs(queue: QueueConfig, using: str, *, merged_since: datetime | None = None) -> Iterator[tuple[str, Any]]:
+def old_jobs(queue: QueueConfig, using: str, now: datetime, *, merged_since: datetime | None = None) -> Iterator[tuple[str, Any]]:
     """Per finished state with a retention: its name and the queryset of rows past it; and "merged", proposals that were merged into
     another job longer than an hour ago, which tell nothing that the other does not. `merged_since`: of these only what came later.
     """
@@ -39,51 +42,56 @@ def old_jobs(queue: QueueConfig, using: str, *, merged_since: datetime | None = 
     for state in FINISHED:
         seconds = queue.retention[state.value]
         if seconds is not None:
-            yield state.value, rows.filter(state=state.value, finished_at__lt=clock.now() - timedelta(seconds=seconds))
-    merged = rows.filter(state=State.CANCELLED, finished_at__lt=clock.now() - MERGED_KEPT, ending=EndingKind.MERGED)
+            yield state.value, rows.filter(state=state.value, finished_at__lt=now - timedelta(seconds=seconds))
+    merged = rows.filter(state=State.CANCELLED, finished_at__lt=now - MERGED_KEPT, ending=EndingKind.MERGED)
     yield "merged", merged if merged_since is None else merged.filter(finished_at__gte=merged_since)
 
 
-def old_set_aside(queue: QueueConfig, using: str) -> Any:
+def old_set_aside(queue: QueueConfig, using: str, now: datetime) -> Any:
     """What was set aside longer ago than it is kept."""
     kept = queue.retention["set_aside"]
     found = SetAside.objects.using(using).filter(queue=queue.name)
-    return found.none() if kept is None else found.filter(noticed_at__lt=clock.now() - timedelta(seconds=kept))
+    return found.none() if kept is None else found.filter(noticed_at__lt=now - timedelta(seconds=kept))
 
 
-def old_operations(config: Config) -> Any:
+def old_operations(config: Config, now: datetime) -> Any:
     """Operations that are over, once they are as old as cancelled jobs may be: both tell what people did."""
     kept = config.retention["cancelled"]
     over = Operation.objects.using(config.database).filter(stage__in=(Operation.Stage.FINISHED, Operation.Stage.CANCELLED))
-    return over.none() if kept is None else over.filter(finished_at__lt=clock.now() - timedelta(seconds=kept))
+    return over.none() if kept is None else over.filter(finished_at__lt=now - timedelta(seconds=kept))
 
 
 class PruneLoop:
     """Deletes at most 500 jobs a pass, with their attempts and events, by primary key, so that no lock is held for long."""
 
-    def __init__(self, queue: QueueConfig, *, using: str) -> None:
+    def __init__(self, places: Places, queue: QueueConfig, *, using: str) -> None:
         self.queue = queue
         self.using = using
+        self._places = places
         # No index knows what was merged: after the first look only what has come since is read. What a mirror tells of late stays for
         # as long as other cancelled jobs.
-        self._merged_since = clock.now() - MERGED_SEEN
+        self._merged_since: datetime | None = None
 
     def poll(self) -> float:
         """One batch. Returns seconds to sleep: 0 when more may be there.
 
         Raises:
-            DatabaseError: call again later.
+            StoreUnavailable, DatabaseError, ClocksDiffer: call again later.
         """
-        began = clock.now()
-        if self.prune(merged_since=self._merged_since) >= BATCH:
+        began = self.now()
+        if self.prune(merged_since=self._merged_since or began - MERGED_SEEN) >= BATCH:
             return 0.0
         self._merged_since = began - 2 * MERGED_KEPT
         return PAUSE
 
+    def now(self) -> datetime:
+        """By which rows are old. Raises: see `poll`."""
+        return agreed_clock.of_queue(self.using, self._places, self.queue.name, self.queue.served)
+
     def prune(self, *, merged_since: datetime | None = None) -> int:
         """One batch, filled from one state after the other. Returns how many rows went, steps and attempts not counted."""
-        total = 0
-        for _, found in old_jobs(self.queue, self.using, merged_since=merged_since):
+        now, total = self.now(), 0
+        for _, found in old_jobs(self.queue, self.using, now, merged_since=merged_since):
             gone = list(found.order_by().values_list("pk", flat=True)[: BATCH - total])
             for partition, some in by_partition(gone).items():
                 # Not while the mirror has rows in hand; and what has been requeued since stays.
@@ -96,19 +104,19 @@ class PruneLoop:
                     failpoint("prune.delete")
                 failpoint("prune.deleted")
                 total += len(some)
-        return total + self._prune_steps() + self._prune_set_aside()
+        return total + self._prune_steps(now) + self._prune_set_aside(now)
 
-    def _prune_set_aside(self) -> int:
-        gone = list(old_set_aside(self.queue, self.using).order_by("pk").values_list("pk", flat=True)[:BATCH])
+    def _prune_set_aside(self, now: datetime) -> int:
+        gone = list(old_set_aside(self.queue, self.using, now).order_by("pk").values_list("pk", flat=True)[:BATCH])
         if gone:
             failpoint("prune.drop_set_aside")
             SetAside.objects.using(self.using).filter(pk__in=gone).delete()
             failpoint("prune.dropped_set_aside")
         return len(gone)
 
-    def _prune_steps(self) -> int:
+    def _prune_steps(self, now: datetime) -> int:
         """Steps of jobs that have no row: of redis durability, or left out by AUDIT."""
-        before = clock.now() - timedelta(seconds=STEPS_KEPT)
+        before = now - timedelta(seconds=STEPS_KEPT)
         rows = Job.objects.using(self.using).filter(pk=OuterRef("job_id"))
         orphans = Step.objects.using(self.using).filter(at__lt=before).exclude(Exists(rows))
         gone = list(orphans.order_by("at").values_list("pk", flat=True)[:BATCH])
@@ -122,20 +130,25 @@ class PruneLoop:
 class OldOperationsLoop:
     """Deletes at most 500 operations a pass. What they did stands in the events of the jobs, and in the log of the admin."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, places: Places, config: Config) -> None:
         self.config = config
+        self._places = places
 
     def poll(self) -> float:
         """One batch. Returns seconds to sleep: 0 when more may be there.
 
         Raises:
-            DatabaseError: call again later.
+            StoreUnavailable, DatabaseError, ClocksDiffer: call again later.
         """
         return 0.0 if self.prune() >= BATCH else PAUSE
 
+    def now(self) -> datetime:
+        """By which operations are old. Raises: see `poll`."""
+        return agreed_clock.now(self.config.database, [self._places.shared])
+
     def prune(self) -> int:
         """One batch. Returns how many went."""
-        gone = list(old_operations(self.config).order_by("id").values_list("pk", flat=True)[:BATCH])
+        gone = list(old_operations(self.config, self.now()).order_by("id").values_list("pk", flat=True)[:BATCH])
         if gone:
             failpoint("prune.drop_operations")
             Operation.objects.using(self.config.database).filter(pk__in=gone).delete()
@@ -158,19 +171,23 @@ class TidyLoop:
         Raises:
             StoreUnavailable, DatabaseError: call again later.
         """
-        before = self._failed_before()
+        ages: Mapping[str, Any]
+        try:
+            ages = {"failed_before_ms": self._failed_before(agreed_clock.now(self.using, [self.store.link]))}
+        except ClocksDiffer:  # the log has it from prune
+            ages = NOTHING_IS_OLD
         failpoint("mirror.tidy")
-        done = self.store.tidy(failed_before_ms=before, cursor=self._cursor)
+        done = self.store.tidy(**ages, cursor=self._cursor)
         failpoint("mirror.tidied")
         self._cursor = done.cursor
         return 0.0 if done.cursor != "0" or done.tombstones >= 200 or done.failed >= 200 else TIDY
 
-    def _failed_before(self) -> int | None:
+    def _failed_before(self, now: datetime) -> int | None:
         checkpoint = checkpoint_of(self.queue.name, self.store.partition, self.using)
         if checkpoint.pk is None:
             return None
         folded_ms = int(checkpoint.last_event.partition("-")[0])
-        return min(folded_ms, clock.wall_ms() - FAILED_IN_REDIS_MS)
+        return min(folded_ms, clock.to_ms(now) - FAILED_IN_REDIS_MS)
 
 
 def drop_put_off(runs: Iterable[RunRow], using: str) -> None:

@@ -17,6 +17,7 @@ from django_delayq.conf import Config, QueueConfig
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.logger import Logger
 from django_delayq.mirror import mirror_loop, relay, restore
+from django_delayq.mirror.agreed_clock import ClocksDiffer
 from django_delayq.mirror.bring_in import BringInLoop
 from django_delayq.mirror.ends import Patiently, now_and_here
 from django_delayq.mirror.first_looks import FirstAsks, first_looks
@@ -121,7 +122,7 @@ class LoopRunner:
         raced, self._called, self._raced = self._raced, False, False
         try:
             sleep = self._first.poll(told) if self._first is not None and told else self.loop.poll()
-        except (StoreUnavailable, StoreError, DriverError) as error:  # InterfaceError is no DatabaseError
+        except (StoreUnavailable, StoreError, DriverError, ClocksDiffer) as error:  # InterfaceError is no DatabaseError
             self.failures += 1
             self.away = isinstance(error, StoreUnavailable)
             if self.failures == 1:
@@ -225,7 +226,14 @@ class Service:
             ]
         self._after_outage = list(self._runners)  # these have something to do when Redis was away
         if "mirror" in roles:
-            self._runners += [LoopRunner(f"prune of {queue.name}", PruneLoop(queue, using=config.database)) for queue in queues]
+            self._runners += [
+                LoopRunner(
+                    f"prune of {queue.name}",
+                    PruneLoop(places, queue, using=config.database),
+                    link=None if queue.divided else places.of(queue.name, 0),
+                )
+                for queue in queues
+            ]
             self._runners += [
                 LoopRunner(
                     f"tidy of {queue.label(partition)}",

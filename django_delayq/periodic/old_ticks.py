@@ -8,8 +8,9 @@ from typing import Any, Final
 from django.db.models import Exists, OuterRef
 
 from django_delayq.conf import Config
+from django_delayq.mirror import agreed_clock
 from django_delayq.models import Job, Tick
-from django_delayq.periodic import schedule_rows
+from django_delayq.store.places import Places
 
 BATCH: Final = 500
 PAUSE: Final = 600.0  # seconds between two rounds
@@ -18,11 +19,11 @@ PACE: Final = 1.0  # seconds between two looks of a round, while nothing goes
 LEAST: Final = 24 * 3_600.0  # seconds for which a tick is kept in any case: a clock that is put back finds that it has had its job
 
 
-def old_ticks(config: Config) -> Any:
+def old_ticks(config: Config, now: datetime) -> Any:
     """Ticks that are as old as succeeded jobs may be, and whose jobs have no row, or that have none. What a queue keeps longer, and
     what has failed, keeps its tick.
     """
-    edge, ticks = _edge(config), Tick.objects.using(config.database)
+    edge, ticks = _edge(config, now), Tick.objects.using(config.database)
     if edge is None:
         return ticks.none()
     jobs = Job.objects.using(config.database).filter(pk=OuterRef("job_id"))
@@ -34,8 +35,9 @@ class OldTicksLoop:
     So what stays, be it millions of rows, costs one look a second at most, and none for minutes behind each round.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, places: Places, config: Config) -> None:
         self.config = config
+        self._places = places
         self._seen = 0  # up to this row all were looked at in this round
         self._gone = 0  # how many went in this round
 
@@ -43,7 +45,7 @@ class OldTicksLoop:
         """One batch. Returns seconds to sleep: 0 when it may be that many are to go.
 
         Raises:
-            DatabaseError: call again later.
+            StoreUnavailable, DatabaseError, ClocksDiffer: call again later.
         """
         gone = self._step()
         self._gone += gone
@@ -60,19 +62,24 @@ class OldTicksLoop:
                 return 0
         return gone
 
+    def now(self) -> datetime:
+        """By which ticks are old. Raises: see `poll`."""
+        return agreed_clock.now(self.config.database, [self._places.shared])
+
     def _step(self) -> int:
-        edge, ticks = _edge(self.config), Tick.objects.using(self.config.database)
+        now = self.now()
+        edge, ticks = _edge(self.config, now), Tick.objects.using(self.config.database)
         looked = list(ticks.filter(pk__gt=self._seen).order_by("pk").values_list("pk", "written_at")[:BATCH])
         # Not the last one says that the rest is young: a tick that got another job keeps its place.
         over = edge is None or len(looked) < BATCH or all(written_at >= edge for _, written_at in looked)
         self._seen = 0 if over else looked[-1][0]
-        gone = list(old_ticks(self.config).filter(pk__in=[pk for pk, _ in looked]).values_list("pk", flat=True)) if looked else []
+        gone = list(old_ticks(self.config, now).filter(pk__in=[pk for pk, _ in looked]).values_list("pk", flat=True)) if looked else []
         if gone:
             ticks.filter(pk__in=gone).delete()
         return len(gone)
 
 
-def _edge(config: Config) -> datetime | None:
+def _edge(config: Config, now: datetime) -> datetime | None:
     """Ticks that were written before this may go; None: none may."""
     kept = config.retention["succeeded"]
-    return None if kept is None else schedule_rows.now(config.database) - timedelta(seconds=max(kept, LEAST))
+    return None if kept is None else now - timedelta(seconds=max(kept, LEAST))

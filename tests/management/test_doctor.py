@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 
 import pytest
 
 from django_delayq import clock
+from django_delayq.mirror import database_clock
 from django_delayq.models import Job
 from django_delayq.producer.stores import stores
 from django_delayq.store import decode
@@ -148,6 +150,13 @@ def test_d007_redis_is_down(run, orders, settings):
     answer = run("doctor", "--json")
     assert (answer.code, answer.json["ok"]) == (1, False)
     assert NOWHERE.removeprefix("unix://") in only(run, "D007")["message"]
+
+
+def test_d029_the_clocks_of_database_and_redis_differ(run, healthy, monkeypatch):
+    monkeypatch.setattr(database_clock, "now", lambda _connection: clock.now() + timedelta(days=31))
+    finding = only(run, "D029")
+    assert finding["level"] == "error"
+    assert "Nothing is deleted while they differ by five minutes or more" in finding["message"]
 
 
 def test_both_down_are_two_findings(run, orders, settings, monkeypatch):

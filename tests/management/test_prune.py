@@ -8,9 +8,11 @@ from datetime import timedelta
 import pytest
 
 from django_delayq import clock, conf
+from django_delayq.mirror import database_clock
 from django_delayq.mirror.checkpoint import locked_checkpoint
 from django_delayq.mirror.prune import PruneLoop
 from django_delayq.models import Attempt, Event, Job, Operation
+from django_delayq.producer.stores import stores
 from tests.management.conftest import lose_redis
 
 
@@ -54,7 +56,7 @@ def test_prune_leaves_what_has_been_requeued_since_it_looked(orders, old, monkey
             yield mine
 
     monkeypatch.setattr("django_delayq.mirror.prune.locked_checkpoint", requeued_meanwhile)
-    PruneLoop(conf.get().queue("orders"), using="default").prune()
+    PruneLoop(stores.places, conf.get().queue("orders"), using="default").prune()
     assert states() == ["failed", "scheduled", "scheduled"]
 
 
@@ -122,9 +124,19 @@ def test_prune_with_nothing_to_delete_asks_nobody(run, orders):
     assert run("prune").out == "0 rows are deleted.\n"
 
 
-def test_prune_does_not_need_redis(run, old, settings):
+def test_prune_deletes_nothing_while_redis_cannot_say_what_time_it_is(run, old, settings):
     lose_redis(settings)
-    assert run("prune", "--yes").out == "1 rows are deleted.\n"
+    assert run("prune", "--yes").code == 1
+    assert len(states()) == 4
+
+
+@pytest.mark.parametrize("wrong_by", [timedelta(days=31), timedelta(hours=25), timedelta(minutes=5), timedelta(hours=-2)])
+def test_prune_deletes_nothing_while_the_clocks_of_database_and_redis_differ(run, old, monkeypatch, wrong_by):
+    monkeypatch.setattr(database_clock, "now", lambda _connection: clock.now() + wrong_by)
+    answer = run("prune", "--yes")
+    assert answer.code == 1
+    assert "Nothing is deleted while they differ by five minutes or more" in answer.error
+    assert len(states()) == 4
 
 
 def test_an_unknown_queue_comes_with_the_nearest_name(run, orders):

@@ -154,7 +154,7 @@ def test_old_rows_of_all_partitions_are_pruned(divide):
     succeed(claim())
     fold()
     Job.objects.update(finished_at=F("finished_at") - timedelta(days=30))
-    assert PruneLoop(conf.get().queue("orders"), using="default").prune() == len(jobs)
+    assert PruneLoop(stores.places, conf.get().queue("orders"), using="default").prune() == len(jobs)
     assert not Job.objects.exists()
 
 

@@ -7,9 +7,12 @@ from datetime import timedelta
 import pytest
 
 from django_delayq import clock, conf, ids
+from django_delayq.mirror import database_clock
+from django_delayq.mirror.agreed_clock import ClocksDiffer
 from django_delayq.models import Job, Periodic, Tick
-from django_delayq.periodic import old_ticks, schedule_rows
+from django_delayq.periodic import old_ticks
 from django_delayq.periodic.old_ticks import OldTicksLoop
+from django_delayq.producer.stores import stores
 
 
 @pytest.fixture
@@ -35,7 +38,7 @@ def test_ticks_go_whose_jobs_have_gone_and_those_that_had_none(make):
     make(1, days=8)
     make(2, days=8, fate="missed")
     kept = [make(3, days=8, job="failed"), make(4, days=6), make(5, days=0, job="succeeded")]
-    loop = OldTicksLoop(conf.get())
+    loop = OldTicksLoop(stores.places, conf.get())
     assert loop.poll() == old_ticks.PAUSE
     assert list(Tick.objects.order_by("pk")) == kept
 
@@ -46,11 +49,11 @@ def test_those_that_stay_hide_none_that_go(make, monkeypatch):
         make(number, days=8, job="failed")
     make(8, days=8)
     young = make(9, days=1)
-    loop = OldTicksLoop(conf.get())
+    loop = OldTicksLoop(stores.places, conf.get())
     assert [loop.poll() for _ in range(4)] == [old_ticks.PACE, old_ticks.PACE, 0.0, old_ticks.PAUSE]
     assert Tick.objects.count() == 8
     assert Tick.objects.filter(pk=young.pk).exists()
-    assert OldTicksLoop(conf.get()).prune() == 0
+    assert OldTicksLoop(stores.places, conf.get()).prune() == 0
 
 
 def test_a_tick_that_got_another_job_hides_none_that_go(make, monkeypatch):
@@ -60,7 +63,7 @@ def test_a_tick_that_got_another_job_hides_none_that_go(make, monkeypatch):
     Tick.objects.filter(pk=retaken.pk).update(written_at=clock.now())
     gone = make(3, days=8)
     young = [make(number, days=1) for number in (4, 5, 6, 7)]
-    loop = OldTicksLoop(conf.get())
+    loop = OldTicksLoop(stores.places, conf.get())
     assert [loop.poll() for _ in range(3)] == [old_ticks.PACE, 0.0, old_ticks.PAUSE], "it ends where all are young"
     assert not Tick.objects.filter(pk=gone.pk).exists()
     assert Tick.objects.filter(pk__in=[tick.pk for tick in young]).count() == 4
@@ -70,7 +73,7 @@ def test_what_stays_is_looked_at_bit_by_bit_and_seldom(make, monkeypatch, django
     monkeypatch.setattr(old_ticks, "BATCH", 3)
     for number in range(7):
         make(number, days=8, job="failed")
-    loop = OldTicksLoop(conf.get())
+    loop = OldTicksLoop(stores.places, conf.get())
     pauses = []
     for _ in range(6):
         with django_assert_max_num_queries(4):
@@ -82,16 +85,17 @@ def test_where_one_has_gone_more_may_be_at_once(make, monkeypatch):
     monkeypatch.setattr(old_ticks, "BATCH", 2)
     for number in range(3):
         make(number, days=8)
-    loop = OldTicksLoop(conf.get())
+    loop = OldTicksLoop(stores.places, conf.get())
     assert [loop.poll() for _ in range(3)] == [0.0, old_ticks.PAUSE, old_ticks.LONG_PAUSE]
 
 
-def test_the_databases_clock_says_what_is_old(make, monkeypatch):
+def test_no_tick_goes_while_the_clocks_of_database_and_redis_differ(make, monkeypatch):
     make(1, days=6)
     shown = clock.now() + timedelta(days=2)
-    monkeypatch.setattr(schedule_rows, "now", lambda using: shown)
-    OldTicksLoop(conf.get()).poll()
-    assert not Tick.objects.exists()
+    monkeypatch.setattr(database_clock, "now", lambda _connection: shown)
+    with pytest.raises(ClocksDiffer):
+        OldTicksLoop(stores.places, conf.get()).poll()
+    assert Tick.objects.exists()
 
 
 def test_by_hand_all_that_may_go_goes(make, monkeypatch):
@@ -99,7 +103,7 @@ def test_by_hand_all_that_may_go_goes(make, monkeypatch):
     for number in range(3):
         make(number, days=8, job="failed")
         make(number + 10, days=9)
-    loop, gone = OldTicksLoop(conf.get()), 0
+    loop, gone = OldTicksLoop(stores.places, conf.get()), 0
     while found := loop.prune():
         gone += found
     assert gone == 3
@@ -110,5 +114,5 @@ def test_a_tick_is_kept_for_a_day_and_for_ever_where_jobs_are(make, settings, ke
     settings.DELAYQ = {**settings.DELAYQ, "RETENTION": {"succeeded": kept}}
     make(1, days=2)
     make(2, days=0.5)
-    OldTicksLoop(conf.get()).poll()
+    OldTicksLoop(stores.places, conf.get()).poll()
     assert Tick.objects.count() == left

@@ -1,0 +1,55 @@
+"""The clock by which something may be deleted because it is old: the database's clock, while Redis' clock agrees with it. Each of them
+may be wrong, and nothing brings back what a wrong clock has deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from django.db import connections
+
+from django_delayq import clock
+from django_delayq.exceptions import DelayqError
+from django_delayq.mirror import database_clock
+from django_delayq.store import decode
+from django_delayq.store.connection import Link
+from django_delayq.store.places import Places
+
+MOST_APART: Final = timedelta(minutes=5)
+TEXT: Final = (
+    "The clock of the database {database!r} shows {shown}, and the clock of Redis at {redis} shows {of_redis}. Nothing is deleted "
+    "while they differ by five minutes or more. Correct the clock that is wrong."
+)
+
+
+class ClocksDiffer(DelayqError):
+    """Nothing may be deleted for its age, since nobody knows what is old."""
+
+    code = "clocks_differ"
+
+
+def now(using: str, links: Iterable[Link]) -> datetime:
+    """What the database's clock shows, by which rows are old.
+
+    Raises:
+        ClocksDiffer: the clock of one of these servers differs from it by five minutes or more.
+        StoreUnavailable, DatabaseError: one of them cannot be asked.
+    """
+    shown = database_clock.now(connections[using])
+    for link in links:
+        of_redis = clock.from_ms(min(decode.time_ms(link.execute("TIME")), clock.LAST_MS))
+        if abs(of_redis - shown) >= MOST_APART:
+            raise ClocksDiffer(TEXT.format(database=using, shown=_shown(shown), redis=link.home, of_redis=_shown(of_redis)))
+    return shown
+
+
+def of_queue(using: str, places: Places, queue: str, partitions: Iterable[int]) -> datetime:
+    """The same, for all servers on which the queue is."""
+    links = [places.of(queue, partition) for partition in partitions]
+    return now(using, {link.server: link for link in links}.values())
+
+
+def _shown(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%SZ}"
