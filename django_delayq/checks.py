@@ -46,6 +46,8 @@
 | delayq.W026 | --deploy: one master that is away stops the whole Cluster |
 | delayq.W027 | --deploy: partitions of a queue that are on too few masters |
 | delayq.W028 | --deploy: partitions that are too large to be moved |
+| delayq.W070 | a database pool that is too small for the threads of a worker |
+| delayq.W071 | --deploy: pools that may open more connections than the database server allows |
 """
 
 from __future__ import annotations
@@ -61,6 +63,7 @@ from django.db import connections
 from django_delayq import conf
 from django_delayq.console import job_links
 from django_delayq.exceptions import ConfigError, DelayqError, StoreUnavailable
+from django_delayq.mirror.database_pools import narrow_pools, wide_pools
 from django_delayq.producer import carriers
 from django_delayq.producer.task import registry
 from django_delayq.store.address import RedisSpec, address, cache_aliases
@@ -98,6 +101,7 @@ def check_settings(**_: Any) -> list[CheckMessage]:
         *_carriers(config),
         *_object_url(config),
         *_database(config),
+        *messages(narrow_pools()),
         *_requests(config),
         *_shared_cache(config),
     ]
@@ -184,6 +188,7 @@ def _server(config: conf.Config, redis: RedisSpec) -> list[CheckMessage]:
             if all(one.role in ("", "master") for one in facts) and redis == config.redis:
                 workers = WorkerRegistry(there, prefix=config.prefix).all()
                 found += messages(probe_findings(workers))
+                found += messages(wide_pools(workers))
                 pulled = [queue.name for queue in config.queues.values() if queue.pulled]
                 found += messages(record_findings(list(config.queues), workers, pulled=pulled))
                 found += messages(name_findings([task.queue for task in registry if task.named is not None], workers))

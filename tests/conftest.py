@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from hypothesis import settings as hypothesis_settings
@@ -13,7 +15,7 @@ from hypothesis import settings as hypothesis_settings
 from django_delayq.producer.stores import TIMEOUT, stores
 from django_delayq.store.connection import Link, connect
 from django_delayq.testing import plugin
-from tests import emptying, links
+from tests import emptying, links, servers
 from tests.servers import RedisServer, ServerMissing
 
 WAITING = (
@@ -102,6 +104,24 @@ def own_redis() -> Iterator[Callable[..., RedisServer]]:
     yield make
     for server in made:
         server.stop()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[dict[str, Any]]:
+    """An entry of DATABASES on PostgreSQL: the server of the tests, or one of its own where they go by another kind. Its driver has
+    pools.
+    """
+    pytest.importorskip("psycopg_pool")
+    database = json.loads(os.environ["DELAYQ_TEST_DATABASE"])
+    if database["ENGINE"].endswith("postgresql"):
+        yield database
+        return
+    try:
+        server = servers.PostgresServer()
+    except ServerMissing as error:
+        missing(str(error))
+    with server:
+        yield server.database()
 
 
 @pytest.fixture

@@ -7,15 +7,18 @@ import re
 import ssl
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from django.core.checks import run_checks
-from django.db import connections
+from django.db import ConnectionHandler, connections
 
 from django_delayq import checks, conf, under_test
 from django_delayq.exceptions import ConfigError
 from django_delayq.management.queue_findings import redis_findings
+from django_delayq.mirror import database_pools
+from django_delayq.mirror.database_pools import narrow_pools
 from django_delayq.producer.task import Registry, Task, registry, task
 from django_delayq.store import embedded
 from django_delayq.store.connection import connect
@@ -439,6 +442,67 @@ def test_every_id_is_in_the_table_and_has_a_test():
     table = set(re.findall(r"delayq\.([EW]\d{3}) \|", checks.__doc__ or ""))
     source = "".join(path.read_text().lower() for path in (Path(__file__), Path(test_partition_health.__file__)))
     assert {id for id in table if id.lower() not in source} == set()
+
+
+def pool(monkeypatch, pool: object, **database: object) -> ConnectionHandler:
+    """The databases, among them "pooled" with that pool."""
+    entry = {"ENGINE": "django.db.backends.postgresql", "NAME": "postgres", **database, "OPTIONS": {"pool": pool}}
+    handler = ConnectionHandler({"default": {}, "pooled": entry})
+    monkeypatch.setattr(database_pools, "connections", handler)
+    return handler
+
+
+@pytest.mark.parametrize(
+    ("options", "largest"),
+    [(True, 4), ({"min_size": 2, "max_size": 7}, 7), ({"min_size": 6}, 6), ({"max_size": 8}, None), ({"min_size": 9}, None)],
+)
+def test_w070_a_pool_that_is_smaller_than_the_threads_of_a_process(settings, monkeypatch, options, largest):
+    pytest.importorskip("psycopg")
+    pool(monkeypatch, options)
+    said = found(settings)
+    if largest is None:
+        assert said == {}
+    else:
+        assert f"The pool of the database 'pooled' opens {largest} connections at most." in said["delayq.W070"]
+        assert "Set OPTIONS['pool']['max_size'] of that database to 8 or more" in said["delayq.W070"]
+        assert f"--threads {largest} and silence this" in said["delayq.W070"]
+
+
+def test_w070_of_a_worker_with_threads_of_its_own(monkeypatch):
+    pytest.importorskip("psycopg")
+    pool(monkeypatch, {"min_size": 1, "max_size": 9})
+    assert list(narrow_pools(9)) == []
+    assert [one.code for one in narrow_pools(10)] == ["W070"]
+    pool(monkeypatch, {"min_size": 1, "max_size": 1})
+    [narrow] = narrow_pools(1)
+    assert "to 2 or more." in narrow.hint, "the process that keeps records has two threads"
+
+
+@pytest.fixture
+def unblocked(django_db_blocker) -> Iterator[None]:
+    """The checks may ask databases that are none of the tests'."""
+    with django_db_blocker.unblock():
+        yield
+
+
+def test_w071_pools_that_may_open_more_connections_than_the_server_allows(settings, own_redis, postgres, monkeypatch, unblocked):
+    handler = pool(monkeypatch, {"max_size": 60}, **postgres)
+    server = own_redis(appendonly="yes")
+    assert list(deploy(settings, server.url)) == [], "two processes, as one worker has, open 120 of 197"
+    link = connect(server.url)
+    workers = WorkerRegistry(link, prefix="delayq")
+    every = {"queues": list(settings.DELAYQ["QUEUES"]), "records": list(settings.DELAYQ["QUEUES"])}
+    workers.beat("host:1:a", {**every, "processes": 3, "sides": ["records"]})
+    said = deploy(settings, server.url)
+    assert list(said) == ["delayq.W071"]
+    assert "4 processes of workers may open 240, and the server allows 197" in said["delayq.W071"]
+    handler["pooled"].settings_dict["HOST"] = "/nowhere"
+    handler["pooled"].close()
+    handler["pooled"].close_pool()
+    handler["pooled"].settings_dict["OPTIONS"]["pool"] = {"max_size": 60, "timeout": 1}
+    assert list(deploy(settings, server.url)) == [], "a server that cannot be asked"
+    handler["pooled"].close_pool()
+    link.close()
 
 
 # the way to the server

@@ -18,6 +18,7 @@ from django_delayq.management.look_commands import paused
 from django_delayq.management.output import duration
 from django_delayq.management.partition_findings import partition_findings
 from django_delayq.mirror import agreed_clock
+from django_delayq.mirror.database_pools import wide_pools
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.producer.stores import stores
 from django_delayq.setting_readers import is_embedded
@@ -97,7 +98,7 @@ def redis_findings() -> list[dict[str, str]]:
     def of_workers() -> list[dict[str, str]]:
         nonlocal workers
         workers = [worker for worker in WorkerRegistry(stores.link, prefix=config.prefix).all() if not worker["silent"]]
-        return told(probe_findings(workers))
+        return told([*probe_findings(workers), *wide_pools(workers)])
 
     ask(config.redis, "", of_workers)
     for name, queue in config.queues.items():

@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
@@ -16,10 +16,7 @@ import pytest
 from django.db import ConnectionHandler
 
 from django_delayq.mirror import database_connections
-from tests import servers
 from tests.worker.conftest import Shop, eventually
-
-pytest.importorskip("psycopg_pool")
 
 POOL = {"min_size": 2, "max_size": 10, "timeout": 20}
 PUT = """
@@ -36,21 +33,6 @@ from django_delayq.models import Job
 import json
 print(json.dumps(Counter(Job.objects.values_list("state", flat=True))))
 """
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[dict[str, Any]]:
-    """An entry of DATABASES: the server of the tests, or one of its own where they go by another kind."""
-    database = json.loads(os.environ["DELAYQ_TEST_DATABASE"])
-    if database["ENGINE"].endswith("postgresql"):
-        yield database
-        return
-    try:
-        server = servers.PostgresServer()
-    except servers.ServerMissing as error:
-        pytest.skip(str(error))
-    with server:
-        yield server.database()
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.logger import Logger
 from django_delayq.management.left_partitions import serving_what_is_left
 from django_delayq.mirror.database_connections import hooks
+from django_delayq.mirror.database_pools import THREADS, narrow_pools
 from django_delayq.periodic import overlap
 from django_delayq.producer import carriers, wait_for_result
 from django_delayq.producer.task import registry
@@ -66,7 +67,7 @@ class Command(BaseCommand):
         parser.add_argument("--partitions", help="of queues with several, those to serve, as in orders=0-63 (default: all)")
         parser.add_argument("--exclude-queues", help="queues to leave out, parted by commas")
         parser.add_argument("--processes", type=_whole(1), default=1, help="task processes (default: 1)")
-        parser.add_argument("--threads", type=_whole(1), default=8, help="jobs at once per task process (default: 8)")
+        parser.add_argument("--threads", type=_whole(1), default=THREADS, help="jobs at once per task process (default: 8)")
         parser.add_argument("--burst", action="store_true", help="leave when nothing is due")
         parser.add_argument("--grace", type=_duration, default=30.0, help="time for running jobs to finish (default: 30s)")
         parser.add_argument("--max-jobs", type=_whole(1), default=0, help="replace a task process after so many jobs")
@@ -117,6 +118,9 @@ class Command(BaseCommand):
             self._check_server(redis, config.prefix, burst=options["burst"])
         config = self._serving_what_is_left(config, queues, shared_out=bool(options["partitions"]))
         spec = _spec(config, queues, _shares(config, queues, options["partitions"]), roles, options)
+        if spec.processes and options["threads"] != THREADS:  # of the default the system checks speak
+            for found in narrow_pools(options["threads"]):
+                self._warn(f"delayq.{found.code}: {found}")
         self._banner(config, queues, roles, spec)
         try:
             supervisor = Supervisor(spec)

@@ -1,0 +1,91 @@
+"""Django's pools of database connections (`OPTIONS["pool"]`), beside what the processes of a worker need and what the server allows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from django.db import DatabaseError, connections
+
+from django_delayq.store.fitness import Finding
+
+THREADS: Final = 8  # of a task process, unless --threads says otherwise
+RECORDS: Final = 2  # threads of a process that keeps records: one runs its loops, one calls the receivers of `job_ended`
+PSYCOPG: Final = 4  # connections of a pool that names no size
+ORACLEDB: Final = 2
+LIMIT: Final = "SELECT current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int"
+
+
+@dataclass(frozen=True, slots=True)
+class DatabasePool:
+    """The pool that each process has for an alias. `largest`: how many connections it opens at most. `option`: which key says so."""
+
+    alias: str
+    largest: int
+    option: str
+
+
+def narrow_pools(threads: int = THREADS) -> Iterator[Finding]:
+    """The pools that are too small for one process of a worker. Each thread that runs jobs needs a connection. The loops are in a
+    process of their own, whose pool is another one.
+    """
+    for pool in _pools():
+        if pool.largest < max(threads, RECORDS):
+            remedy = "" if pool.largest < RECORDS else f", or start workers with --threads {pool.largest} and silence this"
+            yield Finding(
+                "W070",
+                "warning",
+                f"The pool of the database {pool.alias!r} opens {pool.largest} connections at most. A worker with --threads {threads} "
+                f"runs {threads} jobs at once in each task process, so jobs wait for a connection and fail when the pool gives up.",
+                f"Set OPTIONS['pool'][{pool.option!r}] of that database to {max(threads, RECORDS)} or more{remedy}.",
+            )
+
+
+def wide_pools(workers: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
+    """The pools that may open more connections than their server allows, by the processes of the workers that run now. Where none runs:
+    of one worker with its defaults. A server that does not tell its limit is passed over.
+    """
+    counts = [_count(worker.get("processes")) + _count(worker.get("sides")) for worker in workers if not worker.get("silent")]
+    processes = sum(counts) or 2
+    for pool in _pools():
+        limit = _limit(pool.alias)
+        if limit is not None and processes * pool.largest > limit:
+            yield Finding(
+                "W071",
+                "warning",
+                f"The pool of the database {pool.alias!r} opens {pool.largest} connections at most in each process. {processes} "
+                f"processes of workers may open {processes * pool.largest}, and the server allows {limit}, web processes included.",
+                f"Lower OPTIONS['pool'][{pool.option!r}] of that database, run fewer processes, or raise max_connections there.",
+            )
+
+
+def _pools() -> Iterator[DatabasePool]:
+    for alias in connections:
+        connection = connections[alias]
+        given = connection.settings_dict.get("OPTIONS", {}).get("pool")
+        options = given if isinstance(given, Mapping) else {}
+        if given and connection.vendor == "postgresql":
+            yield DatabasePool(alias, options.get("max_size") or options.get("min_size", PSYCOPG), "max_size")
+        elif given and connection.vendor == "oracle":
+            yield DatabasePool(alias, options.get("max", ORACLEDB), "max")
+
+
+def _limit(alias: str) -> int | None:
+    """How many connections the server allows to users such as ours; None where it does not say."""
+    if connections[alias].vendor != "postgresql":  # Oracle tells its limit only to users with more rights
+        return None
+    try:
+        with connections[alias].cursor() as cursor:
+            cursor.execute(LIMIT)
+            found: int = cursor.fetchone()[0]
+            return found
+    except DatabaseError:
+        return None
+
+
+def _count(given: object) -> int:
+    """What a worker says of its processes, as a number or as a list of their names."""
+    if isinstance(given, list):
+        return len(given)
+    return given if isinstance(given, int) else 0
