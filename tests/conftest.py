@@ -108,9 +108,7 @@ def own_redis() -> Iterator[Callable[..., RedisServer]]:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[dict[str, Any]]:
-    """An entry of DATABASES on PostgreSQL: the server of the tests, or one of its own where they go by another kind. Its driver has
-    pools.
-    """
+    """An entry of DATABASES on PostgreSQL, with a driver that has pools. A server is started if the tests use another database."""
     pytest.importorskip("psycopg_pool")
     database = json.loads(os.environ["DELAYQ_TEST_DATABASE"])
     if database["ENGINE"].endswith("postgresql"):

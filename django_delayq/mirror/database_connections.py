@@ -53,7 +53,7 @@ def close_all() -> dict[int, str]:
 
 
 def _descriptors(connection: Any) -> Iterator[int]:
-    """Of the sockets that this thread's connection has, and those that wait in its pool."""
+    """The sockets of this thread's connection and of those that wait in its pool."""
     waiting = getattr(getattr(connection, "pool", None), "_pool", ())
     for driver in (connection.connection, *waiting):
         for owner in (driver, getattr(driver, "_sock", None)):  # PyMySQL has it there

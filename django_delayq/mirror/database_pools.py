@@ -19,7 +19,7 @@ LIMIT: Final = "SELECT current_setting('max_connections')::int - current_setting
 
 @dataclass(frozen=True, slots=True)
 class DatabasePool:
-    """The pool that each process has for an alias. `largest`: how many connections it opens at most. `option`: which key says so."""
+    """The pool that each process has for an alias. `largest`: its connections at most. `option`: the key of that number."""
 
     alias: str
     largest: int
@@ -27,8 +27,8 @@ class DatabasePool:
 
 
 def narrow_pools(threads: int = THREADS) -> Iterator[Finding]:
-    """The pools that are too small for one process of a worker. Each thread that runs jobs needs a connection. The loops are in a
-    process of their own, whose pool is another one.
+    """The pools that are too small for one process of a worker. Each thread that runs jobs needs a connection. The loops run in
+    another process, which has another pool.
     """
     for pool in _pools():
         if pool.largest < max(threads, RECORDS):
@@ -43,8 +43,8 @@ def narrow_pools(threads: int = THREADS) -> Iterator[Finding]:
 
 
 def wide_pools(workers: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
-    """The pools that may open more connections than their server allows, by the processes of the workers that run now. Where none runs:
-    of one worker with its defaults. A server that does not tell its limit is passed over.
+    """The pools that may open more connections than their server allows, by the processes of the workers that run now, or of one
+    worker with its defaults if none runs. A server that does not tell its limit is passed over.
     """
     counts = [_count(worker.get("processes")) + _count(worker.get("sides")) for worker in workers if not worker.get("silent")]
     processes = sum(counts) or 2
@@ -85,7 +85,7 @@ def _limit(alias: str) -> int | None:
 
 
 def _count(given: object) -> int:
-    """What a worker says of its processes, as a number or as a list of their names."""
+    """The number of processes, from a worker's beat: a number or a list of names."""
     if isinstance(given, list):
         return len(given)
     return given if isinstance(given, int) else 0

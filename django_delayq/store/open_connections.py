@@ -11,7 +11,7 @@ from redis.connection import Connection
 
 
 class Closable(Protocol):
-    """What keeps connections for its next calls."""
+    """Keeps connections for its next calls."""
 
     def close(self) -> None:
         """Closes them."""

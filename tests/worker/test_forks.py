@@ -1,4 +1,4 @@
-"""What a worker does around its forks, and what a project can do there."""
+"""The signals around the forks of a worker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.worker.conftest import Shop, eventually
 
 
 def test_a_project_cleans_up_before_each_fork_and_begins_anew_in_each_process(shop: Shop) -> None:
-    """Also for a process that replaces another one. What a receiver opens is closed as well, so no process inherits it."""
+    """Also for a process that replaces another one. The worker closes the connections of receivers, so no process inherits one."""
     shop.environment = {"APP_APPS": "tests.app.clean_up.CleanUp", "APP_CACHE": shop.url}
     shop.keep_rows()
     worker = shop.work("--roles", "move,mirror,relay", "-v", "2")

@@ -211,7 +211,7 @@ def _owns_its_connections(name: str, closed: Mapping[int, str], threads: str) ->
     """In a child: whether none of the sockets that the supervisor has closed is open here. `threads`: those of the supervisor."""
     for shared in inherited_sockets.still_open(closed).values():
         logger.error(
-            "%s does not start: it has inherited %s, which the worker has closed and which is open all the same. Two processes that "
+            "%s does not start: it has inherited %s, which is still open although the worker has closed it. Two processes that "
             "share a connection get each other's answers. Close it in a receiver of django_delayq.signals.before_fork.",
             name,
             shared,

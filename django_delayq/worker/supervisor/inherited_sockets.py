@@ -12,7 +12,7 @@ FOLDERS = ("/proc/self/fd", "/dev/fd")  # on Linux, and on macOS
 
 
 def still_open(closed: Mapping[int, str]) -> dict[int, str]:
-    """Of these sockets (the name by the inode) those that this process has open."""
+    """The sockets that this process has open, among these: the name by the inode."""
     return {inode: closed[inode] for inode, _ in _sockets() if inode in closed} if closed else {}
 
 
