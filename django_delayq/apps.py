@@ -19,20 +19,21 @@ class DelayqConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Imports the `tasks` module of every installed app, the system checks, and what tasks may call of what the settings have: a
-        process that loaded it only later might find the files of another release.
+        """Imports the `tasks` module of every installed app and `TASK_MODULES`, the system checks, and what tasks may call of what the
+        settings have: a process that loaded it only later might find the files of another release.
         """
         from django_delayq import checks, conf  # noqa: F401  # models must be loaded before these
         from django_delayq.mirror.atomic_runs import DatabaseEffects
         from django_delayq.mirror.outbox import DatabaseOutbox
         from django_delayq.periodic import declaration_checks  # noqa: F401  # registers them
-        from django_delayq.producer import database, inline
+        from django_delayq.producer import database, inline, worker_modules
         from django_delayq.worker import once
 
         database.install(DatabaseOutbox())
         once.install(DatabaseEffects())
         inline.install(_run_at_once)
         autodiscover_modules("tasks")
+        worker_modules.load()
         if conf.given("HTTP") is not None:
             from django_delayq.targets import delivery, delivery_checks, delivery_run  # noqa: F401  # loaded, and its task registered
         if conf.given("TARGETS"):

@@ -10,6 +10,7 @@
 | delayq.E006 | the database alias is missing |
 | delayq.E007 | signing without a SECRET_KEY |
 | delayq.E008 | a carrier that is none, or cannot be imported |
+| delayq.E065 | a module in TASK_MODULES that does not exist |
 | delayq.E060 | OBJECT_URL that is no function, or cannot be imported |
 | delayq.E009 | --deploy: jobs run inline |
 | delayq.W002 | jobs share a Redis database with a cache |
@@ -64,7 +65,7 @@ from django_delayq import conf
 from django_delayq.console import job_links
 from django_delayq.exceptions import ConfigError, DelayqError, StoreUnavailable
 from django_delayq.mirror.database_pools import narrow_pools, wide_pools
-from django_delayq.producer import carriers
+from django_delayq.producer import carriers, worker_modules
 from django_delayq.producer.task import registry
 from django_delayq.store.address import RedisSpec, address, cache_aliases
 from django_delayq.store.cluster_health import cluster_findings
@@ -100,6 +101,7 @@ def check_settings(**_: Any) -> list[CheckMessage]:
         *_alias(config),
         *_carriers(config),
         *_object_url(config),
+        *_task_modules(config),
         *_database(config),
         *messages(narrow_pools()),
         *_requests(config),
@@ -250,6 +252,15 @@ def _object_url(config: conf.Config) -> Iterator[CheckMessage]:
         job_links.load(config.object_url or "")
     except ConfigError as error:
         yield Error(error.fields["message"], hint=error.fields["hint"], id="delayq.E060")
+
+
+def _task_modules(config: conf.Config) -> Iterator[CheckMessage]:
+    for path, near in worker_modules.missing(config.task_modules):
+        yield Error(
+            f"DELAYQ['TASK_MODULES']: there is no module {path!r}" + (f" (did you mean {near!r}?)." if near else "."),
+            hint="Correct the name, or take it out: workers import these modules for the tasks in them.",
+            id="delayq.E065",
+        )
 
 
 def _alias(config: conf.Config) -> Iterator[CheckMessage]:

@@ -110,6 +110,7 @@ class Config:
     mirror_full: str
     restore: str
     carriers: tuple[str, ...]
+    task_modules: tuple[str, ...]
     test_redis: str | Mapping[str, Any] | None = field(repr=False)
     inline: bool
     check_types: bool
@@ -192,6 +193,7 @@ TABLE: Final[dict[str, tuple[Any, Callable[[Any], Any]]]] = {  # key -> its defa
     "MIRROR_FULL": ("block", readers.choice("block", "grow")),
     "RESTORE": ("auto", readers.choice("auto", "manual")),
     "CARRIERS": ([], readers.paths),
+    "TASK_MODULES": ([], readers.modules),
     "TEST_REDIS": (None, readers.optional(readers.redis)),
     "INLINE": (False, readers.flag),
     "CHECK_TYPES": (None, lambda value: settings.DEBUG if value is None else readers.flag(value)),
@@ -245,6 +247,11 @@ def get() -> Config:
             raise ConfigError(f"{first.where}: {first.message}", hint=first.hint)
         _config = replace(config, targets=_apart(config)) if _place and config.targets else config
     return _config
+
+
+def is_debug() -> bool:
+    """`DEBUG`."""
+    return bool(settings.DEBUG)
 
 
 def runs_inline_in_production() -> bool:
@@ -359,12 +366,8 @@ def _twins(names: Iterable[Any]) -> Iterator[Problem]:
         plain = "".join(c for c in unicodedata.normalize("NFKD", str(name)) if not unicodedata.combining(c)).casefold()
         if plain in seen:
             where = f'{SETTING}["QUEUES"][{name!r}]'.replace("'", '"')
-            yield Problem(
-                "E002",
-                where,
-                f"differs from {seen[plain]!r} only by case or accents.",
-                "Some databases take the two for one; rename it.",
-            )
+            hint = "Some databases take the two for one; rename it."
+            yield Problem("E002", where, f"differs from {seen[plain]!r} only by case or accents.", hint)
         seen[plain] = str(name)
 
 

@@ -46,7 +46,7 @@ TEXTS: Final[Mapping[str, str]] = MappingProxyType(
         "partitions_away": "It was not done in {partitions}, which cannot be reached: {cause} The others have it; ask again.",
         "redis_answered": "Redis at {where} answered: {cause}",
         "task_unknown": "No task named {name!r} is registered in this process. Workers know the tasks in the tasks modules of "
-        "installed apps; was it renamed or removed, or is a deploy under way?",
+        "installed apps and in DELAYQ['TASK_MODULES']. Was it renamed or removed, or is a deploy under way?",
         "queue_unknown": _UNLISTED + ". " + _LIST_IT,
         "queue_misspelt": _UNLISTED + " (did you mean {near!r}?). " + _LIST_IT,
         "json": "these bytes are not strict JSON: {cause}",

@@ -22,6 +22,7 @@ SHORTEST_HORIZON = 300.0  # seconds
 KEPT: Final = ("succeeded", "cancelled", "failed", "set_aside")  # what RETENTION may name
 SETTING: Final = "DELAYQ"
 MOST_PARTITIONS: Final = 512  # of a queue
+_MODULE: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 IN_LOG_URL: Final = ("id", "queue", "task", "from", "to")  # what LOG_URL may name in braces
 
 
@@ -208,6 +209,12 @@ def names(value: Any) -> frozenset[str]:
 def paths(value: Any) -> tuple[str, ...]:
     if not isinstance(value, (list, tuple)) or not all(isinstance(path, str) and "." in path for path in value):
         raise Wrong("must be a list of dotted paths, such as ['shop.tenants.TenantCarrier'].")
+    return tuple(value)
+
+
+def modules(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, (list, tuple)) or not all(isinstance(path, str) and _MODULE.fullmatch(path) for path in value):
+        raise Wrong(f"must be a list of dotted names of modules, such as ['shop.mail'], not {value!r}.")
     return tuple(value)
 
 

@@ -667,3 +667,17 @@ def test_e009_jobs_that_run_inline_in_production(settings, inline, debug, said):
     settings.DELAYQ = {**settings.DELAYQ, "INLINE": inline}
     settings.DEBUG = debug
     assert [message.id for message in checks.check_inline()] == said
+
+
+@pytest.mark.parametrize(
+    ("path", "near"),
+    [("tests.producer.outsied", "tests.producer.outside"), ("tests.prodocer.outside", "tests.producer.outside"), ("zzz", None)],
+)
+def test_e065_a_module_of_tasks_that_does_not_exist_comes_with_the_nearest_one(settings, path, near):
+    said = found(settings, TASK_MODULES=["tests.producer.outside", path])["delayq.E065"]
+    assert said.startswith(f"DELAYQ['TASK_MODULES']: there is no module {path!r}" + (f" (did you mean {near!r}?). " if near else ". "))
+
+
+@pytest.mark.parametrize("given", ["shop.mail", ["shop mail"], [7], ["shop..mail"]])
+def test_e002_what_is_no_list_of_modules(settings, given):
+    assert 'DELAYQ["TASK_MODULES"] must be a list of dotted names of modules' in found(settings, TASK_MODULES=given)["delayq.E002"]

@@ -94,6 +94,10 @@ MEANINGS: Final[Mapping[str, Meaning]] = MappingProxyType(
             "list of dotted paths of classes",
             "What travels with each job besides its arguments, such as a tenant.",
         ),
+        "TASK_MODULES": Meaning(
+            "list of dotted names of modules",
+            "What workers import for tasks, besides the tasks modules of installed apps.",
+        ),
         "TEST_REDIS": Meaning("as REDIS, or None", "The server that tests go to. None: one that is started for them."),
         "INLINE": Meaning(
             "True or False", "Jobs run where they are scheduled, at the commit and whatever their date. For development."

@@ -23,6 +23,7 @@ class MessageKind:
     queue: str = ""  # each push names one
     priority: int = 0
     max_attempts: int | None = None
+    late: bool = False
     named: None = None  # nobody holds a name while a message waits for its consumer
     signature: None = None
     sensitive: tuple[str, ...] = ()

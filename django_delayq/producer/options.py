@@ -14,7 +14,7 @@ from django_delayq import clock, codec, conf, setting_readers
 from django_delayq.exceptions import ConfigError
 from django_delayq.ladder import Ladder
 from django_delayq.lanes import Lane, lane_of
-from django_delayq.producer import database, equivalents, name_format
+from django_delayq.producer import database, equivalents, name_format, worker_modules
 from django_delayq.producer.name_format import NameFormat
 from django_delayq.states import MESSAGE, NO_LIMIT
 from django_delayq.store import record
@@ -173,6 +173,7 @@ class Planned(Protocol):
     queue: str
     priority: int
     max_attempts: int | None
+    late: bool  # see `worker_modules`
 
     @property
     def named(self) -> NameFormat | None:
@@ -279,6 +280,7 @@ def _mould(task: Planned, options: Options, using: str | None, config: conf.Conf
     if queue.pulled != is_message:
         raise ConfigError(_misplaced(queue, where))
     _check_options(options, where)
+    worker_modules.check(task)
     priority = task.priority if options.priority is None else options.priority
     if not -MOST_PRIORITY <= priority <= MOST_PRIORITY:
         raise ConfigError(f"{where}: priority={priority} is out of range; only its sign counts: above 0 high, below 0 low.")

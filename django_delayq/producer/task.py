@@ -8,6 +8,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property, update_wrapper
 from typing import Any, ClassVar, Final, ParamSpec, TypeVar, overload
 
+from django.apps import apps
+
 from django_delayq import clock
 from django_delayq.exceptions import ConfigError, PayloadError, UnknownTask
 from django_delayq.ladder import Ladder
@@ -77,6 +79,7 @@ class Task(Bound[P, R]):
         self.on_failure = on_failure
         self.named = named
         self.object_url = object_url
+        self.late = False  # it was registered after Django's set-up, so that a worker may not have it
         self.is_async = inspect.iscoroutinefunction(fn)
         self.signature = inspect.signature(fn)
         self.takes_any = any(one.kind is one.VAR_KEYWORD for one in self.signature.parameters.values())
@@ -159,6 +162,7 @@ class Registry:
         if known is not None and task_options.place(known.fn) != task_options.place(task.fn):
             self.duplicates.setdefault(task.name, [task_options.place(known.fn)]).append(task_options.place(task.fn))
             return
+        task.late = apps.ready
         self._tasks[task.name] = task
         self.followed = self.followed or task.on_failure is not None
 
@@ -384,13 +388,12 @@ def _positional(signature: inspect.Signature) -> tuple[int, int]:
 def _named_beside(signature: inspect.Signature) -> list[tuple[frozenset[str], frozenset[str]]]:
     """By the number of positional arguments: the names that must be given besides, and those that may. `bind` decides about others."""
     found: list[tuple[frozenset[str], frozenset[str]]] = []
-    parameters = list(signature.parameters.values())
+    parameters = signature.parameters.values()
     placed = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
     for number in range(len(placed) + 1):
         rest = [*placed[number:], *(one for one in parameters if one.kind is one.KEYWORD_ONLY)]
-        allowed = frozenset(one.name for one in rest if one.kind in _NAMED)
         required = frozenset(one.name for one in rest if one.default is one.empty)
-        found.append((required, allowed))
+        found.append((required, frozenset(one.name for one in rest if one.kind in _NAMED)))
     return found
 
 

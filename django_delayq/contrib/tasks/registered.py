@@ -5,13 +5,12 @@ from __future__ import annotations
 import sys
 from typing import Any, Final
 
-from django.apps import apps
-
 from django_delayq.contrib.tasks.api import Task, error_class, task_classes
 from django_delayq.contrib.tasks.declared import DjangoTask, altered
 from django_delayq.contrib.tasks.extras import OF_FUNCTIONS, extras_of, said_by
 from django_delayq.contrib.tasks.task_runs import callable_of
 from django_delayq.exceptions import ConfigError
+from django_delayq.producer import worker_modules
 from django_delayq.producer.task import made, registry
 
 ATTEMPTS: Final = 1  # as with Django's other backends, unless somebody says more
@@ -38,15 +37,15 @@ def register(task: Task) -> DjangoTask:
 
 
 def register_found() -> None:
-    """Registers the tasks of Django that stand in the `tasks` modules of the installed apps, whatever backend they are declared for:
-    a web process may enqueue each by `.using(backend=…)`, and workers must know it.
+    """Registers the tasks of Django in the modules that workers import, whatever backend they are declared for: a web process may
+    enqueue each by `.using(backend=…)`, and workers must know it.
 
     Raises:
         InvalidTask: as `register`.
     """
     kinds = task_classes()
-    for app in apps.get_app_configs():
-        for value in list(vars(sys.modules.get(f"{app.name}.tasks", object)).values()):
+    for name in worker_modules.names():
+        for value in list(vars(sys.modules.get(name, object)).values()):
             if isinstance(value, kinds):
                 register(value)
 
