@@ -17,13 +17,12 @@ from django.utils.translation import gettext as now
 from django_delayq import clock, conf, ids
 from django_delayq.console import masking
 from django_delayq.exceptions import StoreUnavailable, UnknownTask
-from django_delayq.models import DERIVED, meta_of, of_state
+from django_delayq.models import DERIVED, UNENDED, meta_of, of_state
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import registry
 from django_delayq.states import DELIVERY, OFFER, EndingKind, State
 from django_delayq.store.error_replies import StoreError
 
-UNENDED: Final = (State.SCHEDULED.value, State.RUNNING.value)
 STATES: Final = (*(state.value for state in State), *DERIVED)
 ASKING, BLOCKED = "asking", "blocked"  # what `is:` may say
 MOST_BLOCKED: Final = 1000  # jobs of a queue that `is:blocked` finds

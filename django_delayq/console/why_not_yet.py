@@ -26,8 +26,8 @@ PULLED_LATELY: Final = 600.0  # seconds since a consumer has asked, after which 
 
 SENTENCES: Final[Mapping[str, Promise]] = {
     "unresolved": _(
-        "It has ended, and no event says how: it may have done its work, or not. It holds its key, and does not run again by itself. "
-        "Find out what it has done. Then mark it as succeeded or as failed, or requeue it."
+        "What came of it is not known: no event tells how it ended. It may have done its work, or not. It holds its key, and does not "
+        "run again by itself. Find out what it has done. Then mark it as succeeded or as failed, or requeue it."
     ),
     "queue_unlisted": _("Its queue %(queue)s is not listed in the settings, so no worker serves it."),
     "far": _("It is due at %(date)s, and waits in the database: a relay brings it into Redis %(horizon)s before that."),

@@ -45,7 +45,7 @@ class Orphans:
 class Comparison:
     """1. Walks both sides in batches, and notes what one has and the other has not. 2. Waits until the mirror has folded what it had
     not then; for a job of redis durability that ran, also for a lease, since its worker may still adopt it. 3. Looks again at what was
-    noted: what has cleared up was on its way. `fix` brings back, drops, writes the row, or ends that of a job that is lost;
+    noted: what has cleared up was on its way. `fix` brings back, drops, writes the row, or makes that of a job that is lost unresolved;
     what is `left` it could not: the row is of no job that could run, or Redis was wiped meanwhile; the record in Redis cannot be read,
     or is not signed by this project.
 
@@ -103,7 +103,7 @@ class Comparison:
             self._write_rows(batch)
             yield len(batch)
         for batch in _batches(orphans.lost):
-            redis_only.end(self.queue.name, self.loop.partition, self.loop.log.unknown(batch), self.using)
+            redis_only.give_up(self.queue.name, self.loop.partition, self.loop.log.unknown(batch), self.using)
             yield len(batch)
 
     def _of_redis(self) -> Any:

@@ -132,17 +132,12 @@ def _unresolved_findings() -> list[dict[str, str]]:
     count = overview.count_unresolved()
     if not count:
         return []
-    shown = overview.count_text(count)
-    said = (
-        f"{shown} job has ended, and no event of this site says how."
-        if count == 1
-        else f"{shown} jobs have ended, and no event of this site says how."
-    )
+    jobs = "1 job is" if count == 1 else f"{overview.count_text(count)} jobs are"
     return [
         finding(
             "D033",
             "error",
-            f"{said} Another site may use this Redis database, or Redis lost events. The keys of such jobs stay held.",
+            f"{jobs} unresolved: no event of this site tells of an end. Another site may use this Redis database, or Redis lost data.",
             "List them: manage.py delayq list --state unresolved. Find out what each has done. Then end it with "
             "manage.py delayq mark-succeeded ID or mark-failed ID, or run it again with manage.py delayq requeue ID.",
         )
@@ -192,7 +187,7 @@ def _orphans(options: dict[str, Any]) -> list[dict[str, str]]:
             ("D008", _without(there.missing, left.missing), "unfinished rows are not in Redis"),
             ("D009", there.risen, "jobs are in Redis, and their rows are finished"),
             ("D010", _without(there.rowless, left.rowless), "jobs are in Redis, and have no row"),
-            ("D013", there.lost, "jobs of redis durability are not in Redis, and nobody can bring them back"),
+            ("D013", there.lost, "jobs of redis durability are not in Redis, and nobody knows whether they have run"),
             ("D008", left.missing, "unfinished rows are not in Redis and could not be brought back"),
             ("D010", left.rowless, "jobs are in Redis and can get no row, since their records cannot be read or are not signed"),
         ):
@@ -215,7 +210,7 @@ def _fix(sides: dict[str, Comparison], orphans: dict[str, Orphans], options: dic
     )
     if not options["yes"]:
         confirm(
-            f"This brings {back} jobs back into Redis, drops {dropped} from it, writes {written} rows, and ends {ended} as failed. "
+            f"This brings {back} jobs back into Redis, drops {dropped} from it, writes {written} rows, and makes {ended} unresolved. "
             "Go on? [y/N] "
         )
     with progress(back + dropped + written + ended, "putting right", quiet=options["json"]) as advance:

@@ -201,8 +201,10 @@ def _print_status(out: TextIO, document: dict[str, Any]) -> None:
         said = "job is not in Redis yet; the relay pushes it" if one else "jobs are not in Redis yet; the relay pushes them"
         out.write(f"\n{overview.count_text(document['unpublished'])} committed {said}.\n")
     if document["unresolved"]:
-        said = "job has ended, and no event says how" if document["unresolved"] == 1 else "jobs have ended, and no event says how"
-        out.write(f"\n{overview.count_text(document['unresolved'])} {said}. Decide: manage.py delayq list --state unresolved\n")
+        said = "job is unresolved" if document["unresolved"] == 1 else "jobs are unresolved"
+        out.write(
+            f"\n{overview.count_text(document['unresolved'])} {said}: no event tells how it ended. List them with --state unresolved.\n"
+        )
     for queue in document["far"]:
         if queue["count"]:
             late = ", and comes in late" if queue["late"] else ""

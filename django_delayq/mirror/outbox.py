@@ -20,13 +20,18 @@ from django_delayq.mirror.checkpoint import CheckpointRow
 from django_delayq.mirror.event_items import ASKED
 from django_delayq.mirror.far_rows import DatabaseFarRows
 from django_delayq.mirror.writers import outbox_insert
-from django_delayq.models import CANCELLED_HERE, UNCONFIRMED, UNPUBLISHED, UNRESOLVED, Checkpoint, Event, Job
+from django_delayq.models import CANCELLED_HERE, UNENDED, UNPUBLISHED, UNRESOLVED, Checkpoint, Event, Job
 from django_delayq.producer.database import Ending, OutboxRow, Told, WaitingRow
 from django_delayq.states import REQUEUEABLE, UNFINISHED, EndingKind, EventKind, State
 from django_delayq.store.events import position
 
 TRIES: Final = 3  # the mirror may fold another event of the job in the meantime, but not often
 EDITED: Final = "edited"  # an event that no script writes: the arguments were changed, and its detail says what they were
+HOLDING: Final = Q(durable=True) | Q(ending=EndingKind.UNKNOWN.value)  # the unfinished rows that hold their keys
+# Of both kinds the rows that Redis has not confirmed; the first conditions lead to them by an index.
+WAITING: Final = Q(state__in=UNENDED, published__isnull=True, far=False) & (
+    Q(state=State.SCHEDULED.value, durable=True) | Q(ending=EndingKind.UNKNOWN.value)
+)
 RESOLVED: Final = "resolved"  # likewise: a person has said how a job ended, and its detail says how
 
 
@@ -63,14 +68,14 @@ class DatabaseOutbox(DatabaseFarRows):
 
     def keyed(self, queue: str, key: str, using: str) -> list[UUID]:
         """The durable rows of that key that are not finished, oldest first. Keys are compared here: some databases ignore case."""
-        found = Job.objects.using(using).filter(queue=queue, key=key, state__in=UNFINISHED, durable=True, settled="")
+        found = Job.objects.using(using).filter(HOLDING, queue=queue, key=key, state__in=UNFINISHED, settled="")
         return [id for id, own in found.order_by("created_at", "id").values_list("id", "key") if own == key]
 
     def waiting(self, queue: str, keys: Collection[str], using: str) -> list[WaitingRow]:
         """The rows of these keys that Redis has not confirmed, and the unresolved ones, oldest first: one query for both."""
         # None is "", which PostgreSQL does not see by itself of more than a hundred; `delayq indexes` leaves rows without a key out.
-        mine = Job.objects.using(using).filter(queue=queue, key__in=keys, durable=True, settled="").exclude(key="")
-        found = mine.filter(UNCONFIRMED).order_by("created_at", "id").values_list("id", "key", "ending")
+        mine = Job.objects.using(using).filter(WAITING, queue=queue, key__in=keys, settled="").exclude(key="")
+        found = mine.order_by("created_at", "id").values_list("id", "key", "ending")
         return [WaitingRow(id, own, ending == EndingKind.UNKNOWN) for id, own, ending in found if own in keys]
 
     def find_latest(self, queue: str, key: str, using: str) -> UUID | None:
@@ -164,11 +169,9 @@ class DatabaseOutbox(DatabaseFarRows):
                 return False
             CheckpointRow(*place, using).lock()
             now, fingerprint = clock.now(), rows.fingerprint(error) if error else ""
-            failpoint("outbox.resolve")
             if not mine.update(state=state.value, finished_at=now, published=now, ending=None, error=error, fingerprint=fingerprint):
                 return False
             rows.note(job, place[0], RESOLVED, actor, reason, using, {"state": state.value})
-        failpoint("outbox.resolved")
         return True
 
     def forget_cancel(self, job: UUID, using: str) -> None:

@@ -1,5 +1,5 @@
-"""Jobs of redis durability that Redis has lost: nobody can bring them back, so their rows say that they are over. And those that an old
-copy still has, though they are over by their rows.
+"""Jobs of redis durability that Redis has lost: nobody can bring them back, and nobody knows whether they have run. So their rows
+become unresolved, and a person decides. And those that an old copy still has, though they are over by their rows.
 """
 
 from __future__ import annotations
@@ -14,16 +14,15 @@ from django_delayq import clock, ids
 from django_delayq.conf import QueueConfig
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
-from django_delayq.mirror import rows
-from django_delayq.models import CANCELLED_HERE, Attempt, Job
-from django_delayq.states import FINISHED, UNFINISHED, AttemptOutcome, State
+from django_delayq.models import CANCELLED_HERE, UNRESOLVED, Attempt, Job
+from django_delayq.states import FINISHED, UNFINISHED, AttemptOutcome, EndingKind, State
 from django_delayq.store.events import EventLog
 from django_delayq.store.queue import MOST
 from django_delayq.store.recovery import GroundStore
 
 logger = Logger("django_delayq.restore")
 
-LOST: Final = "Redis lost this job; it was of redis durability"
+LOST: Final = "Redis lost this job, which was of redis durability; whether it has run is not known"
 WAIT: Final = 0.25  # seconds between steps of the wait for those who may adopt one
 
 
@@ -31,12 +30,13 @@ def unfinished(queue: str, partition: int, using: str) -> Any:
     """The rows of such jobs of a partition that are unfinished. Whether Redis has them, and the mirror has told all, the caller must
     know.
     """
-    return Job.objects.using(using).filter(queue=queue, partition=partition, state__in=UNFINISHED, durable=False, settled="")
+    found = Job.objects.using(using).filter(queue=queue, partition=partition, state__in=UNFINISHED, durable=False, settled="")
+    return found.exclude(UNRESOLVED)
 
 
 def mark(log: EventLog, queue: QueueConfig, partition: int, using: str) -> Iterator[float]:
-    """Ends the rows of jobs that Redis has lost, when all else is back and confirmed. Whoever runs one still has a lease to adopt it.
-    Yields seconds to wait; one step per page.
+    """Makes the rows of jobs that Redis has lost unresolved, when all else is back and confirmed. Whoever runs one still has a lease to
+    adopt it. Yields seconds to wait; one step per page.
     """
     found: list[UUID] = []
     after = UUID(int=0)
@@ -50,20 +50,22 @@ def mark(log: EventLog, queue: QueueConfig, partition: int, using: str) -> Itera
     while found and clock.monotonic() < until:
         yield WAIT
     for start in range(0, len(found), MOST):
-        end(queue.name, partition, log.unknown(found[start : start + MOST]), using)
+        give_up(queue.name, partition, log.unknown(found[start : start + MOST]), using)
         yield 0.0
     if found:
-        logger.error("queue %s: Redis has lost jobs of redis durability; the rows of %d say so", queue.name, len(found))
+        logger.error(
+            "queue %s: Redis has lost %d jobs of redis durability. A person decides: manage.py delayq list --state unresolved",
+            queue.name,
+            len(found),
+        )
 
 
-def end(queue: str, partition: int, jobs: Sequence[UUID], using: str) -> int:
-    """Ends these rows as failed, so that they are shown, and can be requeued. Returns how many; what has ended stays."""
+def give_up(queue: str, partition: int, jobs: Sequence[UUID], using: str) -> int:
+    """Makes these rows unresolved. Returns how many; what has ended stays."""
     now = clock.now()
     with transaction.atomic(using=using):
         found = list(unfinished(queue, partition, using).filter(pk__in=jobs).select_for_update().values_list("id", flat=True))
-        Job.objects.using(using).filter(pk__in=found).update(
-            state=State.FAILED.value, finished_at=now, error=LOST, fingerprint=rows.fingerprint(LOST)
-        )
+        Job.objects.using(using).filter(pk__in=found).update(published=None, ending=EndingKind.UNKNOWN.value, error=LOST)
         Attempt.objects.using(using).filter(job_id__in=found, finished_at__isnull=True).update(
             finished_at=now, outcome=AttemptOutcome.CRASHED.value, message=LOST
         )

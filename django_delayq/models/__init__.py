@@ -30,13 +30,13 @@ else:
 # The derived states, which no column holds. Whoever needs one takes it from here.
 DERIVED: Final = ("due", "retrying", "unpublished", "far", "unresolved")
 RETRYING: Final = models.Q(state=State.SCHEDULED.value, attempts__gte=1)  # after at least one attempt
-# The job has ended, and no event says how. A person decides; until then the row holds its key, and nobody publishes or restores it.
+UNENDED: Final = (State.SCHEDULED.value, State.RUNNING.value)
+# No event tells how the job ended. A person decides; until then the row holds its key, and nobody publishes or restores it.
 # The first three conditions lead a database to few rows by an index.
-UNRESOLVED: Final = models.Q(
-    state__in=[State.SCHEDULED.value, State.RUNNING.value], published__isnull=True, far=False, ending=EndingKind.UNKNOWN.value
-)
-UNCONFIRMED: Final = models.Q(state=State.SCHEDULED.value, published__isnull=True, far=False)
-UNPUBLISHED: Final = UNCONFIRMED & ~models.Q(ending=EndingKind.UNKNOWN.value)  # the relay publishes them
+UNRESOLVED: Final = models.Q(state__in=UNENDED, published__isnull=True, far=False, ending=EndingKind.UNKNOWN.value)
+_UNCONFIRMED: Final = models.Q(state=State.SCHEDULED.value, published__isnull=True, far=False)
+# Redis has not confirmed them, so the relay publishes them.
+UNPUBLISHED: Final = _UNCONFIRMED & ~models.Q(ending=EndingKind.UNKNOWN.value)
 # Redis has never heard of them. A relay of the release before may have published one, and knows no `far`; such a row is near.
 FAR: Final = models.Q(far=True, state=State.SCHEDULED.value, published__isnull=True, last_event="")
 

@@ -24,6 +24,7 @@ ALL = (
     "run_now_job",
     "reschedule_job",
     "requeue_job",
+    "resolve_job",
     "edit_job",
     "export_job",
     "start_operation",

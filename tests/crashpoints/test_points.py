@@ -62,6 +62,7 @@ UNMARKED = {
     "mirror/outbox.py": {
         "note_requeue": "a note that stays is good for one requeue, and who asked for it did mean one",
         "forget_requeue": "the same",
+        "resolve": "one transaction of a person, who sees what became of it",
     },
     "mirror/writers/outbox_insert.py": {"insert": "within the transaction of its caller, who has the failpoints"},
     "mirror/far_rows.py": {
@@ -75,7 +76,7 @@ UNMARKED = {
     "mirror/bring_in.py": {"_note_workers": "what it notes the next look of any loop notes as well"},
     "mirror/rows.py": {"note": "within the transactions of those who call it"},
     "mirror/restore_rows.py": {"settle_rows": "within the transaction of `RestoreLoop._finish`"},
-    "mirror/redis_only.py": {"end": "a person asks for it, and asks again"},
+    "mirror/redis_only.py": {"give_up": "a person asks for it, and asks again"},
     "mirror/pauses.py": {
         "note": "the pause is in Redis already, and unnoted it is what it is without a database",
         "forget": "the same of a queue that goes on",

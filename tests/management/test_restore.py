@@ -228,7 +228,7 @@ def test_fix_asks_first_and_says_what_it_would_do(run, orders, capsys):
     assert "nobody to confirm" in alone.error
     refused = run("doctor", "--deep", "--fix", typed="n")
     assert (refused.code, refused.error) == (1, "Nothing was changed.")
-    assert "This brings 1 jobs back into Redis, drops 1 from it, writes 1 rows, and ends 0 as failed." in capsys.readouterr().err
+    assert "This brings 1 jobs back into Redis, drops 1 from it, writes 1 rows, and makes 0 unresolved." in capsys.readouterr().err
     assert orphans(run, "--fix", "--dry-run").keys() == orphans(run).keys() == {"D008", "D009", "D010"}
     run("doctor", "--deep", "--fix", typed="y")
     assert orphans(run) == {}
@@ -278,7 +278,7 @@ def forget(orders, job: delayq.Job) -> None:
     stores.link.execute("ZREM", orders.store.keys["normal"], id)
 
 
-def test_jobs_of_redis_durability_that_redis_has_lost_are_found_and_end_as_failed(run, orders, redis_server):
+def test_jobs_of_redis_durability_that_redis_has_lost_are_found_and_left_to_a_person(run, orders, redis_server):
     lost = delayq.schedule(close_order, 1, delay="1h", durability="redis")
     durable = delayq.schedule(close_order, 2, delay="1h")
     orders.fold()
@@ -290,7 +290,7 @@ def test_jobs_of_redis_durability_that_redis_has_lost_are_found_and_end_as_faile
     assert Job.objects.get(pk=lost.id).state == "scheduled"
     orphans(run, "--fix", "--yes")
     row = Job.objects.get(pk=lost.id)
-    assert row.state == "failed"
+    assert (row.state, row.derived) == ("scheduled", "unresolved")
     assert "Redis lost this job" in row.error
     assert {Job.objects.get(pk=job.id).state for job in (durable, kept)} == {"scheduled"}
     assert orphans(run) == {}

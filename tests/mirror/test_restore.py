@@ -9,7 +9,7 @@ from django_delayq import clock, failpoints, ids
 from django_delayq.mirror import redis_only, restore, unfinished
 from django_delayq.mirror.atomic_runs import DatabaseEffects
 from django_delayq.mirror.restore import RestoreLoop
-from django_delayq.models import Attempt, Checkpoint, Event, Job
+from django_delayq.models import Attempt, Checkpoint, Event, Job, of_state
 from django_delayq.producer.stores import stores
 from django_delayq.store.items import ScheduleItem
 from django_delayq.store.record import JobRecord
@@ -259,10 +259,11 @@ def test_the_rows_of_jobs_of_redis_durability_that_redis_has_lost_say_so(orders,
     came = delayq.schedule(close_order, 2, delay="1h", durability="redis")
     end_what_is_lost(orders, loop)
     assert dict(Job.objects.values_list("id", "state")) == {
-        waited.id: "failed",
-        ran.id: "failed",
+        waited.id: "scheduled",
+        ran.id: "running",
         came.id: "scheduled",
     }
+    assert set(Job.objects.filter(of_state("unresolved")).values_list("id", flat=True)) == {waited.id, ran.id}
     assert Job.objects.get(pk=waited.id).error == redis_only.LOST
     assert Attempt.objects.get(job=ran.id).outcome == "crashed"
     assert delayq.requeue(waited.id) is delayq.Change.DONE

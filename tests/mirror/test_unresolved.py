@@ -8,6 +8,7 @@ from django.db import transaction
 import django_delayq as delayq
 from django_delayq import clock, conf, signals
 from django_delayq.exceptions import KeyTaken, ResultGone
+from django_delayq.mirror import redis_only
 from django_delayq.mirror.prune import PruneLoop
 from django_delayq.models import Event, Job, Step
 from django_delayq.producer import acts
@@ -145,7 +146,7 @@ def test_code_hears_that_it_cannot_be_changed(orders, unresolved):
     job = unresolved(key="o:7")
     assert (job.state, job.cancel(), job.reschedule(delay="1h")) == (None, "conflict", "conflict")
     assert delayq.cancel(**KEY) is delayq.Change.CONFLICT
-    with pytest.raises(ResultGone, match="no event says how"):
+    with pytest.raises(ResultGone, match="no event tells how it ended"):
         job.result()
 
 
@@ -224,3 +225,17 @@ def test_a_mirror_that_has_the_row_in_hand_does_not_undo_what_a_person_says(orde
     assert Job.objects.get().derived == "unresolved", "that Redis has dropped it says nothing of its end"
     assert acts.mark_succeeded(job) is delayq.Change.DONE
     assert Job.objects.get().state == "succeeded"
+
+
+def test_a_job_of_redis_durability_that_ran_before_redis_lost_all_is_not_called_failed(orders, loop, wipe):
+    job = delayq.schedule(close_order, 7, key="o:7", durability="redis")
+    [claimed] = orders.claim()
+    settle_down(orders, loop)
+    orders.settle(claimed, "ack")
+    wipe()
+    assert redis_only.give_up("orders", 0, [job.id], "default") == 1
+    row = Job.objects.get(pk=job.id)
+    assert (row.state, row.derived) == ("running", "unresolved")
+    assert redis_only.give_up("orders", 0, [job.id], "default") == 0
+    again = delayq.schedule(close_order, 8, key="o:7")
+    assert (again.id, again.created) == (job.id, False)

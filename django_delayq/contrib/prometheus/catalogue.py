@@ -87,7 +87,7 @@ OF_QUEUES: Final[Mapping[str, Metric]] = {
     "delayq_unresolved_jobs": Metric(
         "gauge",
         ("queue",),
-        f"Jobs that have ended, and no event says how: a person decides. Counted up to {MOST_COUNTED + 1} of all queues.",
+        f"Jobs of which no event tells how they ended: a person decides. Counted up to {MOST_COUNTED + 1} of all queues.",
     ),
     "delayq_far_jobs": Metric(
         "gauge",
