@@ -55,8 +55,7 @@ class Run:
     `poison`: why it is set aside without a run, one of "poison-signature", "poison-record", "poison-task", "poison-arguments". `header`,
     `args`, `kwargs` and `options` hold once the record has been read, `task` once it was found. `started`: when a consumer took it up
     (monotonic seconds). `current` is None as long as the run has not begun; then `timeout` (seconds, None for none) and `started_ms`
-    (by Redis)
-    hold too. `fuse` is there while it may be interrupted, and empty when it was, see `process/interrupt.py`.
+    (by Redis' clock) hold too. `fuse` is there while it may be interrupted, and empty when it was, see `process/interrupt.py`.
     """
 
     __slots__ = (
