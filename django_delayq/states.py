@@ -44,6 +44,7 @@ class Change(StrEnum):
     FINISHED = "finished"  # too late
     UNKNOWN = "unknown"  # no such job
     CONFLICT = "conflict"  # the move is not allowed from here, or the key is held by another job
+    PENDING = "pending"  # it is part of the open transaction, and is carried out at its commit (`at_commit=True`)
 
 
 class OutcomeKind(StrEnum):

@@ -14,6 +14,7 @@ from django_delayq.console.operation_loop import OperationLoop
 from django_delayq.console.samples import Sample
 from django_delayq.management.records_report import RecordsReport
 from django_delayq.mirror import database_connections
+from django_delayq.mirror.commit_requests import CommitRequestLoop
 from django_delayq.mirror.prune import OldOperationsLoop
 from django_delayq.mirror.service import LoopRunner, Service
 from django_delayq.periodic import tick_loop
@@ -81,6 +82,7 @@ def _keep_records(
         service.add(LoopRunner("operations", operations, idle=operation_loop.IDLE, asleep=operation_loop.ORDERS))
         service.add(LoopRunner("prune of operations", OldOperationsLoop(places, config), link=places.shared))
     if common and "relay" in roles:
+        service.add(LoopRunner("changes at commits", CommitRequestLoop(using=config.database)))
         service.add(LoopRunner("schedules", UnendingLoop(TickLoop(using=config.database)), idle=tick_loop.IDLE))
     if common and "mirror" in roles:
         service.add(LoopRunner("prune of ticks", OldTicksLoop(places, config), link=places.shared))

@@ -1,8 +1,8 @@
-from django.db import migrations
+from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    """Who may say how a job ended of which no event tells."""
+    """Who may say how a job ended of which no event tells; and what transactions carry out when they commit."""
 
     dependencies = [("delayq", "0014_passed_over")]
 
@@ -25,5 +25,23 @@ class Migration(migrations.Migration):
                 "verbose_name": "job",
                 "verbose_name_plural": "jobs",
             },
+        ),
+        migrations.CreateModel(
+            name="CommitRequest",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("job_id", models.UUIDField(null=True)),
+                ("queue", models.CharField(blank=True, default="", max_length=100)),
+                ("key", models.CharField(blank=True, default="", max_length=200)),
+                ("verb", models.CharField(max_length=20)),
+                ("abort", models.BooleanField(default=False)),
+                ("delay_ms", models.BigIntegerField(null=True)),
+                ("due_ms", models.BigIntegerField(default=0)),
+                ("actor", models.CharField(blank=True, default="", max_length=200)),
+                ("reason", models.TextField(blank=True, default="")),
+                ("at", models.DateTimeField()),
+                ("seen", models.BigIntegerField(default=0)),
+            ],
+            options={"db_table": "delayq_commit_request", "default_permissions": ()},
         ),
     ]

@@ -17,6 +17,7 @@ from django_delayq.exceptions import PayloadError
 from django_delayq.failpoints import failpoint
 from django_delayq.mirror import atomic_runs, database_clock, pauses, rows
 from django_delayq.mirror.checkpoint import CheckpointRow
+from django_delayq.mirror.commit_requests import DatabaseRequests
 from django_delayq.mirror.event_items import ASKED
 from django_delayq.mirror.far_rows import DatabaseFarRows
 from django_delayq.mirror.writers import outbox_insert
@@ -39,7 +40,7 @@ class _TakenBack(Exception):
     """Ends a transaction in which nothing is to change."""
 
 
-class DatabaseOutbox(DatabaseFarRows):
+class DatabaseOutbox(DatabaseFarRows, DatabaseRequests):
     """Rows in the caller's transaction. They count as unpublished until the mirror sees Redis' event."""
 
     add = staticmethod(outbox_insert.insert)
@@ -120,6 +121,8 @@ class DatabaseOutbox(DatabaseFarRows):
                 over = end == [State.SUCCEEDED.value, ""] or end[1] not in ("", CANCELLED_HERE)
                 if over and position(seen) < position(told.event):
                     return False
+            if told.request:
+                self.end_requests([told.request], using)
             failpoint("outbox.tell_commit")
         failpoint("outbox.told")
         return True

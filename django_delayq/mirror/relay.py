@@ -22,7 +22,7 @@ from django_delayq.mirror.checkpoint import checkpoint_of, locked_checkpoint
 from django_delayq.mirror.exists import ExistsQuery
 from django_delayq.mirror.outbox import DatabaseOutbox
 from django_delayq.models import UNPUBLISHED, Job
-from django_delayq.producer import homes
+from django_delayq.producer import at_commit, homes
 from django_delayq.producer.database import OutboxRow
 from django_delayq.producer.publish import Publisher, late
 from django_delayq.shared_name import in_payload
@@ -161,6 +161,7 @@ class RelayLoop:
         page = list(unpublished.order_by("id").values_list("id", "key")[:MOST])
         if not page:
             return 0
+        at_commit.catch_up(self.queue.name, {id for id, _ in page}, {key for _, key in page if key})
         self.publisher.meet(key for _, key in page)
         found = self._outbox.rows(self._with_siblings(page), self.using)
         self._give_up({id for id, _ in page} - {row.record.id for row in found})

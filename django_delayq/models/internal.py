@@ -82,6 +82,32 @@ class UncheckedKey(models.Model):
         return f"{self.queue} {self.job_id}"
 
 
+class CommitRequest(models.Model):
+    """A change that a transaction carries out when it commits, see `producer.at_commit`. Written in that transaction, deleted when it
+    is carried out. No column of the job's row: a lock on that until the commit would make the mirror wait, and a job of redis
+    durability need not have a row. `seen`: the last event row when it was asked for.
+    """
+
+    job_id: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(null=True)
+    queue: models.CharField[str, str] = models.CharField(max_length=100, blank=True, default="")
+    key: models.CharField[str, str] = models.CharField(max_length=200, blank=True, default="")
+    verb: models.CharField[str, str] = models.CharField(max_length=20)
+    abort: models.BooleanField[bool, bool] = models.BooleanField(default=False)
+    delay_ms: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(null=True)
+    due_ms: models.BigIntegerField[int, int] = models.BigIntegerField(default=0)
+    actor: models.CharField[str, str] = models.CharField(max_length=200, blank=True, default="")
+    reason: models.TextField[str, str] = models.TextField(blank=True, default="")
+    at: models.DateTimeField[datetime, datetime] = models.DateTimeField()
+    seen: models.BigIntegerField[int, int] = models.BigIntegerField(default=0)
+
+    class Meta:
+        db_table = "delayq_commit_request"
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.job_id or self.key}"
+
+
 class Checkpoint(models.Model):
     """How far the mirror has come in the events of one partition; saved in the transaction of the rows. `restored`: the generation
     of Redis' data that is known to hold every unfinished job; `servers`: the runs of servers that were confirmed, the last one first;

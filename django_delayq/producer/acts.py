@@ -1,7 +1,7 @@
 """What is done to a job that was scheduled: cancel, reschedule, run now, requeue, and to say how one ended of which no event tells.
 
-These act at once, not at commit: the answer, a `Change`, is the truth at that moment. In a transaction that may roll back, call them
-by `transaction.on_commit`. Only a change of a job that the same open transaction schedules is part of that transaction.
+These act at once, not at commit: the answer, a `Change`, is the truth at that moment. With `at_commit=True` a cancel and a reschedule
+are part of the open transaction. A change of a job that this transaction schedules is in any case.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from uuid import UUID
 
 from django_delayq import clock, conf
 from django_delayq.exceptions import ConfigError
+from django_delayq.producer import at_commit as at_commits
 from django_delayq.producer import changes, database, put_back, where
 from django_delayq.producer.changes import Cancel, Move
 from django_delayq.producer.options import date
@@ -26,6 +27,7 @@ def cancel(
     key: str | None = None,
     queue: str | None = None,
     abort: bool = False,
+    at_commit: bool = False,
     actor: str = "",
     reason: str = "",
 ) -> Change:
@@ -35,16 +37,18 @@ def cancel(
     seconds ends with its process. By job, by id, or by `key` and `queue`: then all jobs of that key
     that are not finished, also those that Redis does not have yet. A job that was merged into another stands for that one.
 
+    With `at_commit` it is part of the open transaction of `DELAYQ["DATABASE"]`. It answers `pending`, and a rollback takes it back. It
+    is carried out at the commit; if this process dies then, or Redis is away, a relay does it. Without a transaction it acts at once.
+
     Raises:
+        ConfigError: `at_commit`, and a transaction is open on another database only.
         StoreUnavailable: Redis cannot be asked, so nothing is known. It may be repeated: a job that is cancelled answers `done` again.
         DatabaseError: nothing is known: either its row could not be read, and nothing has happened, or it is cancelled in Redis and
             its row could not be told, so that a failover might undo it. It may be repeated.
     """
     refuse_loop("delayq.acancel(…)")
     check_words("cancel()", actor, reason)
-    if key is not None:
-        return changes.of_key(Cancel(actor, reason, abort), where.keyed(key, queue, job), key)
-    return changes.one(Cancel(actor, reason, abort), *where.target(job, queue))
+    return _change("cancel()", Cancel(actor, reason, abort), job, key, queue, at_commit)
 
 
 def reschedule(
@@ -54,14 +58,15 @@ def reschedule(
     run_at: datetime | None = None,
     key: str | None = None,
     queue: str | None = None,
+    at_commit: bool = False,
     actor: str = "",
     reason: str = "",
 ) -> Change:
     """Gives a scheduled job another date, at once: `delay` from now, or `run_at`. By `key` and `queue`: all jobs of that key that wait,
-    also those that Redis does not have yet.
+    also those that Redis does not have yet. `at_commit`: see `cancel`; a delay counts from the call.
 
     Raises:
-        ConfigError: neither or both given, or a naive datetime.
+        ConfigError: neither or both given, or a naive datetime; `at_commit`: as for `cancel`.
         StoreUnavailable, DatabaseError: as for `cancel`.
     """
     refuse_loop("delayq.areschedule(…)")
@@ -71,10 +76,7 @@ def reschedule(
     if (delay is None) == (run_at is None):
         raise ConfigError("reschedule(): give either delay or run_at.")
     delay_ms, due_ms = date(delay, run_at, "reschedule()")
-    move = Move(actor, reason, delay_ms, due_ms)
-    if key is not None:
-        return changes.of_key(move, where.keyed(key, queue, job), key)
-    return changes.one(move, *where.target(job, queue))
+    return _change("reschedule()", Move(actor, reason, delay_ms, due_ms), job, key, queue, at_commit)
 
 
 def run_now(
@@ -121,6 +123,19 @@ def requeue(
         latest = where.latest_of_key(named, key)
         return Change.UNKNOWN if latest is None else requeue(latest, queue=named, actor=actor, reason=reason)
     return put_back.requeue(*where.target(job, queue), actor, reason)
+
+
+def _change(call: str, act: Cancel | Move, job: JobRef | UUID | str | None, key: str | None, queue: str | None, later: bool) -> Change:
+    if key is not None:
+        id, name, own = None, where.keyed(key, queue, job), key
+    else:
+        id, named = where.target(job, queue)
+        name, own = named or "", job.key if isinstance(job, JobRef) else ""
+    if later and at_commits.is_open(call):
+        return at_commits.keep(act, id, name, own)
+    if not later:
+        at_commits.warn(call, id, name, own)
+    return changes.of_key(act, name, own) if id is None else changes.one(act, id, name or None)
 
 
 def mark_succeeded(

@@ -14,7 +14,7 @@ from django_delayq import conf, ids
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.producer import database, horizon, where
 from django_delayq.producer.commit import Pending
-from django_delayq.producer.database import OutboxRow, Told
+from django_delayq.producer.database import ChangeRequest, OutboxRow, Told
 from django_delayq.producer.publish import TRIES, Publisher
 from django_delayq.producer.stores import stores
 from django_delayq.states import FINISHED, Change, EndingKind, EventKind, State
@@ -39,8 +39,8 @@ class Cancel:
 
     done_before: Final = "scheduled"
 
-    def __init__(self, actor: str, reason: str, abort: bool) -> None:
-        self.actor, self.reason, self._abort = actor, reason, abort
+    def __init__(self, actor: str, reason: str, abort: bool, *, request: int = 0) -> None:
+        self.actor, self.reason, self._abort, self._request = actor, reason, abort, request
 
     def ask(self, store: QueueStore, target: UUID | str, lacking: str, unless: str, replicas: Replicas | None = None) -> Changed:
         return store.cancel_one(
@@ -58,7 +58,11 @@ class Cancel:
             actor=self.actor,
             reason=self.reason,
             abort=self._abort and kind is EventKind.CANCEL_REQUESTED,
+            request=self._request,
         )
+
+    def request_of(self, job: UUID | None, queue: str, key: str) -> ChangeRequest:
+        return ChangeRequest(job=job, queue=queue, key=key, verb="cancel", abort=self._abort, actor=self.actor, reason=self.reason)
 
     def pending(self, found: Pending) -> Change:
         return found.cancel(self.actor, self.reason)
@@ -79,8 +83,8 @@ class Move:
 
     done_before: Final = "waited"
 
-    def __init__(self, actor: str, reason: str, delay_ms: int | None, due_ms: int, policy: Policy = "") -> None:
-        self.actor, self.reason, self._policy = actor, reason, policy
+    def __init__(self, actor: str, reason: str, delay_ms: int | None, due_ms: int, policy: Policy = "", *, request: int = 0) -> None:
+        self.actor, self.reason, self._policy, self._request = actor, reason, policy, request
         self._delay_ms, self._due_ms = delay_ms, due_ms
 
     def ask(self, store: QueueStore, target: UUID | str, lacking: str, unless: str, replicas: Replicas | None = None) -> Changed:
@@ -119,6 +123,19 @@ class Move:
             actor=self.actor,
             reason=self.reason,
             proposed=self._policy != "",
+            request=self._request,
+        )
+
+    def request_of(self, job: UUID | None, queue: str, key: str) -> ChangeRequest:
+        return ChangeRequest(
+            job=job,
+            queue=queue,
+            key=key,
+            verb="reschedule",
+            delay_ms=self._delay_ms,
+            due_ms=self._due_ms,
+            actor=self.actor,
+            reason=self.reason,
         )
 
     def pending(self, found: Pending) -> Change:
@@ -166,15 +183,16 @@ def one(act: Cancel | Move, id: UUID, queue: str | None) -> Change:
         id, queue = row.holder, row.queue
 
 
-def of_key(act: Cancel | Move, queue: str, key: str) -> Change:
+def of_key(act: Cancel | Move, queue: str, key: str, *, request: ChangeRequest | None = None) -> Change:
     """Carries it out on the holder of a key, and on every row of it that is not finished; until none is left that was not there before.
+    `request`: it was asked for then; jobs that were scheduled after that stay as they are.
 
     Raises:
         StoreUnavailable, DatabaseError: see `changes.cancel`.
     """
     answers: dict[UUID, Change] = {}
     far = where.far_of_key(queue, key)  # then nobody else holds it, and Redis need not be asked
-    if far is not None:
+    if far is not None and not (request and database.need().written_since(request, [far], conf.get().database)):
         answers[far] = one(act, far, queue)
         if answers[far] is Change.DONE and where.rows_of_key(queue, key) in ([], [far]):
             return Change.DONE
@@ -185,6 +203,8 @@ def of_key(act: Cancel | Move, queue: str, key: str) -> Change:
             *where.rows_of_key(queue, key),
             *Pending.keyed(queue, key),
         } - answers.keys()
+        if found and request is not None:
+            found -= database.need().written_since(request, found, conf.get().database)
         if not found:
             break
         for id in found:

@@ -77,10 +77,32 @@ class WaitingRow(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeRequest:
+    """A change that a transaction carries out when it commits, kept as a row of that transaction. `job`, or `queue` and `key`, name the
+    job. `delay_ms`: the delay that was asked for; `left_ms`: what is left of it, by the database's clock. `at`: when it was asked for,
+    by the same clock; `seen`: the last event row then. `id`: 0 before it is kept.
+    """
+
+    job: UUID | None
+    queue: str
+    key: str
+    verb: Literal["cancel", "reschedule"]
+    abort: bool = False
+    delay_ms: int | None = None
+    due_ms: int = 0
+    actor: str = ""
+    reason: str = ""
+    id: int = 0
+    at: datetime | None = None
+    seen: int = 0
+    left_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
     """A change that Redis has made and answered, for the row: `event` is the stream id of what tells the mirror of it. `kind`: of that
     event; `run_at_ms`: its date, of one that was moved; `proposed`: another call of `schedule` moved it; the last time is noted.
-    `abort`: the request is one to abort.
+    `abort`: the request is one to abort. `request`: the change at a commit that this carries out, 0 for none; its row goes with this.
     """
 
     event: str
@@ -90,6 +112,29 @@ class Told:
     reason: str = ""
     proposed: bool = False
     abort: bool = False
+    request: int = 0
+
+
+class Requests(Protocol):
+    """Changes that transactions carry out when they commit."""
+
+    def keep_request(self, request: ChangeRequest, using: str) -> int:
+        """Writes it in the caller's transaction. Returns its id."""
+
+    def requests(self, using: str, **which: Any) -> list[ChangeRequest]:
+        """Those that are kept, in their order. `which`: conditions on the columns, as Django's `filter` takes them."""
+
+    def requests_of(self, queue: str, jobs: Collection[UUID], keys: Collection[str], using: str) -> list[ChangeRequest]:
+        """Those that are about one of these jobs, or one of these keys of a queue."""
+
+    def end_requests(self, requests: Collection[int], using: str) -> None:
+        """They have been carried out, or a later call takes their place."""
+
+    def moved_since(self, request: ChangeRequest, job: UUID, using: str) -> bool:
+        """Whether somebody gave that job another date after the request."""
+
+    def written_since(self, request: ChangeRequest, jobs: Collection[UUID], using: str) -> set[UUID]:
+        """Those of these durable jobs that were scheduled after the request."""
 
 
 class FarRows(Protocol):
@@ -132,7 +177,7 @@ class FarRows(Protocol):
         """Cancels so many of the far rows of a queue. Returns how many."""
 
 
-class Outbox(FarRows, Protocol):
+class Outbox(FarRows, Requests, Protocol):
     """The database side, installed by the mirror's package when the app is ready."""
 
     def add(self, items: Sequence[ScheduleItem], using: str, *, far: bool = False) -> None:

@@ -81,20 +81,21 @@ class Job(JobRef):
         """Async twin of `result`."""
         return wait_for_result.value(self, await wait_for_result.awaited(self, timeout))
 
-    def cancel(self, *, abort: bool = False, actor: str = "", reason: str = "") -> Change:
+    def cancel(self, *, abort: bool = False, at_commit: bool = False, actor: str = "", reason: str = "") -> Change:
         """See `delayq.cancel`."""
-        return acts.cancel(self, abort=abort, actor=actor, reason=reason)
+        return acts.cancel(self, abort=abort, at_commit=at_commit, actor=actor, reason=reason)
 
     def reschedule(
         self,
         *given: Never,
         delay: clock.Delay | None = None,
         run_at: datetime | None = None,
+        at_commit: bool = False,
         actor: str = "",
         reason: str = "",
     ) -> Change:
         """See `delayq.reschedule`."""
-        return acts.reschedule(self, *given, delay=delay, run_at=run_at, actor=actor, reason=reason)
+        return acts.reschedule(self, *given, delay=delay, run_at=run_at, at_commit=at_commit, actor=actor, reason=reason)
 
     def run_now(self, *, actor: str = "", reason: str = "") -> Change:
         """See `delayq.run_now`."""

@@ -15,7 +15,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django_delayq.logger import Logger
 
 logger = Logger("django_delayq.producer")
-OURS: Final = frozenset(f"django_delayq.producer.{name}" for name in ("changes", "commit", "edit", "put_back"))
+OURS: Final = frozenset(f"django_delayq.producer.{name}" for name in ("at_commit", "changes", "commit", "edit", "put_back"))
 _exit = transaction.Atomic.__exit__
 _on_commit = BaseDatabaseWrapper.on_commit
 

@@ -103,7 +103,7 @@ def _put_in(noun: str) -> Mapping[int, tuple[str, Schema]]:
 
 
 _PUT_IN: Final = ("key_held", "payload_size", "field_missing", "arguments", "options")
-_CHANGED: Final[Schema] = {"type": "string", "enum": [change.value for change in Change]}
+_CHANGED: Final[Schema] = {"type": "string", "enum": [change.value for change in Change if change is not Change.PENDING]}
 _JOB: Final = _all(
     id=JOB_ID,
     queue={"type": "string"},

@@ -1,0 +1,124 @@
+"""Changes that transactions carry out when they commit: the producer's protocol (`producer.database.Requests`) over their table, and a
+loop that carries out what the process of the transaction has not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Any, Final
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import Q
+
+from django_delayq import clock
+from django_delayq.exceptions import StoreUnavailable
+from django_delayq.mirror import database_clock, rows
+from django_delayq.mirror.exists import ExistsQuery
+from django_delayq.models import CommitRequest, Event, Job
+from django_delayq.producer import at_commit
+from django_delayq.producer.database import ChangeRequest
+from django_delayq.states import EventKind
+
+YOUNG: Final = 3.0  # seconds for which a request is left to the process that committed it
+IDLE: Final = 2.0  # seconds between looks
+MOST: Final = 200
+
+
+class DatabaseRequests:
+    """See the protocol."""
+
+    def keep_request(self, request: ChangeRequest, using: str) -> int:
+        """Dated by the database's clock, as rows of jobs are."""
+        given = {name: value for name, value in asdict(request).items() if name not in ("id", "job", "at", "seen", "left_ms")}
+        given |= {"actor": rows.clean(request.actor, 200), "reason": rows.clean(request.reason), "job_id": request.job}
+        seen = Event.objects.using(using).order_by("-pk").values_list("pk", flat=True).first() or 0
+        now = database_clock.now(transaction.get_connection(using))
+        return int(CommitRequest.objects.using(using).create(**given, at=now, seen=seen).pk)
+
+    def requests(self, using: str, **which: Any) -> list[ChangeRequest]:
+        """In the order in which they were asked for."""
+        return _read(CommitRequest.objects.using(using).filter(**which), using)
+
+    def requests_of(self, queue: str, jobs: Collection[UUID], keys: Collection[str], using: str) -> list[ChangeRequest]:
+        """Likewise."""
+        about = Q(job_id__in=jobs) | Q(queue=queue, key__in=keys, job_id=None)
+        return _read(CommitRequest.objects.using(using).filter(about), using)
+
+    def end_requests(self, requests: Collection[int], using: str) -> None:
+        """Deletes them."""
+        CommitRequest.objects.using(using).filter(pk__in=requests).delete()
+
+    def moved_since(self, request: ChangeRequest, job: UUID, using: str) -> bool:
+        """By the event rows of changes, which are written in order."""
+        return Event.objects.using(using).filter(job=job, kind=EventKind.RESCHEDULED, pk__gt=request.seen).exists()
+
+    def written_since(self, request: ChangeRequest, jobs: Collection[UUID], using: str) -> set[UUID]:
+        """By the database's clock, which has dated both."""
+        found = Job.objects.using(using).filter(pk__in=jobs, durable=True, created_at__gt=request.at)
+        return set(found.values_list("pk", flat=True))
+
+
+class CommitRequestLoop:
+    """Carries out the changes that the process of their transaction has not: it died between commit and hook, or Redis was away. The
+    oldest first. Any number of loops may do so at once: to carry out a change twice changes nothing more.
+    """
+
+    def __init__(self, *, using: str, young: float = YOUNG) -> None:
+        self._using = using
+        self._young = timedelta(seconds=young)
+        self._any = ExistsQuery(CommitRequest.objects.using(using))
+
+    def poll(self) -> float:
+        """One batch. Returns seconds to sleep.
+
+        Raises:
+            StoreUnavailable, DatabaseError: what could be carried out is; call again later.
+        """
+        if not self._any.found():
+            return IDLE
+        now = database_clock.now(transaction.get_connection(self._using))
+        waiting = CommitRequest.objects.using(self._using).exclude(at__gt=now - self._young, at__lte=now)
+        away: dict[str, StoreUnavailable] = {}
+        for request in _read(waiting, self._using, MOST):
+            if request.queue in away:
+                continue  # in their order
+            try:
+                at_commit.carry_out(request, self._using, late=True)
+            except StoreUnavailable as error:  # the servers of other queues may be there
+                away[request.queue] = error
+        for unavailable in away.values():
+            raise unavailable
+        return IDLE
+
+
+def _read(found: Any, using: str, most: int | None = None) -> list[ChangeRequest]:
+    read = list(found.order_by("pk")[:most])
+    now = None
+    if any(row.delay_ms is not None for row in read):
+        now = clock.to_ms(database_clock.now(transaction.get_connection(using)))
+    return [_request(row, now) for row in read]
+
+
+def _request(row: CommitRequest, now_ms: int | None) -> ChangeRequest:
+    left = None
+    if row.delay_ms is not None and now_ms is not None:
+        left = max(0, min(row.delay_ms, clock.to_ms(row.at) + row.delay_ms - now_ms))
+    verb: Any = row.verb
+    return ChangeRequest(
+        id=row.pk,
+        job=row.job_id,
+        queue=row.queue,
+        key=row.key,
+        verb=verb,
+        abort=row.abort,
+        delay_ms=row.delay_ms,
+        due_ms=row.due_ms,
+        actor=row.actor,
+        reason=row.reason,
+        at=row.at,
+        seen=row.seen,
+        left_ms=left,
+    )

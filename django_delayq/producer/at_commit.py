@@ -1,0 +1,167 @@
+"""Changes that a transaction carries out when it commits. Each is a row of that transaction, so a rollback takes it back, also one to a
+savepoint. The commit hook carries it out; a relay does if the process died before, or Redis was away.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Collection
+from typing import Final
+from uuid import UUID
+
+from django.db import Error, connections, transaction
+
+from django_delayq import conf, ids, signals
+from django_delayq.exceptions import ConfigError, DelayqError, StoreUnavailable
+from django_delayq.logger import Logger
+from django_delayq.producer import changes, commit, database, where
+from django_delayq.producer.changes import Cancel, Move
+from django_delayq.producer.commit import Pending
+from django_delayq.producer.database import ChangeRequest
+from django_delayq.states import Change
+
+logger = Logger("django_delayq.producer")
+
+PACKAGE: Final = "django_delayq"
+
+
+class AtCommit:
+    """The commit hook of one request."""
+
+    def __init__(self, request: int, job: UUID | None, queue: str, key: str, using: str) -> None:
+        self.request = request
+        self._job, self._place, self._using = job, (queue, key), using
+        self.__qualname__ = "AtCommit"  # by which Django logs a robust hook
+
+    def is_about(self, job: UUID | None, queue: str, key: str) -> bool:
+        """Whether it is about the same job, or the same key."""
+        return (job is not None and job == self._job) or (key != "" and self._place == (queue, key))
+
+    def __call__(self) -> None:
+        try:
+            for request in database.need().requests(self._using, pk=self.request):  # none: a later call took its place
+                carry_out(request, self._using)
+        except StoreUnavailable as error:
+            logger.warning("a relay carries out a change that was committed, since Redis does not answer: %s", error)
+            signals.store_unavailable.send_robust(sender=None, error=error)
+        except Error as error:
+            logger.warning("a relay carries out a change that was committed, since the database does not answer: %s", error)
+
+
+def is_open(call: str) -> bool:
+    """Whether a transaction is open that a change can be part of.
+
+    Raises:
+        ConfigError: one is open on another database only, or transactions are managed by hand.
+    """
+    alias = conf.get().database
+    connection = connections[alias]
+    if commit.is_open(connection):
+        return True
+    for other in connections.all(initialized_only=True):
+        if commit.is_open(other):
+            raise ConfigError(
+                f"{call}: at_commit=True is kept in the database {alias!r} (DELAYQ['DATABASE']), where no transaction is open. One is "
+                f"open on {other.alias!r}, and its rollback would not undo the change. Open one on {alias!r} around the call, or make "
+                f"the call by transaction.on_commit(…, using={other.alias!r}) without at_commit."
+            )
+    if not connection.in_atomic_block and not connection.get_autocommit():
+        raise ConfigError(
+            f"{call}: at_commit=True needs transaction.atomic(). Autocommit is off on the database {alias!r}, and Django tells nobody "
+            "when such a transaction is committed."
+        )
+    return False
+
+
+def keep(act: Cancel | Move, job: UUID | None, queue: str, key: str) -> Change:
+    """Makes the change part of the open transaction. `job`, or `queue` and `key`, name the job; for a job with a key both may be known.
+    What the database alone decides happens at once, in the transaction: for a job that it schedules, and for a far row.
+    """
+    using, rows = conf.get().database, database.need()
+    connection = transaction.get_connection(using)
+    if job is not None:
+        if (found := Pending.find(job)) is not None:
+            return act.pending(found)
+        done = _of_far(act, job, using)
+        if done is not None:
+            return done
+    else:
+        for own in Pending.keyed(queue, key):
+            changes.one(act, own, queue)
+        far = where.far_of_key(queue, key)
+        if far is not None:
+            _of_far(act, far, using)
+    hooks = [hook for _, hook, _ in connection.run_on_commit if isinstance(hook, AtCommit)]
+    replaced = [hook.request for hook in hooks if hook.is_about(job, queue, key)]
+    if replaced:
+        rows.end_requests(replaced, using)  # the last word holds; undone with the savepoint of this call
+    id = rows.keep_request(act.request_of(job, queue, "" if job is not None else key), using)
+    connection.on_commit(AtCommit(id, job, queue, key, using), robust=True)
+    return Change.PENDING
+
+
+def carry_out(request: ChangeRequest, using: str, *, late: bool = False) -> None:
+    """Carries it out, and deletes its row. `late`: somebody may have given the job another date meanwhile, and that stays.
+
+    Raises:
+        StoreUnavailable, DatabaseError: it is kept, and may be carried out again.
+    """
+    rows, name = database.need(), ids.short(request.job) if request.job is not None else repr(request.key)
+    try:
+        if request.job is None:
+            change = changes.of_key(_act(request), request.queue, request.key, request=request)
+        elif late and request.verb == "reschedule" and rows.moved_since(request, request.job, using):
+            change = Change.CONFLICT
+        else:
+            change = changes.one(_act(request), request.job, request.queue or None)
+    except StoreUnavailable:
+        raise
+    except DelayqError as error:  # of a queue that the settings do not list any more, say
+        logger.error("%s of %s was committed, and cannot be carried out: %s", request.verb, name, error)
+    else:
+        level = logger.info if change in (Change.DONE, Change.UNKNOWN) else logger.warning
+        level("%s of %s at the commit: %s", request.verb, name, change)
+    rows.end_requests([request.id], using)
+
+
+def catch_up(queue: str, jobs: Collection[UUID], keys: Collection[str]) -> None:
+    """Carries out what is kept about these jobs and keys, before a relay publishes their rows.
+
+    Raises:
+        StoreUnavailable, DatabaseError: see `carry_out`.
+    """
+    using = conf.get().database
+    for request in database.need().requests_of(queue, jobs, keys, using):
+        carry_out(request, using, late=True)
+
+
+def warn(call: str, job: UUID | None, queue: str, key: str) -> None:
+    """With DEBUG, warns about a change that acts at once although the caller's transaction may be rolled back: once per place. Calls by
+    this package, as from the admin, are meant to act at once.
+    """
+    if not conf.in_debug() or not commit.is_open(connections[conf.get().database]):
+        return
+    if Pending.keyed(queue, key) if job is None else Pending.find(job) is not None:
+        return
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(f"{PACKAGE}.producer"):
+        frame, level = frame.f_back, level + 1
+    if frame.f_globals.get("__name__", "").split(".")[0] == PACKAGE:
+        return
+    said = f"{call} acts at once: it stands even if the open transaction is rolled back. Pass at_commit=True to make it part of that."
+    warnings.warn(said, RuntimeWarning, stacklevel=level)
+
+
+def _act(request: ChangeRequest) -> Cancel | Move:
+    if request.verb == "cancel":
+        return Cancel(request.actor, request.reason, request.abort, request=request.id)
+    return Move(request.actor, request.reason, request.left_ms, request.due_ms, request=request.id)
+
+
+def _of_far(act: Cancel | Move, job: UUID, using: str) -> Change | None:
+    """The change of a far row, in the transaction; None if it is none."""
+    if not any(queue.horizon_ms for queue in conf.get().queues.values()):
+        return None
+    row = where.row_of(job)
+    return act.of_far(row, using) if row is not None and row.far else None
