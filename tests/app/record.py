@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import time
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,11 @@ from typing import Any
 FORGOTTEN = "forgotten"  # a file that is touched when Redis has forgotten something
 # Seconds by which the clock of this process's host is ahead; what it writes down is told by the right time all the same.
 CLOCK = int(os.environ.get("APP_CLOCK", "0"))
+
+
+def sleep_without_libfaketime() -> None:
+    """Replaces `time.sleep`, which libfaketime breaks. Called before other modules bind the name."""
+    time.sleep = lambda seconds: select.select([], [], [], max(0.0, seconds))  # type: ignore[assignment]
 
 
 class Recorder:

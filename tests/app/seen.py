@@ -12,6 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db import connection
+from django.db.models import Max, Min
 
 from django_delayq import clock, ids
 from django_delayq.models import Attempt, Event, Job, Operation, Periodic, Tick
@@ -130,6 +131,7 @@ def history(folder: Path, final: Final, sees: Sees) -> History:
             _run(found.runs, open_runs, path.name, line)
     found.runs.sort(key=lambda run: run.at)
     found.ledger = [(line["what"], line["job"], line["fence"], line["step"]) for line in lines(folder, "ledger-*.jsonl")]
+    found.answers = [(line["job"], line["asked"], line["heard"]) for line in lines(folder, "answers-*.jsonl")]
     found.faults = [
         FaultSeen(**{name: line[name] for name in ("kind", "at", "since", "until", "detail", "alone")}, parts=tuple(line["parts"]))
         for line in lines(folder, "faults.jsonl")
@@ -148,6 +150,22 @@ def _calendar(folder: Path) -> Calendar:
     for path in folder.glob("passes-*.jsonl"):
         for line in lines(folder, path.name):
             found.passes.append(Pass(who=path.name, version=line["version"], what=line["say"], at=line["since"], until=line["w"]))
+    return found
+
+
+def dates_left() -> dict[str, tuple[int, int]]:
+    """Of each column with a moment that something happened, the earliest and the latest one, in ms."""
+    columns = [
+        *((Job, name) for name in ("created_at", "published", "started_at", "finished_at")),
+        *((Attempt, name) for name in ("started_at", "finished_at")),
+        *((model, "at") for model in (Event, OnceStep)),
+        (Tick, "written_at"),
+    ]
+    found = {}
+    for model, name in columns:
+        first, last = model.objects.aggregate(first=Min(name), last=Max(name)).values()
+        if first is not None:
+            found[f"{model.__name__.lower()}.{name}"] = clock.to_ms(first), clock.to_ms(last)
     return found
 
 

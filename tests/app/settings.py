@@ -8,6 +8,7 @@
 - APP_REPLICAS: the REPLICAS of the queues of redis durability
 - APP_CALLS_FROM: the address from which it calls, see tests/wires.py
 - APP_CACHE: the URL of the default cache, if it is in Redis
+- APP_CLOCK: by how many seconds the clock of its host is ahead
 - APP_FOLDER: where tasks record their runs
 - APP_COUNTS: the URL by which tasks of the shop count theirs, if it is another one
 - APP_TASKS: TASKS, as JSON. APP_APPS: more apps. APP_WITHOUT: the task that this version of the project lacks
@@ -21,8 +22,11 @@ import os
 
 from django_delayq import setting_readers
 from django_delayq.worker.supervisor import worker_beat
+from tests.app.record import CLOCK, sleep_without_libfaketime
 from tests.wires import call_from
 
+if CLOCK:
+    sleep_without_libfaketime()
 setting_readers.SHORTEST_LEASE = 1.0  # so that tests see many leases end
 setting_readers.SHORTEST_HORIZON = 1.0  # and many far jobs come in
 worker_beat.EVERY = 1.0  # and need not wait to be heard

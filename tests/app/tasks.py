@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from django.conf import settings
-from django.db import transaction
+from django.db import connection, transaction
 
 import django_delayq as delayq
 from django_delayq.producer.task import registry
@@ -167,9 +167,29 @@ async def asynchronous(op: str, seconds: float = 0.05) -> None:
         await asyncio.sleep(seconds)
 
 
+def _ask() -> None:
+    """Asks the database for a number that no other run asks for, and records the answer."""
+    job = delayq.current()
+    number = zlib.crc32(f"{job.id.hex} {job.fence} {time.monotonic_ns()}".encode())
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT %s", [number])
+        rows = [tuple(row) for row in cursor.fetchall()]
+    heard = str(number) if rows == [(number,)] else str(rows)
+    record.own(settings.APP_FOLDER, "answers").write(job=job.id.hex, asked=str(number), heard=heard)
+
+
+@delayq.task(max_attempts=30, backoff=LADDER)
+def asking(op: str, times: int) -> None:
+    """Asks the database many times, outside of a transaction."""
+    with _run(op):
+        for _ in range(10 * times):
+            _ask()
+
+
 def _effect(step: str) -> None:
     """A row, in the transaction that is open here, and the ledger's lines about it."""
     job = delayq.current()
+    _ask()
     _ledger("effect", step)
     Effect.objects.create(job=job.id, fence=job.fence, step=step)
     transaction.on_commit(lambda: _ledger("kept", step))

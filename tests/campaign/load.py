@@ -24,15 +24,13 @@ django.setup()
 from django.db import DatabaseError, InterfaceError, connection, transaction  # noqa: E402  # Django first
 
 import django_delayq as delayq  # noqa: E402  # Django first
-from django_delayq import clock, conf  # noqa: E402  # Django first
+from django_delayq import conf  # noqa: E402  # Django first
 from django_delayq.producer import acts  # noqa: E402  # Django first
 from tests.app import tasks  # noqa: E402  # Django first
 from tests.app.record import CLOCK, FORGOTTEN, Recorder  # noqa: E402  # Django first
 
-if CLOCK:  # time.sleep cannot be used on a host with another clock
-    clock.sleep = lambda seconds: select.select([], [], [], seconds)
 POLICIES = ("keep", "replace", "earliest", "latest", "after", "error")
-OTHERS = ("flaky", "hopeless", "snoozer", "asynchronous", "atomic", "stepwise")
+OTHERS = ("flaky", "hopeless", "snoozer", "asynchronous", "atomic", "stepwise", "asking")
 DELAYS = (0, 0, 0.2, 0.5, 1, 2, 3)
 # What an operation may end in without telling whether it took effect.
 UNSURE = (delayq.StoreUnavailable, DatabaseError, InterfaceError)
@@ -178,7 +176,7 @@ class Web:
         seconds, others = self.random.choice((0.3, 0.6, 3.0)), self.random.randint(1, 3)
         delays = [self._delay() for _ in range(others)]
         self._schedule(tasks.keyed, (seconds,), 0, inside=False, queue=ORDERS, key=key, on_conflict="keep")
-        select.select([], [], [], 0.15)  # it has begun by then, as a rule; not by time.sleep, as above
+        time.sleep(0.15)  # it has begun by then, as a rule
         for delay in delays:
             self._next()
             self._schedule(tasks.keyed, (), delay, inside=self.random.random() < 0.3, queue=ORDERS, key=key, on_conflict="after")
@@ -235,7 +233,7 @@ class Web:
         if quick < 0.9 and dice.random() < 0.2:  # some outlast a lease
             return tasks.long, (round(dice.uniform(1, 3) if dice.random() < 0.75 else dice.uniform(3, 8), 2),)
         name = dice.choice(OTHERS)
-        if name in ("flaky", "stepwise"):
+        if name in ("flaky", "stepwise", "asking"):
             return getattr(tasks, name), (dice.randint(1, 3),)
         return getattr(tasks, name), ()
 

@@ -31,6 +31,7 @@ def page(history: History, breaches: list[Breach], notes: list[str], heading: st
         f"operations  {len(history.ops)}: " + _counts({f"{what} {answer}": n for (what, answer), n in ops.items()}),
         f"jobs        {len(rows)}: " + _counts(states) + f"; {crashed} crashes",
         f"runs        {len(history.runs)}: " + _counts(runs) + f"; in the ledger {_counts(ledger)}",
+        f"answers     {len(history.answers)} of the database to tasks",
         f"names       {len(set(names))}, which {len(names)} runs had",
         f"schedules   {len(history.calendar.stretches)}, their ticks {len(history.calendar.ticks)}: "
         + _counts(Counter(tick.fate for tick in history.calendar.ticks))

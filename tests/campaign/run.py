@@ -45,6 +45,8 @@ def options(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--cluster", choices=sorted(PROGRAMS), default="", help="a Cluster of three masters, each with a replica")
     parser.add_argument("--split", action="store_true", help="with --cluster: its network may be split, with clients on both sides")
     parser.add_argument("--replicas", action="store_true", help="jobs of redis durability are answered for when a replica has them")
+    parser.add_argument("--pooled", action="store_true", help="each process has a pool of connections to PostgreSQL")
+    parser.add_argument("--skew", action="store_true", help="workers are started on hosts whose clock is hours or days off")
     parser.add_argument("--sentinel", action="store_true", help="a master with its replica, and three Sentinels")
     parser.add_argument("--schedules", type=int, default=12, help="how many schedules the code declares")
     parser.add_argument("--faults", default="", help="only these kinds, parted by commas; 'none' for none")
@@ -77,6 +79,8 @@ def main(words: list[str] | None = None) -> int:
         splits=given.split,
         sentinel=given.sentinel,
         replicas=given.replicas,
+        pooled=given.pooled,
+        skews=given.skew,
     )
     try:
         stage.open()
@@ -178,7 +182,7 @@ def _settle(stage: Stage, played: float) -> History:
     for keys in queues:
         QueueStore(redis, prefix=keys.prefix, queue=keys.queue, partition=keys.partition).tidy()  # as workers do about once a minute
     final = seen.left(seen.ask, redis, queues, quiet=calm >= 3)
-    calendar = seen.calendar_left()
+    calendar, final.dates = seen.calendar_left(), seen.dates_left()
     redis.close()
     (stage.folder / FINAL).write_bytes(pickle.dumps((final, calendar)))
     history = _read(stage.folder, final, calendar)

@@ -47,6 +47,7 @@ ALL: list[type[Fault]] = [
     forgetting.Wipe,
     clocks.ClockForward,
     clocks.ClockBack,
+    clocks.SkewedHost,
     outages.ProxyResets,
     outages.ProxySwallows,
     outages.ProxyDelays,

@@ -90,6 +90,8 @@ class Stage:
         cluster: redis7 or valkey9, for a Cluster of that; splits: whose network may be split.
         sentinel: for a master with a replica and Sentinels.
         replicas: whether jobs of redis durability are on the replica before they are answered for.
+        pooled: whether each process has a pool of connections to PostgreSQL.
+        skews: whether workers are started on hosts whose clock is wrong.
     """
 
     def __init__(
@@ -110,7 +112,11 @@ class Stage:
         splits: bool = False,
         sentinel: bool = False,
         replicas: bool = False,
+        pooled: bool = False,
+        skews: bool = False,
     ) -> None:
+        if pooled and database != "postgres":
+            raise ValueError("--pooled is for PostgreSQL.")
         if replicas and not cluster and not sentinel:
             raise ValueError("--replicas is for --cluster and --sentinel: no other stage has any.")
         if splits and not cluster:
@@ -123,7 +129,11 @@ class Stage:
         self.schedules = schedules
         self.notes: list[str] = []
         self.fallen: list[str] = []  # what ended without being told to
+        if skews and faketime.library() is None:
+            raise ValueError("--skew needs libfaketime.")
+        self.skews = skews
         self.kind = database
+        self.pool = {"min_size": 2, "max_size": threads + 2, "timeout": 5} if pooled else None
         self.fsync = fsync
         self.masters = masters.made(cluster=cluster, splits=splits, sentinel=sentinel, partitions=partitions, fsync=fsync)
         self.clock = self._clock() if self.masters is None else None
@@ -194,6 +204,8 @@ class Stage:
         worker.environment["APP_CALENDAR"] = f"{code}/{self.schedules}"
 
     def _database(self) -> dict[str, Any]:
+        if self.pool is not None:
+            return {**self.database.database(), "OPTIONS": {"pool": self.pool}, "CONN_HEALTH_CHECKS": True}
         if self.database is not None:
             return {**self.database.database(), "CONN_MAX_AGE": 60}
         return sqlite(self.sqlite, timeout=10, pragmas="PRAGMA synchronous=NORMAL;", CONN_MAX_AGE=60)

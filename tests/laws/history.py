@@ -56,15 +56,18 @@ class Sees(Flag):
     LEDGER = auto()
     FATES = auto()  # what must become of each job
     OPERATIONS = auto()
+    DATES = auto()  # the earliest and the latest moments in the tables
+    ANSWERS = auto()  # what tasks asked the database, and what it answered
     CALENDAR = auto()  # schedules: what the code declares, ticks, turns, and the passes of the loops
 
 
 NOTHING = Sees(0)
 MODEL = Sees.QUEUES | Sees.CHANGES | Sees.STORY | Sees.SCRIPT
 WITNESS = Sees.QUEUES | Sees.CHANGES | Sees.STORY
-_ENDED = Sees.QUEUES | Sees.CALLS | Sees.RUNS | Sees.ROWS | Sees.REDIS | Sees.BELONGINGS | Sees.EFFECTS | Sees.LEDGER | Sees.OPERATIONS
+_LEFT = Sees.QUEUES | Sees.ROWS | Sees.REDIS | Sees.BELONGINGS | Sees.EFFECTS | Sees.OPERATIONS
+_ENDED = _LEFT | Sees.CALLS | Sees.RUNS | Sees.LEDGER | Sees.ANSWERS
 CRASHPOINTS = _ENDED | Sees.FATES
-CAMPAIGN = _ENDED | Sees.ACTS | Sees.CALENDAR
+CAMPAIGN = _ENDED | Sees.ACTS | Sees.CALENDAR | Sees.DATES
 
 
 @dataclass(slots=True, kw_only=True)
@@ -180,7 +183,7 @@ class Final:
     """Where everything stands in the end. `attempts`: job, number, fence, outcome; `acts`: kind, job, actor of Event rows;
     `effects`: job, fence and step of the rows that tasks made; `operations`: stage, seen and counts; `orphans`: table and job of
     what belongs to a job that has no row; `queues`, `events`: what Redis holds of each partition of a queue, and how
-    many events, by its tag.
+    many events, by its tag; `dates`: of a column the earliest and the latest moment, in ms.
     """
 
     rows: dict[str, Row] = field(default_factory=dict)
@@ -191,6 +194,7 @@ class Final:
     orphans: list[tuple[str, str]] = field(default_factory=list)
     queues: dict[str, Dump] = field(default_factory=dict)
     events: dict[str, int] = field(default_factory=dict)
+    dates: dict[str, tuple[int, int]] = field(default_factory=dict)
     quiet: bool = True
 
 
@@ -228,6 +232,7 @@ class History:
     ops: dict[str, Op] = field(default_factory=dict)
     runs: list[Run] = field(default_factory=list)
     ledger: list[tuple[str, str, str, str]] = field(default_factory=list)  # what, job, fence, step: see tests/app/tasks.py
+    answers: list[tuple[str, str, str]] = field(default_factory=list)  # job, what its run asked the database for, and the answer
     faults: list[FaultSeen] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     final: Final = field(default_factory=Final)
