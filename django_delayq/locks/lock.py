@@ -260,16 +260,16 @@ def _take_once(holding: Holding, *, waits: bool) -> int | Taken:
 
 
 def _unlock(holding: Holding) -> str:
-    """done, lost, gone; or unknown, where a first telling may have done it, or Redis does not answer."""
+    """done, lost, gone, forgotten; or unknown, if the first of two calls may have done it, or Redis does not answer."""
     for last in (False, True):
         try:
             with stores.guarded(holding.node):
-                answer = holding.store.unlock(holding.name, holding.token)
+                answer = holding.store.unlock(holding.name, holding.token, repeats=holding.fence if last else 0)
         except StoreUnavailable as error:
             if last:
                 logger.warning("the lock %s could not be given back, and is free when its lease has ended: %s", holding.name, error)
         else:
-            return "unknown" if last and answer != "done" else answer
+            return "unknown" if last and answer in ("lost", "gone") else answer
     return "unknown"
 
 

@@ -52,6 +52,7 @@ when no worker has known its task; see lua/include/runs.lua.
 | alive, guard_from, guard_until | when a worker was here last; leases that were good at `from` stay good until `until` |
 | guard_since, guard_next | of outages one after the other, see alive.lua |
 | fence | of the last holder of a lock, see lock.lua |
+| first_fence | of the first lock since Redis has these contents, see unlock.lua |
 
 | key | written by |
 |---|---|

@@ -14,7 +14,7 @@ from django_delayq.store.wake import ListeningLine
 
 WAITS_MS: Final = 2_000  # for so long a look says that somebody waits; who waits looks more often
 
-LockAnswer = Literal["held", "done", "lost", "gone"]
+LockAnswer = Literal["held", "done", "lost", "gone", "forgotten"]
 
 
 class Taken(NamedTuple):
@@ -61,9 +61,12 @@ class LockStore:
         reply = scripts.run(self.link, scripts.load("prolong"), self.keys, *encode.head(now_ms, "", ""), *arguments)
         return [answer.decode() for answer in reply]
 
-    def unlock(self, name: str, token: str, *, now_ms: int | None = None) -> LockAnswer:
-        """Gives it back: done, lost or gone. Who says it twice, since a reply was lost, hears that somebody has it, or nobody."""
-        [answer] = scripts.run(self.link, scripts.load("unlock"), self.keys, *encode.head(now_ms, "", ""), name, token)
+    def unlock(self, name: str, token: str, *, repeats: int = 0, now_ms: int | None = None) -> LockAnswer:
+        """Gives it back: done, lost or gone. `repeats`: the fence of a caller that repeats this because a reply was lost. It gets lost
+        or gone if the first call was carried out, and forgotten if Redis has lost its contents since the lock was taken.
+        """
+        told = (*encode.head(now_ms, "", ""), name, token, repeats or "")
+        [answer] = scripts.run(self.link, scripts.load("unlock"), self.keys, *told)
         found: LockAnswer = answer.decode()
         return found
 

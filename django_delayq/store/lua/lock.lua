@@ -33,6 +33,9 @@ if held ~= token then
     last = 0 -- nobody of us has written that, and one more would be the same number
   end
   fence = int(math.max(last + 1, math.floor((now + since_ms) * 1000)))
+  if last == 0 then
+    redis.call('HSET', k_meta, 'first_fence', fence) -- Redis has no lock from before that
+  end
   redis.call('HSET', k_meta, 'fence', fence)
   redis.call('HSET', k_locks, name, fence .. ' ' .. token .. ' ' .. int(now) .. ' ' .. by)
 end

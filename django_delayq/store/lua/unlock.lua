@@ -1,15 +1,19 @@
 -- unlock: no state of a job changes; a name is nobody's again, and who waits for it hears so
 -- keys: locks lock_ends lock_waits unlocked meta events
 -- include: begin locks
--- ARGV: now by why, name, token
+-- ARGV: now by why, name, token, fence of a caller that repeats this, since a reply was lost; '' for the first time
 -- Returns done, lost (somebody else has it), gone (nobody has: this was said before, or its lease ran out and somebody has had it since, or
---   Redis lost its contents).
+--   Redis lost its contents), forgotten (of a repeat: Redis lost its contents since the lock was taken).
 -- Writes no event of the queue: no job has changed. Into `unlocked` goes the name, if somebody waits for it; of such entries the last 64 stay.
 -- O(log N).
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory, so that locks are given back at maxmemory
 local name, token = ARGV[4], ARGV[5]
 local _, held = lock_of(name)
 if held ~= token then
+  local fence = tonumber(ARGV[6])
+  if fence and fence < (tonumber(redis.call('HGET', k_meta, 'first_fence')) or math.huge) then
+    return {'forgotten'}
+  end
   return {held and 'lost' or 'gone'}
 end
 redis.call('HDEL', k_locks, name)
