@@ -40,6 +40,8 @@ TEXTS: Final[Mapping[str, str]] = MappingProxyType(
         "the queue alone. Upgrade django-delayq in this process, and start it again.",
         "far_locked": "Another transaction has held {what}, a far job or the key of one, for more than {seconds} s. Nothing was "
         "changed; ask again, and keep transactions that schedule with a key short.",
+        "period_key_locked": "Another transaction that takes the same key has been open for more than 2 s. Nothing was "
+        "scheduled; ask again.",
         "far_key_contested": "The key {key!r} of queue {queue!r} changes hands faster than it can be asked for. Nothing was changed; "
         "ask again.",
         "far_key_unknown": "Redis lacks jobs of queue {queue!r} just now, so it does not know who holds the key {key!r}. Ask again.",
@@ -171,8 +173,8 @@ class KeyTaken(DelayqError):
 
     code = "key_held"
 
-    def __init__(self, message: str = "", *, holder: UUID) -> None:
-        super().__init__(*filter(None, [message]), code=self.code, holder=holder)
+    def __init__(self, message: str = "", *, holder: UUID, code: str = "") -> None:
+        super().__init__(*filter(None, [message]), code=code or self.code, holder=holder)
         self.holder = holder
 
 

@@ -24,6 +24,7 @@ FLOORS = {
     "states": 0,
     "target": 0,
     "text": 0,
+    "token_limits": 0,
     "signals": 0,
     "under_test": 0,
     "exceptions": 1,
@@ -75,6 +76,7 @@ NOUNS = {
     "states",
     "target",
     "text",
+    "token_limits",
 }
 DJANGOS = {"", "admin", "apps", "checks", "conf", "management", "migrations", "models", "signals", "templatetags", "under_test"}
 FOLDERS = {"console", "contrib", "locks", "messages", "mirror", "periodic", "producer", "store", "targets", "testing", "worker"}

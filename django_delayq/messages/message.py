@@ -18,6 +18,7 @@ from django_delayq.producer.twins import in_thread, refuse_loop, twin
 from django_delayq.states import CARRIED, NO_LIMIT
 from django_delayq.store.queue import MOST, Kind, Outcome
 from django_delayq.store.record import ClaimedJob, Header
+from django_delayq.token_limits import ONLY
 
 logger = Logger("django_delayq.messages")
 
@@ -81,7 +82,7 @@ class Message:
     @property
     def meta(self) -> dict[str, Any]:
         """What `push` was given as meta. A dict of its own: changes change nothing."""
-        return {name: value for name, value in (self._options.get("meta") or {}).items() if name != CARRIED}
+        return {name: value for name, value in (self._options.get("meta") or {}).items() if name not in (CARRIED, ONLY)}
 
     @property
     def fence(self) -> str:

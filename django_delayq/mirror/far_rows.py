@@ -24,7 +24,7 @@ from django_delayq.mirror import database_clock, rows
 from django_delayq.mirror.writers import outbox_insert
 from django_delayq.models import FAR, Event, Job, QueueState, UncheckedKey
 from django_delayq.states import EndingKind, EventKind, State
-from django_delayq.store.items import ScheduleItem, ScheduleReply
+from django_delayq.store.items import FORBIDDEN, ScheduleItem, ScheduleReply
 
 LATE: Final = 4  # far rows are late that are far still when a quarter of the horizon is left
 WAIT: Final = 2  # seconds for which a lock of another's transaction is waited for
@@ -45,7 +45,7 @@ class DatabaseFarRows:
         taken = far_key(item.queue, item.key)
         if not far and not Job.objects.using(using).filter(far_key=taken).exists():
             return None  # mostly; a far row that is being written has yet to ask who is near
-        with _in_time(item.key, using):
+        with in_time(item.key, using):
             for _ in range(TRIES):
                 if far and _inserted(item, taken, using):
                     UncheckedKey.objects.using(using).bulk_create([UncheckedKey(job_id=item.id, queue=item.queue)])
@@ -61,7 +61,7 @@ class DatabaseFarRows:
 
     def cancel_far(self, job: UUID, queue: str, actor: str, reason: str, using: str) -> bool:
         """One UPDATE, and its event row, in one transaction."""
-        with _in_time(job, using):
+        with in_time(job, using):
             failpoint("far.cancel")
             error = rows.clean(reason)
             now = clock.now()
@@ -75,7 +75,7 @@ class DatabaseFarRows:
         self, job: UUID, queue: str, due_ms: int, delay_ms: int | None, horizon_ms: int, actor: str, reason: str, using: str
     ) -> Literal["", "far", "near"]:
         """Likewise. A date within the horizon makes it near in the same UPDATE."""
-        with _in_time(job, using):
+        with in_time(job, using):
             failpoint("far.move")
             now = database_clock.now(transaction.get_connection(using))
             run_at = clock.from_ms(due_ms) if delay_ms is None else database_clock.later(now, delay_ms)
@@ -196,6 +196,8 @@ def _holder(taken: str, using: str) -> Job | None:
 
 def _applied(item: ScheduleItem, holder: Job, horizon_ms: int, using: str) -> ScheduleReply | None:
     """What the policy makes of the holder, which waits; None: the key is free. As schedule.lua does."""
+    if not item.may_know(holder.task):
+        return FORBIDDEN
     policy = item.on_conflict
     if policy in ("keep", "error"):
         return ScheduleReply("kept" if policy == "keep" else "taken", holder.id, 0)
@@ -226,7 +228,7 @@ def _applied(item: ScheduleItem, holder: Job, horizon_ms: int, using: str) -> Sc
 
 
 @contextmanager
-def _in_time(what: object, using: str) -> Iterator[None]:
+def in_time(what: object, using: str, code: str = "far_locked") -> Iterator[None]:
     """A transaction, or a savepoint of the caller's, in which a lock is waited for no longer than two seconds. After that the caller's
     transaction stands as it did.
 
@@ -241,7 +243,7 @@ def _in_time(what: object, using: str) -> Iterator[None]:
         cause = error.__cause__
         said = {getattr(cause, "sqlstate", None), getattr(cause, "pgcode", None), *getattr(cause, "args", ())[:1]}
         if not said.isdisjoint(LOCKED):
-            raise StoreUnavailable(code="far_locked", what=str(what), seconds=WAIT) from error
+            raise StoreUnavailable(code=code, what=str(what), seconds=WAIT) from error
         raise
 
 

@@ -232,7 +232,7 @@ class Batch:
         job.run_at = clock.from_ms(int(item.fields[1]))
 
     def _merged(self, job: JobRow, item: Item, entry: Entry, at: datetime) -> None:
-        holder = ids.full(item.fields[1])
+        holder = None if item.fields[1] == "-" else ids.full(item.fields[1])
         if holder == job.id or job.state in FINISHED:
             return  # forged, for no job is merged into itself; or it came late
         job.state, job.published, job.finished_at = State.CANCELLED.value, at, at

@@ -15,14 +15,14 @@ from django.db.models.functions import Coalesce
 from django_delayq import clock, ids
 from django_delayq.exceptions import PayloadError
 from django_delayq.failpoints import failpoint
-from django_delayq.mirror import atomic_runs, database_clock, pauses, rows
+from django_delayq.mirror import atomic_runs, database_clock, pauses, period_keys, rows
 from django_delayq.mirror.checkpoint import CheckpointRow
 from django_delayq.mirror.commit_requests import DatabaseRequests
 from django_delayq.mirror.event_items import ASKED
 from django_delayq.mirror.far_rows import DatabaseFarRows
 from django_delayq.mirror.writers import outbox_insert
 from django_delayq.models import CANCELLED_HERE, UNENDED, UNPUBLISHED, UNRESOLVED, Checkpoint, Event, Job
-from django_delayq.producer.database import Ending, OutboxRow, Told, WaitingRow
+from django_delayq.producer.database import Ending, Once, OutboxRow, TakenKey, Told, WaitingRow
 from django_delayq.states import REQUEUEABLE, UNFINISHED, EndingKind, EventKind, State
 from django_delayq.store.events import position
 
@@ -76,8 +76,8 @@ class DatabaseOutbox(DatabaseFarRows, DatabaseRequests):
         """The rows of these keys that Redis has not confirmed, and the unresolved ones, oldest first: one query for both."""
         # None is "", which PostgreSQL does not see by itself of more than a hundred; `delayq indexes` leaves rows without a key out.
         mine = Job.objects.using(using).filter(WAITING, queue=queue, key__in=keys, settled="").exclude(key="")
-        found = mine.order_by("created_at", "id").values_list("id", "key", "ending")
-        return [WaitingRow(id, own, ending == EndingKind.UNKNOWN) for id, own, ending in found if own in keys]
+        found = mine.order_by("created_at", "id").values_list("id", "key", "ending", "task")
+        return [WaitingRow(id, own, ending == EndingKind.UNKNOWN, task) for id, own, ending, task in found if own in keys]
 
     def find_latest(self, queue: str, key: str, using: str) -> UUID | None:
         """The latest row of that key, but for those that were merged into another job: any number may have come while it waited."""
@@ -232,6 +232,18 @@ class DatabaseOutbox(DatabaseFarRows, DatabaseRequests):
             return False
         failpoint("outbox.edited")
         return True
+
+    def take_key(self, once: Once, job: UUID, using: str) -> UUID | None:
+        """See the protocol."""
+        return period_keys.take(once, job, using)
+
+    def find_key(self, once: Once, using: str) -> TakenKey | None:
+        """See the protocol."""
+        return period_keys.find(once, using)
+
+    def release_key(self, once: Once, job: UUID, using: str) -> None:
+        """See the protocol."""
+        period_keys.release(once, job, using)
 
     def note_pause(self, queue: str, partition: int, actor: str, reason: str, using: str, *, first: bool) -> None:
         """See the protocol."""

@@ -14,7 +14,7 @@ from django_delayq import clock
 from django_delayq.conf import Config, QueueConfig
 from django_delayq.failpoints import failpoint
 from django_delayq.ids import by_partition
-from django_delayq.mirror import agreed_clock
+from django_delayq.mirror import agreed_clock, period_keys
 from django_delayq.mirror.agreed_clock import ClocksDiffer
 from django_delayq.mirror.checkpoint import checkpoint_of, locked_checkpoint
 from django_delayq.mirror.rows import RunRow
@@ -104,7 +104,8 @@ class PruneLoop:
                     failpoint("prune.delete")
                 failpoint("prune.deleted")
                 total += len(some)
-        return total + self._prune_steps(now) + self._prune_set_aside(now)
+        steps = self._prune_steps(now) + self._prune_set_aside(now)
+        return total + steps + period_keys.prune(self.using, now, BATCH)
 
     def _prune_set_aside(self, now: datetime) -> int:
         gone = list(old_set_aside(self.queue, self.using, now).order_by("pk").values_list("pk", flat=True)[:BATCH])

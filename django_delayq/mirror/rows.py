@@ -206,7 +206,7 @@ def error_of(detail: Mapping[str, Any]) -> str:
 
 def displaced(ending: EndingKind, holder: UUID | None) -> str:
     """The error of a row whose job another one has displaced."""
-    return f"{_DISPLACED[ending]} {ids.short(holder) if holder else '?'}"
+    return f"{_DISPLACED[ending]} {ids.short(holder) if holder else 'a job of which its sender may not know'}"
 
 
 def record_of(job: Job | UnfinishedRow) -> JobRecord:

@@ -16,11 +16,13 @@ from django_delayq.models.fields import JSONText as JSONText
 from django_delayq.models.indexes import FarIndex, KnownUniqueIndex
 from django_delayq.models.internal import Checkpoint, QueueState, SetAside
 from django_delayq.models.internal import CommitRequest as CommitRequest
+from django_delayq.models.internal import PeriodKey as PeriodKey
 from django_delayq.models.internal import UncheckedKey as UncheckedKey
 from django_delayq.models.operation import Operation
 from django_delayq.shared_name import NAMED, SharedName, in_meta
 from django_delayq.states import CARRIED, UNFINISHED, AttemptOutcome, EndingKind, State
 from django_delayq.text import visible
+from django_delayq.token_limits import ONLY
 
 if TYPE_CHECKING:
     JobsBase = models.QuerySet["Job"]
@@ -52,7 +54,7 @@ def of_state(state: str, at: datetime | None = None) -> models.Q:
 
 def meta_of(options: Any) -> dict[str, Any]:
     """What the scheduler attached to a job with these options."""
-    return {name: value for name, value in ((options or {}).get("meta") or {}).items() if name not in (CARRIED, NAMED)}
+    return {name: value for name, value in ((options or {}).get("meta") or {}).items() if name not in (CARRIED, NAMED, ONLY)}
 
 
 class JobQuerySet(JobsBase):

@@ -82,6 +82,25 @@ class UncheckedKey(models.Model):
         return f"{self.queue} {self.job_id}"
 
 
+class PeriodKey(models.Model):
+    """A key that schedules one job in a period. `digest`: of the scope, the queue and the key. It is written in the transaction of the
+    job's row; for a job without a row it is committed before Redis is asked. `until`: the end of the period by the database's clock;
+    NULL: the job is unfinished.
+    """
+
+    digest: models.CharField[str, str] = models.CharField(max_length=64, primary_key=True)
+    job: models.UUIDField[UUID, UUID] = models.UUIDField()
+    until: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(null=True)
+
+    class Meta:
+        db_table = "delayq_period_key"
+        default_permissions = ()
+        indexes = (models.Index(fields=["until"], name="delayq_period_key_until"),)
+
+    def __str__(self) -> str:
+        return f"{self.digest[:12]} {self.job}"
+
+
 class CommitRequest(models.Model):
     """A change that a transaction carries out when it commits, see `producer.at_commit`. Written in that transaction, deleted when it
     is carried out. No column of the job's row: a lock on that until the commit would make the mirror wait, and a job of redis

@@ -4,6 +4,7 @@ yet is put in first, or kept out, and the row is told what was answered.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Final, Literal
 from uuid import UUID
@@ -34,13 +35,16 @@ STRONGEST: Final = (
 
 class Cancel:
     """What a cancel asks of Redis, and tells the row. `done_before`: how it says that another server has answered `done`, so that
-    nobody had begun the job there.
+    nobody had begun the job there. `follows`: whether it may go on from a merged job to the job into which that was merged.
     """
 
     done_before: Final = "scheduled"
 
-    def __init__(self, actor: str, reason: str, abort: bool, *, request: int = 0) -> None:
+    def __init__(
+        self, actor: str, reason: str, abort: bool, *, request: int = 0, follows: Callable[[UUID], bool] = lambda _: True
+    ) -> None:
         self.actor, self.reason, self._abort, self._request = actor, reason, abort, request
+        self.follows = follows
 
     def ask(self, store: QueueStore, target: UUID | str, lacking: str, unless: str, replicas: Replicas | None = None) -> Changed:
         return store.cancel_one(
@@ -177,8 +181,10 @@ def one(act: Cancel | Move, id: UUID, queue: str | None) -> Change:
                 return done
             row = where.row_of(id)  # somebody has ended it, or brings it in, which none takes back
         change = _carried(act, id, name, row)
-        merged = row is not None and row.ending == EndingKind.MERGED and change is Change.FINISHED and isinstance(act, Cancel)
+        merged = row is not None and row.ending == EndingKind.MERGED and change is Change.FINISHED
         if row is None or not merged or row.holder is None or row.holder in asked:
+            return change
+        if not isinstance(act, Cancel) or not act.follows(row.holder):
             return change
         id, queue = row.holder, row.queue
 

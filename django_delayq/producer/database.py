@@ -7,10 +7,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from hashlib import sha256
 from typing import Any, Literal, NamedTuple, Protocol
 from uuid import UUID
 
-from django_delayq.exceptions import ConfigError
+from django_delayq.exceptions import ConfigError, DelayqError
 from django_delayq.states import UNFINISHED, EndingKind, State
 from django_delayq.store.items import ScheduleItem, ScheduleReply
 from django_delayq.store.record import JobRecord
@@ -74,6 +75,7 @@ class WaitingRow(NamedTuple):
     id: UUID
     key: str
     unresolved: bool
+    task: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +137,34 @@ class Requests(Protocol):
 
     def written_since(self, request: ChangeRequest, jobs: Collection[UUID], using: str) -> set[UUID]:
         """Those of these durable jobs that were scheduled after the request."""
+
+
+class Once(NamedTuple):
+    """A key that schedules one job in a period of so many milliseconds. `digest`: see `of`."""
+
+    digest: str
+    ms: int
+
+    @classmethod
+    def of(cls, scope: str, queue: str, key: str, ms: int) -> Once:
+        """The key of a queue in a scope: keys of two scopes never meet."""
+        parts = (part.encode("utf-8", "surrogatepass") for part in (scope, queue, key))
+        return cls(sha256(b"".join(len(part).to_bytes(8, "big") + part for part in parts)).hexdigest(), ms)
+
+
+class TakenKey(NamedTuple):
+    """The job that has the key of a period, and since how many milliseconds, by the database's clock."""
+
+    job: UUID
+    age_ms: float
+
+
+class AlreadyScheduled(DelayqError):
+    """The key of a period has its job. Nothing was written."""
+
+    def __init__(self, job: UUID) -> None:
+        super().__init__(f"the job {job} has the key of this period")
+        self.job = job
 
 
 class FarRows(Protocol):
@@ -205,6 +235,19 @@ class Outbox(FarRows, Requests, Protocol):
         """Writes a change into the row, and its event beside it, unless the mirror was first. False: it has succeeded, of which Redis
         does not know, and the row ends with that.
         """
+
+    def take_key(self, once: Once, job: UUID, using: str) -> UUID | None:
+        """Takes the key of a period for a job, in the caller's transaction. Returns the job that has it, else None.
+
+        Raises:
+            StoreUnavailable: another transaction that takes it is open for two seconds.
+        """
+
+    def find_key(self, once: Once, using: str) -> TakenKey | None:
+        """The job that has the key of a period."""
+
+    def release_key(self, once: Once, job: UUID, using: str) -> None:
+        """Gives the key of a period back: the job was refused."""
 
     def servers(self, queue: str, partition: int, using: str) -> list[str]:
         """The runs of servers that were confirmed to hold it, the last one first: nobody sees what another of them answers."""

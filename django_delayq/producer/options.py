@@ -293,7 +293,7 @@ def _mould(task: Planned, options: Options, using: str | None, config: conf.Conf
             f"{where}: on_conflict='after' needs durability='outbox': what runs behind a running job waits as a row until then."
         )
     durable = durable and (is_message or not config.inline)
-    lane, max_attempts = lane_of(priority), _most(options.max_attempts, task.max_attempts, queue.max_attempts)
+    lane, max_attempts = lane_of(priority), most_attempts(options.max_attempts, task.max_attempts, queue.max_attempts)
     return Mould(
         task=task,
         where=where,
@@ -324,7 +324,7 @@ def _named(options: Options, task: Planned, where: str) -> NameFormat | None:
     return name_format.given(options.serial, options.concurrency, task.signature, where, task.sensitive)
 
 
-def _most(*said: int | None) -> int:
+def most_attempts(*said: int | None) -> int:
     """The first that says how many attempts there may be. 0: no number of them ends the job."""
     return next((most for most in said if most is not None), 0) or NO_LIMIT
 

@@ -11,7 +11,7 @@ Who holds a key, Redis knows, but for a server that lacks jobs, or that nobody h
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -24,7 +24,7 @@ from django_delayq.producer.breaker import StoreResting
 from django_delayq.producer.database import OutboxRow, WaitingRow
 from django_delayq.states import FINISHED, EndingKind, State
 from django_delayq.store.events import FIRST, EventLog
-from django_delayq.store.items import DECIDED, ScheduleItem, ScheduleMode, ScheduleReply, ScheduleStatus
+from django_delayq.store.items import DECIDED, FORBIDDEN, REFUSED, ScheduleItem, ScheduleMode, ScheduleReply, ScheduleStatus
 from django_delayq.store.queue import MOST, QueueStore
 from django_delayq.store.recovery import GroundStore, Restored
 from django_delayq.store.replicas import REST, Replicas, ReplicasLack
@@ -87,10 +87,10 @@ class Publisher:
         return self._held(items, database.need().waiting(self.store.queue, keys, self.using)) if keys else {}
 
     def _held(self, items: Sequence[ScheduleItem], waiting: Sequence[WaitingRow]) -> dict[UUID, ScheduleReply]:
-        holders = {row.key: row.id for row in waiting if row.unresolved}
+        holders = {row.key: row for row in waiting if row.unresolved}
         found = [(item, _beside_unresolved(item, holders[item.key])) for item in items if item.key in holders]
-        self._tell(found, "")
-        return {item.id: reply for item, reply in found}
+        denied = self._tell(found, "")
+        return {item.id: FORBIDDEN if item.id in denied else reply for item, reply in found}
 
     def meet(self, keys: Iterable[str]) -> None:
         """Makes the far rows of these keys near, so that the script decides: whoever wrote a row of one of them may have died before he
@@ -107,11 +107,11 @@ class Publisher:
         own, passed, older = {item.id for item in items}, set(), []
         keys = {item.key for item in items if item.key}
         waiting = database.need().waiting(self.store.queue, keys, self.using) if keys else []
-        for id, key, unresolved in waiting:
-            if id in own:
-                passed.add(key)
-            elif key not in passed and not unresolved:
-                older.append(id)
+        for row in waiting:
+            if row.id in own:
+                passed.add(row.key)
+            elif row.key not in passed and not row.unresolved:
+                older.append(row.id)
         lacking = self._lacking(older)
         if lacking:
             self.publish_rows(lacking)
@@ -161,10 +161,24 @@ class Publisher:
         waiting = database.need().waiting(self.store.queue, [item.key], self.using)
         for row in waiting:
             if row.unresolved:
-                return _beside_unresolved(item, row.id)
+                return _beside_unresolved(item, row)
         if not again and self._put_in(item.key, waiting):
             return self.send([item], "", "ask told")()[1][0]
         return reply
+
+    def pointed(self, items: Sequence[ScheduleItem], sent: Sent) -> Sent:
+        """The answer to what was sent a second time. If a job was merged the first time, only a tombstone is left. So this asks the
+        script about another job of the same key, which is not put in.
+        """
+        ground, replies = sent
+        for n, (item, reply) in enumerate(zip(items, replies, strict=True)):
+            if reply.status == "displaced" and item.key:
+                policy = item.on_conflict if item.on_conflict == "error" else "keep"
+                probe = replace(ScheduleItem.of(item, delay_ms=0, on_conflict=policy), id=ids.new(ids.partition(item.id)))
+                _, [found] = self.send([probe], "", "ask told")()
+                if found.status in ("kept", *REFUSED):
+                    replies[n] = found
+        return ground, replies
 
     def put_in_waiting(self, key: str) -> bool:
         """The rows of a key that are to be published still; whether there are any."""
@@ -203,8 +217,8 @@ class Publisher:
                 return stood, []
             for n, reply in zip(again, decided, strict=True):
                 replies[n] = reply
-        self._tell([(item, reply) for item, reply in zip(items, replies, strict=False) if item.durable], ground)
-        return stood, replies
+        denied = self._tell([(item, reply) for item, reply in zip(items, replies, strict=False) if item.durable], ground)
+        return stood, [FORBIDDEN if item.id in denied else reply for item, reply in zip(items, replies, strict=False)]
 
     def _decided(self, items: Sequence[ScheduleItem], replies: list[ScheduleReply]) -> dict[int, ScheduleItem]:
         """What is to be sent again, by its number: what the rows were asked about, and what came late, with the policy it may have.
@@ -226,8 +240,8 @@ class Publisher:
             runs = holder is not None and holder.state is State.RUNNING and holder.record.id != item.id
             if n not in asked and not _older(holder, rows.get(item.id)):
                 policy, late = "keep", ""
-            elif runs and policy == "after" and item.durable:
-                replies[n] = replies[n]._replace(status="behind")
+            elif holder is not None and runs and policy == "after" and item.durable:
+                replies[n] = replies[n]._replace(status="behind") if item.may_know(holder.record.task) else FORBIDDEN
                 continue
             elif runs and policy == "replace":
                 policy, late = "error", ""
@@ -250,15 +264,26 @@ class Publisher:
             if row.state in FINISHED and ground.look(row.seen or FIRST).older:
                 ground.drop([ids.short(row.record.id)], actor=self.actor)
 
-    def _tell(self, answers: Sequence[tuple[ScheduleItem, ScheduleReply]], ground: str) -> None:
+    def _tell(self, answers: Sequence[tuple[ScheduleItem, ScheduleReply]], ground: str) -> set[UUID]:
+        """Writes the answers into the rows. Returns the jobs that wait for a holder to end and may not replace another such job."""
+        denied: set[UUID] = set()
         for item, reply in answers:
-            if reply.status in ("kept", "moved", "taken", "running"):
-                database.need().end(item.id, EndingKind.MERGED, reply.id, self.using)
+            if reply.status in ("kept", "moved", *REFUSED):
+                holder = None if reply is FORBIDDEN else reply.id
+                database.need().end(item.id, EndingKind.MERGED, holder, self.using)
         behind = {item.id: item.key for item, reply in answers if reply.status == "behind"}
         for followers in self._followers(behind):
-            *older, last = followers
+            kept: list[OutboxRow] = []
+            for row in followers:
+                if all(row.record.may_know(other.record.task) for other in kept):
+                    kept.append(row)
+                else:
+                    denied.add(row.record.id)
+                    database.need().end(row.record.id, EndingKind.MERGED, None, self.using)
+            *older, last = kept
             if older:
                 self._replace(older, last, ground)
+        return denied
 
     def _replace(self, older: list[OutboxRow], last: OutboxRow, ground: str) -> None:
         """Of those that wait behind one holder the last to be written runs, at the earliest date; the others never come in."""
@@ -317,10 +342,12 @@ def _older(holder: OutboxRow | None, row: OutboxRow | None) -> bool:
     )
 
 
-def _beside_unresolved(item: ScheduleItem, holder: UUID) -> ScheduleReply:
+def _beside_unresolved(item: ScheduleItem, holder: WaitingRow) -> ScheduleReply:
     """What becomes of a job whose key an unresolved row holds: as beside a job that runs, since that may have run or not."""
+    if not item.may_know(holder.task):
+        return FORBIDDEN
     policy = item.on_conflict.partition("@")[0]
-    return ScheduleReply(BESIDE.get(policy, "kept"), holder, 0)
+    return ScheduleReply(BESIDE.get(policy, "kept"), holder.id, 0)
 
 
 def late(row: OutboxRow, due_ms: int | None = None, *, policy: str = "") -> ScheduleItem:

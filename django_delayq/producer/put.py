@@ -21,6 +21,7 @@ from django_delayq.producer import changes, commit, database, horizon, inline
 from django_delayq.producer.breaker import StoreResting
 from django_delayq.producer.changes import Move, Policy
 from django_delayq.producer.commit import Plan, Publication
+from django_delayq.producer.database import AlreadyScheduled, Once
 from django_delayq.producer.horizon import Written
 from django_delayq.producer.job import Job
 from django_delayq.producer.plan_groups import batches, by, by_store
@@ -30,7 +31,7 @@ from django_delayq.producer.stores import stores
 from django_delayq.states import Change
 from django_delayq.store.connection import Link
 from django_delayq.store.error_replies import StoreRefused
-from django_delayq.store.items import CREATED, ScheduleReply
+from django_delayq.store.items import CREATED, FORBIDDEN, REFUSED, ScheduleReply
 from django_delayq.store.queue import MOST
 from django_delayq.store.replicas import ReplicasLack
 
@@ -81,10 +82,19 @@ class Flight:
             self._refused += _answered(batch, _sure(publisher, batch, answer))
 
 
-def put_one(plan: Plan, inserted: Callable[[Job], None] | None = None) -> Job:
+def put_one(plan: Plan, inserted: Callable[[Job], None] | None = None, once: Once | None = None) -> Job:
     """Puts in one job. `inserted` is called with the job when its row is written and Redis does not have it, so before any worker.
     It is not called for a job that was merged into another one, nor in a transaction of the caller's, whose commit publishes.
+    `once`: a key that schedules one job in a period. If the job has no row, the key is committed first.
     """
+    if once is not None and not plan.durable:
+        using = conf.get().database
+        _take(once, plan, using)
+        try:
+            return put_one(plan, inserted)
+        except (StoreRefused, StoreResting, KeyTaken):  # it is certain that Redis does not have it
+            database.need().release_key(once, plan.id, using)
+            raise
     if plan.mould.inline:
         if inserted is not None:
             inserted(plan.job)
@@ -100,11 +110,16 @@ def put_one(plan: Plan, inserted: Callable[[Job], None] | None = None) -> Job:
                 raise refused
             job: Job = plan.job
             return job
-    return put_all([plan], inserted=inserted)[0]
+    return put_all([plan], inserted=inserted, once=once)[0]
 
 
-def put_all(plans: Sequence[Plan], flight: Flight | None = None, inserted: Callable[[Job], None] | None = None) -> list[Job]:
-    """Puts in at most 200 jobs. With a `flight` those that Redis alone holds are under way when this returns. `inserted`: see
+def put_all(
+    plans: Sequence[Plan],
+    flight: Flight | None = None,
+    inserted: Callable[[Job], None] | None = None,
+    once: Once | None = None,
+) -> list[Job]:
+    """Puts in at most 200 jobs. With a `flight` those that Redis alone holds are under way when this returns. `inserted`, `once`: see
     `put_one`, from which one job comes.
     """
     if plans and plans[0].mould.inline:
@@ -119,7 +134,7 @@ def put_all(plans: Sequence[Plan], flight: Flight | None = None, inserted: Calla
         if durable:
             if flight is not None:
                 flight.land()  # what was given first goes in first
-            _rows_first(group, using, inserted and partial(inserted, group[0].job))
+            _rows_first(group, using, inserted and partial(inserted, group[0].job), once)
         else:
             if inserted is not None:
                 inserted(group[0].job)
@@ -127,13 +142,19 @@ def put_all(plans: Sequence[Plan], flight: Flight | None = None, inserted: Calla
     return [plan.job for plan in plans]
 
 
-def _rows_first(plans: list[Plan], using: str, inserted: Callable[[], None] | None = None) -> None:
+def _take(once: Once, plan: Plan, using: str) -> None:
+    holder = database.need().take_key(once, plan.id, using)
+    if holder is not None:
+        raise AlreadyScheduled(holder)
+
+
+def _rows_first(plans: list[Plan], using: str, inserted: Callable[[], None] | None = None, once: Once | None = None) -> None:
     connection = connections[using]
     alone = not commit.is_open(connection)
     if any(plan.mould.horizon_ms for plan in plans):
-        _within_horizon(plans, using, alone, inserted)
+        _within_horizon(plans, using, alone, inserted, once)
         return
-    if alone and len(plans) == 1 and connection.get_autocommit():
+    if once is None and alone and len(plans) == 1 and connection.get_autocommit():
         # One statement commits itself, which saves the round trips of BEGIN and COMMIT.
         failpoint("producer.commit")
         database.need().add(plans, using)
@@ -143,7 +164,9 @@ def _rows_first(plans: list[Plan], using: str, inserted: Callable[[], None] | No
         finally:  # the row is committed
             _publish_rows(plans, alone=alone)
         return
-    with transaction.atomic(using=using, savepoint=False):
+    with transaction.atomic(using=using, savepoint=once is not None):
+        if once is not None:
+            _take(once, plans[0], using)
         database.need().add(plans, using)
         connection.on_commit(Publication(plans, partial(_publish_rows, alone=alone)), robust=not alone)
         if inserted is not None and alone:
@@ -151,14 +174,20 @@ def _rows_first(plans: list[Plan], using: str, inserted: Callable[[], None] | No
         failpoint("producer.commit")
 
 
-def _within_horizon(plans: list[Plan], using: str, alone: bool, inserted: Callable[[], None] | None = None) -> None:
+def _within_horizon(
+    plans: list[Plan], using: str, alone: bool, inserted: Callable[[], None] | None = None, once: Once | None = None
+) -> None:
     """Where a queue has a horizon: far rows wait in the database, and near ones are published as any."""
     publish = partial(_publish_rows, alone=alone)
     with transaction.atomic(using=using):  # with a savepoint: what is refused takes back this call alone
+        if once is not None:
+            _take(once, plans[0], using)
         written = Written(plans, using)
         for plan, reply in written.merged:
-            if reply.status == "taken":
+            if reply.status in REFUSED:
                 raise _refused(plan, reply)
+        if once is not None and written.merged:
+            database.need().release_key(once, plans[0].id, using)
         connection = connections[using]
         connection.on_commit(partial(_merge, written.merged), robust=not alone)
         if written.near:
@@ -202,7 +231,7 @@ def _unmerged(plans: Sequence[Plan]) -> list[Plan]:
     away = Silent()
     replies = {plan: reply for plan in plans if (reply := _held(plan, away)) is not None}
     for plan, reply in replies.items():
-        if reply.status in ("taken", "running"):
+        if reply.status in REFUSED:
             raise _refused(plan, reply)
     merged = [plan for plan, reply in replies.items() if reply.status != "moved" or _moved(plan, reply.id)]
     for plan in merged:
@@ -227,7 +256,11 @@ def _held(plan: Plan, away: Silent) -> ScheduleReply | None:
         return None
     # Rows that wait like this one decide; one that Redis had may have ended there, and must not swallow a call.
     waiting = database.need().waiting(plan.queue, [plan.key], plan.mould.using)
-    return ScheduleReply("taken" if plan.on_conflict == "error" else "kept", waiting[0].id, 0) if waiting else None
+    if not waiting:
+        return None
+    if not plan.may_know(waiting[0].task):
+        return FORBIDDEN
+    return ScheduleReply("taken" if plan.on_conflict == "error" else "kept", waiting[0].id, 0)
 
 
 def _moved(plan: Plan, holder: UUID) -> bool:
@@ -293,22 +326,9 @@ def _sure(publisher: Publisher, batch: Sequence[Plan], answer: Callable[[], Sent
     except StoreUnavailable:
         try:
             with stores.guarded(publisher.store.queue, publisher.store.partition):
-                return _pointed(publisher, batch, publisher.publish(batch))
+                return publisher.pointed(batch, publisher.publish(batch))
         except StoreUnavailable as error:  # refused or not: it may have been done the first time
             raise unsure(error, batch) from error
-
-
-def _pointed(publisher: Publisher, batch: Sequence[Plan], sent: Sent) -> Sent:
-    """The answer to what was sent a second time: of a job that was merged at the first time only a tombstone tells. So it is asked who
-    holds the key now.
-    """
-    ground, replies = sent
-    for n, (item, reply) in enumerate(zip(batch, replies, strict=True)):
-        if reply.status == "displaced" and item.key:
-            holder = stores.inspector().find(item.queue, item.key, [ids.partition(item.id)])
-            if holder is not None:
-                replies[n] = ScheduleReply("taken" if item.on_conflict == "error" else "kept", holder, 0)
-    return ground, replies
 
 
 def _answered(plans: Sequence[Plan], sent: Sent) -> list[KeyTaken]:
@@ -335,13 +355,16 @@ def _not_created(plan: Plan, reply: ScheduleReply) -> KeyTaken | None:
     if reply.status == "behind":  # as a row; it runs when the holder has ended
         plan.job.created = True
     elif reply.status not in ("contested", "asked"):  # of these the relay knows more when it comes back to them
-        plan.job.id, plan.job.created, plan.job.due_ms = reply.id, False, None
-        if reply.status in ("taken", "running"):
+        plan.job.id, plan.job.created, plan.job.due_ms = plan.id if reply is FORBIDDEN else reply.id, False, None
+        if reply.status in REFUSED:
             return _refused(plan, reply)
     return None
 
 
 def _refused(plan: Plan, reply: ScheduleReply) -> KeyTaken:
+    if reply is FORBIDDEN:
+        text = f"The key {plan.key!r} of the job {ids.short(plan.id)} is held by a job of a task of which its sender may not know."
+        return KeyTaken(text, holder=reply.id, code="key_denied")
     why = "runs and cannot be replaced now" if reply.status == "running" else "is unfinished"
     return KeyTaken(
         f"The key {plan.key!r} of the job {ids.short(plan.id)} is held by the job {ids.short(reply.id)}, which {why}.",

@@ -14,6 +14,7 @@ from django_delayq.exceptions import ConfigError
 from django_delayq.ladder import Ladder
 from django_delayq.producer import carriers, database, equivalents, homes, watchers
 from django_delayq.producer.commit import Plan
+from django_delayq.producer.database import Once
 from django_delayq.producer.job import Job
 from django_delayq.producer.options import (
     NAMES,
@@ -36,6 +37,7 @@ from django_delayq.shared_name import NAMED
 from django_delayq.states import CARRIED, NO_LIMIT, PERIODIC
 from django_delayq.store.queue import MOST
 from django_delayq.text import did_you_mean
+from django_delayq.token_limits import ONLY
 
 MOST_TURNS: Final = 512  # where a call begins to deal its batches
 
@@ -212,12 +214,14 @@ def plan(
     carried: dict[str, Any] | None = None,
     tick: dict[str, Any] | None = None,
     turn: int | None = None,
+    only: Sequence[str] | None = None,
 ) -> Plan:
     """Checks a job to be, and makes its record. `using`: database alias unless the options name one. `id`: drawn here unless given;
     one of a job that is to be in another partition than it says stands for the id that the job gets there. `turn`: by which jobs
     without a home are dealt to the partitions; None: by chance, and one that has an id stays where that says.
     `carried`: the luggage of the job that it follows; None: the carriers pack here. `tick`: of which tick it is the job, if of one: it
     carries nothing, since whose tenant or language is in force in a worker, or with who clicks, says nothing of a schedule.
+    `only`: the tasks of whose jobs the sender may know, if a token limits it; else the holder of the key stays, and its id is not told.
 
     Raises:
         PayloadError, PayloadTooLarge, QueueUnknown, ConfigError: see `schedule`.
@@ -243,6 +247,8 @@ def plan(
         meta = {**(meta or {}), CARRIED: carried}
     elif carried is None and not tick and (mould.carriers or watchers.watchers):
         meta = carriers.pack(meta)
+    if only is not None and options.key:
+        meta = {**(meta or {}), ONLY: [*only]}
     shared_name = None if mould.named is None else mould.named.name(args, kwargs, mould.where)
     if shared_name:
         meta = {**(meta or {}), NAMED: [*shared_name]}
@@ -267,15 +273,22 @@ def put_in(
     tick: dict[str, Any] | None = None,
     carried: dict[str, Any] | None = None,
     turn: int | None = None,
+    only: Sequence[str] | None = None,
     inserted: Callable[[Job], None] | None = None,
+    once: Once | None = None,
 ) -> Job:
-    """Plans one job, and puts it in. Watchers hear of it. `inserted`: see `put_one`. Raises: see `plan` and `schedule`."""
+    """Plans one job, and puts it in. Watchers hear of it. `inserted`, `once`: see `put_one`.
+
+    Raises:
+        AlreadyScheduled: another job has the key of that period.
+        As `plan` and `schedule`.
+    """
     if not watchers.watchers:
-        return put_one(plan(task, options, args, kwargs, None, id, carried, tick, turn), inserted)
+        return put_one(plan(task, options, args, kwargs, None, id, carried, tick, turn, only), inserted, once)
     with watchers.watched(Call(task.name, options.queue or task.queue)) as call:
-        planned = plan(task, options, args, kwargs, None, id, carried, tick, turn)
+        planned = plan(task, options, args, kwargs, None, id, carried, tick, turn, only)
         call.plans.append(planned)
-        return put_one(planned, inserted)
+        return put_one(planned, inserted, once)
 
 
 async def _aput(binding: Binding) -> Job:

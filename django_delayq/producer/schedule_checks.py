@@ -14,6 +14,7 @@ from django_delayq.producer.options import NAMES, OPTIONS, Mould, duration, mome
 from django_delayq.producer.stores import stores
 from django_delayq.shared_name import NAMED
 from django_delayq.states import CARRIED, PERIODIC
+from django_delayq.token_limits import ONLY
 
 
 def refuse_options(task: Any, kwargs: Mapping[str, Any], *, mixed: bool = False) -> None:
@@ -59,6 +60,8 @@ def checked_meta(value: Any, where: str) -> dict[str, Any]:
         raise PayloadError(f"{where}: meta has the key {CARRIED!r}, under which carriers pack. Name it otherwise.")
     if NAMED in value:
         raise PayloadError(f"{where}: meta has the key {NAMED!r}, under which a job's name travels. Give serial= or concurrency=.")
+    if ONLY in value:
+        raise PayloadError(f"{where}: meta has the key {ONLY!r}, under which the limit of a token travels. Use another key.")
     if PERIODIC in value:
         raise PayloadError(f"{where}: meta has the key {PERIODIC!r}, by which jobs of ticks name their schedule. Name it otherwise.")
     return dict(value)

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Final, Literal, NamedTuple, get_args
 from uuid import UUID
 
-from django_delayq import ids
+from django_delayq import ids, token_limits
 from django_delayq.shared_name import told_of
 from django_delayq.states import Change
 from django_delayq.store import decode
@@ -28,6 +28,7 @@ ScheduleStatus = Literal[
     "replaced",
     "taken",
     "running",
+    "forbidden",
     "free",
     "contested",
     "behind",
@@ -89,6 +90,13 @@ class ScheduleItem(JobRecord):
         """The name that it shares with others, as scripts are told; "" without one."""
         return told_of(self.payload)
 
+    def told_policy(self) -> str:
+        """The policy of a job with a key as schedule.lua takes it: with the tasks of whose jobs its sender may know, if limited."""
+        tasks = token_limits.in_payload(self.payload)
+        if tasks is None or self.on_conflict.startswith("replaced@"):
+            return self.on_conflict
+        return " ".join((self.on_conflict, *tasks)) if tasks else f"{self.on_conflict} "
+
 
 class ScheduleReply(NamedTuple):
     """What became of it. `id` is the job itself or the one that holds its key; `due_ms` the date of what was asked for;
@@ -96,6 +104,7 @@ class ScheduleReply(NamedTuple):
 
     created, replaced: it is in. again: it was in already (a re-send). failed, succeeded, cancelled, displaced (merged, replaced or
     expired), finished: it has ended already. kept, moved, taken, running: another job holds the key, and this one was not created.
+    forbidden: a job holds the key of which the sender may not know; `id` is NOBODY.
     free, contested, behind, asked: nothing has been done, see schedule.lua.
     """
 
@@ -114,9 +123,12 @@ class ScheduleReply(NamedTuple):
         return self.status in ENDS
 
 
+NOBODY: Final = UUID(int=0)
+FORBIDDEN: Final = ScheduleReply("forbidden", NOBODY, 0)
 # What the script says of a job that has ended before.
 ENDS: Final = frozenset({"succeeded", "failed", "finished", "cancelled", "displaced"})
 CREATED: Final = frozenset({"created", "again", "replaced", *ENDS} - {"displaced"})  # what was displaced never was in
+REFUSED: Final = frozenset({"taken", "running", "forbidden"})  # an error for the caller
 REPEATS: Final = frozenset({"again", *ENDS})  # what a job answers that is sent once more
 DECIDED: Final = CREATED | ENDS  # nothing is to be asked or told beside
 
@@ -134,7 +146,9 @@ def schedule_replies(
         return ground, [_made(("created", item.id, now_ms + int(date) if type(date) is str else date)) for item, date in dates]
     answers = zip(items, told[3::stride], reply[1::3], reply[2::3], reply[3::3], strict=False)  # none on another ground
     return ground, [
-        ScheduleReply(STATUSES[status], item.id if holder in (b"", short.encode()) else ids.full(holder.decode()), int(due))
+        FORBIDDEN
+        if status == b"forbidden"
+        else ScheduleReply(STATUSES[status], item.id if holder in (b"", short.encode()) else ids.full(holder.decode()), int(due))
         for item, short, status, holder, due in answers
     ]
 

@@ -171,7 +171,7 @@ class QueueStore:
                 raise ValueError(f"job {short(item.id)}: give either due_ms or delay_ms")
             if date is None:
                 date = f"+{item.left_ms(now)}"
-            arguments += (short(item.id), written(item), item.on_conflict, date, item.told_name())
+            arguments += (short(item.id), written(item), item.told_policy() if item.key else item.on_conflict, date, item.told_name())
         named = any(arguments[7::5])
         if named:
             arguments[2] = f"named {mode}"

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from django_delayq import clock, ids, signing
+from django_delayq import clock, ids, signing, token_limits
 from django_delayq.exceptions import PayloadError
 from django_delayq.lanes import BY_LETTER, LETTERS, Lane
 from django_delayq.states import NO_LIMIT
@@ -54,6 +54,11 @@ class JobRecord:
             validate_key(self.key)
         if type(self.payload) is not bytes:
             raise PayloadError(f"the payload of {self.task} is not bytes; pass what codec.encode_payload gives")
+
+    def may_know(self, task: str) -> bool:
+        """Whether the sender of this job may know of jobs of that task, and displace them. In Redis schedule.lua decides the same."""
+        tasks = token_limits.in_payload(self.payload)
+        return tasks is None or task in tasks
 
     def revived(self, now_ms: int) -> JobRecord:
         """As it is put back: without an expiry that has passed, else it would expire again at once; what then nothing would end has as

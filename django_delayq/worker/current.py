@@ -12,6 +12,7 @@ from django_delayq import clock, ids
 from django_delayq.exceptions import LeaseLost
 from django_delayq.shared_name import NAMED, in_meta
 from django_delayq.states import CARRIED, NO_LIMIT
+from django_delayq.token_limits import ONLY
 
 if TYPE_CHECKING:
     from django_delayq.store.record import ClaimedJob, Header
@@ -116,7 +117,7 @@ class CurrentJob:
     @property
     def meta(self) -> dict[str, Any]:
         """What the scheduler attached to the job, likewise."""
-        return {name: value for name, value in (self._run.options.get("meta") or {}).items() if name not in (CARRIED, NAMED)}
+        return {name: value for name, value in (self._run.options.get("meta") or {}).items() if name not in (CARRIED, NAMED, ONLY)}
 
     def luggage(self, name: str) -> Any:
         """What the carrier of that name has packed when the job was scheduled; None: nothing."""

@@ -69,13 +69,17 @@ UNMARKED = {
         "contest_far": "within the transaction of its caller, who has the failpoints",
         "_changed": "within the transactions of those who call it",
         "_holder": "the same",
-        "_in_time": "the transaction of `cancel_far` and `move_far`, which have the failpoints, or of a caller who has",
+        "in_time": "the transaction of `cancel_far` and `move_far`, which have the failpoints, or of a caller who has",
         "_inserted": "the same",
         "checked": "a note that stays is looked at once more",
     },
     "mirror/bring_in.py": {"_note_workers": "what it notes the next look of any loop notes as well"},
     "mirror/rows.py": {"note": "within the transactions of those who call it"},
     "mirror/restore_rows.py": {"settle_rows": "within the transaction of `RestoreLoop._finish`"},
+    "mirror/period_keys.py": {
+        "take": "with the row of the job; for a job without a row, tests/contrib/gateway/test_idempotency.py kills processes around it",
+        "release": "a key that stays has a job that was refused, and the answer names that job",
+    },
     "mirror/redis_only.py": {"give_up": "a person asks for it, and asks again"},
     "mirror/pauses.py": {
         "note": "the pause is in Redis already, and unnoted it is what it is without a database",

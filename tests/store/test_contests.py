@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from django_delayq import ids
+from django_delayq import codec, ids
+from django_delayq.store import scripts
 from django_delayq.store.events import FIRST
-from django_delayq.store.items import ScheduleItem, ScheduleReply
+from django_delayq.store.items import NOBODY, ScheduleItem, ScheduleReply
 from django_delayq.store.recovery import GroundStore
+from django_delayq.token_limits import ONLY
 from tests.store.board import LEASE, NOW, job_id, record
 
 HELD = ids.short(job_id(1))
@@ -209,3 +212,41 @@ def test_a_holder_that_came_back_overdue_and_has_expired_holds_no_key(board):
     board.put(1, NOW - 2000, key="k", expires_ms=NOW - 1, now=NOW - 2000)
     board.link.execute("HSET", board.keys["meta"], "brought_back", f"{NOW} {NOW + LEASE}")
     assert publish(board, 2).status == "replaced"
+
+
+# --- a sender that may know of jobs of some tasks only ---
+
+
+def limited(number: int, *tasks: str, key: str = "k") -> Any:
+    payload = codec.encode_payload((number,), {}, {"meta": {ONLY: [*tasks]}}, limit=10_000, task="t")
+    return replace(record(number, key=key), payload=payload)
+
+
+@pytest.mark.parametrize("late", ["", "@", f"@{HELD}"])
+@pytest.mark.parametrize("policy", ["keep", "error", "replace", "earliest", "latest", "after"])
+def test_a_holder_of_a_task_that_the_sender_may_not_know_stays_and_is_not_named(held, policy, late):
+    before = held.dump()
+    item = ScheduleItem.of(limited(2, "another.task", "yet.another"), due_ms=NOW + 1, on_conflict=policy + late)
+    for mode in ("ask", ""):
+        ((ground, (reply,)), told) = held.store.start_schedule([item], mode=mode, now_ms=NOW)(), held.happened()
+        assert (reply.status, reply.id) == ("forbidden", NOBODY)
+        assert ground
+    assert HELD not in str(told)
+    assert held.dump() == {**before, "finished": {2: 0}}, "the job that was refused has a tombstone, as a merged one has"
+
+
+@pytest.mark.parametrize("tasks", [(), ("tas",), ("task.",), ("ask",), ("a b",)])
+def test_only_the_whole_name_of_a_task_counts(held, tasks):
+    name = record(1).task
+    item = ScheduleItem.of(limited(2, *tasks, *(part for part in (name[:-1], name[1:]) if tasks)), due_ms=NOW, on_conflict="keep")
+    assert held.store.schedule([item], now_ms=NOW)[0].status == "forbidden"
+    item = ScheduleItem.of(limited(3, *tasks, name), due_ms=NOW, on_conflict="keep")
+    assert held.store.schedule([item], now_ms=NOW)[0].status == "kept"
+
+
+def test_without_a_limit_or_without_a_key_nothing_more_is_sent(held, monkeypatch):
+    sent = []
+    monkeypatch.setattr(scripts, "start", lambda *told: sent.append(told) or (lambda: [b"g:"]))
+    for one in (record(2, key="k"), limited(3, "a.task", key="")):
+        held.store.start_schedule([ScheduleItem.of(one, due_ms=NOW, on_conflict="keep")], now_ms=NOW)()
+    assert [told[-2] for told in sent] == ["keep", "keep"]

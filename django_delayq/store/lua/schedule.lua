@@ -8,15 +8,17 @@
 --     which Redis cannot know while it lacks some of them, or may; 'ask told' is both; '' all others; with 'named ' before it
 --     each job has one argument more
 --   policy: keep, error, replace, earliest, latest, after; with '@' and an id behind it, or none, it comes late, and acts on that holder only;
---     'replaced@' and an id: that job waits in its place, as a row, and this one is never to come in
+--     'replaced@' and an id: that job waits in its place, as a row, and this one is never to come in; a space and task names may follow a
+--     policy: the sender may know of jobs of these tasks only, see `forbidden`
 --   date: ms; with a plus before it a delay, from Redis' now
 -- Returns the ground; on another one than the sender's nothing else, and nothing is written. Where all jobs are created as asked, Redis'
 --   now may be all that follows; else, per job: status holder due.
 --   status: created, again (a live job with this id: a re-send), failed, succeeded, cancelled, displaced, finished (it has ended; the last
---     four by its tombstone), kept, moved, replaced, taken (policy error), running (replace refused: the holder runs); and without a trace:
+--     four by its tombstone), kept, moved, replaced, taken (policy error), running (replace refused: the holder runs),
+--     forbidden (the sender may not know of the holder, which stays as it is); and without a trace:
 --     free (mode ask), contested (it comes late, and another than the named one holds the key), behind (policy after: the holder has
 --     begun), asked (ask the rows first: this server lacks jobs, or nobody has confirmed yet that it does not)
---   holder: the id that holds the key, '' of asked if none does here; due: its date as asked for, or as it is; 0 of a job that was in
+--   holder: the id that holds the key, '' of forbidden, and of asked if none does here; due: its date as asked for, or as it is; 0 of a job that was in
 --     already, and has begun to run or has ended.
 -- A holder that has expired before it was claimed is none; nor is one that would be moved behind its expiry: the new job replaces it.
 -- Errors before any write: BADRECORD n; EVENTSFULL. The only script that Redis refuses at maxmemory: its first write
@@ -116,13 +118,21 @@ if keyed then
 
   -- Decides about a key that another unfinished job holds. Returns the status; 'free' when it may be taken, and then perhaps another date.
   contest = function(id, holder, key, policy, due)
-    local lane, _, expires = header(redis.call('HGET', k_jobs, holder))
+    local record = redis.call('HGET', k_jobs, holder)
+    local lane, _, expires = header(record)
     local date = tonumber(lane and (named and date_of(holder, lane) or redis.call('ZSCORE', LANES[lane], holder)) or '') -- if it waits
     if date and expires <= now then -- before it is asked whether it may run: nothing is to wait for a job that never will
       leave(holder, lane)
       return 'free', due
     elseif date and may_run(date, true) then
       date = nil
+    end
+    if string.find(policy, ' ', 1, true) then
+      local bare, tasks = string.match(policy, '^(%S+)(.*)$')
+      if not string.find(tasks .. ' ', ' ' .. string.match(record, '^%S+ (%S+)') .. ' ', 1, true) then
+        return 'forbidden'
+      end
+      policy = bare
     end
     local own, about = string.match(policy, '^(%l+)@(%w*)$')
     if own and about ~= holder then
@@ -193,7 +203,7 @@ for i = 1, items do
             due, date = moved, int(moved)
           end
         else
-          holder = other
+          holder = status == 'forbidden' and '' or other
         end
       end
     end
@@ -214,7 +224,7 @@ for i = 1, items do
       note(due)
     elseif status ~= 'contested' and status ~= 'behind' and status ~= 'asked' then
       redis.call('ZADD', k_finished, tombstone('displaced'), id)
-      event('merged', id .. ' ' .. holder .. ' ' .. (string.match(policy, '^%l+')))
+      event('merged', id .. ' ' .. (holder == '' and '-' or holder) .. ' ' .. (string.match(policy, '^%l+')))
     end
   end
   local r = (i - 1) * 3 + 1

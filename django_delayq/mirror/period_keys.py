@@ -1,0 +1,67 @@
+"""Keys of periods: the rows that say for which job a key is taken, and until when, by the database's clock."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Final
+from uuid import UUID
+
+from django.db import connections
+
+from django_delayq.exceptions import StoreUnavailable
+from django_delayq.mirror import database_clock
+from django_delayq.mirror.far_rows import TRIES, in_time
+from django_delayq.models import PeriodKey
+from django_delayq.producer.database import Once, TakenKey
+
+INSERT: Final = {
+    "mysql": "INSERT IGNORE INTO delayq_period_key (digest, job, until) VALUES (%s, %s, %s)",
+    "": "INSERT INTO delayq_period_key (digest, job, until) VALUES (%s, %s, %s) ON CONFLICT DO NOTHING",
+}
+
+
+def take(once: Once, job: UUID, using: str) -> UUID | None:
+    """Writes the row, or takes over one whose period has ended. None: done. Else the job that has the key.
+
+    Raises:
+        StoreUnavailable: another transaction that takes the key is open for more than two seconds.
+    """
+    connection, rows = connections[using], PeriodKey.objects.using(using).filter(digest=once.digest)
+    with in_time(once.digest, using, "period_key_locked"):
+        for _ in range(TRIES):
+            now = database_clock.now(connection)
+            until = now + timedelta(milliseconds=once.ms)
+            id = job if connection.features.has_native_uuid_field else job.hex
+            with connection.cursor() as cursor:
+                statement = INSERT.get(connection.vendor, INSERT[""])
+                cursor.execute(statement, [once.digest, id, connection.ops.adapt_datetimefield_value(until)])
+                if cursor.rowcount == 1:
+                    return None
+            found = rows.first()
+            if found is not None and (found.until is None or found.until > now):
+                return found.job
+            if found is not None and rows.filter(until=found.until).update(job=job, until=until):
+                return None
+    raise StoreUnavailable(code="period_key_locked", what=once.digest)
+
+
+def find(once: Once, using: str) -> TakenKey | None:
+    """The job that has the key, and for how long it has had it."""
+    now = database_clock.now(connections[using])
+    found = PeriodKey.objects.using(using).filter(digest=once.digest).first()
+    if found is None or (found.until is not None and found.until <= now):
+        return None
+    left = once.ms if found.until is None else (found.until - now) / timedelta(milliseconds=1)
+    return TakenKey(found.job, once.ms - left)
+
+
+def release(once: Once, job: UUID, using: str) -> None:
+    """Takes the row away: the job was refused."""
+    PeriodKey.objects.using(using).filter(digest=once.digest, job=job).delete()
+
+
+def prune(using: str, now: datetime, limit: int) -> int:
+    """Deletes rows whose period has ended by `now`, at most so many. Returns how many."""
+    old = PeriodKey.objects.using(using).filter(until__lt=now)
+    gone = list(old.order_by("until").values_list("pk", flat=True)[:limit])
+    return old.filter(pk__in=gone).delete()[0] if gone else 0
