@@ -20,7 +20,8 @@ PROBLEM_TYPE: Final = "application/problem+json"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayCall:
     """One request that may be carried out. `path`: what stood in its address; `query`: its parameters. `job`: the id for a job that it
-    schedules; `again`: it may have been carried out before, up to any point; `patience`: seconds for which it may be waited.
+    schedules; `again`: it may have been carried out before, up to any point; `key`: its `Idempotency-Key`; `patience`: seconds for
+    which it may be waited.
     """
 
     token: Token
@@ -29,6 +30,7 @@ class GatewayCall:
     query: Mapping[str, str]
     job: UUID
     again: bool
+    key: str | None = None
     patience: float = 0.0
 
 

@@ -79,12 +79,22 @@ def _answer(routes: Mapping[str, Route], request: HttpRequest, path: Mapping[str
         return _carried_out(route, replace(call, query=intake.query(request, route.query)))
     raw = intake.raw_body(request)
     key = idempotency.read(request.headers.get(idempotency.HEADER))
-    call = replace(call, body=intake.json_body(raw))
+    call = replace(call, body=intake.json_body(raw), key=key)
     json_schemas.check(route.body, call.body)
     if key is None:
         return _settled(route, call)
     fingerprint = idempotency.fingerprint(str(request.method), request.get_full_path(), raw)
-    return idempotency.once(token, key, fingerprint, lambda job, again: _settled(route, replace(call, job=job, again=again)))
+
+    def carry_out(job: UUID, again: bool) -> GatewayAnswer:
+        return _settled(route, replace(call, job=job, again=again))
+
+    def permit() -> None:
+        try:
+            route.permit(call)
+        except DOWN as error:
+            raise _away("store_away", error) from error
+
+    return idempotency.once(token, key, fingerprint, carry_out, permit)
 
 
 def _admitted(routes: Mapping[str, Route], request: HttpRequest) -> tuple[Route, Token]:

@@ -5,19 +5,24 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
 from django.db import Error as DriverError
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, connections, transaction
 from django.db.models import QuerySet
 
-from django_delayq import clock, conf, ids
+from django_delayq import conf, ids
 from django_delayq.contrib.gateway.exchange import GatewayAnswer
 from django_delayq.contrib.gateway.models import KeptAnswer, Token
 from django_delayq.contrib.gateway.problems import GatewayProblem
+from django_delayq.exceptions import StoreUnavailable
 from django_delayq.logger import Logger
+from django_delayq.mirror import agreed_clock, database_clock
+from django_delayq.mirror.agreed_clock import ClocksDiffer
+from django_delayq.producer.stores import stores
 
 logger: Final = Logger("django_delayq.gateway")
 HEADER: Final = "Idempotency-Key"
@@ -54,21 +59,25 @@ def fingerprint(method: str, path: str, body: bytes) -> str:
     return found.hexdigest()
 
 
-def once(token: Token, key: str, request: str, carry_out: Callable[[UUID, bool], GatewayAnswer]) -> GatewayAnswer:
+def once(
+    token: Token, key: str, request: str, carry_out: Callable[[UUID, bool], GatewayAnswer], permit: Callable[[], object]
+) -> GatewayAnswer:
     """Carries a request out unless it has its answer. `carry_out` is given the id for a job, and whether another may have begun before.
-    What it raises (a server is away) leaves no answer: whoever sends the request again goes on with the same id.
+    If it raises (a server is away), no answer is kept, and the same request goes on with the same id. `permit` raises unless the token
+    may get an answer that was given before.
 
     Raises:
-        GatewayProblem: idempotency_reused, in_progress.
+        GatewayProblem: idempotency_reused, in_progress, and what `permit` raises.
     """
     held, again = _hold(_digest(token, key), request)
     if held.status is not None:
+        permit()
         return GatewayAnswer(status=held.status, body=held.body, headers={**held.headers, REPLAYED: "true"})
     mine = rows().filter(pk=held.pk, status=None, held_until=held.held_until)
     try:
         answer = carry_out(held.job, again).settled()
     except BaseException:
-        _note(mine, held_until=clock.now())
+        _note(mine, held_until=held.held_until - HOLD)
         raise
     _note(mine, status=answer.status, body=answer.body, headers=dict(answer.headers))
     return answer
@@ -85,17 +94,30 @@ def _note(mine: QuerySet[KeptAnswer], **fields: Any) -> None:
 
 
 def prune(limit: int | None = None) -> int:
-    """Deletes answers that were kept long enough, at most so many. How many."""
-    old = rows().filter(created_at__lt=clock.now() - KEPT).order_by("created_at")
-    if limit is None:
-        return old.delete()[0]
-    return rows().filter(pk__in=list(old.values_list("pk", flat=True)[:limit])).delete()[0]
+    """Deletes answers that were kept long enough, at most so many. How many.
+
+    Raises:
+        ClocksDiffer: the clocks of the database and of Redis differ, so it is not known which answers are old.
+        StoreUnavailable: Redis cannot be asked.
+    """
+    old = rows().filter(created_at__lt=_now() - KEPT).order_by("created_at")
+    gone = list(old.values_list("pk", flat=True)[:limit])
+    if not gone:
+        return 0
+    agreed_clock.now(conf.get().database, [stores.places.shared])
+    return rows().filter(pk__in=gone).delete()[0]
+
+
+def _now() -> datetime:
+    """By the database's clock."""
+    return database_clock.now(connections[conf.get().database])
 
 
 def _hold(digest: str, request: str) -> tuple[KeptAnswer, bool]:
     """The row of the request, held or answered; and whether another has held it before."""
-    prune(PRUNED)
-    now = clock.now()
+    with suppress(ClocksDiffer, StoreUnavailable):
+        prune(PRUNED)
+    now = _now()
     fresh = KeptAnswer(digest=digest, request=request, job=ids.new(), created_at=now, held_until=now + HOLD)
     if _inserted(fresh):
         return fresh, False
@@ -139,5 +161,4 @@ def _under_way(left: timedelta) -> GatewayProblem:
 
 
 def _digest(token: Token, key: str) -> str:
-    """By the name of the token: a client keeps its keys when its token is rotated."""
-    return hashlib.sha256(f"{token.name}\n{key}".encode()).hexdigest()
+    return hashlib.sha256(f"{token.scope}\n{key}".encode()).hexdigest()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final
 from uuid import UUID
 
 from django_delayq import conf, ids
@@ -17,29 +19,38 @@ from django_delayq.contrib.gateway.placement import Proposed
 from django_delayq.contrib.gateway.problems import GatewayProblem, pointer
 from django_delayq.exceptions import PayloadError
 from django_delayq.models import Job
+from django_delayq.producer import changes, where
 from django_delayq.producer import job as handles
-from django_delayq.producer import where
+from django_delayq.producer.changes import Cancel
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import Task, registry
 from django_delayq.states import Change
 from django_delayq.store.inspector import JobView
 from django_delayq.store.record import validate_key
 
+HIDDEN: Final = "displaced by a job to which this token does not lead"
+
 
 def schedule(call: GatewayCall) -> GatewayAnswer:
     """Puts a job of a registered task in."""
-    task = _permitted(call.token, call.body["task"])
-    options = placement.options(call, placement.allowed(call, task.queue), "args", "kwargs")
+    task, queue = permit(call)
+    options = placement.options(call, queue, "args", "kwargs")
     asked = Proposed(task, options, tuple(call.body.get("args", ())), call.body.get("kwargs", {}), _place)
     return placement.put(call, asked)
 
 
+def permit(call: GatewayCall) -> tuple[Task[..., Any], str]:
+    """The task and the queue of a job that may be scheduled."""
+    task = _permitted(call.token, call.body["task"])
+    return task, placement.allowed(call, task.queue)
+
+
 def get(call: GatewayCall) -> GatewayAnswer:
     """A job, as its row and Redis know it."""
-    return _told_of(_find(call.token, call.path["id"]))
+    return _told_of(call.token, _find(call.token, call.path["id"]))
 
 
-def _told_of(found: handles.Job) -> GatewayAnswer:
+def _told_of(token: Token, found: handles.Job) -> GatewayAnswer:
     row = Job.objects.using(conf.get().database).filter(pk=found.id).first()
     away, view = False, None
     try:
@@ -54,17 +65,28 @@ def _told_of(found: handles.Job) -> GatewayAnswer:
         "id": found.id,
         "queue": found.queue,
         "state": state,
-        "job": None if row is None else job_document(row, view),
-        "redis": None if view is None else _of_redis(view),
+        "job": None if row is None else _of_row(token, row, view),
+        "redis": None if view is None else _of_redis(token, view),
         "redis_answers": not away,
     }
     return GatewayAnswer(status=200, body=body)
 
 
-def _of_redis(view: JobView) -> dict[str, Any]:
+def _of_row(token: Token, row: Job, view: JobView | None) -> dict[str, Any]:
+    """Without the id of a job that has displaced it, if the token does not lead there."""
+    told = job_document(row, view)
+    if row.merged_into is not None and not _leads_to(token, row.merged_into):
+        told["error"] = HIDDEN
+    return told
+
+
+def _of_redis(token: Token, view: JobView) -> dict[str, Any]:
     """Whether somebody has asked to cancel it is told; who, is not: these are people of the project."""
     told = redis_document(view)
     told["cancel_requested"] = bool(told.pop("cancel_by"))
+    holder = view.name_holder
+    if holder is not None and not _leads_to(token, holder):
+        told["name_held_by"] = None
     return told
 
 
@@ -77,7 +99,7 @@ def find(call: GatewayCall) -> GatewayAnswer:
         raise GatewayProblem("job_unknown") from None
     if not call.token.allows("queues", queue) or queue not in conf.get().queues:
         raise GatewayProblem("job_unknown")
-    return _told_of(_visible(call.token, handles.get(key=key, queue=queue)))
+    return _told_of(call.token, _visible(call.token, handles.get(key=key, queue=queue)))
 
 
 def change(verb: Verb, call: GatewayCall) -> GatewayAnswer:
@@ -85,35 +107,51 @@ def change(verb: Verb, call: GatewayCall) -> GatewayAnswer:
     found = _find(call.token, call.path["id"])
     if found.queue not in conf.get().queues:  # its row was written when the project had that queue
         raise GatewayProblem("queue_unlisted")
-    _check_holder(call.token, found.id)
-    return _answered(verb, _act(verb, call, found.id, queue=found.queue), {"id": found.id})
+    return _answered(verb, _act(verb, call, found.queue, found.id), {"id": found.id})
+
+
+def permit_change(call: GatewayCall) -> None:
+    """Refuses a change of a job to which the token does not lead. A job that is gone may have been of any task."""
+    with suppress(ValueError):  # such an id was refused before
+        found = handles.get(ids.parse(call.path["id"]))
+        if found is not None:
+            _visible(call.token, found)
+
+
+def permit_key(call: GatewayCall) -> tuple[str, str]:
+    """The key and the queue of a change by key."""
+    key, queue = placement.key(call.body["key"], "/key"), call.body["queue"]
+    if not call.token.allows("queues", queue):
+        raise GatewayProblem("queue_denied", "/queue")
+    if queue not in conf.get().queues:
+        raise GatewayProblem("queue_unlisted", "/queue")
+    return key, queue
 
 
 def change_of_key(verb: Verb, call: GatewayCall) -> GatewayAnswer:
     """The same to all jobs of a key that are not finished; a requeue, to the latest. Of a token that leads to some tasks only, to the
     one that holds the key, if its task is one of these.
     """
-    key, queue = placement.key(call.body["key"], "/key"), call.body["queue"]
-    if not call.token.allows("queues", queue):
-        raise GatewayProblem("queue_denied", "/queue")
-    if queue not in conf.get().queues:
-        raise GatewayProblem("queue_unlisted", "/queue")
+    key, queue = permit_key(call)
     if call.token.allows_all("tasks"):
-        said = _act(verb, call, key=key, queue=queue)
+        said = _act(verb, call, queue, key=key)
     else:
         id = where.latest_of_key(queue, key) if verb is VERBS["requeue"] else None
         one = _visible(call.token, handles.get(id) if id else handles.get(key=key, queue=queue))
-        said = _act(verb, call, one.id, queue=queue)
+        said = _act(verb, call, queue, one.id)
     if said is Change.UNKNOWN:
         raise GatewayProblem("job_unknown")
     return _answered(verb, said, {"queue": queue, "key": key})
 
 
-def _act(verb: Verb, call: GatewayCall, *job: UUID, **named: str) -> Change:
+def _act(verb: Verb, call: GatewayCall, queue: str, job: UUID | None = None, key: str | None = None) -> Change:
     more: dict[str, Any] = {"abort": call.body.get("abort", False)} if verb.aborts else {}
     if verb.needs_date:
         more = placement.date(call.body)
-    return verb.act(*job, **named, actor=call.token.actor, reason=call.body.get("reason", ""), **more)
+    actor, reason = call.token.actor, call.body.get("reason", "")
+    if job is not None and verb is VERBS["cancel"]:  # a cancel of a merged job goes on to the holder, if the token leads there
+        return changes.one(Cancel(actor, reason, follows=partial(_leads_to, call.token), **more), job, queue)
+    return verb.act(job, key=key, queue=queue, actor=actor, reason=reason, **more)
 
 
 def _answered(verb: Verb, said: Change, named: dict[str, Any]) -> GatewayAnswer:
@@ -145,21 +183,19 @@ def _find(token: Token, given: str) -> handles.Job:
 
 
 def _visible(token: Token, found: handles.Job | None) -> handles.Job:
-    if found is None or not (token.allows("queues", found.queue) and token.allows("tasks", found.task)):
+    if found is None or not _allows(token, found):
         raise GatewayProblem("job_unknown")
     return found
 
 
-def _check_holder(token: Token, id: UUID) -> None:
-    """Of a job that was merged into another a change is one of that: which may be of a task that the token does not lead to."""
-    if token.allows_all("tasks"):
-        return
-    seen: set[UUID] = set()
-    row = where.row_of(id)
-    while row is not None and row.holder is not None and row.holder not in seen:
-        seen.add(row.holder)
-        _visible(token, handles.get(row.holder))
-        row = where.row_of(row.holder)
+def _leads_to(token: Token, id: UUID) -> bool:
+    """Whether the token leads to the job of that id, whose task never changes."""
+    found = handles.get(id)
+    return found is not None and _allows(token, found)
+
+
+def _allows(token: Token, found: handles.Job) -> bool:
+    return token.allows("queues", found.queue) and token.allows("tasks", found.task)
 
 
 def _place(error: PayloadError, body: dict[str, Any]) -> str:

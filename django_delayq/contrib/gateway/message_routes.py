@@ -42,14 +42,14 @@ class ClaimTold(NamedTuple):
 
 def push(call: GatewayCall) -> GatewayAnswer:
     """Puts a message in, as `schedule` does with a job."""
-    queue = _pulled(call)
+    queue = permit(call)
     options = placement.options(call, queue.name, "body")
     return placement.put(call, Proposed(KIND, options, (call.body["body"],), {}, lambda *_: "/body"))
 
 
 async def pull(call: GatewayCall) -> GatewayAnswer:
     """Takes messages under a lease, and waits for the first as long as the caller likes, and may."""
-    queue, body = _pulled(call), call.body
+    queue, body = permit(call), call.body
     seconds = clock.seconds(placement.duration(body.get("wait", 0), "/wait"))
     if seconds > json_schemas.LONGEST_WAIT:
         raise GatewayProblem("field_value", "/wait", cause=f"It must be {json_schemas.LONGEST_WAIT:g} seconds at most.")
@@ -63,7 +63,7 @@ async def pull(call: GatewayCall) -> GatewayAnswer:
 
 def settle(verb: str, call: GatewayCall) -> GatewayAnswer:
     """Tells of the ends of many messages in one call, and answers for each."""
-    queue = _pulled(call)
+    queue = permit(call)
     given = [(pointer("messages", number), one["id"], one) for number, one in enumerate(call.body["messages"])]
     answers = TELLERS[verb](call, queue, _told(given))
     return GatewayAnswer(status=200, body={"messages": answers})
@@ -71,7 +71,7 @@ def settle(verb: str, call: GatewayCall) -> GatewayAnswer:
 
 def settle_one(verb: str, call: GatewayCall) -> GatewayAnswer:
     """The same of one: a lease that was lost is 409."""
-    queue = _pulled(call)
+    queue = permit(call)
     (answer,) = TELLERS[verb](call, queue, _told([("", call.path["id"], call.body)]))
     if answer["answer"] == LOST:
         raise GatewayProblem("lease_lost", more={"id": answer["id"]})
@@ -141,7 +141,7 @@ def _holder(call: GatewayCall, queue: QueueConfig) -> Holder:
     return Holder(call.token.actor, queue, stores.queue(queue.name, 0))
 
 
-def _pulled(call: GatewayCall) -> QueueConfig:
+def permit(call: GatewayCall) -> QueueConfig:
     """The queue of the address, which is one of messages."""
     name = call.path["queue"]
     found = conf.get().queues.get(name)

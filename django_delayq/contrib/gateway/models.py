@@ -28,12 +28,14 @@ def secret_of(name: str, origin: str) -> str:
 
 class Token(models.Model):
     """One token. Of the token itself only the SHA-256 is kept: it has 256 random bits, so nobody finds it by trying, and a slow hash
-    would only slow every request. Several rows of one `name` are one client, whose token was rotated. `queues`, `verbs`, `tasks` and
+    would only slow every request. A rotation copies `name` and `client`. A new token with the name of one that has ended
+    is another client. `queues`, `verbs`, `tasks` and
     `targets` (of offers) are lists of names; "*" is every one. `secrets`: which its deliveries may name, each with the origin to which
     it may be sent, `name=https://host`. `shown`: its first characters, by which people tell it from others.
     """
 
     name: models.CharField[str, str] = models.CharField(_("name"), max_length=100)
+    client: models.UUIDField[UUID, UUID] = models.UUIDField(default=ids.new, editable=False)
     digest: models.CharField[str, str] = models.CharField(max_length=64, unique=True, editable=False)
     shown: models.CharField[str, str] = models.CharField(_("begins with"), max_length=12, editable=False)
     queues: ExactJSONField = ExactJSONField(_("queues"), default=list)
@@ -82,6 +84,19 @@ class Token(models.Model):
         """
         return self.allows("tasks", task) and (task in self.tasks or self.allows("queues", queue))
 
+    @property
+    def scope(self) -> str:
+        """The scope of the keys of its requests. It stays the same after a rotation."""
+        return f"gateway:{self.name}:{self.client}"
+
+    @property
+    def only(self) -> list[str] | None:
+        """The tasks of whose jobs it may know; None: of all jobs of its queues."""
+        if self.allows_all("tasks"):
+            return None
+        listed: Any = self.tasks
+        return [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
+
     def may_send(self, secret: str, origin: str) -> bool:
         """Whether a delivery to that origin may bear that secret. There is no "*": who names a secret for a host of his own, has it."""
         listed: Any = self.secrets
@@ -93,9 +108,10 @@ class Token(models.Model):
 
 
 class KeptAnswer(models.Model):
-    """A request that bears an `Idempotency-Key`, and its answer. `digest`: of the token's name and the key; `request`: of method,
-    address and body. `job`: the id of a job that this request schedules, drawn before: whoever carries it out again, after a crash,
-    schedules the same job. `status` NULL: not answered yet; until `held_until` somebody works on it.
+    """The answer to a request with an `Idempotency-Key`. `digest`: of the client and the key; `request`: of method, address and body.
+    `job`: the id of a job that this request schedules. It is drawn before, so that an answer of 503 can name it; that there is one job
+    at most is the word of `PeriodKey`. `status` NULL: not answered yet; until `held_until` a process works on it. Both dates are those
+    of the database's clock.
     """
 
     digest: models.CharField[str, str] = models.CharField(max_length=64, unique=True)
@@ -104,7 +120,7 @@ class KeptAnswer(models.Model):
     status: models.PositiveSmallIntegerField[int | None, int | None] = models.PositiveSmallIntegerField(null=True)
     body: ExactJSONField = ExactJSONField(null=True)
     headers: ExactJSONField = ExactJSONField(default=dict)
-    created_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(default=clock.now)
+    created_at: models.DateTimeField[datetime, datetime] = models.DateTimeField()
     held_until: models.DateTimeField[datetime, datetime] = models.DateTimeField()
 
     objects: ClassVar[models.Manager[KeptAnswer]]

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 from zlib import crc32
-
-from django.db import IntegrityError
 
 from django_delayq import clock, codec, conf, ids
 from django_delayq.console.overview import DOWN
 from django_delayq.contrib.gateway.exchange import GatewayAnswer, GatewayCall
 from django_delayq.contrib.gateway.problems import GatewayProblem, pointer
 from django_delayq.exceptions import ConfigError, KeyTaken, PayloadError, PayloadTooLarge
-from django_delayq.producer import where
-from django_delayq.producer.options import NONE
+from django_delayq.producer import database, where
+from django_delayq.producer.database import AlreadyScheduled, Once, TakenKey
+from django_delayq.producer.options import NONE, Planned, most_attempts
 from django_delayq.producer.schedule import put_in
 from django_delayq.producer.stores import stores
 from django_delayq.shared_name import NAMED
@@ -25,16 +24,20 @@ from django_delayq.states import CARRIED, PERIODIC, SCHEDULED_BY, EndingKind
 from django_delayq.store.inspector import JobView
 from django_delayq.store.record import validate_key
 from django_delayq.text import visible
+from django_delayq.token_limits import ONLY
 
 LONGEST_DETAIL: Final = 1_000
-DISPLACES: Final = {"replace": "cancel", "earliest": "reschedule", "latest": "reschedule"}  # what a policy may do to the holder
+KEPT_MS: Final = 24 * 3_600_000  # for so long a key schedules one job
+RESENT_MS: Final = 50 * 60_000  # for so long Redis knows a job that it got: it knows an ended one for an hour
+# The verb for what a policy may do to the holder.
+DISPLACES: Final = {"replace": "cancel", "after": "cancel", "earliest": "reschedule", "latest": "reschedule"}
 
 
 @dataclass(frozen=True, slots=True)
 class Proposed:
     """A job that a request asks for. `place`: of a payload that cannot be, in its body."""
 
-    kind: Any
+    kind: Planned
     options: dict[str, Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -47,12 +50,26 @@ def put(call: GatewayCall, asked: Proposed) -> GatewayAnswer:
     """
     options = asked.options
     queue, policy = options["queue"], options["on_conflict"]
-    if call.again and (found := _before(call, queue, policy)) is not None:
+    _check_attempts(asked.kind, queue, options.get("max_attempts"))
+    once = None if call.key is None else Once.of(call.token.scope, queue, call.key, KEPT_MS)
+    taken = _taken(once) if once is not None and call.again else None
+    if once is not None and taken is not None and (found := _before(call, taken, queue, policy)) is not None:
         return found
     try:
-        job = put_in(asked.kind, NONE.but(options, asked.kind.name), asked.args, asked.kwargs, call.job, turn=crc32(call.job.bytes))
+        job = put_in(
+            asked.kind,
+            NONE.but(options, asked.kind.name),
+            asked.args,
+            asked.kwargs,
+            call.job if taken is None else taken.job,
+            turn=crc32(call.job.bytes),
+            only=call.token.only,
+            once=None if taken is not None else once,
+        )
+    except AlreadyScheduled:  # by another process, at this moment
+        return put(replace(call, again=True), asked)
     except KeyTaken as error:
-        raise _held(error.holder) from None
+        raise (GatewayProblem("key_denied", "/key") if error.code == "key_denied" else _held(error.holder)) from None
     except PayloadTooLarge as error:
         place = asked.place(error, {})
         raise GatewayProblem("payload_size", place, size=error.fields["size"], limit=error.fields["limit"]) from None
@@ -60,10 +77,6 @@ def put(call: GatewayCall, asked: Proposed) -> GatewayAnswer:
         raise GatewayProblem("arguments", asked.place(error, call.body), cause=told(error)) from None
     except ConfigError as error:
         raise GatewayProblem("options", "", cause=told(error)) from None
-    except IntegrityError:  # another process has carried out the same request meanwhile
-        if (found := _before(call, queue, policy)) is not None:
-            return found
-        raise
     return _scheduled(job.id, queue, job.key, job.created, job.due_ms)
 
 
@@ -98,6 +111,13 @@ def _check_displaces(call: GatewayCall, on_conflict: str) -> None:
         raise GatewayProblem("verb_denied", "/on_conflict", verb=needed)
 
 
+def _check_attempts(kind: Planned, queue: str, given: int | None) -> None:
+    """A program may have fewer attempts than its task or its queue allows, and not more."""
+    most = most_attempts(kind.max_attempts, conf.get().queue(queue).max_attempts)
+    if given is not None and most_attempts(given) > most:
+        raise GatewayProblem("field_value", "/max_attempts", cause=f"It must be 1 to {most}: the task or its queue allows no more.")
+
+
 def _expiry(given: Any) -> Any:
     dated = isinstance(given, str) and "T" in given  # durations have small letters
     return _moment(given, "/expires") if dated else duration(given, "/expires")
@@ -105,7 +125,7 @@ def _expiry(given: Any) -> Any:
 
 def _meta(body: dict[str, Any]) -> dict[str, Any]:
     meta: dict[str, Any] = body.get("meta", {})
-    for name in (SCHEDULED_BY, CARRIED, PERIODIC, NAMED):
+    for name in (SCHEDULED_BY, CARRIED, PERIODIC, NAMED, ONLY):
         if name in meta:
             raise GatewayProblem("field_value", pointer("meta", name), cause="This name is taken by the package.")
     return meta
@@ -171,14 +191,28 @@ def key(given: str, place: str) -> str:
         raise _wrong(place, error) from None
 
 
-def _before(call: GatewayCall, queue: str, policy: str) -> GatewayAnswer | None:
-    """What came of the same request when it was carried out before; None: no row tells of that. Of redis durability none does; the same
-    job sent twice is one.
+def _taken(once: Once) -> TakenKey | None:
+    """The job that an earlier request with this key has scheduled, or may have."""
+    return database.need().find_key(once, conf.get().database)
+
+
+def _before(call: GatewayCall, taken: TakenKey, queue: str, policy: str) -> GatewayAnswer | None:
+    """The answer about a job that was scheduled before. None: Redis may not have got it, and knows it if it has; so it is sent again.
+
+    The row of an ended job may be gone, and Redis forgets the job an hour after its end. All that is known then is that the job was
+    committed, or, with redis durability, sent.
     """
-    partitions = conf.get().queue(queue).served
-    row = where.row_of(call.job) if len(partitions) == 1 else where.row_in_any(call.job, partitions)
+    row = where.row_of(taken.job)
     if row is None:
-        return None
+        key = call.body.get("key", "")
+        durable = conf.get().queue(queue).durability == "outbox"
+        if not durable and taken.age_ms < RESENT_MS:
+            return None
+        view = _seen(queue, taken.job)
+        known = (durable and not key) or (view is not None and view.state != "finished")
+        return _scheduled(taken.job, queue, key, True if known else None, None if view is None else view.date_ms)
+    if row.ending == EndingKind.MERGED and row.holder is None:
+        raise GatewayProblem("key_denied", "/key")
     if row.ending == EndingKind.MERGED and row.holder is not None:
         if policy in ("error", "replace"):  # the latter where the holder ran and could not be replaced
             raise _held(row.holder)
@@ -186,7 +220,7 @@ def _before(call: GatewayCall, queue: str, policy: str) -> GatewayAnswer | None:
     id = row.record.id
     view = _seen(queue, id)
     due_ms = view.date_ms if view is not None and view.state == "scheduled" else row.run_at_ms
-    return _scheduled(id, queue, row.record.key, True if row.published or view is not None else None, due_ms)
+    return _scheduled(id, queue, row.record.key, True if row.published or row.far or view is not None else None, due_ms)
 
 
 def _seen(queue: str, id: UUID) -> JobView | None:

@@ -75,6 +75,9 @@ REFUSALS: Final[Mapping[str, Refusal]] = {
         "A request with this Idempotency-Key is being carried out.",
         "Send it again after the seconds of Retry-After.",
     ),
+    "key_denied": Refusal(
+        403, "Not allowed", "The key is held by a job to which this token does not lead.", "Choose another key, or another queue."
+    ),
     "body_size": Refusal(413, "Too large", "The body is larger than {limit} bytes.", "Store the content, and send its address."),
     "payload_size": Refusal(
         413,

@@ -33,8 +33,9 @@ UNKEPT: Final = ("idempotency_unkept",)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
     """One verb at one address. `name`: of the operation; `verb`: which a token must have; `path`: below the gateway, with `{names}`;
-    `body`: None where none is read; `answers`: by status, a sentence and a schema; `problems`: the codes that are its own; `waits`:
-    `handle` is a coroutine, which may take its time, and no answer is kept.
+    `body`: None where none is read; `permit`: refuses what the token may not do, before an answer is repeated; `answers`: by status, a
+    sentence and a schema; `problems`: the codes that are its own; `waits`: `handle` is a coroutine, which may take its time, and no
+    answer is kept.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Route:
     handle: Callable[[GatewayCall], Any]  # an answer, or what is awaited for one
     answers: Mapping[int, tuple[str, Schema]]
     body: Schema | None = None
+    permit: Callable[[GatewayCall], object] = lambda call: None
     problems: tuple[str, ...] = ()
     query: Mapping[str, Schema] = field(default_factory=dict)
     waits: bool = False
@@ -102,7 +104,7 @@ def _put_in(noun: str) -> Mapping[int, tuple[str, Schema]]:
     }
 
 
-_PUT_IN: Final = ("key_held", "payload_size", "field_missing", "arguments", "options")
+_PUT_IN: Final = ("key_held", "key_denied", "payload_size", "field_missing", "arguments", "options")
 _CHANGED: Final[Schema] = {"type": "string", "enum": [change.value for change in Change if change is not Change.PENDING]}
 _JOB: Final = _all(
     id=JOB_ID,
@@ -125,6 +127,7 @@ def _changes(verb: str, summary: str) -> Iterator[Route]:
         path=f"jobs/{{id}}/{act.command}",
         summary=summary,
         handle=partial(job_routes.change, act),
+        permit=job_routes.permit_change,
         body=record(fields),
         answers={200: ("It was done, or asked for.", _all(id=JOB_ID, change=_CHANGED))},
         problems=("queue_unlisted", "job_unknown", "not_changed"),
@@ -136,6 +139,7 @@ def _changes(verb: str, summary: str) -> Iterator[Route]:
         path=f"keys/{act.command}",
         summary=f"{summary}; by its key",
         handle=partial(job_routes.change_of_key, act),
+        permit=job_routes.permit_key,
         body=record({**named, **fields}, "queue", "key"),
         answers={200: ("It was done, or asked for.", _all(**named, change=_CHANGED))},
         problems=("field_missing", "queue_denied", "queue_unlisted", "job_unknown", "not_changed"),
@@ -176,6 +180,7 @@ def _settling(verb: str, summary: str) -> Iterator[Route]:
         path=f"queues/{{queue}}/{verb}",
         summary=summary,
         handle=partial(message_routes.settle, verb),
+        permit=message_routes.permit,
         body=json_schemas.settle(verb),
         answers={200: ("What became of each.", _all(messages={"type": "array", "items": one}))},
         problems=("queue_unknown", "queue_of_workers", "field_missing"),
@@ -186,6 +191,7 @@ def _settling(verb: str, summary: str) -> Iterator[Route]:
         path=f"queues/{{queue}}/messages/{{id}}/{verb}",
         summary=f"{summary}; one",
         handle=partial(message_routes.settle_one, verb),
+        permit=message_routes.permit,
         body=json_schemas.settle_one(verb),
         answers={200: ("It was done.", one)},
         problems=("queue_unknown", "queue_of_workers", "job_unknown", "lease_lost", "field_missing"),
@@ -199,6 +205,7 @@ ROUTES: Final = (
         path="jobs",
         summary="Schedule a registered task",
         handle=job_routes.schedule,
+        permit=job_routes.permit,
         body=json_schemas.SCHEDULE,
         answers=_put_in("job"),
         problems=(*_PUT_IN, "queue_denied", "task_denied", "task_unknown", "queue_unlisted"),
@@ -257,6 +264,7 @@ ROUTES: Final = (
         path="queues/{queue}/messages",
         summary="Put a message in, for consumers to pull",
         handle=message_routes.push,
+        permit=message_routes.permit,
         body=json_schemas.PUSH,
         answers=_put_in("message"),
         problems=(*_PUT_IN, "queue_unknown", "queue_of_workers"),
@@ -279,6 +287,7 @@ ROUTES: Final = (
         path="deliveries",
         summary="Have a request sent, until its host has said yes",
         handle=target_routes.deliver,
+        permit=target_routes.permit_delivery,
         body=json_schemas.DELIVER,
         answers=_put_in("delivery"),
         problems=(*_PUT_IN, "no_deliveries", "queue_denied", "queue_unlisted", "secret_denied", "url_refused"),
@@ -289,6 +298,7 @@ ROUTES: Final = (
         path="offers",
         summary="Have a message put into a list or a stream of others",
         handle=target_routes.offer,
+        permit=target_routes.permit_offer,
         body=json_schemas.OFFER,
         answers=_put_in("offer"),
         problems=(*_PUT_IN, "queue_denied", "queue_unlisted", "target_denied", "target_unlisted"),

@@ -9,34 +9,28 @@ import binascii
 from collections.abc import Iterator
 from typing import Any, cast
 
-from django_delayq import conf
+from django_delayq import clock, conf
 from django_delayq.contrib.gateway import placement
 from django_delayq.contrib.gateway.exchange import GatewayAnswer, GatewayCall
 from django_delayq.contrib.gateway.placement import Proposed
 from django_delayq.contrib.gateway.problems import GatewayProblem, pointer
 from django_delayq.exceptions import ConfigError, TargetRefused
+from django_delayq.http_settings import HttpConfig
 
 BODIES = ("json", "text", "base64")
 
 
 def deliver(call: GatewayCall) -> GatewayAnswer:
     """Puts a delivery in. Whether its host may be asked is looked at when it is, by the same guard as for all others."""
-    http = conf.get().http
-    if http is None:
-        raise GatewayProblem("no_deliveries")
-    from django_delayq.targets import delivery, endpoint
+    http, queue = permit_delivery(call)
+    from django_delayq.targets import delivery
 
     body = call.body
-    options = placement.options(call, placement.allowed(call, http.queue), "json", "text", "headers")
+    options = placement.options(call, queue, "json", "text", "headers")
     content = _content(body)
-    try:
-        site = endpoint.read(body["url"]).site
-    except TargetRefused as error:
-        raise GatewayProblem("url_refused", "/url", cause=placement.told(error)) from None
-    for place, name in _secrets(body):
-        if not call.token.may_send(name, site) or (http.secrets and name not in http.secrets):
-            raise GatewayProblem("secret_denied", place)
     timeout = placement.duration(body["timeout"], "/timeout") if "timeout" in body else None
+    if timeout is not None and clock.seconds(timeout) > http.timeout:
+        raise GatewayProblem("field_value", "/timeout", cause=f"It must be at most {clock.text(http.timeout)}, as the project allows.")
     try:
         bound, kwargs = delivery.prepared(
             body["url"],
@@ -55,8 +49,26 @@ def deliver(call: GatewayCall) -> GatewayAnswer:
     return placement.put(call, Proposed(bound.task, options, (), kwargs, lambda *_: ""))
 
 
-def offer(call: GatewayCall) -> GatewayAnswer:
-    """Puts an offer in, to a target that the token lists."""
+def permit_delivery(call: GatewayCall) -> tuple[HttpConfig, str]:
+    """The settings and the queue of a delivery that may be put in."""
+    http = conf.get().http
+    if http is None:
+        raise GatewayProblem("no_deliveries")
+    from django_delayq.targets import endpoint
+
+    queue = placement.allowed(call, http.queue)
+    try:
+        site = endpoint.read(call.body["url"]).site
+    except TargetRefused as error:
+        raise GatewayProblem("url_refused", "/url", cause=placement.told(error)) from None
+    for place, name in _secrets(call.body):
+        if not call.token.may_send(name, site) or (http.secrets and name not in http.secrets):
+            raise GatewayProblem("secret_denied", place)
+    return http, queue
+
+
+def permit_offer(call: GatewayCall) -> str:
+    """The queue of an offer that may be put in."""
     to = call.body["to"]
     if not call.token.allows("targets", to):
         raise GatewayProblem("target_denied", "/to")
@@ -64,7 +76,15 @@ def offer(call: GatewayCall) -> GatewayAnswer:
         raise GatewayProblem("target_unlisted", "/to")
     from django_delayq.targets.offering import offers
 
-    options = placement.options(call, placement.allowed(call, offers.queue), "message")
+    return placement.allowed(call, offers.queue)
+
+
+def offer(call: GatewayCall) -> GatewayAnswer:
+    """Puts an offer in, to a target that the token lists."""
+    to, queue = call.body["to"], permit_offer(call)
+    from django_delayq.targets.offering import offers
+
+    options = placement.options(call, queue, "message")
     return placement.put(call, Proposed(offers, options, (call.body["message"],), {"to": to}, lambda *_: "/message"))
 
 

@@ -95,6 +95,7 @@ def rotate(name: str, *, overlap: clock.Delay = OVERLAP, by: str = "") -> tuple[
         former.save(update_fields=["expires_at"])
         fresh = Token(
             name=name,
+            client=former.client,
             queues=former.queues,
             verbs=former.verbs,
             tasks=former.tasks,

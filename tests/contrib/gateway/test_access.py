@@ -182,8 +182,10 @@ def test_a_merged_job_leads_to_no_holder_of_a_task_that_the_token_lacks(delayq_r
         merged = delayq.schedule(risky, 1, delay="1h", key="shared")
     row = Job.objects.get(pk=row_of_merged(holder.id))
     assert merged.created is False
-    assert outsider.get(f"jobs/{row.short_id}").status_code == 200
-    refused(outsider.post(f"jobs/{row.short_id}/cancel"), 404, "job_unknown")
+    told = outsider.get(f"jobs/{row.short_id}")
+    assert told.status_code == 200
+    assert holder.short_id not in told.content.decode()
+    refused(outsider.post(f"jobs/{row.short_id}/cancel"), 409, "not_changed")
     assert holder.state == "scheduled"
 
 
@@ -194,7 +196,7 @@ def row_of_merged(holder):
 def test_a_policy_that_displaces_the_holder_needs_the_verb_for_that(delayq_redis, make):
     caller = make(verbs=["schedule", "get"])
     caller.schedule(key="o:7")
-    for policy in ("replace", "earliest", "latest"):
+    for policy in ("replace", "after", "earliest", "latest"):
         refused(caller.schedule(key="o:7", on_conflict=policy), 403, "verb_denied", "/on_conflict")
     assert caller.schedule(key="o:7", on_conflict="keep").status_code == 200
 

@@ -17,7 +17,7 @@ from django.db import OperationalError, connection
 from django_delayq import clock, ids
 from django_delayq.contrib.gateway import idempotency, placement, tokens
 from django_delayq.contrib.gateway.models import KeptAnswer
-from django_delayq.models import Job
+from django_delayq.models import Job, PeriodKey
 from django_delayq.producer.stores import stores
 from tests.contrib.gateway.conftest import PING, TASK, Caller, refused
 from tests.depths import queue_depth
@@ -290,6 +290,7 @@ def test_an_answer_is_kept_for_a_day_and_deleted_behind_it(caller):
     KeptAnswer.objects.update(created_at=clock.now() - timedelta(hours=23))
     assert caller.post("jobs", BODY, key="one").json()["id"] == first
     KeptAnswer.objects.update(created_at=clock.now() - timedelta(hours=25))
+    PeriodKey.objects.update(until=clock.now() - timedelta(hours=1))
     assert caller.post("jobs", BODY, key="one").json()["id"] != first
     assert KeptAnswer.objects.count() == 1
     assert idempotency.prune() == 0
