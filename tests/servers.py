@@ -72,6 +72,7 @@ class Server(ABC):
     """
 
     user: str | None = None
+    spared_by = ""  # the test that may neither freeze nor kill one
     ending = signal.SIGKILL  # what it gets at the end, also (Linux) when this process is killed
 
     def __init__(self) -> None:
@@ -123,6 +124,7 @@ class Server(ABC):
 
     def kill(self) -> None:
         """SIGKILL: no chance to write anything."""
+        self._for_slow_tests()
         self._end(signal.SIGKILL)
 
     def terminate(self) -> None:
@@ -134,6 +136,8 @@ class Server(ABC):
         self.start()
 
     def pause(self) -> None:
+        """Freezes it until `resume`."""
+        self._for_slow_tests()
         assert self.process is not None
         os.kill(self.process.pid, signal.SIGSTOP)
 
@@ -148,6 +152,9 @@ class Server(ABC):
         atexit.unregister(self.stop)
         self._end(self.ending)
         shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _for_slow_tests(self) -> None:
+        assert not self.spared_by, f"{self.spared_by} freezes or kills a server: mark it slow, or end the server by terminate()"
 
     def _end(self, sign: int) -> None:
         process, self.process = self.process, None

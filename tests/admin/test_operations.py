@@ -404,7 +404,7 @@ def test_an_operation_on_a_server_that_is_away_holds_up_none_on_another(own_redi
     there = [delayq.schedule(close_order, n, delay="1h", queue="redis") for n in range(2)]
     here = [delayq.schedule(close_order, n, delay="1h") for n in range(2)]
     begun = [begin(selection={"view": "scheduled", "queue": queue}) for queue in ("redis", "orders")]
-    own.kill()
+    own.terminate()
     loop = OperationLoop(using="default")
     for _ in range(5):
         loop.poll()
@@ -433,6 +433,7 @@ def in_turn(number: int) -> None:
         delayq.schedule(close_order, n, delay="1h")
 
 
+@pytest.mark.slow
 def test_what_is_on_a_server_that_is_away_is_left_for_later_and_the_others_go_on(two_servers, monkeypatch):
     monkeypatch.setattr(operation_loop, "AGAIN", 0.0)
     in_turn(5)
@@ -453,6 +454,7 @@ def test_what_is_on_a_server_that_is_away_is_left_for_later_and_the_others_go_on
     assert (operation.passed_over, operation.problem, operation.expected) == (None, None, 10)
 
 
+@pytest.mark.slow
 def test_whoever_takes_over_goes_on_with_what_was_left_for_later(two_servers):
     in_turn(5)
     operation = begin()
@@ -467,6 +469,7 @@ def test_whoever_takes_over_goes_on_with_what_was_left_for_later(two_servers):
     assert (operation.stage, operation.counts) == (Stage.FINISHED, {"done": 10})
 
 
+@pytest.mark.slow
 def test_what_a_worker_that_knows_nothing_of_it_has_ended_is_taken_up_again(two_servers):
     in_turn(5)
     operation = begin()
@@ -485,6 +488,7 @@ def test_what_a_worker_that_knows_nothing_of_it_has_ended_is_taken_up_again(two_
     assert operation.finished_at == ended, "what is over stays so"
 
 
+@pytest.mark.slow
 def test_a_chunk_of_what_was_left_for_later_is_done_again_and_nothing_else_left_out(two_servers, monkeypatch):
     in_turn(5)
     operation = begin()
@@ -509,6 +513,7 @@ def test_a_chunk_of_what_was_left_for_later_is_done_again_and_nothing_else_left_
     assert (operation.stage, operation.counts, operation.seen) == (Stage.FINISHED, {"done": 10}, 10)
 
 
+@pytest.mark.slow
 def test_while_both_servers_are_away_it_waits(two_servers, settings, own_redis):
     other = own_redis()
     settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {**settings.DELAYQ["QUEUES"], "orders": {"REDIS": other.url}, "default": {}}}

@@ -56,7 +56,7 @@ def site(orders, own_redis, settings):
 
 def test_a_queue_whose_server_is_away_keeps_its_place_on_the_dashboard(site, staff: Staff):
     servers, _ = site
-    servers["shared"].kill()
+    servers["shared"].terminate()
     client = staff()
     seen = client.get(QUEUES)
     assert [row.name for row in seen.context["queues"]] == ["default", "orders", "own"]
@@ -68,7 +68,7 @@ def test_a_queue_whose_server_is_away_keeps_its_place_on_the_dashboard(site, sta
 
 def test_trends_are_of_the_queues_that_answer(site, staff: Staff):
     servers, _ = site
-    servers["own"].kill()
+    servers["own"].terminate()
     for span in ("1h", "7d"):
         seen = staff().get(f"{QUEUES}trends/?span={span}")
         assert (seen.context["trouble"], [line["name"] for line in seen.context["queues"]]) == ("", ["default", "orders"])
@@ -82,7 +82,7 @@ def test_every_page_comes_while_one_server_is_away(site, staff: Staff, monkeypat
     real = Link._send
     monkeypatch.setattr(Link, "_send", lambda link, commands: (tries.append(link.where), real(link, commands))[1])
     client = staff()
-    servers[away].kill()
+    servers[away].terminate()
     found = {}
     for page, address in PAGES.items():
         stores.forget()

@@ -32,7 +32,7 @@ from tests.topologies import ClusterServers
 
 __all__ = ["run"]
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 PARTITIONS = 16
 
 

@@ -123,6 +123,7 @@ def make_search(dice: random.Random) -> tuple[str, Meant]:
     return text, lambda job: any(all(holds(job) for holds in meant) for _, meant in groups)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_a_search_finds_the_rows_that_another_reading_of_it_means(orders, seed):
     dice = random.Random(seed)

@@ -79,6 +79,7 @@ def test_a_body_that_is_too_large_is_413_and_is_not_read(partner):
         assert connection.getresponse().status == 413
 
 
+@pytest.mark.slow
 def test_what_it_has_taken_outlives_it(tmp_path: Path):
     with Partner(tmp_path / "ledger.sqlite3") as partner:
         assert statuses(partner, 1, 3) == [503, 503, 200]

@@ -17,7 +17,7 @@ def locks(delayq_redis, monkeypatch) -> None:
 def until() -> Callable[..., None]:
     """Waits until something is so."""
 
-    def wait(what: Callable[[], bool], seconds: float = 20.0) -> None:
+    def wait(what: Callable[[], bool], seconds: float = 60.0) -> None:
         deadline = clock.monotonic() + seconds
         while not what():
             assert clock.monotonic() < deadline, "it did not come about"

@@ -16,6 +16,8 @@ from tests.app import record
 from tests.servers import as_package
 from tests.stage import Actor, project, sqlite
 
+pytestmark = pytest.mark.slow
+
 PROCESSES, THREADS, ROUNDS = 2, 6, 8
 
 

@@ -173,7 +173,7 @@ def test_a_lease_is_extended_while_the_block_runs_and_by_one_thread(redis_server
     def later(than: list[bytes]) -> bool:
         return all(now > then for now, then in zip(ends(), than, strict=True))
 
-    with delayq.lock("a", lease="600ms") as one, delayq.lock("b", lease="600ms") as other:
+    with delayq.lock("a", lease="3s") as one, delayq.lock("b", lease="3s") as other:
         for _ in range(3):
             until(partial(later, ends()))
         assert one.held
@@ -190,6 +190,7 @@ def test_what_is_not_held_for_long_needs_no_thread_at_all(redis_server):
         assert threading.active_count() <= threads + 1
 
 
+@pytest.mark.slow
 def test_the_thread_of_a_server_where_nothing_is_held_ends_and_another_begins_with_the_next_lock(redis_server, until, monkeypatch):
     monkeypatch.setattr(lease_keeper, "IDLE", 0.05)
     lease_keeper._keepers.clear()
@@ -265,7 +266,7 @@ def test_an_error_of_the_block_is_not_hidden_by_a_lost_lock(redis_server, caplog
 def test_behind_a_wipe_somebody_else_gets_it_with_a_higher_number_and_the_former_one_hears(redis_server, until):
     with pytest.raises(delayq.LeaseLost), delayq.lock("a", lease="300ms") as former:
         redis_server.link.execute("FLUSHALL")
-        with delayq.lock("a", wait="1s") as latter:
+        with delayq.lock("a", wait="60s") as latter:
             assert latter.fence > former.fence
             until(lambda: not former.held)
             assert latter.held
@@ -302,6 +303,7 @@ def test_a_block_that_ends_within_its_lease_was_held_though_redis_cannot_be_told
     assert "could not be given back" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_server_that_stands_still_costs_the_locks_that_it_keeps_and_no_other(own_redis, settings, monkeypatch, until):
     frozen, other = own_redis(), own_redis()
     queues = {"default": {}, "others": {"REDIS": as_package(other.url)}}
@@ -389,7 +391,7 @@ def test_a_copy_of_the_process_does_not_hold_what_its_parent_holds_and_takes_loc
                     lock.__exit__(None, None, None)
                 except delayq.LeaseLost:
                     said += " left"
-                with delayq.lock("b", lease="300ms") as own:
+                with delayq.lock("b", lease="3s") as own:
                     first = stores.link.execute("ZSCORE", KEYS["lock_ends"], "b")
                     until(lambda: stores.link.execute("ZSCORE", KEYS["lock_ends"], "b") > first)  # by a thread of the copy's own
                     said += " held" if own.held else " lost"

@@ -26,7 +26,7 @@ def own(orders, own_redis, settings):
 def test_status_says_which_queues_it_lacks(run, own):
     delayq.schedule(close_order, 1, delay="1h")
     assert run("status").code == 0
-    own.kill()
+    own.terminate()
     answer = run("status", "--json")
     assert answer.code == 1
     assert [queue["queue"] for queue in answer.json["queues"]] == ["default", "orders"]
@@ -36,7 +36,7 @@ def test_status_says_which_queues_it_lacks(run, own):
 
 def test_inspect_finds_a_job_while_another_server_is_away(run, own):
     job = delayq.schedule(close_order, 1, delay="1h", durability="redis", queue="orders")
-    own.kill()
+    own.terminate()
     answer = run("inspect", job.short_id)
     assert "scheduled" in answer.out
 
@@ -45,7 +45,7 @@ def test_a_cancel_by_filter_goes_on_behind_jobs_whose_server_is_away(run, own):
     for number in range(2):
         delayq.schedule(close_order, number, delay="1h", queue="redis", durability="outbox")
     here = [delayq.schedule(close_order, number, delay="1h", queue="orders") for number in range(2)]
-    own.kill()
+    own.terminate()
     answer = run("cancel", "--state", "scheduled", "--yes", "--json")
     assert (answer.code, answer.json["counts"]) == (1, {"done": 2})
     assert "2 of 4 jobs were not reached: Redis at unix:" in answer.error
@@ -56,7 +56,7 @@ def test_doctor_judges_each_server(run, own):
     assert run("doctor", "--json").json == {"ok": True, "findings": []}
     stores.queue("redis", 0).link.execute("CONFIG", "SET", "appendonly", "no")
     assert [found["code"] for found in run("doctor", "--json").json["findings"]] == ["W010"]
-    own.kill()
+    own.terminate()
     [found] = run("doctor", "--json").json["findings"]
     assert (found["code"], found["hint"]) == ("D007", "Check REDIS of the queue 'redis', and that the server runs.")
 
@@ -68,7 +68,7 @@ def test_doctor_asks_a_server_that_is_away_no_more_often_for_queues_that_are_els
     monkeypatch.setattr(Link, "_send", lambda link, commands: (asked.append(link.where), real(link, commands))[1])
     settings.DELAYQ = {**settings.DELAYQ, "REDIS": gone.url}
     delayq.pause("redis", actor="kim")
-    gone.kill()
+    gone.terminate()
     found = run("doctor", "--json").json["findings"]
     assert [one["hint"] for one in found if one["code"] == "D007"] == ["Check DELAYQ['REDIS'], and that the server runs."]
     assert any("'redis'" in one["message"] for one in found if one["code"] != "D007"), "what it says of the other one"
@@ -83,7 +83,7 @@ def test_doctor_asks_a_server_that_is_away_no_more_often_for_queues_that_are_els
 def test_inspect_says_what_a_job_waits_for_while_nobody_sees_the_workers(run, own, own_redis, settings):
     gone = own_redis()
     settings.DELAYQ = {**settings.DELAYQ, "REDIS": gone.url, "QUEUES": {**settings.DELAYQ["QUEUES"], "own": {"REDIS": own.url}}}
-    gone.kill()
+    gone.terminate()
     due, later = delayq.schedule(close_order, 1, queue="own"), delayq.schedule(close_order, 2, queue="own", delay="1h")
     said = run("inspect", due.short_id, "--json").json
     assert (said["trouble"], [one["code"] for one in said["waits_for"]]) == ("", ["workers_unseen"])
@@ -115,7 +115,7 @@ def test_restore_says_what_the_healthy_server_lacks_and_names_the_one_that_is_aw
     job = delayq.schedule(close_order, 1, delay="1h")
     MirrorLoop(stores.places, conf.get().queue("orders"), prefix="delayq", using="default").drain()
     stores.link.execute("FLUSHALL")
-    durable.kill()
+    durable.terminate()
     answer = run("restore", "--dry-run", "--json")
     assert (answer.code, answer.json["queues"], answer.json["rows"]) == (1, ["orders"], 1)
     assert list(answer.json["missing"]) == ["redis"]
@@ -129,7 +129,7 @@ def test_restore_says_what_the_healthy_server_lacks_and_names_the_one_that_is_aw
 
 
 def test_upgrade_says_what_the_healthy_server_has_and_names_the_one_that_is_away(run, durable):
-    durable.kill()
+    durable.terminate()
     answer = run("upgrade", "--dry-run", "--json")
     assert answer.code == 1
     assert set(answer.json["queues"]) == {"default", "orders"}
@@ -140,7 +140,7 @@ def test_upgrade_says_what_the_healthy_server_has_and_names_the_one_that_is_away
 def test_upgrade_says_which_queues_it_would_change_while_nobody_sees_the_workers(run, orders, own_redis, settings):
     gone, own = own_redis(appendonly="yes"), own_redis(appendonly="yes")
     settings.DELAYQ = {**settings.DELAYQ, "REDIS": gone.url, "QUEUES": {"default": {}, "own": {"REDIS": own.url}}}
-    gone.kill()
+    gone.terminate()
     answer = run("upgrade", "--dry-run")
     assert answer.code == 1
     assert "to own." in answer.out

@@ -22,6 +22,7 @@ DEATHS = ["1 taken", "2 half", "3 settled", "4 taken", ""]
 MESSAGES = 400  # so that no consumer takes them all while another begins
 
 
+@pytest.mark.slow
 def test_of_five_consumers_that_are_killed_none_holds_what_another_holds_and_nothing_is_lost(redis_server, settings, tmp_path):
     settings.DELAYQ = {**settings.DELAYQ, "QUEUES": QUEUES}
     pushed = {delayq.push("mail", number).short_id for number in range(MESSAGES)}

@@ -19,7 +19,7 @@ def test_ends_of_messages_are_counted_and_a_lost_lease_is_no_crash():
         batch[1].fail()
         batch[2].retry("1h")
     delayq.pull("quick", lease="50ms")
-    delayq.pull("quick", wait="10s")
+    delayq.pull("quick", wait="60s")
     flat = stores.link.execute("HGETALL", stores.queue("quick", 0).keys["stats"])
     counted: dict[str, int] = {}
     for name, count in zip(flat[::2], flat[1::2], strict=True):

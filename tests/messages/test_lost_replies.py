@@ -104,7 +104,7 @@ def test_an_ack_that_never_arrived_before_the_lease_was_lost_does_not_pass_for_d
     lose("settle", 2, sent=False)
     with pytest.raises(delayq.StoreUnavailable):
         first.ack()
-    (second,) = delayq.pull("quick", wait="10s")
+    (second,) = delayq.pull("quick", wait="60s")
     second.retry("1h")
     with pytest.raises(delayq.LeaseLost):
         first.ack()
@@ -116,7 +116,7 @@ def test_nor_does_it_where_the_next_consumer_has_failed_the_message(lose):
     lose("settle", 2, sent=False)
     with pytest.raises(delayq.StoreUnavailable):
         first.ack()
-    (second,) = delayq.pull("quick", wait="10s")
+    (second,) = delayq.pull("quick", wait="60s")
     second.fail()
     with pytest.raises(delayq.LeaseLost):
         first.ack()
@@ -125,9 +125,9 @@ def test_nor_does_it_where_the_next_consumer_has_failed_the_message(lose):
 
 def test_in_a_batch_those_that_were_too_late_are_named_and_the_others_count():
     late, held = delayq.push("quick", "late", backoff="1h"), delayq.push("quick", "held")
-    with pytest.raises(delayq.LeaseLost) as told, delayq.pull("quick", 2, lease="100ms") as batch:
+    with pytest.raises(delayq.LeaseLost) as told, delayq.pull("quick", 2, lease="2s") as batch:
         next(message for message in batch if message.id == held.id).extend("10s")
-        for _ in range(200):
+        for _ in range(1200):
             delayq.pull("quick", wait="50ms")
             if stores.inspector().job("quick", late.id).state == "scheduled":
                 break

@@ -67,7 +67,7 @@ def test_a_message_without_a_limit_says_0_and_has_no_last_attempt():
     (message,) = delayq.pull("quick")
     assert (message.max_attempts, message.is_last_attempt) == (0, False)
     message.retry()
-    (again,) = delayq.pull("quick", wait="10s")
+    (again,) = delayq.pull("quick", wait="60s")
     assert again.attempt == 2
 
 
@@ -88,7 +88,7 @@ def test_a_failed_message_can_be_requeued():
 def test_what_is_not_settled_comes_again_as_the_next_attempt_behind_its_ladder():
     delayq.push("quick", 1)
     (first,) = delayq.pull("quick", lease="100ms")
-    (second,) = delayq.pull("quick", wait="10s")
+    (second,) = delayq.pull("quick", wait="60s")
     assert (second.attempt, second.id) == (2, first.id)
     assert second.fence != first.fence
     with pytest.raises(delayq.LeaseLost):
@@ -109,7 +109,7 @@ def test_an_end_that_comes_behind_a_lost_lease_is_refused_also_before_anybody_pu
 def test_leases_that_end_fail_a_message_when_no_attempt_is_left_and_however_often_before():
     job = delayq.push("quick", 1, max_attempts=5, backoff="1ms")
     for attempt in range(1, 6):
-        (message,) = delayq.pull("quick", wait="10s", lease="50ms")
+        (message,) = delayq.pull("quick", wait="60s", lease="50ms")
         assert message.attempt == attempt
     assert len(delayq.pull("quick", wait="200ms")) == 0
     view = stores.inspector().job("quick", job.id)
@@ -131,14 +131,14 @@ def test_a_batch_is_settled_in_one_call_at_the_end_of_the_block(monkeypatch):
     calls = []
     real = type(stores.queue("quick", 0)).settle
     monkeypatch.setattr(type(stores.queue("quick", 0)), "settle", lambda *a, **k: calls.append(1) or real(*a, **k))
-    with delayq.pull("quick", 5, lease="200ms") as batch:
+    with delayq.pull("quick", 5, lease="2s") as batch:
         for message in batch[:3]:
             message.ack()
         batch[3].fail("bad")
         assert calls == []
     assert calls == [1]
     assert queue_depth("quick").running == 1  # what was not decided is held until its lease ends
-    (left,) = delayq.pull("quick", 5, wait="10s")
+    (left,) = delayq.pull("quick", 5, wait="60s")
     assert (left.body, left.attempt) == (4, 2)
 
 
@@ -211,7 +211,7 @@ def test_a_durable_message_is_a_row_at_the_commit_and_ends_there(mirrored):
 def test_a_lease_that_ended_is_shown_as_an_attempt_that_failed(mirrored):
     job = delayq.push("mail", 1)
     delayq.pull("mail", lease="50ms")
-    delayq.pull("mail", wait="10s")[0].ack()
+    delayq.pull("mail", wait="60s")[0].ack()
     mirrored("mail")
     first, second = Attempt.objects.filter(job_id=job.id).order_by("number")
     assert (first.outcome, first.message) == ("retried", "the lease of its consumer ran out")

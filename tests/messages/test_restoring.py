@@ -39,7 +39,7 @@ def test_messages_that_wait_and_that_are_held_come_back_after_a_wipe(settle_down
     body = {"to": ["ü", 1.5, None]}
     waits, held = delayq.push("mail", body, key="k", meta={"from": "shop"}, backoff="1ms"), delayq.push("mail", "held", backoff="1ms")
     delayq.push("mail", "over")
-    batch = delayq.pull("mail", 3, lease="200ms")
+    batch = delayq.pull("mail", 3, lease="2s")
     first = {message.body if isinstance(message.body, str) else "waits": message for message in batch}
     first["over"].ack()
     first["waits"].snooze(0)
@@ -49,7 +49,7 @@ def test_messages_that_wait_and_that_are_held_come_back_after_a_wipe(settle_down
     with pytest.raises(delayq.LeaseLost):
         first["held"].ack()
     found: dict[object, delayq.Message] = {}
-    for _ in range(100):
+    for _ in range(600):
         for message in delayq.pull("mail", 10, wait="100ms"):
             found[message.id] = message
             message.ack()

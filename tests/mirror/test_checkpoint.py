@@ -32,7 +32,7 @@ def test_a_turn_that_has_fallen_asleep_is_over(monkeypatch):
         try:
             with locked_checkpoint("orders", 0, "default") as (mine, _):
                 asleep.set()
-                awake.wait(20)
+                awake.wait(60)
                 mine.update(last_event="9-9")
         except DatabaseError as error:
             trouble.append(error)
@@ -41,10 +41,10 @@ def test_a_turn_that_has_fallen_asleep_is_over(monkeypatch):
 
     thread = threading.Thread(target=sleeper)
     thread.start()
-    assert asleep.wait(20)
+    assert asleep.wait(60)
     with locked_checkpoint("orders", 0, "default") as (mine, _):
         mine.update(last_event="1-1")
     awake.set()
-    thread.join(20)
+    thread.join(60)
     assert trouble
     assert Checkpoint.objects.get().last_event == "1-1"

@@ -164,7 +164,7 @@ def test_a_receiver_that_hangs_is_left_and_the_mirror_goes_on(orders, monkeypatc
 
     def hangs(*, job: delayq.Job, **_given: object) -> None:
         calls.append(job.id)
-        free.wait(20)
+        free.wait(60)
 
     signals.job_ended.connect(hangs)
     mirror = MirrorLoop(
@@ -187,11 +187,11 @@ def test_a_receiver_that_hangs_is_left_and_the_mirror_goes_on(orders, monkeypatc
 def test_a_thread_that_was_left_ends_and_the_next_call_has_another():
     patient, free, seen = PatientThread(connections.close_all), threading.Event(), []
     assert patient.run(lambda: seen.append(threading.current_thread()), 5) is True
-    assert patient.run(lambda: free.wait(20) and None, 0.01) is False
+    assert patient.run(lambda: free.wait(60) and None, 0.01) is False
     assert patient.run(lambda: seen.append(threading.current_thread()), 5) is True
     assert seen[0] is not seen[1]
     free.set()
-    seen[0].join(5)
+    seen[0].join(30)
     assert not seen[0].is_alive()
 
 

@@ -317,7 +317,7 @@ def test_far_jobs_of_a_queue_on_another_server_come_in_while_nobody_sees_the_wor
     loop.poll()
     job = delayq.schedule(close_order, 7, delay="61m")
     assert not near(job)
-    shared.kill()
+    shared.terminate()
     Job.objects.update(run_at=clock.now() + timedelta(minutes=59))
     loop._workers_at = 0.0
     loop.poll()

@@ -265,7 +265,7 @@ def test_what_is_written_of_the_old_ground_while_restore_reads_is_not_lost(order
         monkeypatch.setattr(orders.relay, "_answered", lambda *all: (wiped_meanwhile(), answered(*all)))
     (orders.mirror if writer == "mirror" else orders.relay).poll()
     monkeypatch.undo()
-    threads[0].join(20)
+    threads[0].join(60)
     settle_down(orders, loop)
     for _ in range(3):
         clock.sleep(0.002)
@@ -298,7 +298,7 @@ def test_a_server_is_confirmed_after_what_was_read_of_the_last_one_is_written(or
     monkeypatch.setattr(orders.mirror, "_write", replaced_meanwhile)
     orders.mirror._fold_batch()  # and no trim: that another server would refuse, and this one is the same
     monkeypatch.undo()
-    threads[0].join(20)
+    threads[0].join(60)
     assert orders.claim() == []
     settle_down(orders, loop)
     assert orders.claim() == []

@@ -207,13 +207,13 @@ def test_a_mirror_leaves_a_partition_alone_that_another_one_folds(divide):
         try:
             with locked_checkpoint("orders", 0, "default"):
                 held.set()
-                over.wait(20)
+                over.wait(60)
         finally:
             connection.close()
 
     thread = threading.Thread(target=another)
     thread.start()
-    assert held.wait(20)
+    assert held.wait(60)
     config = conf.get()
     mirrors = [
         MirrorLoop(stores.places, config.queue("orders"), prefix=config.prefix, using="default", partition=number) for number in (0, 1)
@@ -223,7 +223,7 @@ def test_a_mirror_leaves_a_partition_alone_that_another_one_folds(divide):
         pass
     assert set(Job.objects.values_list("partition", flat=True)) == {1}
     over.set()
-    thread.join(20)
+    thread.join(60)
     while mirrors[0].poll() == 0.0:
         pass
     assert set(Job.objects.values_list("partition", flat=True)) == {0, 1}
@@ -231,7 +231,7 @@ def test_a_mirror_leaves_a_partition_alone_that_another_one_folds(divide):
 
 def idle(service: Service) -> None:
     """Lets it come to rest, then lets the time of all its loops come."""
-    until = clock.monotonic() + 20
+    until = clock.monotonic() + 30
     while service.poll() < 0.2 or service.descriptor < 0:
         assert clock.monotonic() < until, "it does not come to rest"
         clock.sleep(0.02)

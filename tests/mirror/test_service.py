@@ -42,7 +42,7 @@ def serving(link: Link) -> Service:
     return Service(link, config, [config.queue("orders")])
 
 
-def rest(service: Service, patience: float = 10.0) -> float:
+def rest(service: Service, patience: float = 60.0) -> float:
     """Turns until the service would sleep for a second or more; how long that would be."""
     until = clock.monotonic() + patience
     while (pause := service.poll()) < 1.0 or service.descriptor < 0:
@@ -51,7 +51,7 @@ def rest(service: Service, patience: float = 10.0) -> float:
     return pause
 
 
-def called(service: Service, seconds: float = 5.0) -> bool:
+def called(service: Service, seconds: float = 30.0) -> bool:
     """Whether the event line wakes it."""
     poll = select.poll()
     poll.register(service.descriptor, select.POLLIN)
@@ -86,9 +86,10 @@ def test_a_silence_calls_nobody_but_the_mirror(server, service, monkeypatch):
     assert not any(runner.waits for runner in service._folders)
 
 
+@pytest.mark.slow
 def test_a_restart_of_redis_calls_the_restore_loop_at_once(server, service):
     before = service._restores[0].loop._well
-    server.kill()
+    server.terminate()
     assert called(service)
     service._hear(service._line)
     assert [runner.name for runner in service._runners if runner.next == 0.0] == [
@@ -121,7 +122,7 @@ def test_without_leave_to_listen_it_looks_four_times_a_second(server, caplog):
     deaf = serving(connect(f"{server.url}{separator}username=deaf&password=pw"))
     job = delayq.schedule(close_order, 1, delay="1h")
     with caplog.at_level(logging.WARNING):
-        until = clock.monotonic() + 10
+        until = clock.monotonic() + 30
         while not Job.objects.filter(pk=job.id, published__isnull=False).exists():
             assert clock.monotonic() < until
             clock.sleep(min(0.05, deaf.poll()))
@@ -152,6 +153,7 @@ class Scripted:
         return self.answers.pop(0)
 
 
+@pytest.mark.slow
 def test_a_server_that_hangs_is_waited_for_once_in_a_pass_whatever_the_queues(server, settings):
     settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {name: {} for name in ("orders", "mail", "stock")}}
     config = conf.get()
@@ -166,7 +168,7 @@ def test_a_server_that_hangs_is_waited_for_once_in_a_pass_whatever_the_queues(se
     assert [runner.name for runner in service._runners if runner.failures] == ["restore of orders"]
     assert beside.loop.answers == [], "what needs no Redis has its turn"
     server.resume()
-    until = clock.monotonic() + 10
+    until = clock.monotonic() + 30
     while any(runner.failures or runner.next == 0.0 for runner in service._runners):
         assert clock.monotonic() < until, "the others have their turns when it answers"
         clock.sleep(0.05)
@@ -218,7 +220,7 @@ def folded() -> set[str]:
 def test_a_service_that_is_to_end_does_not_wait_once_more_for_a_server_that_is_away(server, service, monkeypatch, caplog):
     drained: list[None] = []
     monkeypatch.setattr(service.mirrors[0], "drain", lambda: drained.append(None))
-    server.kill()
+    server.terminate()
     passes = iter([False, True])
     service.run(stop=lambda: next(passes), wait=lambda *_: None)
     assert drained == []
@@ -242,7 +244,7 @@ def test_a_service_that_is_to_end_folds_what_is_on_the_masters_that_are_there(tr
         rest(service)
         for name in names:
             delayq.schedule(close_order, 1, queue=name, delay="1h")
-        nodes["b"].kill()
+        nodes["b"].terminate()
         gone = {name for name in names if nodes[name] is nodes["b"]}
         assert set() < gone < set(names)
         if known:

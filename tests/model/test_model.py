@@ -19,6 +19,8 @@ from tests.model.ground_machine import machine as ground_machine
 from tests.model.machine import machine
 from tests.servers import ServerMissing
 
+pytestmark = pytest.mark.slow
+
 MORE = int(os.environ.get("DELAYQ_MODEL_EXAMPLES", "0"))
 SHRINKS = os.environ.get("DELAYQ_MODEL_SHRINK") == "1"
 
@@ -37,14 +39,12 @@ def play(made: Callable[[], RuleBasedStateMachine], examples: int) -> None:
     run_state_machine_as_test(made, settings=budget)
 
 
-@pytest.mark.parametrize("examples", [120, pytest.param(400, marks=pytest.mark.slow)])
-def test_the_scripts_do_what_the_model_does(redis_server, examples):
-    play(machine(redis_server.link), examples)
+def test_the_scripts_do_what_the_model_does(redis_server):
+    play(machine(redis_server.link), 400)
 
 
-@pytest.mark.parametrize("examples", [40, pytest.param(200, marks=pytest.mark.slow)])
-def test_what_redis_forgets_comes_back_as_the_model_does_it(redis_server, examples):
-    play(ground_machine(redis_server.link), examples)
+def test_what_redis_forgets_comes_back_as_the_model_does_it(redis_server):
+    play(ground_machine(redis_server.link), 200)
 
 
 PARTITION = 2
@@ -52,12 +52,10 @@ MACHINES = {"jobs": machine, "losses": ground_machine}
 
 
 @pytest.mark.parametrize("made", MACHINES.values(), ids=MACHINES)
-@pytest.mark.parametrize("examples", [10, pytest.param(150, marks=pytest.mark.slow)])
-def test_a_partition_is_a_queue_of_its_own(redis_server, made, examples):
-    play(made(redis_server.link, partition=PARTITION), examples)
+def test_a_partition_is_a_queue_of_its_own(redis_server, made):
+    play(made(redis_server.link, partition=PARTITION), 150)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("made", MACHINES.values(), ids=MACHINES)
 @pytest.mark.parametrize("name", ["sentinel", "servers", "redis7", "valkey9"])
 def test_in_each_deployment_the_scripts_do_the_same(name, made):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import count
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
@@ -16,6 +17,8 @@ from django_delayq import ids
 from django_delayq.store.connection import Link
 from django_delayq.store.queue import Outcome, QueueStore, ScheduleItem
 from tests.store.board import LEASE, NOW, record
+
+pytestmark = pytest.mark.slow
 
 _examples = count()
 RECOVERY = 2500  # ms: a dead timer owner counts as gone after 500, the others sleep for a second, and so does their heir

@@ -215,7 +215,7 @@ def test_of_many_who_ask_for_a_run_at_the_same_moment_each_gets_one(workers, clo
 
     def ask() -> object:
         connection.ensure_connection()
-        together.wait(10)
+        together.wait(60)
         return schedules.run_now("nightly", "sam").id
 
     found = at_once([ask] * WORKERS)

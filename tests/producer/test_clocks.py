@@ -33,6 +33,7 @@ def home_of(key: str) -> int:
     return conf.get().queue("orders").homes(key)[0]
 
 
+@pytest.mark.slow
 def test_another_date_is_one_by_the_clock_of_the_node_that_gets_the_job(own_cluster, monkeypatch):
     def node_of(partition: int) -> ClusterNode:
         return own_cluster.serving(slot_of(f"{{{tag('orders', partition)}}}"))

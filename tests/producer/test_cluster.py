@@ -103,6 +103,7 @@ def test_a_lock_has_a_slot_whether_or_not_it_names_a_queue(cluster):
         assert other.held
 
 
+@pytest.mark.slow
 def test_a_master_that_hangs_has_a_breaker_of_its_own(cluster, sent):
     hung, well = "orders", beside(cluster, "orders")
     for queue in (hung, well):  # what asks for grounds
@@ -149,6 +150,7 @@ def test_many_jobs_of_one_call_do_not_wait_one_behind_the_other_for_a_master_tha
         node.serve(slot("orders"), slot("orders"))
 
 
+@pytest.mark.slow
 def test_a_node_that_leads_to_one_that_is_gone_is_not_left_alone_for_it(cluster):
     of = masters(cluster)
     moved, stays = next((one, other) for one, other in permutations(QUEUES, 2) if of[one] is of[other] and "redis" not in (one, other))
@@ -202,6 +204,7 @@ def test_a_slot_that_is_open_keeps_no_job_of_its_neighbours_from_redis(cluster, 
     cluster.move(number, of[opened])
 
 
+@pytest.mark.slow
 def test_people_see_what_is_there_and_what_is_missing(cluster):
     for queue in QUEUES:
         delayq.schedule(close_order, 1, delay="1h", queue=queue)
@@ -217,6 +220,7 @@ def test_people_see_what_is_there_and_what_is_missing(cluster):
     assert {queue for name, queue in told if name == "delayq_jobs_due"} == set(QUEUES) - missing
 
 
+@pytest.mark.slow
 def test_a_queue_whose_partitions_are_on_several_masters_is_read_as_a_whole(cluster, settings, sent):
     settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"orders": {"PARTITIONS": 6}, "redis": {"DURABILITY": "redis"}}}
     for n in range(40):
@@ -259,6 +263,7 @@ def divided(cluster, settings) -> Divided:
     return Divided(cluster)
 
 
+@pytest.mark.slow
 def test_a_name_whose_former_home_is_away_waits_for_it(divided, settings):
     orders = {"PARTITIONS": 32, "FORMER_PARTITIONS": [16]}
     settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"default": {}, "orders": orders}}
@@ -269,6 +274,7 @@ def test_a_name_whose_former_home_is_away_waits_for_it(divided, settings):
     assert Job.objects.get(pk=job.id).published is None
 
 
+@pytest.mark.slow
 def test_sums_are_of_the_partitions_that_answer_and_say_which_do_not(divided, sent):
     del sent[:]
     seen = overview.look()
@@ -282,6 +288,7 @@ def test_sums_are_of_the_partitions_that_answer_and_say_which_do_not(divided, se
     assert (redis.level, redis.value.startswith("cannot be reached: orders/")) == ("bad", True)
 
 
+@pytest.mark.slow
 def test_metrics_say_how_many_partitions_are_in_no_number(divided):
     told = {(name, *labels.values()): value for name, labels, value in samples.of_redis()}
     assert told["delayq_up", "redis"] == 0
@@ -290,6 +297,7 @@ def test_metrics_say_how_many_partitions_are_in_no_number(divided):
     assert ("delayq_queue_partitions", "default") not in told
 
 
+@pytest.mark.slow
 def test_the_lateness_of_a_queue_is_that_of_its_worst_partition_that_is_not_paused(divided):
     partition = next(ids.partition(job.id) for job in divided.jobs if ids.partition(job.id) not in divided.away)
     store = stores.queue("orders", partition)
@@ -301,6 +309,7 @@ def test_the_lateness_of_a_queue_is_that_of_its_worst_partition_that_is_not_paus
     assert signs["late"].level == "well"
 
 
+@pytest.mark.slow
 def test_pages_come_without_the_partitions_that_do_not_answer(divided, admin_client):
     page = admin_client.get(reverse("admin:delayq_queue_changelist")).content.decode()
     assert f"without {divided.without}" in page
@@ -321,6 +330,7 @@ def test_pages_come_without_the_partitions_that_do_not_answer(divided, admin_cli
         assert admin_client.get(reverse("admin:delayq_job_change", args=[job.id])).status_code == 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("span", ["1h", "7d"])
 def test_charts_are_of_the_partitions_that_answer(divided, admin_client, span):
     there = next(partition for partition in divided.of if partition not in divided.away)
@@ -334,6 +344,7 @@ def test_charts_are_of_the_partitions_that_answer(divided, admin_client, span):
         assert names.startswith(f"orders/{divided.away[0]}")
 
 
+@pytest.mark.slow
 def test_status_says_which_partitions_are_in_no_number(divided, capsys):
     with pytest.raises(SystemExit):
         call_command("delayq", "status")
@@ -349,6 +360,7 @@ def test_status_says_which_partitions_are_in_no_number(divided, capsys):
     assert [one["partition"] for one in orders["partitions"] if "error" in one] == divided.away
 
 
+@pytest.mark.slow
 def test_a_pause_that_did_not_reach_all_is_told_and_repeated(divided, admin_client):
     """It reaches those that answer, and the error names the others."""
     with pytest.raises(StoreUnavailable, match=f"orders/{divided.away[0]}"):
@@ -369,6 +381,7 @@ def test_a_pause_that_did_not_reach_all_is_told_and_repeated(divided, admin_clie
     assert not delayq.resume("orders")
 
 
+@pytest.mark.slow
 def test_a_purge_empties_what_answers_and_names_what_does_not(divided):
     with pytest.raises(StoreUnavailable, match=f"orders/{divided.away[0]}"):
         sum(purge("orders"))
@@ -380,6 +393,7 @@ def test_a_purge_empties_what_answers_and_names_what_does_not(divided):
     assert sum(purge("orders")) == 0
 
 
+@pytest.mark.slow
 def test_the_command_purges_what_answers_and_says_what_it_could_not_count(divided, capsys):
     away = [f"orders/{partition}" for partition in divided.away]
     with pytest.raises(SystemExit) as caught:

@@ -80,7 +80,7 @@ WORK: dict[str, Callable[[str], object]] = {
 def test_what_is_asked_of_a_healthy_server_asks_no_other(servers, monkeypatch, what, away):
     healthy = {"shared": ("own", "pulled"), "own": ("default", "mail")}[away]
     stores.servers()
-    servers[away].kill()
+    servers[away].terminate()
     asked: list[str] = []
     real = Link._send
     monkeypatch.setattr(Link, "_send", lambda link, commands: (asked.append(link.where), real(link, commands))[1])

@@ -38,7 +38,7 @@ QUEUES = {
     **{queue: {"DURABILITY": "redis", "REPLICAS": 1} for queue in CLUSTER},
 }
 
-pytestmark = [pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
 
 class Pair:

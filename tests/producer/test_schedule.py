@@ -81,6 +81,7 @@ def test_the_transactions_own_duration_is_not_added_to_the_delay(monkeypatch):
     assert 5_000 < view.date_ms - view.now_ms <= 6_000
 
 
+@pytest.mark.slow
 def test_a_web_process_killed_right_after_the_commit_leaves_the_row(settings):
     script = textwrap.dedent("""
         import os, signal, django

@@ -18,6 +18,7 @@ from django_delayq.management.left_partitions import serving_what_is_left
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.models import Job
+from django_delayq.producer import breaker
 from django_delayq.producer.stores import stores
 from django_delayq.store.connection import Link, connect
 from django_delayq.store.lock_store import LockStore
@@ -82,8 +83,9 @@ def test_one_call_puts_jobs_in_on_both_servers(own, delayq_redis):
     assert [delayq.cancel(job) for job in jobs[:3]] == ["done"] * 3
 
 
-@pytest.mark.parametrize("harm", ["pause", "kill"])
-def test_a_server_that_is_away_has_a_breaker_of_its_own(own, tries, harm):
+@pytest.mark.parametrize("harm", [pytest.param("pause", marks=pytest.mark.slow), "terminate"])
+def test_a_server_that_is_away_has_a_breaker_of_its_own(own, tries, harm, monkeypatch):
+    monkeypatch.setattr(breaker, "REST", 60.0)  # longer than all of this takes on any machine
     with transaction.atomic():  # what asks for grounds
         delayq.schedule(close_order, 0, queue="away")
         delayq.schedule(close_order, 0)
@@ -106,7 +108,7 @@ def test_a_server_that_is_away_has_a_breaker_of_its_own(own, tries, harm):
 
 def test_what_another_server_has_is_found_while_one_is_away(own):
     there = delayq.schedule(close_order, 1, delay="1h", durability="redis", queue="redis")
-    own.kill()
+    own.terminate()
     here = delayq.schedule(close_order, 1, delay="1h", durability="redis", queue="orders")
     assert delayq.get(here.id).queue == "orders"
     assert delayq.cancel(here.id) == "done"
@@ -117,7 +119,7 @@ def test_what_another_server_has_is_found_while_one_is_away(own):
 
 
 def test_a_lock_is_on_the_shared_server_unless_it_names_a_queue(own):
-    own.kill()
+    own.terminate()
     with delayq.lock("a") as lock:
         assert lock.held
     with pytest.raises(StoreUnavailable), delayq.lock("a", queue="redis"):
@@ -163,7 +165,7 @@ def test_people_see_what_is_there_and_what_is_missing(own, own_redis, settings, 
     settings.DELAYQ = {**settings.DELAYQ, "REDIS": shared.url}
     delayq.schedule(close_order, 1, delay="1h", queue="away")
     delayq.schedule(close_order, 1, delay="1h")
-    (shared if shared_is_away else own).kill()
+    (shared if shared_is_away else own).terminate()
     seen = overview.look()
     assert seen.error is None
     missing = {name for name, queue in conf.get().queues.items() if (queue.redis == shared.url) == shared_is_away}
@@ -175,7 +177,7 @@ def test_people_see_what_is_there_and_what_is_missing(own, own_redis, settings, 
     told = {(name, labels.get("queue", "")): value for name, labels, value in samples.of_redis()}
     assert told["delayq_up", ""] == 0
     assert {queue for name, queue in told if name == "delayq_jobs_due"} == set(conf.get().queues) - missing
-    (own if shared_is_away else shared).kill()
+    (own if shared_is_away else shared).terminate()
     stores.forget()
     assert overview.look().error is not None
 
@@ -187,7 +189,7 @@ def test_rows_of_a_server_that_is_away_are_counted_and_those_of_another_are_foun
     Job.objects.update(published=None)
     assert overview.count_unpublished() == 2
     assert overview.count_absent() == 0
-    own.kill()
+    own.terminate()
     assert overview.count_absent() == 1
     assert stores.breaker.open_until == 0, "the shared one is well"
 
@@ -198,7 +200,7 @@ def test_doctor_tells_of_a_server_that_goes_while_it_looks(own, monkeypatch):
     def going(queue, partitions):
         found = real(queue, partitions)
         if queue.name == "away":
-            own.kill()
+            own.terminate()
         return found
 
     monkeypatch.setattr(queue_findings, "partition_findings", going)
@@ -255,6 +257,7 @@ def test_durable_jobs_come_to_the_server_to_which_their_queue_moves(own_redis, s
     assert [delayq.cancel(job) for job in jobs] == ["done"] * 3
 
 
+@pytest.mark.slow
 def test_a_worker_that_starts_waits_once_for_a_server_that_hangs_and_not_for_each_queue(own, tries):
     queues = ["redis", "away", "orders"]
     places, config = stores.places, conf.get()

@@ -110,7 +110,7 @@ def test_who_gives_up_waiting_is_told_the_ids(delayq_redis, monkeypatch):
 
     def slow(plan, inserted=None):
         arrived.set()
-        go_on.wait(10)
+        go_on.wait(60)
         return put(plan, inserted)
 
     monkeypatch.setattr(module, "put_one", slow)

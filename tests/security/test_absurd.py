@@ -30,6 +30,8 @@ from django_delayq.store.record import JobRecord
 from tests.tasks_for_tests import close_order
 from tests.worker.bench import Bench, task
 
+pytestmark = pytest.mark.slow
+
 NAME = "tests.tasks_for_tests.close_order"
 BATCH = 200
 PATIENCE = 30.0  # seconds until what is due must have run
@@ -230,7 +232,6 @@ def test_a_thousand_absurd_things_make_no_row_lie_and_no_pass_long(scene, redis_
     play(scene(signed), redis_server.link, 1_000, seed=1)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("signed", [False, True], ids=["unsigned", "signed"])
 def test_ten_thousand_absurd_things_make_no_row_lie_and_no_pass_long(scene, redis_server, signed):
     play(scene(signed), redis_server.link, 10_000, seed=2)

@@ -255,6 +255,7 @@ def test_commands_say_what_they_can(orders, delayq_redis, run, words):
 # all of it, at once, with real workers
 
 
+@pytest.mark.slow
 def test_a_thousand_poison_records_among_ten_thousand_jobs(shop: Shop, redis_server):
     keys = Keys("delayq", "default")
     one = Vandal(redis_server.link, keys, task="tests.app.shop.tasks.count", seed=7)

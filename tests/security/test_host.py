@@ -125,7 +125,7 @@ def test_a_lock_that_somebody_keeps_is_an_error_after_a_while_and_no_start_that_
         fcntl.flock(theirs, fcntl.LOCK_EX)
         start = pool.submit(embedded.ensure, home)
         with pytest.raises(StoreUnavailable, match=rf"another process has kept the lock {home}/lock"):
-            start.result(timeout=20)
+            start.result(timeout=60)
     embedded.ensure(home)
 
 
@@ -167,7 +167,7 @@ class Flood:
 def ask(port: int, path: str, host: str = "127.0.0.1") -> tuple[int, dict[str, object]]:
     """Status and answer; 0 if there is none."""
     try:
-        with urllib.request.urlopen(f"http://{host}:{port}/{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://{host}:{port}/{path}", timeout=30) as answer:
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as error:
         with error:
@@ -176,6 +176,7 @@ def ask(port: int, path: str, host: str = "127.0.0.1") -> tuple[int, dict[str, o
         return 0, {}
 
 
+@pytest.mark.slow
 def test_a_flood_of_connections_that_say_nothing_fails_no_probe(shop: Shop):
     port = free_port()
     shop.work("--health-port", str(port))
@@ -188,7 +189,7 @@ def test_half_a_request_holds_up_no_whole_one(shop: Shop):
     port = free_port()
     shop.work("--health-port", str(port))
     eventually(lambda: ask(port, "ready")[0] == 200)
-    slow = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(200)]
+    slow = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(200)]
     for each in slow:
         with contextlib.suppress(OSError):
             each.send(b"GET /health HT")
@@ -227,6 +228,7 @@ def test_an_address_where_nobody_can_listen_is_told(shop: Shop, options, code, t
     assert text in worker.text()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(holdings_files.place() is None, reason="no /dev/shm, or no /proc, here")
 def test_files_of_a_killed_worker_are_removed_by_who_gives_back_what_it_held(shop: Shop):
     place = holdings_files.place()

@@ -181,6 +181,7 @@ def test_a_worker_does_not_start_at_a_port_of_tls_without_it(cluster, shop: Shop
     assert f"rediss+cluster://[user:password@]127.0.0.1:{cluster.masters[0].port}" in worker.text()
 
 
+@pytest.mark.slow
 def test_after_a_failover_sentinels_lead_to_the_next_master_by_tls(certificates, tls, request):
     by_tls = {"tls_replication": "yes"}
     master = tls(**by_tls)

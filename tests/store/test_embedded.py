@@ -61,6 +61,7 @@ def test_what_was_written_is_there_after_a_stop_and_a_start(home):
         assert embedded.stop(home) is True
 
 
+@pytest.mark.slow
 def test_a_killed_server_is_replaced_in_spite_of_its_socket_and_pid_file(home):
     embedded.ensure(home)
     first = pid_of(home)
@@ -70,6 +71,7 @@ def test_a_killed_server_is_replaced_in_spite_of_its_socket_and_pid_file(home):
     assert (home / "valkey.sock").exists()
 
 
+@pytest.mark.slow
 def test_a_server_that_does_not_answer_is_not_doubled_nor_waited_for(home):
     embedded.ensure(home)
     os.kill(pid_of(home), signal.SIGSTOP)

@@ -132,6 +132,7 @@ def test_a_connection_to_a_server_that_became_a_replica_is_not_kept(server):
     assert board.link.execute("CLIENT", "ID") != first, "the address may lead to the new primary by now"
 
 
+@pytest.mark.slow
 def test_a_server_that_does_not_answer_in_time_is_unavailable(server):
     link = connect(server.url, timeout=0.1)
     link.execute("PING")

@@ -80,7 +80,7 @@ def test_w028_a_partition_that_cannot_be_moved_key_by_key(redis7, told, monkeypa
     hold(0, TOO_MANY)
     assert told(redis7, PARTITIONS=1) == {}
     assert "orders has" in told(redis7, PARTITIONS=1, FORMER_PARTITIONS=[4])["delayq.W028"]
-    redis7.serving(slot_of("{orders}")).kill()
+    redis7.serving(slot_of("{orders}")).terminate()
     said = told(redis7, PARTITIONS=4)["delayq.W028"]
     assert "orders/2 has" in said
     assert "orders has" not in said, "nobody can know"

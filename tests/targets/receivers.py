@@ -64,7 +64,7 @@ class Host:
                 except OSError:
                     pass
         for thread in self._threads:
-            thread.join(10)
+            thread.join(30)
 
     def _listen(self) -> None:
         while not self.over.is_set():

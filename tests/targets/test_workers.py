@@ -51,6 +51,7 @@ def test_threads_of_a_worker_deliver_side_by_side_and_each_job_once(deliveries, 
     assert (result["status"], result["answer"]) == (200, "thanks")
 
 
+@pytest.mark.slow
 def test_a_delivery_whose_worker_was_killed_before_the_answer_is_sent_again_under_its_id(deliveries, host):
     def kill(exchange: Exchange) -> str:
         deliveries.workers[0].kill_tree()
@@ -67,6 +68,7 @@ def test_a_delivery_whose_worker_was_killed_before_the_answer_is_sent_again_unde
     assert [request.headers["webhook-id"] for request in partner.requests] == [id, id]
 
 
+@pytest.mark.slow
 def test_what_was_answered_is_not_sent_again_when_its_worker_is_killed_behind_that(deliveries, host):
     partner = host(answer(200))
     (id,) = put(deliveries, partner.url())
@@ -77,6 +79,7 @@ def test_what_was_answered_is_not_sent_again_when_its_worker_is_killed_behind_th
     assert len(partner.requests) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dies", "sent"),
     [
@@ -96,6 +99,7 @@ def test_a_2xx_is_sent_again_only_if_its_worker_dies_before_it_is_settled(delive
     assert [request.headers["webhook-id"] for request in partner.requests] == [id] * sent
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_frozen_in_a_delivery_changes_nothing_when_it_thaws(deliveries, host):
     def freeze(exchange: Exchange) -> None:
         deliveries.workers[0].signal_tree(signal.SIGSTOP)
@@ -138,6 +142,7 @@ def test_a_delivery_ends_before_the_timeout_of_its_queue_and_a_2xx_that_hangs_th
     assert len(taken.requests) == 1
 
 
+@pytest.mark.slow
 def test_a_secret_is_in_no_log_of_a_worker_and_in_no_event(deliveries, host):
     deliveries.settings["HTTP"]["SECRETS"]["token"] = "very-secret-token"
     partner = host(answer(500, "very-secret-token"))

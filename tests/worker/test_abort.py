@@ -57,6 +57,7 @@ def test_a_coroutine_is_cancelled_and_others_go_on(shop: Shop) -> None:
     eventually(lambda: shop.happened(other) == ["scheduled", "claimed", "succeeded"])
 
 
+@pytest.mark.slow
 def test_what_does_not_hear_ends_with_its_process_and_a_neighbour_is_evicted(shop: Shop) -> None:
     """The task waits in C, and has no timeout."""
     id, other = shop.put("nap", 1, 600), shop.put("nap", 2, 600)
@@ -81,6 +82,7 @@ def test_a_task_that_catches_it_and_returns_has_succeeded(shop: Shop) -> None:
     assert shop.detail(id, "succeeded")["r"] == 7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "begun", "left"),
     [("pay_for_ever", "paying 7", "0 ('cancelled', None)"), ("pay_and_wait", "paid 7", "1 ('succeeded', 7)")],

@@ -14,6 +14,8 @@ from django_delayq.store.worker_registry import WorkerRegistry
 from django_delayq.worker.supervisor import holdings_files
 from tests.worker.conftest import Shop, eventually
 
+pytestmark = pytest.mark.slow
+
 
 def test_jobs_of_a_killed_task_process_run_again_at_once(shop: Shop) -> None:
     ids = shop.put_many("nap", [(number, 1.0) for number in range(4)])
@@ -92,7 +94,6 @@ def test_a_worker_that_is_started_again_gives_back_what_the_killed_one_held(shop
     assert all("crashed" not in shop.happened(id) for id in waited)
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(holdings_files.place() is None, reason="no /dev/shm here: such jobs wait for the end of their leases")
 def test_a_neighbour_gives_back_what_a_killed_worker_held_and_nothing_of_a_frozen_one(shop: Shop) -> None:
     killed_id = shop.put("nap", 1, 10.0)  # in that time two workers start, also on a busy machine
@@ -116,7 +117,6 @@ def test_a_neighbour_gives_back_what_a_killed_worker_held_and_nothing_of_a_froze
     assert shop.happened(frozen_id, "slow") == ["scheduled", "claimed", "succeeded"]
 
 
-@pytest.mark.slow
 def test_a_killed_worker_tree_loses_nothing(shop: Shop, capsys) -> None:
     lease = 5
     shop.settings = {"LEASE": lease}
@@ -162,7 +162,6 @@ def test_a_worker_waits_for_redis_and_goes_on(shop: Shop, own_redis) -> None:
     assert all("crashed" not in shop.happened(id) for id in ids)
 
 
-@pytest.mark.slow
 def test_ten_workers_of_four_threads_run_each_of_20000_jobs_once(shop: Shop) -> None:
     for start in range(0, 20_000, 200):
         shop.put_many("count", [(number,) for number in range(start, start + 200)])

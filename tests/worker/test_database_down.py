@@ -18,6 +18,8 @@ from tests.conftest import missing
 from tests.stage import sqlite
 from tests.worker.conftest import Shop, eventually
 
+pytestmark = pytest.mark.slow
+
 ROWS = """
 import json
 from django.db.models import Count

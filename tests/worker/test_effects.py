@@ -20,6 +20,7 @@ def look(shop: Shop) -> str:
     return shop.manage("shell", "-v", "0", "-c", LOOK)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("failpoint", "runs_again"), [("effects.commit", True), ("effects.committed", False), ("settler.settle", False)]
 )

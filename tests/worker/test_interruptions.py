@@ -202,7 +202,7 @@ def test_a_run_that_ends_while_it_is_interrupted_waits_for_that_and_drops_it(mon
     def late(thread: int, kind: type[BaseException] | None) -> None:
         if kind is not None:
             taken.set()
-            waits.wait(10)
+            waits.wait(60)
         raise_in(thread, kind)
 
     def burn() -> None:

@@ -6,6 +6,8 @@ import os
 import signal
 import time
 
+import pytest
+
 from django_delayq.worker.latest_text import LatestText
 
 
@@ -34,6 +36,7 @@ def test_a_text_that_was_begun_is_none_until_another_was_written() -> None:
     assert board.read() == b"new"
 
 
+@pytest.mark.slow
 def test_a_reader_of_another_process_sees_whole_texts_only() -> None:
     board = LatestText(1 << 20)
     pid = os.fork()

@@ -14,6 +14,8 @@ from django_delayq.store.keys import Keys
 from tests.laws import dump
 from tests.worker.conftest import Shop, eventually
 
+pytestmark = pytest.mark.slow
+
 LEASE = 3
 PAY = """
 from tests.app.shop.tasks import pay_slowly, stay
@@ -30,7 +32,6 @@ def ledger(shop: Shop) -> Counter[str]:
     return Counter(shop.ledger.read_text().splitlines() if shop.ledger.exists() else [])
 
 
-@pytest.mark.slow
 def test_a_worker_frozen_for_three_leases_and_thawed_changes_nothing(shop: Shop) -> None:
     shop.keep_rows(LEASE=LEASE, DURABILITY="outbox")
     roles = ("--roles", "move,mirror,relay", "--threads", "4")
@@ -61,7 +62,6 @@ def test_a_worker_frozen_for_three_leases_and_thawed_changes_nothing(shop: Shop)
     assert other.process.poll() is None
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("how", ["paused", "killed"])
 def test_none_of_200_running_jobs_runs_twice_when_redis_is_away_for_three_leases(shop: Shop, own_redis, how) -> None:
     server = own_redis(appendonly="yes", appendfsync="always")

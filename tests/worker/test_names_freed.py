@@ -12,6 +12,8 @@ from django_delayq.shared_name import NAMED
 from django_delayq.store.keys import Keys
 from tests.worker.conftest import Shop, eventually
 
+pytestmark = pytest.mark.slow
+
 NAMED_ALIKE = {"meta": {NAMED: ["order:1", 1]}}
 
 

@@ -39,6 +39,7 @@ def offered(shop: Shop) -> list[tuple[str, str]]:
     return [(fields["id"], json.loads(fields["body"])) for _, fields in reader(shop).xrange("shipping-out")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["offer.push=kill@1", "offer.pushed=kill@1", "offer.pushed=lose@1", "settler.settle=kill@1"])
 def test_an_offer_stands_once_wherever_its_process_dies_and_whether_or_not_the_reply_comes(offering: Shop, what: str) -> None:
     offering.environment["DELAYQ_FAILPOINTS_ONCE"] = str(offering.folder / "once")
@@ -51,6 +52,7 @@ def test_an_offer_stands_once_wherever_its_process_dies_and_whether_or_not_the_r
     assert offering.link.execute("EXISTS", "delayq:{default}:offered") == 0
 
 
+@pytest.mark.slow
 def test_a_lost_reply_is_no_failed_attempt(offering: Shop) -> None:
     offering.environment["DELAYQ_FAILPOINTS_ONCE"] = str(offering.folder / "once")
     id = offer(offering, 1, max_attempts=1)
@@ -60,6 +62,7 @@ def test_a_lost_reply_is_no_failed_attempt(offering: Shop) -> None:
     assert offered(offering) == [(id, 1)]
 
 
+@pytest.mark.slow
 def test_an_offer_whose_replies_are_all_lost_waits_and_is_then_known_to_be_given(offering: Shop) -> None:
     id = offer(offering, 1, max_attempts=1)
     worker = offering.work(failpoints="offer.pushed=lose")

@@ -95,6 +95,7 @@ def test_an_idle_worker_hears_of_a_job_in_each_partition(divided: Shop) -> None:
         eventually(lambda number=number: divided.counts().get(number) == 1)
 
 
+@pytest.mark.slow
 def test_workers_that_are_killed_lose_no_job_of_any_partition(divided: Shop) -> None:
     divided.settings |= {"LEASE": 2}
     put(divided, range(90))
@@ -135,6 +136,7 @@ def test_a_worker_without_a_share_of_what_is_left_leaves_it_to_others(divided: S
     assert sorted(divided.counts()) == [n for n in range(30) if n % PARTS != 2]
 
 
+@pytest.mark.slow
 def test_rows_of_such_partitions_come_back_to_a_wiped_redis_and_are_run(divided: Shop) -> None:
     divided.keep_rows(DURABILITY="outbox")
     environment = {**os.environ, **divided.project}
@@ -185,6 +187,7 @@ def test_rows_tell_of_the_jobs_of_all_partitions(divided: Shop) -> None:
         assert EventLog(divided.link, Keys("delayq", "default", partition)).length() == 0
 
 
+@pytest.mark.slow
 def test_partitions_of_one_queue_run_on_all_masters_of_a_cluster(shop: Shop, redis_server) -> None:
     program = redis_program() or missing("no redis")
     with ClusterServers(program=program, replicas=False, cluster_require_full_coverage="no") as cluster:

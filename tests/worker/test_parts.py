@@ -175,7 +175,7 @@ def test_with_a_file_to_create_only_the_first_acts_and_holds_until_it_is_written
         failpoints.failpoint("here")
         assert thread.is_alive()
         path.write_text("go")
-        thread.join(10)
+        thread.join(30)
         assert not thread.is_alive()
     finally:
         path.write_text("go")
@@ -210,7 +210,7 @@ def test_a_stop_is_set_by_a_byte_on_the_pipe() -> None:
     assert not stop.is_set()
     assert not stop.wait(0.01)
     os.write(write, b"L")
-    assert stop.wait(10)
+    assert stop.wait(30)
     assert stop.is_set()
     for descriptor in (commands, write, alive, keep):
         os.close(descriptor)

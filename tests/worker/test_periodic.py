@@ -53,6 +53,7 @@ def test_each_tick_runs_as_one_job_while_workers_are_killed(durable, declares):
     )
 
 
+@pytest.mark.slow
 def test_runs_that_wait_for_each_other_do_not_overlap(durable, declares):
     declares({"every": "1s", "name": "second", "args": ["x", 0.7], "overlap": "wait"})
     durable.work(*ALL, "--processes", "2")

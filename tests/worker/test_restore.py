@@ -19,6 +19,8 @@ from tests.links import opened
 from tests.stage import ROOT
 from tests.worker.conftest import Shop, eventually
 
+pytestmark = pytest.mark.slow
+
 SCHEDULE = """
 import json, sys
 import django
@@ -99,7 +101,6 @@ def test_what_runs_goes_on_and_what_waits_comes_back_when_redis_is_wiped(shop: S
         assert worker.wait() == 0, worker.text()
 
 
-@pytest.mark.slow
 def test_what_was_done_since_the_copy_does_not_rise_when_redis_is_rolled_back(shop: Shop, own_redis) -> None:
     site = Site(shop, own_redis(save=""))
     worker = site.work()
@@ -133,7 +134,6 @@ def test_a_restart_that_lost_nothing_is_confirmed_at_once(shop: Shop, own_redis)
     assert "rolled back" not in worker.text()
 
 
-@pytest.mark.slow
 def test_a_restore_that_is_killed_begins_anew(shop: Shop, own_redis) -> None:
     site = Site(shop, own_redis(appendonly="yes", save=""))
     worker = site.work(failpoints="restore.sent=kill@3")

@@ -7,6 +7,8 @@ import pytest
 from django_delayq.store.keys import Keys
 from tests.worker.conftest import Shop, eventually
 
+pytestmark = pytest.mark.slow
+
 GROUPS = """
 from django.contrib.auth.models import Group
 print(list(Group.objects.values_list("name", flat=True)))

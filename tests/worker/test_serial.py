@@ -8,6 +8,7 @@ from tests.worker import serial_run
 from tests.worker.conftest import Shop
 
 
+@pytest.mark.slow
 def test_of_a_name_one_runs_at_a_time_oldest_first_while_workers_are_killed(shop: Shop) -> None:
     shop.settings = {"MAX_CRASHES": 20}
     assert serial_run.play(shop, jobs=200, names=10, seconds=0.01, workers=2, kills=3) == []

@@ -30,6 +30,7 @@ def test_a_burst_with_all_roles_leaves_the_database_up_to_date(durable: Shop) ->
     assert durable.manage("shell", "-v", "0", "-c", LOOK) == "succeeded 42 1"
 
 
+@pytest.mark.slow
 def test_a_side_process_that_dies_is_started_again(durable: Shop) -> None:
     worker = durable.work("--roles", "mirror,relay")
     (first,) = eventually(worker.children)
@@ -41,6 +42,7 @@ def test_a_side_process_that_dies_is_started_again(durable: Shop) -> None:
     assert worker.wait() == 0
 
 
+@pytest.mark.slow
 def test_while_the_database_takes_nothing_jobs_go_on_and_the_mirror_catches_up(durable: Shop) -> None:
     if not durable.database["ENGINE"].endswith("sqlite3"):  # no file that could be locked: nothing here to take away
         pytest.skip("of SQLite, whose file can be locked; test_database_down.py has the others")

@@ -107,6 +107,7 @@ def test_a_soft_timeout_is_raised_in_the_task(shop: Shop) -> None:
         assert "longer than its timeout" in shop.detail(id, "failed")["m"]
 
 
+@pytest.mark.slow
 def test_a_deaf_task_fails_when_its_process_is_dead_and_a_neighbour_without_a_timeout_has_the_grace(shop: Shop) -> None:
     deaf = shop.put("deaf", 1, max_attempts=1)
     worker = shop.work("--threads", "2", "--grace", "3s")
@@ -125,6 +126,7 @@ def test_a_deaf_task_fails_when_its_process_is_dead_and_a_neighbour_without_a_ti
     assert shop.happened(deaf) == ["scheduled", "claimed", "failed"]
 
 
+@pytest.mark.slow
 def test_a_deaf_tasks_neighbour_ends_in_its_time_and_runs_once(shop: Shop) -> None:
     deaf = shop.put("deaf", 1, max_attempts=1)
     worker = shop.work("--threads", "2")
@@ -136,6 +138,7 @@ def test_a_deaf_tasks_neighbour_ends_in_its_time_and_runs_once(shop: Shop) -> No
     assert worker.process.poll() is None
 
 
+@pytest.mark.slow
 def test_a_deaf_task_has_failed_and_is_not_given_back_when_its_worker_is_told_to_leave(shop: Shop) -> None:
     deaf = shop.put("deaf", 1, max_attempts=1)
     worker = shop.work("--threads", "2", "--grace", "2s")
@@ -256,7 +259,7 @@ def test_the_worker_shows_itself_and_answers_probes(shop: Shop) -> None:
 
     def ask(path: str) -> tuple[int, dict[str, object]]:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=30) as answer:
                 return answer.status, json.load(answer)
         except urllib.error.HTTPError as error:
             with error:
@@ -287,7 +290,7 @@ def test_a_quiet_worker_is_healthy_when_its_task_processes_have_gone(shop: Shop)
     eventually(lambda: len(shop.ran()) == 1)
     worker.signal(signal.SIGUSR1)
     eventually(lambda: worker.children() == [])
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=30) as answer:
         assert answer.status == 200
 
 

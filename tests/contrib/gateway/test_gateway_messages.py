@@ -139,7 +139,7 @@ def test_a_retry_follows_the_ladder_of_the_message_and_fails_it_after_the_last_a
     job = delayq.push("mail", 1, backoff="50ms", max_attempts=2)
     (message,) = pulled(caller)
     assert settled(caller, "retry", claim(message)) == ["done"]
-    (message,) = pulled(caller, wait="2s")
+    (message,) = pulled(caller, wait="20s")
     assert message["attempt"] == message["max_attempts"] == 2
     assert settled(caller, "retry", claim(message)) == ["done"]
     assert state(job.short_id) == "failed"
@@ -161,7 +161,7 @@ def test_the_same_settle_twice_answers_the_same(caller, verb):
     more = {"delay": "50ms"} if verb in ("retry", "snooze") else {}
     first = [settled(caller, verb, claim(message, **more)) for _ in range(2)]
     if more:
-        pulled(caller, wait="2s")  # another has it now
+        pulled(caller, wait="20s")  # another has it now
     assert [*first, settled(caller, verb, claim(message, **more))] == [["done"]] * 3
 
 
@@ -169,7 +169,7 @@ def test_who_has_lost_the_lease_is_told_so_each_time_whatever_the_next_holder_do
     other = make("other")
     delayq.push("mail", 1, backoff="1ms")
     (late,) = pulled(caller, lease="50ms")
-    (held,) = pulled(other, wait="2s")
+    (held,) = pulled(other, wait="20s")
     assert settled(caller, "ack", claim(late)) == ["lost"]
     assert settled(caller, "extend", claim(late)) == ["lost"]
     assert settled(other, "ack", claim(held)) == ["done"]
@@ -182,7 +182,7 @@ def test_who_comes_behind_the_end_by_another_is_told_that_it_was_lost(caller, ma
     for verb in ("ack", "fail"):
         delayq.push("mail", 1, backoff="1ms")
         (late,) = pulled(caller, lease="50ms")
-        (held,) = pulled(other, wait="2s")
+        (held,) = pulled(other, wait="20s")
         assert settled(other, verb, claim(held)) == ["done"]
         assert [settled(caller, "ack", claim(late)) for _ in range(2)] == [["lost"]] * 2
 

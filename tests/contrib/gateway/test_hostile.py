@@ -11,6 +11,8 @@ from random import Random
 from typing import Any
 from urllib.parse import quote
 
+import pytest
+
 from django_delayq.contrib.gateway.models import KeptAnswer
 from django_delayq.models import Job
 from django_delayq.producer.options import POLICIES
@@ -21,6 +23,8 @@ from tests.targets.conftest import SECRET
 from tests.targets.conftest import TASK as DELIVERIES
 from tests.targets.offers.conftest import TARGETS
 from tests.targets.offers.conftest import TASK as OFFERS
+
+pytestmark = pytest.mark.slow
 
 CASES = int(os.environ.get("DELAYQ_FUZZ", "3000"))
 FEWER = int(os.environ.get("DELAYQ_FUZZ", "1000"))  # of each of the other kinds

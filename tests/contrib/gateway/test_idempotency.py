@@ -131,6 +131,7 @@ def test_a_crash_half_way_makes_no_second_job_and_locks_no_key(caller, monkeypat
     assert Job.objects.count() == int(durable)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "point"),
     [
@@ -255,7 +256,7 @@ def test_two_at_once_schedule_one_job(caller, monkeypatch):
 
     def slow(*args, **options):
         met.set()
-        assert go.wait(20)
+        assert go.wait(60)
         return real(*args, **options)
 
     monkeypatch.setattr(placement, "put_in", slow)
@@ -269,7 +270,7 @@ def test_two_at_once_schedule_one_job(caller, monkeypatch):
     first = threading.Thread(target=ask)
     first.start()
     try:
-        assert met.wait(20)
+        assert met.wait(60)
         refused(caller.post("jobs", BODY, key="one"), 409, "in_progress")
         # It takes longer than its hold: another one takes over, and both schedule the same job.
         KeptAnswer.objects.update(held_until=clock.now() - timedelta(seconds=1))
@@ -277,7 +278,7 @@ def test_two_at_once_schedule_one_job(caller, monkeypatch):
         second = caller.post("jobs", BODY, key="one")
     finally:
         go.set()
-        first.join(20)
+        first.join(60)
     assert second.status_code == answers[0].status_code == 201
     assert second.json()["id"] == answers[0].json()["id"]
     assert Job.objects.count() == scheduled() == 1

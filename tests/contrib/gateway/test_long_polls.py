@@ -11,6 +11,8 @@ import pytest
 from tests import servers
 from tests.contrib.gateway.served import Served, until
 
+pytestmark = pytest.mark.slow
+
 WAITING = 60
 
 

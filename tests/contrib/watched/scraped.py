@@ -36,7 +36,7 @@ class Scraped(dict[tuple[str, frozenset[tuple[str, str]]], float]):
 def ask(port: int, path: str = "metrics") -> tuple[int, str]:
     """Status and text; 0 if nobody answers."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=30) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:

@@ -57,7 +57,7 @@ def test_who_puts_jobs_into_redis_alone_needs_the_server_of_their_queue(orders: 
     fast = {"DURABILITY": "redis", "REDIS": servers["own"].url}
     settings.DELAYQ = {**settings.DELAYQ, "REDIS": servers["shared"].url, "QUEUES": {"orders": {}, "fast": fast}}
     assert got(Client(), "/health/ready")[0] == 200
-    servers[gone].kill()
+    servers[gone].terminate()
     assert got(Client(), "/health/ready")[0] == (503 if gone == "own" else 200)
 
 
@@ -75,6 +75,7 @@ def test_a_database_that_hangs_is_none_and_holds_up_no_answer(delayq_redis, hang
     assert (status, signs["database"]) == (503, "bad")
 
 
+@pytest.mark.slow
 def test_a_redis_that_hangs_is_none_and_holds_up_no_answer(hanging, own_redis, transactional_db, settings, watcher: Client) -> None:
     server = own_redis()
     settings.DELAYQ = {**settings.DELAYQ, "REDIS": server.url}

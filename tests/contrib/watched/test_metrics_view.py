@@ -134,6 +134,7 @@ def test_without_the_database_what_redis_knows_is_told(orders: Shop, watcher: Cl
     assert "delayq_outbox_rows" not in seen.families
 
 
+@pytest.mark.slow
 def test_a_database_that_hangs_holds_up_no_answer(delayq_redis, watcher: Client, hanging_database) -> None:
     seen = scraped(watcher)
     assert waiting(), "it hangs still"
@@ -148,6 +149,7 @@ def test_many_questions_that_hang_are_not_asked_again_and_again(delayq_redis, wa
     eventually(lambda: len(waiting()) == MOST_HANGING)
 
 
+@pytest.mark.slow
 def test_a_redis_that_hangs_holds_up_no_answer(hanging, own_redis, transactional_db, watcher: Client, settings) -> None:
     server = own_redis()
     settings.DELAYQ = {**settings.DELAYQ, "REDIS": server.url}

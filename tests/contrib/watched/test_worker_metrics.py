@@ -61,6 +61,7 @@ def test_lateness_counts_from_the_date_and_run_time_from_the_start(shop: Shop) -
     assert worker.alive
 
 
+@pytest.mark.slow
 def test_what_runs_is_told_and_what_its_killed_process_ran_is_a_crash(shop: Shop) -> None:
     port = free_port()
     job = shop.put("nap", 1, 600)
@@ -77,6 +78,7 @@ def test_what_runs_is_told_and_what_its_killed_process_ran_is_a_crash(shop: Shop
     assert "crashed" in shop.happened(job)
 
 
+@pytest.mark.slow
 def test_a_run_that_had_to_be_ended_with_its_process_is_a_failure_of_its_task(shop: Shop) -> None:
     port = free_port()
     shop.put("deaf", 1, options={"timeout": 0.1}, max_attempts=1)
@@ -97,6 +99,7 @@ def test_a_process_that_was_replaced_takes_no_count_with_it(shop: Shop) -> None:
     assert runs(seen, "count", "succeeded") == 40
 
 
+@pytest.mark.slow
 def test_a_lease_that_was_lost_is_counted_once(shop: Shop) -> None:
     port = free_port()
     job = shop.put("stay", 1, 600)

@@ -38,6 +38,8 @@ from tests.topologies import ClusterNode, ClusterServers, redis_program
 from tests.worker.bench import Bench, line
 from tests.worker.conftest import eventually
 
+pytestmark = pytest.mark.slow
+
 PARTS = 16
 AT_ONCE = 0.3  # seconds in which a call is heard, mostly; the timers look once a second
 TIMEOUT = 2.0  # seconds that a call waits for a server

@@ -84,7 +84,7 @@ def adoption(bench: Bench, monkeypatch, *first: str) -> None:
 
 
 def wait_for(happened: Callable[[], bool]) -> None:
-    until = clock.monotonic() + 20
+    until = clock.monotonic() + 30
     while not happened():
         assert clock.monotonic() < until
         clock.sleep(0.002)
@@ -212,13 +212,13 @@ def test_its_thread_ends_when_all_is_settled(bench: Bench, monkeypatch) -> None:
 
     def settle(items, **options):
         begun.set()
-        assert bench.settler._ending.wait(20)
+        assert bench.settler._ending.wait(60)
         return real(items, **options)
 
     monkeypatch.setattr(bench.stores[0], "settle", settle)
     bench.settler.start()
     runs = ended(bench)
-    assert begun.wait(20)
+    assert begun.wait(60)
     runs += ended(bench)
     bench.settler.end(20)
     assert not bench.settler._thread.is_alive()
@@ -240,7 +240,7 @@ def test_its_thread_comes_back_after_trouble_and_to_what_waits(bench: Bench, mon
     forget(bench, runs)
     adoption(bench, monkeypatch, "wait")
     bench.settler.start()
-    until = clock.monotonic() + 20
+    until = clock.monotonic() + 30
     while not is_over(bench, runs) and clock.monotonic() < until:
         threading.Event().wait(0.002)
     bench.settler.end(20)

@@ -55,6 +55,7 @@ def found(folder: Path, store: str = "delayq here") -> list[holdings_files.Holdi
     return list(holdings_files.left(folder, store))
 
 
+@pytest.mark.slow
 def test_what_a_living_process_holds_is_found_when_it_dies_after_the_first_look(folder: Path) -> None:
     ours, theirs = os.pipe()
     pid = os.fork()
@@ -132,6 +133,7 @@ def test_what_a_living_process_holds_is_left_alone(folder: Path) -> None:
     holdings.close()
 
 
+@pytest.mark.slow
 def test_a_stopped_process_lives(folder: Path) -> None:
     read, write = os.pipe()
     pid = os.fork()

@@ -10,7 +10,7 @@ from django_delayq.worker.supervisor.probe import Answer, Probe, judged
 
 def asked(probe: Probe, path: str) -> bytes:
     """What a client reads that asks for that path, while the probe has its turns."""
-    with socket.create_connection(("127.0.0.1", probe.port), timeout=10) as client:
+    with socket.create_connection(("127.0.0.1", probe.port), timeout=30) as client:
         client.sendall(f"GET {path} HTTP/1.1\r\n\r\n".encode())
         poll = select.poll()
         probe.register(poll)

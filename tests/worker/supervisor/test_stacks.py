@@ -9,8 +9,12 @@ import sys
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 from tests.stage import ROOT
 from tests.worker.conftest import Shop, eventually
+
+pytestmark = pytest.mark.slow
 
 # Frames come and go, of code that comes and goes: faulthandler reads what is gone within 20 of such looks.
 BUSY = """

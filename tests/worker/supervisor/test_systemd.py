@@ -84,6 +84,7 @@ def test_a_worker_is_not_ready_before_redis_has_answered_a_claim(own_redis, shop
     assert worker.alive
 
 
+@pytest.mark.slow
 def test_a_supervisor_that_hangs_says_no_more_that_it_lives(shop: Shop, listen: Listen) -> None:
     listening = listen()
     shop.environment = {"NOTIFY_SOCKET": listening.address, "WATCHDOG_USEC": "200000"}
