@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import signal
 
+import pytest
+
 from tests.worker.conftest import Shop, eventually
 
 
+@pytest.mark.slow
 def test_a_project_cleans_up_before_each_fork_and_begins_anew_in_each_process(shop: Shop) -> None:
     """Also for a process that replaces another one. The worker closes the connections of receivers, so no process inherits one."""
     shop.environment = {"APP_APPS": "tests.app.clean_up.CleanUp", "APP_CACHE": shop.url}
