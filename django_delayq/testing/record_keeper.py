@@ -11,6 +11,7 @@ from django.db.models import QuerySet
 from django_delayq import clock, ids, signals
 from django_delayq.conf import Config
 from django_delayq.mirror.checkpoint import CheckpointTaken
+from django_delayq.mirror.commit_requests import CommitRequestLoop
 from django_delayq.mirror.exists import FixedQuery
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.relay import RelayLoop
@@ -34,6 +35,7 @@ class RecordKeeper:
             MirrorLoop(link, queue, partition=partition, **common) for queue in config.queues.values() for partition in queue.served
         ]
         self._common = common
+        self._requests = CommitRequestLoop(using=config.database, young=YOUNG)
         self._unpublished = FixedQuery(self._rows().values_list("id", "queue"))
         self.may_lack = True  # Redis may lack rows: some were there before the test began, it was away, or a job waits behind another
 
@@ -48,7 +50,11 @@ class RecordKeeper:
         return any(lengths)
 
     def publish(self) -> bool:
-        """Puts in what Redis lacks: rows that were committed while it was away, or behind a job of their key. Whether it took any."""
+        """Carries out changes that were committed while Redis was away. Then puts in what it lacks: rows that were committed meanwhile, or
+        that wait behind a job of their key. Whether it took any.
+        """
+        if self.may_lack or self._link.lacks_rows:
+            self._requests.poll()
         if not self._lacking():
             return False
         self.fold()

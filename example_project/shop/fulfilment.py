@@ -34,6 +34,6 @@ def set_off(order_id, *, partner=None):
 
 
 def call_off(order_id, *, actor, reason):
-    """Takes back what has not been done yet."""
-    delayq.cancel(key=partner_key(order_id), queue=PARTNERS, actor=actor, reason=reason)
-    delayq.cancel(key=pack_key(order_id), queue=WAREHOUSE, actor=actor, reason=reason)
+    """Takes back what has not been done yet. Call it in a transaction, as `set_off`."""
+    delayq.cancel(key=partner_key(order_id), queue=PARTNERS, actor=actor, reason=reason, at_commit=True)
+    delayq.cancel(key=pack_key(order_id), queue=WAREHOUSE, actor=actor, reason=reason, at_commit=True)

@@ -67,13 +67,10 @@ def pay(request, order_id):
         paid = found.move(Order.State.UNPAID, Order.State.PAID, "paid")
         if paid:
             fulfilment.set_off(found.pk)
+            delayq.cancel(key=found.close_key, queue="orders", actor="shop", reason="paid", at_commit=True)
     if not paid:
         messages.error(request, "Too late: this order has been closed, and nothing was charged.")
         return redirect(found)
-    try:
-        delayq.cancel(key=found.close_key, queue="orders", actor="shop", reason="paid")
-    except delayq.StoreUnavailable:
-        pass  # the job looks at the order before it closes it
     messages.success(request, "Thank you, your payment has arrived.")
     return redirect(found)
 
@@ -86,12 +83,9 @@ def refund(request, order_id):
         asked = found.move(Order.State.PAID, Order.State.REFUNDING, "refund asked")
         if asked:
             delayq.schedule(poll_refund, found.pk, delay="2s", key=found.refund_key)
+            fulfilment.call_off(found.pk, actor="shop", reason="refund asked")
     if asked:
         messages.info(request, "The refund is on its way; the provider takes a few seconds.")
-        try:
-            fulfilment.call_off(found.pk, actor="shop", reason="refund asked")
-        except delayq.StoreUnavailable:
-            pass  # then the partner hears of an order that is paid back, and has to be called
     return redirect(found)
 
 
