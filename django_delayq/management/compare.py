@@ -11,9 +11,10 @@ from django_delayq import clock, ids
 from django_delayq.conf import QueueConfig
 from django_delayq.exceptions import PayloadError
 from django_delayq.mirror import redis_only, rows, unfinished
-from django_delayq.mirror.checkpoint import needs_restore
+from django_delayq.mirror.checkpoint import locked_checkpoint, needs_restore
 from django_delayq.mirror.redis_only import end_of
 from django_delayq.mirror.restore import RestoreLoop
+from django_delayq.mirror.unresolved import leave_to_a_person, unknown_end
 from django_delayq.models import Job
 from django_delayq.signing import Signer
 from django_delayq.states import State
@@ -30,16 +31,18 @@ NO_END: Final = "why it failed did not reach the database"
 class Orphans:
     """Jobs that one side has and the other has not. `missing`: unfinished rows that Redis does not have; `risen`: unfinished jobs in
     Redis whose rows are finished; `rowless`: jobs in Redis without a row: unfinished ones where `AUDIT` keeps one for each, and
-    failed ones, until a row of theirs would have been pruned; `lost`: unfinished rows of redis durability that Redis does not have.
+    failed ones, until a row of theirs would have been pruned; `lost`: unfinished rows of redis durability that Redis does not have;
+    `ended`: unfinished rows whose jobs have ended, as Redis says, and no event tells how.
     """
 
     missing: list[UUID] = field(default_factory=list)
     risen: list[UUID] = field(default_factory=list)
     rowless: list[UUID] = field(default_factory=list)
     lost: list[UUID] = field(default_factory=list)
+    ended: list[UUID] = field(default_factory=list)
 
     def __len__(self) -> int:
-        return len(self.missing) + len(self.risen) + len(self.rowless) + len(self.lost)
+        return len(self.missing) + len(self.risen) + len(self.rowless) + len(self.lost) + len(self.ended)
 
 
 class Comparison:
@@ -68,6 +71,7 @@ class Comparison:
         suspects = Orphans()
         for batch in self._unfinished(self.loop.unfinished()):
             suspects.missing += self.loop.log.unknown(batch)
+            suspects.ended += self.loop.log.ended(batch)
         for batch in self._unfinished(self._of_redis()):
             suspects.lost += self.loop.log.unknown(batch)
         for batch in self._in_redis():
@@ -76,10 +80,10 @@ class Comparison:
         found = Orphans()
         if told and suspects.lost and not needs_restore(*self.loop.look()):
             found.lost = self._lost(suspects.lost, wait)
-        for start in range(0, len(suspects.missing), MOST):
-            batch = suspects.missing[start : start + MOST]
-            still = set(self.loop.unfinished().filter(pk__in=batch).values_list("id", flat=True))
-            found.missing += self.loop.log.unknown([id for id in batch if id in still])
+        for batch in _batches(suspects.missing):
+            found.missing += self.loop.log.unknown(self._still(batch))
+        for batch in _batches(suspects.ended) if told else ():
+            found.ended += self.loop.log.ended(self._still(batch))
         others = [*suspects.risen, *suspects.rowless]
         for start in range(0, len(others), MOST):
             self._judge(others[start : start + MOST], found)
@@ -105,6 +109,14 @@ class Comparison:
         for batch in _batches(orphans.lost):
             redis_only.give_up(self.queue.name, self.loop.partition, self.loop.log.unknown(batch), self.using)
             yield len(batch)
+        for batch in _batches(orphans.ended):
+            with locked_checkpoint(self.queue.name, self.loop.partition, self.using):  # a mirror may have the rows in hand
+                leave_to_a_person(self.loop.unfinished().filter(pk__in=batch), unknown_end("finished"))
+            yield len(batch)
+
+    def _still(self, batch: list[UUID]) -> list[UUID]:
+        still = set(self.loop.unfinished().filter(pk__in=batch).values_list("id", flat=True))
+        return [id for id in batch if id in still]
 
     def _of_redis(self) -> Any:
         return redis_only.unfinished(self.queue.name, self.loop.partition, self.using)

@@ -188,6 +188,7 @@ def _orphans(options: dict[str, Any]) -> list[dict[str, str]]:
             ("D009", there.risen, "jobs are in Redis, and their rows are finished"),
             ("D010", _without(there.rowless, left.rowless), "jobs are in Redis, and have no row"),
             ("D013", there.lost, "jobs of redis durability are not in Redis, and nobody knows whether they have run"),
+            ("D034", there.ended, "unfinished rows are of jobs that have ended, as Redis says, and no event tells how"),
             ("D008", left.missing, "unfinished rows are not in Redis and could not be brought back"),
             ("D010", left.rowless, "jobs are in Redis and can get no row, since their records cannot be read or are not signed"),
         ):
@@ -205,9 +206,10 @@ def _without(jobs: list[UUID], left: list[UUID]) -> list[UUID]:
 
 
 def _fix(sides: dict[str, Comparison], orphans: dict[str, Orphans], options: dict[str, Any]) -> None:
-    back, dropped, written, ended = (
-        sum(len(getattr(found, kind)) for found in orphans.values()) for kind in ("missing", "risen", "rowless", "lost")
+    back, dropped, written, lost, ended = (
+        sum(len(getattr(found, kind)) for found in orphans.values()) for kind in ("missing", "risen", "rowless", "lost", "ended")
     )
+    ended += lost
     if not options["yes"]:
         confirm(
             f"This brings {back} jobs back into Redis, drops {dropped} from it, writes {written} rows, and makes {ended} unresolved. "

@@ -14,8 +14,9 @@ from django_delayq import clock, ids
 from django_delayq.conf import QueueConfig
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
+from django_delayq.mirror.unresolved import leave_to_a_person
 from django_delayq.models import CANCELLED_HERE, UNRESOLVED, Attempt, Job
-from django_delayq.states import FINISHED, UNFINISHED, AttemptOutcome, EndingKind, State
+from django_delayq.states import FINISHED, UNFINISHED, AttemptOutcome, State
 from django_delayq.store.events import EventLog
 from django_delayq.store.queue import MOST
 from django_delayq.store.recovery import GroundStore
@@ -65,7 +66,7 @@ def give_up(queue: str, partition: int, jobs: Sequence[UUID], using: str) -> int
     now = clock.now()
     with transaction.atomic(using=using):
         found = list(unfinished(queue, partition, using).filter(pk__in=jobs).select_for_update().values_list("id", flat=True))
-        Job.objects.using(using).filter(pk__in=found).update(published=None, ending=EndingKind.UNKNOWN.value, error=LOST)
+        leave_to_a_person(Job.objects.using(using).filter(pk__in=found), LOST)
         Attempt.objects.using(using).filter(job_id__in=found, finished_at__isnull=True).update(
             finished_at=now, outcome=AttemptOutcome.CRASHED.value, message=LOST
         )

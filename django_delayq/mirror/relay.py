@@ -21,13 +21,14 @@ from django_delayq.mirror import atomic_runs, database_clock, rows
 from django_delayq.mirror.checkpoint import checkpoint_of, locked_checkpoint
 from django_delayq.mirror.exists import ExistsQuery
 from django_delayq.mirror.outbox import DatabaseOutbox
+from django_delayq.mirror.unresolved import leave_to_a_person, unknown_end
 from django_delayq.models import UNPUBLISHED, Job
 from django_delayq.producer import at_commit, homes
 from django_delayq.producer.database import OutboxRow
 from django_delayq.producer.publish import Publisher, late
 from django_delayq.shared_name import in_payload
 from django_delayq.signing import Signer
-from django_delayq.states import EndingKind, State
+from django_delayq.states import State
 from django_delayq.store.events import FIRST, EventLog, position
 from django_delayq.store.items import ScheduleReply
 from django_delayq.store.places import Places
@@ -38,8 +39,6 @@ logger = Logger("django_delayq.relay")
 YOUNG: Final = 5.0  # seconds for which a row is left to the process that committed it
 IDLE: Final = 1.0  # seconds between looks when nothing is unpublished
 PAUSE: Final = 0.5
-UNKNOWN_END: Final = "how it ended is not known: Redis says that it %s, and no event of this site tells of it"
-SAID: Final = {"cancelled": "was cancelled", "displaced": "was displaced by another job, or expired", "finished": "ended"}
 BEHIND: Final = 2.0  # seconds between rounds when all that is left waits behind running holders
 
 
@@ -224,7 +223,7 @@ class RelayLoop:
         unresolved = 0
         for status in set(ended.values()):
             those = self._free([id for id, end in ended.items() if end == status])
-            unresolved += those.update(ending=EndingKind.UNKNOWN.value, error=UNKNOWN_END % SAID.get(status, status))
+            unresolved += leave_to_a_person(those, unknown_end(status))
         if unresolved:
             logger.error(
                 "how %d jobs of %s ended is not known, since the events of their ends are lost. Decide about each: "

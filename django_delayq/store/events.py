@@ -133,6 +133,15 @@ class EventLog:
         there = zip(self.records(names), ends, strict=True)
         return [id for id, (record, end) in zip(jobs, there, strict=True) if not record and end is None]
 
+    def ended(self, jobs: Sequence[UUID]) -> list[UUID]:
+        """Those of these jobs, at most 200, of which Redis keeps only that they have ended."""
+        if not jobs:
+            return []
+        names = [ids.short(id) for id in jobs]
+        ends = self._link.execute("ZMSCORE", self.keys["finished"], *names)
+        there = zip(self.records(names), ends, strict=True)
+        return [id for id, (record, end) in zip(jobs, there, strict=True) if not record and end is not None]
+
     def jobs(self) -> Iterator[list[tuple[str, bool]]]:
         """Short id, and whether it is durable, of all jobs that Redis has, a few hundred at a time; one may come twice."""
         cursor = b"0"

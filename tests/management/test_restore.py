@@ -33,7 +33,7 @@ def wiped(orders, redis_server) -> list[delayq.Job]:
 def orphans(run, *words: str) -> dict[str, str]:
     """Code -> message of what `doctor --deep` finds on the two sides."""
     found = run("doctor", "--deep", "--json", *words).json["findings"]
-    return {finding["code"]: finding["message"] for finding in found if finding["code"] in ("D008", "D009", "D010", "D013")}
+    return {finding["code"]: finding["message"] for finding in found if finding["code"] in ("D008", "D009", "D010", "D013", "D034")}
 
 
 def test_restore_brings_back_what_redis_has_lost(run, wiped, orders):
@@ -315,3 +315,18 @@ def test_what_the_mirror_has_not_told_yet_is_not_called_lost(run, orders, monkey
     monkeypatch.setattr(MirrorLoop, "poll", lambda self: 1.0)
     assert orphans(run, "--fix", "--yes") == {}
     assert Job.objects.get(pk=job.id).state == "scheduled"
+
+
+def test_a_row_whose_job_ended_without_an_event_is_left_to_a_person_and_does_not_run_again(run, orders):
+    job = delayq.schedule(close_order, 1)
+    orders.fold()
+    orders.settle(orders.claim()[0], "ack")
+    stores.link.execute("UNLINK", orders.store.keys["events"])
+    assert ids.short(job.id) in orphans(run)["D034"]
+    orphans(run, "--fix", "--yes")
+    assert Job.objects.get(pk=job.id).derived == "unresolved"
+    assert orphans(run) == {}
+    stores.link.execute("UNLINK", orders.store.keys["finished"])
+    assert orphans(run) == {}, "it does not count as missing when its tombstone is gone"
+    orphans(run, "--fix", "--yes")
+    assert orders.claim() == []

@@ -1,0 +1,20 @@
+"""Rows whose jobs have ended, and no event of this site tells how: nobody reads that as success or failure. A person decides."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from django_delayq.states import EndingKind
+
+_SAID: Final = {"cancelled": "was cancelled", "displaced": "was displaced by another job, or expired", "finished": "ended"}
+
+
+def unknown_end(status: str) -> str:
+    """What people read of such a job. `status`: what Redis answers when it is sent again."""
+    return f"how it ended is not known: Redis says that it {_SAID.get(status, status)}, and no event of this site tells of it"
+
+
+def leave_to_a_person(jobs: Any, why: str) -> int:
+    """Makes these rows unresolved: see `models.UNRESOLVED`. Returns how many."""
+    changed: int = jobs.update(published=None, ending=EndingKind.UNKNOWN.value, error=why)
+    return changed
