@@ -21,6 +21,7 @@ from django_delayq.models import CommitRequest, Event, Job
 from django_delayq.producer import at_commit
 from django_delayq.producer.database import ChangeRequest
 from django_delayq.states import EventKind
+from django_delayq.store.error_replies import StoreError
 
 YOUNG: Final = 3.0  # seconds for which a request is left to the process that committed it
 IDLE: Final = 2.0  # seconds between looks
@@ -51,14 +52,14 @@ class DatabaseRequests:
         """Deletes them."""
         CommitRequest.objects.using(using).filter(pk__in=requests).delete()
 
-    def moved_since(self, request: ChangeRequest, job: UUID, using: str) -> bool:
-        """By the event rows of changes, which are written in order."""
-        return Event.objects.using(using).filter(job=job, kind=EventKind.RESCHEDULED, pk__gt=request.seen).exists()
-
-    def written_since(self, request: ChangeRequest, jobs: Collection[UUID], using: str) -> set[UUID]:
-        """By the database's clock, which has dated both."""
-        found = Job.objects.using(using).filter(pk__in=jobs, durable=True, created_at__gt=request.at)
-        return set(found.values_list("pk", flat=True))
+    def spared(self, request: ChangeRequest, jobs: Collection[UUID], using: str, *, late: bool) -> set[UUID]:
+        """By the database's clock, which has dated rows and requests; and by the event rows of changes, which are written in order."""
+        newer = Job.objects.using(using).filter(pk__in=jobs, durable=True, created_at__gt=request.at)
+        found = set(newer.values_list("pk", flat=True))
+        if late and request.verb == "reschedule":
+            moved = Event.objects.using(using).filter(job_id__in=jobs, kind=EventKind.RESCHEDULED, pk__gt=request.seen)
+            found |= {job for job in moved.values_list("job_id", flat=True) if job is not None}
+        return found
 
 
 class CommitRequestLoop:
@@ -75,19 +76,19 @@ class CommitRequestLoop:
         """One batch. Returns seconds to sleep.
 
         Raises:
-            StoreUnavailable, DatabaseError: what could be carried out is; call again later.
+            StoreUnavailable, StoreError, DatabaseError: what could be carried out is; call again later.
         """
         if not self._any.found():
             return IDLE
         now = database_clock.now(transaction.get_connection(self._using))
         waiting = CommitRequest.objects.using(self._using).exclude(at__gt=now - self._young, at__lte=now)
-        away: dict[str, StoreUnavailable] = {}
+        away: dict[str, StoreUnavailable | StoreError] = {}
         for request in _read(waiting, self._using, MOST):
             if request.queue in away:
                 continue  # in their order
             try:
                 at_commit.carry_out(request, self._using, late=True)
-            except StoreUnavailable as error:  # the servers of other queues may be there
+            except (StoreUnavailable, StoreError) as error:  # the servers of other queues may be there
                 away[request.queue] = error
         for unavailable in away.values():
             raise unavailable

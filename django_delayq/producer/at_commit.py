@@ -7,13 +7,14 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Collection
+from functools import partial
 from typing import Final
 from uuid import UUID
 
 from django.db import Error, connections, transaction
 
 from django_delayq import conf, ids, signals
-from django_delayq.exceptions import ConfigError, DelayqError, StoreUnavailable
+from django_delayq.exceptions import ConfigError, QueueUnknown, StoreUnavailable
 from django_delayq.logger import Logger
 from django_delayq.producer import changes, commit, database, where
 from django_delayq.producer.changes import Cancel, Move
@@ -105,19 +106,19 @@ def carry_out(request: ChangeRequest, using: str, *, late: bool = False) -> None
     """Carries it out, and deletes its row. `late`: somebody may have given the job another date meanwhile, and that stays.
 
     Raises:
-        StoreUnavailable, DatabaseError: it is kept, and may be carried out again.
+        StoreUnavailable, StoreError, DatabaseError: it is kept, and may be carried out again.
     """
     rows, name = database.need(), ids.short(request.job) if request.job is not None else repr(request.key)
     try:
         if request.job is None:
-            change = changes.of_key(_act(request), request.queue, request.key, request=request)
-        elif late and request.verb == "reschedule" and rows.moved_since(request, request.job, using):
+            change = changes.of_key(
+                _act(request), request.queue, request.key, spared=partial(rows.spared, request, using=using, late=late)
+            )
+        elif late and rows.spared(request, [request.job], using, late=True):
             change = Change.CONFLICT
         else:
             change = changes.one(_act(request), request.job, request.queue or None)
-    except StoreUnavailable:
-        raise
-    except DelayqError as error:  # of a queue that the settings do not list any more, say
+    except (QueueUnknown, ConfigError) as error:  # the settings do not list the queue any more, say
         logger.error("%s of %s was committed, and cannot be carried out: %s", request.verb, name, error)
     else:
         level = logger.info if change in (Change.DONE, Change.UNKNOWN) else logger.warning

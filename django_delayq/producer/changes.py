@@ -4,7 +4,7 @@ yet is put in first, or kept out, and the row is told what was answered.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Final, Literal
 from uuid import UUID
@@ -189,16 +189,16 @@ def one(act: Cancel | Move, id: UUID, queue: str | None) -> Change:
         id, queue = row.holder, row.queue
 
 
-def of_key(act: Cancel | Move, queue: str, key: str, *, request: ChangeRequest | None = None) -> Change:
+def of_key(act: Cancel | Move, queue: str, key: str, *, spared: Callable[[Collection[UUID]], set[UUID]] | None = None) -> Change:
     """Carries it out on the holder of a key, and on every row of it that is not finished; until none is left that was not there before.
-    `request`: it was asked for then; jobs that were scheduled after that stay as they are.
+    `spared`: which of some jobs stay as they are.
 
     Raises:
         StoreUnavailable, DatabaseError: see `changes.cancel`.
     """
     answers: dict[UUID, Change] = {}
     far = where.far_of_key(queue, key)  # then nobody else holds it, and Redis need not be asked
-    if far is not None and not (request and database.need().written_since(request, [far], conf.get().database)):
+    if far is not None and not (spared and spared([far])):
         answers[far] = one(act, far, queue)
         if answers[far] is Change.DONE and where.rows_of_key(queue, key) in ([], [far]):
             return Change.DONE
@@ -209,8 +209,8 @@ def of_key(act: Cancel | Move, queue: str, key: str, *, request: ChangeRequest |
             *where.rows_of_key(queue, key),
             *Pending.keyed(queue, key),
         } - answers.keys()
-        if found and request is not None:
-            found -= database.need().written_since(request, found, conf.get().database)
+        if found and spared is not None:
+            found -= spared(found)
         if not found:
             break
         for id in found:

@@ -132,11 +132,10 @@ class Requests(Protocol):
     def end_requests(self, requests: Collection[int], using: str) -> None:
         """They have been carried out, or a later call takes their place."""
 
-    def moved_since(self, request: ChangeRequest, job: UUID, using: str) -> bool:
-        """Whether somebody gave that job another date after the request."""
-
-    def written_since(self, request: ChangeRequest, jobs: Collection[UUID], using: str) -> set[UUID]:
-        """Those of these durable jobs that were scheduled after the request."""
+    def spared(self, request: ChangeRequest, jobs: Collection[UUID], using: str, *, late: bool) -> set[UUID]:
+        """Those of these jobs that the request leaves alone: durable ones that were scheduled after it. If it gives another date and
+        is carried out `late`, also those to which somebody else gave one since.
+        """
 
 
 class Once(NamedTuple):

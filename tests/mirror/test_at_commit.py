@@ -9,6 +9,7 @@ from asgiref.sync import async_to_sync
 from django.db import connection, transaction
 
 import django_delayq as delayq
+from django_delayq import clock
 from django_delayq.mirror.commit_requests import CommitRequestLoop
 from django_delayq.mirror.outbox import DatabaseOutbox
 from django_delayq.models import CommitRequest, Event, Job
@@ -165,10 +166,11 @@ def test_what_is_carried_out_twice_changes_nothing_more(orders, loop_of_requests
     assert Job.objects.get().state == "cancelled"
 
 
-def test_a_date_that_somebody_gave_meanwhile_stays(orders, loop_of_requests, killed):
-    job = delayq.schedule(close_order, 7, delay="1h")
+@pytest.mark.parametrize("by_key", [False, True], ids=["by id", "by key"])
+def test_a_date_that_somebody_gave_meanwhile_stays(orders, loop_of_requests, killed, by_key):
+    job = delayq.schedule(close_order, 7, delay="1h", key="o:7")
     with killed():
-        job.reschedule(delay="3h", at_commit=True)
+        delayq.reschedule(**(KEY if by_key else {"job": job}), delay="3h", at_commit=True)
     assert job.reschedule(delay="5h", actor="clerk") is DONE
     loop_of_requests.poll()
     assert left(job) == 5
@@ -319,3 +321,14 @@ def test_without_debug_nobody_is_warned(orders):
         with transaction.atomic():
             job.reschedule(delay="2h")
     assert told == []
+
+
+def test_a_request_for_a_queue_that_is_gone_keeps_nobody_waiting(orders, loop_of_requests, killed, caplog):
+    job = delayq.schedule(close_order, 7, delay="1h")
+    with killed():
+        job.cancel(at_commit=True)
+    CommitRequest.objects.create(queue="gone", key="k", verb="cancel", at=clock.from_ms(0))
+    loop_of_requests.poll()
+    assert in_redis(job) is None
+    assert not CommitRequest.objects.exists()
+    assert "cannot be carried out" in caplog.text

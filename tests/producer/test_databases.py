@@ -9,7 +9,7 @@ from django.db import connections, transaction
 
 import django_delayq as delayq
 from django_delayq.exceptions import ConfigError
-from django_delayq.models import Job
+from django_delayq.models import CommitRequest, Job
 from tests.tasks_for_tests import close_order
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("delayq_redis")]
@@ -67,3 +67,27 @@ def test_a_job_of_redis_durability_follows_the_transaction_that_it_names(shop):
         kept = delayq.schedule(close_order, 8, durability="redis", using=shop)
     assert kept.created
     assert job.created is None
+
+
+def test_a_change_at_the_commit_of_another_database_is_refused_with_the_way_out(shop):
+    job = delayq.schedule(close_order, 7, delay="1h")
+    for change in (lambda: job.cancel(at_commit=True), lambda: job.reschedule(delay="2h", at_commit=True)):
+        with transaction.atomic(using=shop), pytest.raises(ConfigError) as refused:
+            change()
+        for word in ("'shop'", "'default'", "transaction.on_commit"):
+            assert word in str(refused.value)
+    with transaction.atomic(using=shop), transaction.atomic():
+        assert job.cancel(at_commit=True) is delayq.Change.PENDING
+    assert job.state == "cancelled" or job.cancel() is delayq.Change.DONE
+    assert not CommitRequest.objects.exists()
+
+
+def test_a_change_at_a_commit_of_which_django_tells_nobody_is_refused():
+    job = delayq.schedule(close_order, 7, delay="1h")
+    transaction.set_autocommit(False)
+    try:
+        with pytest.raises(ConfigError, match=r"transaction\.atomic"):
+            job.cancel(at_commit=True)
+    finally:
+        transaction.rollback()
+        transaction.set_autocommit(True)
