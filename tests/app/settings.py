@@ -2,6 +2,7 @@
 
 - APP_REDIS: the server's URL. APP_DATABASE: the default database, as JSON
 - APP_DELAYQ: DELAYQ without the URL, as JSON
+- APP_SECRET: the SECRET_KEY, of another site
 - APP_SERVERS: the URLs of queues that are on servers of their own, as JSON by queue
 - APP_HORIZON: the HORIZON of the queues of outbox durability, in seconds; more than the second between looks for what is to come in
 - APP_PARTITIONS: the PARTITIONS of all queues, and behind it their FORMER_PARTITIONS, as in "16 4"
@@ -30,7 +31,7 @@ if CLOCK:
 setting_readers.SHORTEST_LEASE = 1.0  # so that tests see many leases end
 setting_readers.SHORTEST_HORIZON = 1.0  # and many far jobs come in
 worker_beat.EVERY = 1.0  # and need not wait to be heard
-SECRET_KEY = "only for tests"
+SECRET_KEY = os.environ.get("APP_SECRET", "only for tests")
 USE_TZ = True
 DATABASES = {"default": json.loads(os.environ["APP_DATABASE"])}
 INSTALLED_APPS = [

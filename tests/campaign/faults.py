@@ -273,6 +273,27 @@ class TaskMissing(Fault):
         self.worker().start()
 
 
+class AnotherSite(Fault):
+    """A worker and a web process of another site come to the same Redis, and go."""
+
+    meets = "site"
+    kind = "another site"
+    lasts = (5.0, 9.0)
+    weight = 3
+
+    @classmethod
+    def possible(cls, stage: Stage) -> bool:
+        return stage.second_site is not None
+
+    def begin(self) -> None:
+        assert self.stage.second_site is not None
+        self.stage.second_site.begin()
+
+    def end(self) -> None:
+        assert self.stage.second_site is not None
+        self.stage.second_site.end()
+
+
 def _kill(pids: list[int]) -> None:
     _send(pids[:1], signal.SIGKILL)
 

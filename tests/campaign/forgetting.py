@@ -6,6 +6,7 @@ import time
 
 from tests.app.record import FORGOTTEN
 from tests.campaign.faults import NodeFault
+from tests.campaign.stage import Stage
 
 
 class Wipe(NodeFault):
@@ -13,6 +14,11 @@ class Wipe(NodeFault):
 
     kind = "wipe redis"
     weight = 1
+
+    @classmethod
+    def possible(cls, stage: Stage) -> bool:
+        """An empty Redis belongs to the first site that comes, which may be another one."""
+        return super().possible(stage) and (cls is not Wipe or stage.second_site is None)
 
     def begin(self) -> None:
         self.node.server.call("FLUSHALL")

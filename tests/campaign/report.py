@@ -32,6 +32,7 @@ def page(history: History, breaches: list[Breach], notes: list[str], heading: st
         f"jobs        {len(rows)}: " + _counts(states) + f"; {crashed} crashes",
         f"runs        {len(history.runs)}: " + _counts(runs) + f"; in the ledger {_counts(ledger)}",
         f"answers     {len(history.answers)} of the database to tasks",
+        f"second site {_counts(Counter(map(_shown, history.rivalry.attempts if history.rivalry else ())))}",
         f"names       {len(set(names))}, which {len(names)} runs had",
         f"schedules   {len(history.calendar.stretches)}, their ticks {len(history.calendar.ticks)}: "
         + _counts(Counter(tick.fate for tick in history.calendar.ticks))
@@ -48,6 +49,11 @@ def page(history: History, breaches: list[Breach], notes: list[str], heading: st
     said.append("not judged  " + ", ".join(unjudged(history.sees)))
     said.append(f"violations  {len(breaches)}" + (": " + _counts(Counter(one.law for one in breaches)) if breaches else ""))
     return "\n".join(said)
+
+
+def _shown(attempt: tuple[str, str]) -> str:
+    what, answer = attempt
+    return f"{what} {answer.split(':')[0][:40]}"
 
 
 def _figures(kind: str, found: list[Recovery]) -> str:

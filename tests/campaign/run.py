@@ -16,10 +16,11 @@ import django
 
 from tests.app.record import Recorder
 from tests.campaign import report, script
+from tests.campaign.second_site import rivalry
 from tests.campaign.stage import QUEUES, SETTINGS, Stage
 from tests.laws.history import CAMPAIGN, History
 from tests.laws.judge import Breach, judge
-from tests.stage import project, sqlite
+from tests.stage import WAIT, project, sqlite
 from tests.topologies import PROGRAMS
 
 FINAL = "final.pickle"
@@ -47,6 +48,7 @@ def options(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--replicas", action="store_true", help="jobs of redis durability are answered for when a replica has them")
     parser.add_argument("--pooled", action="store_true", help="each process has a pool of connections to PostgreSQL")
     parser.add_argument("--skew", action="store_true", help="workers are started on hosts whose clock is hours or days off")
+    parser.add_argument("--second-site", action="store_true", help="another site, with its own database, comes to the same Redis")
     parser.add_argument("--sentinel", action="store_true", help="a master with its replica, and three Sentinels")
     parser.add_argument("--schedules", type=int, default=12, help="how many schedules the code declares")
     parser.add_argument("--faults", default="", help="only these kinds, parted by commas; 'none' for none")
@@ -81,6 +83,7 @@ def main(words: list[str] | None = None) -> int:
         replicas=given.replicas,
         pooled=given.pooled,
         skews=given.skew,
+        second_site=given.second_site,
     )
     try:
         stage.open()
@@ -115,6 +118,8 @@ def _play(stage: Stage, given: argparse.Namespace) -> None:
     record = Recorder(stage.folder, "faults")
     stage.start(seed=given.seed, rate=given.jobs_rate)
     stage.await_schedules()
+    if stage.second_site is not None:
+        _await_sites(stage)
     end = time.monotonic() + given.seconds
     _rest(stage)
     for scene in plot.scenes():
@@ -127,6 +132,31 @@ def _play(stage: Stage, given: argparse.Namespace) -> None:
             time.sleep(min(AFTER_STORM, max(0.0, end - time.monotonic())))
             _rest(stage)
     time.sleep(max(0.0, end - time.monotonic()))
+
+
+def _await_sites(stage: Stage) -> None:
+    """Until each partition in Redis has the id of the campaign's own database: an empty Redis belongs to the first that comes."""
+    deadline = time.monotonic() + WAIT
+    while "" in (found := _sites()).values() or not found:
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"queues have no site: {found}")
+        time.sleep(0.2)
+
+
+def _sites() -> dict[str, str]:
+    """The ids of the sites that the partitions in Redis have, by their tags; "" for none."""
+    from django_delayq import conf
+    from django_delayq.store.keys import Keys, tag
+    from django_delayq.store.places import Nodes
+
+    config, found = conf.get(), {}
+    redis = Nodes(config.redis, config.own_servers, name="campaign", timeout=10)
+    for name in config.queues:
+        for partition in config.queue(name).served:
+            keys = Keys(config.prefix, name, partition)
+            found[tag(name, partition)] = (redis.of(name, partition).execute("HGET", keys["meta"], "site") or b"").decode()
+    redis.close()
+    return found
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -147,6 +177,7 @@ def _read(folder: Path, final: Any, calendar: Any) -> History:
     from tests.app import seen
 
     history = seen.history(folder, final, CAMPAIGN)
+    history.rivalry = rivalry(folder)
     history.calendar.ticks, history.calendar.turns, history.calendar.jobs = calendar
     return history
 
@@ -184,6 +215,10 @@ def _settle(stage: Stage, played: float) -> History:
     final = seen.left(seen.ask, redis, queues, quiet=calm >= 3)
     calendar, final.dates = seen.calendar_left(), seen.dates_left()
     redis.close()
+    if stage.second_site is not None:
+        from django_delayq.models import Site
+
+        final.site, final.sites = Site.objects.values_list("site", flat=True).get(), _sites()
     (stage.folder / FINAL).write_bytes(pickle.dumps((final, calendar)))
     history = _read(stage.folder, final, calendar)
     history.dated_by_hosts = stage.kind == "sqlite"

@@ -35,6 +35,7 @@ ALL: list[type[Fault]] = [
     faults.TaskMissing,
     faults.KillWeb,
     faults.StopWeb,
+    faults.AnotherSite,
     crowds.Flood,
     outages.KillRedis,
     outages.RestartRedis,

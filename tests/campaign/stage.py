@@ -15,6 +15,7 @@ from django_delayq.exceptions import DelayqError
 from django_delayq.worker.supervisor import holdings_files
 from tests.campaign import faketime, masters
 from tests.campaign.nodes import Node
+from tests.campaign.second_site import SecondSite
 from tests.servers import MariaDBServer, PostgresServer, RedisServer
 from tests.stage import MANAGE, WAIT, Actor, manage, project, spawned, sqlite
 from tests.wires import FEW
@@ -92,6 +93,7 @@ class Stage:
         replicas: whether jobs of redis durability are on the replica before they are answered for.
         pooled: whether each process has a pool of connections to PostgreSQL.
         skews: whether workers are started on hosts whose clock is wrong.
+        second_site: whether another site, with another database, comes to the same Redis.
     """
 
     def __init__(
@@ -114,6 +116,7 @@ class Stage:
         replicas: bool = False,
         pooled: bool = False,
         skews: bool = False,
+        second_site: bool = False,
     ) -> None:
         if pooled and database != "postgres":
             raise ValueError("--pooled is for PostgreSQL.")
@@ -132,6 +135,7 @@ class Stage:
         if skews and faketime.library() is None:
             raise ValueError("--skew needs libfaketime.")
         self.skews = skews
+        self.second_site = SecondSite(folder) if second_site else None
         self.kind = database
         self.pool = {"min_size": 2, "max_size": threads + 2, "timeout": 5} if pooled else None
         self.fsync = fsync
@@ -184,7 +188,11 @@ class Stage:
             )
         if self.replicas:
             os.environ["APP_REPLICAS"] = "1"
+        if self.second_site is not None:
+            os.environ["APP_SITE"] = "own"
         manage("migrate", "--run-syncdb", "-v", "0", environment={})
+        if self.second_site is not None:
+            self.second_site.open()
         for web, seconds in zip(self.webs[1:], CLOCKS, strict=False):
             web.environment = faketime.ahead(seconds)
         # The first of each kind goes through the proxies, so that some are cut off while others are not.
@@ -273,6 +281,8 @@ class Stage:
         """Ends everything."""
         for actor in (*self.webs, *self.workers):
             actor.kill_tree()
+        if self.second_site is not None:
+            self.second_site.end()
         for place in (*self.nodes, *filter(None, [self.masters])):
             place.close()
         if self.database is not None:

@@ -172,6 +172,8 @@ class Empty:
     nodes: tuple[Any, ...] = (object(),)
     masters: Any = None
     rolls = False
+    skews = True
+    second_site: Any = None
     settings = ""
 
 
@@ -252,13 +254,22 @@ OF_NODES = {kind.kind for kind in ALL if issubclass(kind, NodeFault)} | {"clock 
 
 
 def test_every_kind_of_fault_comes() -> None:
-    everywhere = {kind.kind for kind in ALL} - OF_MASTERS - OF_NODES - {"lock database"}  # that is for SQLite
+    everywhere = (
+        {kind.kind for kind in ALL} - OF_MASTERS - OF_NODES - {"lock database", "another site"}
+    )  # for SQLite, and for two sites
     assert kinds() == everywhere | OF_NODES
     of_clusters = OF_MASTERS - {"fail over by sentinel"}
     assert kinds(OnMasters(ClusterMasters)) == everywhere | of_clusters - {"split network"}
     assert kinds(OnMasters(ClusterMasters, splits=True)) == everywhere | of_clusters
     of_sentinel = {kind.kind for kind in failovers.ALL} - {"fail over by hand", "split network"}
     assert kinds(OnMasters(SentinelMasters)) == everywhere | of_sentinel
+
+
+def test_beside_another_site_redis_is_never_empty() -> None:
+    """An empty Redis belongs to the first site that comes."""
+    stage = Empty()
+    stage.second_site = object()
+    assert kinds(stage) == (kinds() | {"another site"}) - {"wipe redis"}
 
 
 def test_in_a_roll_each_scene_of_single_faults_begins_with_one() -> None:

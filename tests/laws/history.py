@@ -56,6 +56,7 @@ class Sees(Flag):
     LEDGER = auto()
     FATES = auto()  # what must become of each job
     OPERATIONS = auto()
+    SITES = auto()  # what another site has tried on the same Redis, and whose each queue is
     DATES = auto()  # the earliest and the latest moments in the tables
     ANSWERS = auto()  # what tasks asked the database, and what it answered
     CALENDAR = auto()  # schedules: what the code declares, ticks, turns, and the passes of the loops
@@ -67,7 +68,7 @@ WITNESS = Sees.QUEUES | Sees.CHANGES | Sees.STORY
 _LEFT = Sees.QUEUES | Sees.ROWS | Sees.REDIS | Sees.BELONGINGS | Sees.EFFECTS | Sees.OPERATIONS
 _ENDED = _LEFT | Sees.CALLS | Sees.RUNS | Sees.LEDGER | Sees.ANSWERS
 CRASHPOINTS = _ENDED | Sees.FATES
-CAMPAIGN = _ENDED | Sees.ACTS | Sees.CALENDAR | Sees.DATES
+CAMPAIGN = _ENDED | Sees.ACTS | Sees.CALENDAR | Sees.DATES | Sees.SITES
 
 
 @dataclass(slots=True, kw_only=True)
@@ -183,7 +184,8 @@ class Final:
     """Where everything stands in the end. `attempts`: job, number, fence, outcome; `acts`: kind, job, actor of Event rows;
     `effects`: job, fence and step of the rows that tasks made; `operations`: stage, seen and counts; `orphans`: table and job of
     what belongs to a job that has no row; `queues`, `events`: what Redis holds of each partition of a queue, and how
-    many events, by its tag; `dates`: of a column the earliest and the latest moment, in ms.
+    many events, by its tag; `dates`: of a column the earliest and the latest moment, in ms; `site`, `sites`: the id of the
+    database, and by their tags those that partitions have in Redis.
     """
 
     rows: dict[str, Row] = field(default_factory=dict)
@@ -195,7 +197,20 @@ class Final:
     queues: dict[str, Dump] = field(default_factory=dict)
     events: dict[str, int] = field(default_factory=dict)
     dates: dict[str, tuple[int, int]] = field(default_factory=dict)
+    site: str = ""
+    sites: dict[str, str] = field(default_factory=dict)
     quiet: bool = True
+
+
+@dataclass(slots=True, kw_only=True)
+class Rivalry:
+    """Another site on the same Redis. `attempts`: what it tried, and the answer; `runs`: job and fence; `rows`: of its own jobs the
+    id, the state, and whether Redis has taken it.
+    """
+
+    attempts: list[tuple[str, str]] = field(default_factory=list)
+    runs: list[tuple[str, str]] = field(default_factory=list)
+    rows: list[tuple[str, str, bool]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,6 +256,7 @@ class History:
     fates: dict[str, str] = field(default_factory=dict)
     asked: int | None = None
     calendar: Calendar = field(default_factory=Calendar)
+    rivalry: Rivalry | None = None
 
     @property
     def rows(self) -> dict[str, Row]:

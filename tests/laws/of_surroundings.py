@@ -5,6 +5,9 @@ from __future__ import annotations
 from tests.laws.history import History, Sees
 from tests.laws.law import Findings, law
 
+CHANGES = ("cancel", "cancel by key", "reschedule", "run_now", "requeue")
+REFUSED = ("refused", "away")  # the answers of a queue of another site, and of servers that cannot be reached
+UNCHANGED = (*REFUSED, "missing", "finished", "conflict")  # also those that a database gives by itself
 NEAR = 15 * 60_000  # ms by which the clocks of web processes may be wrong, and a campaign goes on after its last call
 
 
@@ -31,3 +34,31 @@ def no_row_is_dated_by_a_wrong_clock(history: History) -> Findings:
             if not first <= moment <= last:
                 hours = (moment - (first if moment < first else last)) / 3_600_000
                 yield "", f"{column} has a moment {abs(hours):.1f} hours {'before' if hours < 0 else 'after'} the campaign"
+
+
+@law(Sees.SITES)
+def another_site_is_refused(history: History) -> Findings:
+    """Another site on the same Redis and prefix is refused: it changes, pauses, locks and schedules nothing there."""
+    for what, answer in history.rivalry.attempts if history.rivalry is not None else ():
+        as_row = what in ("schedule", "schedule by key")  # the row waits in its own database
+        if not as_row and answer not in (UNCHANGED if what in CHANGES else REFUSED):
+            yield "", f"another site tried {what}, and the answer was {answer}"
+
+
+@law(Sees.SITES)
+def no_job_crosses_to_another_site(history: History) -> Findings:
+    """Another site runs nothing, and no job of its database gets into Redis."""
+    if history.rivalry is None:
+        return
+    yield from ((job, f"ran at another site, with the fence {fence}") for job, fence in history.rivalry.runs)
+    for job, state, published in history.rivalry.rows:
+        if published or state != "scheduled":
+            yield job, f"a job of another site is {'published' if published else 'unpublished'} and {state}"
+
+
+@law(Sees.SITES)
+def a_queue_stays_with_its_site(history: History) -> Findings:
+    """Each partition has the id of its own database, whatever another site has tried."""
+    for part, site in history.final.sites.items():
+        if site != history.final.site:
+            yield "", f"{part} is of site {site or '(none)'}, and this database is site {history.final.site}"

@@ -8,12 +8,15 @@ from dataclasses import replace
 import pytest
 
 from tests.laws import of_surroundings
-from tests.laws.history import History, Step
+from tests.laws.history import History, Rivalry, Step
 from tests.laws.law import LAWS
 from tests.laws.made_up import at, broken, good, wall
 
 ANSWERS = "every answer is to ones own question"
 DATES = "no row is dated by a wrong clock"
+REFUSED = "another site is refused"
+CROSSES = "no job crosses to another site"
+STAYS = "a queue stays with its site"
 HOUR = 3600
 
 
@@ -22,6 +25,12 @@ def surrounded() -> History:
     history = good()
     history.answers = [("plain", "17", "17"), ("atomic", "18", "18")]
     history.final.dates = {"job.finished_at": (wall(0.1), wall(5.0)), "event.at": (wall(0.0), wall(5.0))}
+    history.final.site = "a1"
+    history.final.sites = {"default": "a1", "orders": "a1"}
+    history.rivalry = Rivalry(
+        attempts=[("cancel", "refused"), ("requeue", "missing"), ("schedule", "<Job 5>"), ("pause", "away")],
+        rows=[("theirs", "scheduled", False)],
+    )
     return history
 
 
@@ -46,11 +55,46 @@ def a_worker_a_day_ahead_dates_an_event(history: History) -> None:
     history.final.dates["event.at"] = (wall(0.0), wall(25 * HOUR))
 
 
+def rivals(history: History) -> Rivalry:
+    assert history.rivalry is not None
+    return history.rivalry
+
+
+def another_site_cancels_a_job(history: History) -> None:
+    rivals(history).attempts.append(("cancel", "done"))
+
+
+def another_site_pauses_a_queue(history: History) -> None:
+    rivals(history).attempts.append(("pause", "None"))
+
+
+def another_site_runs_a_job(history: History) -> None:
+    rivals(history).runs.append(("plain", "f"))
+
+
+def a_job_of_another_site_is_published(history: History) -> None:
+    rivals(history).rows.append(("theirs", "scheduled", True))
+
+
+def a_row_of_another_site_says_that_it_has_run(history: History) -> None:
+    rivals(history).rows.append(("theirs", "succeeded", False))
+
+
+def a_queue_becomes_that_of_another_site(history: History) -> None:
+    history.final.sites["orders"] = "b2"
+
+
 BREACHES: dict[Callable[[History], None], str] = {
     two_tasks_swap_their_answers: ANSWERS,
     an_answer_has_another_shape: ANSWERS,
     a_worker_two_hours_behind_dates_a_row: DATES,
     a_worker_a_day_ahead_dates_an_event: DATES,
+    another_site_cancels_a_job: REFUSED,
+    another_site_pauses_a_queue: REFUSED,
+    another_site_runs_a_job: CROSSES,
+    a_job_of_another_site_is_published: CROSSES,
+    a_row_of_another_site_says_that_it_has_run: CROSSES,
+    a_queue_becomes_that_of_another_site: STAYS,
 }
 
 
