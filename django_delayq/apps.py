@@ -22,7 +22,7 @@ class DelayqConfig(AppConfig):
         """Imports the `tasks` module of every installed app and `TASK_MODULES`, the system checks, and what tasks may call of what the
         settings have: a process that loaded it only later might find the files of another release.
         """
-        from django_delayq import checks, conf  # noqa: F401  # models must be loaded before these
+        from django_delayq import checks, conf, logger, signals  # noqa: F401  # models must be loaded before these
         from django_delayq.mirror.atomic_runs import DatabaseEffects
         from django_delayq.mirror.outbox import DatabaseOutbox
         from django_delayq.periodic import declaration_checks  # noqa: F401  # registers them
@@ -32,6 +32,7 @@ class DelayqConfig(AppConfig):
         database.install(DatabaseOutbox())
         once.install(DatabaseEffects())
         inline.install(_run_at_once)
+        signals.command_refused.connect(logger.log_refused)
         autodiscover_modules("tasks")
         worker_modules.load()
         if conf.given("HTTP") is not None:

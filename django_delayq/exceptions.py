@@ -18,22 +18,36 @@ SHORTEST_SNOOZE: Final = 1.0  # seconds; each run of a job costs more than it co
 
 # The English text of an error by its code. Errors of other codes bring their text along.
 _AWAY: Final = "Redis at {where} is not available: {cause}. "
+_REFUSED: Final = "Redis at {where} refused it, and nothing was done: {cause}. "
 _MISFIT: Final = "{task}{signature} cannot be called with these arguments: {cause}."
 _UNLISTED: Final = 'The queue {name!r} is not listed in DELAYQ["QUEUES"]'
 _LIST_IT: Final = "Add it there, so that a worker serves it; the queues listed are: {listed}."
 TEXTS: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "redis_away": _AWAY + "Check that the server runs and has memory. What was asked may have happened.",
+        "redis_away": _AWAY + "Check that the server runs. What was asked may have happened.",
+        "redis_unreached": _AWAY + "Check that the server runs, and that this host reaches it. Nothing was sent.",
+        "redis_clients": _REFUSED + "Raise its maxclients, or close other connections.",
         "redis_loading": _AWAY + "It is loading its data, which passes.",
-        "redis_login": _AWAY + "Check user and password in DELAYQ['REDIS'].",
+        "redis_login": _REFUSED + "Check user and password in DELAYQ['REDIS'].",
         "redis_entry": _AWAY + "Check user, password and database number in DELAYQ['REDIS'], and what the server is.",
+        "redis_readonly": _REFUSED + "It takes no writes. Wait until the failover is over, or name the primary in DELAYQ['REDIS'].",
+        "redis_replicas": _REFUSED + "Start its replicas, or lower min-replicas-to-write.",
+        "redis_full": _REFUSED + "It has no memory left. Raise its maxmemory, or delete what fills it.",
+        "redis_disk": _REFUSED + "It cannot save its data. Look at its disk and at its log.",
+        "redis_busy": _REFUSED + "A script of another client keeps it busy.",
+        "redis_rights": _REFUSED + "Give its user the rights that `manage.py delayq settings REDIS` lists.",
+        "events_full": _REFUSED + "Run a worker with the role mirror, and look at its log.",
+        "bad_record": _REFUSED + "The record of the job cannot be read there.",
+        "restoring": _REFUSED + "Try again in a moment.",
         "redis_cluster": "Redis at {where} is a node of a Redis Cluster, and DELAYQ['REDIS'] names it as a server of its own: {cause}. "
         "Write redis+cluster://… there; manage.py delayq doctor shows how.",
         "redis_slot": "Redis at {where} does not do this now: {cause}. A master is replaced, or a slot moves; ask again.",
         "replicas_lack": "The change is in Redis and on {found} of {wanted} replicas: should Redis at {where} be lost, so is that. "
         "Look whether its replicas run, and ask again.",
+        "replicas_unasked": "The change is in Redis at {where}. It refused WAIT, which counts the replicas that have it: {cause}. "
+        "Allow the command, or take REPLICAS out of the settings.",
         "redis_rests": "Redis at {where} is not available: it was not a moment ago.",
-        "redis_left_alone": "Redis at {where} failed a moment ago and is left alone for {seconds:.0f} s: {cause}",
+        "redis_left_alone": "Redis at {where} failed a moment ago and is left alone for {seconds:.0f} s: {cause}.",
         "server_replaced": "The server that answered for job {job} was replaced by another one, where the job is still as it was. "
         "It is told soon; ask again, when DELAYQ['REDIS'] leads to the new one.",
         "format_newer": "The queue {queue!r} has format {found} in Redis, and this process knows formats up to {known} only: it leaves "
@@ -46,7 +60,7 @@ TEXTS: Final[Mapping[str, str]] = MappingProxyType(
         "ask again.",
         "far_key_unknown": "Redis lacks jobs of queue {queue!r} just now, so it does not know who holds the key {key!r}. Ask again.",
         "partitions_away": "It was not done in {partitions}, which cannot be reached: {cause} The others have it; ask again.",
-        "redis_answered": "Redis at {where} answered: {cause}",
+        "redis_answered": "Redis at {where} answered: {cause}.",
         "task_unknown": "No task named {name!r} is registered in this process. Workers know the tasks in the tasks modules of "
         "installed apps and in DELAYQ['TASK_MODULES']. Was it renamed or removed, or is a deploy under way?",
         "queue_unknown": _UNLISTED + ". " + _LIST_IT,
@@ -179,12 +193,14 @@ class KeyTaken(DelayqError):
 
 
 class StoreUnavailable(DelayqError):
-    """Redis could not be reached, or did not answer in time: what was asked may have happened. To ask once more for a change (cancel,
-    reschedule, run now, requeue) is safe. `schedule()` once more would be another job: of redis durability, `jobs` are the ids of
-    those that were not taken, or of which that is not known, for `delayq.get`.
+    """Redis could not be reached, did not answer in time, or refused. `nothing_done` is True if that is certain: then call again when
+    the reason is gone. Otherwise what was asked may have happened. To ask once more for a change (cancel, reschedule, run now,
+    requeue) is safe. `schedule()` once more would be another job: of redis durability, `jobs` are the ids of those that were not
+    taken, or of which that is not known, for `delayq.get`.
     """
 
     code = "store_unavailable"
+    nothing_done = False
 
     def __init__(self, *args: object, jobs: tuple[UUID, ...] = (), code: str = "", **fields: Any) -> None:
         super().__init__(*args, code=code, **fields)

@@ -56,6 +56,12 @@ class Logger(logging.LoggerAdapter[logging.Logger]):
         self.logger.log(level, msg, *shown, extra=fields, stacklevel=kwargs.pop("stacklevel", 1) + 1, **kwargs)
 
 
+def log_refused(where: str, command: str, cause: str, instead: str, **_: Any) -> None:
+    """The receiver of `command_refused`."""
+    text = "Redis at %s refuses %s: %s. %s Allow the command if you can: ACL SETUSER <user> +%s"
+    Logger("django_delayq.store").warning(text, where, command.replace("|", " ").upper(), cause, instead, command)
+
+
 def class_name(error: BaseException) -> str:
     """Where the class of an error is defined: "app.errors.Declined"; builtins by their bare name."""
     kind = type(error)

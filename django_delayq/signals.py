@@ -25,3 +25,4 @@ process_stopped: Final = Signal()  #: the sender is None; with worker and proces
 worker_started: Final = Signal()  #: the sender is None; with worker
 worker_stopped: Final = Signal()  #: the sender is None; with worker
 store_unavailable: Final = Signal()  #: the sender is None; with error
+command_refused: Final = Signal()  #: the sender is None; with where, command, cause and instead; an optional command, once per process

@@ -15,7 +15,24 @@ from django_delayq.exceptions import ConfigError
 from django_delayq.text import visible
 
 _AWAY: Final = _("Redis at %(where)s is not available: %(cause)s.")
+_REFUSED: Final = _("Redis at %(where)s refused this, and nothing was done: %(cause)s.")
+_LACK: Final = _("It is in Redis at %(where)s and on %(found)s of %(wanted)s replicas, so a failover may lose it. Ask again.")
 SENTENCES: Final[Mapping[str, Promise]] = {
+    **dict.fromkeys(
+        (
+            "redis_clients",
+            "redis_readonly",
+            "redis_replicas",
+            "redis_full",
+            "redis_disk",
+            "redis_busy",
+            "redis_rights",
+            "events_full",
+            "bad_record",
+            "restoring",
+        ),
+        _REFUSED,
+    ),
     "redis_away": _AWAY,
     "redis_loading": _AWAY,
     "redis_login": _AWAY,
@@ -23,11 +40,12 @@ SENTENCES: Final[Mapping[str, Promise]] = {
     "redis_left_alone": _("Redis at %(where)s has just failed, and is asked again in a moment: %(cause)s."),
     "redis_cluster": _("Redis at %(where)s is a node of a Redis Cluster, and the settings name it as a server of its own: %(cause)s."),
     "redis_slot": _("Redis at %(where)s does not do this now, since a master is replaced or a slot moves: %(cause)s."),
-    "replicas_lack": _("It is in Redis at %(where)s and on %(found)s of %(wanted)s replicas, so a failover may lose it. Ask again."),
+    "replicas_lack": _LACK,
+    "replicas_unasked": _LACK,
     "server_replaced": _("The server that answered was replaced by another one, where the job is still as it was. Ask again soon."),
     "format_newer": _("The queue %(queue)s has format %(found)s in Redis, and this process knows formats up to %(known)s only."),
     "partitions_away": _("It was not done in %(partitions)s, which cannot be reached: %(cause)s The others have it; ask again."),
-    "redis_answered": _("Redis at %(where)s answered: %(cause)s"),
+    "redis_answered": _("Redis at %(where)s answered: %(cause)s."),
     "task_unknown": _("No task named %(name)s is registered in this process; was it renamed or removed, or is a deploy under way?"),
     "queue_unknown": _("The settings do not list the queue %(name)s."),
     "queue_misspelt": _("The settings do not list the queue %(name)s. Did you mean %(near)s?"),

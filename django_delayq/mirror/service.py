@@ -26,6 +26,7 @@ from django_delayq.mirror.prune import PruneLoop, TidyLoop
 from django_delayq.mirror.relay import RelayLoop, SharedLook
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.mirror.upgrade_loop import UpgradeLoop
+from django_delayq.store.commands import CommandRefused
 from django_delayq.store.connection import Link
 from django_delayq.store.error_replies import StoreError
 from django_delayq.store.event_line import EventLine, EventLines, event_line
@@ -331,7 +332,8 @@ class Service:
             for runner in self._after_outage:
                 runner.wake()
         except StoreError as error:
-            logger.warning("no event line, so the record keeper asks for events four times a second: %s", error)
+            if not isinstance(error, CommandRefused):
+                logger.warning("no event line, so the record keeper asks for events four times a second: %s", error)
             self._listen_at = clock.monotonic() + REFUSED
         else:
             for runner in (*self._restores, *self._folders) if news else ():

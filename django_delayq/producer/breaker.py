@@ -10,7 +10,7 @@ from typing import Any, Final
 from django_delayq import clock
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.failpoints import failpoint
-from django_delayq.store.error_replies import StoreError, StoreRefused
+from django_delayq.store.error_replies import StoreError, StoreRefused, for_callers
 from django_delayq.store.replicas import ReplicasLack
 
 REST: Final = 2.0  # seconds for which the breaker stays open
@@ -18,6 +18,8 @@ REST: Final = 2.0  # seconds for which the breaker stays open
 
 class StoreResting(StoreUnavailable):
     """The breaker is open: nothing was sent."""
+
+    nothing_done = True
 
 
 class Breaker:
@@ -54,7 +56,7 @@ class Breaker:
         if error is None:
             self.open_until = 0.0
         elif not self._where or error.fields.get("where", self._where) == self._where:
-            self._last = {"where": error.fields.get("where", "?"), "cause": error.fields.get("cause", str(error))}
+            self._last = {"where": error.fields.get("where", "?"), "cause": error.fields.get("cause", str(error).rstrip("."))}
             self.open_until = clock.monotonic() + REST
 
 
@@ -80,4 +82,4 @@ class Guard:
             if not isinstance(error, (StoreRefused, StoreResting, ReplicasLack)):  # of these the server has answered, or was not asked
                 self._breaker.note(error)
         elif isinstance(error, StoreError):  # callers know one error only
-            raise StoreUnavailable(*error.args, code=error.code, **error.fields) from error
+            raise for_callers(error) from error

@@ -288,8 +288,12 @@ def _keep(act: Cancel | Move, row: OutboxRow, lacking: str, changed: Changed) ->
             if stood.rpartition(":")[2] in database.need().servers(name, store.partition, using)[1:]:
                 # Told before the other was confirmed, it would have been carried over to it; so it will be within seconds.
                 raise StoreUnavailable(code="server_replaced", job=ids.short(id))
-            with stores.guarded(name, store.partition):
-                again = act.ask(store, id, act.done_before if last.change is Change.DONE else lacking, stood)
+            try:
+                with stores.guarded(name, store.partition):
+                    again = act.ask(store, id, act.done_before if last.change is Change.DONE else lacking, stood)
+            except StoreUnavailable as error:
+                error.nothing_done = False  # it was done where the queue stood before
+                raise
             if again.ground == stood or not again.event:
                 return last.change if again.ground == stood else again.change
             last, stood = again, again.ground

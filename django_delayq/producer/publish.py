@@ -23,8 +23,9 @@ from django_delayq.producer import database
 from django_delayq.producer.breaker import StoreResting
 from django_delayq.producer.database import OutboxRow, WaitingRow
 from django_delayq.states import FINISHED, EndingKind, State
+from django_delayq.store.error_replies import StoreError
 from django_delayq.store.events import FIRST, EventLog
-from django_delayq.store.items import DECIDED, FORBIDDEN, REFUSED, ScheduleItem, ScheduleMode, ScheduleReply, ScheduleStatus
+from django_delayq.store.items import CREATED, DECIDED, FORBIDDEN, REFUSED, ScheduleItem, ScheduleMode, ScheduleReply, ScheduleStatus
 from django_delayq.store.queue import MOST, QueueStore
 from django_delayq.store.recovery import GroundStore, Restored
 from django_delayq.store.replicas import REST, Replicas, ReplicasLack
@@ -212,7 +213,11 @@ class Publisher:
             again = self._decided(items, replies)
             if not again:
                 break
-            stood, decided = self.send(list(again.values()), ground, "told")()
+            try:
+                stood, decided = self.send(list(again.values()), ground, "told")()
+            except (StoreUnavailable, StoreError) as error:
+                error.nothing_done = error.nothing_done and not any(reply.status in CREATED for reply in replies)
+                raise
             if not decided:
                 return stood, []
             for n, reply in zip(again, decided, strict=True):
@@ -358,19 +363,17 @@ def late(row: OutboxRow, due_ms: int | None = None, *, policy: str = "") -> Sche
     return ScheduleItem.of(row.record, due_ms=row.run_at_ms if due_ms is None else due_ms, on_conflict=policy)
 
 
-def named(error: StoreUnavailable, batch: Sequence[ScheduleItem]) -> StoreUnavailable:
-    """The same refusal; `jobs` are those that were not taken."""
-    error.jobs = tuple(plan.id for plan in batch)
-    return error
-
-
-def unsure(error: StoreUnavailable, batch: Sequence[ScheduleItem]) -> StoreUnavailable:
-    """The same error; whether these jobs were taken is not known."""
+def told(error: StoreUnavailable, batch: Sequence[ScheduleItem]) -> StoreUnavailable:
+    """The same error, which says what is known of these jobs; `jobs` has their ids."""
     jobs = tuple(plan.id for plan in batch)
-    which = f"the job {ids.short(jobs[0])} is" if len(jobs) == 1 else f"{len(jobs)} jobs are"
+    which, is_, was = (f"the job {ids.short(jobs[0])}", "is", "was") if len(jobs) == 1 else (f"{len(jobs)} jobs", "are", "were")
     then = "`jobs` of this error has the ids, for delayq.get(id, queue=…). To call schedule() again makes another job."
     if isinstance(error, ReplicasLack):
         where, found, wanted = (error.fields[name] for name in ("where", "found", "wanted"))
-        said = f"Now {which} in Redis and on {found} of {wanted} replicas: should Redis at {where} be lost, nobody has that. "
+        said = f"Now {which} {is_} in Redis and on {found} of {wanted} replicas: should Redis at {where} be lost, nobody has that. "
         return ReplicasLack(f"{said}Look whether its replicas run. {then}", jobs=jobs, code=error.code, **error.fields)
-    return StoreUnavailable(f"{error} Whether {which} in Redis is not known: {then}", jobs=jobs)
+    if not error.nothing_done:
+        return StoreUnavailable(f"{error} Whether {which} {is_} in Redis is not known: {then}", jobs=jobs)
+    told = type(error)(f"{error} {which[0].upper()}{which[1:]} {was} not taken.", jobs=jobs, code=error.code, **error.fields)
+    told.nothing_done = True
+    return told

@@ -18,14 +18,13 @@ from django_delayq.exceptions import KeyTaken, StoreUnavailable
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
 from django_delayq.producer import changes, commit, database, horizon, inline
-from django_delayq.producer.breaker import StoreResting
 from django_delayq.producer.changes import Move, Policy
 from django_delayq.producer.commit import Plan, Publication
 from django_delayq.producer.database import AlreadyScheduled, Once
 from django_delayq.producer.horizon import Written
 from django_delayq.producer.job import Job
 from django_delayq.producer.plan_groups import batches, by, by_store
-from django_delayq.producer.publish import Publisher, Sent, named, unsure
+from django_delayq.producer.publish import Publisher, Sent, told
 from django_delayq.producer.silent import Silent
 from django_delayq.producer.stores import stores
 from django_delayq.states import Change
@@ -37,6 +36,7 @@ from django_delayq.store.replicas import ReplicasLack
 
 logger = Logger("django_delayq.producer")
 
+UNREACHED: Final = "redis_away"  # the next call may find a server, such as the next primary
 LATE_PUBLISH: Final = 30.0  # seconds; a commit later than that is left to the relay
 
 
@@ -65,10 +65,8 @@ class Flight:
         try:
             with stores.guarded(publisher.store.queue, publisher.store.partition, schedules=True, answers=False):
                 answer = publisher.send(batch, "")
-        except StoreResting as error:  # nothing was sent
-            raise named(error, batch) from error.__cause__
         except StoreUnavailable as error:
-            raise unsure(error, batch) from error
+            raise told(error, batch) from error
         self._under_way = publisher, batch, answer
 
     def land(self) -> None:
@@ -92,8 +90,9 @@ def put_one(plan: Plan, inserted: Callable[[Job], None] | None = None, once: Onc
         _take(once, plan, using)
         try:
             return put_one(plan, inserted)
-        except (StoreRefused, StoreResting, KeyTaken):  # it is certain that Redis does not have it
-            database.need().release_key(once, plan.id, using)
+        except (StoreUnavailable, KeyTaken) as error:
+            if isinstance(error, KeyTaken) or error.nothing_done:  # it is certain that Redis does not have it
+                database.need().release_key(once, plan.id, using)
             raise
     if plan.mould.inline:
         if inserted is not None:
@@ -319,16 +318,17 @@ def _sure(publisher: Publisher, batch: Sequence[Plan], answer: Callable[[], Sent
     try:
         with stores.guarded(publisher.store.queue, publisher.store.partition, schedules=True, asks=answer is None):
             return publisher.publish(batch) if answer is None else publisher.finish(batch, answer())
-    except (StoreRefused, StoreResting) as error:
-        raise named(error, batch) from error.__cause__
-    except ReplicasLack as error:
-        raise unsure(error, batch) from error
-    except StoreUnavailable:
-        try:
-            with stores.guarded(publisher.store.queue, publisher.store.partition):
-                return publisher.pointed(batch, publisher.publish(batch))
-        except StoreUnavailable as error:  # refused or not: it may have been done the first time
-            raise unsure(error, batch) from error
+    except StoreUnavailable as error:
+        if isinstance(error, (StoreRefused, ReplicasLack)) or (error.nothing_done and error.code != UNREACHED):
+            raise told(error, batch) from error  # it was answered: to send it again would change nothing
+        lost = not error.nothing_done
+    try:
+        with stores.guarded(publisher.store.queue, publisher.store.partition):
+            return publisher.pointed(batch, publisher.publish(batch))
+    except StoreUnavailable as error:
+        if lost:  # refused or not: it may have been done the first time
+            error.nothing_done = False
+        raise told(error, batch) from error
 
 
 def _answered(plans: Sequence[Plan], sent: Sent) -> list[KeyTaken]:

@@ -81,6 +81,9 @@ async def pause(seconds: float) -> None:
 
 async def readable(descriptor: int, seconds: float) -> bool:
     """Waits until there is something to read, for so long at most. Whether there is."""
+    if descriptor < 0:  # nobody can call
+        await asyncio.sleep(seconds)
+        return False
     loop = asyncio.get_running_loop()
     came = asyncio.Event()
     loop.add_reader(descriptor, came.set)

@@ -148,8 +148,14 @@ class SlotLink(Link):
 
     def _resent(self, commands: Sequence[tuple[Any, ...]], replies: list[Reply], node: Node) -> list[Reply]:
         """The replies, when all redirects are followed, and who has patience has waited for what passes."""
+        try:
+            return self._patient(commands, self._led(commands, replies, node), node)
+        except StoreUnavailable as error:
+            error.nothing_done = False  # part of it may have been done before
+            raise
+
+    def _patient(self, commands: Sequence[tuple[Any, ...]], replies: list[Reply], node: Node) -> list[Reply]:
         until, pause = clock.monotonic() + self._cluster.patience, SHORTEST
-        replies = self._led(commands, replies, node)
         while any(isinstance(reply, StoreRefused) and reply.soon for reply in replies):
             left = until - clock.monotonic()
             if left <= 0:

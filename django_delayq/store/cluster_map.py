@@ -172,7 +172,9 @@ class ClusterMap:
             try:
                 told = cluster_slots.served(asked.execute("CLUSTER", "SLOTS"), address[0])
             except (StoreUnavailable, StoreError, ValueError) as error:
-                self._trouble = self._trouble or StoreUnavailable(code="redis_away", where=self.where, cause=str(error).rstrip("."))
+                cause = error.fields.get("cause", "") if isinstance(error, StoreUnavailable) else ""
+                cause = cause or str(error).rstrip(".")
+                self._trouble = self._trouble or StoreUnavailable(code="redis_away", where=self.where, cause=cause)
                 if clock.monotonic() > until:
                     return
                 continue
@@ -202,4 +204,6 @@ class ClusterMap:
     def _raise_unknown(self) -> None:
         if not self._known:
             trouble = self._trouble or StoreUnavailable(code="redis_rests", where=self.where)
-            raise StoreUnavailable(code=trouble.code, **trouble.fields)  # one of this thread's: what is raised keeps its frames
+            unknown = StoreUnavailable(code=trouble.code, **trouble.fields)  # one of this thread's: what is raised keeps its frames
+            unknown.nothing_done = True
+            raise unknown

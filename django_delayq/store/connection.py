@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from redis.backoff import NoBackoff
 from redis.connection import Connection
 from redis.exceptions import AuthenticationError, AuthorizationError, BusyLoadingError, NoScriptError, RedisError, ResponseError
-from redis.retry import Retry
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from django_delayq import clock
-from django_delayq.exceptions import ConfigError, StoreUnavailable
+from django_delayq.exceptions import TEXTS, ConfigError, StoreUnavailable
 from django_delayq.store import open_connections
 from django_delayq.store.address import RedisSpec, resolve, where
-from django_delayq.store.error_replies import CODED, StoreError, StoreRefused, answered, cause_of
+from django_delayq.store.connection_options import unconnected
+from django_delayq.store.error_replies import CODED, StoreError, StoreRefused, answered, cause_of, for_callers
 from django_delayq.store.packing import packed
 from django_delayq.store.rest import Rest
 from django_delayq.store.sentinels import Sentinels
@@ -35,6 +36,11 @@ IDLE = 30.0
 RESTED = 1.0  # seconds after which the Sentinels are asked before it is used
 KEPT = 32  # connections that one link keeps open at most; what more threads need at once is opened for the call
 HURRIED = 0.25  # seconds that a call may wait when there is no time left
+# Replies that the client raises as errors of the connection. The server has not looked at the command.
+NOT_LET_IN = (AuthenticationError, AuthorizationError, BusyLoadingError)
+TOO_MANY_CLIENTS = "max number of clients reached"  # the client compares this text, too, and gives it no class of its own
+# "unknown command 'AUTH', with args beginning with: …": what follows the name may be the password.
+UNKNOWN_COMMAND = re.compile(r"unknown command ['`]?(AUTH|HELLO|SELECT)\b", re.IGNORECASE)
 
 
 class ScriptMissing(StoreError):
@@ -157,7 +163,7 @@ class Link:
             self._pid = os.getpid()
             self.close()
         if self.rest.seconds and self.rest.holds:
-            raise StoreUnavailable(code="redis_rests", where=self.where)
+            raise resting(self.where)
         wire = self._take() if self._deadline is None else self._hurried(self._deadline)
         try:
             sent = packed(commands[0]) if len(commands) == 1 else b"".join(map(packed, commands))
@@ -169,20 +175,21 @@ class Link:
     def _receive(self, wire: Wire, count: int) -> list[Reply]:
         began = clock.monotonic() if self.rest.late else 0.0
         replies: list[Reply] = []
-        refused = False
+        demoted = False
         try:
             while len(replies) < count:
                 try:
                     replies.append(wire.connection.read_response())
                 except ResponseError as error:
                     answer = self._answered(error)
-                    refused = refused or (isinstance(answer, StoreRefused) and answer.replica)
+                    demoted = demoted or (isinstance(answer, StoreRefused) and answer.replica)
                     replies.append(answer)
         except BaseException as error:
-            raise self._broken(wire, error) from error
+            refused_all = not replies and (isinstance(error, NOT_LET_IN) or str(error) == TOO_MANY_CLIENTS)
+            raise self._broken(wire, error, nothing_done=refused_all) from error
         if self.rest.failed or began:
             self.rest.answered(began)
-        if refused:
+        if demoted:
             wire.discard()  # the address may lead to the new primary by now
             self._forget()
         else:
@@ -218,7 +225,7 @@ class Link:
             made = self.factory()
         except (RedisError, OSError) as error:  # of the Sentinels
             self.rest.begin()
-            raise self._unavailable(error) from error
+            raise self._unavailable(error, nothing_done=True) from error
         if self._longest:
             _shorten(made, self._longest)
         return made
@@ -227,15 +234,19 @@ class Link:
         """Connects, unless it is. What a server answers meanwhile may quote what it was sent, the password: of an answer without a
         code of its own nothing is passed on, nor as the cause.
         """
-        refused: StoreUnavailable | None = None
+        failure: StoreUnavailable | None = None
         try:
             connection.connect()
         except BaseException as error:
-            refused = self._broken(Wire(connection), error)
+            failure = self._broken(Wire(connection), error, nothing_done=True)
             if not (type(error) is ResponseError and not CODED.match(str(error))):
-                raise refused from error
-        if refused is not None:
-            raise StoreUnavailable(code="redis_entry", where=self.where, cause="it refused a command by which a client is let in")
+                raise failure from error
+            found = UNKNOWN_COMMAND.match(str(error))
+            command = f"the command {found[1].upper()}" if found else "AUTH or SELECT, by which a client is let in"
+        if failure is not None:
+            entry = StoreUnavailable(code="redis_entry", where=self.where, cause=f"it refused {command}")
+            entry.nothing_done = True
+            raise entry
 
     def close(self) -> None:
         """Closes the idle connections. The link may be used again."""
@@ -281,30 +292,45 @@ class Link:
                 while len(self._idle) > KEPT or now - self._idle[0][1] > IDLE:
                     self._idle.popleft()[0].discard()
 
-    def _broken(self, wire: Wire, error: BaseException) -> StoreUnavailable:
-        """What to raise after a call has failed in the middle. What is no error of the connection, such as an interrupt, is raised
-        here: it, too, leaves a reply that another call would read.
+    def _broken(self, wire: Wire, error: BaseException, *, nothing_done: bool = False) -> StoreUnavailable:
+        """What to raise after a call has failed in the middle; `nothing_done`: before anything was sent, or looked at. What is no error
+        of the connection, such as an interrupt, is raised here: it, too, leaves a reply that another call would read.
         """
         wire.discard()
         if not isinstance(error, (RedisError, OSError)):
             raise error
         self.rest.begin()
         self._forget()
-        return self._unavailable(error)
+        return self._unavailable(error, nothing_done=nothing_done)
 
     def _forget(self) -> None:
         """By Sentinel: closes the idle connections. They lead to the same server, and the master may be another by now."""
         if self._sentinels is not None:
             self.close()
 
-    def _unavailable(self, error: Exception) -> StoreUnavailable:
-        if isinstance(error, (AuthenticationError, AuthorizationError)):
-            code = "redis_login"
+    def _unavailable(self, error: Exception, *, nothing_done: bool) -> StoreUnavailable:
+        fields: dict[str, Any] = {"where": self.where, "cause": cause_of(error)}
+        if isinstance(error, ResponseError):  # of the commands by which a client is let in
+            answer = answered(error, self.where, self.misplaced)
+            made = for_callers(answer) if isinstance(answer, StoreError) else answer
+        elif isinstance(error, (AuthenticationError, AuthorizationError)):
+            made = StoreUnavailable(code="redis_login", **fields)
         elif isinstance(error, BusyLoadingError):
-            code = "redis_loading"
+            made = StoreUnavailable(code="redis_loading", **fields)
+        elif isinstance(error, RedisConnectionError) and str(error) == TOO_MANY_CLIENTS:
+            made = StoreUnavailable(code="redis_clients", **fields)
         else:
-            code = "redis_away"
-        return StoreUnavailable(code=code, where=self.where, cause=cause_of(error))
+            text = (TEXTS["redis_unreached"].format(**fields),) if nothing_done else ()
+            made = StoreUnavailable(*text, code="redis_away", **fields)
+        made.nothing_done = nothing_done
+        return made
+
+
+def resting(where: str) -> StoreUnavailable:
+    """The error of a call that was not sent, since the server at `where` did not answer a moment ago."""
+    error = StoreUnavailable(code="redis_rests", where=where)
+    error.nothing_done = True
+    return error
 
 
 def _shorten(connection: Connection, seconds: float) -> None:
@@ -340,25 +366,7 @@ def link_to(connection_class: type[Connection], kwargs: Mapping[str, Any], *, na
 
     def make() -> Connection:
         place = {} if sentinels is None else dict(zip(("host", "port"), sentinels.ask(), strict=True))
-        return unconnected(connection_class, {**rest, **place}, name=name, timeout=timeout)
+        return unconnected(connection_class, {**rest, **place}, name=name, timeout=timeout, where=place_name)
 
-    return Link(make, where(kwargs), sentinels)
-
-
-def unconnected(connection_class: type[Connection], kwargs: Mapping[str, Any], *, name: str, timeout: float) -> Connection:
-    """A connection of ours with these arguments, without retries, that will wait for `timeout` seconds."""
-    connection = connection_class(
-        **{
-            **kwargs,
-            "socket_timeout": timeout,
-            "socket_connect_timeout": timeout,
-            "client_name": name or None,
-            "retry": Retry(NoBackoff(), 0),
-            "health_check_interval": 0,
-            "decode_responses": False,
-            "protocol": 2,
-        }
-    )
-    connection.socket_timeout = timeout  # redis-py 5 forgets it on unix sockets, and would wait for ever
-    open_connections.CONNECTIONS.add(connection)
-    return connection
+    place_name = where(kwargs)
+    return Link(make, place_name, sentinels)

@@ -14,8 +14,9 @@ from redis.exceptions import RedisError, ResponseError
 
 from django_delayq import clock
 from django_delayq.exceptions import StoreUnavailable
+from django_delayq.store.commands import CommandRefused, refused
 from django_delayq.store.connection import Link
-from django_delayq.store.error_replies import StoreError, answered
+from django_delayq.store.error_replies import StoreError, answered, cause_of
 from django_delayq.store.keys import Keys
 
 BLOCK: Final = 30.0  # seconds; a line that is silent for longer is deaf: a firewall may have forgotten the connection
@@ -77,7 +78,8 @@ class EventLine:
 
         Raises:
             StoreUnavailable: the connection broke, or the server is another than it was.
-            StoreError: the server does not allow this, or one of the keys is no stream.
+            CommandRefused: the server does not allow this.
+            StoreError: one of the keys is no stream.
         """
         if self._connection is None:
             return False
@@ -90,7 +92,9 @@ class EventLine:
             self.close()
             self._link.heard(error)
             if str(error).startswith("UNBLOCKED"):  # it has become a replica
-                raise StoreUnavailable(code="redis_answered", where=self._link.where, cause=str(error)) from error
+                raise StoreUnavailable(code="redis_answered", where=self._link.where, cause=cause_of(error)) from error
+            if refused(self._link.where, "xread", error):
+                raise CommandRefused(code="redis_answered", where=self._link.where, cause=cause_of(error)) from error
             raise answered(error, self._link.where, self._link.misplaced) from error
         except (RedisError, OSError) as error:
             self._broken(error)
@@ -107,7 +111,7 @@ class EventLine:
     def _broken(self, error: Exception) -> NoReturn:
         self.close()
         self._link.heard(error)
-        raise StoreUnavailable(f"The event line to Redis at {self._link.where} broke: {error}.") from error
+        raise StoreUnavailable(f"The event line to Redis at {self._link.where} broke: {cause_of(error)}.") from error
 
 
 class EventLines:

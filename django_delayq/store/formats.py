@@ -34,6 +34,8 @@ SHOWS_MS: Final = 150_000  # who has called for less than that may do so still
 class FormatNewer(StoreError):
     """The queue has a newer format than this process knows. Nothing was written, nothing is lost: a newer process goes on with it."""
 
+    nothing_done = True
+
     def __init__(self, queue: str, found: int) -> None:
         super().__init__(code="format_newer", queue=queue, found=found, known=FORMAT)
         self.queue, self.found = queue, found

@@ -79,6 +79,7 @@ class UnlockLine(ListeningLine):
     """A connection on which somebody waits for a lock. See `ListeningLine` for its steps; `names` reads what it has heard."""
 
     what = "line that waits for locks"
+    command = "xread"
 
     def __init__(self, store: LockStore, stream: str, after_ms: int) -> None:
         super().__init__(store.link)

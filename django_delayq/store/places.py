@@ -14,7 +14,8 @@ from redis.connection import Connection
 
 from django_delayq.store.address import RedisSpec, resolve
 from django_delayq.store.cluster import Cluster
-from django_delayq.store.connection import Link, link_to, unconnected
+from django_delayq.store.connection import Link, link_to
+from django_delayq.store.connection_options import unconnected
 
 
 class Partitioned(Protocol):
@@ -134,7 +135,7 @@ def place(spec: RedisSpec, *, name: str, timeout: float = 2.0, patience: float =
     rest = {key: value for key, value in kwargs.items() if key != "cluster"}
 
     def make(host: str, port: int, seconds: float) -> Connection:
-        return unconnected(connection_class, {**rest, "host": host, "port": port}, name=name, timeout=seconds)
+        return unconnected(connection_class, {**rest, "host": host, "port": port}, name=name, timeout=seconds, where=f"{host}:{port}")
 
     return Cluster(make, kwargs["cluster"], timeout=timeout, patience=patience)
 

@@ -15,7 +15,7 @@ from django_delayq import clock
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.store import scripts
 from django_delayq.store.connection import Link
-from django_delayq.store.error_replies import StoreError
+from django_delayq.store.error_replies import StoreError, cause_of
 from django_delayq.store.fitness import Finding
 from django_delayq.store.keys import Keys
 from django_delayq.store.places import Places
@@ -70,7 +70,7 @@ class Replicas:
             replies = [reply]
             while not isinstance(found, int) or found < self.count:
                 if isinstance(found, StoreError) and not found.reply.startswith(DEMOTED):
-                    raise found
+                    raise ReplicasLack(code="replicas_unasked", found=0, wanted=self.count, where=link.where, cause=cause_of(found))
                 if clock.monotonic() >= until:
                     self._rest_until = clock.monotonic() + REST
                     raise ReplicasLack(
@@ -79,8 +79,8 @@ class Replicas:
                 try:
                     reply, found = send()()
                     replies.append(reply)
-                except StoreUnavailable:  # as by a master that is one no more: what the first call has done stands all the same
-                    found = 0
+                except (StoreUnavailable, StoreError):
+                    found = 0  # as of a master that has become a replica: the first call has done it all the same
                     clock.sleep(WAIT_MS / 1000)
             self._rest_until = 0.0
             return replies

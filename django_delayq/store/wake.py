@@ -16,19 +16,24 @@ from redis.exceptions import RedisError
 
 from django_delayq import clock
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.store.connection import Link
+from django_delayq.store.commands import is_refused, refused
+from django_delayq.store.connection import Link, resting
+from django_delayq.store.error_replies import cause_of
 from django_delayq.store.keys import Keys
 
 PATIENCE: Final = 5.0  # seconds behind the end of a wait, in which its answer must have come
 
 
 class ListeningLine:
-    """1. `arm()` sends the command that waits, if none is outstanding. 2. `select()` on `fileno()`. 3. What it has heard is read.
+    """A server may refuse to let anybody wait: then nothing comes here, `deaf` is true for a minute, and who waits looks by itself.
+
+    1. `arm()` sends the command that waits, if none is outstanding. 2. `select()` on `fileno()`. 3. What it has heard is read.
     It dies with its connection: every method then raises StoreUnavailable, and the next `arm()` connects anew. So it does if nothing
     was said for longer than the command waits (`waits`, in seconds): a firewall may have forgotten it. `what`: it, in errors.
     """
 
     what: ClassVar[str] = "line"
+    command: ClassVar[str]  # its name in `store/commands.py`
     waits: ClassVar[float] = float("inf")
 
     def __init__(self, link: Link) -> None:
@@ -41,13 +46,20 @@ class ListeningLine:
         """What waits."""
         raise NotImplementedError
 
+    @property
+    def deaf(self) -> bool:
+        """Whether the server refused the command that waits, a moment ago."""
+        return is_refused(self._link.where, self.command)
+
     def arm(self) -> None:
-        """Waits from now on."""
+        """Waits from now on, unless the server refused that a moment ago."""
+        if self.deaf:
+            return
         if self._connection is not None and (self._is_deaf or not self._link.leads(self._connection)):
             self.close()  # nobody calls there any more
         if self._connection is None:
             if self._link.rest.seconds and self._link.rest.holds:
-                raise StoreUnavailable(code="redis_rests", where=self._link.where)
+                raise resting(self._link.where)
             self._connection = self._link.dedicated()
             self._armed = False
         if not self._armed:
@@ -79,6 +91,9 @@ class ListeningLine:
 
     def wait(self, seconds: float) -> bool:
         """Waits for something to read, so long at most. Returns whether there is."""
+        if self.fileno() < 0:
+            clock.sleep(seconds)
+            return False
         with selectors.DefaultSelector() as waiting:  # select.select takes no descriptor above 1023
             waiting.register(self.fileno(), selectors.EVENT_READ)
             return bool(waiting.select(seconds))
@@ -97,14 +112,17 @@ class ListeningLine:
         try:
             reply = self._connection.read_response()
         except (RedisError, OSError) as error:
-            self._broken(error)
+            if not refused(self._link.where, self.command, error):
+                self._broken(error)
+            self.close()
+            return None
         self._armed = False
         return reply
 
     def _broken(self, error: Exception) -> Never:
         self.close()
         self._link.heard(error)
-        raise StoreUnavailable(f"The {self.what} to Redis at {self._link.where} broke: {error}.") from error
+        raise StoreUnavailable(f"The {self.what} to Redis at {self._link.where} broke: {cause_of(error)}.") from error
 
 
 class WakeLine(ListeningLine):
@@ -114,6 +132,7 @@ class WakeLine(ListeningLine):
     """
 
     what = "wake line"
+    command = "blpop"
     waits = 30.0
 
     def __init__(self, link: Link, partitions: Sequence[Keys]) -> None:

@@ -16,6 +16,9 @@ logger = Logger("django_delayq.worker")
 
 SHORTEST: Final = 0.05  # seconds: the first pause after an error
 LONGEST: Final = 5.0
+OFTEN: Final = 60.0  # seconds in which breaks of a line are counted
+MANY: Final = 5  # of them
+HOUR: Final = 3600.0
 
 
 class Together:
@@ -80,3 +83,38 @@ class ErrorPause:
             if self._said_with is None or self._said_with.ends(self):
                 logger.warning("%s: works again, after %d errors in %.1f s", self.name, self.failures, clock.monotonic() - self._since)
             self.failures, self.error = 0, None
+
+
+class LineBreaks:
+    """How often a line breaks on which a loop only listens, and how long to wait before the next one is made. It shares nothing with
+    the pauses of the loop's own calls: these work, and would forget it. One break is no news: a server that goes away is reported by
+    the next call. A line that breaks again and again is reported at most once an hour: something on the way cuts idle connections.
+    """
+
+    def __init__(self, name: str, *, rand: Callable[[], float] = random.random) -> None:
+        self._name = name
+        self._rand = rand
+        self._moments: list[float] = []
+        self._until = 0.0
+        self._told_at = float("-inf")
+
+    @property
+    def over(self) -> bool:
+        """Whether the next line may be made."""
+        return clock.monotonic() >= self._until
+
+    def broke(self, error: StoreUnavailable) -> None:
+        """Notes a break."""
+        now = clock.monotonic()
+        self._moments = [at for at in self._moments if now - at < OFTEN] + [now]
+        in_a_row = sum(now - at < LONGEST for at in self._moments)
+        pause = min(SHORTEST * 2.0 ** (in_a_row - 1), LONGEST)
+        self._until = now + pause * (0.5 + self._rand())
+        if len(self._moments) >= MANY and now - self._told_at > HOUR:
+            self._told_at = now
+            logger.warning(
+                "%s: %s That was %d times within a minute. Does a proxy cut idle connections? Jobs run, some up to a second late.",
+                self._name,
+                error,
+                MANY,
+            )

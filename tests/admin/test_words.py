@@ -88,6 +88,7 @@ def test_every_sentence_is_told_in_the_language_of_the_page(orders, settings):
     errors.append(resting.value)
     errors.append(StoreRefused(code="redis_cluster", where="cache.internal:6379, db 0", cause="3999 10.0.0.2:6379"))
     errors.append(StoreUnavailable(code="partitions_away", partitions="orders/3, orders/7", cause=str(down.value)))
+    errors.append(StoreRefused(code="redis_full", where="localhost:6379, db 0", cause="command not allowed"))
     errors.append(StoreRefused(code="redis_slot", where="10.0.0.1:6379, node of a Cluster", cause="Multiple keys request"))
     told = {}
     for language in ("en", "de", "zh-hans"):

@@ -30,14 +30,14 @@ SAID = {
     "CLUSTERDOWN The cluster is down": "redis_cluster",
     "CLUSTERDOWN Hash slot not served": "redis_cluster",
     "CROSSSLOT Keys in request don't hash to the same slot": "redis_cluster",
-    "READONLY You can't write against a read only replica.": "redis_away",
+    "READONLY You can't write against a read only replica.": "redis_readonly",
     "LOADING Redis is loading the dataset in memory": "redis_loading",
-    "NOREPLICAS Not enough good replicas to write.": "redis_away",
-    "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.": "redis_away",
-    "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.": "redis_away",
-    "BUSY Redis is busy running a script.": "redis_away",
-    "OOM command not allowed when used memory > 'maxmemory'.": "redis_away",
-    "ERR Error running script (call to f_0): @user_script:9: @user_script: 9: -READONLY You can't write": "redis_away",
+    "NOREPLICAS Not enough good replicas to write.": "redis_replicas",
+    "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.": "redis_readonly",
+    "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.": "redis_disk",
+    "BUSY Redis is busy running a script.": "redis_busy",
+    "OOM command not allowed when used memory > 'maxmemory'.": "redis_full",
+    "ERR Error running script (call to f_0): @user_script:9: @user_script: 9: -READONLY You can't write": "redis_readonly",
 }
 
 

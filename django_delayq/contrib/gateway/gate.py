@@ -25,6 +25,7 @@ from django_delayq.contrib.gateway.problems import GatewayProblem
 from django_delayq.contrib.gateway.routes import Route
 from django_delayq.logger import Logger
 from django_delayq.producer.twins import in_thread
+from django_delayq.store.error_replies import StoreRefused
 
 logger: Final = Logger("django_delayq.gateway")
 View = Callable[..., Any]  # of a response, or of what is awaited for one
@@ -57,7 +58,7 @@ def _waiting(routes: Mapping[str, Route]) -> View:
             try:
                 found: GatewayAnswer = await handle(call)
             except DOWN as error:
-                raise _away("store_away", error) from error
+                raise _store_away(error) from error
         except REFUSED as error:
             found = _refusal(error)
         return found.response()
@@ -140,13 +141,20 @@ def _carried_out(route: Route, call: GatewayCall) -> GatewayAnswer:
         found: GatewayAnswer = route.handle(call)
         return found
     except DOWN as error:
-        raise _away("store_away", error, *getattr(error, "jobs", ())) from error
+        raise _store_away(error) from error
     except DriverError as error:
         raise _away("database_away", error, *([call.job] if route.puts_in else [])) from error
 
 
 def _refusal(error: Exception) -> GatewayAnswer:
     return GatewayAnswer.of(error if isinstance(error, GatewayProblem) else _away("database_away", error))
+
+
+def _store_away(error: Exception) -> GatewayProblem:
+    """A job that was refused is not named: nobody can ask for it."""
+    if isinstance(error, StoreRefused) and error.nothing_done:
+        return _away("store_refused", error)
+    return _away("store_away", error, *getattr(error, "jobs", ()))
 
 
 def _away(code: str, error: Exception, *jobs: UUID) -> GatewayProblem:

@@ -108,6 +108,12 @@ REFUSALS: Final[Mapping[str, Refusal]] = {
         "The server of the queues does not answer; what was asked may have happened. If a job is named in job, ask for it by that id.",
         "Send the request again, with the same Idempotency-Key if it had one: that schedules no second job, and settles nothing twice.",
     ),
+    "store_refused": Refusal(
+        503,
+        "Refused for now",
+        "The server of the queues refused this; what it refused was not done.",
+        "Send the request again after the seconds of Retry-After, with the same Idempotency-Key if it had one.",
+    ),
     "database_away": Refusal(
         503,
         "Unavailable",

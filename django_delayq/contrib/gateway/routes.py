@@ -15,7 +15,17 @@ from django_delayq.contrib.gateway.json_schemas import JOB_ID, KEY, QUEUE, Schem
 from django_delayq.contrib.gateway.queue_routes import FIGURES
 from django_delayq.states import Change, State
 
-EVERYWHERE: Final = ("token_missing", "token_invalid", "verb_denied", "method", "rate", "limit_away", "store_away", "database_away")
+EVERYWHERE: Final = (
+    "token_missing",
+    "token_invalid",
+    "verb_denied",
+    "method",
+    "rate",
+    "limit_away",
+    "store_away",
+    "store_refused",
+    "database_away",
+)
 WITH_BODY: Final = (
     "length_unknown",
     "body_lost",

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from django_delayq import clock
+from django_delayq.exceptions import StoreUnavailable
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
 from django_delayq.store.connection import Link
@@ -15,7 +16,7 @@ from django_delayq.store.error_replies import StoreError
 from django_delayq.store.queue import MOST, Claim
 from django_delayq.store.record import ClaimedJob
 from django_delayq.store.wake import WakeLine
-from django_delayq.worker.error_pause import ErrorPause
+from django_delayq.worker.error_pause import ErrorPause, LineBreaks
 from django_delayq.worker.evictions import ALONE_AFTER, Evictions
 from django_delayq.worker.holdings import Holdings
 from django_delayq.worker.line import Line
@@ -104,16 +105,15 @@ class Mover:
         self._called = {watch.line.store.keys["wake"]: watch for watch in self._watches}
         self.wake = WakeLine(link, [line.store.keys for line in lines])
         self.trouble = ErrorPause("mover", longest=1.0)
-        self._resume_at = 0.0
+        self._breaks = LineBreaks("wake line", rand=rand)
+        self._resume_at = self._full_since = 0.0
         self._rand = rand
         self._hears = False  # whether the wake line has stood since the last trouble
-        self._tag = secrets.token_hex(5)
-        self._claims = 0
+        self._tag, self._claims = secrets.token_hex(5), 0
         self._turns = Turns([line.queue for line in lines], [line.weight for line in lines])
         self._deaf = False  # the last pass ended without room, so that nobody listens to calls
         self._spare = others * MOST  # rows that are left free for the claims of the other movers
         self._round = 0  # of the buffer, when the pass began
-        self._full_since = 0.0
         # One more crash, and they are poison; or they were evicted often: they run alone.
         self.suspects: deque[Run] = deque() if suspects is None else suspects
         self.quiet = False
@@ -140,15 +140,15 @@ class Mover:
 
     def token(self) -> None:
         """The wake line is readable: somebody calls for a line."""
+        watch = None
         try:
             watch = self._called.get(self.wake.drain())
-        except Exception as error:
+        except StoreUnavailable as error:  # about this connection alone: if the server is away, the next claim says so
+            self._breaks.broke(error)
+        if self.wake.connection is None:  # broken, or refused
             self._miss(self._monotonic())
-            self._resume_at = self._monotonic() + self.trouble.failed(error)
-            return
         if watch is not None:
-            watch.at = 0.0
-            watch.idle = False
+            watch.at, watch.idle = 0.0, False
             watch.holds_timer = True  # if we are full, it is passed on
 
     def _miss(self, now: float) -> None:
@@ -206,8 +206,9 @@ class Mover:
         self._deaf = False
         self._full_since = 0.0
         failpoint("mover.arm")
-        self.wake.arm()
-        self._hears = True
+        if self._breaks.over:
+            self.wake.arm()
+        self._hears = self.wake.listens
         failpoint("mover.armed")
         return max(0.0, min(LONGEST_WAIT, min(watch.at for watch in self._watches) - self._monotonic()))
 

@@ -13,6 +13,7 @@ from django_delayq.producer.stores import stores
 from tests.contrib.gateway.conftest import PING, TASK, refused
 from tests.depths import queue_depth
 from tests.management.conftest import lose_redis
+from tests.producer.test_outage import fall_behind
 from tests.tasks_for_tests import close_order
 
 
@@ -248,3 +249,10 @@ def test_a_job_of_a_queue_that_the_project_has_given_up_is_told_and_not_changed(
 def test_what_the_gateway_has_scheduled_the_project_cancels_by_key(caller):
     caller.schedule(key="o:9")
     assert delayq.cancel(key="o:9", queue=close_order.queue) == "done"
+
+
+def test_a_refusal_of_redis_is_said_as_that_and_names_no_job(caller, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "MIRROR_MAX_EVENTS": 1000}
+    fall_behind("redis")
+    told = refused(caller.post("jobs", {"task": PING}), 503, "store_refused")
+    assert "job" not in told

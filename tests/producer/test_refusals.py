@@ -1,0 +1,123 @@
+"""What Redis has certainly not done: said as that, and sent once. What may have been done is never called refused."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import django_delayq as delayq
+from django_delayq.producer.stores import stores
+from django_delayq.store.error_replies import REFUSALS, StoreRefused
+from django_delayq.store.scripts import SCRIPTS, load
+from tests.tasks_for_tests import ping
+from tests.topologies import ToldNode
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("delayq_redis")]
+
+CERTAIN = [
+    "OOM command not allowed when used memory > 'maxmemory'.",
+    "READONLY You can't write against a read only replica.",
+    "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.",
+    "NOREPLICAS Not enough good replicas to write.",
+    "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+    "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
+    "LOADING Redis is loading the dataset in memory",
+    "NOAUTH Authentication required.",
+    "NOPERM this user has no permissions to run the 'evalsha' command",
+    "EVENTSFULL the mirror is 1000 jobs behind",
+    "BADRECORD 1",
+    "FORMAT 99",
+    "CLUSTERDOWN The cluster is down",
+    "MOVED 3999 127.0.0.1:6381",
+    "ERR max number of clients reached",
+]
+UNKNOWN = [
+    "WRONGTYPE Operation against a key holding the wrong kind of value script: abc, on @user_script:9.",
+    "ERR The user executing the script can't run this command or subcommand script: abc, on @user_script:9.",
+    "NEWCODE of a server that nobody knows yet",
+]
+ADVICE = {"OOM": "maxmemory", "READONLY": "name the primary", "NOPERM": "evalsha", "EVENTSFULL": "role mirror", "MISCONF": "disk"}
+
+
+@pytest.fixture
+def node(own_redis, settings):
+    node = ToldNode(own_redis())
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": node.url}
+    stores.reset()
+    delayq.schedule(ping)  # the scripts are loaded, and the connection is made
+    yield node
+    node.close()
+    stores.reset()
+
+
+@pytest.mark.parametrize("said", CERTAIN)
+def test_a_certain_refusal_is_sent_once_and_says_that_the_job_was_not_taken(node, said):
+    node.refuse("EVALSHA", said, times=9)
+    with pytest.raises(delayq.StoreUnavailable, match=r"was not taken\.$") as caught:
+        delayq.schedule(ping)
+    error, code = caught.value, said.partition(" ")[0]
+    assert node.refused == ["EVALSHA"]
+    assert error.nothing_done
+    assert len(error.jobs) == 1
+    assert "may have happened" not in str(error)
+    assert ".." not in str(error).replace("…", "")
+    assert ADVICE.get(code, "") in str(error)
+
+
+@pytest.mark.parametrize("said", UNKNOWN)
+def test_an_answer_from_the_middle_of_a_script_leaves_open_what_has_happened(node, said):
+    node.refuse("EVALSHA", said, times=9)
+    with pytest.raises(delayq.StoreUnavailable, match=r"is not known: `jobs`") as caught:
+        delayq.schedule(ping)
+    assert not caught.value.nothing_done
+    assert ".." not in str(caught.value)
+
+
+def test_a_refusal_after_a_lost_reply_leaves_open_what_has_happened(node):
+    node.answer("EVALSHA", b"no reply of Redis\r\n", 1)
+    node.refuse("SCRIPT", "OOM no")
+    real = node._rules
+
+    class Then(dict):
+        def get(self, name, default=None):
+            if name == "EVALSHA" and node.refused == ["EVALSHA"]:
+                return (b"-OOM command not allowed.\r\n", 1)
+            return super().get(name, default)
+
+    node._rules = Then(real)
+    with pytest.raises(delayq.StoreUnavailable, match="is not known") as caught:
+        delayq.schedule(ping)
+    assert node.refused == ["EVALSHA", "EVALSHA"]
+    assert not caught.value.nothing_done
+
+
+def test_a_server_that_cannot_be_reached_has_taken_nothing(own_redis, settings):
+    server = own_redis()
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": server.url}
+    stores.reset()
+    server.stop()
+    with pytest.raises(delayq.StoreUnavailable, match=r"Nothing was sent\. The job \w+ was not taken\.$") as caught:
+        delayq.schedule(ping)
+    assert caught.value.nothing_done
+
+
+def test_a_batch_that_is_refused_names_all_of_its_jobs(node):
+    node.refuse("EVALSHA", CERTAIN[0], times=9)
+    with pytest.raises(StoreRefused, match=r"3 jobs were not taken\.$") as caught:
+        delayq.schedule_many(ping.bind() for _ in range(3))
+    assert node.refused == ["EVALSHA"]
+    assert len(caught.value.jobs) == 3
+
+
+def test_a_change_that_is_refused_was_not_made(node):
+    job = delayq.schedule(ping, delay="1h")
+    node.refuse("EVALSHA", CERTAIN[0], times=9)
+    with pytest.raises(StoreRefused, match="nothing was done"):
+        job.cancel()
+    assert node.refused == ["EVALSHA"]
+
+
+def test_every_error_of_our_scripts_is_in_the_table_of_refusals():
+    codes = {code for name in SCRIPTS for code in re.findall(r"error_reply\('([A-Z]+)", load(name).text)}
+    assert {"EVENTSFULL", "BADRECORD", "FORMAT", "RESTORING"} <= codes <= REFUSALS.keys()
