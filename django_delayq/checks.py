@@ -14,6 +14,7 @@
 | delayq.E060 | OBJECT_URL that is no function, or cannot be imported |
 | delayq.E009 | --deploy: jobs run inline |
 | delayq.W002 | jobs share a Redis database with a cache |
+| delayq.W004 | options of the connection that are not obeyed |
 | delayq.W003 | requests run in transactions of another database than the one that rows of jobs are written to |
 | delayq.E038 | a task names a queue of messages |
 | delayq.E036 | Django keeps dates without a zone |
@@ -67,7 +68,7 @@ from django_delayq.exceptions import ConfigError, DelayqError, StoreUnavailable
 from django_delayq.mirror.database_pools import narrow_pools, wide_pools
 from django_delayq.producer import carriers, worker_modules
 from django_delayq.producer.task import registry
-from django_delayq.store.address import RedisSpec, address, cache_aliases
+from django_delayq.store.address import RedisSpec, address, cache_aliases, not_obeyed
 from django_delayq.store.cluster_health import cluster_findings
 from django_delayq.store.fitness import (
     NEWEST,
@@ -99,6 +100,7 @@ def check_settings(**_: Any) -> list[CheckMessage]:
     return [
         *_zones(),
         *_alias(config),
+        *_not_obeyed(config),
         *_carriers(config),
         *_object_url(config),
         *_task_modules(config),
@@ -271,6 +273,16 @@ def _alias(config: conf.Config) -> Iterator[CheckMessage]:
             message = error.fields.get("message", str(error))
             hint = error.fields.get("hint", "Write a URL such as 'redis://localhost:6379/1'.")
             yield Error(f"{_of(config, redis)}{message}", hint=hint, id="delayq.E003")
+
+
+def _not_obeyed(config: conf.Config) -> Iterator[CheckMessage]:
+    for redis in config.servers:
+        if names := not_obeyed(redis):
+            yield Warning(
+                f"{_of(config, redis)}DELAYQ['REDIS'] has options that delayq does not obey: {', '.join(names)}.",
+                hint="Take them out. Timeouts and decoding are delayq's own, and each process opens as many connections as it needs.",
+                id="delayq.W004",
+            )
 
 
 def _of(config: conf.Config, redis: RedisSpec) -> str:

@@ -243,6 +243,87 @@ def test_e003_an_alias_that_is_not_on_redis(settings):
     assert "LocMemCache" in found(settings, REDIS="default")["delayq.E003"]
 
 
+URL = "redis://127.0.0.1:1/0"
+SENTINEL_URL = "redis+sentinel://127.0.0.1:1/mymaster/0"
+CLUSTER_URL = "redis+cluster://127.0.0.1:1"
+TLS_URL = "rediss://127.0.0.1:1/0"
+
+
+@pytest.mark.parametrize("url", [URL, TLS_URL, SENTINEL_URL, CLUSTER_URL, "unix:///run/redis.sock"])
+def test_e003_an_unknown_option_of_a_connection_names_the_nearest_one(settings, url):
+    said = found(settings, REDIS={"URL": url, "OPTIONS": {"usrname": "shop"}})["delayq.E003"]
+    assert "unknown option 'usrname' (did you mean 'username'?)" in said
+    asked = f"{url}?usrname=shop"
+    assert "'usrname'" in found(settings, REDIS=asked)["delayq.E003"]
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "named"),
+    [
+        (URL, {"db": "one"}, "take: db."),
+        (TLS_URL, {"ssl_cert_reqs": "perhaps"}, "take: ssl_cert_reqs."),
+        (
+            CLUSTER_URL,
+            {"socket_read_size": 5, "username": "a", "credential_provider": object(), "password": "b"},
+            "credential_provider",
+        ),
+        (f"{URL}?socket_read_size=big", {}, "'socket_read_size'"),
+        (f"{SENTINEL_URL}?socket_read_size=big", {}, "'socket_read_size'"),
+        (f"{CLUSTER_URL}?socket_read_size=big", {}, "'socket_read_size'"),
+    ],
+)
+def test_e003_a_wrong_value_of_an_option_is_named(settings, url, options, named):
+    assert named in found(settings, REDIS={"URL": url, "OPTIONS": options})["delayq.E003"]
+
+
+@pytest.mark.parametrize("url", [URL, SENTINEL_URL, CLUSTER_URL])
+def test_w004_options_that_are_not_obeyed_are_named_and_harm_nothing(settings, url):
+    options = {"max_connections": 5, "socket_timeout": 9}
+    said = found(settings, REDIS={"URL": f"{url}?timeout=20", "OPTIONS": options})
+    assert set(said) == {"delayq.W004"}
+    assert "max_connections, socket_timeout, timeout" in said["delayq.W004"]
+
+
+def test_pool_arguments_of_a_url_and_of_a_cache_alias_stop_no_connection(settings, redis_server):
+    at = servers.as_package(redis_server.url)
+    asks = "&" if "?" in at else "?"
+    settings.CACHES = {
+        "theirs": {
+            "BACKEND": "django_redis.cache.RedisCache",
+            "LOCATION": at,
+            "OPTIONS": {
+                "CONNECTION_POOL_CLASS": "redis.BlockingConnectionPool",
+                "CONNECTION_POOL_KWARGS": {"max_connections": 3, "timeout": 2, "socket_keepalive": True},
+            },
+        }
+    }
+    for redis in (f"{at}{asks}max_connections=5&timeout=20", {"URL": at, "OPTIONS": {"max_connections": 5}}, "theirs"):
+        link = connect(redis)
+        assert link.execute("PING") == b"PONG"
+        link.close()
+
+
+def test_e003_a_cache_that_spreads_its_keys_over_several_servers(settings):
+    settings.CACHES = {
+        "shards": {
+            "BACKEND": "django_redis.cache.RedisCache",
+            "LOCATION": [URL, "redis://127.0.0.1:2/0"],
+            "OPTIONS": {"CLIENT_CLASS": "django_redis.client.ShardClient"},
+        }
+    }
+    assert "over several servers" in found(settings, REDIS="shards")["delayq.E003"]
+
+
+def broken_factory():
+    raise LookupError("redis://:secret@host")
+
+
+def test_e003_a_factory_that_raises_is_named_and_its_text_is_not(settings):
+    said = found(settings, REDIS="tests.test_checks.broken_factory")["delayq.E003"]
+    assert "LookupError" in said
+    assert "secret" not in said
+
+
 @pytest.fixture
 def tasks(monkeypatch) -> Registry:
     own = Registry()

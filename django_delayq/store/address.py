@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Final, TypeAlias
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from redis import Redis
 from redis.cluster import RedisCluster
@@ -19,6 +19,7 @@ from redis.sentinel import Sentinel, SentinelConnectionPool
 from django_delayq.exceptions import ConfigError
 from django_delayq.setting_readers import is_embedded
 from django_delayq.store import embedded, sentinels
+from django_delayq.store.connection_options import checked, known, left_out, wrong_option
 from django_delayq.store.sentinels import Entrance, Sentinels, SentinelUrl
 
 RedisSpec: TypeAlias = "str | Mapping[str, Any]"
@@ -47,6 +48,8 @@ DATABASE: Final = re.compile(r"/?[0-9]*")  # of anything else redis-py takes wha
 UNCHECKED: Final = (None, "none", ssl.CERT_NONE)  # values of ssl_cert_reqs
 HOW_ENCODED: Final = "What is no letter or digit in a password is percent-encoded: %40 for @, %2F for /."
 HOW: Final = "Write redis://:PASSWORD@host:6379/1, and what is no letter or digit in a password percent-encoded: %40 for @, %2F for /."
+SHARDS: Final = ("NotImplementedError",)  # raised by a client that spreads its keys over several servers, asked for one
+SHARDED: Final = "It spreads keys over several servers. Name one server: write a URL, or an alias that has one."
 CLUSTER_LINE: Final = "redis+cluster://user:password@host1:6379,host2:6379"
 PORT: Final = 6379
 
@@ -180,14 +183,14 @@ def _from_url(url: str, options: Mapping[str, Any]) -> tuple[type[Connection], d
         return _from_cluster_url(url, options)
     kwargs = dict(parse_url(url))
     connection_class = kwargs.pop("connection_class", Connection)
-    return connection_class, {**kwargs, **options}
+    return connection_class, checked(connection_class, {**kwargs, **options})
 
 
 def _from_sentinel_url(url: str, options: Mapping[str, Any]) -> tuple[type[Connection], dict[str, Any]]:
     found = _split(url, 'DELAYQ["REDIS"]')
     entrances, kwargs = sentinels.entrances(found.places, found.connection_class, {**found.kwargs, **options})
-    named = [(made, _named(made, one)) for made, one in entrances]
-    return found.connection_class, {**kwargs, "sentinels": Sentinels(found.name, named)}
+    named = [(made, _named(made, checked(made, one))) for made, one in entrances]
+    return found.connection_class, {**checked(found.connection_class, kwargs), "sentinels": Sentinels(found.name, named)}
 
 
 def _from_cluster_url(url: str, options: Mapping[str, Any]) -> tuple[type[Connection], dict[str, Any]]:
@@ -203,13 +206,20 @@ def _from_cluster_url(url: str, options: Mapping[str, Any]) -> tuple[type[Connec
         raise refused("what follows names no nodes")
     try:
         kwargs = dict(parse_url(f"{scheme.removesuffix('+cluster')}://{credentials}{at}node/{question}{query}"))
-    except ValueError:
-        raise refused("what follows is no usable address") from None
+    except ValueError as error:
+        raise refused(f"what follows is no usable address{wrong_option(error)}") from None
     connection_class = kwargs.pop("connection_class", Connection)
     given = {**kwargs, **options}
     if database not in ("", "0") or given.pop("db", 0):
         raise refused("a Redis Cluster has database 0 only")
-    return connection_class, {**{name: value for name, value in given.items() if name not in ("host", "port")}, "cluster": found}
+    taken = checked(connection_class, {name: value for name, value in given.items() if name not in ("host", "port")})
+    return connection_class, {**taken, "cluster": found}
+
+
+def not_obeyed(spec: RedisSpec) -> list[str]:
+    """The options in that value of `DELAYQ["REDIS"]` that the package does not obey."""
+    url, options = (spec.get("URL", ""), spec.get("OPTIONS", {})) if isinstance(spec, Mapping) else (spec, {})
+    return left_out([*options, *parse_qs(url.partition("?")[2])]) if "://" in url else []
 
 
 def _split(url: str, place: str) -> SentinelUrl:
@@ -230,17 +240,18 @@ def _check(url: Any, place: str) -> None:
         raise ConfigError(f"{said}; known are {', '.join(SCHEMES)}.", hint=HOW)
     _, *behind = re.split(r"[/?#]", url[scheme.end() :], maxsplit=1)
     several = url.startswith((*sentinels.SCHEMES, *CLUSTER_SCHEMES))
-    if "@" in "".join(behind) or not (several or _is_readable(url)):
+    try:
+        usable = "@" not in "".join(behind) and (several or _is_readable(url))
+    except ValueError as error:
+        raise ConfigError(f"{said}, and what follows is no usable address{wrong_option(error)}.", hint=HOW) from None
+    if not usable:
         raise ConfigError(f"{said}, and what follows is no usable address.", hint=HOW)
     if not several and not url.startswith("unix://") and not DATABASE.fullmatch(urlsplit(url).path):
         raise ConfigError(f"{said}, and what follows the host is no database number.", hint=HOW)
 
 
 def _is_readable(url: str) -> bool:
-    try:
-        host = parse_url(url).get("host")
-    except ValueError:
-        return False
+    host = parse_url(url).get("host")
     return host is None or HOST.fullmatch(host) is not None
 
 
@@ -269,7 +280,7 @@ def _way_out(client: object) -> str:
 
 
 class _Unsaid:
-    """Takes a ValueError, by which the client refuses an address, and keeps its class alone: the text quotes parts of the address."""
+    """Takes an error of a client or a factory, and keeps its class alone: the text may quote parts of the address."""
 
     error = ""
 
@@ -277,7 +288,7 @@ class _Unsaid:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
-        if kind is not None and issubclass(kind, ValueError):
+        if kind is not None and issubclass(kind, Exception):
             self.error = kind.__name__
         return bool(self.error)
 
@@ -301,7 +312,9 @@ def _from_cache(alias: str) -> tuple[type[Connection], dict[str, Any]]:
         get_client = getattr(inner, "get_client", None)
         client = get_client(write=True) if get_client else None
     if unsaid.error:
-        raise ConfigError(f"{place} is refused by its client, which raises {unsaid.error}.", hint=HOW)
+        raise ConfigError(
+            f"{place} is refused by its client, which raises {unsaid.error}.", hint=SHARDED if unsaid.error in SHARDS else HOW
+        )
     if not isinstance(client, Redis | RedisCluster):
         raise ConfigError(
             f"The cache {alias!r} in DELAYQ['REDIS'] is a {type(cache).__name__}, which is not on Redis.",
@@ -362,5 +375,7 @@ def _from_sentinel_pool(pool: SentinelConnectionPool) -> tuple[type[Connection],
 
 
 def _taken_over(pool: ConnectionPool) -> dict[str, Any]:
+    names = known(pool.connection_class)  # not all of them: a unix socket has no keep-alive
     tls = issubclass(pool.connection_class, SSLConnection)
-    return {name: value for name, value in pool.connection_kwargs.items() if name in TAKEN_OVER or (tls and name.startswith("ssl_"))}
+    taken = {name for name in pool.connection_kwargs if name in TAKEN_OVER or (tls and name.startswith("ssl_"))}
+    return {name: value for name, value in pool.connection_kwargs.items() if name in taken & names}

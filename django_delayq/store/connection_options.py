@@ -2,18 +2,97 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from redis.backoff import NoBackoff
 from redis.connection import Connection
-from redis.exceptions import ResponseError
+from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry
 
+from django_delayq.exceptions import ConfigError
 from django_delayq.store import open_connections
 from django_delayq.store.commands import is_refused, refused
+from django_delayq.text import did_you_mean
 
 SETNAME: Final = "client|setname"
+# Arguments that redis-py knows, and that mean nothing here. A link keeps its own connections: threads never wait for one of them.
+OF_POOLS: Final = frozenset({"max_connections", "timeout", "queue_class", "connection_class", "cache_factory"})
+# What `unconnected` sets itself.
+OWN: Final = frozenset(
+    {
+        "socket_timeout",
+        "socket_connect_timeout",
+        "client_name",
+        "lib_name",
+        "lib_version",
+        "driver_info",
+        "retry",
+        "retry_on_timeout",
+        "retry_on_error",
+        "health_check_interval",
+        "decode_responses",
+        "encoding",
+        "encoding_errors",
+        "protocol",
+        "parser_class",
+    }
+)
+OPTION: Final = re.compile(r"Invalid value for '(\w+)' in connection URL\.?")
+LEFT_OUT: Final = OF_POOLS | OWN
+
+
+def wrong_option(error: ValueError) -> str:
+    """The option of a URL whose value redis-py cannot read, if that is what it says; else its text may quote parts of the address."""
+    found = OPTION.fullmatch(str(error))
+    return f": its option {found[1]!r} has a value of a wrong kind" if found else ""
+
+
+def left_out(names: Iterable[str]) -> list[str]:
+    """Those of these options that the package does not obey."""
+    return sorted(LEFT_OUT & set(names))
+
+
+def checked(connection_class: type[Connection], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a project for a connection, without those that are left out.
+
+    Raises:
+        ConfigError: the class does not know one of them, or does not take its value.
+    """
+    names = known(connection_class) | LEFT_OUT
+    for name in given:
+        if name not in names:
+            raise ConfigError(
+                f"DELAYQ['REDIS'] has the unknown option {name!r}{did_you_mean(name, names)}.",
+                hint=f"Take it out, or correct it. Options are arguments of redis.connection.{connection_class.__name__}.",
+            )
+    taken = {name: value for name, value in given.items() if name not in LEFT_OUT}
+    wrong = [name for name in ("db", "port") if not str(taken.get(name) or 0).isdecimal()]
+    if wrong or not _can_be_made(connection_class, taken):
+        wrong = wrong or [name for name, value in taken.items() if not _can_be_made(connection_class, {name: value})]
+        said = "a value that a connection does not take" if wrong else "options that do not go together"
+        raise ConfigError(
+            f"DELAYQ['REDIS'] has {said}: {', '.join(wrong or sorted(taken))}.",
+            hint=f"See the arguments of redis.connection.{connection_class.__name__}.",
+        )
+    return taken
+
+
+def known(connection_class: type[Connection]) -> frozenset[str]:
+    """The names of the arguments that a class of connections takes."""
+    kinds = [kind.__dict__["__init__"] for kind in connection_class.__mro__ if "__init__" in kind.__dict__ and kind is not object]
+    parameters = [one for made in kinds for one in inspect.signature(made).parameters.values()]
+    return frozenset(one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)) - {"self"}
+
+
+def _can_be_made(connection_class: type[Connection], taken: Mapping[str, Any]) -> bool:
+    try:
+        connection_class(**taken)
+    except (TypeError, ValueError, AttributeError, RedisError):
+        return False
+    return True
 
 
 def unconnected(connection_class: type[Connection], kwargs: Mapping[str, Any], *, name: str, timeout: float, where: str) -> Connection:

@@ -18,6 +18,7 @@ from redis.retry import Retry
 from django_delayq import clock
 from django_delayq.exceptions import ConfigError
 from django_delayq.store import open_connections
+from django_delayq.store.connection_options import wrong_option
 
 SCHEMES: Final = ("redis+sentinel://", "rediss+sentinel://")
 PORT: Final = 26379
@@ -145,8 +146,8 @@ def split_url(url: str, refuse: Callable[[str], ConfigError]) -> SentinelUrl:
         raise refuse("what follows the Sentinels is no name and number of a database")
     try:
         kwargs = dict(parse_url(f"{scheme.removesuffix('+sentinel')}://{credentials}{at}sentinel/{database or 0}{question}{query}"))
-    except ValueError:
-        raise refuse("what follows is no usable address") from None
+    except ValueError as error:
+        raise refuse(f"what follows is no usable address{wrong_option(error)}") from None
     if not found:
         raise refuse("what follows names no Sentinels")
     connection_class = kwargs.pop("connection_class", Connection)
