@@ -29,6 +29,7 @@
 | delayq.E018 | --deploy: slots that no node of the Cluster serves |
 | delayq.E019 | --deploy: nodes of the Cluster that cannot be reached |
 | delayq.E020 | --deploy: an address without TLS leads to a server that speaks TLS |
+| delayq.E021 | --deploy --database: Redis refuses a command that the package needs |
 | delayq.E022 | --deploy: fewer replicas than REPLICAS of a queue |
 | delayq.W010 | --deploy: no persistence |
 | delayq.W011 | --deploy: snapshots only |
@@ -54,7 +55,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
@@ -68,6 +69,7 @@ from django_delayq.exceptions import ConfigError, DelayqError, StoreUnavailable
 from django_delayq.mirror.database_pools import narrow_pools, wide_pools
 from django_delayq.producer import carriers, worker_modules
 from django_delayq.producer.task import registry
+from django_delayq.setting_readers import is_embedded
 from django_delayq.store.address import RedisSpec, address, cache_aliases, not_obeyed
 from django_delayq.store.cluster_health import cluster_findings
 from django_delayq.store.fitness import (
@@ -84,6 +86,7 @@ from django_delayq.store.inspector import Inspector
 from django_delayq.store.partition_health import Divided
 from django_delayq.store.places import place
 from django_delayq.store.replicas import replica_findings
+from django_delayq.store.rights import rights_findings
 from django_delayq.store.server_kind import kind_findings
 from django_delayq.store.worker_registry import WorkerRegistry
 
@@ -167,6 +170,27 @@ def check_server(**_: Any) -> list[CheckMessage]:
     return found
 
 
+@register(Tags.database, deploy=True)
+def check_rights(databases: Collection[str] | None = None, **_: Any) -> list[CheckMessage]:
+    """What the Redis user may do: `check --deploy --database default`. It writes to keys of its own, so it has to be asked for."""
+    if not databases or conf.problems():
+        return []
+    config = conf.get()
+    found: list[CheckMessage] = []
+    for redis in config.servers:
+        with suppress(DelayqError):  # check_server tells that
+            if is_embedded(redis) or not kind_findings(redis):
+                there = place(redis, name="delayq:check")
+                try:
+                    found += [
+                        _named(one, _of(config, redis))
+                        for one in messages(rights_findings(there, config.prefix, parts_on(config, redis)))
+                    ]
+                finally:
+                    there.close()
+    return found
+
+
 def _named(message: CheckMessage, whose: str) -> CheckMessage:
     message.msg = f"{whose}{message.msg}"
     return message
@@ -209,6 +233,12 @@ def replicas_wanted(config: conf.Config, redis: RedisSpec) -> list[tuple[str, in
     """Queue, partition and `REPLICAS`, of the queues on that server that have it."""
     queues = [queue for queue in config.queues.values() if queue.replicas and queue.redis == redis]
     return [(queue.name, partition, queue.replicas) for queue in queues for partition in queue.served]
+
+
+def parts_on(config: conf.Config, redis: RedisSpec) -> list[tuple[str, int]]:
+    """Queue and number of each partition on that server; of the shared one without queues, of any."""
+    found = [(queue.name, partition) for queue in config.queues.values() if queue.redis == redis for partition in queue.served]
+    return found or [(next(iter(config.queues)), 0)]
 
 
 def divided(config: conf.Config, redis: RedisSpec) -> list[Divided]:

@@ -92,6 +92,7 @@ def check_ids() -> set[str]:
         package / "conf.py",
         package / "setting_readers.py",
         package / "store/fitness.py",
+        package / "store/rights.py",
         *package.glob("management/**/*.py"),
         *package.glob("contrib/**/*.py"),
         *package.glob("periodic/*.py"),

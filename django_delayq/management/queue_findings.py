@@ -10,7 +10,7 @@ from typing import Any, Final
 from django.db import DatabaseError
 
 from django_delayq import conf
-from django_delayq.checks import divided, replicas_wanted
+from django_delayq.checks import divided, parts_on, replicas_wanted
 from django_delayq.console.overview import DOWN
 from django_delayq.console.vitals import HALF, LAG
 from django_delayq.exceptions import ConfigError, DelayqError
@@ -33,6 +33,7 @@ from django_delayq.store.inspector import Inspector
 from django_delayq.store.queue import QueueStore
 from django_delayq.store.queue_depth import summed
 from django_delayq.store.replicas import replica_findings
+from django_delayq.store.rights import optional_findings, rights_findings
 from django_delayq.store.server_kind import kind_findings
 from django_delayq.store.worker_registry import WorkerRegistry
 
@@ -80,7 +81,10 @@ def redis_findings() -> list[dict[str, str]]:
                 found += told(unfit)
                 continue
             found += told(cluster_findings(redis, config.prefix, divided(config, redis)))
+            parts = parts_on(config, redis)
+            found += told(rights_findings(stores.places, config.prefix, parts))
             found += of_servers(name, redis)
+            found += told(optional_findings(stores.places.of(*parts[0]), stores.queue(*parts[0]).keys))
             well.append(redis)
         except (*DOWN, ConfigError) as error:  # also an embedded server that does not start
             away(name, error)

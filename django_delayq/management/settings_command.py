@@ -13,6 +13,7 @@ from django_delayq import conf
 from django_delayq import setting_readers as readers
 from django_delayq.management.job_filters import USAGE
 from django_delayq.management.output import print_json
+from django_delayq.store.commands import COMMANDS, ON_CLUSTERS, rights
 from django_delayq.text import did_you_mean
 
 WIDTH: Final = 96
@@ -26,12 +27,8 @@ class Meaning(NamedTuple):
 
 
 # What the Redis user of a project may do, and no more; beside the keys that begin with PREFIX.
-RIGHTS: Final = (
-    "resetchannels ~delayq:* -@all +evalsha +script|load +time +info +client|setname +select +ping +exists +hget +hmget +hset +hsetnx "
-    "+hdel +hexists +hincrby +hlen +hscan +hgetall +zadd +zrem +zcard +zcount +zscore +zmscore +zrange +zrangebyscore +zremrangebyrank "
-    "+xadd +xlen +xrange +xread +xtrim +xinfo|stream +blpop +lpush +llen +unlink +wait +bitfield +setrange +getrange"
-)
-CLUSTER_RIGHTS: Final = "+cluster|slots +cluster|nodes +asking"
+RIGHTS: Final = f"resetchannels ~delayq:* -@all {rights(COMMANDS)}"
+CLUSTER_RIGHTS: Final = rights(ON_CLUSTERS)
 MEANINGS: Final[Mapping[str, Meaning]] = MappingProxyType(
     {
         "REDIS": Meaning(

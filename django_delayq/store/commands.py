@@ -17,11 +17,19 @@ AGAIN: Final = 60.0  # seconds after which a refused command is tried again: a p
 
 
 class Command(NamedTuple):
-    """A command as `ACL SETUSER` names it. `instead`: what the package does where it is refused; "" for a command that it needs."""
+    """A command as `ACL SETUSER` names it. `needs`: what needs it. `trial`: how the probe tries it, see probe.lua; "" where it is tried
+    by being used. `instead`: what the package does where it is refused; "" for a command that it needs.
+    """
 
     name: str
     needs: str
+    trial: str = ""
     instead: str = ""
+
+    @property
+    def required(self) -> bool:
+        """Whether the package cannot go on without it."""
+        return not self.instead
 
     @property
     def words(self) -> str:
@@ -34,49 +42,51 @@ READS: Final = "pages, commands and metrics"
 COMMANDS: Final = (
     Command("evalsha", EVERYTHING),
     Command("script|load", EVERYTHING),
-    Command("time", EVERYTHING),
-    Command("info", "the worker's start, restore after a loss of Redis, doctor"),
-    Command("client|setname", "names in CLIENT LIST", "Its connections have no name in CLIENT LIST."),
+    Command("time", EVERYTHING, "TIME"),
+    Command("info", "the worker's start, restore after a loss of Redis, doctor", "INFO server"),
+    Command("client|setname", "names in CLIENT LIST", instead="Its connections have no name in CLIENT LIST."),
     Command("select", "a database number other than 0"),
-    Command("ping", "the worker's start"),
-    Command("exists", EVERYTHING),
-    Command("hget", EVERYTHING),
-    Command("hmget", EVERYTHING),
-    Command("hset", EVERYTHING),
-    Command("hsetnx", "locks, names"),
-    Command("hdel", EVERYTHING),
-    Command("hexists", EVERYTHING),
-    Command("hincrby", EVERYTHING),
-    Command("hlen", READS),
-    Command("hscan", "the tidy loop, restore"),
-    Command("hgetall", READS),
-    Command("zadd", EVERYTHING),
-    Command("zrem", EVERYTHING),
-    Command("zcard", EVERYTHING),
-    Command("zcount", READS),
-    Command("zscore", EVERYTHING),
-    Command("zmscore", EVERYTHING),
-    Command("zrange", EVERYTHING),
-    Command("zrangebyscore", EVERYTHING),
-    Command("zremrangebyrank", "tombstones of ended jobs"),
-    Command("xadd", "events for the mirror"),
-    Command("xlen", "events for the mirror"),
-    Command("xrange", "the mirror"),
-    Command("xread", "event line, line that waits for locks", "It looks for events four times a second, and for locks every second."),
-    Command("xtrim", "the mirror"),
-    Command("xinfo|stream", "restore after a loss of Redis"),
-    Command("blpop", "wake line of idle workers and consumers", "Idle workers and consumers look for due jobs every second."),
-    Command("lpush", "calls of idle workers"),
-    Command("llen", "calls of idle workers"),
-    Command("unlink", "purge, restore"),
+    Command("ping", "the worker's start", "PING"),
+    Command("exists", EVERYTHING, "EXISTS @hash"),
+    Command("hget", EVERYTHING, "HGET @hash a"),
+    Command("hmget", EVERYTHING, "HMGET @hash a"),
+    Command("hset", EVERYTHING, "HSET @hash a 1"),
+    Command("hsetnx", "locks, names", "HSETNX @hash a 1"),
+    Command("hdel", EVERYTHING, "HDEL @hash b"),
+    Command("hexists", EVERYTHING, "HEXISTS @hash a"),
+    Command("hincrby", EVERYTHING, "HINCRBY @hash a 1"),
+    Command("hlen", READS, "HLEN @hash"),
+    Command("hscan", "the tidy loop, restore", "HSCAN @hash 0"),
+    Command("hgetall", READS, "HGETALL @hash"),
+    Command("zadd", EVERYTHING, "ZADD @zset 1 a"),
+    Command("zrem", EVERYTHING, "ZREM @zset b"),
+    Command("zcard", EVERYTHING, "ZCARD @zset"),
+    Command("zcount", READS, "ZCOUNT @zset 0 1"),
+    Command("zscore", EVERYTHING, "ZSCORE @zset a"),
+    Command("zmscore", EVERYTHING, "ZMSCORE @zset a"),
+    Command("zrange", EVERYTHING, "ZRANGE @zset 0 0"),
+    Command("zrangebyscore", EVERYTHING, "ZRANGEBYSCORE @zset 0 1"),
+    Command("zremrangebyrank", "tombstones of ended jobs", "ZREMRANGEBYRANK @zset 9 9"),
+    Command("xadd", "events for the mirror", "XADD @stream * a 1"),
+    Command("xlen", "events for the mirror", "XLEN @stream"),
+    Command("xrange", "the mirror", "XRANGE @stream - +"),
+    Command(
+        "xread", "event line, line that waits for locks", instead="It looks for events four times a second, and for locks every second."
+    ),
+    Command("xtrim", "the mirror", "XTRIM @stream MAXLEN 1"),
+    Command("xinfo|stream", "restore after a loss of Redis", "XINFO STREAM @stream"),
+    Command("blpop", "wake line of idle workers and consumers", instead="Idle workers and consumers look for due jobs every second."),
+    Command("lpush", "calls of idle workers", "LPUSH @list 1"),
+    Command("llen", "calls of idle workers", "LLEN @list"),
+    Command("unlink", "purge, restore", "UNLINK @hash @zset @stream @list @text"),
     Command("wait", "REPLICAS"),
-    Command("bitfield", "figures of the dashboard"),
-    Command("setrange", "figures of the dashboard"),
-    Command("getrange", "figures of the dashboard"),
+    Command("bitfield", "figures of the dashboard", "BITFIELD @text SET u8 0 1"),
+    Command("setrange", "figures of the dashboard", "SETRANGE @text 0 a"),
+    Command("getrange", "figures of the dashboard", "GETRANGE @text 0 0"),
 )
 ON_CLUSTERS: Final = (
     Command("cluster|slots", "the map of the Cluster"),
-    Command("cluster|nodes", "doctor", "doctor does not say which masters have no replica."),
+    Command("cluster|nodes", "doctor", instead="doctor does not say which masters have no replica."),
     Command("asking", "slots that are being moved"),
 )
 ON_TARGETS: Final = (
@@ -85,13 +95,14 @@ ON_TARGETS: Final = (
 )
 # The package asks these where it may. The user of the documents may not.
 UNLISTED: Final = (
-    Command("config|get", "doctor, check --deploy", "Snapshots count as on, and the number of databases is not known."),
-    Command("acl|whoami", "doctor", "doctor does not say which dangerous commands the user may send."),
-    Command("acl|dryrun", "doctor", "The same."),
-    Command("acl|getuser", "doctor, before Redis 7", "The same."),
-    Command("xinfo|groups", "metrics of targets", "The metrics have no lag of consumer groups."),
-    Command("sentinel|masters", "the hint at the address of a Sentinel", "The hint does not name the masters."),
+    Command("config|get", "doctor, check --deploy", instead="Snapshots count as on, and the number of databases is not known."),
+    Command("acl|whoami", "doctor", instead="doctor does not say which dangerous commands the user may send."),
+    Command("acl|dryrun", "doctor", instead="The same."),
+    Command("acl|getuser", "doctor, before Redis 7", instead="The same."),
+    Command("xinfo|groups", "metrics of targets", instead="The metrics have no lag of consumer groups."),
+    Command("sentinel|masters", "the hint at the address of a Sentinel", instead="The hint does not name the masters."),
     Command("sentinel|get-master-addr-by-name", "servers by Sentinel, of which the Sentinels are asked"),
+    Command("lrange", "django_delayq.testing, of what was offered to a list"),
     Command("auth", "a password in REDIS; every user may send it"),
 )
 BY_NAME: Final = {command.name: command for command in (*COMMANDS, *ON_CLUSTERS, *ON_TARGETS, *UNLISTED)}

@@ -131,7 +131,6 @@ def for_callers(error: StoreError) -> StoreUnavailable:
 def cause_of(error: BaseException) -> str:
     """Its text, without the full stop that a sentence around it has, and without the place in a script that refused it."""
     text = str(error).strip()
-    code = code_of(error) if isinstance(error, RedisError) else ""
-    if code in REFUSALS:
-        text = PLACE.sub("", text).removeprefix(f"{code} ")
+    if isinstance(error, RedisError) and code_of(error) in REFUSALS:
+        text = PLACE.sub("", text)
     return text.strip().rstrip(".") or type(error).__name__

@@ -27,6 +27,7 @@
 | lock_ends | zset | name by lease end ms | likewise |
 | lock_waits | zset | name by until when somebody waits for it | 2 seconds |
 | unlocked | stream | the names that were waited for, when they are free | the last 64 |
+| probe_hash, probe_zset, probe_stream, probe_list, probe_text | by name | nothing; see probe.lua | within one call |
 
 The past of a run, from format 1 on: e<n>, how many times in a row its process was killed for a neighbour's sake, then u<ms>, since
 when no worker has known its task; see lua/include/runs.lua.
@@ -77,6 +78,7 @@ when no worker has known its task; see lua/include/runs.lua.
 | lock_ends | lock, prolong, unlock |
 | lock_waits | lock |
 | unlocked | unlock |
+| probe_hash, probe_zset, probe_stream, probe_list, probe_text | probe |
 
 Beside the partitions stand `<prefix>:{workers}`, a hash of worker id -> JSON beat, and `<prefix>:{workers}:asked`, a hash of worker
 id -> what it is asked to do, until when, by whom; written by the admin, removed by the worker.
@@ -118,6 +120,11 @@ NAMES: dict[str, str] = {
     "lock_ends": "locks:ends",
     "lock_waits": "locks:waits",
     "unlocked": "locks:unlocked",
+    "probe_hash": "probe:hash",
+    "probe_zset": "probe:zset",
+    "probe_stream": "probe:stream",
+    "probe_list": "probe:list",
+    "probe_text": "probe:text",
 }
 
 

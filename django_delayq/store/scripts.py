@@ -41,6 +41,7 @@ SCRIPTS = (
     "prolong",
     "unlock",
     "inspect",
+    "probe",
 )
 
 

@@ -18,6 +18,7 @@ from django.utils.module_loading import import_string
 
 import django_delayq
 from django_delayq import clock, conf
+from django_delayq.checks import parts_on
 from django_delayq.conf import Config
 from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.logger import Logger
@@ -31,6 +32,7 @@ from django_delayq.store.address import RedisSpec
 from django_delayq.store.fitness import server_findings
 from django_delayq.store.inspector import Inspector
 from django_delayq.store.places import place
+from django_delayq.store.rights import rights_findings
 from django_delayq.store.server_kind import kind_findings
 from django_delayq.text import visible
 from django_delayq.worker import logs
@@ -115,7 +117,7 @@ class Command(BaseCommand):
             )
         own = [config.queue(name).redis for name in queues]
         for redis in [config.redis, *(one for one in config.servers if one in own and one != config.redis)]:
-            self._check_server(redis, config.prefix, burst=options["burst"])
+            self._check_server(redis, config, burst=options["burst"])
         config = self._serving_what_is_left(config, queues, shared_out=bool(options["partitions"]))
         spec = _spec(config, queues, _shares(config, queues, options["partitions"]), roles, options)
         if spec.processes and options["threads"] != THREADS:  # of the default the system checks speak
@@ -133,13 +135,15 @@ class Command(BaseCommand):
         if code:
             sys.exit(code)
 
-    def _check_server(self, redis: RedisSpec, prefix: str, *, burst: bool) -> None:
+    def _check_server(self, redis: RedisSpec, config: Config, *, burst: bool) -> None:
         try:
             for unfit in kind_findings(redis):
                 raise CommandError(visible(f"delayq.{unfit.code}: {unfit} The worker does not start."))
             there = place(redis, name="delayq-check")
             try:
-                inspector = Inspector(there, prefix=prefix)
+                inspector = Inspector(there, prefix=config.prefix)
+                for finding in rights_findings(there, config.prefix, parts_on(config, redis)):
+                    raise CommandError(visible(f"delayq.{finding.code}: {finding} The worker does not start."))
                 found = [one for link in there.nodes() for one in server_findings(inspector.server(link=link))]
             finally:
                 there.close()
