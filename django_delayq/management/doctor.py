@@ -52,7 +52,7 @@ def doctor(out: TextIO, options: dict[str, Any]) -> int:
         out.write("Nothing is wrong.\n")
     else:
         for finding in findings:
-            out.write(f"{finding['level'].upper():<8} {finding['message']}\n")
+            out.write(f"{finding['level'].upper():<8} {finding['code']} {finding['message']}\n")
             if finding["hint"]:
                 out.write(f"         {finding['hint']}\n")
     return 1 if errors else 0

@@ -112,9 +112,10 @@ def _rows() -> QuerySet[Job]:
 
 
 def _found(wanted: Selection, rows: QuerySet[Job], order: str, limit: int | None) -> Iterator[Job]:
+    """By pages of the key: a cursor of the server would be lost behind a pool that gives each transaction another connection."""
     asked = wanted.rows(rows).order_by(order)
-    if not wanted.search.rough:  # in one query: with a limit a database may walk through the whole table in that order
-        return asked[:limit].iterator(STEP)
+    if not wanted.search.rough:
+        return islice(keyset.through(asked, (order,), min(limit or STEP, STEP)), limit)
     return islice((job for job in keyset.through(asked, (order,), keyset.STEP) if wanted.search.exact(job)), limit)
 
 

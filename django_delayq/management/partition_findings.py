@@ -9,6 +9,7 @@ from django.db import DatabaseError
 
 from django_delayq import conf, ids
 from django_delayq.conf import QueueConfig
+from django_delayq.console import keyset
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.management.left_partitions import left_partitions
 from django_delayq.models import Job
@@ -87,9 +88,9 @@ def _rows_away_from_home(queue: QueueConfig) -> int:
     """How many jobs that Redis may not have yet, far ones among them, will come into a partition that is not their home now."""
     waiting = Job.objects.using(conf.get().database).filter(state=State.SCHEDULED.value, published__isnull=True, queue=queue.name)
     found = 0
-    for id, key, options in waiting.order_by().values_list("id", "key", "options").iterator(CHUNK):
-        name = in_meta(options.get("meta")) if isinstance(options, dict) else None
-        text, partition = name.text if name else key, ids.partition(id)
+    for job in keyset.through(waiting.order_by("id").only("id", "key", "options"), ("id",), CHUNK):
+        name = in_meta(job.options.get("meta")) if isinstance(job.options, dict) else None
+        text, partition = name.text if name else job.key, ids.partition(job.id)
         found += partition >= queue.partitions or (bool(text) and queue.homes(text)[0] != partition)
     return found
 

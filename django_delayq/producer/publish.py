@@ -28,7 +28,7 @@ from django_delayq.store.events import FIRST, EventLog
 from django_delayq.store.items import CREATED, DECIDED, FORBIDDEN, REFUSED, ScheduleItem, ScheduleMode, ScheduleReply, ScheduleStatus
 from django_delayq.store.queue import MOST, QueueStore
 from django_delayq.store.recovery import GroundStore, Restored
-from django_delayq.store.replicas import REST, Replicas, ReplicasLack
+from django_delayq.store.replicas import REST, Replicas
 
 ASKS: Final = ("ask", "ask told")  # modes in which nothing is written
 BESIDE: Final[Mapping[str, ScheduleStatus]] = {"error": "taken", "replace": "running", "after": "behind"}
@@ -361,19 +361,3 @@ def late(row: OutboxRow, due_ms: int | None = None, *, policy: str = "") -> Sche
     if due_ms is None and row.left_ms is not None:
         return ScheduleItem.of(row.record, delay_ms=max(0, row.left_ms), on_conflict=policy)
     return ScheduleItem.of(row.record, due_ms=row.run_at_ms if due_ms is None else due_ms, on_conflict=policy)
-
-
-def told(error: StoreUnavailable, batch: Sequence[ScheduleItem]) -> StoreUnavailable:
-    """The same error, which says what is known of these jobs; `jobs` has their ids."""
-    jobs = tuple(plan.id for plan in batch)
-    which, is_, was = (f"the job {ids.short(jobs[0])}", "is", "was") if len(jobs) == 1 else (f"{len(jobs)} jobs", "are", "were")
-    then = "`jobs` of this error has the ids, for delayq.get(id, queue=…). To call schedule() again makes another job."
-    if isinstance(error, ReplicasLack):
-        where, found, wanted = (error.fields[name] for name in ("where", "found", "wanted"))
-        said = f"Now {which} {is_} in Redis and on {found} of {wanted} replicas: should Redis at {where} be lost, nobody has that. "
-        return ReplicasLack(f"{said}Look whether its replicas run. {then}", jobs=jobs, code=error.code, **error.fields)
-    if not error.nothing_done:
-        return StoreUnavailable(f"{error} Whether {which} {is_} in Redis is not known: {then}", jobs=jobs)
-    told = type(error)(f"{error} {which[0].upper()}{which[1:]} {was} not taken.", jobs=jobs, code=error.code, **error.fields)
-    told.nothing_done = True
-    return told

@@ -24,9 +24,10 @@ from django_delayq.producer.database import AlreadyScheduled, Once
 from django_delayq.producer.horizon import Written
 from django_delayq.producer.job import Job
 from django_delayq.producer.plan_groups import batches, by, by_store
-from django_delayq.producer.publish import Publisher, Sent, told
+from django_delayq.producer.publish import Publisher, Sent
 from django_delayq.producer.silent import Silent
 from django_delayq.producer.stores import stores
+from django_delayq.producer.untaken import Untaken, told
 from django_delayq.states import Change
 from django_delayq.store.connection import Link
 from django_delayq.store.error_replies import StoreRefused
@@ -78,6 +79,9 @@ class Flight:
         if self._under_way is not None:
             (publisher, batch, answer), self._under_way = self._under_way, None
             self._refused += _answered(batch, _sure(publisher, batch, answer))
+
+
+waiting: Final = Untaken()
 
 
 def put_one(plan: Plan, inserted: Callable[[Job], None] | None = None, once: Once | None = None) -> Job:
@@ -399,7 +403,7 @@ def _publish_rows(plans: Sequence[Plan], *, alone: bool) -> None:
                 away.note(link, node, error)
                 lacking[node] += len(group)
         for node, unavailable in away.errors.items():
-            logger.warning("Redis did not take %d committed jobs; the relay publishes them: %s", lacking[node], unavailable)
+            waiting.note(node, lacking[node], unavailable)
             signals.store_unavailable.send_robust(sender=None, error=unavailable)
     except Error as error:
         logger.warning("%d committed jobs are left to the relay, the database does not answer: %s", len(plans), error)

@@ -49,7 +49,7 @@ def test_findings_stand_above_their_remedy(run, healthy, settings):
     answer = run("doctor")
     assert answer.code == 0
     assert answer.lines == [
-        "WARNING  No worker serves the queue 'mails'.",
+        "WARNING  D004 No worker serves the queue 'mails'.",
         "         Start one: manage.py delayq_worker --queues mails",
     ]
 
@@ -78,7 +78,7 @@ def test_d003_the_database_cannot_be_asked(run, healthy, settings, monkeypatch):
     without_database(settings, monkeypatch)
     answer = run("doctor")
     assert answer.code == 1
-    assert answer.lines[0].startswith("ERROR    The database ")
+    assert answer.lines[0].startswith("ERROR    D003 The database ")
     assert only(run, "D003")["level"] == "error"
 
 
@@ -280,3 +280,8 @@ def test_the_doctor_speaks_of_workers_that_answer_probes_on_all_addresses(run, h
     assert "on all addresses" in only(run, "W019")["message"]
     registry.beat("host:1:w", {"queues": list(QUEUES), "health": "127.0.0.1:8081"})
     assert run("doctor").out == "Nothing is wrong.\n"
+
+
+def test_each_finding_begins_with_the_code_by_which_it_is_looked_up_and_silenced(run, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "LAESE": 3}
+    assert "ERROR    E001 " in run("doctor").out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 
 import pytest
 from django.db import transaction
@@ -156,3 +157,14 @@ def test_a_refused_command_raises_what_is_documented(delayq_redis):
     for call in (lambda: delayq.schedule(ping), lambda: delayq.cancel("0" * 22, queue="redis")):
         with pytest.raises(delayq.StoreUnavailable, match="WRONGTYPE"):
             call()
+
+
+def test_while_redis_is_away_one_warning_in_two_seconds_counts_the_jobs_that_wait(outage, caplog, monkeypatch):
+    now = [clock.monotonic()]
+    monkeypatch.setattr(clock, "monotonic", lambda: now[0])
+    outage.server.stop()
+    for seconds in (0.0, 0.5, 0.5, 1.5):
+        now[0] += seconds
+        delayq.schedule(close_order, 7)
+    said = [record.getMessage() for record in caplog.records if "Redis did not take" in record.getMessage()]
+    assert [re.findall(r"take (\d+) committed", text) for text in said] == [["1"], ["3"]]

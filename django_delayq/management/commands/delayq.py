@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import ArgumentParser
 from collections.abc import Callable
@@ -124,7 +125,14 @@ class Command(BaseCommand):
         if not given.startswith("-") and given not in self.runs:
             self.stderr.write(f"{visible(given)} is no subcommand{did_you_mean(given, self.runs)}. `{argv[1]} --help` lists them.")
             sys.exit(USAGE)
-        super().run_from_argv(argv)
+        try:
+            try:
+                super().run_from_argv(argv)
+            finally:
+                sys.stdout.flush()
+        except BrokenPipeError:  # `| head` has read enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python fails once more when it ends
+            sys.exit(1)
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Runs the subcommand; an error of ours is a sentence, not a traceback."""
