@@ -19,6 +19,7 @@ from django_delayq.producer.twins import in_thread, readable, refuse_loop, unbro
 from django_delayq.store.error_replies import StoreRefused
 from django_delayq.store.lock_store import LockStore, Taken, UnlockLine
 from django_delayq.store.record import MAX_KEY, validate_key
+from django_delayq.store.wake import BROKEN
 from django_delayq.worker.current import CURRENT
 
 logger = Logger("django_delayq.locks")
@@ -144,9 +145,15 @@ class Lock:
         return self._line
 
     def _hear(self) -> bool:
-        """Whether it was this one that was given back: others of the queue are heard of, too."""
+        """Whether it was this one that was given back: others of the queue are heard of, too. If the connection broke instead, the next
+        look says whether Redis is away; an idle one may have been cut.
+        """
         assert self._line is not None
-        return self.name in self._line.names()
+        try:
+            return self.name in self._line.names()
+        except StoreUnavailable:
+            clock.sleep(BROKEN)
+            return True
 
     def _close_line(self) -> None:
         if self._line is not None:

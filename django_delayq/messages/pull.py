@@ -66,7 +66,7 @@ async def taken(queue: str, ask: Ask, seconds: float, by: str = "") -> MessageBa
                 if batch is not None:
                     return batch
                 if await readable(await in_thread(puller.listen), pause):
-                    await in_thread(puller.wake.drain)
+                    await in_thread(puller.hear)
         finally:
             await in_thread(puller.leave)
 

@@ -23,7 +23,7 @@ from django_delayq.states import MESSAGE
 from django_delayq.store.message_consumers import TAG
 from django_delayq.store.queue import Claim, Outcome, QueueStore
 from django_delayq.store.record import ClaimedJob, Header, read
-from django_delayq.store.wake import WakeLine
+from django_delayq.store.wake import BROKEN, WakeLine
 
 logger = Logger("django_delayq.messages")
 
@@ -101,7 +101,14 @@ class Puller:
         """Until a call comes, or the time is over."""
         self.listen()
         if self.wake.wait(seconds):
+            self.hear()
+
+    def hear(self) -> None:
+        """Takes a call. If the connection broke instead, the next look says whether Redis is away; an idle one may have been cut."""
+        try:
             self.wake.drain()
+        except StoreUnavailable:
+            clock.sleep(BROKEN)
 
     def leave(self) -> None:
         """Nobody looks from here for a while."""

@@ -21,6 +21,7 @@ from django_delayq.store.connection import Link, resting
 from django_delayq.store.error_replies import cause_of
 from django_delayq.store.keys import Keys
 
+BROKEN: Final = 0.1  # seconds to wait after a line broke, before the next one is made
 PATIENCE: Final = 5.0  # seconds behind the end of a wait, in which its answer must have come
 
 

@@ -9,7 +9,7 @@ from typing import Final
 from django_delayq import clock, signals
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.logger import Logger
-from django_delayq.store.error_replies import StoreRefused
+from django_delayq.store.error_replies import StoreError, StoreRefused
 from django_delayq.store.formats import FormatNewer
 
 logger = Logger("django_delayq.worker")
@@ -68,7 +68,7 @@ class ErrorPause:
             self._said_with = self.together if unreached else None
             if self._said_with is not None and not self._said_with.begins(self):
                 pass  # it was said by another one
-            elif isinstance(error, (StoreUnavailable, FormatNewer)):
+            elif isinstance(error, (StoreUnavailable, FormatNewer)) or (isinstance(error, StoreError) and error.nothing_done):
                 logger.warning("%s: %s It will be tried again until it works.", self.name, error)
             else:
                 logger.exception("%s: an unexpected error; the next pass follows after a pause", self.name, exc_info=error)
