@@ -213,7 +213,7 @@ class Stage:
 
     def _database(self) -> dict[str, Any]:
         if self.pool is not None:
-            return {**self.database.database(), "OPTIONS": {"pool": self.pool}, "CONN_HEALTH_CHECKS": True}
+            return {**self.database.database(), "OPTIONS": {"pool": self.pool}}  # a health check would hide a shared connection
         if self.database is not None:
             return {**self.database.database(), "CONN_MAX_AGE": 60}
         return sqlite(self.sqlite, timeout=10, pragmas="PRAGMA synchronous=NORMAL;", CONN_MAX_AGE=60)

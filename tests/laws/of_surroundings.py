@@ -7,7 +7,7 @@ from tests.laws.law import Findings, law
 
 CHANGES = ("cancel", "cancel by key", "reschedule", "run_now", "requeue")
 REFUSED = ("refused", "away")  # the answers of a queue of another site, and of servers that cannot be reached
-UNCHANGED = (*REFUSED, "missing", "finished", "conflict")  # also those that a database gives by itself
+UNCHANGED = (*REFUSED, "unknown", "finished", "conflict")  # also those that a database gives by itself
 NEAR = 15 * 60_000  # ms by which the clocks of web processes may be wrong, and a campaign goes on after its last call
 
 

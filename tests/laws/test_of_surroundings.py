@@ -28,7 +28,7 @@ def surrounded() -> History:
     history.final.site = "a1"
     history.final.sites = {"default": "a1", "orders": "a1"}
     history.rivalry = Rivalry(
-        attempts=[("cancel", "refused"), ("requeue", "missing"), ("schedule", "<Job 5>"), ("pause", "away")],
+        attempts=[("cancel", "refused"), ("requeue", "unknown"), ("schedule", "<Job 5>"), ("pause", "away")],
         rows=[("theirs", "scheduled", False)],
     )
     return history
