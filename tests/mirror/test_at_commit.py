@@ -298,6 +298,7 @@ def test_its_async_twins_take_it(orders):
 
 
 def test_with_debug_the_immediate_form_warns_once_per_place(orders, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "TASK_MODULES": ["tests.tasks_for_tests"]}  # else nothing is scheduled with DEBUG
     settings.DEBUG = True
     job, other = (delayq.schedule(close_order, number, delay="1h") for number in (7, 8))
     with warnings.catch_warnings(record=True) as told:

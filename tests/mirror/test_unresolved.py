@@ -84,7 +84,7 @@ def test_it_never_runs_again_by_itself(orders, unresolved, loop, wipe):
 def test_it_is_not_pruned(orders, unresolved):
     job = unresolved()
     Job.objects.update(run_at=clock.from_ms(0), created_at=clock.from_ms(0))
-    PruneLoop(conf.get().queue("orders"), using="default").prune()
+    PruneLoop(stores.places, conf.get().queue("orders"), using="default").prune()
     assert Job.objects.get().pk == job.id
 
 
