@@ -11,7 +11,7 @@ from typing import Final
 
 
 class State(StrEnum):
-    """Where a job stands, as the database stores it. "due", "retrying", "unpublished", "far" and "unresolved" are derived."""
+    """Where a job stands, as the database stores it. "due", "retrying", "parked", "unpublished", "far" and "unresolved" are derived."""
 
     SCHEDULED = "scheduled"
     RUNNING = "running"

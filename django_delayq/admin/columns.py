@@ -42,6 +42,7 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     "failed": (*_ENDED, "last_error"),
     "cancelled": (*_JOB, "finished_shown", "attempts_made", "last_error"),
     "succeeded": _ENDED,
+    "parked": (*_JOB, "run_at_and_late", "attempts_made", "last_error"),
     "unpublished": (*_JOB, "run_at_and_late", "attempts_made"),
     "far": (*_JOB, "run_at_and_late"),
     "unresolved": (*_JOB, "run_at_and_late", "attempts_made", "last_error"),

@@ -46,6 +46,7 @@ LABELS: dict[str, str | Promise] = {
     "failed": _("Failed"),
     "cancelled": _("Cancelled"),
     "succeeded": _("Succeeded"),
+    "parked": _("Parked"),
     "unpublished": _("Unpublished"),
     "far": _("Far"),
     "unresolved": _("Unresolved"),
@@ -227,7 +228,7 @@ class JobList(ChangeList):
                 counted = counting.count(self.meant, self.unsearched, overview.MOST_COUNTED, using)
                 self.result_count = self.result_count if counted is None else counted
             return {}
-        views = [view for view in VIEWS if not named or view not in ("retrying", "unpublished", "far", "unresolved")]
+        views = [view for view in VIEWS if not named or view not in ("retrying", "parked", "unpublished", "far", "unresolved")]
         rows = self.model_admin.get_queryset(self.request)
         parts = [self._of_view(view, rows) for view in views]
         counts = dict(zip(views, counting.count_many(parts, overview.MOST_COUNTED, using), strict=True))
@@ -257,7 +258,7 @@ class JobList(ChangeList):
         found = []
         for view, label in LABELS.items():
             is_chosen = self.request.GET.get(VIEW, "") == view
-            if view in ("unpublished", "far", "unresolved") and not (is_chosen or counts.get(view)):
+            if view in ("parked", "unpublished", "far", "unresolved") and not (is_chosen or counts.get(view)):
                 continue
             count = overview.count_shown(counts[view]) if view in counts else None
             address = self.get_query_string({VIEW: view or None, ORDER_VAR: None})

@@ -21,7 +21,7 @@ from django_delayq.console import asks, masking
 from django_delayq.console.error_texts import death
 from django_delayq.mirror.outbox import EDITED
 from django_delayq.models import Attempt, Event, Job
-from django_delayq.states import DELIVERY, FAIL_CLASS, FINISHED, MESSAGE, NO_LIMIT, UNFINISHED, AttemptOutcome, EventKind, State
+from django_delayq.states import DELIVERY, FAIL_CLASS, FINISHED, MESSAGE, NO_LIMIT, PARKED, UNFINISHED, AttemptOutcome, EventKind, State
 from django_delayq.store.inspector import JobView
 
 ONE_LINE = 80  # characters
@@ -109,7 +109,7 @@ def _state_of(job: Job, view: JobView | None) -> str:
         if view.state == "scheduled":
             if view.date_ms <= view.now_ms:
                 return "due"
-            return "retrying" if view.attempt else "scheduled"
+            return "parked" if job.fingerprint in PARKED else "retrying" if view.attempt else "scheduled"
         return view.state
     return job.derived
 

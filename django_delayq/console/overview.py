@@ -15,7 +15,7 @@ from django.utils.formats import number_format
 from django_delayq import clock, conf
 from django_delayq.console import counting
 from django_delayq.exceptions import DelayqError, StoreUnavailable
-from django_delayq.models import UNPUBLISHED, UNRESOLVED, Job
+from django_delayq.models import PARKED_ROWS, UNPUBLISHED, UNRESOLVED, Job
 from django_delayq.producer.stores import Missing, stores
 from django_delayq.states import State
 from django_delayq.store.error_replies import StoreError
@@ -186,6 +186,11 @@ def count_unpublished(queue: str | None = None) -> int:
     """Committed rows that Redis has not confirmed for some time, of one queue or of all, counted up to MOST_COUNTED + 1."""
     waiting = _waiting()
     return bounded(waiting if queue is None else waiting.filter(queue=queue))
+
+
+def count_parked() -> int:
+    """The jobs that no worker which looked at them could run, counted up to MOST_COUNTED + 1."""
+    return bounded(Job.objects.using(conf.get().database).filter(PARKED_ROWS))
 
 
 def count_absent() -> int:

@@ -20,7 +20,7 @@ from django_delayq.exceptions import StoreUnavailable, UnknownTask
 from django_delayq.models import DERIVED, UNENDED, meta_of, of_state
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import registry
-from django_delayq.states import DELIVERY, OFFER, EndingKind, State
+from django_delayq.states import DELIVERY, OFFER, PARKED, EndingKind, State
 from django_delayq.store.error_replies import StoreError
 
 STATES: Final = (*(state.value for state in State), *DERIVED)
@@ -150,7 +150,7 @@ def _state(value: str, sense: Sense) -> Term:
     value = value.lower()
     if value not in STATES:
         raise Refused(now("the states are: %(states)s.") % {"states": ", ".join(STATES)})
-    columns = ("state", "run_at", "attempts", "published", "far", "last_event", "ending")
+    columns = ("state", "run_at", "attempts", "fingerprint", "published", "far", "last_event", "ending")
     return Term("state", value, of_state(value, sense.at), lambda row: _is_in_state(row, value, sense.at), columns)
 
 
@@ -167,6 +167,8 @@ def _is_in_state(row: Any, state: str, at: datetime) -> bool:
         return bool(row.run_at <= at)
     if state == "retrying":
         return bool(row.attempts >= 1)
+    if state == "parked":
+        return row.fingerprint in PARKED
     return row.published is None and bool(row.far) == (state == "far") and (state != "far" or row.last_event == "")
 
 

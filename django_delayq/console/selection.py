@@ -27,6 +27,7 @@ _ORDERS: Final[dict[str, tuple[str, ...]]] = {
     "failed": ("-run_at", "-id"),
     "cancelled": ("-run_at", "-id"),
     "succeeded": ("-run_at", "-id"),
+    "parked": ("run_at", "id"),
     "unpublished": ("id",),
     "far": ("run_at", "id"),
     "unresolved": ("id",),
@@ -124,7 +125,7 @@ class Selection:
         if "fingerprint" in words:
             return self.order[0] == "-run_at" and not (self.queue or self.task) and words <= {"fingerprint", "state"}
         named = bool(self.queue or "queue" in words) + bool(self.task or "task" in words)
-        if self.shown_view in ("retrying", "unpublished", "far", "unresolved"):
+        if self.shown_view in ("retrying", "parked", "unpublished", "far", "unresolved"):
             return not named and not dated
         return named <= 1 and (bool(self.shown_view) or not dated)
 

@@ -89,6 +89,15 @@ def unresolved() -> list[Vital]:
     return [Vital(name="unresolved", label=_("Unresolved"), value=shown, level="bad", page="job", query=query)]
 
 
+def parked() -> list[Vital]:
+    """The sign of parked jobs, where there are any."""
+    count = overview.count_parked()
+    if not count:
+        return []
+    shown, query = overview.count_shown(count), {"state": "parked"}
+    return [Vital(name="parked", label=_("Parked"), value=shown, level="late", page="job", query=query)]
+
+
 def far(queues: Sequence[FarQueue]) -> list[Vital]:
     """The sign of far jobs, where a queue has a horizon."""
     if not queues:

@@ -24,14 +24,18 @@ from django_delayq.management.output import duration, print_json, progress
 from django_delayq.management.queue_findings import finding, redis_findings, told
 from django_delayq.management.schedule_findings import schedule_findings
 from django_delayq.mirror.mirror_loop import MirrorLoop
-from django_delayq.models import UNPUBLISHED, Job, SetAside
+from django_delayq.models import PARKED_ROWS, UNPUBLISHED, Job, SetAside
 from django_delayq.producer.stores import stores
+from django_delayq.states import PARKED_ARGUMENTS
 from django_delayq.store.fitness import (
     link_findings,
     version_findings,
 )
 
 MOST_OUTBOX = 60.0  # seconds; a row unpublished for longer is a finding
+MOST_PARKED = 20  # queues and tasks that are named
+_UNKNOWN_TASK = "Deploy workers that have it; its module must be the tasks module of an installed app, or in DELAYQ['TASK_MODULES']."
+_OTHER_ARGUMENTS = "Deploy workers of the release that scheduled them, or give new parameters a default."
 UNASKED = {"D001", "D003", "D007", "E013", "E014", "E015", "E016"}  # behind these there is nothing to compare rows with
 UNUSABLE = {"E001", "E002", "E003", "E006"}  # settings that lead to no server or no database: nothing more can be asked
 
@@ -102,7 +106,7 @@ def _database_findings() -> list[dict[str, str]]:
             )
             for queue, count, first in kept
         ]
-        aside += [*_unresolved_findings(), *told(schedule_findings(using)), *_far_findings()]
+        aside += [*_unresolved_findings(), *told(schedule_findings(using)), *_parked_findings(using), *_far_findings()]
         waiting = Job.objects.using(using).filter(UNPUBLISHED, durable=True)
         first = waiting.order_by("id").values_list("created_at", flat=True).first()
         age = (clock.now() - first).total_seconds() if first else 0.0
@@ -142,6 +146,19 @@ def _unresolved_findings() -> list[dict[str, str]]:
             "manage.py delayq mark-succeeded ID or mark-failed ID, or run it again with manage.py delayq requeue ID.",
         )
     ]
+
+
+def _parked_findings(using: str) -> list[dict[str, str]]:
+    """The jobs that wait because the workers that looked at them could not run them."""
+    found = []
+    parked = Job.objects.using(using).filter(PARKED_ROWS).values_list("queue", "task", "fingerprint").annotate(Count("pk"))
+    for queue, task, code, count in parked.order_by("queue", "task", "fingerprint")[:MOST_PARKED]:
+        jobs = f"{count} {'job is' if count == 1 else 'jobs are'} parked in {queue!r}"
+        why, hint = f"the workers that looked know no task {task!r}.", _UNKNOWN_TASK
+        if code == PARKED_ARGUMENTS:
+            why, hint = f"the task {task!r} takes other arguments in the workers that looked.", _OTHER_ARGUMENTS
+        found.append(finding("D035", "warning", f"{jobs}: {why}", f"{hint} A job fails a day after it was first parked."))
+    return found
 
 
 def _far_findings() -> list[dict[str, str]]:

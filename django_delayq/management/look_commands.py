@@ -27,21 +27,15 @@ from django_delayq.text import one_line
 def status(out: TextIO, options: dict[str, Any]) -> int:
     """How full the queues are, who works, how far behind the mirror is."""
     config = conf.get()
-    document: dict[str, Any] = {
-        "redis": "",
-        "database": "",
-        "queues": [],
-        "workers": [],
-        "unpublished": None,
-        "unresolved": None,
-        "far": [],
-    }
+    document: dict[str, Any] = {"redis": "", "database": "", "queues": [], "workers": []}
+    document |= {"unpublished": None, "unresolved": None, "parked": None, "far": []}
     seen = overview.look()
     document |= {"redis": seen.trouble, "workers": seen.present, "queues": [_queue(queue) for queue in seen.queues]}
     document |= {"missing": {name: str(error) for name, error in seen.missing.items()}, "unseen": str(seen.unseen or "")}
     try:
         document["unpublished"] = overview.count_absent()
         document["unresolved"] = overview.count_unresolved()
+        document["parked"] = overview.count_parked()
         document["far"] = [asdict(queue) for queue in far_jobs.far_queues()]
         if document["redis"]:
             document["rows"] = overview.count_rows(list(config.queues))
@@ -205,6 +199,9 @@ def _print_status(out: TextIO, document: dict[str, Any]) -> None:
         out.write(
             f"\n{overview.count_text(document['unresolved'])} {said}: no event tells how it ended. List them with --state unresolved.\n"
         )
+    if document["parked"]:
+        said = "job is parked" if document["parked"] == 1 else "jobs are parked"
+        out.write(f"\n{overview.count_text(document['parked'])} {said}; manage.py delayq doctor says why.\n")
     for queue in document["far"]:
         if queue["count"]:
             late = ", and comes in late" if queue["late"] else ""

@@ -20,7 +20,7 @@ from django_delayq.models.internal import PeriodKey as PeriodKey
 from django_delayq.models.internal import UncheckedKey as UncheckedKey
 from django_delayq.models.operation import Operation
 from django_delayq.shared_name import NAMED, SharedName, in_meta
-from django_delayq.states import CARRIED, UNFINISHED, AttemptOutcome, EndingKind, State
+from django_delayq.states import CARRIED, PARKED, UNFINISHED, AttemptOutcome, EndingKind, State
 from django_delayq.text import visible
 from django_delayq.token_limits import ONLY
 
@@ -31,8 +31,9 @@ else:
 
 
 # The derived states, which no column holds. Whoever needs one takes it from here.
-DERIVED: Final = ("due", "retrying", "unpublished", "far", "unresolved")
+DERIVED: Final = ("due", "retrying", "parked", "unpublished", "far", "unresolved")
 RETRYING: Final = models.Q(state=State.SCHEDULED.value, attempts__gte=1)  # after at least one attempt
+PARKED_ROWS: Final = models.Q(state=State.SCHEDULED.value, fingerprint__in=sorted(PARKED))  # the workers that looked could not run them
 UNENDED: Final = (State.SCHEDULED.value, State.RUNNING.value)
 # No event tells how the job ended. A person decides; until then the row holds its key, and nobody publishes or restores it.
 # The first three conditions lead a database to few rows by an index.
@@ -48,7 +49,7 @@ def of_state(state: str, at: datetime | None = None) -> models.Q:
     """The rows of a state, or of a derived one; due: whose date has passed at that moment, now by default."""
     if state == "due":
         return models.Q(state=State.SCHEDULED.value, run_at__lte=at or clock.now())
-    found = {"retrying": RETRYING, "unpublished": UNPUBLISHED, "far": FAR, "unresolved": UNRESOLVED}.get(state)
+    found = {"retrying": RETRYING, "parked": PARKED_ROWS, "unpublished": UNPUBLISHED, "far": FAR, "unresolved": UNRESOLVED}.get(state)
     return found or models.Q(state=state)
 
 
@@ -215,7 +216,7 @@ class Job(models.Model):
 
     @property
     def derived(self) -> str:
-        """unresolved, far, unpublished, retrying or due, where one holds; else the state."""
+        """unresolved, far, unpublished, parked, retrying or due, where one holds; else the state."""
         if self.unresolved:
             return "unresolved"
         if self.state == State.SCHEDULED:
@@ -223,6 +224,8 @@ class Job(models.Model):
                 return "far"
             if self.published is None and self.durable:
                 return "unpublished"
+            if self.fingerprint in PARKED:
+                return "parked"
             if self.late:
                 return "due"
             if self.attempts:

@@ -106,12 +106,9 @@ class Task(Bound[P, R]):
         Raises:
             PayloadError: the function could not be called with them.
         """
-        if self._takes_all:
+        if self._takes_all or (not kwargs and self._least <= len(args) <= self._most):
             return
-        if not kwargs:
-            if self._least <= len(args) <= self._most:
-                return
-        elif len(args) < len(self._named_beside):  # `bind` takes microseconds, and each job is checked twice
+        if kwargs and len(args) < len(self._named_beside):  # `bind` takes microseconds, and each job is checked twice
             required, allowed = self._named_beside[len(args)]
             if required <= kwargs.keys() <= allowed:
                 return

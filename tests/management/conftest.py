@@ -19,6 +19,7 @@ from django_delayq import clock, conf
 from django_delayq.models import Job
 from django_delayq.producer.stores import stores
 from django_delayq.store.worker_registry import WorkerRegistry
+from django_delayq.worker import outcome_detail
 from tests.mirror.conftest import Orders
 from tests.tasks_for_tests import close_order
 
@@ -84,6 +85,12 @@ class Shop(Orders):
     def ended(self, outcome: str = "fail", detail: bytes = b"{}", **options: Any) -> delayq.Job:
         job, claimed = self._claimed(options)
         self.settle(claimed, outcome, detail=detail)
+        self.fold()
+        return job
+
+    def parked(self, code: str) -> delayq.Job:
+        job, claimed = self._claimed({})
+        self.settle(claimed, "park", delay=600_000, detail=outcome_detail.of_park(code, "the worker says why"))
         self.fold()
         return job
 

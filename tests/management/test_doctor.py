@@ -68,6 +68,15 @@ def test_d002_the_outbox_is_not_emptied(run, healthy, orders, monkeypatch):
     assert run("doctor").code == 0, "a warning is no failure"
 
 
+def test_d035_parked_jobs_are_named_by_task_and_why(run, healthy, orders):
+    for code, job in zip(("parked-task", "parked-task", "parked-arguments"), orders.scheduled(3), strict=True):
+        Job.objects.filter(pk=job.id).update(fingerprint=code)
+    unknown, other = sorted((one["message"] for one in findings(run("doctor", "--json"), "D035")), reverse=True)
+    assert unknown == "2 jobs are parked in 'orders': the workers that looked know no task 'tests.tasks_for_tests.close_order'."
+    assert other.endswith("the task 'tests.tasks_for_tests.close_order' takes other arguments in the workers that looked.")
+    assert run("doctor").code == 0, "a warning is no failure"
+
+
 def test_a_young_row_in_the_outbox_is_no_finding(run, healthy, orders, monkeypatch):
     orders.unpublished(monkeypatch, age=30)
     stores.link.execute("HSET", orders.store.keys["meta"], "format", 1)  # else the doctor speaks of that
