@@ -16,6 +16,7 @@
 | delayq.W002 | jobs share a Redis database with a cache |
 | delayq.W004 | options of the connection that are not obeyed |
 | delayq.W003 | requests run in transactions of another database than the one that rows of jobs are written to |
+| delayq.W045 | django-tenants is installed, and keys are not those of a tenant |
 | delayq.E038 | a task names a queue of messages |
 | delayq.E036 | Django keeps dates without a zone |
 | delayq.E010 | --deploy: Redis may evict keys |
@@ -60,6 +61,7 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
+from django.apps import apps
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from django.db import connections
 
@@ -90,6 +92,7 @@ from django_delayq.store.rights import rights_findings
 from django_delayq.store.server_kind import kind_findings
 from django_delayq.store.worker_registry import WorkerRegistry
 
+MOST_NAMED: Final = 5  # tasks in a message
 LEVELS: Final = {"error": Error, "warning": Warning}
 
 
@@ -111,6 +114,7 @@ def check_settings(**_: Any) -> list[CheckMessage]:
         *messages(narrow_pools()),
         *_requests(config),
         *_shared_cache(config),
+        *_tenants(),
     ]
 
 
@@ -293,6 +297,20 @@ def _task_modules(config: conf.Config) -> Iterator[CheckMessage]:
             hint="Correct the name, or take it out: workers import these modules for the tasks in them.",
             id="delayq.E065",
         )
+
+
+def _tenants() -> Iterator[CheckMessage]:
+    """What the keys of a project are made of cannot be known, so this is said until somebody silences it."""
+    if not apps.is_installed("django_tenants"):
+        return
+    formats = [f"{task.named.text!r} of {task.name}" for task in registry if task.named is not None]
+    shown = f" Names of tasks: {', '.join(formats[:MOST_NAMED])}{', …' * (len(formats) > MOST_NAMED)}." if formats else ""
+    yield Warning(
+        "django-tenants is installed, and keys, names of serial and concurrency, and locks are shared by all tenants of a queue: "
+        f"one tenant can hold back or cancel the job of another.{shown}",
+        hint="Put the tenant into each of them, such as key=f'{schema}:order:{pk}', and add 'delayq.W045' to SILENCED_SYSTEM_CHECKS.",
+        id="delayq.W045",
+    )
 
 
 def _alias(config: conf.Config) -> Iterator[CheckMessage]:

@@ -403,6 +403,20 @@ def test_w003_requests_in_transactions_of_another_database(settings, monkeypatch
     del connections["shop"]
 
 
+def test_w045_django_tenants_beside_keys_that_all_tenants_share(settings, monkeypatch):
+    assert "delayq.W045" not in found(settings)
+    monkeypatch.setattr(registry, "_tasks", {**registry._tasks})
+
+    @task(name="shop.synchronise", serial="order:{order_id}")
+    def synchronise(order_id: int) -> None: ...
+
+    monkeypatch.setattr(checks.apps, "is_installed", lambda name: name == "django_tenants")
+    said = found(settings)["delayq.W045"]
+    assert "shared by all tenants" in said
+    assert "'order:{order_id}' of shop.synchronise" in said
+    assert "SILENCED_SYSTEM_CHECKS" in said
+
+
 def deploy(settings, url: str | dict[str, object], **given: object) -> dict[str, str]:
     settings.DELAYQ = {**settings.DELAYQ, "REDIS": url, **given}
     return {m.id: f"{m.msg} {m.hint}" for m in checks.check_server()}

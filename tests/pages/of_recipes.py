@@ -9,7 +9,7 @@ import pytest
 import time_machine
 from django.core.cache import cache
 from django.db import transaction
-from orders import calendar, checkout, offers, provider, reports, search, tasks
+from orders import calendar, checkout, closing, offers, provider, reports, search, tasks
 from orders.models import Appointment, Day, Order, Part, Price, Report
 from orders.tenants import TENANT, tenant
 
@@ -227,6 +227,20 @@ def test_no_more_than_so_many_calls_a_minute(delayq, told):
         assert len(told) == 4
         delayq.advance("70s")
     assert sorted(number for _, number in told) == [0, 1, 2, 3, 4]
+
+
+def test_orders_of_two_tenants_with_one_number_do_not_collide(delayq, monkeypatch):
+    with tenant("bikes"):
+        bikes = closing.close_later(7)
+    with tenant("boats"):
+        boats = closing.close_later(7)
+        assert closing.keep_open(7) == "done"
+    assert bikes.created
+    assert boats.created
+    with tenant("bikes"):
+        assert closing.keep_open(7) == "done"
+    with tenant(None), pytest.raises(LookupError, match="without a tenant"):
+        closing.close_later(7)
 
 
 def test_a_job_runs_for_the_tenant_of_who_scheduled_it(delayq, monkeypatch):
