@@ -1,5 +1,6 @@
 """What people may not see: arguments named in `SENSITIVE` or by their task. They are masked wherever people look, and stored as they
-are. Of a task that is not registered here nobody knows what is to be hidden: if the project hides anything, all of it is.
+are. If a task is not registered here, or takes other arguments here, this process does not know which of them to mask. Then all are
+masked, if the project masks anything.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from django_delayq import conf
-from django_delayq.producer.task import registry
+from django_delayq.exceptions import PayloadError
+from django_delayq.producer.task import Task, registry
 from django_delayq.states import DELIVERY, MESSAGE
 
 MASK: Final = "***"
@@ -65,7 +67,7 @@ def _delivery(kwargs: dict[str, Any]) -> dict[str, Any]:
 
 def _arguments(task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
     known = registry.find(task)
-    if known is None:
+    if known is None or not _fit(known, args, kwargs):
         return ([MASK for _ in args], dict.fromkeys(kwargs, MASK)) if hides() else (list(args), dict(kwargs))
     names = names_of(task)
     if not names:
@@ -124,6 +126,15 @@ def without_mask(given: Any) -> Any:
 
 def _is_gone(task: str) -> bool:
     return task != MESSAGE and registry.find(task) is None
+
+
+def _fit(task: Task[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether the names of the arguments are those that its function has here."""
+    try:
+        task.check_arguments(args, kwargs)
+    except PayloadError:
+        return False
+    return True
 
 
 def _called(signature: inspect.Signature, count: int) -> list[str]:

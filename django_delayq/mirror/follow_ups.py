@@ -18,6 +18,7 @@ from django_delayq.producer import carriers, database
 from django_delayq.producer.options import Options
 from django_delayq.producer.schedule import plan
 from django_delayq.producer.task import Task, registry
+from django_delayq.states import MESSAGE
 from django_delayq.store.events import Entry
 
 logger = Logger("django_delayq.mirror")
@@ -36,7 +37,11 @@ def put(failed: Sequence[tuple[UUID, Entry]], using: str) -> None:
 
 
 def _put(failed: Sequence[tuple[UUID, Entry]], using: str) -> None:
-    rows = Job.objects.using(using).filter(pk__in={id for id, _ in failed}).only("task", "options", "kwargs")
+    rows = list(Job.objects.using(using).filter(pk__in={id for id, _ in failed}).only("task", "options", "kwargs"))
+    for row in rows:
+        if row.task != MESSAGE and registry.find(row.task) is None:
+            said = "job %s has failed, and its task %s is unknown here: if it has an on_failure, that is not scheduled"
+            logger.warning(said, row.short_id, row.task)
     followers = {
         row.pk: (follower, carriers.luggage((row.options or {}).get("meta")))
         for row in rows

@@ -228,6 +228,14 @@ def test_a_run_that_was_put_off_is_no_attempt(delayq, db, mail, finished):
     assert result.started_at == result.last_attempted_at is not None
 
 
+def test_the_signals_are_sent_in_a_process_whose_settings_lack_the_backend_of_the_task(delayq, db, mail, finished, settings):
+    settings.TASKS = {"default": TASKS["default"], "later": TASKS["default"]}
+    result = mail.send.using(backend="later").enqueue(1)
+    settings.TASKS = TASKS
+    delayq.run_due()
+    assert [(id, status) for id, status, _ in finished] == [(result.id, "SUCCESSFUL")]
+
+
 def test_who_looks_at_an_error_after_it_was_told_sees_the_frames_of_the_task_last(delayq, db, mail):
     mail.fail.enqueue()
     (ran,) = delayq.run_due()

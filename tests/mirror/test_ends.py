@@ -16,6 +16,7 @@ from django_delayq.mirror import ends
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.models import Job
 from django_delayq.producer.stores import stores
+from django_delayq.producer.task import registry
 from django_delayq.states import CARRIED, EndCause, State
 from django_delayq.store.queue import Outcome
 from django_delayq.worker.hanging_calls import PatientThread
@@ -297,6 +298,15 @@ def test_a_follower_that_cannot_be_scheduled_keeps_no_failure_from_its_row(order
     orders.fold()
     assert Job.objects.get(pk=job.id).state == "failed"
     assert "cannot be scheduled for it" in caplog.text
+
+
+def test_a_mirror_that_does_not_know_a_failed_task_says_that_nothing_follows(orders, monkeypatch, caplog):
+    job = delayq.schedule(close_order, 7)
+    orders.settle(orders.claim()[0], "fail")
+    monkeypatch.setattr(registry, "followed", True)
+    monkeypatch.delitem(registry._tasks, close_order.name)
+    orders.fold()
+    assert f"job {job.short_id} has failed, and its task {close_order.name} is unknown here" in caplog.text
 
 
 @pytest.mark.parametrize("follower", ["close_order", 5, close_order.fn])

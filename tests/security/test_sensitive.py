@@ -74,6 +74,14 @@ def test_of_a_task_that_is_gone_everything_is_masked(payouts):
     assert masking.arguments("gone", [1], {"a": 2}) == (["***"], {"a": "***"})
 
 
+def test_where_the_task_takes_other_arguments_than_the_job_has_all_are_masked(payouts):
+    def pay(iban): ...
+
+    name = payouts(pay, sensitive=["iban"])
+    assert masking.arguments(name, [1, SECRET], {}) == (["***", "***"], {})  # of a release with pay(order, iban)
+    assert masking.arguments(name, [], {"iban": SECRET, "order": 1}) == ([], {"iban": "***", "order": "***"})
+
+
 def test_a_name_that_is_no_parameter_is_refused():
     with pytest.raises(ConfigError, match="did you mean 'iban'"):
 

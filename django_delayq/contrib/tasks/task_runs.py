@@ -12,6 +12,7 @@ from functools import wraps
 from typing import Any, Final
 from uuid import UUID
 
+from django.core.exceptions import ImproperlyConfigured
 from django.db import Error
 
 from django_delayq import clock, codec, conf, ids
@@ -123,8 +124,12 @@ def tell_finished(result: TaskResult) -> None:
     words_of(result.task).task_finished.send(_sender(result), task_result=result)
 
 
-def _sender(result: TaskResult) -> type:
-    return type(words_of(result.task).task_backends[result.backend])
+def _sender(result: TaskResult) -> type | None:
+    """None: the settings of this process do not have the backend by which the task was enqueued elsewhere."""
+    try:
+        return type(words_of(result.task).task_backends[result.backend])
+    except ImproperlyConfigured:
+        return None
 
 
 def _kept(job: CurrentJob) -> TaskResult | None:
