@@ -228,6 +228,24 @@ def test_a_run_that_was_put_off_is_no_attempt(delayq, db, mail, finished):
     assert result.started_at == result.last_attempted_at is not None
 
 
+def test_a_task_that_a_worker_knows_with_other_parameters_waits_and_runs_when_it_knows_them(delayq, db, mail, finished):
+    from django_delayq.contrib.tasks import registered
+    from django_delayq.contrib.tasks.declared import altered
+
+    def look(context): ...
+
+    look.__module__, look.__qualname__ = mail.look.func.__module__, mail.look.func.__qualname__
+    result = mail.look.enqueue(0)
+    registered.register(altered(mail.look, func=look))
+    assert [run.outcome for run in delayq.run_due()] == ["park"]
+    result.refresh()
+    assert (result.status, result.attempts, finished) == ("READY", 0, [])
+    registered.register(mail.look)
+    assert [run.outcome for run in delayq.advance("1m")] == ["ack"]
+    result.refresh()
+    assert (result.status, result.attempts) == ("SUCCESSFUL", 1)
+
+
 def test_the_signals_are_sent_in_a_process_whose_settings_lack_the_backend_of_the_task(delayq, db, mail, finished, settings):
     settings.TASKS = {"default": TASKS["default"], "later": TASKS["default"]}
     result = mail.send.using(backend="later").enqueue(1)
