@@ -300,7 +300,7 @@ def _task_modules(config: conf.Config) -> Iterator[CheckMessage]:
 
 
 def _tenants() -> Iterator[CheckMessage]:
-    """What the keys of a project are made of cannot be known, so this is said until somebody silences it."""
+    """The keys of a project may have the tenant in them. A check cannot see that, so the project silences it."""
     if not apps.is_installed("django_tenants"):
         return
     formats = [f"{task.named.text!r} of {task.name}" for task in registry if task.named is not None]

@@ -93,7 +93,7 @@ MEANINGS: Final[Mapping[str, Meaning]] = MappingProxyType(
         ),
         "TASK_MODULES": Meaning(
             "list of dotted names of modules",
-            "What workers import for tasks, besides the tasks modules of installed apps.",
+            "Modules with tasks that workers import, besides the tasks modules of installed apps.",
         ),
         "TEST_REDIS": Meaning("as REDIS, or None", "The server that tests go to. None: one that is started for them."),
         "INLINE": Meaning(

@@ -10,7 +10,7 @@ from django_delayq.worker.run import SignalReceiver
 
 
 def run(plan: Plan) -> None:
-    """One attempt, in this thread. Raises what the task raises, unless its result tells of it; `KeyboardInterrupt` in any case."""
+    """One attempt, in this thread. Raises the error of the task, unless its result has it; always raises `KeyboardInterrupt`."""
     outcome = run_by_hand(plan, SignalReceiver(), due_ms=clock.wall_ms())
     error, task = outcome.error, plan.mould.task
     raises = not isinstance(task, Task) or task.raises_inline

@@ -1,4 +1,4 @@
-"""What people and machines are shown of parked jobs, on pages and by commands."""
+"""Parked jobs on pages and in commands."""
 
 from __future__ import annotations
 

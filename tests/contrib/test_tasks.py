@@ -64,7 +64,7 @@ def with_options(**options):
 
 @pytest.fixture
 def enqueued(backend):
-    """What Redis and the database knew of a task at its `task_enqueued`, and its id."""
+    """The id of each task at its `task_enqueued`, whether its row was written, and its job in Redis."""
     from django_delayq.contrib.tasks import api
 
     seen = []

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture(autouse=True)
 def apart(monkeypatch):
-    """Another test may have told of the same tasks, and registers others."""
+    """Another test may have been warned already, and registers other tasks."""
     monkeypatch.setattr(worker_modules, "_warned", set())
     monkeypatch.setattr(registry, "_tasks", {**registry._tasks})
 

@@ -126,7 +126,7 @@ def words_of(task: Any) -> Words:
 
 
 def error_class(name: str) -> type[Exception]:
-    """The exception of that name. Where both packages are here it is one of both, since who catches it has imported either."""
+    """The exception of that name. If both packages are imported, it is a subclass of both: a caller may catch either."""
     kinds: tuple[type[Exception], ...] = tuple(getattr(words, name) for words in packages())
     if len(kinds) == 1:
         return kinds[0]

@@ -29,7 +29,7 @@ class Earlier(NamedTuple):
 class DjangoTask(Registered[..., Any]):
     """A task of Django in the registry. `declared`: as the project has declared it."""
 
-    raises_inline = False  # its result tells of the error
+    raises_inline = False  # the result has the error
 
     declared: Task
 
