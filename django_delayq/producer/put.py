@@ -93,11 +93,14 @@ def put_one(plan: Plan, inserted: Callable[[Job], None] | None = None, once: Onc
         using = conf.get().database
         _take(once, plan, using)
         try:
-            return put_one(plan, inserted)
+            job = put_one(plan, inserted)
         except (StoreUnavailable, KeyTaken) as error:
             if isinstance(error, KeyTaken) or error.nothing_done:  # it is certain that Redis does not have it
                 database.need().release_key(once, plan.id, using)
             raise
+        if job.created is False:  # another job holds its business key
+            database.need().release_key(once, plan.id, using)
+        return job
     if plan.mould.inline:
         if inserted is not None:
             inserted(plan.job)
@@ -111,8 +114,7 @@ def put_one(plan: Plan, inserted: Callable[[Job], None] | None = None, once: Onc
             _, [reply] = _sure(publisher, [plan], None)  # there is no commit to wait for
             if (refused := _answer(plan, reply)) is not None:
                 raise refused
-            job: Job = plan.job
-            return job
+            return plan.job  # type: ignore[no-any-return]
     return put_all([plan], inserted=inserted, once=once)[0]
 
 

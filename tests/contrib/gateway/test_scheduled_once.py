@@ -181,6 +181,9 @@ def test_a_job_that_another_took_in_at_once_leaves_no_key(caller):
     holder = caller.post("jobs", {**BODIES["outbox"], "key": "o:7", "delay": "1h"}).json()["id"]
     refused(caller.post("jobs", {**BODIES["outbox"], "key": "o:7"}, key="one"), 409, "key_held", "/key")
     assert caller.post("jobs", {**BODIES["outbox"], "key": "o:7", "on_conflict": "keep"}, key="two").json()["id"] == holder
+    job = caller.post("jobs", {**BODIES["redis"], "key": "p", "delay": "1h"}).json()["id"]
+    refused(caller.post("jobs", {**BODIES["redis"], "key": "p"}, key="three"), 409, "key_held", "/key")
+    assert caller.post("jobs", {**BODIES["redis"], "key": "p", "on_conflict": "keep"}, key="four").json()["id"] == job
     assert not PeriodKey.objects.exists()
 
 
