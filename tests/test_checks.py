@@ -776,3 +776,16 @@ def test_e065_a_module_of_tasks_that_does_not_exist_comes_with_the_nearest_one(s
 @pytest.mark.parametrize("given", ["shop.mail", ["shop mail"], [7], ["shop..mail"]])
 def test_e002_what_is_no_list_of_modules(settings, given):
     assert 'DELAYQ["TASK_MODULES"] must be a list of dotted names of modules' in found(settings, TASK_MODULES=given)["delayq.E002"]
+
+
+def test_e021_a_command_that_is_needed_and_refused_where_the_command_line_asks_for_it(settings, own_redis):
+    server = own_redis()
+    root = connect(server.url)
+    root.execute("ACL", "SETUSER", USER, "-xtrim")
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": as_package(server.url)}
+    said = [m for m in run_checks(include_deployment_checks=True, databases=["default"]) if m.id == "delayq.E021"]
+    assert len(said) == 1
+    assert "refuses XTRIM, needed by the mirror" in said[0].msg
+    assert [m for m in run_checks(include_deployment_checks=True) if m.id == "delayq.E021"] == [], "nothing is written unasked"
+    assert root.execute("KEYS", "*") == []
+    root.close()
