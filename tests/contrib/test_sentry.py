@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from asgiref.sync import async_to_sync
 from django.contrib.auth.models import User
+from django.utils.module_loading import import_string
 
 import django_delayq
 from django_delayq import signals
@@ -16,9 +19,11 @@ from django_delayq.models import Job
 from django_delayq.producer import watchers
 from django_delayq.states import CARRIED
 from django_delayq.worker.process import executor
+from django_delayq.worker.supervisor import inherited_sockets
 from tests.contrib import shipping
 
 sentry_sdk = pytest.importorskip("sentry_sdk", reason="sentry_sdk is not installed")
+DelayqIntegration = import_string("django_delayq.contrib.sentry.DelayqIntegration")
 LUGGAGE = "django_delayq.sentry"
 SHIP = "tests.contrib.shipping.ship"
 
@@ -429,3 +434,40 @@ def test_both_may_trace(delayq, db, sentry, exported):
     carried = Job.objects.get(pk=job.id).options["meta"][CARRIED]
     assert set(carried) == {"django_delayq.otel", LUGGAGE}
     assert len(sent.transactions) == len(exported.of("process")) == 1
+
+
+# forks
+
+
+class Collector(BaseHTTPRequestHandler):
+    """Takes events, and keeps the connection open."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_):
+        """Nothing."""
+
+
+def test_the_idle_connections_to_sentry_are_closed_before_a_fork(sentry):
+    """The client sends by a connection of its pool, which two processes would share."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Collector) as collector:
+        threading.Thread(target=collector.serve_forever, daemon=True).start()
+        sentry()
+        sentry_sdk.init(
+            dsn=f"http://key@127.0.0.1:{collector.server_port}/1", default_integrations=False, integrations=[DelayqIntegration()]
+        )
+        sentry_sdk.capture_message("an error of the supervisor")
+        sentry_sdk.flush(30)
+        line = f"to 127.0.0.1:{collector.server_port}"
+        assert line in inherited_sockets.described()
+        signals.before_fork.send(sender=None, worker="w", process="task-1")
+        assert line not in inherited_sockets.described()
+        sentry_sdk.capture_message("another one")  # it connects again
+        sentry_sdk.flush(30)
+        collector.shutdown()
