@@ -11,7 +11,7 @@ import re
 import time
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final
 
 Delay = timedelta | int | float | str
@@ -20,6 +20,7 @@ MAX_SECONDS: Final = 36_500 * 86_400.0  # 100 years: longer is a slip of units, 
 MAX_MS: Final = 253_402_300_799_999  # the last millisecond of the year 9999, the last that a datetime can hold
 LAST_MS: Final = MAX_MS - 86_400_000  # without the last day: shown in a time zone of the east, it overflows
 
+_steady: Final = partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _NUMBER = r"[0-9]{1,12}(?:\.[0-9]{1,12})?"
@@ -51,13 +52,16 @@ def wall_ms() -> int:
 
 
 def monotonic() -> float:
-    """Seconds from an arbitrary start that never run backwards. For deadlines and durations within this process."""
-    return time.monotonic()
+    """Seconds from an arbitrary start that never run backwards. For deadlines and durations within this process.
+
+    They go on while the machine is suspended, where the system has a clock that does: leases go on there, too.
+    """
+    return _steady()
 
 
 def uptime() -> float:
     """The same, for waits on networks: it goes on where a test holds the time of jobs still."""
-    return time.monotonic()
+    return _steady()
 
 
 def sleep(seconds: float) -> None:

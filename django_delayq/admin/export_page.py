@@ -9,6 +9,7 @@ from typing import Any, Final
 from asgiref.sync import sync_to_async
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.core.handlers.asgi import ASGIRequest
+from django.db import connections
 from django.http import HttpRequest, HttpResponseRedirect, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.template.response import TemplateResponse
@@ -20,6 +21,7 @@ from django_delayq.admin.forms import ExportForm
 from django_delayq.admin.report import log
 from django_delayq.console import counting, export, search_hints
 from django_delayq.console.search import Search
+from django_delayq.mirror import database_clock
 from django_delayq.models import Job
 
 KINDS: Final[dict[str, tuple[Callable[..., Iterator[bytes]], str, str]]] = {
@@ -44,7 +46,11 @@ def respond(admin: Any, request: HttpRequest) -> HttpResponseBase:
         words = shown.words or now("all")
         said, reason = now("Exported as %(kind)s: %(selection)s") % {"kind": ending, "selection": words}, form.cleaned_data["reason"]
         log(request, Job, [("", words)], f"{said}: {reason}" if reason else said)
-        walk = export.Walk(selection=chosen.fixed(clock.wall_ms()), jobs=jobs, seen=partial(admin.has_view_permission, request))
+        walk = export.Walk(
+            selection=chosen.fixed(clock.to_ms(database_clock.now(connections[conf.get().database]))),
+            jobs=jobs,
+            seen=partial(admin.has_view_permission, request),
+        )
         lines = export.together(write(walk, sensitive=sensitive, ending=partial(_ending, chosen.search)))
         name = "-".join(filter(None, ("jobs", shown.shown_view, f"{clock.now():%Y%m%d-%H%M%S}")))
         return StreamingHttpResponse(

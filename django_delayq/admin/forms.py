@@ -9,14 +9,16 @@ from typing import Any
 from django import forms
 from django.contrib import messages
 from django.core.exceptions import ValidationError
+from django.db import connections
 from django.http import HttpRequest
 from django.utils.timezone import get_current_timezone_name
 from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
-from django_delayq import clock
+from django_delayq import clock, conf
 from django_delayq.admin.show import indented, visible
 from django_delayq.console.verbs import Verb
+from django_delayq.mirror import database_clock
 
 LONGEST_OPERATION = 30 * 24 * 3_600  # seconds
 
@@ -81,7 +83,7 @@ class RescheduleForm(ReasonForm):
         moment: datetime | None = self.cleaned_data["run_at"]
         if moment is not None and not 0 <= clock.to_ms(moment) <= clock.LAST_MS:
             raise ValidationError(_("Give a date between the years 1970 and 9999."))
-        if moment is not None and moment < clock.now():
+        if moment is not None and moment < database_clock.now(connections[conf.get().database]):
             raise ValidationError(_("This date has passed, so the job would run at once: give one that lies ahead, or use “Run now”."))
         return moment
 

@@ -225,6 +225,7 @@ class OperationAdmin(ReadOnlyAdmin):
 
     def _started(self, request: HttpRequest, verb: Verb, wanted: Selection, upto: UUID, form: OperationForm) -> HttpResponse:
         fields: dict[str, Any] = {"selection": wanted.parts(), "options": form.options(), "upto": upto}
+        fields["created_at"] = database_clock.now(connections[conf.get().database])
         operation = Operation.objects.using(conf.get().database).create(
             **fields,
             verb=verb.name,
@@ -288,7 +289,7 @@ class OperationAdmin(ReadOnlyAdmin):
         if act == "resume":
             fields |= {"paced_from": None, **hindered(None)}
         if act == "cancel":
-            fields["finished_at"] = clock.now()
+            fields["finished_at"] = database_clock.ago(conf.get().database)
         mine = Operation.objects.using(conf.get().database).filter(pk=operation.pk, stage__in=before)
         if mine.update(**fields):
             _record(request, operation, DONE[act], str(label), reason)
@@ -326,7 +327,7 @@ class OperationAdmin(ReadOnlyAdmin):
 
 def begin_purge(request: HttpRequest, queue: str, reason: str) -> Operation:
     """Starts the operation that cancels all scheduled jobs of a queue."""
-    fields: dict[str, Any] = {"selection": {"queue": queue}}
+    fields: dict[str, Any] = {"selection": {"queue": queue}, "created_at": database_clock.now(connections[conf.get().database])}
     operation = Operation.objects.using(conf.get().database).create(
         **fields,
         verb=operation_loop.PURGE,

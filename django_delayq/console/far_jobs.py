@@ -8,10 +8,12 @@ from datetime import datetime
 from itertools import pairwise
 from typing import Any, Final
 
+from django.db import connections
 from django.db.models import Count, Q
 
 from django_delayq import clock, conf
 from django_delayq.console import counting, overview
+from django_delayq.mirror import database_clock
 from django_delayq.mirror.far_rows import is_late
 from django_delayq.models import FAR, Job, QueueState
 
@@ -43,7 +45,7 @@ def far_queues() -> list[FarQueue]:
     if not named:
         return []
     states = QueueState.objects.using(config.database).filter(partition=0, brings_in__isnull=False)
-    obeyed, at = set(states.values_list("queue", flat=True)), clock.now()
+    obeyed, at = set(states.values_list("queue", flat=True)), database_clock.now(connections[config.database])
     parts = [Job.objects.using(config.database).filter(FAR, queue=queue.name) for queue in named]
     counts = counting.count_many(parts, overview.MOST_COUNTED, config.database)
     found = []

@@ -14,6 +14,7 @@ from uuid import UUID
 
 from django.contrib.auth import get_user_model
 from django.db import Error as DriverError
+from django.db import connections
 from django.db.models import Q, QuerySet
 
 from django_delayq import clock, conf, ids
@@ -23,6 +24,7 @@ from django_delayq.console.selection import Selection
 from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
+from django_delayq.mirror import database_clock
 from django_delayq.mirror.exists import ExistsQuery
 from django_delayq.mirror.rows import hindered
 from django_delayq.models import Job, Operation
@@ -138,11 +140,14 @@ class OperationLoop:
         going_on = self._all().filter(pk=operation.pk, stage__in=(Stage.WAITING, Stage.RUNNING), **only)
         going_on.update(stage=Stage.PAUSED, **hindered(why))
 
+    def _now(self) -> datetime:
+        return database_clock.now(connections[self.using])
+
     def _free(self) -> Q:
-        return Q(held_until__isnull=True) | Q(held_until__lt=clock.now()) | Q(holder=self.me)
+        return Q(held_until__isnull=True) | Q(held_until__lt=database_clock.ago(self.using)) | Q(holder=self.me)
 
     def _take(self, operation: Operation) -> bool:
-        now = clock.now()
+        now = self._now()
         mine = {"holder": self.me, "held_until": now + timedelta(seconds=LEASE)}
         open_ones = self._all().filter(self._free(), pk=operation.pk, stage__in=(Stage.WAITING, Stage.RUNNING))
         if operation.holder != self.me or operation.paced_from is None:  # what passed meanwhile is not caught up in a rush
@@ -171,7 +176,7 @@ class OperationLoop:
 
     def _expect(self, operation: Operation, expected: int) -> None:
         """From now on, so much is done in so much time."""
-        operation.expected, operation.paced_from = expected, clock.now()
+        operation.expected, operation.paced_from = expected, self._now()
         mine = self._all().filter(pk=operation.pk, holder=self.me)
         failpoint("operations.expect")
         mine.update(expected=expected, paced_from=operation.paced_from)
@@ -201,7 +206,7 @@ class OperationLoop:
         if operation.seconds and operation.expected is None:
             self._count_on(operation)
             return 0.0
-        room, wait = pace(operation, clock.now())
+        room, wait = pace(operation, self._now())
         if room <= 0:
             return wait
         stretches = operation_parts.open_ones(operation)
@@ -261,7 +266,7 @@ class OperationLoop:
 
     def _finish(self, operation: Operation) -> None:
         failpoint("operations.finish")
-        self._mine(operation).filter(stage=Stage.RUNNING).update(stage=Stage.FINISHED, finished_at=clock.now())
+        self._mine(operation).filter(stage=Stage.RUNNING).update(stage=Stage.FINISHED, finished_at=database_clock.ago(self.using))
         failpoint("operations.finished")
         logger.info("operation %s (%s) is finished: %s", operation.pk, operation.verb, operation.counts)
 

@@ -15,6 +15,7 @@ from django.utils.formats import number_format
 from django_delayq import clock, conf
 from django_delayq.console import counting
 from django_delayq.exceptions import DelayqError, StoreUnavailable
+from django_delayq.mirror import database_clock
 from django_delayq.models import PARKED_ROWS, UNPUBLISHED, UNRESOLVED, Job
 from django_delayq.producer.stores import Missing, stores
 from django_delayq.states import State
@@ -177,7 +178,7 @@ def count_rows(queues: Sequence[str]) -> dict[str, dict[str, int]]:
 
 def failing_tasks() -> list[tuple[str, int]]:
     """The tasks of the latest MOST_FAILED jobs that failed within a day, the worst first, with how many jobs each."""
-    yesterday = clock.from_ms(clock.wall_ms() - 86_400_000)
+    yesterday = database_clock.ago(conf.get().database, 86_400)
     failed = Job.objects.using(conf.get().database).filter(state=State.FAILED, finished_at__gte=yesterday)
     return Counter(failed.order_by("-finished_at").values_list("task", flat=True)[:MOST_FAILED]).most_common(5)
 
@@ -230,8 +231,8 @@ def _there(rows: Mapping[str, Set[UUID]], queues: Iterable[str], reach: Reach) -
 
 
 def _waiting() -> models.QuerySet[Job]:
-    old = clock.from_ms(clock.wall_ms() - int(FRESH * 1000))
-    return Job.objects.using(conf.get().database).filter(UNPUBLISHED, durable=True, created_at__lt=old)
+    using = conf.get().database
+    return Job.objects.using(using).filter(UNPUBLISHED, durable=True, created_at__lt=database_clock.ago(using, FRESH))
 
 
 def bounded(rows: models.QuerySet[Any]) -> int:

@@ -10,11 +10,13 @@ from datetime import timedelta
 from typing import Final
 
 from django.db import Error as DriverError
+from django.db import connections
 
-from django_delayq import clock, conf
+from django_delayq import conf
 from django_delayq.console import far_jobs, overview, schedule_views
 from django_delayq.console.overview import DOWN, FRESH, MOST_COUNTED, QueueView
 from django_delayq.exceptions import StoreUnavailable
+from django_delayq.mirror import database_clock
 from django_delayq.models import UNPUBLISHED, UNRESOLVED, Job, SetAside
 from django_delayq.producer.stores import stores
 from django_delayq.store.figures import QueueCounts
@@ -141,7 +143,7 @@ def _state(worker: Mapping[str, object]) -> str:
 def _database() -> list[Sample]:
     config = conf.get()
     queues = list(config.queues)
-    now = clock.now()
+    now = database_clock.now(connections[config.database])
     waiting = Job.objects.using(config.database).filter(UNPUBLISHED, durable=True, created_at__lt=now - timedelta(seconds=FRESH))
     # In the order of an index, and counted here: by queue, each count might pass over all rows of the others.
     rows = list(waiting.order_by("id").values_list("queue", "created_at")[: MOST_COUNTED + 1])

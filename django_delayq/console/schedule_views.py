@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
@@ -14,15 +14,16 @@ from django.db.models import Count, Min, OuterRef, Q, Subquery
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
-from django_delayq import clock
+from django_delayq import clock, conf
 from django_delayq.console.error_texts import told
 from django_delayq.console.vitals import Level, Vital
+from django_delayq.mirror import database_clock
 from django_delayq.models import Attempt, Job, Periodic, Tick
 from django_delayq.states import State
 
 STANDINGS: Final = ("on", "off", "trouble", "retired")
-LATE: Final = timedelta(minutes=1)  # for which nobody has written what was to be written
-UNNOTICED: Final = timedelta(days=7)
+LATE: Final = 60.0  # seconds for which nobody has written what was to be written
+UNNOTICED: Final = 7 * 86_400.0  # seconds
 Fate = Tick.Fate
 
 
@@ -88,7 +89,7 @@ def seen(ticks: Sequence[Tick], using: str) -> list[TickView]:
 def last_seen(rows: Iterable[Periodic], using: str) -> dict[int, TickView]:
     """The last tick of each schedule whose date has come, by the schedule's primary key: three queries, however many."""
     keys = [row.pk for row in rows]
-    past = Tick.objects.using(using).filter(schedule=OuterRef("pk"), at__lte=clock.now())
+    past = Tick.objects.using(using).filter(schedule=OuterRef("pk"), at__lte=database_clock.ago(using))
     past = past.exclude(fate__in=(Fate.WITHDRAWN, Fate.CANCELLED)).order_by("-at", "-pk")
     latest = Periodic.objects.using(using).filter(pk__in=keys).order_by().annotate(last=Subquery(past.values("pk")[:1]))
     wanted = [key for key in latest.values_list("last", flat=True) if key is not None] if keys else []
@@ -106,11 +107,11 @@ def wrong() -> dict[str, Q]:
     """Which schedules people should look at: those in "trouble"; those that are "late", since for a minute nobody has written what was
     to be written; and those "retired" within a week, of which somebody may not know yet.
     """
-    now = clock.now()
+    using = conf.get().database
     return {
         "trouble": standing_so("trouble"),
-        "late": standing_so("on") & Q(write_at__lt=now - LATE),
-        "retired": Q(retired_at__gt=now - UNNOTICED),
+        "late": standing_so("on") & Q(write_at__lt=database_clock.ago(using, LATE)),
+        "retired": Q(retired_at__gt=database_clock.ago(using, UNNOTICED)),
     }
 
 

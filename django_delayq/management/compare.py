@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
 
+from django.db import connections
+
 from django_delayq import clock, ids
 from django_delayq.conf import QueueConfig
 from django_delayq.exceptions import PayloadError
-from django_delayq.mirror import redis_only, rows, unfinished
+from django_delayq.mirror import database_clock, redis_only, rows, unfinished
 from django_delayq.mirror.checkpoint import locked_checkpoint, needs_restore
 from django_delayq.mirror.redis_only import end_of
 from django_delayq.mirror.restore import RestoreLoop
@@ -178,7 +180,7 @@ class Comparison:
         return self._signer is None or self._signer.verifies(view.raw, queue=self.queue.name, id=ids.short(view.id))
 
     def _write_rows(self, batch: list[UUID]) -> None:
-        made = []
+        made, now = [], database_clock.now(connections[self.using])
         for view in self._inspector.jobs(self.queue.name, batch):
             if view is None:
                 continue  # it has ended meanwhile
@@ -192,8 +194,8 @@ class Comparison:
                     self.queue.name,
                     date,
                     state=view.state,
-                    created_at=clock.now(),
-                    published=clock.now(),
+                    created_at=now,
+                    published=now,
                     attempts=view.attempt,
                     crashes=view.crashes,
                 )

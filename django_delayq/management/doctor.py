@@ -23,6 +23,7 @@ from django_delayq.management.job_filters import USAGE
 from django_delayq.management.output import duration, print_json, progress
 from django_delayq.management.queue_findings import finding, redis_findings, told
 from django_delayq.management.schedule_findings import schedule_findings
+from django_delayq.mirror import database_clock
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.models import PARKED_ROWS, UNPUBLISHED, Job, SetAside
 from django_delayq.producer.stores import stores
@@ -109,7 +110,7 @@ def _database_findings() -> list[dict[str, str]]:
         aside += [*_unresolved_findings(), *told(schedule_findings(using)), *_parked_findings(using), *_far_findings()]
         waiting = Job.objects.using(using).filter(UNPUBLISHED, durable=True)
         first = waiting.order_by("id").values_list("created_at", flat=True).first()
-        age = (clock.now() - first).total_seconds() if first else 0.0
+        age = (database_clock.now(connections[using]) - first).total_seconds() if first else 0.0
         if age > MOST_OUTBOX and overview.count_absent():
             return [
                 *aside,

@@ -13,6 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from django.core.management.base import CommandError
+from django.db import connections
 from django.db.models import QuerySet
 from django.utils import translation
 from django.utils.dateparse import parse_datetime
@@ -21,6 +22,7 @@ from django_delayq import clock, conf, ids
 from django_delayq.console import keyset, search_hints
 from django_delayq.console.search_terms import STATES
 from django_delayq.console.selection import Selection
+from django_delayq.mirror import database_clock
 from django_delayq.models import Job, of_state
 from django_delayq.producer.task import registry
 from django_delayq.text import did_you_mean, nearest
@@ -83,7 +85,13 @@ def chosen(options: dict[str, Any]) -> Selection:
     if text is not None and not text.strip():  # as of an unset shell variable: taken for none, it would leave every job
         raise CommandError(f"{name} is empty.", returncode=USAGE)
     queue, task, state = known_queue(options.get("queue")), _known_task(options), options.get("state")
-    wanted = Selection(view=state or "", queue=queue or "", task=task or "", text=text or "", at_ms=clock.wall_ms())
+    wanted = Selection(
+        view=state or "",
+        queue=queue or "",
+        task=task or "",
+        text=text or "",
+        at_ms=clock.to_ms(database_clock.now(connections[conf.get().database])),
+    )
     with translation.override("en"):  # as all that commands say
         if complaints := wanted.search.complaints:
             raise CommandError(f"{name} {text}: {' '.join(complaints)}", returncode=USAGE)

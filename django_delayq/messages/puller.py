@@ -80,7 +80,7 @@ class Puller:
         reply, resent = self._claim(self._nonce, self._asked)
         if again or resent:
             self._renew(reply, ask.lease_ms)
-        batch.lease_end_ms = reply.now_ms + ask.lease_ms
+        batch.begins(reply.now_ms)
         self._nonce = ""
         self._idle = len(reply.jobs) < ask.want
         self._sort(batch, reply, ask.want if again else len(reply.jobs))
@@ -183,13 +183,13 @@ class Puller:
             return _poison(job, "poison-record", f"the message cannot be read: {error}")
         if header.task != MESSAGE:
             reason = f"the queue {job.queue!r} holds messages, and this is a job of {header.task}: no worker claims it here"
-            return settling.put_off("park", job.id, job.attempt, job.fence, 0, PUT_AWAY_MS, reason)
+            return settling.put_off("park", job.id, job.attempt, job.fence, PUT_AWAY_MS, reason)
         if job.lost:
             if job.attempt >= header.max_attempts:
-                return settling.put_off("fail", job.id, job.attempt, job.fence, 0, 0, LEASE_LOST)
+                return settling.put_off("fail", job.id, job.attempt, job.fence, 0, LEASE_LOST)
             waited = max(0, now_ms - job.due_ms)  # since the lease ended
             left = max(0, settling.next_ms(options, self.queue, job.attempt) - waited)
-            return settling.put_off("retry", job.id, job.attempt, job.fence, 0, left, LEASE_LOST)
+            return settling.put_off("retry", job.id, job.attempt, job.fence, left, LEASE_LOST)
         return header, args[0], options
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from django_delayq import clock, ids
+from django_delayq import ids
 from django_delayq.conf import QueueConfig
 from django_delayq.exceptions import LeaseLost, StoreUnavailable
 from django_delayq.producer.stores import stores
@@ -14,6 +14,18 @@ from django_delayq.store.queue import Kind, Outcome, QueueStore, Settled
 from django_delayq.worker import outcome_detail, retry
 
 FINAL: Final = {"ack": "finished", "fail": "failed"}  # in which state the one and the other leave a message
+
+
+class Span(NamedTuple):
+    """From when to when somebody has worked on a message, by Redis' clock."""
+
+    started_ms: int
+    finished_ms: int
+
+    @property
+    def ms(self) -> int:
+        """How long."""
+        return self.finished_ms - self.started_ms
 
 
 class Holder(NamedTuple):
@@ -64,19 +76,17 @@ class Holder(NamedTuple):
         return [answer == "done" or (answer == "already" and end.id not in others) for end, answer in zip(ends, answers, strict=True)]
 
 
-def ack(id: str, attempt: int, nonce: str, started_ms: int) -> Outcome:
+def ack(id: str, attempt: int, nonce: str, span: Span) -> Outcome:
     """It has been dealt with."""
-    now_ms = clock.wall_ms()
-    detail = b'{"s":%d,"f":%d}' % (started_ms, now_ms)
-    return Outcome(id, attempt, nonce, "ack", 0, detail, max(0, now_ms - started_ms))
+    return Outcome(id, attempt, nonce, "ack", 0, b'{"s":%d,"f":%d}' % span, span.ms)
 
 
-def put_off(kind: Kind, id: str, attempt: int, nonce: str, started_ms: int, delay_ms: int, reason: str) -> Outcome:
-    """It has not: `kind` is retry, snooze or fail."""
-    now_ms = clock.wall_ms()
+def put_off(kind: Kind, id: str, attempt: int, nonce: str, delay_ms: int, reason: str, span: Span | None = None) -> Outcome:
+    """It has not: `kind` is retry, snooze or fail. `span`: None where nobody has measured it."""
     why, message = (reason, "") if kind == "snooze" else ("", reason)
-    detail = outcome_detail.of_failure(started_ms=started_ms, finished_ms=now_ms, reason=why, message=message)
-    return Outcome(id, attempt, nonce, kind, delay_ms, detail, max(0, now_ms - started_ms))
+    started_ms, finished_ms = span or (0, 0)
+    detail = outcome_detail.of_failure(started_ms=started_ms, finished_ms=finished_ms, reason=why, message=message)
+    return Outcome(id, attempt, nonce, kind, delay_ms, detail, -1 if span is None else span.ms)
 
 
 def next_ms(options: object, queue: QueueConfig, attempt: int) -> int:

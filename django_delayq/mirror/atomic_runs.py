@@ -11,10 +11,11 @@ from django.db import DatabaseError, IntegrityError, connections, transaction
 from django.db.models import Exists, OuterRef, Subquery
 from django.db.models.functions import Coalesce
 
-from django_delayq import clock, codec, conf
+from django_delayq import codec, conf
 from django_delayq.exceptions import LeaseLost, PayloadError
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
+from django_delayq.mirror import database_clock
 from django_delayq.models import Step
 from django_delayq.states import UNFINISHED, State
 from django_delayq.worker.once import AtomicRun
@@ -47,7 +48,7 @@ class DatabaseEffects:
                 result = call()
                 run.check_lease()
                 kept = _kept(result, conf.get().queue(run.queue).max_payload)
-                Step.objects.using(using).create(job_id=run.id, fence=run.nonce, at=clock.now(), result=kept)
+                Step.objects.using(using).create(job_id=run.id, fence=run.nonce, at=database_clock.ago(using), result=kept)
                 _guard_hooks(run, using)
                 failpoint("effects.commit")
         except BaseException:
@@ -123,7 +124,7 @@ def _find(run: AtomicRun, name: str, using: str) -> Step | None:
 
 def _claim_step(run: AtomicRun, name: str, using: str) -> None:
     try:
-        Step.objects.using(using).create(job_id=run.id, name=name, fence=run.nonce, at=clock.now())
+        Step.objects.using(using).create(job_id=run.id, name=name, fence=run.nonce, at=database_clock.ago(using))
     except IntegrityError:
         raise LeaseLost(
             f"job {run.id}: another run of it has done the step {name!r} while this one was at it; what this one has written there "

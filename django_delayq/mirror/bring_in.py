@@ -150,7 +150,7 @@ class BringInLoop:
         elif not older and not noted:
             with transaction.atomic(using=self.using):
                 QueueState.objects.using(self.using).get_or_create(queue=self.queue.name, partition=0)
-                mine.update(brings_in=clock.now())
+                mine.update(brings_in=database_clock.ago(self.using))
             logger.info("the horizon of %s is obeyed from now on", self.queue.name)
 
     def _say_late(self, now: datetime | None) -> None:

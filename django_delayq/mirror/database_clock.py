@@ -7,14 +7,18 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from django.db.models import Q
+from django.db import connections
+from django.db.models import DateTimeField, Q
+from django.db.models.expressions import RawSQL
 
 from django_delayq import clock
 
+# By vendor: the moment of the statement, not of its transaction; and so many seconds before it, in a way that an index can serve. A
+# database that is not listed has no clock of its own.
 SQL: Final = {
-    "postgresql": "clock_timestamp()",
-    "mysql": "UTC_TIMESTAMP(6)",
-}  # the moment of the statement, not of its transaction
+    "postgresql": ("clock_timestamp()", "(statement_timestamp() - make_interval(secs => %s))"),
+    "mysql": ("UTC_TIMESTAMP(6)", "(UTC_TIMESTAMP(6) - INTERVAL %s SECOND)"),
+}
 
 
 def now(connection: Any) -> datetime:
@@ -26,9 +30,17 @@ def now(connection: Any) -> datetime:
     if connection.vendor not in SQL:
         return clock.now()
     with connection.cursor() as cursor:
-        cursor.execute(f"SELECT {SQL[connection.vendor]}")
+        cursor.execute(f"SELECT {SQL[connection.vendor][0]}")
         shown: datetime = cursor.fetchone()[0]
     return shown.replace(tzinfo=UTC) if shown.tzinfo is None else shown
+
+
+def ago(using: str, seconds: float = 0.0) -> Any:
+    """What it showed so many seconds before: a value for a statement that writes or compares dates, without a query of its own."""
+    vendor = connections[using].vendor
+    if vendor not in SQL:
+        return clock.now() - timedelta(seconds=seconds)
+    return RawSQL(SQL[vendor][1], [float(seconds)], output_field=DateTimeField())
 
 
 def later(moment: datetime, delay_ms: int) -> datetime:

@@ -64,7 +64,7 @@ class DatabaseFarRows:
         with in_time(job, using):
             failpoint("far.cancel")
             error = rows.clean(reason)
-            now = clock.now()
+            now = database_clock.ago(using)
             if not _changed(job, using, state=State.CANCELLED.value, finished_at=now, published=now, error=error, **_NEAR):
                 return False
             rows.note(job, queue, EventKind.CANCELLED, actor, reason, using)
@@ -213,7 +213,7 @@ def _applied(item: ScheduleItem, holder: Job, horizon_ms: int, using: str) -> Sc
             holder.id,
             using,
             state=State.CANCELLED.value,
-            finished_at=clock.now(),
+            finished_at=database_clock.ago(using),
             ending=EndingKind.REPLACED.value,
             merged_into=item.id,
             error=rows.displaced(EndingKind.REPLACED, item.id),

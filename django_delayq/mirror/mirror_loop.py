@@ -165,7 +165,7 @@ class MirrorLoop:
         first = self.log.read(FIRST, 1)
         if not first:
             return Lag(0, 0.0)
-        return Lag(self.log.length(), max(0.0, clock.wall_ms() - first[0].at_ms) / 1000)
+        return Lag(self.log.length(), max(0.0, self.log.now_ms() - first[0].at_ms) / 1000)
 
     def _fold_batch(self, way: Way | None = None) -> Passed:
         """One transaction: what is behind the checkpoint is written, and the checkpoint moves behind it. `way`: what else to do with
@@ -195,7 +195,7 @@ class MirrorLoop:
                 return AGAIN
             last = entries[-1].id
             restored = restored_behind(checkpoint, generation)
-            mine.update(generation=generation, restored=restored, last_event=last, updated_at=clock.now())
+            mine.update(generation=generation, restored=restored, last_event=last, updated_at=clock.from_ms(entries[-1].at_ms))
             failpoint("mirror.commit")
         failpoint("mirror.committed")
         surplus = sum(len(entry.items) - 1 for entry in entries if entry.items)

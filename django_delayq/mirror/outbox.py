@@ -98,7 +98,7 @@ class DatabaseOutbox(DatabaseFarRows, DatabaseRequests):
         """As the mirror would, with the same event: so what Redis forgets before the mirror has seen it is known here. What the mirror
         folds meanwhile is older, or this change itself; either way the row ends up right. A success is final.
         """
-        job, values, seen = row.record.id, _values(told), row.seen
+        job, values, seen = row.record.id, _values(told, using), row.seen
         own = Job.objects.using(using).filter(pk=job)
         mine = atomic_runs.uncommitted(own.filter(durable=True, settled=""), using).exclude(state=State.SUCCEEDED.value)
         with transaction.atomic(using=using):
@@ -127,6 +127,10 @@ class DatabaseOutbox(DatabaseFarRows, DatabaseRequests):
         failpoint("outbox.told")
         return True
 
+    def now_ms(self, using: str) -> int:
+        """See the protocol."""
+        return clock.to_ms(database_clock.now(transaction.get_connection(using)))
+
     def servers(self, queue: str, partition: int, using: str) -> list[str]:
         """The runs of servers that were confirmed to hold that partition, the last one first."""
         known = Checkpoint.objects.using(using).filter(queue=queue, partition=partition).values_list("servers", flat=True).first()
@@ -137,7 +141,7 @@ class DatabaseOutbox(DatabaseFarRows, DatabaseRequests):
         failpoint("outbox.end")
         self._unpublished(job, using).update(
             state=State.CANCELLED.value,
-            finished_at=clock.now(),
+            finished_at=database_clock.ago(using),
             ending=ending.value,
             merged_into=holder,
             error=rows.displaced(ending, holder),
@@ -146,7 +150,7 @@ class DatabaseOutbox(DatabaseFarRows, DatabaseRequests):
 
     def withdraw(self, job: UUID, actor: str, reason: str, using: str) -> None:
         """Ends a row of the caller's transaction, in it."""
-        now = clock.now()
+        now = database_clock.ago(using)
         failpoint("outbox.withdraw")
         self._unpublished(job, using).update(state=State.CANCELLED.value, finished_at=now, error=rows.clean(reason), published=now)
         rows.note(job, "", EventKind.CANCELLED, actor, reason, using)
@@ -171,7 +175,7 @@ class DatabaseOutbox(DatabaseFarRows, DatabaseRequests):
             if place is None:
                 return False
             CheckpointRow(*place, using).lock()
-            now, fingerprint = clock.now(), rows.fingerprint(error) if error else ""
+            now, fingerprint = database_clock.ago(using), rows.fingerprint(error) if error else ""
             if not mine.update(state=state.value, finished_at=now, published=now, ending=None, error=error, fingerprint=fingerprint):
                 return False
             rows.note(job, place[0], RESOLVED, actor, reason, using, {"state": state.value})
@@ -188,7 +192,7 @@ class DatabaseOutbox(DatabaseFarRows, DatabaseRequests):
         note = Event.objects.using(using).create(
             job_id=job,
             queue=queue,
-            at=clock.now(),
+            at=database_clock.ago(using),
             kind=ASKED,
             actor=rows.clean(actor, 200),
             reason=rows.clean(reason),
@@ -257,9 +261,9 @@ class DatabaseOutbox(DatabaseFarRows, DatabaseRequests):
         return Job.objects.using(using).filter(UNPUBLISHED, pk=job)
 
 
-def _values(told: Told) -> dict[str, Any]:
+def _values(told: Told, using: str) -> dict[str, Any]:
     """What the mirror would write, see `fold`."""
-    now = clock.now()
+    now = database_clock.ago(using)
     if told.kind == EventKind.CANCELLED:
         error = rows.clean(told.reason)
         return {

@@ -8,7 +8,7 @@ from django.db import DatabaseError, InterfaceError, transaction
 
 from django_delayq import clock
 from django_delayq.logger import Logger
-from django_delayq.mirror import rows
+from django_delayq.mirror import database_clock, rows
 from django_delayq.models import QueueState
 from django_delayq.states import EventKind
 from django_delayq.store.events import Entry
@@ -22,7 +22,7 @@ def note(queue: str, partition: int, actor: str, reason: str, using: str, *, fir
     """Notes that a partition of a queue was paused. `first`: by this call; else earlier, and then only what is not noted yet is. With
     the database away Redis alone knows it.
     """
-    said = {"paused_at": clock.now(), "paused_by": rows.clean(actor, 200), "paused_why": rows.clean(reason)}
+    said = {"paused_at": database_clock.ago(using), "paused_by": rows.clean(actor, 200), "paused_why": rows.clean(reason)}
     try:
         with transaction.atomic(using=using):
             row, _ = QueueState.objects.using(using).select_for_update().get_or_create(queue=queue, partition=partition)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -21,7 +21,7 @@ from django_delayq.mirror.rows import RunRow
 from django_delayq.models import Attempt, Event, Job, Operation, SetAside, Step
 from django_delayq.states import FINISHED, PUT_OFF, EndingKind, State
 from django_delayq.store.places import Places
-from django_delayq.store.queue import FOREVER_MS, QueueStore
+from django_delayq.store.queue import QueueStore
 
 BATCH: Final = 500
 PUT_OFF_KEPT: Final = 10  # attempts in a row, of one job
@@ -31,7 +31,6 @@ MERGED_SEEN: Final = timedelta(days=2)  # how far back the first look goes
 TIDY: Final = 20.0
 STEPS_KEPT: Final = 30 * 24 * 3_600.0  # longer than any ladder, so that no delivery of the job can still come
 FAILED_IN_REDIS_MS: Final = 7 * 24 * 3_600_000  # a failed record is kept in Redis that long; its row decides the rest
-NOTHING_IS_OLD: Final[Mapping[str, Any]] = {"tombstones_ms": FOREVER_MS, "stats_minutes": FOREVER_MS, "claims_ms": FOREVER_MS}
 
 
 def old_jobs(queue: QueueConfig, using: str, now: datetime, *, merged_since: datetime | None = None) -> Iterator[tuple[str, Any]]:
@@ -172,13 +171,12 @@ class TidyLoop:
         Raises:
             StoreUnavailable, DatabaseError: call again later.
         """
-        ages: Mapping[str, Any]
         try:
-            ages = {"failed_before_ms": self._failed_before(agreed_clock.now(self.using, [self.store.link]))}
-        except ClocksDiffer:  # the log has it from prune
-            ages = NOTHING_IS_OLD
+            before = self._failed_before(agreed_clock.now(self.using, [self.store.link]))
+        except ClocksDiffer:  # prune logs it; the rest of what tidy drops was dated by the clock by which it goes, Redis' own
+            before = None
         failpoint("mirror.tidy")
-        done = self.store.tidy(**ages, cursor=self._cursor)
+        done = self.store.tidy(failed_before_ms=before, cursor=self._cursor)
         failpoint("mirror.tidied")
         self._cursor = done.cursor
         return 0.0 if done.cursor != "0" or done.tombstones >= 200 or done.failed >= 200 else TIDY

@@ -14,6 +14,7 @@ from django_delayq import clock, ids
 from django_delayq.conf import QueueConfig
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
+from django_delayq.mirror import database_clock
 from django_delayq.mirror.unresolved import leave_to_a_person
 from django_delayq.models import CANCELLED_HERE, UNRESOLVED, Attempt, Job
 from django_delayq.states import FINISHED, UNFINISHED, AttemptOutcome, State
@@ -63,7 +64,7 @@ def mark(log: EventLog, queue: QueueConfig, partition: int, using: str) -> Itera
 
 def give_up(queue: str, partition: int, jobs: Sequence[UUID], using: str) -> int:
     """Makes these rows unresolved. Returns how many; what has ended stays."""
-    now = clock.now()
+    now = database_clock.ago(using)
     with transaction.atomic(using=using):
         found = list(unfinished(queue, partition, using).filter(pk__in=jobs).select_for_update().values_list("id", flat=True))
         leave_to_a_person(Job.objects.using(using).filter(pk__in=found), LOST)

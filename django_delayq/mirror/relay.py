@@ -218,7 +218,7 @@ class RelayLoop:
         """What Redis had before, and no event tells of it. What ended there may have run for another site, or for none: only an atomic
         run that has committed here proves an end.
         """
-        self._free(known).update(published=clock.now())
+        self._free(known).update(published=database_clock.ago(self.using))
         atomic_runs.end_rows(self._free(list(ended)), self.using)
         unresolved = 0
         for status in set(ended.values()):
@@ -249,6 +249,8 @@ class RelayLoop:
                 logger.error("job %s of %s cannot be published, and fails: %s", row.id, self.queue.name, error)
                 failpoint("relay.give_up")
                 Job.objects.using(self.using).filter(pk=row.pk, published__isnull=True).update(
-                    state=State.FAILED.value, finished_at=clock.now(), error=rows.clean(f"cannot be published: {error}")
+                    state=State.FAILED.value,
+                    finished_at=database_clock.ago(self.using),
+                    error=rows.clean(f"cannot be published: {error}"),
                 )
                 failpoint("relay.gave_up")

@@ -15,7 +15,7 @@ from django_delayq.conf import QueueConfig
 from django_delayq.exceptions import PayloadError
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
-from django_delayq.mirror import atomic_runs, pauses, redis_only, restore_rows, rows, unfinished
+from django_delayq.mirror import atomic_runs, database_clock, pauses, redis_only, restore_rows, rows, unfinished
 from django_delayq.mirror.checkpoint import checkpoint_of, locked_checkpoint, needs_restore, note_restored, note_server
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.restore_rows import RestoreProgress
@@ -276,7 +276,8 @@ class RestoreLoop:
                 "has lost its contents" if ground.confirmed is None else "was rolled back to older data",
                 total,
             )
-        ahead_ms = ground.now_ms - clock.wall_ms() if ground.now_ms else 0  # of this host's clock
+        now_ms = ground.now_ms or decode.time_ms(self.store.link.execute("TIME"))
+        zero_ms = now_ms - clock.monotonic() * 1000  # what Redis' clock showed at monotonic 0
         older = ground.older and ground.generation in (checkpoint.restored, checkpoint.generation)
         begun = checkpoint.way_back == ground.generation
         self._resumes = begun and not older and ground.rolled in (ADOPT, REST)
@@ -309,7 +310,7 @@ class RestoreLoop:
             yield 0.0
         waits = True
         for batch in unfinished.pages(self.unfinished().filter(state=State.SCHEDULED), self.using):
-            if waits and batch and clock.to_ms(batch[0].run_at) > clock.wall_ms() + ahead_ms:
+            if waits and batch and clock.to_ms(batch[0].run_at) > zero_ms + clock.monotonic() * 1000:
                 self._go_on(target, REST)
                 waits = False
             self._send(batch, stands)
@@ -358,7 +359,7 @@ class RestoreLoop:
 
     def _moved(self) -> Iterator[list[UnfinishedRow]]:
         """Those that were rescheduled lately: to a date perhaps that had been passed already, before Redis had them again."""
-        since = clock.from_ms(clock.wall_ms() - RECENT_MS)
+        since = database_clock.ago(self.using, RECENT_MS / 1000)
         events = Event.objects.using(self.using).filter(queue=self.queue.name, kind=EventKind.RESCHEDULED, at__gte=since)
         # Not joined with the rows: without fresh statistics that takes long.
         jobs = dict.fromkeys(events.filter(job__isnull=False).values_list("job_id", flat=True))

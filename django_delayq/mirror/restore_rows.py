@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 from django.db.models.functions import Coalesce
 
-from django_delayq import clock
 from django_delayq.failpoints import failpoint
-from django_delayq.mirror import rows
+from django_delayq.mirror import database_clock, rows
 from django_delayq.mirror.unfolded import unfolded_changes
 from django_delayq.models import CANCELLED_HERE, Attempt, Job
 from django_delayq.states import FINISHED, UNFINISHED, AttemptOutcome, EventKind, State
@@ -27,7 +26,7 @@ class RestoreProgress:
 
 def apply_unfolded(queue: str, partition: int, using: str, folded: str) -> None:
     """Changes that were answered with done, and of which no event is left: all that Redis had to tell is folded."""
-    now = clock.now()
+    now = database_clock.ago(using)
     failpoint("restore.take_in")
     for change in unfolded_changes(queue, partition, using, folded):
         row = Job.objects.using(using).filter(pk=change.job, state__in=UNFINISHED, settled="")
@@ -40,7 +39,7 @@ def apply_unfolded(queue: str, partition: int, using: str, folded: str) -> None:
 
 def settle_rows(queue: str, partition: int, using: str) -> None:
     """Cancels, and atomic runs that committed, which rows knew before Redis did; and runs that nobody will tell of any more."""
-    now = clock.now()
+    now = database_clock.ago(using)
     known = Job.objects.using(using).filter(queue=queue, partition=partition, state__in=UNFINISHED).exclude(settled="")
     known.filter(settled=CANCELLED_HERE).update(state=State.CANCELLED.value, finished_at=now)
     known.exclude(settled=CANCELLED_HERE).update(

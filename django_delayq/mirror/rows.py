@@ -13,6 +13,7 @@ from django_delayq import clock, codec, ids
 from django_delayq.exceptions import DelayqError, PayloadError
 from django_delayq.fingerprint import text_fingerprint
 from django_delayq.lanes import lane_of
+from django_delayq.mirror import database_clock
 from django_delayq.mirror.unfinished import UnfinishedRow
 from django_delayq.models import Event, Job, JSONText
 from django_delayq.states import FAIL_CLASS, AttemptOutcome, EndingKind, State
@@ -187,7 +188,7 @@ def note(
     row = Event(
         job_id=job,
         queue=queue,
-        at=clock.now(),
+        at=database_clock.ago(using),
         kind=str(kind),
         actor=clean(actor, 200),
         reason=clean(reason),

@@ -9,7 +9,7 @@ from django.db import connections
 
 from django_delayq import clock
 from django_delayq.logger import Logger
-from django_delayq.mirror import rows
+from django_delayq.mirror import database_clock, rows
 from django_delayq.mirror.event_items import RefusedItem, item_job
 from django_delayq.models import SetAside
 from django_delayq.store.events import Entry
@@ -26,7 +26,7 @@ def write(refused: Sequence[RefusedItem], queue: str, partition: int, using: str
     if not refused:
         return
     most = _packet(using)
-    found = [_row(one, queue, partition, most) for one in refused]
+    found = [_row(one, queue, partition, most, using) for one in refused]
     model = SetAside.objects.using(using)
     for start in range(0, len(found), 1 if most else CHUNK):
         model.bulk_create(found[start : start + (1 if most else CHUNK)], ignore_conflicts=True)
@@ -52,7 +52,7 @@ def is_cut(kept: SetAside) -> bool:
     return len(kept.raw) < kept.length
 
 
-def _row(refused: RefusedItem, queue: str, partition: int, most: int) -> SetAside:
+def _row(refused: RefusedItem, queue: str, partition: int, most: int, using: str) -> SetAside:
     entry, item = refused.entry, refused.item
     raw = item.raw[: (most - SPARE) // WIDEST] if most else item.raw
     return SetAside(
@@ -69,7 +69,7 @@ def _row(refused: RefusedItem, queue: str, partition: int, most: int) -> SetAsid
         length=len(item.raw),
         code=refused.code,
         text=rows.clean(refused.text, 2000),
-        noticed_at=clock.now(),
+        noticed_at=database_clock.ago(using),
     )
 
 

@@ -8,10 +8,12 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID
 
+from django.db import connections
 from django.db.models import F, Q
 from django.db.models.functions import Left
 
 from django_delayq import clock, ids
+from django_delayq.mirror import database_clock
 from django_delayq.mirror.event_items import ASKED
 from django_delayq.models import CANCELLED_HERE, Event, Job
 from django_delayq.states import EventKind, State
@@ -59,7 +61,8 @@ def unfolded_changes(
     a later one; until then the change is pending. `after`: only what has come behind this Event row, and
     what is of these `jobs`.
     """
-    recent_ms = max(0, min(position(folded)[0], clock.wall_ms()) - RECENT_MS)
+    present_ms = clock.to_ms(database_clock.now(connections[using]))
+    recent_ms = max(0, min(position(folded)[0], present_ms) - RECENT_MS)
     events = Event.objects.using(using).filter(
         queue=queue,
         job__partition=partition,

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from django.db import Error as DriverError
 
-from django_delayq import clock, conf, ids
+from django_delayq import conf, ids
 from django_delayq.exceptions import Skip, Snooze, StoreUnavailable
 from django_delayq.models import Attempt, Periodic, Tick
 from django_delayq.producer.stores import stores
@@ -62,7 +62,7 @@ def check(tick: Any) -> None:
         return
     if skipped:
         raise Skip(f"skipped: job {held} of the same schedule was running")
-    raise Snooze(_wait(tick.get("tick")), f"waits for job {held} of the same schedule")
+    raise Snooze(_wait(job, tick.get("tick")), f"waits for job {held} of the same schedule")
 
 
 def _has_begun(job: CurrentJob) -> bool:
@@ -104,9 +104,9 @@ def _note(job: CurrentJob, fate: Fate) -> None:
     Tick.objects.using(conf.get().database).filter(job_id=job.id, fate=other).update(fate=fate)
 
 
-def _wait(tick: Any) -> float:
+def _wait(job: CurrentJob, tick: Any) -> float:
     try:
-        waited = (clock.now() - datetime.fromisoformat(tick)).total_seconds()
+        waited = (job.now - datetime.fromisoformat(tick)).total_seconds()
     except (TypeError, ValueError):
         return LONGEST
     return min(LONGEST, max(SHORTEST, waited / 4))

@@ -248,6 +248,9 @@ class Outbox(FarRows, Requests, Protocol):
     def release_key(self, once: Once, job: UUID, using: str) -> None:
         """Gives the key of a period back: the job was refused."""
 
+    def now_ms(self, using: str) -> int:
+        """The database's clock."""
+
     def servers(self, queue: str, partition: int, using: str) -> list[str]:
         """The runs of servers that were confirmed to hold it, the last one first: nobody sees what another of them answers."""
 

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from django.db import transaction
 
-from django_delayq import clock, codec, conf, ids
+from django_delayq import codec, conf, ids
 from django_delayq.exceptions import PayloadError
 from django_delayq.logger import Logger
 from django_delayq.producer import database, horizon, put_back
@@ -59,7 +59,7 @@ def edit_and_requeue(job: UUID, args: Sequence[Any], kwargs: Mapping[str, Any], 
     if row.state not in REQUEUEABLE:
         return Change.FINISHED if row.state is State.SUCCEEDED else Change.CONFLICT
     check(row.record.task, row.queue, args, kwargs)
-    record, options = _edited(row.record, args, kwargs, conf.get().queue(row.queue).max_payload)
+    record, options = _edited(put_back.revived(row.record, row.queue), args, kwargs, conf.get().queue(row.queue).max_payload)
     _check_home(row.queue, row.record, record)
     if put_back.row_holds(row.queue, record.key, job) or put_back.taken_elsewhere(job, row.queue, record):
         return Change.CONFLICT
@@ -121,7 +121,7 @@ def _edited(record: JobRecord, args: Sequence[Any], kwargs: Mapping[str, Any], l
     if name is not None:
         options["meta"] |= {NAMED: [*_name(record.task, name, (before, named_before), (args, kwargs))]}
     payload = codec.encode_payload(tuple(args), dict(kwargs), options or None, limit=limit, task=record.task)
-    return replace(record, payload=payload).revived(clock.wall_ms()), options
+    return replace(record, payload=payload), options
 
 
 def _name(task: str, name: SharedName, before: Arguments, after: Arguments) -> SharedName:

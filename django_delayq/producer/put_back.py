@@ -7,7 +7,7 @@ from uuid import UUID
 
 from django.db import transaction
 
-from django_delayq import clock, conf, ids
+from django_delayq import conf, ids
 from django_delayq.exceptions import ConfigError
 from django_delayq.logger import Logger
 from django_delayq.producer import database, homes, horizon, where
@@ -18,6 +18,11 @@ from django_delayq.states import REQUEUEABLE, UNFINISHED, Change, State
 from django_delayq.store.record import JobRecord
 
 logger = Logger("django_delayq")
+
+
+def revived(record: JobRecord, queue: str) -> JobRecord:
+    """The record as it is put back, by the time that it is in that queue."""
+    return record.revived(stores.now_ms(queue)) if record.expires_ms else record
 
 
 def requeue(job: UUID, queue: str | None, actor: str, reason: str) -> Change:
@@ -31,7 +36,7 @@ def requeue(job: UUID, queue: str | None, actor: str, reason: str) -> Change:
         return where.everywhere(id, lambda other: requeue(id, other, actor, reason))
     if row is not None and (row.state is State.SUCCEEDED or row.far):
         return Change.CONFLICT
-    record = row.record.revived(clock.wall_ms()) if row is not None else None
+    record = None if row is None else revived(row.record, name)
     if record is not None and row_holds(name, record.key, id):
         return Change.CONFLICT
     if taken_elsewhere(id, name, record):

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from typing import Final, TypeVar
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
 from django.core.signals import setting_changed
+from django.db import Error as DriverError
 from django.dispatch import receiver
 
 from django_delayq import clock, conf, ids
 from django_delayq.exceptions import StoreUnavailable
+from django_delayq.producer import database
 from django_delayq.producer.breaker import REST, Breaker, Guard
 from django_delayq.setting_readers import SETTING
 from django_delayq.store.connection import Link
@@ -213,7 +216,9 @@ class StoreSet:
         self._grounds[store.queue, store.partition] = ground
 
     def now_ms(self, queue: str) -> int:
-        """The clock of the first server of that queue that answers, asked once a minute at most; this host's if none can be asked."""
+        """The clock of the first server of that queue that answers, asked once a minute at most; if none does, the database's; if that
+        does not either, this host's.
+        """
         now, tried = clock.monotonic(), set[Breaker]()
         for partition in conf.get().queue(queue).served:
             breaker = self._breaker(queue, partition)
@@ -229,6 +234,10 @@ class StoreSet:
                     continue
                 known = self._clocks[breaker] = now, int(seconds) + int(us) / 1e6
             return int((known[1] + now - known[0]) * 1000)
+        outbox = database.installed()
+        if outbox is not None:
+            with suppress(DriverError):
+                return outbox.now_ms(conf.get().database)
         return clock.wall_ms()
 
     def reset(self) -> None:

@@ -88,6 +88,10 @@ class EventLog:
         self._link = link
         self.keys = keys
 
+    def now_ms(self) -> int:
+        """The clock of its server."""
+        return decode.time_ms(self._link.execute("TIME"))
+
     def read(self, after: str, count: int) -> list[Entry]:
         """At most `count` entries behind the stream id `after` (`FIRST` for all), oldest first.
 

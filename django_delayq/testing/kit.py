@@ -107,7 +107,7 @@ class Kit:
             (clock, "wall_ms", now_ms),
             (clock, "monotonic", self._clock.monotonic),
             (clock, "now", lambda: clock.from_ms(now_ms())),
-            (database_clock, "now", lambda _connection: clock.from_ms(now_ms())),
+            (database_clock, "SQL", {}),
             (outbox_insert, "VENDORS", ("sqlite",)),  # the others write the database's own time
             (checkpoint, "end_if_frozen", lambda _connection: None),  # a limit that would outlive the turn, within a test's transaction
             (commit, "is_open", project_commits.is_open),

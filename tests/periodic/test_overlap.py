@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from itertools import count
 from threading import Barrier
+from types import SimpleNamespace
 
 import pytest
 from django.db import connection, connections
@@ -167,11 +168,12 @@ def test_when_the_other_run_has_ended_the_next_one_runs(scheduled, worker, polic
 
 def test_one_waits_a_quarter_of_the_time_that_it_has_waited_half_a_minute_at_most():
     now = clocks.now()
-    waits = [overlap._wait((now - timedelta(seconds=ago)).isoformat()) for ago in (-600, 0, 20, 600)]
+    job = SimpleNamespace(now=now)
+    waits = [overlap._wait(job, (now - timedelta(seconds=ago)).isoformat()) for ago in (-600, 0, 20, 600)]
     assert waits[0] == waits[1] == overlap.SHORTEST
     assert 5.0 <= waits[2] < 6.0
     assert waits[3] == overlap.LONGEST
-    assert overlap._wait("no date") == overlap._wait(None) == overlap.LONGEST
+    assert overlap._wait(job, "no date") == overlap._wait(job, None) == overlap.LONGEST
 
 
 @pytest.mark.parametrize("error", [delayq.Retry(delay="1h"), delayq.NotYet()])

@@ -83,13 +83,13 @@ def _ack(call: GatewayCall, queue: QueueConfig, told: list[ClaimTold]) -> list[d
 
 
 def _snooze(call: GatewayCall, queue: QueueConfig, told: list[ClaimTold]) -> list[dict[str, Any]]:
-    ends = [settling.put_off("snooze", one.id, one.attempt, one.nonce, 0, _delay(one), _reason(one)) for one in told]
+    ends = [settling.put_off("snooze", one.id, one.attempt, one.nonce, _delay(one), _reason(one)) for one in told]
     return _settled(call, queue, "snooze", ends)
 
 
 def _fail(call: GatewayCall, queue: QueueConfig, told: list[ClaimTold]) -> list[dict[str, Any]]:
     usual = f"failed by its consumer, {call.token.actor}"
-    ends = [settling.put_off("fail", one.id, one.attempt, one.nonce, 0, 0, _reason(one) or usual) for one in told]
+    ends = [settling.put_off("fail", one.id, one.attempt, one.nonce, 0, _reason(one) or usual) for one in told]
     return _settled(call, queue, "fail", ends)
 
 
@@ -103,11 +103,11 @@ def _retry(call: GatewayCall, queue: QueueConfig, told: list[ClaimTold]) -> list
         record = None if view is None else view.record
         most = NO_LIMIT if record is None else record.max_attempts
         if one.attempt >= most:
-            ends.append(settling.put_off("fail", one.id, one.attempt, one.nonce, 0, 0, _reason(one) or LAST))
+            ends.append(settling.put_off("fail", one.id, one.attempt, one.nonce, 0, _reason(one) or LAST))
             continue
         options = {} if record is None else _options(record)
         delay_ms = _delay(one) if "delay" in one.given else settling.next_ms(options, queue, one.attempt)
-        ends.append(settling.put_off("retry", one.id, one.attempt, one.nonce, 0, delay_ms, _reason(one)))
+        ends.append(settling.put_off("retry", one.id, one.attempt, one.nonce, delay_ms, _reason(one)))
     return _settled(call, queue, "retry", ends)
 
 

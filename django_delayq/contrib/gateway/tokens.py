@@ -6,15 +6,16 @@ import hashlib
 import re
 import secrets
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
-from django.db import transaction
+from django.db import connections, transaction
 from django.db.models import Q, QuerySet
 
 from django_delayq import clock, conf
 from django_delayq.contrib.gateway.models import ALL, PER_MINUTE, VERBS, Token, secret_of
 from django_delayq.exceptions import ConfigError, TargetRefused
+from django_delayq.mirror import database_clock
 
 PREFIX: Final = "dqg_"  # so that scanners for secrets know one when they see it
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -31,7 +32,7 @@ def rows() -> QuerySet[Token]:
 
 def live(name: str | None = None) -> QuerySet[Token]:
     """Those that open anything, of one name or of all, newest first."""
-    found = rows().filter(Q(expires_at=None) | Q(expires_at__gt=clock.now()), revoked_at=None)
+    found = rows().filter(Q(expires_at=None) | Q(expires_at__gt=database_clock.ago(conf.get().database)), revoked_at=None)
     return (found if name is None else found.filter(name=name)).order_by("-id")
 
 
@@ -64,7 +65,7 @@ def make(
     if live(name).exists():
         raise ConfigError(f"A live token is called {name} already. Rotate it, revoke it, or choose another name.")
     try:
-        until = None if expires is None else clock.now() + timedelta(seconds=clock.seconds(expires))
+        until = None if expires is None else _now() + timedelta(seconds=clock.seconds(expires))
     except (ValueError, TypeError) as error:
         raise ConfigError(f"expires of the token {name}: {error}.") from None
     _check_targets(name, targets)
@@ -80,7 +81,7 @@ def rotate(name: str, *, overlap: clock.Delay = OVERLAP, by: str = "") -> tuple[
         ConfigError: no live token has that name, or two have it: then a rotation is under way.
     """
     try:
-        ends = clock.now() + timedelta(seconds=clock.seconds(overlap))
+        ends = _now() + timedelta(seconds=clock.seconds(overlap))
     except (ValueError, TypeError) as error:
         raise ConfigError(f"overlap: {error}.") from None
     with transaction.atomic(using=conf.get().database):
@@ -110,7 +111,7 @@ def rotate(name: str, *, overlap: clock.Delay = OVERLAP, by: str = "") -> tuple[
 
 def revoke(tokens: QuerySet[Token]) -> int:
     """Ends these at once, for good. How many were not revoked before."""
-    return tokens.filter(revoked_at=None).update(revoked_at=clock.now())
+    return tokens.filter(revoked_at=None).update(revoked_at=database_clock.ago(conf.get().database))
 
 
 def find(sent: str) -> Token | None:
@@ -119,14 +120,16 @@ def find(sent: str) -> Token | None:
     """
     if len(sent) > LONGEST:
         return None
-    now = clock.now()
-    token = rows().filter(digest=digest(sent)).first()
-    if token is None or not token.lives(now):
-        return None
-    old = now - USED_EVERY
-    if token.last_used_at is None or token.last_used_at < old:
-        rows().filter(Q(last_used_at=None) | Q(last_used_at__lt=old), pk=token.pk).update(last_used_at=now)
+    token = live().filter(digest=digest(sent)).first()
+    if token is not None and (token.last_used_at is None or abs(clock.now() - token.last_used_at) > USED_EVERY):
+        using = conf.get().database
+        unused = Q(last_used_at=None) | Q(last_used_at__lt=database_clock.ago(using, USED_EVERY.total_seconds()))
+        rows().filter(unused, pk=token.pk).update(last_used_at=database_clock.ago(using))
     return token
+
+
+def _now() -> datetime:
+    return database_clock.now(connections[conf.get().database])
 
 
 def digest(text: str) -> str:
@@ -168,5 +171,6 @@ def _secret(token: str, given: str) -> str:
 def _made(token: Token) -> tuple[Token, str]:
     text = PREFIX + secrets.token_urlsafe(32)
     token.digest, token.shown = digest(text), text[: len(PREFIX) + 4]
+    token.created_at = _now()
     token.save(using=conf.get().database)
     return token, text

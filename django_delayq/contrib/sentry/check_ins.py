@@ -11,7 +11,7 @@ from django.db import Error
 from sentry_sdk.crons import capture_checkin
 from sentry_sdk.crons.consts import MonitorStatus
 
-from django_delayq import clock, conf
+from django_delayq import conf
 from django_delayq.exceptions import Skip
 from django_delayq.periodic.dates import Dates
 from django_delayq.states import PERIODIC
@@ -45,7 +45,7 @@ def ends(job: CurrentJob, outcome: Outcome) -> None:
         return
     dates = _dates_of(name)
     if dates is None or config_of(dates) is not None:
-        seconds = max(0.0, (clock.now() - job.started_at).total_seconds())
+        seconds = max(0.0, (job.now - job.started_at).total_seconds())
         capture_checkin(monitor_slug=slug(name), check_in_id=job.id.hex, status=status, duration=seconds)
 
 

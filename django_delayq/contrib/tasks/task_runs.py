@@ -15,7 +15,7 @@ from uuid import UUID
 from django.core.exceptions import ImproperlyConfigured
 from django.db import Error
 
-from django_delayq import clock, codec, conf, ids
+from django_delayq import codec, conf, ids
 from django_delayq.contrib.tasks import task_errors
 from django_delayq.contrib.tasks.api import (
     Task,
@@ -87,7 +87,7 @@ def succeeded(sender: Any, job: CurrentJob, **_: Any) -> None:
     """Receiver of `job_succeeded`: sends `task_finished`."""
     if isinstance(sender, DjangoTask):
         result = _kept(job) or _of_run(job)
-        _set(result, finished_at=clock.now(), status=words_of(result.task).TaskResultStatus.SUCCESSFUL)
+        _set(result, finished_at=job.now, status=words_of(result.task).TaskResultStatus.SUCCESSFUL)
         tell_finished(result)
 
 
@@ -97,7 +97,7 @@ def failed(sender: Any, job: CurrentJob, outcome: Outcome, **_: Any) -> None:
         return
     result = _kept(job) or _of_run(job)
     result.errors.append(task_errors.of_detail(words_of(result.task), outcome.detail))
-    _set(result, finished_at=clock.now(), status=words_of(result.task).TaskResultStatus.FAILED)
+    _set(result, finished_at=job.now, status=words_of(result.task).TaskResultStatus.FAILED)
     error = outcome.error
     frames = error.__traceback__ if error is not None else None
     try:

@@ -117,9 +117,8 @@ class Deadlines:
         if holdings.is_cancelled(held.row, held.turn):
             kind, delay = "cancel", 0
         message = f"it did not end {_when(child, held)}; its process was killed after {ran:.1f} s"
-        now = clock.wall_ms()
         error = class_name(Cancelled()) if (held.row, held.turn) in child.aborted else "HardTimeout"
-        detail = codec.dumps({"s": now - round(ran * 1000), "f": now, "c": error, "m": message, "p": f"hard:{name}"[:64]})
+        detail = codec.dumps({"c": error, "m": message, "p": f"hard:{name}"[:64]})
         return Outcome(id=held.id, attempt=held.attempt, fence=held.fence, kind=kind, delay_ms=delay, detail=detail)
 
     def _verdict(self, name: str, held: Held) -> tuple[Kind, int]:
