@@ -112,7 +112,7 @@ class Message:
     def ack(self) -> None:
         """It has been dealt with, and does not come again."""
         refuse_loop_unless(self._batch.gathers, "message.aack()")
-        self._decide(settling.ack(self._job.id, self.attempt, self._job.fence, self._batch.span()))
+        self._decide(settling.ack(self._job.id, self.attempt, self._job.fence, self._batch.worked()))
 
     def retry(self, delay: clock.Delay | None = None, reason: str = "") -> None:
         """The attempt has failed: again after `delay`, or as its ladder says. After the last attempt it has failed for good."""
@@ -143,7 +143,7 @@ class Message:
 
     def _put_off(self, kind: Kind, delay_ms: int, reason: str) -> None:
         job = self._job
-        self._decide(settling.put_off(kind, job.id, self.attempt, job.fence, delay_ms, reason, self._batch.span()))
+        self._decide(settling.put_off(kind, job.id, self.attempt, job.fence, delay_ms, reason, self._batch.worked()))
 
     def _decide(self, end: Outcome) -> None:
         if self.settled:
@@ -209,10 +209,10 @@ class MessageBatch(Sequence[Message]):
         """Redis has answered, and this is its clock."""
         self.lease_end_ms, self._began = now_ms + self.lease_ms, (now_ms, clock.monotonic())
 
-    def span(self) -> settling.Span:
+    def worked(self) -> settling.WorkTime:
         """From then until now."""
         started_ms, started = self._began
-        return settling.Span(started_ms, started_ms + int((clock.monotonic() - started) * 1000))
+        return settling.WorkTime(started_ms, started_ms + int((clock.monotonic() - started) * 1000))
 
     def add(self, job: ClaimedJob, header: Header, body: Any, options: dict[str, Any]) -> None:
         """One more that was claimed."""
@@ -234,7 +234,7 @@ class MessageBatch(Sequence[Message]):
         for message in self._messages:
             if message.end is None:
                 id, nonce = message.held
-                message.end = settling.ack(id, message.attempt, nonce, self.span())
+                message.end = settling.ack(id, message.attempt, nonce, self.worked())
         self._settle()
 
     def extend(self, lease: clock.Delay | None = None) -> None:

@@ -16,7 +16,7 @@ from django_delayq.worker import outcome_detail, retry
 FINAL: Final = {"ack": "finished", "fail": "failed"}  # in which state the one and the other leave a message
 
 
-class Span(NamedTuple):
+class WorkTime(NamedTuple):
     """From when to when somebody has worked on a message, by Redis' clock."""
 
     started_ms: int
@@ -76,17 +76,17 @@ class Holder(NamedTuple):
         return [answer == "done" or (answer == "already" and end.id not in others) for end, answer in zip(ends, answers, strict=True)]
 
 
-def ack(id: str, attempt: int, nonce: str, span: Span) -> Outcome:
+def ack(id: str, attempt: int, nonce: str, worked: WorkTime) -> Outcome:
     """It has been dealt with."""
-    return Outcome(id, attempt, nonce, "ack", 0, b'{"s":%d,"f":%d}' % span, span.ms)
+    return Outcome(id, attempt, nonce, "ack", 0, b'{"s":%d,"f":%d}' % worked, worked.ms)
 
 
-def put_off(kind: Kind, id: str, attempt: int, nonce: str, delay_ms: int, reason: str, span: Span | None = None) -> Outcome:
-    """It has not: `kind` is retry, snooze or fail. `span`: None where nobody has measured it."""
+def put_off(kind: Kind, id: str, attempt: int, nonce: str, delay_ms: int, reason: str, worked: WorkTime | None = None) -> Outcome:
+    """It has not: `kind` is retry, snooze or fail. `worked`: None where nobody has measured it."""
     why, message = (reason, "") if kind == "snooze" else ("", reason)
-    started_ms, finished_ms = span or (0, 0)
+    started_ms, finished_ms = worked or (0, 0)
     detail = outcome_detail.of_failure(started_ms=started_ms, finished_ms=finished_ms, reason=why, message=message)
-    return Outcome(id, attempt, nonce, kind, delay_ms, detail, -1 if span is None else span.ms)
+    return Outcome(id, attempt, nonce, kind, delay_ms, detail, -1 if worked is None else worked.ms)
 
 
 def next_ms(options: object, queue: QueueConfig, attempt: int) -> int:

@@ -36,11 +36,13 @@ def now(connection: Any) -> datetime:
 
 
 def ago(using: str, seconds: float = 0.0) -> Any:
-    """What it showed so many seconds before: a value for a statement that writes or compares dates, without a query of its own."""
-    vendor = connections[using].vendor
-    if vendor not in SQL:
-        return clock.now() - timedelta(seconds=seconds)
-    return RawSQL(SQL[vendor][1], [float(seconds)], output_field=DateTimeField())
+    """What it showed so many seconds before: a value for a statement that writes or compares dates, mostly
+    without a query of its own.
+    """
+    connection: Any = connections[using]
+    if connection.vendor not in SQL or connection.timezone_name != "UTC":  # MySQL keeps dates as those of its zone
+        return now(connection) - timedelta(seconds=seconds)
+    return RawSQL(SQL[connection.vendor][1], [float(seconds)], output_field=DateTimeField())
 
 
 def later(moment: datetime, delay_ms: int) -> datetime:

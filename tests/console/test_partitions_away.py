@@ -7,9 +7,11 @@ import json
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import timedelta
+from unittest.mock import Mock
 
 import pytest
 from django.core.management import call_command
+from django.db import InterfaceError
 from django.test import RequestFactory
 from django.urls import reverse
 
@@ -18,6 +20,7 @@ from django_delayq import clock, conf, ids
 from django_delayq.contrib.health import health_views
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.mirror.bring_in import BringInLoop
+from django_delayq.mirror.outbox import DatabaseOutbox
 from django_delayq.models import Job, UncheckedKey
 from django_delayq.producer.horizon import obedience
 from django_delayq.producer.queues import purge
@@ -63,14 +66,17 @@ def test_the_page_of_the_queue_says_what_is_away_and_not_that_all_is(cluster, ad
     assert '<p class="delayq-hint delayq-none">cannot be reached</p>' in page
 
 
-def test_the_clock_is_that_of_another_partition_and_at_last_that_of_this_host(cluster, monkeypatch):
+def test_the_clock_is_that_of_another_partition_then_that_of_the_database_and_at_last_that_of_this_host(cluster, monkeypatch):
     lose(cluster)
     monkeypatch.setattr(clock, "wall_ms", lambda: 7)
-    assert stores.now_ms("orders") > 7
+    monkeypatch.setattr(DatabaseOutbox, "now_ms", lambda _outbox, _using: 8)
+    assert stores.now_ms("orders") > 8
     for node in cluster.masters:
         node.kill()
-    assert stores.now_ms("orders") > 7, "it is known for a minute"
+    assert stores.now_ms("orders") > 8, "it is known for a minute"
     stores.forget_clock()
+    assert stores.now_ms("orders") == 8
+    monkeypatch.setattr(DatabaseOutbox, "now_ms", Mock(side_effect=InterfaceError("closed")))
     assert stores.now_ms("orders") == 7
 
 

@@ -100,7 +100,9 @@ def insert(items: Sequence[ScheduleItem], using: str, *, far: bool = False) -> N
         moment = connection.ops.adapt_datetimefield_value
         uuid = _unchanged if connection.features.has_native_uuid_field else _hex
         if vendor == "sqlite":  # no limit of parameters, and the statement is prepared once
-            cursor.executemany(_statement(vendor, 1, far, split), list(_dated(items, uuid, moment, clock.now(), split)))
+            cursor.executemany(
+                _statement(vendor, 1, far, split), list(_dated(items, uuid, moment, database_clock.now(connection), split))
+            )
         elif vendor == "mysql" and connection.timezone_name != "UTC":
             table = list(_dated(items, uuid, moment, database_clock.now(connection), split))
             cursor.execute(_statement("", len(table), far, split), [value for row in table for value in row])
