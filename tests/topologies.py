@@ -53,7 +53,7 @@ def key_in(slot: int) -> str:
 class ClusterNode(RedisServer):
     """A server in cluster mode. It serves no slot until `serve` is called. With `tls_cluster="yes"` its port is one by TLS."""
 
-    def __init__(self, program: str = "", **options: str) -> None:
+    def __init__(self, program: str = "", **options: Any) -> None:
         super().__init__(cluster_enabled="yes", cluster_config_file="nodes.conf", **options)
         self.port = free_port()
         if options.get("tls_cluster") == "yes":

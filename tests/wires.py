@@ -130,4 +130,4 @@ def call_from(address: str) -> None:
                 line.bind((address, 0))
         real(line, where)
 
-    socket.socket.connect = connect  # type: ignore[method-assign]  # what a process does in another network has no other place
+    socket.socket.connect = connect  # type: ignore[method-assign, assignment]  # what a process does in another network has no other place
