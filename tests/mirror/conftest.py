@@ -97,7 +97,7 @@ def lost_reply(monkeypatch):
             replies = receive(link, connection, count)
             if left[0] and not any(isinstance(reply, ScriptMissing) for reply in replies):
                 left[0] -= 1
-                raise link._unavailable(TimeoutError("the answer is lost"))
+                raise link._unavailable(TimeoutError("the answer is lost"), nothing_done=False)
             return replies
 
         monkeypatch.setattr(Link, "_receive", lossy)

@@ -113,7 +113,7 @@ def test_a_key_and_a_name_are_refused_together_unless_they_are_one(divide):
 def test_what_is_told_of_a_cancelled_await_is_the_id_that_the_job_gets(divide, options, monkeypatch):
     divide(16)
     seen = []
-    monkeypatch.setattr("django_delayq.producer.schedule.put_one", lambda plan, inserted: seen.append(plan.id) or plan.job)
+    monkeypatch.setattr("django_delayq.producer.schedule.put_one", lambda plan, *_: seen.append(plan.id) or plan.job)
     monkeypatch.setattr("django_delayq.producer.schedule.scheduled", _told(told := []))
     asyncio.run(delayq.aschedule(close_order, 1, **options))
     assert told == seen

@@ -167,7 +167,7 @@ def test_a_job_of_redis_durability_that_was_never_sent_is_sent_by_the_next_reque
 def test_a_job_that_redis_refuses_for_certain_gives_its_key_back(caller, redis_server):
     redis_server.link.execute("CONFIG", "SET", "maxmemory", "1")
     try:
-        told = refused(caller.post("jobs", BODIES["redis"], key="one"), 503, "store_away")
+        told = refused(caller.post("jobs", BODIES["redis"], key="one"), 503, "store_refused")
     finally:
         redis_server.link.execute("CONFIG", "SET", "maxmemory", "0")
     assert not PeriodKey.objects.exists()
