@@ -176,7 +176,7 @@ def check_server(**_: Any) -> list[CheckMessage]:
 
 @register(Tags.database, deploy=True)
 def check_rights(databases: Collection[str] | None = None, **_: Any) -> list[CheckMessage]:
-    """What the Redis user may do: `check --deploy --database default`. It writes to keys of its own, so it has to be asked for."""
+    """The rights of the Redis user: `check --deploy --database default`. The probe writes keys, so it has to be asked for."""
     if not databases or conf.problems():
         return []
     config = conf.get()

@@ -24,7 +24,7 @@ _UNLISTED: Final = 'The queue {name!r} is not listed in DELAYQ["QUEUES"]'
 _LIST_IT: Final = "Add it there, so that a worker serves it; the queues listed are: {listed}."
 TEXTS: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "redis_away": _AWAY + "Check that the server runs. What was asked may have happened.",
+        "redis_away": _AWAY + "Check that the server runs. The request may have been carried out.",
         "redis_unreached": _AWAY + "Check that the server runs, and that this host reaches it. Nothing was sent.",
         "redis_clients": _REFUSED + "Raise its maxclients, or close other connections.",
         "redis_loading": _AWAY + "It is loading its data, which passes.",

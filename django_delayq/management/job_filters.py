@@ -120,7 +120,7 @@ def _rows() -> QuerySet[Job]:
 
 
 def _found(wanted: Selection, rows: QuerySet[Job], order: str, limit: int | None) -> Iterator[Job]:
-    """By pages of the key: a cursor of the server would be lost behind a pool that gives each transaction another connection."""
+    """By pages of the key: a pool that gives each transaction another connection would lose a cursor of the server."""
     asked = wanted.rows(rows).order_by(order)
     if not wanted.search.rough:
         return islice(keyset.through(asked, (order,), min(limit or STEP, STEP)), limit)

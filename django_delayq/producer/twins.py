@@ -81,7 +81,7 @@ async def pause(seconds: float) -> None:
 
 async def readable(descriptor: int, seconds: float) -> bool:
     """Waits until there is something to read, for so long at most. Whether there is."""
-    if descriptor < 0:  # nobody can call
+    if descriptor < 0:  # no call can come
         await asyncio.sleep(seconds)
         return False
     loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""What is said of jobs that Redis did not take, or perhaps did not take: in errors, and in the log."""
+"""Errors and log lines about jobs that Redis did not take, or perhaps did not take."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Untaken:
             self._servers[server] = told_at, untold + jobs
             return
         self._servers[server] = now, 0
-        # What a former outage left uncounted is published by now.
+        # The relay has published the jobs of a former outage by now.
         since = untold if now - told_at < 2 * REST else 0
         logger.warning("Redis did not take %d committed jobs; the relay publishes them: %s", jobs + since, error)
 

@@ -127,7 +127,7 @@ def is_refused(where: str, name: str) -> bool:
 
 def refused(where: str, name: str, error: Exception) -> bool:
     """Whether that answer refuses the command itself, and not this call of it. If so, it is not tried for a minute, and
-    `command_refused` is sent once. An answer with another code of its own is about the server or a key.
+    `command_refused` is sent once. An answer with another code is about the server or a key.
     """
     if not isinstance(error, ResponseError) or code_of(error) not in ("", "NOPERM"):
         return False

@@ -293,8 +293,8 @@ class Link:
                     self._idle.popleft()[0].discard()
 
     def _broken(self, wire: Wire, error: BaseException, *, nothing_done: bool = False) -> StoreUnavailable:
-        """What to raise after a call has failed in the middle; `nothing_done`: before anything was sent, or looked at. What is no error
-        of the connection, such as an interrupt, is raised here: it, too, leaves a reply that another call would read.
+        """Returns the error of a call that has failed halfway; `nothing_done`: before anything was sent, or looked at. Other errors,
+        such as an interrupt, are raised here: they, too, leave a reply that another call would read.
         """
         wire.discard()
         if not isinstance(error, (RedisError, OSError)):

@@ -20,7 +20,7 @@ from django_delayq.text import did_you_mean
 SETNAME: Final = "client|setname"
 # Arguments that redis-py knows, and that mean nothing here. A link keeps its own connections: threads never wait for one of them.
 OF_POOLS: Final = frozenset({"max_connections", "timeout", "queue_class", "connection_class", "cache_factory"})
-# What `unconnected` sets itself.
+# `unconnected` sets these itself.
 OWN: Final = frozenset(
     {
         "socket_timeout",
@@ -118,7 +118,7 @@ def unconnected(connection_class: type[Connection], kwargs: Mapping[str, Any], *
 
 
 class Greeting:
-    """What a connection does when it is made: it logs in, and gives its name, which nothing needs."""
+    """Logs a new connection in, and gives its name, which nothing needs."""
 
     def __init__(self, name: str, where: str, log_in: Callable[[Connection], None] | None) -> None:
         self._name = name

@@ -1,5 +1,5 @@
-"""What the error replies of Redis mean: one table, by the code of the reply. Nothing else decides whether something was refused or may
-have happened.
+"""The meaning of the error replies of Redis: one table, by the code of the reply. It alone decides whether something was refused or
+may have happened.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ CODES_OF_CLASSES: Final[Mapping[str, str]] = {
     "AuthenticationError": "NOAUTH",
     "NoPermissionError": "NOPERM",
 }
-# Redis 6.2 puts the code of an error inside a script into the middle of the text; Redis 7 adds the place behind it.
+# Redis 6.2 puts the code of an error inside a script into the middle of the text; Redis 7 appends the place.
 CODE: Final = re.compile(r"(?:Error running script .*?: -?)?([A-Z]{3,}) ")
 PLACE: Final = re.compile(r"\.? script: [0-9a-f]{40}, on @user_script:\d+\.?$")
 
@@ -87,8 +87,8 @@ class StoreError(DelayqError):
 
 class StoreRefused(StoreUnavailable):
     """Redis answered, at once, that it will not do this now: no memory (`full`), a replica. It can be reached, and nothing was done.
-    `redirect`: a node of a Cluster says where that is done; `soon`: it may be done there in a moment; `unserved`: nobody does it now,
-    since the slot has no master, or the Cluster is down.
+    `redirect`: a node of a Cluster says where that is done; `soon`: it may be done there in a moment; `unserved`: no server
+    does it now, since the slot has no master, or the Cluster is down.
     """
 
     nothing_done = True
@@ -123,7 +123,7 @@ def answered(error: ResponseError, where: str, misplaced: str = "redis_cluster")
 
 
 def for_callers(error: StoreError) -> StoreUnavailable:
-    """The same for callers of the package, who know one error only: refused, or not known."""
+    """The same for callers of the package: it was refused, or the outcome is not known."""
     kind = StoreRefused if error.nothing_done else StoreUnavailable
     return kind(*error.args, code=error.code, **error.fields)
 

@@ -80,7 +80,7 @@ class Replicas:
                     reply, found = send()()
                     replies.append(reply)
                 except (StoreUnavailable, StoreError):
-                    found = 0  # as of a master that has become a replica: the first call has done it all the same
+                    found = 0  # as of a master that has become a replica: the first call has done it
                     clock.sleep(WAIT_MS / 1000)
             self._rest_until = 0.0
             return replies

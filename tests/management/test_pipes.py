@@ -1,4 +1,4 @@
-"""What a command does where its reader leaves, and behind a pool of connections that keeps no cursors."""
+"""Commands whose reader leaves, and commands that run with PgBouncer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_command_opens_no_cursor_of_the_server(orders, run, monkeypatch, words
         delayq.schedule(close_order, number, delay="1h")
 
     def refuse(*_args, **_options):
-        raise AssertionError("behind PgBouncer the next transaction does not find that cursor")
+        raise AssertionError("with PgBouncer the next transaction does not find that cursor")
 
     monkeypatch.setattr(connection, "chunked_cursor", refuse)
     run(*words)

@@ -1,4 +1,4 @@
-"""What Redis has certainly not done: said as that, and sent once. What may have been done is never called refused."""
+"""Certain refusals are sent once and reported as refused. An uncertain outcome is never called refused."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CERTAIN = [
 UNKNOWN = [
     "WRONGTYPE Operation against a key holding the wrong kind of value script: abc, on @user_script:9.",
     "ERR The user executing the script can't run this command or subcommand script: abc, on @user_script:9.",
-    "NEWCODE of a server that nobody knows yet",
+    "NEWCODE of a newer server",
 ]
 ADVICE = {"OOM": "maxmemory", "READONLY": "name the primary", "NOPERM": "evalsha", "EVENTSFULL": "role mirror", "MISCONF": "disk"}
 

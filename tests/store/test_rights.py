@@ -22,8 +22,7 @@ from tests.topologies import valkey_program
 
 PACKAGE = Path(commands.__file__).parents[1]
 SENT = {"execute", "execute_many", "send_command", "start"}
-# Words in capitals that stand where a command may stand, and are none of ours: arguments of BITFIELD, and what the doctor asks whether
-# the user might send it.
+# Words in capitals that are not commands of the package: arguments of BITFIELD, and commands about whose rights the doctor asks.
 NOT_SENT = {"set", "incrby", "get", "flushall", "config|set", "type"}
 BY_CLIENT = {"select", "auth"}  # redis-py sends them
 CONTAINERS = {"client", "config", "script", "xinfo", "cluster", "acl", "sentinel"}
@@ -47,7 +46,7 @@ def named(words: list[ast.expr]) -> str:
 
 
 def of_python(known: set[str]) -> set[str]:
-    """What may be the beginning of a command: in a tuple, in a list, or in a call that sends it."""
+    """Words that may begin a command: in a tuple, in a list, or in a call that sends it."""
     found: set[str] = set()
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -101,7 +100,7 @@ def server(request) -> Iterator[RedisServer]:
 
 @pytest.fixture
 def tried(server):
-    """What is found with a user who has the rights of the documents, and these rules besides."""
+    """Returns the findings for a user with the rights of the documents and these rules."""
     root = opened(server.url)
 
     def ask(*rules: str, find=lambda link: rights_findings(link, "delayq", [("orders", 0)])) -> list:

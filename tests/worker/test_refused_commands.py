@@ -1,5 +1,5 @@
-"""Servers that refuse commands that nothing needs, and proxies that cut idle connections: work goes on, and the log says so once. A
-command that is needed stops the worker before it runs a job.
+"""Servers that refuse commands that nothing needs, and proxies that cut idle connections: work goes on, and the log has one line about
+it. A command that is needed stops the worker before it runs a job.
 """
 
 from __future__ import annotations

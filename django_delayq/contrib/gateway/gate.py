@@ -151,7 +151,7 @@ def _refusal(error: Exception) -> GatewayAnswer:
 
 
 def _store_away(error: Exception) -> GatewayProblem:
-    """A job that was refused is not named: nobody can ask for it."""
+    """The answer does not name a job that was refused: it does not exist."""
     if isinstance(error, StoreRefused) and error.nothing_done:
         return _away("store_refused", error)
     return _away("store_away", error, *getattr(error, "jobs", ()))

@@ -143,7 +143,7 @@ class Mover:
         watch = None
         try:
             watch = self._called.get(self.wake.drain())
-        except StoreUnavailable as error:  # about this connection alone: if the server is away, the next claim says so
+        except StoreUnavailable as error:  # about this connection alone: if the server is away, the next claim fails
             self._breaks.broke(error)
         if self.wake.connection is None:  # broken, or refused
             self._miss(self._monotonic())
