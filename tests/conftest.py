@@ -13,6 +13,7 @@ import pytest
 from hypothesis import settings as hypothesis_settings
 
 from django_delayq.producer.stores import TIMEOUT, stores
+from django_delayq.store import commands
 from django_delayq.store.connection import Link, connect
 from django_delayq.testing import plugin
 from tests import emptying, links, servers
@@ -95,9 +96,10 @@ def fast_tests_neither_freeze_nor_kill_a_server(request: pytest.FixtureRequest, 
 
 @pytest.fixture(autouse=True)
 def links_are_closed() -> Iterator[None]:
-    """Those that tests have opened by `tests.links`."""
+    """Those that tests have opened by `tests.links`; and commands that a server of one test refused are tried again in the next."""
     yield
     links.close_all()
+    commands.forget()
 
 
 @pytest.fixture
