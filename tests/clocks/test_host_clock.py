@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
+from django.db import connection, transaction
 
 import django_delayq as delayq
 from django_delayq import clock, conf
@@ -20,6 +21,7 @@ from django_delayq.console.operation_loop import OperationLoop
 from django_delayq.locks.lease_keeper import keeper
 from django_delayq.mirror import database_clock
 from django_delayq.mirror.bring_in import BringInLoop
+from django_delayq.mirror.commit_requests import CommitRequestLoop
 from django_delayq.mirror.prune import OldOperationsLoop, PruneLoop, TidyLoop
 from django_delayq.mirror.relay import RelayLoop
 from django_delayq.mirror.restore import RestoreLoop
@@ -312,6 +314,16 @@ def relays(world: World) -> None:
         RelayLoop(stores.places, conf.get().queue("orders"), prefix=PREFIX, using="default", young=0).poll()
 
 
+def commits(world: World) -> None:
+    """A process dies between its commit and the changes that go with it."""
+    with transaction.atomic():
+        delayq.cancel(world.jobs["waiting"], at_commit=True)
+        delayq.reschedule(world.jobs["redis waiting"], delay="3h", at_commit=True)
+        connection.run_on_commit.clear()
+    CommitRequestLoop(using="default", young=0).poll()
+    world.fold()
+
+
 def serves(world: World) -> None:
     """All loops of a process that keeps records."""
     service = Service(stores.places, conf.get(), conf.get().queues.values())
@@ -337,6 +349,7 @@ WORKER = "a worker under a wrong clock"  # see test_real_workers.py
 
 LOOPS: dict[str, Act | str] = {
     "BringInLoop": parts(BringInLoop, "far", **STORED),
+    "CommitRequestLoop": commits,
     "MirrorLoop": runs,
     "OldOperationsLoop": one(lambda world: OldOperationsLoop(stores.places, conf.get())),
     "OldTicksLoop": one(lambda world: OldTicksLoop(stores.places, conf.get())),
