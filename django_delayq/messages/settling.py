@@ -82,7 +82,7 @@ def ack(id: str, attempt: int, nonce: str, worked: WorkTime) -> Outcome:
 
 
 def put_off(kind: Kind, id: str, attempt: int, nonce: str, delay_ms: int, reason: str, worked: WorkTime | None = None) -> Outcome:
-    """It has not: `kind` is retry, snooze or fail. `worked`: None where nobody has measured it."""
+    """It has not: `kind` is retry, snooze or fail. `worked`: None if it is unknown."""
     why, message = (reason, "") if kind == "snooze" else ("", reason)
     started_ms, finished_ms = worked or (0, 0)
     detail = outcome_detail.of_failure(started_ms=started_ms, finished_ms=finished_ms, reason=why, message=message)

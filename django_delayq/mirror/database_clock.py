@@ -14,7 +14,7 @@ from django.db.models.expressions import RawSQL
 from django_delayq import clock
 
 # By vendor: the moment of the statement, not of its transaction; and so many seconds before it, in a way that an index can serve. A
-# database that is not listed has no clock of its own.
+# database that is not listed has no clock.
 SQL: Final = {
     "postgresql": ("clock_timestamp()", "(statement_timestamp() - make_interval(secs => %s))"),
     "mysql": ("UTC_TIMESTAMP(6)", "(UTC_TIMESTAMP(6) - INTERVAL %s SECOND)"),
@@ -36,8 +36,8 @@ def now(connection: Any) -> datetime:
 
 
 def ago(using: str, seconds: float = 0.0) -> Any:
-    """What it showed so many seconds before: a value for a statement that writes or compares dates, mostly
-    without a query of its own.
+    """The moment so many seconds before: a value for a statement that writes or compares dates, mostly
+    without another query.
     """
     connection: Any = connections[using]
     if connection.vendor not in SQL or connection.timezone_name != "UTC":  # MySQL keeps dates as those of its zone

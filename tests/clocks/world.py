@@ -32,22 +32,20 @@ ROWS = re.compile(r'("(?:id|schedule_id)": ?)\d+')  # numbers that the database 
 UUIDS = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 NAMES = re.compile(r"\b(?:(?=\w*\d)(?=\w*[A-Za-z])\w{8,40}|[0-9a-f]{9,})\b")  # ids, nonces, runs of servers
 NUMBERED = re.compile(r"<>-\d+\b")  # entries of a stream: how many of them share a millisecond is chance
-# What measures how long something took, or is told by a process of itself for people to read.
+# Durations, and what a process shows people about itself.
 SHOWN = re.compile(
     r'("(?:ms|wait_ms|w|started|pid|memory|boot|host|version)": ?)[^,}]*'
     r"|\b(?:\d+[hms])*[\d.]+ ?s\b|\b\d+ ms\b|\('open', [\d.]+\)|\w+:\d+:[0-9a-f]{6}\b|host:\d+|127\.0\.0\.1:\d+"
 )
 MEASURED = ("spread", "stats", "wake")  # keys that count by time, or by chance
-ELECTED = re.compile(
-    r"\S+:meta (?:timer|backup|others|surplus|armed|alive)"
-)  # who of several waits for what is due next, and until when
+ELECTED = re.compile(r"\S+:meta (?:timer|backup|others|surplus|armed|alive)")  # the worker that waits for the next date
 YEARS = 10 * 365.25 * 86_400.0  # what lies further off is no date
 
 Line = tuple[str, tuple[float, ...]]  # a text whose dates are left out, and how many seconds each of them is from now
 
 
 class World:
-    """What a test acts on. `now`: the right time."""
+    """A project that a test acts on. `now`: the right time."""
 
     def __init__(self, now: Callable[[], datetime], link: Any) -> None:
         self.now = now
