@@ -89,7 +89,7 @@ TEXTS: Final[Mapping[str, str]] = MappingProxyType(
         "content in the database or a file, and return its id",
         "gave_up": "{steps} times it has asked and waited, and the answer is still: not yet. {reason}",
         "not_finished": "Job {job} has not ended yet. Give result() a longer timeout, or ask again.",
-        "end_unknown": "What came of job {job} is not known: no event tells how it ended. A person decides: look at it with manage.py "
+        "end_unknown": "The outcome of job {job} is not known: no event says how it ended. A person decides: look at it with manage.py "
         "delayq inspect {job}",
         "result_gone": "No row tells what came of job {job}: it is unknown, or DELAYQ['AUDIT'] or DELAYQ['RETENTION'] of the queue "
         "{queue!r} keeps none of it.",

@@ -11,7 +11,7 @@ from typing import Final
 
 
 class State(StrEnum):
-    """Where a job stands, as the database stores it. "due", "retrying", "parked", "unpublished", "far" and "unresolved" are derived."""
+    """The state of a job, as the database stores it. "due", "retrying", "parked", "unpublished", "far", "unresolved" are derived."""
 
     SCHEDULED = "scheduled"
     RUNNING = "running"
@@ -79,9 +79,7 @@ PUT_OFF: Final = frozenset({AttemptOutcome.SNOOZED, AttemptOutcome.ASKED, Attemp
 
 
 class EndingKind(StrEnum):
-    """How a cancelled job came to its end, where nobody cancelled it. UNKNOWN: of an unfinished row. The job has ended, and no event
-    says how.
-    """
+    """How a cancelled job came to its end without a cancel. UNKNOWN: of an unfinished row. The job has ended, and no event says how."""
 
     MERGED = "merged"  # into the job that held its key
     REPLACED = "replaced"  # by another of its key

@@ -26,7 +26,7 @@ PULLED_LATELY: Final = 600.0  # seconds since a consumer has asked, after which 
 
 SENTENCES: Final[Mapping[str, Promise]] = {
     "unresolved": _(
-        "What came of it is not known: no event tells how it ended. It may have done its work, or not. It holds its key, and does not "
+        "Its outcome is not known: no event says how it ended. It may have done its work, or not. It holds its key, and does not "
         "run again by itself. Find out what it has done. Then mark it as succeeded or as failed, or requeue it."
     ),
     "queue_unlisted": _("Its queue %(queue)s is not listed in the settings, so no worker serves it."),
@@ -80,8 +80,8 @@ class Why(NamedTuple):
 
 
 def of(job: Job, view: JobView | None, trouble: str) -> list[Why]:
-    """What a job waits for, the nearest first: a person, if it is unresolved; nothing for one that does not wait. `trouble`: why Redis
-    could not be asked.
+    """The things that a job waits for, the nearest first: a person, if it is unresolved; nothing for one that does not wait. `trouble`:
+    why Redis could not be asked.
 
     Raises:
         StoreUnavailable, StoreError: Redis cannot be asked any more.

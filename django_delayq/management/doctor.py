@@ -142,7 +142,7 @@ def _unresolved_findings() -> list[dict[str, str]]:
         finding(
             "D033",
             "error",
-            f"{jobs} unresolved: no event of this site tells of an end. Another site may use this Redis database, or Redis lost data.",
+            f"{jobs} unresolved: no event of this site reports an end. Another site may use this Redis database, or Redis lost data.",
             "List them: manage.py delayq list --state unresolved. Find out what each has done. Then end it with "
             "manage.py delayq mark-succeeded ID or mark-failed ID, or run it again with manage.py delayq requeue ID.",
         )
@@ -205,7 +205,7 @@ def _orphans(options: dict[str, Any]) -> list[dict[str, str]]:
             ("D008", _without(there.missing, left.missing), "unfinished rows are not in Redis"),
             ("D009", there.risen, "jobs are in Redis, and their rows are finished"),
             ("D010", _without(there.rowless, left.rowless), "jobs are in Redis, and have no row"),
-            ("D013", there.lost, "jobs of redis durability are not in Redis, and nobody knows whether they have run"),
+            ("D013", there.lost, "jobs of redis durability are not in Redis, and may have run or not"),
             ("D034", there.ended, "unfinished rows are of jobs that have ended, as Redis says, and no event tells how"),
             ("D008", left.missing, "unfinished rows are not in Redis and could not be brought back"),
             ("D010", left.rowless, "jobs are in Redis and can get no row, since their records cannot be read or are not signed"),

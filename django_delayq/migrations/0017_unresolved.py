@@ -2,7 +2,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    """Who may say how a job ended of which no event tells; and what transactions carry out when they commit."""
+    """A permission to end unresolved jobs, and a table of changes that transactions carry out when they commit."""
 
     dependencies = [("delayq", "0014_passed_over")]
 

@@ -29,7 +29,7 @@ from django_delayq.store.events import position
 TRIES: Final = 3  # the mirror may fold another event of the job in the meantime, but not often
 EDITED: Final = "edited"  # an event that no script writes: the arguments were changed, and its detail says what they were
 HOLDING: Final = Q(durable=True) | Q(ending=EndingKind.UNKNOWN.value)  # the unfinished rows that hold their keys
-# Of both kinds the rows that Redis has not confirmed; the first conditions lead to them by an index.
+# The rows of both kinds that Redis has not confirmed; the first conditions lead to them by an index.
 WAITING: Final = Q(state__in=UNENDED, published__isnull=True, far=False) & (
     Q(state=State.SCHEDULED.value, durable=True) | Q(ending=EndingKind.UNKNOWN.value)
 )

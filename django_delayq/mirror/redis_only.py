@@ -1,5 +1,5 @@
-"""Jobs of redis durability that Redis has lost: nobody can bring them back, and nobody knows whether they have run. So their rows
-become unresolved, and a person decides. And those that an old copy still has, though they are over by their rows.
+"""Jobs of redis durability that Redis has lost. They cannot be brought back, and may have run or not. So their rows become
+unresolved, and a person decides. And those that an old copy still has, though they are over by their rows.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def unfinished(queue: str, partition: int, using: str) -> Any:
 
 
 def mark(log: EventLog, queue: QueueConfig, partition: int, using: str) -> Iterator[float]:
-    """Makes the rows of jobs that Redis has lost unresolved, when all else is back and confirmed. Whoever runs one still has a lease to
-    adopt it. Yields seconds to wait; one step per page.
+    """Makes the rows of jobs that Redis has lost unresolved, when all else is back and confirmed. A worker that runs one still has a
+    lease to adopt it. Yields seconds to wait; one step per page.
     """
     found: list[UUID] = []
     after = UUID(int=0)

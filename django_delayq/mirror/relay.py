@@ -215,8 +215,8 @@ class RelayLoop:
             logger.info("published %d jobs of %s that Redis did not have", created, self.queue.name)
 
     def _note(self, known: list[UUID], ended: Mapping[UUID, str]) -> None:
-        """What Redis had before, and no event tells of it. What ended there may have run for another site, or for none: only an atomic
-        run that has committed here proves an end.
+        """Notes the jobs that Redis had before, and that have no event. A job that ended there may have run for another site, or not at
+        all. Only an atomic run that has committed here proves an end.
         """
         self._free(known).update(published=database_clock.ago(self.using))
         atomic_runs.end_rows(self._free(list(ended)), self.using)

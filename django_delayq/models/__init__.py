@@ -35,7 +35,7 @@ DERIVED: Final = ("due", "retrying", "parked", "unpublished", "far", "unresolved
 RETRYING: Final = models.Q(state=State.SCHEDULED.value, attempts__gte=1)  # after at least one attempt
 PARKED_ROWS: Final = models.Q(state=State.SCHEDULED.value, fingerprint__in=sorted(PARKED))  # the workers that looked could not run them
 UNENDED: Final = (State.SCHEDULED.value, State.RUNNING.value)
-# No event tells how the job ended. A person decides; until then the row holds its key, and nobody publishes or restores it.
+# No event says how the job ended. A person decides; until then the row holds its key, and is neither published nor restored.
 # The first three conditions lead a database to few rows by an index.
 UNRESOLVED: Final = models.Q(state__in=UNENDED, published__isnull=True, far=False, ending=EndingKind.UNKNOWN.value)
 _UNCONFIRMED: Final = models.Q(state=State.SCHEDULED.value, published__isnull=True, far=False)

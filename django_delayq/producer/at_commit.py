@@ -69,7 +69,7 @@ def is_open(call: str) -> bool:
             )
     if not connection.in_atomic_block and not connection.get_autocommit():
         raise ConfigError(
-            f"{call}: at_commit=True needs transaction.atomic(). Autocommit is off on the database {alias!r}, and Django tells nobody "
+            f"{call}: at_commit=True needs transaction.atomic(). Autocommit is off on the database {alias!r}, and Django calls no hook "
             "when such a transaction is committed."
         )
     return False
@@ -77,7 +77,7 @@ def is_open(call: str) -> bool:
 
 def keep(act: Cancel | Move, job: UUID | None, queue: str, key: str) -> Change:
     """Makes the change part of the open transaction. `job`, or `queue` and `key`, name the job; for a job with a key both may be known.
-    What the database alone decides happens at once, in the transaction: for a job that it schedules, and for a far row.
+    A change that the database alone decides happens at once, in the transaction: of a job that it schedules, and of a far row.
     """
     using, rows = conf.get().database, database.need()
     connection = transaction.get_connection(using)
@@ -150,7 +150,7 @@ def warn(call: str, job: UUID | None, queue: str, key: str) -> None:
         frame, level = frame.f_back, level + 1
     if frame.f_globals.get("__name__", "").split(".")[0] == PACKAGE:
         return
-    said = f"{call} acts at once: it stands even if the open transaction is rolled back. Pass at_commit=True to make it part of that."
+    said = f"{call} acts at once: a rollback of the open transaction does not undo it. Pass at_commit=True to make it part of that."
     warnings.warn(said, RuntimeWarning, stacklevel=level)
 
 
@@ -161,7 +161,7 @@ def _act(request: ChangeRequest) -> Cancel | Move:
 
 
 def _of_far(act: Cancel | Move, job: UUID, using: str) -> Change | None:
-    """The change of a far row, in the transaction; None if it is none."""
+    """Changes a far row in the transaction; None if the row is not far."""
     if not any(queue.horizon_ms for queue in conf.get().queues.values()):
         return None
     row = where.row_of(job)

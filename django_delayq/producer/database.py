@@ -264,7 +264,7 @@ class Outbox(FarRows, Requests, Protocol):
         """Gives a row of the caller's transaction another date, in it."""
 
     def resolve(self, job: UUID, state: State, actor: str, reason: str, using: str) -> bool:
-        """Ends an unresolved row in that state, since a person says so. False: it is not unresolved."""
+        """Ends an unresolved row in that state, as a person has decided. False: it is not unresolved."""
 
     def forget_cancel(self, job: UUID, using: str) -> None:
         """Takes back what an earlier release has noted of a cancel."""

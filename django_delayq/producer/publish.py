@@ -348,7 +348,7 @@ def _older(holder: OutboxRow | None, row: OutboxRow | None) -> bool:
 
 
 def _beside_unresolved(item: ScheduleItem, holder: WaitingRow) -> ScheduleReply:
-    """What becomes of a job whose key an unresolved row holds: as beside a job that runs, since that may have run or not."""
+    """The reply for a job whose key an unresolved row holds: as beside a job that runs, since that job may have run or not."""
     if not item.may_know(holder.task):
         return FORBIDDEN
     policy = item.on_conflict.partition("@")[0]

@@ -125,7 +125,7 @@ class ScheduleReply(NamedTuple):
 
 NOBODY: Final = UUID(int=0)
 FORBIDDEN: Final = ScheduleReply("forbidden", NOBODY, 0)
-# What the script says of a job that has ended before.
+# Statuses of a job that has ended before.
 ENDS: Final = frozenset({"succeeded", "failed", "finished", "cancelled", "displaced"})
 CREATED: Final = frozenset({"created", "again", "replaced", *ENDS} - {"displaced"})  # what was displaced never was in
 REFUSED: Final = frozenset({"taken", "running", "forbidden"})  # an error for the caller

@@ -51,7 +51,7 @@ class RecordKeeper:
 
     def publish(self) -> bool:
         """Carries out changes that were committed while Redis was away. Then puts in what it lacks: rows that were committed meanwhile,
-        or that wait behind a job of their key. Whether it took any.
+        or that wait for a job of their key. Whether it took any.
         """
         if self.may_lack or self._link.lacks_rows:
             self._requests.poll()

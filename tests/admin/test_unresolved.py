@@ -35,7 +35,7 @@ def test_staff_finds_it_in_a_view_of_its_own_and_by_a_search(unresolved, staff):
 def test_its_page_says_what_is_known_and_what_a_person_can_do(unresolved, staff):
     text = staff().get(page(unresolved)).content.decode()
     assert "How has it ended?" in text
-    assert "What came of it is not known" in text
+    assert "Its outcome is not known" in text
     assert "Why has it not run yet?" not in text
     for button in ("mark_succeeded", "mark_failed", "requeue"):
         assert f'formaction="../{button}/"' in text

@@ -1,4 +1,4 @@
-"""A job that has ended, and of whose end no event of this site tells: nobody reads that as success or failure."""
+"""A job that has ended without an event of this site is read as neither success nor failure."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_it_holds_its_key(orders, unresolved, within, gone):
         assert (kept.id, kept.created) == (job.id, False), policy
     for policy in ("error", "replace"):
         if within:
-            assert again(on_conflict=policy).created is False  # logged: behind a commit nothing is raised
+            assert again(on_conflict=policy).created is False  # logged: a commit hook raises nothing
         else:
             with pytest.raises(KeyTaken):
                 again(on_conflict=policy)
@@ -146,7 +146,7 @@ def test_code_hears_that_it_cannot_be_changed(orders, unresolved):
     job = unresolved(key="o:7")
     assert (job.state, job.cancel(), job.reschedule(delay="1h")) == (None, "conflict", "conflict")
     assert delayq.cancel(**KEY) is delayq.Change.CONFLICT
-    with pytest.raises(ResultGone, match="no event tells how it ended"):
+    with pytest.raises(ResultGone, match="no event says how it ended"):
         job.result()
 
 

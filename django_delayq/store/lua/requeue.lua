@@ -4,8 +4,8 @@
 -- ARGV: now by why, due ('' to use delay), delay ms from Redis' now, id, record, vouched, name of that record as
 --   schedule takes it
 --   record: '' to use the one that Redis keeps of a failed job; vouched: '1' when the caller knows that the job failed or was
---   cancelled, else the record counts only if a tombstone says that it was cancelled, or displaced; one that says succeeded overrules it,
---   but for 'unresolved': no event says how the job ended, and a person has decided that it runs again
+--   cancelled, else the record counts only if a tombstone says that it was cancelled, or displaced; one that says succeeded overrules it.
+--   'unresolved': no event says how the job ended, a person has decided that it runs again, and no tombstone overrules that
 -- Returns status, id, due. status: done, running, conflict (already scheduled, succeeded, or its key is held by another job: id),
 --   unknown (no record here and none given). Error before any write: RESTORING, while data that was rolled back is put right: rows that
 --   have not heard of a requeue would end the job again.
