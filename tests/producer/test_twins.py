@@ -108,10 +108,10 @@ def test_every_function_that_waits_has_a_twin_with_its_parameters():
 def test_who_gives_up_waiting_is_told_the_ids(delayq_redis, monkeypatch):
     arrived, go_on, put = threading.Event(), threading.Event(), module.put_one
 
-    def slow(plan, inserted=None, once=None):
+    def slow(*given):
         arrived.set()
         go_on.wait(60)
-        return put(plan, inserted, once)
+        return put(*given)
 
     monkeypatch.setattr(module, "put_one", slow)
 
