@@ -117,7 +117,7 @@ def test_who_gives_up_waiting_is_told_the_ids(delayq_redis, monkeypatch):
 
     async def view() -> tuple[object, ...]:
         task = asyncio.ensure_future(delayq.aschedule(ping, 7, delay="1h", durability="redis"))
-        await asyncio.to_thread(arrived.wait, 10)
+        await asyncio.to_thread(arrived.wait, 60)
         task.cancel()
         try:
             await task
