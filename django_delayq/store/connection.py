@@ -308,7 +308,7 @@ class Link:
         if self._sentinels is not None:
             self.close()
 
-    def _unavailable(self, error: Exception, *, nothing_done: bool) -> StoreUnavailable:
+    def _unavailable(self, error: Exception, *, nothing_done: bool = False) -> StoreUnavailable:
         fields: dict[str, Any] = {"where": self.where, "cause": cause_of(error)}
         if isinstance(error, ResponseError):  # of the commands by which a client is let in
             answer = answered(error, self.where, self.misplaced)
