@@ -138,6 +138,10 @@ class Redis(RedisServer):
         """Calls per second of that script."""
         return sum(sha.encode() in seen for seen in monitored(self.port, seconds)) / seconds
 
+    def field(self, key: str, name: str) -> str:
+        """That field of a hash."""
+        return self.ask("HGET", key, name)
+
     def empty(self, key: str) -> None:
         """Takes all entries off that stream."""
         self.ask("XTRIM", key, "MAXLEN", 0)
@@ -200,6 +204,10 @@ class Masters(ClusterServers):
         with ThreadPoolExecutor(len(self.ports)) as pool:
             seen = pool.map(partial(monitored, seconds=seconds), self.ports)
             return sum(sha.encode() in line for lines in seen for line in lines) / seconds
+
+    def field(self, key: str, name: str) -> str:
+        """See `Redis`."""
+        return ask(self.serving(slot_of(key)).port, "HGET", key, name)
 
     def empty(self, key: str) -> None:
         """See `Redis`."""

@@ -165,6 +165,11 @@ class Stage:
             for partition in range(self.partitions):
                 self.servers.empty(Keys.of("delayq", QUEUE, partition)["events"])
 
+    @property
+    def site(self) -> str:
+        """The id of the site that uses our queue."""
+        return self.servers.field(Keys.of("delayq", QUEUE, 0)["meta"], "site")
+
     def quiet(self, workers: Sequence[Worker], seconds: float = 120.0) -> None:
         """Waits until workers have started, and have nothing to do any more."""
         deadline, last = time.monotonic() + seconds, sum(worker.cpu() for worker in workers)

@@ -25,11 +25,14 @@ class DelayqConfig(AppConfig):
         from django_delayq import checks, conf, logger, signals  # noqa: F401  # models must be loaded before these
         from django_delayq.mirror.atomic_runs import DatabaseEffects
         from django_delayq.mirror.outbox import DatabaseOutbox
+        from django_delayq.mirror.site_row import DatabaseSite
         from django_delayq.periodic import declaration_checks  # noqa: F401  # registers them
         from django_delayq.producer import database, inline, worker_modules
+        from django_delayq.store import site
         from django_delayq.worker import once
 
         database.install(DatabaseOutbox())
+        site.install(DatabaseSite())
         once.install(DatabaseEffects())
         inline.install(_run_at_once)
         signals.command_refused.connect(logger.log_refused)

@@ -69,6 +69,7 @@ from django_delayq import conf
 from django_delayq.console import job_links
 from django_delayq.exceptions import ConfigError, DelayqError, StoreUnavailable
 from django_delayq.mirror.database_pools import narrow_pools, wide_pools
+from django_delayq.mirror.site_findings import UNKNOWN, check_workers, site_findings
 from django_delayq.producer import carriers, worker_modules
 from django_delayq.producer.task import registry
 from django_delayq.setting_readers import is_embedded
@@ -90,6 +91,7 @@ from django_delayq.store.places import place
 from django_delayq.store.replicas import replica_findings
 from django_delayq.store.rights import rights_findings
 from django_delayq.store.server_kind import kind_findings
+from django_delayq.store.site import SiteRefused
 from django_delayq.store.worker_registry import WorkerRegistry
 
 MOST_NAMED: Final = 5  # tasks in a message
@@ -217,7 +219,10 @@ def _server(config: conf.Config, redis: RedisSpec) -> list[CheckMessage]:
             facts = [inspector.server(link=link) for link in there.nodes()]
             found += messages(dict.fromkeys(one for of_server in facts for one in server_findings(of_server)))
             found += messages(replica_findings(there, replicas_wanted(config, redis)))
+            parts = [(one.name, partition) for one in config.queues.values() if one.redis == redis for partition in one.served]
+            found += messages(site_findings(there, config.prefix, parts))
             if all(one.role in ("", "master") for one in facts) and redis == config.redis:
+                check_workers(there, config.prefix)
                 workers = WorkerRegistry(there, prefix=config.prefix).all()
                 found += messages(probe_findings(workers))
                 found += messages(wide_pools(workers))
@@ -228,6 +233,9 @@ def _server(config: conf.Config, redis: RedisSpec) -> list[CheckMessage]:
             there.close()
     except StoreUnavailable as error:
         found.append(Warning(str(error), hint="Check DELAYQ['REDIS'], and that the server runs.", id="delayq.W013"))
+    except SiteRefused as error:
+        if error.code != UNKNOWN:  # a check may run where no database is
+            found.append(Error(str(error), id="delayq.E025"))
     except DelayqError as error:
         found.append(Warning(str(error), hint="See delayq.E003.", id="delayq.W013"))
     return found

@@ -52,6 +52,20 @@ TEXTS: Final[Mapping[str, str]] = MappingProxyType(
         "It is told soon; ask again, when DELAYQ['REDIS'] leads to the new one.",
         "format_newer": "The queue {queue!r} has format {found} in Redis, and this process knows formats up to {known} only: it leaves "
         "the queue alone. Upgrade django-delayq in this process, and start it again.",
+        "site_other": "Redis at {where} has the queue {queue!r} of another site: this database is site {ours}, and the queue belongs "
+        "to site {theirs}. Nothing was changed there. Give this project another DELAYQ['PREFIX'] or another Redis database; if the "
+        "queue is its own and the site has moved, run manage.py delayq adopt.",
+        "site_workers": "Redis at {where} has the workers of another site under this prefix: this database is site {ours}, and they "
+        "work for site {theirs}. Nothing was changed there. Give this project another DELAYQ['PREFIX'] or another Redis database; if "
+        "this site has moved, run manage.py delayq adopt.",
+        "site_moved": "Redis at {where} has nothing of the queue {queue!r} of site {ours}, which was last at {known}. This database "
+        "may be a copy, so nothing is written there, run or sent. If the site has moved, or this copy is to run, run manage.py delayq "
+        "adopt.",
+        "site_behind": "Redis at {where} is ahead of this database: it has dropped events of the queue {queue!r} up to {theirs}, and "
+        "site {ours} has recorded them up to {known} only. Another database records this queue, or this one has lost commits. Give a "
+        "copy another DELAYQ['PREFIX'] or another Redis database; if this database is to go on, run manage.py delayq adopt.",
+        "site_unknown": "The database did not tell the id of this site, and nothing is written to Redis before that: {cause}. Check "
+        "the database, and run manage.py migrate.",
         "far_locked": "Another transaction has held {what}, a far job or the key of one, for more than {seconds} s. Nothing was "
         "changed; ask again, and keep transactions that schedule with a key short.",
         "period_key_locked": "Another transaction that takes the same key has been open for more than 2 s. Nothing was "

@@ -19,6 +19,7 @@ URL: Final = "DELAYQ_TEST_REDIS_URL"
 FOLDER: Final = "DELAYQ_TEST_DIR"
 RUN: Final = "DELAYQ_TEST_RUN"  # the process that has started the others of a run, where they do not know it
 ISOLATES = True  # the tests of this package, which have servers of their own, turn it off
+DERIVES = False  # whether the id of the site is made of the prefix; processes that tests of this package start turn it on
 FORGETS: Final[list[Callable[[], None]]] = []  # what a process learns of others, which a test shall not know of the one before it
 
 MAIL: Final = vars(mail)
@@ -34,6 +35,11 @@ def place(alias: str) -> str:
     name = str(connections.settings[alias]["NAME"]) if alias in connections.settings else ""
     own = f"-{os.getpid()}" if not name or ":memory:" in name or "mode=memory" in name else ""
     return "delayq-test:" + re.sub(r"[^\w.-]+", "-", name).strip("-") + own
+
+
+def derives_site() -> bool:
+    """Whether the id of the site is made of the prefix, and not read from the database, which tests truncate, clone and keep."""
+    return DERIVES or (SIGN in MAIL and _in_force())
 
 
 def _in_force() -> bool:

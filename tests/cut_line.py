@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from django_delayq.store import scripts
+from django_delayq.store.keys import Keys
 
 CHUNK = 1 << 20
 
@@ -35,7 +36,13 @@ class CutLine:
         """The next call of a script after `skip` others: its request never reaches the server, or it is carried out and its reply
         never reaches the client. `then` is called after that, before the client notices.
         """
-        self._what, self._mark, self._skip, self._left, self._then = what, scripts.load(script).sha.encode(), skip, 1, then
+        self._what, self._mark, self._skip, self._left, self._then = (
+            what,
+            scripts.load(script, Keys("delayq", "")).sha.encode(),
+            skip,
+            1,
+            then,
+        )
 
     @property
     def lost(self) -> bool:

@@ -14,6 +14,7 @@ import shutil
 from django_delayq import under_test
 from tests import servers
 
+under_test.DERIVES = True  # in the processes that tests start as well
 under_test.ISOLATES = False  # these tests say themselves where their jobs go; those of the kit turn it on
 
 DB = os.environ.get("DELAYQ_TEST_DB", "sqlite")

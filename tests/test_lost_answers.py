@@ -27,6 +27,7 @@ from django_delayq.producer.stores import stores
 from django_delayq.store import scripts
 from django_delayq.store.events import FIRST
 from django_delayq.store.items import ScheduleItem
+from django_delayq.store.keys import Keys
 from django_delayq.store.lock_store import LockStore
 from django_delayq.store.offers import OfferStore
 from django_delayq.store.queue import Outcome, QueueStore
@@ -108,7 +109,7 @@ def world(settings, redis_server, monkeypatch) -> Iterator[World]:
     stores.reset()
     cache.clear()
     for name in scripts.SCRIPTS:  # so that each call of a script is one request
-        redis_server.link.execute("SCRIPT", "LOAD", scripts.load(name).text)
+        redis_server.link.execute("SCRIPT", "LOAD", scripts.load(name, Keys("delayq", "")).text)
     yield World(line, redis_server.link, settings)
     stores.reset()
     line.close()

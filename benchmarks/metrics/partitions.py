@@ -36,7 +36,7 @@ def _idle(system: System, partitions: int, processes: int, seconds: float) -> di
         passed = time.monotonic() - began
         cpu, redis = worker.cpu() - cpu, sum(stage.servers.each_cpu()) - redis
         return {
-            "claims": stage.servers.calls(scripts.load("claim").sha, seconds) / partitions,
+            "claims": stage.servers.calls(scripts.built("claim", stage.site).sha, seconds) / partitions,
             "cpu": cpu / passed / processes * 100,
             "redis": redis / passed * 100,
         }

@@ -44,6 +44,22 @@ SENTENCES: Final[Mapping[str, Promise]] = {
     "replicas_unasked": _LACK,
     "server_replaced": _("The server that answered was replaced by another one, where the job is still as it was. Ask again soon."),
     "format_newer": _("The queue %(queue)s has format %(found)s in Redis, and this process knows formats up to %(known)s only."),
+    "site_other": _(
+        "Redis at %(where)s has the queue %(queue)s of another site, %(theirs)s. This database is site %(ours)s. See manage.py delayq "
+        "adopt."
+    ),
+    "site_workers": _(
+        "Redis at %(where)s has the workers of another site, %(theirs)s. This database is site %(ours)s. See manage.py delayq adopt."
+    ),
+    "site_moved": _(
+        "Redis at %(where)s has nothing of the queue %(queue)s of this site, %(ours)s, which was last at %(known)s. Nothing runs there "
+        "before manage.py delayq adopt."
+    ),
+    "site_behind": _(
+        "Redis at %(where)s is ahead of this database, site %(ours)s, in the queue %(queue)s: another database records it, or this one "
+        "has lost commits. See manage.py delayq adopt."
+    ),
+    "site_unknown": _("The database did not tell the id of this site, so nothing is written to Redis: %(cause)s."),
     "partitions_away": _("It was not done in %(partitions)s, which cannot be reached: %(cause)s The others have it; ask again."),
     "redis_answered": _("Redis at %(where)s answered: %(cause)s."),
     "task_unknown": _("No task named %(name)s is registered in this process; was it renamed or removed, or is a deploy under way?"),

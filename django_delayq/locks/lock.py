@@ -17,6 +17,7 @@ from django_delayq.producer.options import duration, lease_ms
 from django_delayq.producer.stores import stores
 from django_delayq.producer.twins import in_thread, readable, refuse_loop, unbroken
 from django_delayq.store.error_replies import StoreRefused
+from django_delayq.store.keys import Keys
 from django_delayq.store.lock_store import LockStore, Taken, UnlockLine
 from django_delayq.store.record import MAX_KEY, validate_key
 from django_delayq.store.wake import BROKEN
@@ -119,7 +120,8 @@ class Lock:
         store = stores.queue(self.queue, 0)
         link = stores.places.of(self._node, 0) if self._node else stores.places.on_shared(self.queue, 0)
         guard = self.queue if link.moves else self._node  # on a Cluster it stands where that queue does
-        holding = Holding(LockStore(link, store.keys), self.name, self._lease_ms, guard)
+        keys = store.keys if link is store.link else Keys.of(store.keys.prefix, self.queue, 0, jobs=False)
+        holding = Holding(LockStore(link, keys), self.name, self._lease_ms, guard)
         until = clock.monotonic() + self._wait
         while True:
             left = until - clock.monotonic()

@@ -20,10 +20,11 @@ from django_delayq.mirror.outbox import DatabaseOutbox
 from django_delayq.models import Attempt, Checkpoint, Event, Job
 from django_delayq.producer.task import Task
 from django_delayq.store.items import ScheduleItem
-from django_delayq.store.keys import NAMES, Keys, workers_key
+from django_delayq.store.keys import NAMES, Keys
 from django_delayq.store.places import place
 from django_delayq.store.queue import MOST, QueueStore
 from django_delayq.store.record import JobRecord
+from django_delayq.store.site import WORKERS
 from django_delayq.worker.current import current
 from django_delayq.worker.line import Line
 from django_delayq.worker.spec import WorkerSpec
@@ -90,7 +91,8 @@ class Bench:
         keys = Keys(self._prefix, self.tag)
         try:
             self._link.execute("UNLINK", *(keys[name] for name in NAMES))
-            self._places.shared.execute("UNLINK", workers_key(self._prefix))
+            workers = Keys.of(self._prefix, WORKERS, 0)
+            self._places.shared.execute("UNLINK", *(workers[name] for name in NAMES))
         finally:
             self._places.close()
             self._delete_rows()

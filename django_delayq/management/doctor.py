@@ -37,7 +37,7 @@ MOST_OUTBOX = 60.0  # seconds; a row unpublished for longer is a finding
 MOST_PARKED = 20  # queues and tasks that are named
 _UNKNOWN_TASK = "Deploy workers that have it; its module must be the tasks module of an installed app, or in DELAYQ['TASK_MODULES']."
 _OTHER_ARGUMENTS = "Deploy workers of the release that scheduled them, or give new parameters a default."
-UNASKED = {"D001", "D003", "D007", "E013", "E014", "E015", "E016"}  # behind these there is nothing to compare rows with
+UNASKED = {"D001", "D003", "D007", "E013", "E014", "E015", "E016", "E025"}  # behind these there is nothing to compare rows with
 UNUSABLE = {"E001", "E002", "E003", "E006"}  # settings that lead to no server or no database: nothing more can be asked
 
 

@@ -20,6 +20,7 @@ from django_delayq.management.partition_findings import partition_findings
 from django_delayq.mirror import agreed_clock
 from django_delayq.mirror.database_pools import wide_pools
 from django_delayq.mirror.mirror_loop import MirrorLoop
+from django_delayq.mirror.site_findings import UNKNOWN, check_workers, site_findings
 from django_delayq.producer.stores import stores
 from django_delayq.setting_readers import is_embedded
 from django_delayq.store import formats
@@ -35,6 +36,7 @@ from django_delayq.store.queue_depth import summed
 from django_delayq.store.replicas import replica_findings
 from django_delayq.store.rights import optional_findings, rights_findings
 from django_delayq.store.server_kind import kind_findings
+from django_delayq.store.site import SiteRefused
 from django_delayq.store.worker_registry import WorkerRegistry
 
 RISKY: Final = (("FLUSHALL",), ("CONFIG", "SET", "appendonly", "no"))  # commands that no part of this package sends
@@ -101,6 +103,10 @@ def redis_findings() -> list[dict[str, str]]:
 
     def of_workers() -> list[dict[str, str]]:
         nonlocal workers
+        try:
+            check_workers(stores.places, config.prefix)
+        except SiteRefused as error:
+            return [] if error.code == UNKNOWN else [finding("E025", "error", str(error))]
         workers = [worker for worker in WorkerRegistry(stores.link, prefix=config.prefix).all() if not worker["silent"]]
         return told([*probe_findings(workers), *wide_pools(workers)])
 
@@ -169,6 +175,8 @@ def _queue_findings(name: str, queue: conf.QueueConfig, workers: Sequence[dict[s
     if newer := _newer_findings(name, max(formats_there.values())):
         return newer  # of what stands there this release knows nothing
     config = conf.get()
+    if strange := site_findings(stores.places, config.prefix, [(name, partition) for partition in formats_there]):
+        return told(strange)
     there = [store for store in stores.parts(name) if store.partition in formats_there]
     found = [] if workers is None else _worker_findings(name, queue, workers, there)
     found += told(partition_findings(queue, list(formats_there)))

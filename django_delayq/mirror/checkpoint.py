@@ -4,16 +4,20 @@ rolled back; and mirrors, relays and restores of a queue take turns by it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
 from django.db import transaction
 
+from django_delayq import under_test
 from django_delayq.failpoints import failpoint
 from django_delayq.mirror.writers import values
 from django_delayq.models import Checkpoint
+from django_delayq.store import site
+from django_delayq.store.queue import QueueStore
 from django_delayq.store.recovery import Ground
+from django_delayq.store.site import Known
 
 COLUMNS: Final = tuple(field.attname for field in Checkpoint._meta.concrete_fields)
 SERVERS: Final = 10  # runs of servers that are remembered
@@ -54,6 +58,31 @@ def note_server(queue: str, partition: int, server: str, using: str, way_back: s
         failpoint("restore.note_server")
         Checkpoint.objects.using(using).filter(queue=queue, partition=partition).update(**noted)
         failpoint("restore.noted_server")
+
+
+def check_site(store: QueueStore, ground: Ground, checkpoint: Checkpoint, again: Callable[[], Checkpoint] | None = None) -> None:
+    """Refuses a queue that may belong to another site, or that another database records. `again`: reads the checkpoint anew; None:
+    nobody else can have moved it since `ground` was read.
+
+    Raises:
+        SiteRefused: see `store/site.py`.
+    """
+    if under_test.derives_site():
+        return
+    about = store.keys.prefix, store.queue, store.link.home
+    if not ground.site:
+        site.check_address(*about, _known(checkpoint))
+    site.check_events(*about, ground.mirrored, _known(checkpoint), None if again is None else lambda: _known(again()))
+
+
+def _known(checkpoint: Checkpoint) -> Known:
+    return Known(checkpoint.address or "", checkpoint.last_event)
+
+
+def note_address(store: QueueStore, using: str) -> None:
+    """Notes where Redis is, which has just been confirmed."""
+    address = site.address(store.link.home, store.keys.prefix)
+    Checkpoint.objects.using(using).filter(queue=store.queue, partition=store.partition).update(address=address)
 
 
 def note_restored(queue: str, partition: int, way_back: str, using: str) -> None:

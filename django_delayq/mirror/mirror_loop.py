@@ -13,7 +13,7 @@ from django_delayq import clock, ids
 from django_delayq.conf import QueueConfig
 from django_delayq.failpoints import failpoint
 from django_delayq.mirror import atomic_runs, follow_ups, pauses, prune, set_aside
-from django_delayq.mirror.checkpoint import CheckpointTaken, locked_checkpoint, restored_behind
+from django_delayq.mirror.checkpoint import CheckpointTaken, check_site, locked_checkpoint, restored_behind
 from django_delayq.mirror.database_errors import about_data, may_be_size
 from django_delayq.mirror.ends import EndTeller, Patiently, now_and_here
 from django_delayq.mirror.event_items import ENDED_BADLY, ENDED_OTHERWISE, RefusedItem, ids_of, is_strange, job_ids, told_behind
@@ -109,10 +109,10 @@ class MirrorLoop:
         self.queue = queue
         self.signer = signer
         self.using = using
-        store = QueueStore(places, prefix=prefix, queue=queue.name, partition=partition)
+        self.store = QueueStore(places, prefix=prefix, queue=queue.name, partition=partition)
         self.partition = partition
-        self.ground = GroundStore(store)
-        self.log = EventLog(store.link, store.keys)
+        self.ground = GroundStore(self.store)
+        self.log = EventLog(self.store.link, self.store.keys)
         self.asks = (("XLEN", self.log.keys["events"]),)  # see `first_looks`
         self.ends = EndTeller(self.log, queue.name, using, patiently)
         self.folded = 0  # entries, by this object
@@ -174,6 +174,7 @@ class MirrorLoop:
         waits = not self.queue.divided
         with locked_checkpoint(self.queue.name, self.partition, self.using, waits=waits) as (mine, checkpoint):
             ground = self.ground.look(checkpoint.last_event)
+            check_site(self.store, ground, checkpoint)
             generation = ground.generation
             after = checkpoint.last_event if checkpoint.generation in ("", generation) else FIRST
             failpoint("mirror.read")

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
@@ -29,6 +30,7 @@ from django_delayq.producer.publish import Publisher, late
 from django_delayq.shared_name import in_payload
 from django_delayq.signing import Signer
 from django_delayq.states import State
+from django_delayq.store import site
 from django_delayq.store.events import FIRST, EventLog, position
 from django_delayq.store.items import ScheduleReply
 from django_delayq.store.places import Places
@@ -153,7 +155,9 @@ class RelayLoop:
         return unpublished(self.queue.name, self.using).filter(partition=self.partition)
 
     def _push(self, mark: datetime) -> int:
-        ground = self.store.ground()  # what is read now is true of this one
+        ground, dropped = self.store.stand()  # what is read now is true of this one
+        known = partial(site.known, self.queue.name, self.partition)
+        site.check_events(self.store.keys.prefix, self.queue.name, self.store.link.home, dropped, known(), known)
         unpublished = self._unpublished(mark, database_clock.now(connections[self.using]))
         if self._after is not None:
             unpublished = unpublished.filter(pk__gt=self._after)

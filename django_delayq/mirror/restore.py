@@ -16,7 +16,15 @@ from django_delayq.exceptions import PayloadError
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
 from django_delayq.mirror import atomic_runs, database_clock, pauses, redis_only, restore_rows, rows, unfinished
-from django_delayq.mirror.checkpoint import checkpoint_of, locked_checkpoint, needs_restore, note_restored, note_server
+from django_delayq.mirror.checkpoint import (
+    check_site,
+    checkpoint_of,
+    locked_checkpoint,
+    needs_restore,
+    note_address,
+    note_restored,
+    note_server,
+)
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.restore_rows import RestoreProgress
 from django_delayq.mirror.unfinished import UnfinishedRow
@@ -141,9 +149,18 @@ class RestoreLoop:
             clock.sleep(pause)
 
     def look(self) -> tuple[Ground, Checkpoint]:
-        """What Redis stands on, and what the database knows; a checkpoint that was never saved where there is none."""
-        checkpoint = checkpoint_of(self.queue.name, self.partition, self.using)
-        return self.ground.look(checkpoint.last_event), checkpoint
+        """What Redis stands on, and what the database knows; a checkpoint that was never saved where there is none.
+
+        Raises:
+            SiteRefused: Redis may be that of another site.
+        """
+        checkpoint = self._checkpoint()
+        ground = self.ground.look(checkpoint.last_event)
+        check_site(self.store, ground, checkpoint, self._checkpoint)
+        return ground, checkpoint
+
+    def _checkpoint(self) -> Checkpoint:
+        return checkpoint_of(self.queue.name, self.partition, self.using)
 
     def unfinished(self) -> Any:
         """The rows that Redis must have."""
@@ -194,6 +211,8 @@ class RestoreLoop:
         if self._lost is None and ground.generation and checkpoint.way_back:
             self._lost = self._mark_lost(checkpoint.way_back)
         if not ground.generation or ground.confirmed == ground.server:
+            if ground.generation and not checkpoint.address:  # who confirmed it died before this
+                note_address(self.store, self.using)
             self._remind(checkpoint)
             return
         note_server(self.queue.name, self.partition, ground.server, self.using)
@@ -206,6 +225,8 @@ class RestoreLoop:
         failpoint("restore.confirm")
         answer = self.ground.confirm(ground.generation, server=ground.server, actor=ACTOR, **said)
         failpoint("restore.confirmed")
+        if answer == "ok" and not said.get("phase"):
+            note_address(self.store, self.using)
         return answer
 
     def _remind(self, checkpoint: Checkpoint) -> None:

@@ -31,6 +31,7 @@ from django_delayq.store.connection import Link
 from django_delayq.store.error_replies import StoreError
 from django_delayq.store.event_line import EventLine, EventLines, event_line
 from django_delayq.store.places import Places
+from django_delayq.store.site import is_news
 
 logger = Logger("django_delayq.mirror")
 
@@ -126,7 +127,7 @@ class LoopRunner:
         except (StoreUnavailable, StoreError, DriverError, ClocksDiffer) as error:  # InterfaceError is no DatabaseError
             self.failures += 1
             self.away = isinstance(error, StoreUnavailable)
-            if self.failures == 1:
+            if self.failures == 1 and is_news(error):
                 logger.warning("%s waits, nothing is lost: %s", self.name, error)
             self.next = clock.monotonic() + min(self._longest, 0.25 * 2 ** min(self.failures, 10))
             _drop_broken_connections()

@@ -17,6 +17,7 @@ from django_delayq.models.indexes import FarIndex, KnownUniqueIndex
 from django_delayq.models.internal import Checkpoint, QueueState, SetAside
 from django_delayq.models.internal import CommitRequest as CommitRequest
 from django_delayq.models.internal import PeriodKey as PeriodKey
+from django_delayq.models.internal import Site as Site
 from django_delayq.models.internal import UncheckedKey as UncheckedKey
 from django_delayq.models.operation import Operation
 from django_delayq.shared_name import NAMED, SharedName, in_meta

@@ -127,10 +127,25 @@ class CommitRequest(models.Model):
         return f"{self.verb} {self.job_id or self.key}"
 
 
+class Site(models.Model):
+    """The id of this database, in one row that the migration makes; see `store/site.py`."""
+
+    number: models.PositiveSmallIntegerField[int, int] = models.PositiveSmallIntegerField(primary_key=True, default=1)
+    site: models.CharField[str, str] = models.CharField(max_length=32)
+
+    class Meta:
+        db_table = "delayq_site"
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return self.site
+
+
 class Checkpoint(models.Model):
     """How far the mirror has come in the events of one partition; saved in the transaction of the rows. `restored`: the generation
     of Redis' data that is known to hold every unfinished job; `servers`: the runs of servers that were confirmed, the last one first;
-    `way_back`: the generation that is being brought back, until what is lost for good is looked for.
+    `way_back`: the generation that is being brought back, until what is lost for good is looked for; `address`: where Redis was when it
+    was confirmed last, see `site.address`.
     """
 
     queue: models.CharField[str, str] = models.CharField(max_length=100)
@@ -142,6 +157,7 @@ class Checkpoint(models.Model):
     updated_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(null=True)
     servers: models.TextField[str | None, str | None] = models.TextField(null=True)  # noqa: DJ001  # old code inserts rows without it
     way_back: models.CharField[str | None, str | None] = models.CharField(max_length=64, null=True)  # noqa: DJ001  # likewise
+    address: models.TextField[str | None, str | None] = models.TextField(null=True)  # noqa: DJ001  # likewise
 
     class Meta:
         db_table = "delayq_checkpoint"

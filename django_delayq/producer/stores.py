@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Final, TypeVar
 from uuid import UUID
 from weakref import WeakKeyDictionary
@@ -18,13 +19,16 @@ from django_delayq.exceptions import StoreUnavailable
 from django_delayq.producer import database
 from django_delayq.producer.breaker import REST, Breaker, Guard
 from django_delayq.setting_readers import SETTING
+from django_delayq.store import site
 from django_delayq.store.connection import Link
+from django_delayq.store.error_replies import StoreError, for_callers
 from django_delayq.store.figures import Figures
 from django_delayq.store.inspector import Inspector
 from django_delayq.store.places import Nodes, Places
 from django_delayq.store.queue import QueueStore
 from django_delayq.store.reach import WHOLE, PartialReach, Reach
 from django_delayq.store.replicas import Replicas
+from django_delayq.store.site import SiteRefused
 
 T = TypeVar("T")
 
@@ -205,11 +209,35 @@ class StoreSet:
                 return ""
             try:
                 with self.guarded(name, partition, schedules=True):
-                    known = self._grounds[name, partition] = self.queue(name, partition).ground()
-            except StoreUnavailable:
-                self._unasked[breaker] = clock.monotonic() + REST
+                    known = self._ask_ground(name, partition)
+            except StoreUnavailable as error:
+                if not site.is_refusal(error):  # that is about this queue, and not about its server
+                    self._unasked[breaker] = clock.monotonic() + REST
                 return ""
         return known
+
+    def meet(self, name: str, partition: int) -> None:
+        """Asks once whether that queue is one of this database; for jobs that no row speaks for. Whether Redis can be asked, the call
+        that follows tells.
+
+        Raises:
+            StoreRefused: it is another site's.
+        """
+        if (name, partition) in self._grounds or clock.monotonic() < self._breaker(name, partition).open_until:
+            return
+        try:
+            self._ask_ground(name, partition)
+        except SiteRefused as error:
+            raise for_callers(error) from error
+        except (StoreUnavailable, StoreError):
+            return
+
+    def _ask_ground(self, name: str, partition: int) -> str:
+        store, known = self.queue(name, partition), partial(site.known, name, partition)
+        ground, dropped = store.stand()
+        site.check_events(store.keys.prefix, name, store.link.home, dropped, known(), known)
+        self._grounds[name, partition] = ground
+        return ground
 
     def learn(self, store: QueueStore, ground: str) -> None:
         """Notes where a partition of a queue stands."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 from django_delayq import clock, ids
@@ -11,12 +12,15 @@ from django_delayq.producer.breaker import REST
 from django_delayq.producer.commit import Plan
 from django_delayq.store.connection import Link
 from django_delayq.store.replicas import ReplicasLack
+from django_delayq.store.site import REPEAT, is_refusal
 
 logger = Logger("django_delayq.producer")
 
 
 class Untaken:
-    """Reports committed jobs that Redis did not take: one warning per server in two seconds, however many jobs there are."""
+    """Reports committed jobs that Redis did not take: one warning per server in two seconds, however many jobs there are; of another
+    site's queue, which a person must look at, one error in a minute.
+    """
 
     def __init__(self) -> None:
         self._servers: dict[Link, tuple[float, int]] = {}  # when it was reported last, and how many jobs have come since
@@ -25,13 +29,15 @@ class Untaken:
         """So many were not taken by that server."""
         told_at, untold = self._servers.get(server, (float("-inf"), 0))
         now = clock.monotonic()
-        if now - told_at < REST:
+        strange = is_refusal(error)
+        if now - told_at < (REPEAT if strange else REST):
             self._servers[server] = told_at, untold + jobs
             return
         self._servers[server] = now, 0
         # The relay has published the jobs of a former outage by now.
         since = untold if now - told_at < 2 * REST else 0
-        logger.warning("Redis did not take %d committed jobs; the relay publishes them: %s", jobs + since, error)
+        level = logging.ERROR if strange else logging.WARNING
+        logger.log(level, "Redis did not take %d committed jobs; the relay publishes them: %s", jobs + since, error)
 
 
 def told(error: StoreUnavailable, batch: Sequence[Plan]) -> StoreUnavailable:

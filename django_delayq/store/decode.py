@@ -43,3 +43,9 @@ def job_id(raw: bytes | str | None) -> UUID | None:
         return ids.full(raw if isinstance(raw, str) else text(raw))
     except ValueError:
         return None
+
+
+def position(stream_id: str) -> tuple[int, int]:
+    """A stream id as numbers that compare; (0, 0) for none."""
+    ms, _, number = stream_id.partition("-")
+    return (int(ms), int(number)) if ms.isdigit() and number.isdigit() else (0, 0)

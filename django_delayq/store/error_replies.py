@@ -54,6 +54,7 @@ REFUSALS: Final[Mapping[str, CertainReply]] = {
     "EVENTSFULL": CertainReply("events_full", passes=False),
     "BADRECORD": CertainReply("bad_record", passes=False),
     "RESTORING": CertainReply("restoring", passes=False),
+    "SITE": CertainReply("redis_answered", passes=False),  # likewise
     "FORMAT": CertainReply("redis_answered", passes=False),  # see `scripts._told`
 }
 # The client turns some codes into classes, and cuts them off the text.

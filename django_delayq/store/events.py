@@ -8,8 +8,9 @@ from typing import NamedTuple
 from uuid import UUID
 
 from django_delayq import ids
-from django_delayq.store import decode, formats, scripts
+from django_delayq.store import decode, formats, scripts, site
 from django_delayq.store.connection import Link
+from django_delayq.store.decode import position as position
 from django_delayq.store.error_replies import StoreError
 from django_delayq.store.keys import Keys
 from django_delayq.store.record import says_durable
@@ -52,12 +53,6 @@ def item(kind: str, raw: bytes, number: int) -> Item:
     return Item(kind, fields, body, number, raw)
 
 
-def position(stream_id: str) -> tuple[int, int]:
-    """A stream id as numbers that compare; (0, 0) for none."""
-    ms, _, number = stream_id.partition("-")
-    return (int(ms), int(number)) if ms.isdigit() and number.isdigit() else (0, 0)
-
-
 class NewerEvents(StoreError):
     """Events that only a newer release understands. Nothing was taken in and nothing is lost: a newer mirror goes on with them."""
 
@@ -97,17 +92,20 @@ class EventLog:
 
         Raises:
             FormatNewer: the queue has a newer format than this process knows.
+            SiteRefused: the queue belongs to another site.
         """
         # The format last: entries of a newer one come only when it says so.
-        raw, format = self._link.execute_many(
+        raw, meta = self._link.execute_many(
             [
                 ("XRANGE", self.keys["events"], f"({after}", "+", "COUNT", count),
-                ("HGET", self.keys["meta"], "format"),
+                ("HMGET", self.keys["meta"], "format", "site"),
             ]
         )
-        for reply in (raw, format):
+        for reply in (raw, meta):
             if isinstance(reply, Exception):
                 raise reply
+        format, own = meta
+        site.check(self.keys.prefix, self.keys.queue, self._link.home, decode.text(own))
         formats.check(self.keys.queue, format)
         return [_entry(id, pairs) for id, pairs in raw]
 
@@ -122,7 +120,7 @@ class EventLog:
         """Drops the entries up to and including the stream id `upto`, if the server still is the run that they were read from.
         `surplus`: of how many jobs they tell beside one each.
         """
-        scripts.run(self._link, scripts.load("trim"), self.keys, "", "", "", upto, server, surplus)
+        scripts.run(self._link, scripts.load("trim", self.keys), self.keys, "", "", "", upto, server, surplus)
 
     def records(self, ids: Sequence[str]) -> list[bytes]:
         """The records that Redis keeps of these short ids, at most 200; b"" for those it does not have."""

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from django_delayq import clock, ids
 from django_delayq.exceptions import PayloadError
-from django_delayq.store import decode, scripts
+from django_delayq.store import decode, scripts, site
 from django_delayq.store.connection import Link
 from django_delayq.store.error_replies import StoreError
 from django_delayq.store.keys import Keys
@@ -112,7 +112,9 @@ class Inspector:
             commands = [depth_commands(keys, now_ms) for keys in there]
             replies = iter(_ask(link, *(command for of_one in commands for command in of_one)))
             for keys, of_one in zip(there, commands, strict=True):
-                found[keys] = depth_of(keys.queue, now_ms, list(islice(replies, len(of_one))))
+                own = list(islice(replies, len(of_one)))
+                site.check(keys.prefix, keys.queue, link.home, decode.text(own[-1][-1]))
+                found[keys] = depth_of(keys.queue, now_ms, own)
 
         self._reach.each(self._places, parts, look)
         return {keys: found[keys] for keys in parts if keys in found}
@@ -128,7 +130,7 @@ class Inspector:
             for keys in there:
                 those = numbers[keys]
                 wanted = [ids.short(jobs[number]) for number in those]
-                reply = scripts.run(self._link(keys), scripts.load("inspect"), keys, "", "", "", *wanted)
+                reply = scripts.run(self._link(keys), scripts.load("inspect", keys), keys, "", "", "", *wanted)
                 now_ms = int(reply[0])
                 for n, number in enumerate(those):
                     found[number] = _view(jobs[number], queue, now_ms, reply[1 + n * 14 : 15 + n * 14])

@@ -28,12 +28,15 @@
 | lock_waits | zset | name by until when somebody waits for it | 2 seconds |
 | unlocked | stream | the names that were waited for, when they are free | the last 64 |
 | probe_hash, probe_zset, probe_stream, probe_list, probe_text | by name | nothing; see probe.lua | within one call |
+| workers | hash | worker id -> JSON beat; beside the queues, under the tag `workers` | a day |
+| asked | hash | worker id -> what it is asked to do, until when, by whom; likewise | until the worker has heard it |
 
 The past of a run, from format 1 on: e<n>, how many times in a row its process was killed for a neighbour's sake, then u<ms>, since
 when no worker has known its task; see lua/include/runs.lua.
 
-| field of meta | holds |
+| field of meta (of the tag `workers` only the site) | holds |
 |---|---|
+| site | the id of the database to which the queue belongs, see site.py |
 | generation | of the data; a queue that was wiped gets another |
 | format | of what stands here, see formats.py; absent: 0 |
 | seen:<format> | when a process whose release knows that format, and no newer one, has called last; it says so once a minute |
@@ -71,7 +74,7 @@ when no worker has known its task; see lua/include/runs.lua.
 | finished | schedule, claim, settle, cancel, requeue, purge, tidy, restore, confirm |
 | events | schedule, claim, settle, cancel, reschedule, requeue, pause, purge, trim, restore, sweep, confirm |
 | wake | schedule, claim, settle, cancel, reschedule, requeue, pause, tidy, restore, sweep, confirm |
-| meta | schedule, claim, extend, settle, cancel, reschedule, requeue, pause, purge, tidy, trim, restore, sweep, confirm, upgrade, lock
+| meta | schedule, claim, extend, settle, cancel, reschedule, requeue, pause, purge, tidy, trim, restore, sweep, confirm, upgrade, assign, ground, lock |
 | stats | schedule, claim, settle, cancel, requeue, purge, tidy, restore |
 | spread | claim, settle |
 | locks | lock, unlock |
@@ -79,10 +82,10 @@ when no worker has known its task; see lua/include/runs.lua.
 | lock_waits | lock |
 | unlocked | unlock |
 | probe_hash, probe_zset, probe_stream, probe_list, probe_text | probe |
+| workers, asked | show |
 
-Beside the partitions stand `<prefix>:{workers}`, a hash of worker id -> JSON beat, and `<prefix>:{workers}:asked`, a hash of worker
-id -> what it is asked to do, until when, by whom; written by the admin, removed by the worker.
-"""
+`assign` removes all keys of a queue that another site adopts.
+"""  # noqa: E501  # a row of a table is one line
 
 from __future__ import annotations
 
@@ -125,6 +128,8 @@ NAMES: dict[str, str] = {
     "probe_stream": "probe:stream",
     "probe_list": "probe:list",
     "probe_text": "probe:text",
+    "workers": "",
+    "asked": "asked",
 }
 
 
@@ -151,23 +156,25 @@ class Keys:
         prefix: `DELAYQ["PREFIX"]`.
         queue: name of the queue.
         partition: 0 for the first one, whose tag is the bare queue name.
+        jobs: whether its jobs are there; False for the locks of a queue whose jobs are on another server, and for the workers.
     """
 
     prefix: str
     queue: str
     partition: int = 0
+    jobs: bool = True
     _names: dict[str, str] = field(init=False, repr=False, compare=False)
     _openings: dict[str, Opening] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         place = f"{self.prefix}:{{{tag(self.queue, self.partition)}}}"
-        object.__setattr__(self, "_names", {short: f"{place}:{name}" for short, name in NAMES.items()})
+        object.__setattr__(self, "_names", {short: f"{place}:{name}" if name else place for short, name in NAMES.items()})
 
     @staticmethod
     @lru_cache(maxsize=256)
-    def of(prefix: str, queue: str, partition: int) -> Keys:
+    def of(prefix: str, queue: str, partition: int, jobs: bool = True) -> Keys:
         """The same, made once: producers ask for a store at every call."""
-        return Keys(prefix, queue, partition)
+        return Keys(prefix, queue, partition, jobs)
 
     def __getitem__(self, short: str) -> str:
         return self._names[short]

@@ -41,7 +41,7 @@ class LockStore:
         """
         found, *told = scripts.run(
             self.link,
-            scripts.load("lock"),
+            scripts.load("lock", self.keys),
             self.keys,
             *encode.head(now_ms, holder, ""),
             name,
@@ -58,7 +58,7 @@ class LockStore:
         """Later ends of leases, for at most 200 of name, token and lease in ms. Per lock: held, lost or gone."""
         bounded(held)
         arguments = [word for lock in held for word in lock]
-        reply = scripts.run(self.link, scripts.load("prolong"), self.keys, *encode.head(now_ms, "", ""), *arguments)
+        reply = scripts.run(self.link, scripts.load("prolong", self.keys), self.keys, *encode.head(now_ms, "", ""), *arguments)
         return [answer.decode() for answer in reply]
 
     def unlock(self, name: str, token: str, *, repeats: int = 0, now_ms: int | None = None) -> LockAnswer:
@@ -66,7 +66,7 @@ class LockStore:
         or gone if the first call was carried out, and forgotten if Redis has lost its contents since the lock was taken.
         """
         told = (*encode.head(now_ms, "", ""), name, token, repeats or "")
-        [answer] = scripts.run(self.link, scripts.load("unlock"), self.keys, *told)
+        [answer] = scripts.run(self.link, scripts.load("unlock", self.keys), self.keys, *told)
         found: LockAnswer = answer.decode()
         return found
 

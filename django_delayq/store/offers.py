@@ -36,7 +36,7 @@ class OfferStore:
             StoreUnavailable: as `QueueStore`; StoreRefused with `full`: no memory is left, and nothing was written.
             StoreError: as `QueueStore`; `reply` begins with WRONGTYPE if something else stands at the target's key.
         """
-        script, link = scripts.load("offer"), self._store.link
+        script, link = scripts.load("offer", self._store.keys), self._store.link
         told = (*encode.head(now_ms, worker, ""), id, attempt, nonce)
         content = _content(target, id, body)
         there = link.beside(target.key)

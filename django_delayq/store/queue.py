@@ -117,7 +117,7 @@ class QueueStore:
 
     def _sent(self, script: str, now_ms: int | str | None, *told: Any, replicas: Replicas | None) -> list[Any]:
         """The same, of each time that it was sent."""
-        called = self.link, scripts.load(script), self.keys, *encode.head(now_ms, *told[:2]), *told[2:]
+        called = self.link, scripts.load(script, self.keys), self.keys, *encode.head(now_ms, *told[:2]), *told[2:]
         return [scripts.run(*called)] if replicas is None else replicas.start(*called)()
 
     def written(self, record: JobRecord) -> bytes:
@@ -178,7 +178,7 @@ class QueueStore:
         else:
             del arguments[7::5]
         head = encode.head(self._word.now(now_ms), actor, reason)
-        script, stride = scripts.load("schedule"), 5 if named else 4
+        script, stride = scripts.load("schedule", self.keys), 5 if named else 4
         if replicas is not None:
             answers = replicas.start(self.link, script, self.keys, *head, *arguments)
             return lambda: repeated([schedule_replies(items, arguments, reply, stride) for reply in answers()])
@@ -189,13 +189,12 @@ class QueueStore:
         """What a publication names: generation, and the run of the server that was confirmed last. A store without a generation
         is given one, since two empty stores would look the same.
         """
-        meta = self.keys["meta"]
-        _, found = self.link.execute_many(
-            [("HSETNX", meta, "generation", self.new_generation), ("HMGET", meta, "generation", "server")]
-        )
-        if isinstance(found, Exception):
-            raise found
-        return f"{decode.text(found[0])}:{decode.text(found[1])}"
+        return self.stand()[0]
+
+    def stand(self) -> tuple[str, str]:
+        """The same, and up to which event Redis has dropped those that the database has."""
+        ground, dropped = self.run("ground", None, "", "", self.new_generation)
+        return decode.text(ground), decode.text(dropped)
 
     def claim(
         self,

@@ -59,7 +59,7 @@ def depth_commands(keys: Keys, now_ms: int) -> list[tuple[Any, ...]]:
         ("ZCARD", keys["failed"]),
         ("XLEN", keys["events"]),
         ("XRANGE", keys["events"], "-", "+", "COUNT", 1),
-        ("HMGET", keys["meta"], "paused", "paused_by", "paused_why", "generation", "restoring", "surplus", "alive"),
+        ("HMGET", keys["meta"], "paused", "paused_by", "paused_why", "generation", "restoring", "surplus", "alive", "site"),
     ]
 
 
@@ -68,7 +68,7 @@ def depth_of(queue: str, now_ms: int, replies: Sequence[Any]) -> QueueDepth:
     dates = [decode.moment_ms(first[1]) for first in replies[6:10] if first]
     blocked, running, runs, asks, failed, events, oldest, meta = replies[10:]  # oldest: [[id, [b"at", ms, …]]]
     first = min(dates, default=0)
-    paused, by, why, generation, restoring, surplus, alive = ((value or b"").decode("utf-8", "replace") for value in meta)
+    paused, by, why, generation, restoring, surplus, alive, _ = ((value or b"").decode("utf-8", "replace") for value in meta)
     return QueueDepth(
         queue=queue,
         scheduled=sum(replies[0:3]) + blocked,

@@ -9,6 +9,7 @@ from typing import Final, Protocol
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.store.connection import Link
 from django_delayq.store.places import PartitionedT, Places, by_node
+from django_delayq.store.site import is_refusal
 
 
 class Reach(Protocol):
@@ -50,12 +51,20 @@ class PartialReach:
         """See `Reach`."""
         for link, there in by_node(places, parts).items():
             error = self._away.get(link.server)
-            if error is None:
+            left = there
+            while error is None and left:
                 try:
-                    with self._guarded(there[0].queue, there[0].partition):
-                        ask(link, there)
+                    with self._guarded(left[0].queue, left[0].partition):
+                        ask(link, left)
+                    break
                 except StoreUnavailable as unavailable:
-                    error = self._away[link.server] = unavailable
+                    if not is_refusal(unavailable):
+                        error = self._away[link.server] = unavailable
+                        break
+                    # Only this queue belongs to another site.
+                    refused = [part for part in left if part.queue == unavailable.fields.get("queue")] or left
+                    self.missing |= {(part.queue, part.partition): unavailable for part in refused}
+                    left = [part for part in left if part not in refused]
             if error is not None:
-                for part in there:
+                for part in left:
                     self.missing.setdefault((part.queue, part.partition), error)

@@ -12,7 +12,7 @@ from uuid import UUID
 from django_delayq import ids
 from django_delayq.exceptions import PayloadError
 from django_delayq.shared_name import may_carry, told_of
-from django_delayq.store import decode
+from django_delayq.store import decode, site
 from django_delayq.store.events import FIRST, position
 from django_delayq.store.queue import QueueStore, bounded
 from django_delayq.store.record import JobRecord, read
@@ -53,12 +53,14 @@ class RestoreItem(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """`generation` of the data ("" for none), the run of the `server` that holds it ("" where INFO is not allowed), the one that was
+    """`site`: to which the queue belongs ("" for none); `generation` of the data ("" for none), the run of the `server` that holds it
+    ("" where INFO is not allowed), the one that was
     `confirmed` to hold what the database has seen (None: none ever was); `older`: an event is missing that the database has; `rolled`:
     that has been found before, and restore is in this phase; `restoring`: its progress, "ms who done total"; `now_ms`: the clock of
-    the server (0 where INFO is not allowed).
+    the server (0 where INFO is not allowed); `mirrored`: the last event that was dropped since the database has it.
     """
 
+    site: str
     generation: str
     server: str
     confirmed: str | None
@@ -66,6 +68,7 @@ class Ground:
     rolled: str
     restoring: str
     now_ms: int
+    mirrored: str
 
 
 class GroundStore:
@@ -89,23 +92,27 @@ class GroundStore:
     def asks(self) -> Sequence[tuple[Any, ...]]:
         """What `look` asks when the database has seen nothing."""
         meta = self._store.keys["meta"]
-        return ("HMGET", meta, "generation", "server", "mirrored", "rolled", "restoring"), ("INFO", "server")
+        return ("HMGET", meta, "generation", "server", "mirrored", "rolled", "restoring", "site"), ("INFO", "server")
 
-    @staticmethod
-    def read(replies: Sequence[Any], seen: str = FIRST) -> Ground:
-        """What the replies to these say."""
+    def read(self, replies: Sequence[Any], seen: str = FIRST) -> Ground:
+        """What the replies to these say.
+
+        Raises:
+            SiteRefused: the queue belongs to another site.
+        """
         meta, server, *rest = replies
         found = rest[0] if rest else []
         for reply in (meta, found):
             if isinstance(reply, Exception):
                 raise reply
-        generation, _, mirrored, rolled, restoring = map(decode.text, meta)
+        generation, _, mirrored, rolled, restoring, own = map(decode.text, meta)
+        site.check(self._store.keys.prefix, self._store.queue, self._store.link.home, own)
         confirmed = None if meta[1] is None else decode.text(meta[1])
         told = server if isinstance(server, bytes) else b""
         run, us = re.search(rb"run_id:(\w+)", told), re.search(rb"server_time_usec:(\d+)", told)
         here, now_ms = run[1].decode() if run else "", int(us[1]) // 1000 if us else 0
         older = seen != FIRST and not found and position(mirrored) < position(seen)
-        return Ground(generation, here, confirmed, older, rolled, restoring, now_ms)
+        return Ground(own, generation, here, confirmed, older, rolled, restoring, now_ms, mirrored)
 
     def holders(self, keys: Collection[str]) -> list[UUID]:
         """The jobs that stand here as the holders of these business keys."""

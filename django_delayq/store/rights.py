@@ -16,6 +16,7 @@ from django_delayq.store.error_replies import REFUSALS, StoreError, code_of
 from django_delayq.store.fitness import Finding
 from django_delayq.store.keys import Keys
 from django_delayq.store.places import Places
+from django_delayq.store.site import SiteRefused
 
 TRIED: Final = sorted((command for command in COMMANDS if command.trial), key=lambda command: command.name != "unlink")
 OTHER: Final = REFUSALS.keys() - {"NOPERM"}  # codes of errors that are not about rights: a replica, for example, refuses all writes
@@ -37,7 +38,9 @@ def rights_findings(places: Places, prefix: str, parts: Iterable[tuple[str, int]
 
 def _of_server(link: Link, prefix: str, keys: Keys) -> Iterator[Finding]:
     try:
-        reply = scripts.run(link, scripts.load("probe"), keys, *(command.trial for command in TRIED))
+        reply = scripts.run(link, scripts.load("probe", keys), keys, *(command.trial for command in TRIED))
+    except SiteRefused:  # others report it
+        return
     except StoreError as error:  # the call itself
         yield _finding(link, prefix, f"refuses the probe: {error.fields.get('cause', error)}", ("evalsha", "script|load"))
         return

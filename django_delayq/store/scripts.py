@@ -13,7 +13,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
-from django_delayq.store import formats
+from django_delayq.store import decode, formats, site
 from django_delayq.store.connection import Link, ScriptMissing
 from django_delayq.store.error_replies import StoreError
 from django_delayq.store.keys import NAMES, Keys
@@ -37,12 +37,16 @@ SCRIPTS = (
     "sweep",
     "confirm",
     "upgrade",
+    "assign",
+    "ground",
     "lock",
     "prolong",
     "unlock",
+    "show",
     "inspect",
     "probe",
 )
+ACCEPTS: Final = {"inspect": "none", "assign": "any"}  # which scripts accept a queue without an id, or of any site; see begin.lua
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +68,19 @@ def _header(text: str, field: str) -> tuple[str, ...]:
     return tuple(found[1].split()) if found else ()
 
 
-@cache
-def load(name: str) -> Script:
-    """The script of that name, with its includes; read once per process.
+def load(name: str, keys: Keys) -> Script:
+    """The script of that name as the site of these keys runs it.
 
     Raises:
+        SiteRefused: the database does not tell which site this is.
         StoreError: the header names a key that `keys.py` does not know.
     """
+    return built(name, site.of(keys.prefix))
+
+
+@cache
+def built(name: str, own: str) -> Script:
+    """The script with its includes; read once per process and site."""
     body = _read(f"{name}.lua")
     keys = _header(body, "keys")
     strangers = [key for key in keys if key not in NAMES]
@@ -78,6 +88,7 @@ def load(name: str) -> Script:
         raise StoreError(f"lua/{name}.lua names the key {strangers[0]!r}, which store/keys.py does not know.")
     lines = [f"local k_{key} = KEYS[{number}]" for number, key in enumerate(keys, 1)]
     lines.append(f"local FORMAT, SEEN = {formats.FORMAT}, 'seen:{formats.FORMAT}'")
+    lines.append(f"local SITE, ACCEPTS = '{own}', '{ACCEPTS.get(name, '')}'")
     lines += [_read(f"include/{piece}.lua") for piece in _header(body, "include")]
     text = "\n".join([*lines, body])
     return Script(name=name, text=text, sha=hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest(), keys=keys)
@@ -90,6 +101,7 @@ def run(link: Link, script: Script, keys: Keys, *arguments: Any, beside: str = "
     Raises:
         StoreUnavailable, StoreError: as `Link.execute`.
         FormatNewer: the queue has a newer format than this process knows.
+        SiteRefused: the queue belongs to another site.
     """
     return _run(link, script, keys, (keys.opening(script.sha, script.keys, beside), *arguments))[0]
 
@@ -111,32 +123,56 @@ def start_all(link: Link, script: Script, keys: Keys, *commands: tuple[Any, ...]
             missing.at.rest.end()  # it has answered, if late
             return _run(link, script, keys, *commands)
         except StoreError as error:
-            raise _told(error, keys) from error
+            return _again(error, link, script, keys, *commands)
 
     return answer
 
 
 def _run(link: Link, script: Script, keys: Keys, *commands: tuple[Any, ...]) -> list[Any]:
     try:
-        for _ in range(LOADS):
-            try:
-                return _answered(link.execute_many(commands))
-            except ScriptMissing as missing:
-                missing.at.rest.end()  # it has answered, if late: else nobody who rests behind that would ever load it
-                missing.at.execute("SCRIPT", "LOAD", script.text)
-                missing.at.rest.end()
-        return _answered(link.execute_many(commands))
+        return _sent(link, script, *commands)
     except StoreError as error:
-        raise _told(error, keys) from error
+        return _again(error, link, script, keys, *commands)
+
+
+def _sent(link: Link, script: Script, *commands: tuple[Any, ...]) -> list[Any]:
+    for _ in range(LOADS):
+        try:
+            return _answered(link.execute_many(commands))
+        except ScriptMissing as missing:
+            missing.at.rest.end()  # it has answered, if late: else nobody who rests behind that would ever load it
+            missing.at.execute("SCRIPT", "LOAD", script.text)
+            missing.at.rest.end()
+    return _answered(link.execute_many(commands))
+
+
+def _again(error: StoreError, link: Link, script: Script, keys: Keys, *commands: tuple[Any, ...]) -> list[Any]:
+    """The answer of a queue that has the id of this site by now; raises the error as callers know it."""
+    code, _, told = error.reply.partition(" ")
+    if code == formats.REFUSED:
+        raise formats.FormatNewer(keys.queue, formats.number(told)) from error
+    if code != site.REFUSED:
+        raise error
+    link.rest.end()  # it has answered, if late
+    _begin(link, keys, told)
+    return _sent(link, script, *commands)
+
+
+def _begin(link: Link, keys: Keys, found: str) -> None:
+    """Gives a queue without an id that of this site. `found`: the id that a script has found there, "" for none.
+
+    Raises:
+        SiteRefused: the queue belongs to another site, or may belong to one.
+    """
+    site.check(keys.prefix, keys.queue, link.home, found)
+    if keys.jobs:
+        site.check_address(keys.prefix, keys.queue, link.home, site.known(keys.queue, keys.partition))
+    [assigned, _] = run(link, load("assign", keys), keys, "", "", "", "", "", "")
+    link.rest.end()
+    site.check(keys.prefix, keys.queue, link.home, decode.text(assigned))
 
 
 def _answered(replies: list[Any]) -> list[Any]:
     if isinstance(replies[0], Exception):
         raise replies[0]
     return replies
-
-
-def _told(error: StoreError, keys: Keys) -> StoreError:
-    """The error as callers know it."""
-    code, _, number = error.reply.partition(" ")
-    return formats.FormatNewer(keys.queue, formats.number(number)) if code == formats.REFUSED else error

@@ -140,6 +140,15 @@ class WakeLine(ListeningLine):
         super().__init__(link)
         self._keys = [keys["wake"] for keys in partitions]
 
+    def arm_for(self, partitions: Sequence[Keys]) -> None:
+        """Waits for tokens of these partitions only, from now on."""
+        wanted = [keys["wake"] for keys in partitions]
+        if wanted != self._keys:
+            self.close()
+            self._keys = wanted
+        if wanted:
+            self.arm()
+
     def _command(self) -> tuple[str | int, ...]:
         return "BLPOP", *self._keys, int(self.waits)
 

@@ -8,14 +8,15 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from django_delayq.store import decode
-from django_delayq.store.keys import asked_key, workers_key
+from django_delayq.store import decode, scripts, site
+from django_delayq.store.keys import Keys
 from django_delayq.store.places import Places
 
 SILENT_MS: Final = 30_000  # a worker beats every 5 s
 FORGOTTEN_MS: Final = 86_400_000
 NUMBERS: Final = ("beat", "died", "started", "memory", "processes", "threads", "busy", "done", "failed")
 LISTS: Final = ("queues", "sides", "targets")
+LEAVE: Final = "-"  # see show.lua
 ACTS: Final = ("quiet", "stop")
 ASKED_MS: Final = 60_000  # a worker that has not heard it by then is cut off, and is not to obey long after
 
@@ -29,26 +30,23 @@ class WorkerRegistry:
 
     def __init__(self, places: Places, *, prefix: str) -> None:
         self.link = places.shared
-        self._key = workers_key(prefix)
-        self._asked = asked_key(prefix)
+        self.keys = Keys.of(prefix, site.WORKERS, 0, jobs=False)
+        self._key, self._asked = self.keys["workers"], self.keys["asked"]
 
     def beat(self, worker: str, facts: Mapping[str, Any]) -> tuple[str, str] | None:
         """Shows a worker: its facts as JSON, with the moment as `beat` (ms). Returns what `asked` does."""
-        shown = json.dumps({**facts, "beat": self._now_ms()})
-        _, raw = self._replies(("HSET", self._key, worker, shown), ("HGET", self._asked, worker))
-        return self._request_of(worker, raw)
+        return self._request_of(worker, self._show(worker, json.dumps({**facts, "beat": self._now_ms()}), LEAVE))
 
     def leave(self, worker: str) -> None:
         """Takes a worker out of the hash."""
-        self.link.execute("HDEL", self._key, worker)
-        self.heard(worker)
+        self._show(worker, "", "")
 
     def died(self, worker: str) -> None:
         """Somebody has proof that the processes of this worker are gone: it is silent from now on, and `died` says since when (ms)."""
         raw = self.link.execute("HGET", self._key, worker)
         if raw is not None and not (facts := _read(raw)).get("died"):
             self.link.rest.end()  # it has answered, if late
-            self.link.execute("HSET", self._key, worker, json.dumps({**facts, "died": self._now_ms()}))
+            self._show(worker, json.dumps({**facts, "died": self._now_ms()}), LEAVE)
 
     def dismiss(self, worker: str) -> bool:
         """Takes a worker out that has died or fallen silent. False when there is none of that name, or it is alive. One that hangs, and
@@ -70,7 +68,7 @@ class WorkerRegistry:
         now_ms = self._now_ms()
         if raw is None or _silent(_read(raw), now_ms):
             return False
-        self.link.execute("HSET", self._asked, worker, f"{act} {now_ms + ASKED_MS} {by}")
+        self._show(worker, LEAVE, f"{act} {now_ms + ASKED_MS} {by}")
         return True
 
     def asked(self, worker: str) -> tuple[str, str] | None:
@@ -88,22 +86,30 @@ class WorkerRegistry:
     def heard(self, worker: str) -> None:
         """The worker knows what it was asked."""
         self.link.rest.end()  # it has answered, if late
-        self.link.execute("HDEL", self._asked, worker)
+        self._show(worker, LEAVE, "")
 
-    def all(self, *, silent_ms: int = SILENT_MS) -> list[dict[str, Any]]:
+    def all(self, *, silent_ms: int = SILENT_MS, of_any_site: bool = False) -> list[dict[str, Any]]:
         """The facts of every worker, by id; `silent` says that it has not beaten for `silent_ms`: it hangs, or its host is gone; or
         that it has died, see `died`; `asked` is what it has been asked to do and has not heard yet, "" for nothing.
 
         Those silent for a day are dropped.
+
+        Raises:
+            SiteRefused: they are those of another site, unless `of_any_site`.
         """
-        flat, asked, time = self._replies(("HGETALL", self._key), ("HGETALL", self._asked), ("TIME",))
+        flat, asked, time, own = self._replies(
+            ("HGETALL", self._key), ("HGETALL", self._asked), ("TIME",), ("HGET", self.keys["meta"], "site")
+        )
+        if not of_any_site:
+            site.check(self.keys.prefix, site.WORKERS, self.link.home, decode.text(own))
         now_ms, found = decode.time_ms(time), []
-        requests = self._requests(asked, now_ms)
+        requests = self._requests(asked, now_ms, drop=not of_any_site)
         for id, raw in sorted(zip(flat[::2], flat[1::2], strict=True)):
             facts = _read(raw)
             quiet_ms = now_ms - facts["beat"]
             if quiet_ms > FORGOTTEN_MS:
-                self.link.execute("HDEL", self._key, id)
+                if not of_any_site:
+                    self._show(id, "", LEAVE)
                 continue
             found.append(
                 {
@@ -115,14 +121,19 @@ class WorkerRegistry:
             )
         return found
 
-    def _requests(self, flat: list[bytes], now_ms: int) -> dict[bytes, str]:
+    def _requests(self, flat: list[bytes], now_ms: int, *, drop: bool) -> dict[bytes, str]:
         found = {}
         for id, raw in zip(flat[::2], flat[1::2], strict=True):
             request = _request(raw, now_ms)
-            if request is None:
-                self.link.execute("HDEL", self._asked, id)
-            else:
+            if request is None and drop:
+                self._show(id, LEAVE, "")
+            elif request is not None:
                 found[id] = request[0]
+        return found
+
+    def _show(self, worker: str | bytes, facts: str, request: str) -> bytes | None:
+        """See show.lua."""
+        found: bytes | None = scripts.run(self.link, scripts.load("show", self.keys), self.keys, "", "", "", worker, facts, request)
         return found
 
     def _replies(self, *commands: tuple[Any, ...]) -> list[Any]:

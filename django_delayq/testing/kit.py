@@ -21,7 +21,8 @@ from django_delayq.producer import commit
 from django_delayq.producer.schedule import Bound, plan
 from django_delayq.producer.stores import stores
 from django_delayq.store.connection import connect
-from django_delayq.store.keys import NAMES, Keys, asked_key, workers_key
+from django_delayq.store.keys import NAMES, Keys
+from django_delayq.store.site import WORKERS
 from django_delayq.testing import project_commits
 from django_delayq.testing.calling_thread import run_by_hand, without_tick
 from django_delayq.testing.faults import Fault, Faults, Moment, made
@@ -120,9 +121,9 @@ class Kit:
         link = self._link(config)
         link.down = False
         lines = [(name, partition) for name, queue in config.queues.items() for partition in queue.served]
-        own = [Keys.of(config.prefix, *line)[short] for line in lines for short in NAMES]
+        own = [Keys.of(config.prefix, *line)[short] for line in (*lines, (WORKERS, 0)) for short in NAMES]
         own += (target.key for target in config.targets.values())
-        link.execute("UNLINK", *own, workers_key(config.prefix), asked_key(config.prefix))
+        link.execute("UNLINK", *own)
         stores.stand_in(link)
 
     def _link(self, config: conf.Config) -> JobsLink:

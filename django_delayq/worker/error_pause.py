@@ -11,6 +11,7 @@ from django_delayq.exceptions import StoreUnavailable
 from django_delayq.logger import Logger
 from django_delayq.store.error_replies import StoreError, StoreRefused
 from django_delayq.store.formats import FormatNewer
+from django_delayq.store.site import SiteRefused, is_news
 
 logger = Logger("django_delayq.worker")
 
@@ -68,6 +69,10 @@ class ErrorPause:
             self._said_with = self.together if unreached else None
             if self._said_with is not None and not self._said_with.begins(self):
                 pass  # it was said by another one
+            elif not is_news(error):
+                pass  # likewise
+            elif isinstance(error, SiteRefused):
+                logger.error("%s: %s Its jobs wait.", self.name, error)
             elif isinstance(error, (StoreUnavailable, FormatNewer)) or (isinstance(error, StoreError) and error.nothing_done):
                 logger.warning("%s: %s It will be tried again until it works.", self.name, error)
             else:

@@ -13,6 +13,7 @@
 - APP_FOLDER: where tasks record their runs
 - APP_COUNTS: the URL by which tasks of the shop count theirs, if it is another one
 - APP_TASKS: TASKS, as JSON. APP_APPS: more apps. APP_WITHOUT: the task that this version of the project lacks
+- APP_SITE: "own": the site has the id of its database; else that of its prefix, which tests that write to Redis themselves have, too
 - APP_CALENDAR: which schedules it has, see tests/app/schedules.py
 """
 
@@ -21,7 +22,7 @@ from __future__ import annotations
 import json
 import os
 
-from django_delayq import setting_readers
+from django_delayq import setting_readers, under_test
 from django_delayq.worker.supervisor import worker_beat
 from tests.app.record import CLOCK, sleep_without_libfaketime
 from tests.wires import call_from
@@ -31,6 +32,7 @@ if CLOCK:
 setting_readers.SHORTEST_LEASE = 1.0  # so that tests see many leases end
 setting_readers.SHORTEST_HORIZON = 1.0  # and many far jobs come in
 worker_beat.EVERY = 1.0  # and need not wait to be heard
+under_test.DERIVES = os.environ.get("APP_SITE") != "own"
 SECRET_KEY = os.environ.get("APP_SECRET", "only for tests")
 USE_TZ = True
 DATABASES = {"default": json.loads(os.environ["APP_DATABASE"])}

@@ -18,11 +18,11 @@ def newer_release(monkeypatch):
 
     def install() -> None:
         monkeypatch.setattr(formats, "FORMAT", formats.FORMAT + 1)
-        scripts.load.cache_clear()
+        scripts.built.cache_clear()
 
     yield install
     monkeypatch.undo()
-    scripts.load.cache_clear()
+    scripts.built.cache_clear()
 
 
 def look(queue: str = "orders") -> int:

@@ -345,6 +345,7 @@ def test_the_clock_of_a_web_host_decides_no_date(orders, unpublished, monkeypatc
 
 
 def test_a_schedule_whose_answer_is_lost_is_one_job(orders, lost_reply):
+    stores.meet("orders", 0)
     lost_reply(1)
     job = delayq.schedule(close_order, 7, durability="redis")
     assert job.created is True
@@ -352,6 +353,7 @@ def test_a_schedule_whose_answer_is_lost_is_one_job(orders, lost_reply):
 
 
 def test_a_schedule_that_may_have_happened_says_of_which_job(orders, lost_reply):
+    stores.meet("orders", 0)
     lost_reply(2)
     with pytest.raises(delayq.StoreUnavailable, match="makes another job") as trouble:
         delayq.schedule(close_order, 7, durability="redis")

@@ -68,10 +68,10 @@ def faulty_scripts(monkeypatch):
             return found.replace(mutant.old, mutant.new) if mutant.file == f"store/lua/{path}" else found
 
         monkeypatch.setattr(scripts, "_read", read)
-        scripts.load.cache_clear()
+        scripts.built.cache_clear()
 
     yield install
-    scripts.load.cache_clear()
+    scripts.built.cache_clear()
 
 
 def noticed(machine: Any) -> bool:

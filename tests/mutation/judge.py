@@ -188,7 +188,7 @@ def _in_script(mutant: Mutant) -> None:
         return mutant.of(found) if mutant.file == f"store/lua/{path}" else found
 
     scripts._read = read
-    scripts.load.cache_clear()
+    scripts.built.cache_clear()
 
 
 def _in_module(mutant: Mutant) -> None:

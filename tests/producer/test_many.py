@@ -64,7 +64,7 @@ def test_a_batch_is_sent_before_the_next_one_is_made():
 def test_a_batch_is_made_while_redis_works_on_the_one_before(own_redis, settings):
     server = own_redis()
     settings.DELAYQ = {**settings.DELAYQ, "REDIS": server.url}
-    delayq.schedule(ping)  # connected
+    delayq.schedule_many(bindings(0))  # connected, and it is known whose queue that is
 
     def watched():
         for number in range(400):
@@ -142,7 +142,7 @@ def test_a_commit_waits_for_its_answers():
 def test_an_error_of_the_caller_is_not_replaced_by_one_of_redis(own_redis, settings):
     server = own_redis()
     settings.DELAYQ = {**settings.DELAYQ, "REDIS": server.url}
-    delayq.schedule(ping)
+    delayq.schedule_many(bindings(0))
 
     def broken():
         server.pause()

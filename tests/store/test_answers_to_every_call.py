@@ -52,7 +52,8 @@ def new(board: Board) -> ScheduleItem:
 STORE: dict[str, tuple[str, Call]] = {
     "schedule": ("EVALSHA", lambda board: board.store.schedule([new(board)], now_ms=NOW)),
     "start_schedule": ("EVALSHA", lambda board: board.store.start_schedule([new(board)], now_ms=NOW)()),
-    "ground": ("HMGET", lambda board: board.store.ground()),
+    "ground": ("EVALSHA", lambda board: board.store.ground()),
+    "stand": ("EVALSHA", lambda board: board.store.stand()),
     "claim": ("EVALSHA", lambda board: board.claim("n2")),
     "extend": ("EVALSHA", lambda board: board.extend(1)),
     "settle": ("EVALSHA", lambda board: board.settle(1, "ack")),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from django_delayq import codec, ids
-from django_delayq.store import scripts
+from django_delayq.store import scripts, site
 from django_delayq.store.events import FIRST
 from django_delayq.store.items import NOBODY, ScheduleItem, ScheduleReply
 from django_delayq.store.recovery import GroundStore
@@ -123,7 +123,7 @@ def test_a_question_to_an_empty_store_changes_nothing(board):
     assert publish(board, 1, mode="ask").status == "asked"
     assert publish(board, 1, mode="ask told").status == "free"
     assert publish(board, 1, key="", mode="ask").status == "free"
-    assert everything(board) == ({}, [], [])
+    assert everything(board) == ({}, [], [b"site", site.of("t").encode()])
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,9 @@ CALLS = {
     "upgrade": lambda board: FormatStore(board.store).upgrade(),
     "lock": lambda board: LockStore(board.store.link, board.keys).lock("a", "t", lease_ms=LEASE, holder="x"),
     "prolong": lambda board: LockStore(board.store.link, board.keys).prolong([("a", "t", LEASE)]),
+    "assign": lambda board: board.store.run("assign", None, "", "", "", "", ""),
+    "ground": lambda board: board.store.ground(),
+    "show": lambda board: board.store.run("show", None, "", "", "w", "{}", "-"),
     "unlock": lambda board: LockStore(board.store.link, board.keys).unlock("a", "t"),
     "inspect": lambda board: board.store.run("inspect", None, "", ""),
     "the reader of the stream": lambda board: board.log.read("0-0", 10),
@@ -64,12 +67,12 @@ def newer_release(monkeypatch):
 
     def install() -> int:
         monkeypatch.setattr(formats, "FORMAT", formats.FORMAT + 1)
-        scripts.load.cache_clear()
+        scripts.built.cache_clear()
         return formats.FORMAT
 
     yield install
     monkeypatch.undo()
-    scripts.load.cache_clear()
+    scripts.built.cache_clear()
 
 
 def test_each_script_is_asked():

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from django_delayq import ids
-from django_delayq.store import scripts
+from django_delayq.store import scripts, site
 from django_delayq.store.error_replies import StoreError
 from django_delayq.store.formats import FORMAT
 from django_delayq.store.keys import NAMES, Keys
@@ -123,10 +123,12 @@ def contents(link: Any, keys: Keys) -> dict[str, Any]:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_what_is_answered_early_is_answered_and_written_the_same_as_by_the_rest(link, seed):
-    script = scripts.load("schedule")
+    script = scripts.load("schedule", Keys("early", "q"))
     assert script.text.count(fresh()) == 1
     texts = {"early": script.text, "late": script.text.replace(fresh(), "")}
     roads = [(Keys(road, "q"), link.execute("SCRIPT", "LOAD", text)) for road, text in texts.items()]
+    for keys, _ in roads:
+        link.execute("HSET", keys["meta"], "site", site.of("early"))
     for number, move in enumerate(history(seed)):
         seen = []
         for keys, sha in roads:
@@ -143,9 +145,9 @@ def test_what_is_answered_early_is_answered_and_written_the_same_as_by_the_rest(
 @pytest.mark.parametrize("meta", [(), ("format", FORMAT), ("armed", NOW)], ids=["new", "upgraded", "a mover sleeps until then"])
 @pytest.mark.parametrize("count", [1, 2, 200])
 def test_the_usual_call_is_answered_early(link, count, meta, name):
-    script, keys = scripts.load("schedule"), Keys("early", "q")
+    script, keys = scripts.load("schedule", Keys("early", "q")), Keys("early", "q")
     named = [keys[name] for name in script.keys]
-    link.execute("HSET", keys["meta"], "generation", "g", *meta)
+    link.execute("HSET", keys["meta"], "site", site.of("early"), "generation", "g", *meta)
     early = script.text.partition(fresh())[0] + fresh() + "\nreturn 'late'"
     for limit, durable, date in ((0, False, NOW), (900, True, "+5")):
         said = () if name is None else (name,)
@@ -159,8 +161,8 @@ def test_the_usual_call_is_answered_early(link, count, meta, name):
 
 
 def test_a_surplus_below_nothing_hides_no_event_from_the_limit(link):
-    script, keys = scripts.load("schedule"), Keys("early", "q")
-    link.execute("HSET", keys["meta"], "generation", "g", "surplus", "-3")
+    script, keys = scripts.load("schedule", Keys("early", "q")), Keys("early", "q")
+    link.execute("HSET", keys["meta"], "site", site.of("early"), "generation", "g", "surplus", "-3")
     link.execute("XADD", keys["events"], "*", "at", NOW, "by", "")
     job = (ids.short(job_id(1)), record(1).encode(), "keep", NOW)
     named = [keys[name] for name in script.keys]
@@ -168,8 +170,8 @@ def test_a_surplus_below_nothing_hides_no_event_from_the_limit(link):
 
 
 def test_the_usual_call_goes_by_redis_clock_in_whole_milliseconds(link):
-    script, keys = scripts.load("schedule"), Keys("early", "q")
-    link.execute("HSET", keys["meta"], "generation", "g")
+    script, keys = scripts.load("schedule", Keys("early", "q")), Keys("early", "q")
+    link.execute("HSET", keys["meta"], "site", site.of("early"), "generation", "g")
     named = [keys[name] for name in script.keys]
     text = script.text.replace("redis.call('TIME')", "{'1800000000', '999000'}")
     reply = link.execute(

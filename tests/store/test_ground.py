@@ -175,9 +175,9 @@ def few(monkeypatch):
     """Of ends that the database has heard of, three are remembered."""
     real = scripts._read
     monkeypatch.setattr(scripts, "_read", lambda path: real(path).replace("TOMBSTONES = 200000", "TOMBSTONES = 3"))
-    scripts.load.cache_clear()
+    scripts.built.cache_clear()
     yield
-    scripts.load.cache_clear()
+    scripts.built.cache_clear()
 
 
 def by_cancel(board) -> None:

@@ -26,6 +26,30 @@ def test_each_sees_its_own(delayq, number):
     delayq.assert_scheduled(close, args=[number], delay="30m")
     assert [run.args for run in delayq.advance("30m")] == [[number]]
 """
+OF_A_SITE = """
+from django.test import TransactionTestCase
+from django_delayq import conf
+from django_delayq.models import Checkpoint, Site
+from django_delayq.producer.stores import stores
+from django_delayq.store import site
+from shop.tasks import close
+
+class {name}(TransactionTestCase):
+    def test_one(self):
+        self.put()
+
+    def test_two(self):
+        self.put()
+
+    def put(self):
+        Site.objects.update_or_create(number=1, defaults={{"site": "of another run"}})
+        Checkpoint.objects.update_or_create(queue="default", partition=0, defaults={{"address": "elsewhere"}})
+        job = close.using(delay="30m").schedule(1)
+        store, prefix = stores.queue("default", 0), conf.get().prefix
+        found = store.link.execute("HGET", store.keys["meta"], "site").decode()
+        assert found == site.of(prefix) == site.Derived().id(prefix), found
+        assert stores.inspector().job("default", job.id) is not None
+"""
 GIVEN = ("ENGINE", "NAME", "USER", "PASSWORD", "HOST", "PORT", "OPTIONS")
 WITHOUT_THE_WHEEL = """
 import sys
@@ -91,6 +115,27 @@ def test_djangos_own_runner_goes_to_a_server_of_the_run_without_being_told(tmp_p
     done = run(home, "-m", "django", "test", *options, DJANGO_SETTINGS_MODULE="config")
     assert "\nOK" in done.stderr, done.stdout + done.stderr
     ended(tmp_path)
+
+
+@pytest.mark.parametrize("options", [("--parallel", "2"), ("--keepdb",)], ids=" ".join)
+def test_no_comparison_of_sites_fails_under_djangos_own_runner(tmp_path, own_redis, options):
+    """Whatever the database says, and whether or not Redis is the one of the run before."""
+    database = {**IN_MEMORY, "NAME": str(tmp_path / "shop.sqlite3"), "TEST": {"NAME": str(tmp_path / "test.sqlite3")}}
+    home = project(tmp_path, OF_A_SITE.format(name="ShopTests") + OF_A_SITE.format(name="OtherTests"), database=database)
+    first, second = own_redis(), own_redis()
+    for server in (first, first, second):
+        where = {"DJANGO_SETTINGS_MODULE": "config", "DELAYQ_TEST_REDIS_URL": server.url}
+        done = run(home, "-m", "django", "test", *options, **where)
+        assert "\nOK" in done.stderr, done.stdout + done.stderr
+
+
+def test_no_comparison_of_sites_fails_in_processes_of_xdist(tmp_path, own_redis):
+    database = {**IN_MEMORY, "NAME": str(tmp_path / "shop.sqlite3"), "TEST": {"NAME": str(tmp_path / "test.sqlite3")}}
+    home = project(tmp_path, OF_A_SITE.format(name="ShopTests") + OF_A_SITE.format(name="OtherTests"), database=database)
+    server = own_redis()
+    for options in ((), ("--reuse-db",)):
+        done = run_pytest(home, "-n", "2", *options, DELAYQ_TEST_REDIS_URL=server.url)
+        assert "4 passed" in done.stdout, done.stdout + done.stderr
 
 
 def ended(folder: Path) -> None:

@@ -71,7 +71,7 @@ class Shop:
     def migrate(self) -> None:
         """Makes the tables. Those of a file are made once and copied: a process of Django takes a second."""
         if self.database["ENGINE"].endswith("sqlite3"):
-            shutil.copy(_tables(), self.database["NAME"])
+            shutil.copy(tables(), self.database["NAME"])
         else:
             self.manage("migrate", "-v", "0")
 
@@ -159,7 +159,7 @@ class Shop:
 
 
 @cache
-def _tables() -> Path:
+def tables() -> Path:
     """An SQLite file with the tables of the project, and nothing in them."""
     folder = servers.folder()
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

@@ -60,7 +60,7 @@ def test_a_web_process_has_neither_commands_nor_loops_nor_the_worker_in_memory()
 
 
 def test_of_the_commands_a_worker_has_its_own_in_memory():
-    own = ["", ".commands", ".commands.delayq_worker", ".left_partitions"]
+    own = ["", ".commands", ".commands.delayq_worker", ".left_partitions", ".worker_site"]
     assert within(loaded(WORKER), "django_delayq.management") == [f"django_delayq.management{name}" for name in own]
 
 

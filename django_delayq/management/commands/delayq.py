@@ -16,6 +16,7 @@ from django_delayq.console.verbs import VERBS
 from django_delayq.exceptions import DelayqError
 from django_delayq.logger import told
 from django_delayq.management import bench, change_commands, doctor, look_commands
+from django_delayq.management.adopt_command import adopt
 from django_delayq.management.embedded_command import ACTS, embedded_server
 from django_delayq.management.indexes_command import indexes
 from django_delayq.management.job_filters import USAGE, add_filters, add_targets, at_least_1
@@ -95,6 +96,10 @@ class Command(BaseCommand):
         lost = add("restore", restore, "bring back from the database what Redis has lost")
         lost.add_argument("--queue", help="only this queue")
         _changing(lost, reason=False)
+        moved = add("adopt", adopt, "take the queues in Redis, for a site that has moved or a copy that is to run")
+        moved.add_argument("--empty", action="store_true", help="cancel this database's unfinished jobs, instead of running them")
+        moved.add_argument("--force", action="store_true", help="also while workers of the other site report")
+        _changing(moved)
         kept = add("set-aside", set_aside, "what the mirror could not take in")
         kept.add_argument("--queue", help="only this queue")
         kept.add_argument("--limit", type=at_least_1, default=50, help="at most so many; 50 by default")

@@ -23,6 +23,7 @@ from django_delayq.conf import Config
 from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.logger import Logger
 from django_delayq.management.left_partitions import serving_what_is_left
+from django_delayq.management.worker_site import check_site
 from django_delayq.mirror.database_connections import hooks
 from django_delayq.mirror.database_pools import THREADS, narrow_pools
 from django_delayq.periodic import overlap
@@ -118,6 +119,7 @@ class Command(BaseCommand):
         own = [config.queue(name).redis for name in queues]
         for redis in [config.redis, *(one for one in config.servers if one in own and one != config.redis)]:
             self._check_server(redis, config, burst=options["burst"])
+        self._check_site(config, queues, burst=options["burst"])
         config = self._serving_what_is_left(config, queues, shared_out=bool(options["partitions"]))
         spec = _spec(config, queues, _shares(config, queues, options["partitions"]), roles, options)
         if spec.processes and options["threads"] != THREADS:  # of the default the system checks speak
@@ -158,6 +160,13 @@ class Command(BaseCommand):
             if finding.level == "error":
                 raise CommandError(visible(f"delayq.{finding.code}: {finding} The worker does not start."))
             self._warn(f"delayq.{finding.code}: {finding}")
+
+    def _check_site(self, config: Config, queues: Iterable[str], *, burst: bool) -> None:
+        places = links_of(config, "delayq-check")
+        try:
+            check_site(places, config, queues, self._warn, burst=burst)
+        finally:
+            places.close()
 
     def _serving_what_is_left(self, config: Config, queues: Iterable[str], *, shared_out: bool) -> Config:
         places = links_of(config, "delayq-check")

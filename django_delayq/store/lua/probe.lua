@@ -1,5 +1,5 @@
 -- probe: no state of a job changes; tries commands on keys of its own, which are gone afterwards
--- keys: probe_hash probe_zset probe_stream probe_list probe_text
+-- keys: meta probe_hash probe_zset probe_stream probe_list probe_text
 -- include:
 -- ARGV: the commands, each as words with a space between them; @hash, @zset, @stream, @list and @text stand for the keys. The first one
 --   removes these keys: if it is refused, no other one is tried.
@@ -12,6 +12,10 @@ local keys = {
   ['@list'] = k_probe_list,
   ['@text'] = k_probe_text,
 }
+local site = redis.pcall('HGET', k_meta, 'site') -- not by begin.lua, since this command, too, may be refused
+if type(site) == 'string' and site ~= SITE then
+  return redis.error_reply('SITE ' .. string.sub(string.gsub(site, '%W', '?'), 1, 64))
+end
 local refused = {}
 local function try(number)
   local words = {}

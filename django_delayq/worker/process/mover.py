@@ -15,6 +15,7 @@ from django_delayq.store.connection import Link
 from django_delayq.store.error_replies import StoreError
 from django_delayq.store.queue import MOST, Claim
 from django_delayq.store.record import ClaimedJob
+from django_delayq.store.site import SiteRefused
 from django_delayq.store.wake import WakeLine
 from django_delayq.worker.error_pause import ErrorPause, LineBreaks
 from django_delayq.worker.evictions import ALONE_AFTER, Evictions
@@ -52,6 +53,7 @@ class _Watch:
         self.ground = ""  # what Redis stood on when it last answered, and all that is held here was adopted
         self.seen = ""  # another one, on which that is not done yet
         self.heard = now  # when that was; at first, when this process began to ask
+        self.strange = False  # the queue belongs to another site, whose wake tokens are not taken
 
 
 class Mover:
@@ -207,7 +209,7 @@ class Mover:
         self._full_since = 0.0
         failpoint("mover.arm")
         if self._breaks.over:
-            self.wake.arm()
+            self.wake.arm_for([watch.line.store.keys for watch in self._watches if not watch.strange])
         self._hears = self.wake.listens
         failpoint("mover.armed")
         return max(0.0, min(LONGEST_WAIT, min(watch.at for watch in self._watches) - self._monotonic()))
@@ -242,7 +244,9 @@ class Mover:
         try:
             self._claim(watch, room, holding)
             watch.trouble.worked()
+            watch.strange = False
         except StoreError as error:  # about this line, which waits; the nonce is kept, and the others go on
+            watch.strange = isinstance(error, SiteRefused)
             watch.at = self._monotonic() + watch.trouble.failed(error)
 
     def _claim(self, watch: _Watch, room: int, holding: bool) -> None:

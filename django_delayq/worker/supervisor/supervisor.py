@@ -22,6 +22,7 @@ from typing import Any, Final
 from django_delayq import clock, signals
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.logger import Logger
+from django_delayq.store.error_replies import StoreError
 from django_delayq.store.queue import Kind
 from django_delayq.store.worker_registry import WorkerRegistry
 from django_delayq.worker import loop_process
@@ -340,7 +341,7 @@ class Supervisor:
             child.kill()
         try:
             self._beat.leave()
-        except StoreUnavailable as error:
+        except (StoreUnavailable, StoreError) as error:
             logger.warning("the worker could not take itself out of the registry: %s", error)
         if self._probe is not None:
             self._probe.close()

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from django_delayq import clock
-from django_delayq.exceptions import StoreUnavailable
+from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.failpoints import failpoint
 from django_delayq.store import formats
 from django_delayq.store.connection import Link
-from django_delayq.store.error_replies import StoreRefused
+from django_delayq.store.error_replies import StoreError, StoreRefused
 from django_delayq.store.queue import QueueStore
 from django_delayq.store.worker_registry import WorkerRegistry
 from django_delayq.worker.holdings import RUNNING, WAITING, Held
@@ -92,8 +92,8 @@ class Beat:
 
 
 class Tidy:
-    """Calls tidy on each line about once a minute; every worker does, since nobody leads. While a server is away, those on others have
-    been called in that minute already.
+    """Calls tidy on each line about once a minute; every worker does, since nobody leads. While a server is away, or refuses a line,
+    the others have been called in that minute already.
     """
 
     def __init__(self, stores: Sequence[QueueStore], *, rand: Callable[[], float] = random.random) -> None:
@@ -107,7 +107,7 @@ class Tidy:
         """One call per line.
 
         Raises:
-            StoreUnavailable: a server is away, or refuses a line; the others have been tidied.
+            StoreUnavailable, StoreError: a server is away, or refuses a line; the others have been tidied.
         """
         if not self._begun:  # not at the start, when there is other work, nor all workers of a deploy at once
             self._begun = True
@@ -116,7 +116,7 @@ class Tidy:
         if now >= self._anew:
             self._tidied, self._anew = set(), now + pause
         away: set[Link] = set()
-        trouble: StoreUnavailable | None = None
+        trouble: DelayqError | None = None
         for store, cursor in list(self._cursors.items()):
             node = store.link.server
             if node in away or store in self._tidied:
@@ -124,6 +124,8 @@ class Tidy:
             failpoint("beat.tidy")
             try:
                 after = store.tidy(cursor=cursor).cursor
+            except StoreError as error:  # about this line
+                trouble = trouble or error
             except StoreUnavailable as error:
                 if error.code != "redis_rests":  # else its server is late, and this line comes first in the next pass
                     trouble = trouble or error

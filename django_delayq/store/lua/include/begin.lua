@@ -19,8 +19,14 @@ end
 
 -- What stands in meta, in one look, since each costs a good part of a short script's time. `confirmed`: the run of the server that the
 -- mirror has confirmed last; all others bear the names of their fields, see keys.py.
-local format, generation, confirmed, rolled, armed, surplus, named =
-  values_of(k_meta, 'format', 'generation', 'server', 'rolled', 'armed', 'surplus', 'named')
+local format, generation, confirmed, rolled, armed, surplus, named, site =
+  values_of(k_meta, 'format', 'generation', 'server', 'rolled', 'armed', 'surplus', 'named', 'site')
+
+-- The queue of another site: nothing more is read, and nothing is written. SITE, which the loader writes above, is the id of the caller's
+-- site. ACCEPTS: 'none' also takes a queue without an id, since the script only reads; 'any' takes any queue.
+if site ~= SITE and ACCEPTS ~= 'any' and (site or ACCEPTS ~= 'none') then
+  return redis.error_reply('SITE ' .. string.sub(string.gsub(site or '', '%W', '?'), 1, 64))
+end
 
 -- The format, 0 when nothing says so. FORMAT, which the loader writes above as it does SEEN, is the newest that is known here: in a newer
 -- one nothing is read, and nothing written.

@@ -15,11 +15,11 @@ repeat
   else
     now = tonumber(now)
   end
-  local format, generation, server, armed, surplus =
-    unpack(redis.call('HMGET', k_meta, 'format', 'generation', 'server', 'armed', 'surplus'))
+  local format, generation, server, armed, surplus, site =
+    unpack(redis.call('HMGET', k_meta, 'format', 'generation', 'server', 'armed', 'surplus', 'site'))
   surplus = tonumber(surplus or 0)
   local ground = (generation or '') .. ':' .. (server or '')
-  if not generation or (known_ground ~= '' and known_ground ~= ground)
+  if site ~= SITE or not generation or (known_ground ~= '' and known_ground ~= ground)
     or (format and not (string.find(format, '^[1-9]$') and tonumber(format) <= FORMAT))
   then
     break

@@ -1,0 +1,49 @@
+"""Whether the queues that a worker is to serve belong to this site, before it starts."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from django.core.management.base import CommandError
+from django.db import connections
+
+from django_delayq import clock
+from django_delayq.conf import Config
+from django_delayq.exceptions import StoreUnavailable
+from django_delayq.mirror.site_findings import UNKNOWN, check_workers, refusals
+from django_delayq.store.places import Places
+from django_delayq.store.site import SiteRefused
+from django_delayq.text import visible
+
+WAIT: Final = 1.0  # seconds between questions to a database that does not answer
+
+
+def check_site(places: Places, config: Config, queues: Iterable[str], warn: Callable[[str], None], *, burst: bool) -> None:
+    """Refuses queues of another site. Without the database nobody knows which site this is: the worker waits for it, and says so once;
+    with `burst` it does not.
+
+    Raises:
+        CommandError: the worker does not start.
+    """
+    parts = [(name, partition) for name in queues for partition in config.queue(name).served]
+    waits = False
+    while True:
+        try:
+            return _refuse(places, config.prefix, parts)
+        except SiteRefused as error:
+            if burst or error.code != UNKNOWN:
+                raise CommandError(visible(f"{error} The worker does not start.")) from error
+            if not waits:
+                warn(f"{error} The worker waits for the database.")
+            waits = True
+            connections[config.database].close()  # a connection that broke stays broken
+            clock.sleep(WAIT)
+
+
+def _refuse(places: Places, prefix: str, parts: list[tuple[str, int]]) -> None:
+    with contextlib.suppress(StoreUnavailable):  # that was said before, and the loops wait for it
+        for refusal in refusals(places, prefix, parts):
+            raise refusal
+        check_workers(places, prefix)

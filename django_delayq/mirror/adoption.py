@@ -1,0 +1,147 @@
+"""Adopting what is in Redis: this database is the site of these queues from now on. A person decides that; see `site_findings`."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from django.db import transaction
+
+from django_delayq import clock, ids
+from django_delayq.conf import Config, QueueConfig
+from django_delayq.mirror import rows
+from django_delayq.mirror.site_findings import check_queue
+from django_delayq.models import Attempt, Event, Job, Site, UncheckedKey
+from django_delayq.states import UNFINISHED, AttemptOutcome, EventKind, State
+from django_delayq.store import decode, scripts, site
+from django_delayq.store.connection import Link
+from django_delayq.store.keys import Keys
+from django_delayq.store.places import Places
+from django_delayq.store.queue import QueueStore
+from django_delayq.store.site import SiteRefused
+
+ADOPTED: Final = "adopted"  # the kind of the event of a queue that was adopted
+CHUNK: Final = 500  # rows per transaction
+REASON: Final = "ended when this database was adopted without its unfinished jobs"
+
+Standing = Literal["own", "new", "moved", "other", "behind"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adoptable:
+    """One partition of a queue, or the workers (`queue` None), as Redis has it. `standing`: own; new, without an id, and free to take;
+    moved, without an id, elsewhere than before; other, of another site (`found`); behind, recorded by another database. `jobs`: how
+    many Redis has that are unfinished.
+    """
+
+    queue: QueueConfig | None
+    link: Link
+    keys: Keys
+    found: str
+    standing: Standing
+    jobs: int = 0
+
+    @property
+    def label(self) -> str:
+        """How people call it."""
+        return "the workers" if self.queue is None else self.queue.label(self.keys.partition)
+
+
+def own_id(using: str) -> str:
+    """The id of this database; one without any, whose tables were emptied, gets one."""
+    row, _ = Site.objects.using(using).get_or_create(number=1, defaults={"site": secrets.token_hex(8)})
+    return row.site
+
+
+def parts_of(places: Places, config: Config) -> list[Adoptable]:
+    """Everything that bears an id.
+
+    Raises:
+        StoreUnavailable, StoreError: a server cannot be asked.
+    """
+    found = [_workers(places, config.prefix)]
+    for queue in config.queues.values():
+        for partition in queue.served:
+            found.append(_part(QueueStore(places, prefix=config.prefix, queue=queue.name, partition=partition), queue))
+    return found
+
+
+def _workers(places: Places, prefix: str) -> Adoptable:
+    keys = Keys.of(prefix, site.WORKERS, 0, jobs=False)
+    found = decode.text(places.shared.execute("HGET", keys["meta"], "site"))
+    standing: Standing = "new" if not found else "own" if found == site.of(prefix) else "other"
+    return Adoptable(queue=None, link=places.shared, keys=keys, found=found, standing=standing)
+
+
+def _part(store: QueueStore, queue: QueueConfig) -> Adoptable:
+    keys = store.keys
+    own, jobs, failed = store.link.execute_many([("HGET", keys["meta"], "site"), ("HLEN", keys["jobs"]), ("ZCARD", keys["failed"])])
+    for reply in (own, jobs, failed):
+        if isinstance(reply, Exception):
+            raise reply
+    found = decode.text(own)
+    try:
+        standing = "own" if check_queue(store).site else "new"
+    except SiteRefused as error:
+        standing = error.code.removeprefix("site_")
+    return Adoptable(queue=queue, link=store.link, keys=keys, found=found, standing=standing, jobs=max(0, jobs - failed))  # type: ignore[arg-type]  # the codes
+
+
+def unfinished(queues: Sequence[str], using: str) -> Any:
+    """The rows of these queues that are not finished."""
+    return Job.objects.using(using).filter(queue__in=queues, state__in=UNFINISHED)
+
+
+def end_rows(queues: Sequence[str], actor: str, reason: str, using: str) -> Iterator[int]:
+    """Cancels these rows, here alone; yields how many at a time. Redis is not asked: it has none of them, or will have none."""
+    reason = reason or REASON
+    while found := list(unfinished(queues, using).order_by("id").values_list("id", "queue")[:CHUNK]):
+        jobs, now = [id for id, _ in found], clock.now()
+        with transaction.atomic(using=using):
+            there = Job.objects.using(using).filter(pk__in=jobs)
+            there.filter(published__isnull=True).update(published=now)
+            there.update(state=State.CANCELLED.value, finished_at=now, error=rows.clean(reason), far=False, far_key=None)
+            running = Attempt.objects.using(using).filter(job_id__in=jobs, outcome=AttemptOutcome.RUNNING.value)
+            running.update(outcome=AttemptOutcome.CANCELLED.value, finished_at=now)
+            UncheckedKey.objects.using(using).filter(pk__in=jobs).delete()
+            for job, queue in found:
+                rows.note(job, queue, EventKind.CANCELLED, actor, reason, using)
+        yield len(found)
+
+
+def take(parts: Sequence[Adoptable], config: Config, actor: str, reason: str, *, empty: bool) -> None:
+    """These parts belong to this database from now on. A database that may be a copy, or may have been copied, gets another id, so that
+    the other one is refused. What another site has in Redis goes; what this database is behind of stays, unless it begins `empty`.
+
+    Raises:
+        StoreUnavailable, StoreError: a server cannot be reached; what was taken is, and the same call goes on.
+    """
+    before = site.of(config.prefix)
+    if not any(part.standing == "own" for part in parts):
+        Site.objects.using(config.database).filter(number=1).update(site=secrets.token_hex(8))
+        site.forget()
+    for part in parts:
+        if part.standing in ("own", "new") and site.of(config.prefix) == before:
+            continue
+        behind = part.standing == "behind"
+        known = site.known(part.keys.queue, part.keys.partition) if behind else None
+        emptied = "1" if part.standing == "other" or (behind and empty) else ""
+        script = scripts.load("assign", part.keys)
+        scripts.run(part.link, script, part.keys, "", actor, reason, part.found, known.last_event if known else "", emptied)
+        if part.queue is not None:
+            _note(part, actor, reason, config)
+
+
+def _note(part: Adoptable, actor: str, reason: str, config: Config) -> None:
+    detail: Any = {"standing": part.standing, "from": part.found, "to": site.of(config.prefix), "partition": part.keys.partition}
+    Event.objects.using(config.database).create(
+        queue=part.keys.queue,
+        at=clock.now(),
+        kind=ADOPTED,
+        actor=rows.clean(actor, 200),
+        reason=rows.clean(reason),
+        detail=detail,
+        stream_id=f"row:{ids.new().hex}",
+    )

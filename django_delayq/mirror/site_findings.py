@@ -1,0 +1,72 @@
+"""Whether queues in Redis belong to this database, asked before anything is read from them or written to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+
+from django_delayq.store import decode, site
+from django_delayq.store.events import FIRST
+from django_delayq.store.fitness import Finding
+from django_delayq.store.keys import Keys
+from django_delayq.store.places import Places
+from django_delayq.store.queue import QueueStore
+from django_delayq.store.recovery import Ground, GroundStore
+from django_delayq.store.site import SiteRefused
+
+UNKNOWN = "site_unknown"
+
+
+def refusals(places: Places, prefix: str, parts: Iterable[tuple[str, int]]) -> Iterator[SiteRefused]:
+    """Why this site must leave queues alone; `parts`: queues and partitions.
+
+    Raises:
+        StoreUnavailable, StoreError: a server cannot be asked; SiteRefused "site_unknown": the database cannot.
+    """
+    for queue, partition in parts:
+        store = QueueStore(places, prefix=prefix, queue=queue, partition=partition)
+        try:
+            check_queue(store)
+        except SiteRefused as error:
+            if error.code == UNKNOWN:
+                raise
+            yield error
+
+
+def check_queue(store: QueueStore) -> Ground:
+    """Refuses a queue of another site; returns what it stands on.
+
+    Raises:
+        StoreUnavailable, StoreError: as `refusals`.
+    """
+    ground = GroundStore(store).look(FIRST)
+    about, known = (store.keys.prefix, store.queue, store.link.home), partial(site.known, store.queue, store.partition)
+    if not ground.site:
+        site.check_address(*about, known())
+    site.check_events(*about, ground.mirrored, known(), known)
+    return ground
+
+
+def check_workers(places: Places, prefix: str) -> None:
+    """Refuses the workers of another site.
+
+    Raises:
+        StoreUnavailable, StoreError: as `refusals`.
+    """
+    keys = Keys.of(prefix, site.WORKERS, 0, jobs=False)
+    found = decode.text(places.shared.execute("HGET", keys["meta"], "site"))
+    site.check(prefix, site.WORKERS, places.shared.home, found)
+
+
+def site_findings(places: Places, prefix: str, parts: Iterable[tuple[str, int]]) -> list[Finding]:
+    """What `refusals` tells, each once; nothing where the database does not tell which site this is, of which others speak.
+
+    Raises:
+        StoreUnavailable, StoreError: a server cannot be asked.
+    """
+    texts: dict[str, None] = {}
+    try:
+        texts.update(dict.fromkeys(map(str, refusals(places, prefix, parts))))
+    except SiteRefused:
+        return []
+    return [Finding("E025", "error", text, "") for text in texts]

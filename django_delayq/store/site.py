@@ -1,0 +1,185 @@
+"""The site that this process works for. Each database has an id, and each queue in Redis has the id of its database. Scripts compare
+the two before anything else, so two sites with one Redis database and one prefix never touch each other's jobs.
+
+The id is a constant in the text of each script (see `scripts.load`), so the comparison sends nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import ipaddress
+import re
+import socket
+from collections.abc import Callable
+from typing import Final, NamedTuple, Protocol
+
+from django_delayq import clock
+from django_delayq.exceptions import DelayqError
+from django_delayq.store.decode import position
+from django_delayq.store.error_replies import StoreError
+
+WORKERS: Final = "workers"  # the tag of the keys of the workers, which belong to no queue
+REFUSED: Final = "SITE"  # the code of the reply of a script that finds the queue of another site, or of none
+PLACES: Final = re.compile(r"[^\s,]+")
+LOOKS: Final = 4  # at a database that seems to be behind: another node of a database cluster may show a commit late
+LAG: Final = 0.5  # seconds between them
+REPEAT: Final = 60.0  # seconds in which one refusal is logged once
+
+
+class SiteRefused(StoreError):
+    """The queue belongs to another site, or may belong to one. Nothing was written, and nothing is lost. `code`: "site_other" (Redis
+    has another id), "site_moved" (Redis has no id, and is at another address than before), "site_behind" (Redis is ahead of this
+    database), "site_unknown" (the database does not tell its id).
+    """
+
+    nothing_done = True
+
+
+class Known(NamedTuple):
+    """What the database knows of one partition: the `address` on which it was confirmed last ("" for never), and the `last_event` that
+    is recorded.
+    """
+
+    address: str
+    last_event: str
+
+
+class Database(Protocol):
+    """What this process asks its database; see `mirror/site_row.py`."""
+
+    def id(self, prefix: str) -> str:
+        """The id of the site.
+
+        Raises:
+            SiteRefused: the database does not tell it.
+        """
+
+    def known(self, queue: str, partition: int) -> Known | None:
+        """What the database knows of that partition; None: nothing can speak against what Redis has.
+
+        Raises:
+            SiteRefused: the database does not tell it.
+        """
+
+
+class Derived:
+    """Where there is no database to ask, as in tests: the prefix says which site it is, so no comparison can fail."""
+
+    def id(self, prefix: str) -> str:
+        """An id that is the same in all processes with this prefix."""
+        return "t" + hashlib.sha256(prefix.encode()).hexdigest()[:15]
+
+    def known(self, _queue: str, _partition: int) -> None:
+        """Nothing."""
+
+
+_database: Database = Derived()
+_known: dict[str, str] = {}
+_logged: dict[tuple[object, ...], float] = {}  # refusals, and when
+
+
+def install(database: Database) -> None:
+    """Says who is asked."""
+    global _database
+    _database = database
+    forget()
+
+
+def forget() -> None:
+    """The database is asked again: the settings name another one."""
+    _known.clear()
+
+
+def of(prefix: str) -> str:
+    """The id of the site of that prefix; a process asks its database once.
+
+    Raises:
+        SiteRefused: the database does not tell it.
+    """
+    found = _known.get(prefix)
+    if found is None:
+        found = _known[prefix] = _database.id(prefix)
+    return found
+
+
+def check(prefix: str, queue: str, where: str, found: str) -> None:
+    """Refuses the queue of another site. `found`: the id in Redis at that address, "" for none.
+
+    Raises:
+        SiteRefused: it is another one.
+    """
+    ours = of(prefix)
+    if found and found != ours:
+        with contextlib.suppress(SiteRefused):  # `adopt` may have given the database another id; else this process keeps what it has
+            _known[prefix] = _database.id(prefix)
+        code = "site_other" if queue != WORKERS else "site_workers"
+        raise SiteRefused(code=code, queue=queue, where=where, ours=ours, theirs=found)
+
+
+def check_address(prefix: str, queue: str, where: str, known: Known | None) -> None:
+    """Refuses a queue without an id at another address than before.
+
+    Raises:
+        SiteRefused: the site has moved, or this database is a copy.
+    """
+    if known is not None and known.address and known.address != address(where, prefix):
+        raise SiteRefused(code="site_moved", queue=queue, where=where, ours=of(prefix), known=known.address)
+
+
+def check_events(
+    prefix: str, queue: str, where: str, dropped: str, known: Known | None, again: Callable[[], Known | None] | None = None
+) -> None:
+    """Refuses a queue of which Redis has dropped more events than this database has recorded. Each mirror commits before it trims, so
+    that is no healthy pair, unless the database was read before Redis. `dropped`: up to which event; `again`: reads the database anew;
+    None: no other mirror of this database can have moved on meanwhile.
+
+    Raises:
+        SiteRefused: another database records the queue, or this one has lost commits.
+    """
+    looks = 1
+    while known is not None and position(dropped) > position(known.last_event):
+        if again is None or looks == LOOKS:
+            raise SiteRefused(code="site_behind", queue=queue, where=where, ours=of(prefix), theirs=dropped, known=known.last_event)
+        clock.sleep(LAG if looks > 1 else 0)
+        looks += 1
+        known = again()
+
+
+def known(queue: str, partition: int) -> Known | None:
+    """See `Database`."""
+    return _database.known(queue, partition)
+
+
+def is_refusal(error: DelayqError) -> bool:
+    """Whether an error is a `SiteRefused`, or what a producer raises in its place."""
+    return error.code.startswith("site_")
+
+
+def is_news(error: BaseException) -> bool:
+    """Whether an error is to be logged now: a refusal is, once a minute in each process; another error always."""
+    if not isinstance(error, DelayqError) or not is_refusal(error):
+        return True
+    about = error.code, error.fields.get("queue"), error.fields.get("where")
+    now = clock.monotonic()
+    if now < _logged.get(about, 0.0) + REPEAT:
+        return False
+    _logged[about] = now
+    return True
+
+
+def address(where: str, prefix: str) -> str:
+    """The address of a server and the prefix there, as the checkpoint has them. `where`: see `Link.home`. An address that is valid on
+    one host only counts with the name of that host.
+    """
+    here = where.startswith("unix:") or any(map(_is_here, PLACES.findall(where)))
+    host = f" on {socket.gethostname().partition('.')[0]}" if here else ""
+    return f"{where}{host}, prefix {prefix}"
+
+
+def _is_here(place: str) -> bool:
+    host = place.rpartition(":")[0].strip("[]")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
