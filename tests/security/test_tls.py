@@ -287,6 +287,6 @@ def test_a_password_does_not_come_out_of_a_worker(own_redis, shop: Shop):
     shop.settings = {"REDIS": {"URL": server.url, "OPTIONS": {"password": PASSWORD, "username": "nobody"}}}
     worker = shop.work("--burst")
     assert worker.wait() == 1
-    assert "not available" in worker.text()
+    assert "invalid username-password pair" in worker.text()
     assert PASSWORD not in worker.text()
     assert json.dumps(PASSWORD)[1:-1] not in worker.text()
