@@ -9,6 +9,7 @@ import pytest
 import django_delayq as delayq
 from django_delayq.producer.stores import stores
 from django_delayq.store.error_replies import REFUSALS, StoreRefused
+from django_delayq.store.keys import Keys
 from django_delayq.store.scripts import SCRIPTS, load
 from tests.tasks_for_tests import ping
 from tests.topologies import ToldNode
@@ -28,6 +29,7 @@ CERTAIN = [
     "EVENTSFULL the mirror is 1000 jobs behind",
     "BADRECORD 1",
     "FORMAT 99",
+    "SITE another",
     "CLUSTERDOWN The cluster is down",
     "MOVED 3999 127.0.0.1:6381",
     "ERR max number of clients reached",
@@ -119,5 +121,5 @@ def test_a_change_that_is_refused_was_not_made(node):
 
 
 def test_every_error_of_our_scripts_is_in_the_table_of_refusals():
-    codes = {code for name in SCRIPTS for code in re.findall(r"error_reply\('([A-Z]+)", load(name).text)}
+    codes = {code for name in SCRIPTS for code in re.findall(r"error_reply\('([A-Z]+)", load(name, Keys("t", "q")).text)}
     assert {"EVENTSFULL", "BADRECORD", "FORMAT", "RESTORING"} <= codes <= REFUSALS.keys()

@@ -12,6 +12,7 @@ import pytest
 from django_delayq.store import commands, rights
 from django_delayq.store.commands import BY_NAME, COMMANDS, ON_CLUSTERS
 from django_delayq.store.connection import connect
+from django_delayq.store.keys import Keys
 from django_delayq.store.rights import TRIED, optional_findings, rights_findings
 from django_delayq.store.scripts import SCRIPTS, load
 from tests import servers
@@ -33,7 +34,7 @@ def server_commands(link) -> set[str]:
 
 
 def of_lua(known: set[str]) -> set[str]:
-    text = "\n".join(load(name).text for name in SCRIPTS if name != "probe")
+    text = "\n".join(load(name, Keys("t", "q")).text for name in SCRIPTS if name != "probe")
     return {word.lower() for word in re.findall(r"'([A-Z]{3,})'", text)} & known
 
 
