@@ -14,10 +14,11 @@ from django_delayq.store.queue import QueueStore, ScheduleItem
 from django_delayq.store.recovery import GroundStore
 from django_delayq.store.site import Known, SiteRefused
 from django_delayq.store.worker_registry import WorkerRegistry
+from tests.store import test_formats
 from tests.store.board import LEASE, NOW, Board, record
-from tests.store.test_formats import CALLS
 
 OURS = site.of("t")
+CALLS = {**test_formats.CALLS, "probe": lambda board: board.store.run("probe", "UNLINK @hash", "SET", "@text")}
 WORKERS = {
     "beat": lambda registry: registry.beat("a", {}),
     "leave": lambda registry: registry.leave("a"),
@@ -110,7 +111,7 @@ def test_the_refusal_survives_a_pickle():
     assert (error.code, error.fields["queue"], "site b" in str(error)) == ("site_other", "q", True)
 
 
-@pytest.mark.parametrize("name", sorted(CALLS.keys() - {"inspect", "the reader of the stream"}))
+@pytest.mark.parametrize("name", sorted(CALLS.keys() - {"inspect", "probe", "the reader of the stream"}))
 def test_the_first_write_gives_an_empty_queue_the_id(board, name):
     try:
         CALLS[name](board)
@@ -162,7 +163,7 @@ def database(monkeypatch):
     return lambda one: monkeypatch.setattr(site, "_database", one)
 
 
-@pytest.mark.parametrize("name", sorted(CALLS.keys() - {"assign", "inspect", "the reader of the stream"}))
+@pytest.mark.parametrize("name", sorted(CALLS.keys() - {"assign", "inspect", "probe", "the reader of the stream"}))
 def test_nothing_is_written_at_another_address_than_before(board, database, name):
     database(At("elsewhere:6379, db 0, prefix t"))
     with pytest.raises(SiteRefused) as caught:
