@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, Final, TypeVar
 
 from django.core.signals import setting_changed
-from django.db import Error
+from django.db import Error, connections
 from django.dispatch import receiver
 
 from django_delayq import conf, under_test
@@ -15,6 +19,7 @@ from django_delayq.store import site
 from django_delayq.store.events import FIRST
 from django_delayq.store.site import Known, SiteRefused
 
+T = TypeVar("T")
 DERIVED: Final = site.Derived()
 NOTHING: Final = Known("", FIRST)  # no checkpoint
 
@@ -29,11 +34,8 @@ class DatabaseSite:
         """See `site.Database`. Under test the row is truncated, cloned or left over, so the prefix says which site it is."""
         if under_test.derives_site():
             return DERIVED.id(prefix)
-        using = conf.get().database
         try:
-            found = Site.objects.using(using).values_list("site", flat=True).first()
-            rows = Checkpoint.objects.using(using).values_list("queue", "partition", "address", "last_event")
-            self._first = {(queue, partition): Known(address or "", last) for queue, partition, address, last in rows}
+            found, self._first = _apart(_id_and_checkpoints)
         except Error as error:
             raise SiteRefused(code="site_unknown", cause=str(error).strip().rstrip(".")) from error
         if found is None:
@@ -44,12 +46,41 @@ class DatabaseSite:
         """See `site.Database`. Without the database the address that was known when the id was read."""
         if under_test.derives_site():
             return None
-        rows = Checkpoint.objects.using(conf.get().database).filter(queue=queue, partition=partition)
         try:
-            found = rows.values_list("address", "last_event").first()
+            return _apart(partial(_checkpoint, queue, partition))
         except Error:
             return self._first.get((queue, partition))
-        return Known(found[0] or "", found[1]) if found else NOTHING
+
+
+def _id_and_checkpoints() -> tuple[str | None, dict[tuple[str, int], Known]]:
+    using = conf.get().database
+    rows = Checkpoint.objects.using(using).values_list("queue", "partition", "address", "last_event")
+    found = {(queue, partition): Known(address or "", last) for queue, partition, address, last in rows}
+    return Site.objects.using(using).values_list("site", flat=True).first(), found
+
+
+def _checkpoint(queue: str, partition: int) -> Known:
+    rows = Checkpoint.objects.using(conf.get().database).filter(queue=queue, partition=partition)
+    found = rows.values_list("address", "last_event").first()
+    return Known(found[0] or "", found[1]) if found else NOTHING
+
+
+def _apart(read: Callable[[], T]) -> T:
+    """Reads what is committed. The caller's transaction may be broken, or may see an older state; and an event loop allows no query."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        if not connections[conf.get().database].in_atomic_block:
+            return read()
+    with ThreadPoolExecutor(1, "delayq-site") as apart:
+        return apart.submit(_with_own_connection, read).result()
+
+
+def _with_own_connection(read: Callable[[], T]) -> T:
+    try:
+        return read()
+    finally:
+        connections.close_all()
 
 
 @receiver(setting_changed, dispatch_uid="delayq.site")

@@ -1,0 +1,76 @@
+"""What the database says of its site: what is committed, whatever the caller has open."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+
+from django_delayq import under_test
+from django_delayq.mirror.site_row import DatabaseSite
+from django_delayq.models import Checkpoint, Site
+from django_delayq.store.site import Known, SiteRefused
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def database(monkeypatch) -> DatabaseSite:
+    """As a project has it outside of tests."""
+    monkeypatch.setattr(under_test, "derives_site", lambda: False)
+    Site.objects.update_or_create(number=1, defaults={"site": "0123456789abcdef"})
+    Checkpoint.objects.create(queue="orders", address="here", last_event="5-1")
+    return DatabaseSite()
+
+
+def test_the_id_and_the_checkpoint_are_read(database):
+    assert database.id("delayq") == "0123456789abcdef"
+    assert database.known("orders", 0) == Known("here", "5-1")
+    assert database.known("orders", 1) == Known("", "0-0")
+
+
+def test_in_a_transaction_what_is_committed_counts(database):
+    with transaction.atomic():
+        Checkpoint.objects.update(last_event="1-1")
+        assert database.known("orders", 0) == Known("here", "5-1")
+        assert database.id("delayq") == "0123456789abcdef"
+
+
+def test_in_a_broken_transaction_it_is_read_all_the_same(database):
+    with transaction.atomic():
+        transaction.set_rollback(True)
+        assert database.id("delayq") == "0123456789abcdef"
+
+
+def test_in_an_event_loop_it_is_read_all_the_same(database):
+    async def ask() -> str:
+        return database.id("delayq")
+
+    assert asyncio.run(ask()) == "0123456789abcdef"
+
+
+def test_a_database_without_an_id_says_what_to_do(database):
+    Site.objects.all().delete()
+    with pytest.raises(SiteRefused, match="delayq adopt makes an id"):
+        database.id("delayq")
+
+
+def test_without_the_database_the_address_is_the_one_that_was_read_with_the_id(database, monkeypatch):
+    assert database.id("delayq")
+
+    def away(*_: Any) -> Any:
+        raise connection.Database.OperationalError("away")
+
+    monkeypatch.setattr("django.db.models.query.QuerySet.first", away)
+    monkeypatch.setattr("django_delayq.mirror.site_row.Error", connection.Database.OperationalError)
+    assert database.known("orders", 0) == Known("here", "5-1")
+    with pytest.raises(SiteRefused, match="did not tell the id of this site"):
+        database.id("delayq")
+
+
+def test_under_test_nothing_is_read(django_assert_num_queries):
+    with django_assert_num_queries(0):
+        assert DatabaseSite().id("delayq") == DatabaseSite().id("delayq")
+        assert DatabaseSite().known("orders", 0) is None
