@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -14,6 +13,7 @@ from django.dispatch import receiver
 
 from django_delayq import conf, under_test
 from django_delayq.models import Checkpoint, Site
+from django_delayq.producer.twins import running_loop
 from django_delayq.setting_readers import SETTING
 from django_delayq.store import site
 from django_delayq.store.events import FIRST
@@ -67,11 +67,8 @@ def _checkpoint(queue: str, partition: int) -> Known:
 
 def _apart(read: Callable[[], T]) -> T:
     """Reads what is committed. The caller's transaction may be broken, or may see an older state; and an event loop allows no query."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        if not connections[conf.get().database].in_atomic_block:
-            return read()
+    if running_loop() is None and not connections[conf.get().database].in_atomic_block:
+        return read()
     with ThreadPoolExecutor(1, "delayq-site") as apart:
         return apart.submit(_with_own_connection, read).result()
 
