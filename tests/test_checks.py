@@ -7,6 +7,7 @@ import re
 import ssl
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from django_delayq.store.worker_registry import WorkerRegistry
 from tests import servers
 from tests.security.test_tls import certificates, tls
 from tests.servers import USER, as_package
+from tests.stage import ROOT
 from tests.store import test_partition_health
 from tests.topologies import ClusterNode, ClusterServers, SentinelServer, until
 
@@ -537,6 +539,12 @@ def test_every_id_is_in_the_table_and_has_a_test():
     table = set(re.findall(r"delayq\.([EW]\d{3}) \|", checks.__doc__ or ""))
     source = "".join(path.read_text().lower() for path in (Path(__file__), Path(test_partition_health.__file__)))
     assert {id for id in table if id.lower() not in source} == set()
+
+
+def test_no_id_stands_for_two_findings():
+    page = (ROOT / "docs" / "checks.md").read_text()
+    ids = re.findall(r"^\| `((?:delayq\.)?[DEW]\d{3})` \|", page, re.MULTILINE)
+    assert [id for id, count in Counter(ids).items() if count > 1] == []
 
 
 def pool(monkeypatch, pool: object, **database: object) -> ConnectionHandler:

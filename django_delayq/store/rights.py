@@ -66,7 +66,7 @@ def optional_findings(link: Link, keys: Keys) -> Iterator[Finding]:
         if isinstance(reply, StoreError):
             command = BY_NAME[name]
             yield Finding(
-                "D035",
+                "D036",
                 "warning",
                 f"Redis at {link.where} refuses {command.words}, which is for {command.needs}. {command.instead}",
                 f"Allow it if you can: redis-cli ACL SETUSER <user> {_quoted(name)}",
