@@ -24,7 +24,7 @@ from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.relay import RelayLoop
 from django_delayq.models import Job
 from django_delayq.producer.stores import stores
-from django_delayq.store import scripts
+from django_delayq.store import scripts, site
 from django_delayq.store.events import FIRST
 from django_delayq.store.items import ScheduleItem
 from django_delayq.store.keys import Keys
@@ -110,6 +110,8 @@ def world(settings, redis_server, monkeypatch) -> Iterator[World]:
     cache.clear()
     for name in scripts.SCRIPTS:  # so that each call of a script is one request
         redis_server.link.execute("SCRIPT", "LOAD", scripts.load(name, Keys("delayq", "")).text)
+    for name in queues:  # likewise: a queue without a site is given one first
+        redis_server.link.execute("HSET", Keys("delayq", name)["meta"], "site", site.of("delayq"))
     yield World(line, redis_server.link, settings)
     stores.reset()
     line.close()
