@@ -58,7 +58,7 @@ TEXTS: Final[Mapping[str, str]] = MappingProxyType(
         "site_workers": "Redis at {where} has the workers of another site under this prefix: this database is site {ours}, and they "
         "work for site {theirs}. Nothing was changed there. Give this project another DELAYQ['PREFIX'] or another Redis database; if "
         "this site has moved, run manage.py delayq adopt.",
-        "site_moved": "Redis at {where} has nothing of the queue {queue!r} of site {ours}, which was last at {known}. This database "
+        "site_moved": "Redis at {where} has no jobs of the queue {queue!r} of site {ours}, which was last at {known}. This database "
         "may be a copy, so nothing is written there, run or sent. If the site has moved, or this copy is to run, run manage.py delayq "
         "adopt.",
         "site_behind": "Redis at {where} is ahead of this database: it has dropped events of the queue {queue!r} up to {theirs}, and "

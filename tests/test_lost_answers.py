@@ -110,7 +110,7 @@ def world(settings, redis_server, monkeypatch) -> Iterator[World]:
     cache.clear()
     for name in scripts.SCRIPTS:  # so that each call of a script is one request
         redis_server.link.execute("SCRIPT", "LOAD", scripts.load(name, Keys("delayq", "")).text)
-    for name in queues:  # likewise: a queue without a site is given one first
+    for name in queues:  # a queue without a site is given one by a call before
         redis_server.link.execute("HSET", Keys("delayq", name)["meta"], "site", site.of("delayq"))
     yield World(line, redis_server.link, settings)
     stores.reset()

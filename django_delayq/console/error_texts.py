@@ -52,7 +52,7 @@ SENTENCES: Final[Mapping[str, Promise]] = {
         "Redis at %(where)s has the workers of another site, %(theirs)s. This database is site %(ours)s. See manage.py delayq adopt."
     ),
     "site_moved": _(
-        "Redis at %(where)s has nothing of the queue %(queue)s of this site, %(ours)s, which was last at %(known)s. Nothing runs there "
+        "Redis at %(where)s has no jobs of the queue %(queue)s of this site, %(ours)s, which was last at %(known)s. Nothing runs there "
         "before manage.py delayq adopt."
     ),
     "site_behind": _(

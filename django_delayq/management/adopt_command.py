@@ -19,7 +19,7 @@ from django_delayq.text import one_line
 
 REPORTED: Final = 60.0  # seconds; a worker that has shown itself since may be running jobs
 WHY: Final = {
-    "moved": "has nothing of this site, which was elsewhere before",
+    "moved": "has no jobs of this site, which was elsewhere before",
     "other": "belongs to another site",
     "behind": "is recorded by another database, or this one has lost commits",
 }
@@ -75,7 +75,9 @@ def _text(wanted: Sequence[Adoptable], ours: str, theirs: Sequence[str], count: 
     if empty:
         lines.append(f"The {count} unfinished jobs of this database are cancelled, here only.")
     elif any(part.standing == "behind" for part in wanted):
-        lines.append("Redis keeps its jobs. What has ended meanwhile is unfinished in this database: manage.py delayq doctor --deep.")
+        lines.append(
+            "Redis keeps its jobs. Jobs that have ended meanwhile are unfinished here: manage.py delayq doctor --deep."
+        )
     else:
         lines.append(f"The {count} unfinished jobs of this database go into Redis, and run.")
     return "\n".join(lines)
@@ -92,5 +94,5 @@ def _refuse_workers(wanted: Sequence[Adoptable], *, force: bool) -> None:
     if alive:
         raise CommandError(
             f"Nothing was changed: workers have reported within a minute: {', '.join(alive)}. They may be running these jobs. Stop "
-            "them, and ask again; --force goes on all the same."
+            "them, and ask again, or add --force."
         )

@@ -21,8 +21,8 @@ WAIT: Final = 1.0  # seconds between questions to a database that does not answe
 
 
 def check_site(places: Places, config: Config, queues: Iterable[str], warn: Callable[[str], None], *, burst: bool) -> None:
-    """Refuses queues of another site. Without the database nobody knows which site this is: the worker waits for it, and says so once;
-    with `burst` it does not.
+    """Refuses queues of another site. Without the database the site is not known: the worker waits for it, and logs that once; with
+    `burst` it does not wait.
 
     Raises:
         CommandError: the worker does not start.
@@ -43,7 +43,7 @@ def check_site(places: Places, config: Config, queues: Iterable[str], warn: Call
 
 
 def _refuse(places: Places, prefix: str, parts: list[tuple[str, int]]) -> None:
-    with contextlib.suppress(StoreUnavailable):  # that was said before, and the loops wait for it
+    with contextlib.suppress(StoreUnavailable):  # it was reported before, and the loops wait for the server
         for refusal in refusals(places, prefix, parts):
             raise refusal
         check_workers(places, prefix)

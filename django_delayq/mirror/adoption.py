@@ -56,7 +56,7 @@ def own_id(using: str) -> str:
 
 
 def parts_of(places: Places, config: Config) -> list[Adoptable]:
-    """Everything that bears an id.
+    """Everything that has an id.
 
     Raises:
         StoreUnavailable, StoreError: a server cannot be asked.
@@ -113,7 +113,8 @@ def end_rows(queues: Sequence[str], actor: str, reason: str, using: str) -> Iter
 
 def take(parts: Sequence[Adoptable], config: Config, actor: str, reason: str, *, empty: bool) -> None:
     """These parts belong to this database from now on. A database that may be a copy, or may have been copied, gets another id, so that
-    the other one is refused. What another site has in Redis goes; what this database is behind of stays, unless it begins `empty`.
+    the other one is refused. Jobs of another site are removed from Redis. Jobs that this database has not recorded
+    stay, unless `empty`.
 
     Raises:
         StoreUnavailable, StoreError: a server cannot be reached; what was taken is, and the same call goes on.

@@ -62,7 +62,7 @@ def note_server(queue: str, partition: int, server: str, using: str, way_back: s
 
 def check_site(store: QueueStore, ground: Ground, checkpoint: Checkpoint, again: Callable[[], Checkpoint] | None = None) -> None:
     """Refuses a queue that may belong to another site, or that another database records. `again`: reads the checkpoint anew; None:
-    nobody else can have moved it since `ground` was read.
+    no other mirror can have moved it since `ground` was read.
 
     Raises:
         SiteRefused: see `store/site.py`.

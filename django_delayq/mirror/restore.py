@@ -149,10 +149,10 @@ class RestoreLoop:
             clock.sleep(pause)
 
     def look(self) -> tuple[Ground, Checkpoint]:
-        """What Redis stands on, and what the database knows; a checkpoint that was never saved where there is none.
+        """The ground of Redis, and the checkpoint; one that was never saved if the database has no checkpoint.
 
         Raises:
-            SiteRefused: Redis may be that of another site.
+            SiteRefused: Redis may belong to another site.
         """
         checkpoint = self._checkpoint()
         ground = self.ground.look(checkpoint.last_event)
@@ -211,7 +211,7 @@ class RestoreLoop:
         if self._lost is None and ground.generation and checkpoint.way_back:
             self._lost = self._mark_lost(checkpoint.way_back)
         if not ground.generation or ground.confirmed == ground.server:
-            if ground.generation and not checkpoint.address:  # who confirmed it died before this
+            if ground.generation and not checkpoint.address:  # the process that confirmed it died before this
                 note_address(self.store, self.using)
             self._remind(checkpoint)
             return

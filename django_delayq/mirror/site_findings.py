@@ -34,7 +34,7 @@ def refusals(places: Places, prefix: str, parts: Iterable[tuple[str, int]]) -> I
 
 
 def check_queue(store: QueueStore) -> Ground:
-    """Refuses a queue of another site; returns what it stands on.
+    """Refuses a queue of another site; returns its ground.
 
     Raises:
         StoreUnavailable, StoreError: as `refusals`.
@@ -59,7 +59,7 @@ def check_workers(places: Places, prefix: str) -> None:
 
 
 def site_findings(places: Places, prefix: str, parts: Iterable[tuple[str, int]]) -> list[Finding]:
-    """What `refusals` tells, each once; nothing where the database does not tell which site this is, of which others speak.
+    """Each of the `refusals` once; none if the database does not tell which site this is, which other checks report.
 
     Raises:
         StoreUnavailable, StoreError: a server cannot be asked.

@@ -25,7 +25,7 @@ NOTHING: Final = Known("", FIRST)  # no checkpoint
 
 
 class DatabaseSite:
-    """What the database says. A process that knows the id keeps it, whatever happens to the database."""
+    """Asks the database. A process that knows the id keeps it, whatever happens to the database."""
 
     def __init__(self) -> None:
         self._first: dict[tuple[str, int], Known] = {}  # as it was when the id was read

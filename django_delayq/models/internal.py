@@ -157,7 +157,7 @@ class Checkpoint(models.Model):
     updated_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(null=True)
     servers: models.TextField[str | None, str | None] = models.TextField(null=True)  # noqa: DJ001  # old code inserts rows without it
     way_back: models.CharField[str | None, str | None] = models.CharField(max_length=64, null=True)  # noqa: DJ001  # likewise
-    address: models.TextField[str | None, str | None] = models.TextField(null=True)  # noqa: DJ001  # likewise
+    address: models.TextField[str | None, str | None] = models.TextField(null=True)  # noqa: DJ001  # old code inserts rows without it
 
     class Meta:
         db_table = "delayq_checkpoint"

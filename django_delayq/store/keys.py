@@ -29,7 +29,7 @@
 | unlocked | stream | the names that were waited for, when they are free | the last 64 |
 | probe_hash, probe_zset, probe_stream, probe_list, probe_text | by name | nothing; see probe.lua | within one call |
 | workers | hash | worker id -> JSON beat; beside the queues, under the tag `workers` | a day |
-| asked | hash | worker id -> what it is asked to do, until when, by whom; likewise | until the worker has heard it |
+| asked | hash | worker id -> what it is asked to do, until when, by whom; under the same tag | until the worker has heard it |
 
 The past of a run, from format 1 on: e<n>, how many times in a row its process was killed for a neighbour's sake, then u<ms>, since
 when no worker has known its task; see lua/include/runs.lua.

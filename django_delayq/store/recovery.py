@@ -95,7 +95,7 @@ class GroundStore:
         return ("HMGET", meta, "generation", "server", "mirrored", "rolled", "restoring", "site"), ("INFO", "server")
 
     def read(self, replies: Sequence[Any], seen: str = FIRST) -> Ground:
-        """What the replies to these say.
+        """The ground, from the replies to these.
 
         Raises:
             SiteRefused: the queue belongs to another site.

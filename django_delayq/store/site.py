@@ -37,7 +37,8 @@ class SiteRefused(StoreError):
 
 
 class Known(NamedTuple):
-    """What the database knows of one partition: the `address` on which it was confirmed last ("" for never), and the `last_event` that
+    """The facts about one partition in the database: the `address` on which it was confirmed last ("" for never), and the `last_event`
+    that
     is recorded.
     """
 
@@ -46,7 +47,7 @@ class Known(NamedTuple):
 
 
 class Database(Protocol):
-    """What this process asks its database; see `mirror/site_row.py`."""
+    """The questions of this process to its database; see `mirror/site_row.py`."""
 
     def id(self, prefix: str) -> str:
         """The id of the site.
@@ -56,7 +57,7 @@ class Database(Protocol):
         """
 
     def known(self, queue: str, partition: int) -> Known | None:
-        """What the database knows of that partition; None: nothing can speak against what Redis has.
+        """The facts about that partition; None: no fact can contradict Redis.
 
         Raises:
             SiteRefused: the database does not tell it.
@@ -64,7 +65,7 @@ class Database(Protocol):
 
 
 class Derived:
-    """Where there is no database to ask, as in tests: the prefix says which site it is, so no comparison can fail."""
+    """For processes without a database to ask, as in tests: the prefix says which site it is, so no comparison can fail."""
 
     def id(self, prefix: str) -> str:
         """An id that is the same in all processes with this prefix."""

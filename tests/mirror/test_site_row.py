@@ -1,4 +1,4 @@
-"""What the database says of its site: what is committed, whatever the caller has open."""
+"""The id and the checkpoint are read as they are committed, whatever the caller has open."""
 
 from __future__ import annotations
 

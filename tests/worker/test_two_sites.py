@@ -1,4 +1,4 @@
-"""Two databases, one Redis: neither touches what is the other's. A copy of a database runs nothing until a person says so."""
+"""Two databases, one Redis: neither touches what is the other's. A copy of a database runs nothing until a person adopts its queues."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TABLES = "SELECT * FROM delayq_job ORDER BY id", "SELECT * FROM delayq_attempt O
 
 
 class Site:
-    """A project with a database and an id of its own, and a ledger of its runs. `of`: whose database it gets a copy of."""
+    """A project with a database, an id and a ledger of its runs. `of`: whose database it gets a copy of."""
 
     def __init__(self, folder: Path, url: str, of: Site | None = None) -> None:
         folder.mkdir()
@@ -48,7 +48,7 @@ class Site:
         return {**project(self.folder, as_package(self.url), sqlite(self.database), self.settings), "APP_SITE": "own"}
 
     def manage(self, *words: str, code: int = 0) -> str:
-        """What a command of the project prints, errors and log included."""
+        """Runs a command of the project; returns its output, errors and log included."""
         done = subprocess.run(
             [*MANAGE, *words], cwd=ROOT, env={**os.environ, **self.environment}, capture_output=True, text=True, check=False
         )
@@ -67,7 +67,7 @@ class Site:
         return worker
 
     def refused(self, *options: str) -> str:
-        """What a worker says that does not start."""
+        """Starts a worker, which is refused; returns its output."""
         worker = self.work(*options)
         assert worker.wait() == 1, worker.text()
         assert "Traceback" not in worker.text()

@@ -1,8 +1,8 @@
 -- assign: no state changes; the queue belongs to the caller's site from now on
 -- keys: jobs high normal low runs leases cancels progress keys claims failed finished events wake meta stats spread asks offered names holders blocked waiters locks lock_ends lock_waits unlocked workers asked
 -- include: begin
--- ARGV: now by why, the id that the queue must have ('' none), the last event that the database has, where it is behind ('' leaves what is
---   noted), '1' to remove all that is there
+-- ARGV: now by why, the id that the queue must have ('' none), the last event that the database has, if Redis is ahead of it ('' leaves
+--   the noted one), '1' to remove all that is there
 -- Returns the id that the queue has now, and before ('' none).
 -- O(1), and the keys that go.
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory

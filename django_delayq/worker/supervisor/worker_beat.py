@@ -92,7 +92,8 @@ class Beat:
 
 
 class Tidy:
-    """Calls tidy on each line about once a minute; every worker does, since nobody leads. While a server is away, or refuses a line,
+    """Calls tidy on each line about once a minute; every worker does, since there is no leader. While a server is away, or refuses a
+    line,
     the others have been called in that minute already.
     """
 
