@@ -34,7 +34,7 @@
 The past of a run, from format 1 on: e<n>, how many times in a row its process was killed for a neighbour's sake, then u<ms>, since
 when no worker has known its task; see lua/include/runs.lua.
 
-| field of meta (of the tag `workers` only the site) | holds |
+| field of meta | holds |
 |---|---|
 | site | the id of the database to which the queue belongs, see site.py |
 | generation | of the data; a queue that was wiped gets another |
@@ -84,7 +84,7 @@ when no worker has known its task; see lua/include/runs.lua.
 | probe_hash, probe_zset, probe_stream, probe_list, probe_text | probe |
 | workers, asked | show |
 
-`assign` removes all keys of a queue that another site adopts.
+`assign` removes all keys of a queue that another site adopts. Under the tag `workers`, meta has the site alone.
 """  # noqa: E501  # a row of a table is one line
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from django_delayq.producer import edit
 from django_delayq.producer.stores import stores
 from django_delayq.store import formats
 from django_delayq.store.error_replies import StoreRefused
+from django_delayq.store.site import SiteRefused
 from tests.admin.conftest import JOBS, lose_redis
 from tests.tasks_for_tests import close_order
 
@@ -90,6 +91,9 @@ def test_every_sentence_is_told_in_the_language_of_the_page(orders, settings):
     errors.append(StoreUnavailable(code="partitions_away", partitions="orders/3, orders/7", cause=str(down.value)))
     errors.append(StoreRefused(code="redis_full", where="localhost:6379, db 0", cause="command not allowed"))
     errors.append(StoreRefused(code="redis_slot", where="10.0.0.1:6379, node of a Cluster", cause="Multiple keys request"))
+    site = {"queue": "orders", "where": "localhost:6379, db 0", "ours": "7a", "theirs": "8b", "known": "localhost:6380, db 0"}
+    errors += [SiteRefused(code=f"site_{kind}", **site) for kind in ("other", "workers", "moved", "behind")]
+    errors.append(SiteRefused(code="site_unknown", cause="no such table"))
     told = {}
     for language in ("en", "de", "zh-hans"):
         with translation.override(language):

@@ -15,7 +15,11 @@ CALLS = {*SCRIPTS, "cancel_one", "resume", "adopt", "beat", "leave"} - {"inspect
 NAMED = ("store", "self.log", "_registry", "ground")  # what these are called on
 # What the rule is not held to: where a person has said that restore is to wait, a pause is all it does, and so where a row says
 # that the queue was paused; and `confirm`, called in several places, has its failpoints where it is sent.
-BESIDES = {"mirror/restore.py": {"pause", "confirm"}, "mirror/pauses.py": {"pause"}}
+BESIDES = {
+    "mirror/restore.py": {"pause", "confirm", "ground"},
+    "mirror/pauses.py": {"pause"},
+    **dict.fromkeys(("mirror/bring_in.py", "mirror/relay.py"), {"ground"}),  # an empty store gets a generation, whoever asks
+}
 # What of the one road asks Redis, and those who call it, or scripts, and are themselves called under the breaker.
 PUBLISHER = {".publish", ".publish_rows", ".bring_back", ".send", ".finish", "answer"}
 # The last five: what acts on a partition is given to `queues._each`, which goes through it under the breaker.
@@ -84,6 +88,7 @@ UNMARKED = {
         "take": "with the row of the job; for a job without a row, tests/contrib/gateway/test_idempotency.py kills processes around it",
         "release": "a key that stays has a job that was refused, and the answer names that job",
     },
+    "mirror/adoption.py": dict.fromkeys(("own_id", "end_rows", "take", "_note"), "a person asks for it, sees the answer, and asks again"),
     "mirror/redis_only.py": {"give_up": "a person asks for it, and asks again"},
     "mirror/pauses.py": {
         "note": "the pause is in Redis already, and unnoted it is what it is without a database",
@@ -94,7 +99,10 @@ UNMARKED = {
     "mirror/prune.py": {"drop_put_off": "within the transaction of `MirrorLoop._fold_batch`"},
     "mirror/relay.py": {"_note": "within the turn of `_answered`"},
     "mirror/restore.py": {"poll": "a turn that only reads"},
-    "mirror/checkpoint.py": {"locked_checkpoint": "the failpoints are in the turns; an empty checkpoint says nothing"},
+    "mirror/checkpoint.py": {
+        "locked_checkpoint": "the failpoints are in the turns; an empty checkpoint says nothing",
+        "note_address": "a checkpoint without an address gets one at the next look",
+    },
     "console/operation_loop.py": {
         "_pause": "after trouble; a person looks at it",
         "_held": "a text beside an operation that is tried again",

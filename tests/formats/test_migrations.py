@@ -46,6 +46,8 @@ def fault(operation: Operation, migration: migrations.Migration, created: set[st
         return ""
     if table in created:
         return ""  # an empty table of the same migration
+    if isinstance(operation, migrations.RunPython) and migration.name == "0015_site":
+        return ""  # one row, in the table that this migration makes
     if isinstance(operation, migrations.AddField):
         field = operation.field
         free = field.null or field.db_default is not NOT_PROVIDED or field.many_to_many

@@ -140,7 +140,7 @@ def test_the_table_of_keys_names_the_scripts_that_write(key):
 def test_the_table_of_meta_names_its_fields():
     text = COMMENT.sub("", "".join(loaded(name).text for name in scripts.SCRIPTS))
     used = {field for call in re.findall(r"k_meta, ([^)]*)\)", text) for field in re.findall(r"'(\w+)'", call)}
-    named = [field for cells in table("field of meta (of the tag `workers` only the site) | holds") for field in cells[0].split(", ")]
+    named = [field for cells in table("field of meta | holds") for field in cells[0].split(", ")]
     assert sorted(set(named) - {"seen:<format>"}) == sorted(used - {"_", "1"})
 
 
