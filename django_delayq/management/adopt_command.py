@@ -75,9 +75,7 @@ def _text(wanted: Sequence[Adoptable], ours: str, theirs: Sequence[str], count: 
     if empty:
         lines.append(f"The {count} unfinished jobs of this database are cancelled, here only.")
     elif any(part.standing == "behind" for part in wanted):
-        lines.append(
-            "Redis keeps its jobs. Jobs that have ended meanwhile are unfinished here: manage.py delayq doctor --deep."
-        )
+        lines.append("Redis keeps its jobs. Jobs that have ended meanwhile are unfinished here: manage.py delayq doctor --deep.")
     else:
         lines.append(f"The {count} unfinished jobs of this database go into Redis, and run.")
     return "\n".join(lines)

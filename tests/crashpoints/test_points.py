@@ -18,7 +18,8 @@ NAMED = ("store", "self.log", "_registry", "ground")  # what these are called on
 BESIDES = {
     "mirror/restore.py": {"pause", "confirm", "ground"},
     "mirror/pauses.py": {"pause"},
-    **dict.fromkeys(("mirror/bring_in.py", "mirror/relay.py"), {"ground"}),  # an empty store gets a generation, whoever asks
+    "mirror/bring_in.py": {"ground"},  # an empty store gets a generation, whoever asks
+    "mirror/relay.py": {"ground"},
 }
 # What of the one road asks Redis, and those who call it, or scripts, and are themselves called under the breaker.
 PUBLISHER = {".publish", ".publish_rows", ".bring_back", ".send", ".finish", "answer"}
@@ -88,7 +89,7 @@ UNMARKED = {
         "take": "with the row of the job; for a job without a row, tests/contrib/gateway/test_idempotency.py kills processes around it",
         "release": "a key that stays has a job that was refused, and the answer names that job",
     },
-    "mirror/adoption.py": dict.fromkeys(("own_id", "end_rows", "take", "_note"), "a person asks for it, sees the answer, and asks again"),
+    "mirror/adoption.py": dict.fromkeys(("own_id", "end_rows", "take", "_note"), "a person asks for it, and asks again"),
     "mirror/redis_only.py": {"give_up": "a person asks for it, and asks again"},
     "mirror/pauses.py": {
         "note": "the pause is in Redis already, and unnoted it is what it is without a database",
