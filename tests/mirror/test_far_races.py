@@ -438,5 +438,5 @@ def test_a_lock_that_was_not_had_is_told_whatever_the_driver_calls_it(horizon):
     class Refused(Exception):
         sqlstate = "HY000"  # as some drivers of MySQL say beside the number
 
-    with pytest.raises(StoreUnavailable), far_rows._in_time("k", "default"):
+    with pytest.raises(StoreUnavailable), far_rows.in_time("k", "default"):
         raise OperationalError from Refused(1205, "Lock wait timeout exceeded")

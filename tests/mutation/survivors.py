@@ -95,8 +95,6 @@ SURVIVORS = {
     "store/lua/pause.lua: return 1 [one more]": NOTHING + "whoever asks hears yes.",
     "store/lua/restore.lua: local held = (ARGV[FIRST + FENCE] or '') ~= '' [+ to -]": NOTHING
     + "that is why the call was made, which it says of runs alone.",
-    "worker/process/executor.py: return max(0, finished_ms - run.started_ms) # the wall clock may be put back [one more]": MARGIN
-    + "a run that took no millisecond has taken one.",
     "mirror/fold.py: job.worker, job.started_at, job.finished_at = rows.clean(entry.by, 200), at, None [one more]": MARGIN
     + "the name of a worker is shorter.",
     "worker/process/executor.py: delay = self._parked.delay(run.job.id, run.job.unknown_ms / 1000) [one more]": MARGIN
@@ -123,8 +121,6 @@ SURVIVORS = {
     + "what a mover leaves to those of other servers; tests/worker/test_places.py has two.",
     "worker/process/mover.py: watch.idle = not full and not reply.more [and to or]": OPEN
     + "how often a queue is asked; tests/worker/test_fair.py runs several.",
-    "producer/put.py: if raced or not alone: # else Redis has been asked, and has all that was written before [negated]": OPEN
-    + "the order of two calls about one key in a transaction.",
     "mirror/rows.py: task=clean(record.task, 200), [one more]": NOTHING + "no name of a task is longer.",
     "mirror/rows.py: key=clean(record.key, 200), [one more]": NOTHING + "no key is longer.",
     'mirror/rows.py: return payload.startswith(b"[[") and payload.endswith(b"]]") and payload.isascii() [returns None]': COSTS

@@ -36,7 +36,7 @@ def test_states_are_their_words() -> None:
 
 
 def test_changes_are_their_words() -> None:
-    assert {str(change) for change in Change} == {"done", "running", "finished", "unknown", "conflict"}
+    assert {str(change) for change in Change} == {"done", "running", "finished", "unknown", "conflict", "pending"}
 
 
 def test_event_kinds_are_exactly_those_of_the_stream() -> None:

@@ -80,6 +80,8 @@ EVENTS: dict[str, tuple[str, Call]] = {
     "read": ("XRANGE", lambda board: board.log.read("0-0", 10)),
     "trim": ("EVALSHA", lambda board: board.log.trim("0-1")),
     "records": ("HMGET", lambda board: board.log.records([SHORT])),
+    "ended": ("ZMSCORE", lambda board: board.log.ended([job_id(1)])),
+    "now_ms": ("TIME", lambda board: board.log.now_ms()),
     "is_newer": ("HGET", lambda board: board.log.is_newer(0)),
     "unknown": ("ZMSCORE", lambda board: board.log.unknown([job_id(7)])),
     "jobs": ("HSCAN", lambda board: list(board.log.jobs())),

@@ -43,9 +43,7 @@ OF_WORKERS: Final[Mapping[str, Metric]] = {
         f"Runs that ended in this worker. With more than {MOST_TASKS} tasks, those behind the first {MOST_TASKS} by name are other.",
     ),
     "delayq_worker_run_seconds": Metric("histogram", ("queue",), "How long runs took."),
-    "delayq_worker_lateness_seconds": Metric(
-        "histogram", ("queue",), "How long after its date a run began, by the clocks of this host and of Redis."
-    ),
+    "delayq_worker_lateness_seconds": Metric("histogram", ("queue",), "How long after its date a run began, by Redis' clock."),
     "delayq_worker_events_folded_total": Metric("counter", ("queue",), "Entries of the event stream that this worker's mirror folded."),
     "delayq_worker_mirror_lag_seconds": Metric("gauge", ("queue",), "Age of the oldest event that no mirror has folded."),
     "delayq_worker_mirror_lag_events": Metric("gauge", ("queue",), "Entries of the event stream that no mirror has folded."),
