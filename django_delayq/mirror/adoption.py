@@ -9,9 +9,9 @@ from typing import Any, Final, Literal
 
 from django.db import transaction
 
-from django_delayq import clock, ids
+from django_delayq import ids
 from django_delayq.conf import Config, QueueConfig
-from django_delayq.mirror import rows
+from django_delayq.mirror import database_clock, rows
 from django_delayq.mirror.site_findings import check_queue
 from django_delayq.models import Attempt, Event, Job, Site, UncheckedKey
 from django_delayq.states import UNFINISHED, AttemptOutcome, EventKind, State
@@ -56,7 +56,7 @@ def own_id(using: str) -> str:
 
 
 def parts_of(places: Places, config: Config) -> list[Adoptable]:
-    """Everything that has an id.
+    """Everything in Redis that has the id of a site.
 
     Raises:
         StoreUnavailable, StoreError: a server cannot be asked.
@@ -98,7 +98,7 @@ def end_rows(queues: Sequence[str], actor: str, reason: str, using: str) -> Iter
     """Cancels these rows, here alone; yields how many at a time. Redis is not asked: it has none of them, or will have none."""
     reason = reason or REASON
     while found := list(unfinished(queues, using).order_by("id").values_list("id", "queue")[:CHUNK]):
-        jobs, now = [id for id, _ in found], clock.now()
+        jobs, now = [id for id, _ in found], database_clock.ago(using)
         with transaction.atomic(using=using):
             there = Job.objects.using(using).filter(pk__in=jobs)
             there.filter(published__isnull=True).update(published=now)
@@ -113,8 +113,7 @@ def end_rows(queues: Sequence[str], actor: str, reason: str, using: str) -> Iter
 
 def take(parts: Sequence[Adoptable], config: Config, actor: str, reason: str, *, empty: bool) -> None:
     """These parts belong to this database from now on. A database that may be a copy, or may have been copied, gets another id, so that
-    the other one is refused. Jobs of another site are removed from Redis. Jobs that this database has not recorded
-    stay, unless `empty`.
+    the other one is refused. The keys of another site are removed. Where Redis is ahead of this database, they stay, unless `empty`.
 
     Raises:
         StoreUnavailable, StoreError: a server cannot be reached; what was taken is, and the same call goes on.
@@ -139,7 +138,7 @@ def _note(part: Adoptable, actor: str, reason: str, config: Config) -> None:
     detail: Any = {"standing": part.standing, "from": part.found, "to": site.of(config.prefix), "partition": part.keys.partition}
     Event.objects.using(config.database).create(
         queue=part.keys.queue,
-        at=clock.now(),
+        at=database_clock.ago(config.database),
         kind=ADOPTED,
         actor=rows.clean(actor, 200),
         reason=rows.clean(reason),
