@@ -259,11 +259,6 @@ def runs_inline_in_production() -> bool:
     return get().inline and not settings.DEBUG
 
 
-def in_debug() -> bool:
-    """`DEBUG`: a developer looks at what this process says."""
-    return bool(settings.DEBUG)
-
-
 def has_timezones() -> bool:
     """`USE_TZ`: whether Django keeps dates as moments, and not as what a clock shows."""
     return bool(settings.USE_TZ)

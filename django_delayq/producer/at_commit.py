@@ -141,7 +141,7 @@ def warn(call: str, job: UUID | None, queue: str, key: str) -> None:
     """With DEBUG, warns about a change that acts at once although the caller's transaction may be rolled back: once per place. Calls by
     this package, as from the admin, are meant to act at once.
     """
-    if not conf.in_debug() or not commit.is_open(connections[conf.get().database]):
+    if not conf.is_debug() or not commit.is_open(connections[conf.get().database]):
         return
     if Pending.keyed(queue, key) if job is None else Pending.find(job) is not None:
         return
