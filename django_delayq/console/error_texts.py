@@ -21,6 +21,7 @@ SENTENCES: Final[Mapping[str, Promise]] = {
     **dict.fromkeys(
         (
             "redis_clients",
+            "redis_login",
             "redis_readonly",
             "redis_replicas",
             "redis_full",
@@ -35,7 +36,6 @@ SENTENCES: Final[Mapping[str, Promise]] = {
     ),
     "redis_away": _AWAY,
     "redis_loading": _AWAY,
-    "redis_login": _AWAY,
     "redis_entry": _AWAY,
     "redis_left_alone": _("Redis at %(where)s has just failed, and is asked again in a moment: %(cause)s."),
     "redis_cluster": _("Redis at %(where)s is a node of a Redis Cluster, and the settings name it as a server of its own: %(cause)s."),

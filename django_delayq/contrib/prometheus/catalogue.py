@@ -85,7 +85,7 @@ OF_QUEUES: Final[Mapping[str, Metric]] = {
     "delayq_unresolved_jobs": Metric(
         "gauge",
         ("queue",),
-        f"Jobs of which no event tells how they ended: a person decides. Counted up to {MOST_COUNTED + 1} of all queues.",
+        f"Unresolved jobs: no event says how they ended, and a person decides. Counted up to {MOST_COUNTED + 1} of all queues.",
     ),
     "delayq_far_jobs": Metric(
         "gauge",
