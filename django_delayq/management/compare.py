@@ -34,7 +34,7 @@ class Orphans:
     """Jobs that one side has and the other has not. `missing`: unfinished rows that Redis does not have; `risen`: unfinished jobs in
     Redis whose rows are finished; `rowless`: jobs in Redis without a row: unfinished ones where `AUDIT` keeps one for each, and
     failed ones, until a row of theirs would have been pruned; `lost`: unfinished rows of redis durability that Redis does not have;
-    `ended`: unfinished rows whose jobs have ended, as Redis says, and no event tells how.
+    `ended`: unfinished rows whose jobs have ended in Redis, and no event says how.
     """
 
     missing: list[UUID] = field(default_factory=list)

@@ -206,7 +206,7 @@ def _orphans(options: dict[str, Any]) -> list[dict[str, str]]:
             ("D009", there.risen, "jobs are in Redis, and their rows are finished"),
             ("D010", _without(there.rowless, left.rowless), "jobs are in Redis, and have no row"),
             ("D013", there.lost, "jobs of redis durability are not in Redis, and may have run or not"),
-            ("D034", there.ended, "unfinished rows are of jobs that have ended, as Redis says, and no event tells how"),
+            ("D034", there.ended, "unfinished rows have jobs that ended in Redis, and no event says how"),
             ("D008", left.missing, "unfinished rows are not in Redis and could not be brought back"),
             ("D010", left.rowless, "jobs are in Redis and can get no row, since their records cannot be read or are not signed"),
         ):

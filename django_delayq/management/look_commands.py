@@ -195,10 +195,9 @@ def _print_status(out: TextIO, document: dict[str, Any]) -> None:
         said = "job is not in Redis yet; the relay pushes it" if one else "jobs are not in Redis yet; the relay pushes them"
         out.write(f"\n{overview.count_text(document['unpublished'])} committed {said}.\n")
     if document["unresolved"]:
-        said = "job is unresolved" if document["unresolved"] == 1 else "jobs are unresolved"
-        out.write(
-            f"\n{overview.count_text(document['unresolved'])} {said}: no event tells how it ended. List them with --state unresolved.\n"
-        )
+        one = document["unresolved"] == 1
+        said = "job is unresolved: no event says how it ended" if one else "jobs are unresolved: no event says how they ended"
+        out.write(f"\n{overview.count_text(document['unresolved'])} {said}. List them: manage.py delayq list --state unresolved\n")
     if document["parked"]:
         said = "job is parked" if document["parked"] == 1 else "jobs are parked"
         out.write(f"\n{overview.count_text(document['parked'])} {said}; manage.py delayq doctor says why.\n")

@@ -2,7 +2,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    """A permission to end unresolved jobs, and a table of changes that transactions carry out when they commit."""
+    """The permission to end unresolved jobs, and the table of changes that transactions carry out when they commit."""
 
     dependencies = [("delayq", "0014_passed_over")]
 
@@ -17,7 +17,7 @@ class Migration(migrations.Migration):
                     ("requeue_job", "Can requeue jobs"),
                     ("run_now_job", "Can run jobs now"),
                     ("reschedule_job", "Can reschedule jobs"),
-                    ("resolve_job", "Can say how jobs ended of which no event tells"),
+                    ("resolve_job", "Can mark unresolved jobs as succeeded or failed"),
                     ("edit_job", "Can change the arguments of jobs while requeueing them"),
                     ("export_job", "Can export lists of jobs"),
                     ("view_sensitive", "Can see arguments that are masked"),

@@ -36,9 +36,7 @@ def now(connection: Any) -> datetime:
 
 
 def ago(using: str, seconds: float = 0.0) -> Any:
-    """The moment so many seconds before: a value for a statement that writes or compares dates, mostly
-    without another query.
-    """
+    """The moment so many seconds ago, as a value for a statement that writes or compares dates: mostly without another query."""
     connection: Any = connections[using]
     if connection.vendor not in SQL or connection.timezone_name != "UTC":  # MySQL keeps dates as those of its zone
         return now(connection) - timedelta(seconds=seconds)

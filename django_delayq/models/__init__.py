@@ -159,7 +159,7 @@ class Job(models.Model):
             ("requeue_job", "Can requeue jobs"),
             ("run_now_job", "Can run jobs now"),
             ("reschedule_job", "Can reschedule jobs"),
-            ("resolve_job", "Can say how jobs ended of which no event tells"),
+            ("resolve_job", "Can mark unresolved jobs as succeeded or failed"),
             ("edit_job", "Can change the arguments of jobs while requeueing them"),
             ("export_job", "Can export lists of jobs"),
             ("view_sensitive", "Can see arguments that are masked"),

@@ -1,4 +1,4 @@
-"""What is done to a job that was scheduled: cancel, reschedule, run now, requeue, and to say how one ended of which no event tells.
+"""Changes of a job that was scheduled: cancel, reschedule, run now, requeue, and mark an unresolved job as succeeded or as failed.
 
 These act at once, not at commit: the answer, a `Change`, is the truth at that moment. With `at_commit=True` a cancel and a reschedule
 are part of the open transaction. A change of a job that this transaction schedules is in any case.

@@ -93,16 +93,17 @@ ON_TARGETS: Final = (
     Command("rpush", "offers to lists"),
     Command("ltrim", "offers to lists"),
 )
-# The package asks these where it may. The user of the documents may not.
+NO_RISKS: Final = "doctor does not say which dangerous commands the user may send."
+# The package sends these if the user may. The user in the documents may not.
 UNLISTED: Final = (
     Command("config|get", "doctor, check --deploy", instead="Snapshots count as on, and the number of databases is not known."),
-    Command("acl|whoami", "doctor", instead="doctor does not say which dangerous commands the user may send."),
-    Command("acl|dryrun", "doctor", instead="The same."),
-    Command("acl|getuser", "doctor, before Redis 7", instead="The same."),
+    Command("acl|whoami", "doctor", instead=NO_RISKS),
+    Command("acl|dryrun", "doctor", instead=NO_RISKS),
+    Command("acl|getuser", "doctor, before Redis 7", instead=NO_RISKS),
     Command("xinfo|groups", "metrics of targets", instead="The metrics have no lag of consumer groups."),
     Command("sentinel|masters", "the hint at the address of a Sentinel", instead="The hint does not name the masters."),
-    Command("sentinel|get-master-addr-by-name", "servers by Sentinel, of which the Sentinels are asked"),
-    Command("lrange", "django_delayq.testing, of what was offered to a list"),
+    Command("sentinel|get-master-addr-by-name", "REDIS by Sentinel; it is sent to the Sentinels"),
+    Command("lrange", "django_delayq.testing, to read what was offered to a list"),
     Command("auth", "a password in REDIS; every user may send it"),
 )
 BY_NAME: Final = {command.name: command for command in (*COMMANDS, *ON_CLUSTERS, *ON_TARGETS, *UNLISTED)}

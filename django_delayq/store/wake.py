@@ -26,7 +26,8 @@ PATIENCE: Final = 5.0  # seconds behind the end of a wait, in which its answer m
 
 
 class ListeningLine:
-    """A server may refuse to let anybody wait: then nothing comes here, `deaf` is true for a minute, and who waits looks by itself.
+    """A connection that waits for one reply. If the server refuses the command that waits, no reply comes, `deaf` is true for a
+    minute, and the caller looks by itself meanwhile.
 
     1. `arm()` sends the command that waits, if none is outstanding. 2. `select()` on `fileno()`. 3. The reply is read.
     It dies with its connection: every method then raises StoreUnavailable, and the next `arm()` connects anew. So it does if nothing

@@ -70,7 +70,7 @@ class ErrorPause:
             if self._said_with is not None and not self._said_with.begins(self):
                 pass  # it was said by another one
             elif not is_news(error):
-                pass  # it was logged a moment ago
+                pass  # it was reported within a minute
             elif isinstance(error, SiteRefused):
                 logger.error("%s: %s Its jobs wait.", self.name, error)
             elif isinstance(error, (StoreUnavailable, FormatNewer)) or (isinstance(error, StoreError) and error.nothing_done):

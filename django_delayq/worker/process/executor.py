@@ -33,10 +33,9 @@ from django_delayq.worker.run import AnyTask, Receiver, Receivers, Run, Wrap
 
 
 class Executor:
-    """1. What may not run ends at once: its lease is in doubt, its record not signed or not to be read, its task unknown or with other
-    parameters. 2. What may
-    run is called as the current job, under its timeout. 3. What came of it is one Outcome, and the receivers hear of it. It dies with
-    its process: it has nothing of its own to lose.
+    """1. A job that may not run ends at once: its lease is in doubt, its record is not signed or cannot be read, its task is unknown or
+    has other parameters. 2. Any other job is called as the current job, under its timeout. 3. The result is one Outcome, and the
+    receivers get it. It dies with its process, and loses nothing by that.
     """
 
     def __init__(
