@@ -36,8 +36,8 @@ class AtCommit:
         self.__qualname__ = "AtCommit"  # by which Django logs a robust hook
 
     def is_about(self, job: UUID | None, queue: str, key: str) -> bool:
-        """Whether it is about the same job, or the same key."""
-        return (job is not None and job == self._job) or (key != "" and self._place == (queue, key))
+        """Whether it names the same job by its id, or the same key. Two jobs may have one key, and a key may mean more than one job."""
+        return job == self._job if job is not None else self._job is None and self._place == (queue, key)
 
     def __call__(self) -> None:
         try:

@@ -180,9 +180,13 @@ def test_a_date_that_somebody_gave_meanwhile_stays(orders, loop_of_requests, kil
 def test_the_last_word_of_a_transaction_holds(orders):
     job = delayq.schedule(close_order, 7, delay="1h", key="o:7")
     with transaction.atomic():
-        delayq.cancel(**KEY, at_commit=True)
+        job.cancel(at_commit=True)
         job.reschedule(delay="3h", at_commit=True)
     assert left(job) == 3
+    with transaction.atomic():
+        delayq.cancel(**KEY, at_commit=True)
+        delayq.reschedule(**KEY, delay="4h", at_commit=True)
+    assert left(job) == 4
     with transaction.atomic():
         job.reschedule(delay="5h", at_commit=True)
         job.cancel(at_commit=True)
@@ -333,3 +337,23 @@ def test_a_request_for_a_queue_that_is_gone_keeps_nobody_waiting(orders, loop_of
     assert in_redis(job) is None
     assert not CommitRequest.objects.exists()
     assert "cannot be carried out" in caplog.text
+
+
+def test_a_change_of_another_job_of_the_key_takes_the_place_of_no_change(orders):
+    ended = delayq.schedule(close_order, 7, delay="1h", key="o:7")
+    ended.cancel()
+    job = delayq.schedule(close_order, 7, delay="1h", key="o:7")
+    with transaction.atomic():
+        job.cancel(at_commit=True)
+        ended.cancel(at_commit=True)
+    assert in_redis(job) is None
+
+
+def test_a_change_of_one_job_takes_the_place_of_no_change_by_key(orders):
+    ended = delayq.schedule(close_order, 7, delay="1h", key="o:7")
+    ended.cancel()
+    job = delayq.schedule(close_order, 7, delay="1h", key="o:7")
+    with transaction.atomic():
+        delayq.cancel(**KEY, at_commit=True)
+        ended.cancel(at_commit=True)
+    assert in_redis(job) is None
