@@ -4,7 +4,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
     """For which job a key is taken, and until when. Workers of the release before do not know this table."""
 
-    dependencies = [("delayq", "0017_unresolved")]
+    dependencies = [("delayq", "0015_unresolved")]
 
     operations = [
         migrations.CreateModel(
