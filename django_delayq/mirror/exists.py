@@ -8,16 +8,20 @@ from django.db import connections
 from django.db.models import QuerySet
 
 
+class Parameter(str):
+    """Stands in a `FixedQuery` for a value that each call gives, under this name."""
+
+
 class FixedQuery:
-    """1. Makes the text of the query once: the ORM takes longer for that than for asking. 2. Asks."""
+    """Compiles the query once, which takes the ORM longer than the database needs to answer."""
 
     def __init__(self, query: QuerySet[Any]) -> None:
         self._query = query
         self._compiler: Any = None
         self._text: tuple[str, Any] = ("", ())
 
-    def rows(self) -> list[tuple[Any, ...]]:
-        """The columns that the query asks for.
+    def rows(self, **values: Any) -> list[tuple[Any, ...]]:
+        """The columns that the query asks for. `values`: one for each `Parameter` of the query.
 
         Raises:
             DatabaseError: as any query.
@@ -27,8 +31,9 @@ class FixedQuery:
             compiler = self._query.query.get_compiler(connection=connection)
             self._text = compiler.as_sql()
             self._compiler = compiler
+        text, places = self._text
         with connection.cursor() as cursor:
-            cursor.execute(*self._text)
+            cursor.execute(text, [values[one] if type(one) is Parameter else one for one in places] if values else places)
             found = cursor.fetchall()
         return list(self._compiler.results_iter(results=[found], tuple_expected=True)) if found else []
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import Case, Exists, F, OuterRef, Q, Value, When
+from django.db.models import Case, Exists, F, OuterRef, Q, QuerySet, Value, When
 from django.db.models.functions import Coalesce
 
 from django_delayq import clock, ids
@@ -19,6 +19,7 @@ from django_delayq.mirror import atomic_runs, database_clock, pauses, period_key
 from django_delayq.mirror.checkpoint import CheckpointRow
 from django_delayq.mirror.commit_requests import DatabaseRequests
 from django_delayq.mirror.event_items import ASKED
+from django_delayq.mirror.exists import FixedQuery, Parameter
 from django_delayq.mirror.far_rows import DatabaseFarRows
 from django_delayq.mirror.writers import outbox_insert
 from django_delayq.models import CANCELLED_HERE, UNENDED, UNPUBLISHED, UNRESOLVED, Checkpoint, Event, Job
@@ -44,6 +45,9 @@ class DatabaseOutbox(DatabaseFarRows, DatabaseRequests):
     """Rows in the caller's transaction. They count as unpublished until the mirror sees Redis' event."""
 
     add = staticmethod(outbox_insert.insert)
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, FixedQuery] = {}  # by database alias
 
     def rows(self, jobs: Sequence[UUID], using: str) -> list[OutboxRow]:
         """The rows of these jobs that can be read, oldest first by the database's clock; no stubs."""
@@ -74,9 +78,13 @@ class DatabaseOutbox(DatabaseFarRows, DatabaseRequests):
 
     def waiting(self, queue: str, keys: Collection[str], using: str) -> list[WaitingRow]:
         """The rows of these keys that Redis has not confirmed, and the unresolved ones, oldest first: one query for both."""
-        # None is "", which PostgreSQL does not see by itself of more than a hundred; `delayq indexes` leaves rows without a key out.
-        mine = Job.objects.using(using).filter(WAITING, queue=queue, key__in=keys, settled="").exclude(key="")
-        found = mine.order_by("created_at", "id").values_list("id", "key", "ending", "task")
+        if len(keys) == 1:  # every call of schedule() with a key
+            query = self._waiting.get(using)
+            if query is None:
+                query = self._waiting[using] = FixedQuery(_waiting(Parameter("queue"), [Parameter("key")], using))
+            found = query.rows(queue=queue, key=next(iter(keys)))
+        else:
+            found = list(_waiting(queue, keys, using))
         return [WaitingRow(id, own, ending == EndingKind.UNKNOWN, task) for id, own, ending, task in found if own in keys]
 
     def find_latest(self, queue: str, key: str, using: str) -> UUID | None:
@@ -282,6 +290,12 @@ def _detail(told: Told) -> Any:
     if told.abort:
         return {"abort": True}
     return {"run_at": clock.from_ms(told.run_at_ms).isoformat()} if told.kind == EventKind.RESCHEDULED else None
+
+
+def _waiting(queue: str, keys: Collection[str], using: str) -> QuerySet[Job, tuple[UUID, str, str | None, str]]:
+    # None is "", which PostgreSQL does not see by itself of more than a hundred; `delayq indexes` leaves rows without a key out.
+    mine = Job.objects.using(using).filter(WAITING, queue=queue, key__in=keys, settled="").exclude(key="")
+    return mine.order_by("created_at", "id").values_list("id", "key", "ending", "task")
 
 
 def _read(row: Job, now: datetime | None) -> OutboxRow:

@@ -106,7 +106,7 @@ def put_one(plan: Plan, inserted: Callable[[Job], None] | None = None, once: Onc
         if inserted is not None:
             inserted(plan.job)
         return inline.put([plan])[0]
-    if not plan.durable and not plan.key:
+    if not plan.durable and (not plan.key or _script_decides(plan)):
         connection = connections[plan.mould.using]
         if not commit.is_open(connection) and (connection.autocommit or connection.get_autocommit()):  # the look itself takes long
             if inserted is not None:
@@ -117,6 +117,12 @@ def put_one(plan: Plan, inserted: Callable[[Job], None] | None = None, once: Onc
                 raise refused
             return plan.job  # type: ignore[no-any-return]
     return put_all([plan], inserted=inserted, once=once)[0]
+
+
+def _script_decides(plan: Plan) -> bool:
+    """Whether one call of the script decides about the key, since no row and no former partition can hold it."""
+    queue = plan.mould.queue
+    return plan.on_conflict in ("keep", "error") and queue.horizon is None and not queue.former_partitions
 
 
 def put_all(
@@ -235,7 +241,8 @@ def _unmerged(plans: Sequence[Plan]) -> list[Plan]:
     none is refused. In a transaction nobody knows yet: the holder may end before the commit, and the script decides then.
     """
     away = Silent()
-    replies = {plan: reply for plan in plans if (reply := _held(plan, away)) is not None}
+    free = _free(plans, away)
+    replies = {plan: reply for plan in plans if plan not in free and (reply := _held(plan, away)) is not None}
     for plan, reply in replies.items():
         if reply.status in REFUSED:
             raise _refused(plan, reply)
@@ -243,6 +250,30 @@ def _unmerged(plans: Sequence[Plan]) -> list[Plan]:
     for plan in merged:
         _answer(plan, replies[plan])
     return [plan for plan in plans if plan not in merged]
+
+
+def _free(plans: Sequence[Plan], away: Silent) -> set[Plan]:
+    """Plans of a batch whose keys are free: one call to each partition and one query tell. The others are looked at one by one."""
+    keyed = [plan for plan in plans if plan.key and not commit.is_open(connections[plan.mould.using])]
+    free: set[Plan] = set()
+    if len(keyed) < 2:
+        return free
+    for (name, using, partition), group in by_store(keyed):
+        publisher = _publisher(name, partition, using)
+        link, node = publisher.store.link, publisher.store.link.server
+        if link in away:
+            continue
+        try:
+            with stores.guarded(name, partition, schedules=True):
+                replies = publisher.send(group, "", "ask")()[1]
+        except StoreUnavailable as error:
+            away.note(link, node, error)
+            continue
+        found = [plan for plan, reply in zip(group, replies, strict=True) if reply.status == "free"]
+        keys = {plan.key for plan in found if plan.durable}
+        held = {row.key for row in database.need().waiting(name, keys, using)} if keys else set()
+        free |= {plan for plan in found if plan.key not in held}
+    return free
 
 
 def _held(plan: Plan, away: Silent) -> ScheduleReply | None:

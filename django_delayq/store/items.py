@@ -140,10 +140,11 @@ def schedule_replies(
     behind` on, `stride` to a job.
     """
     ground = decode.text(reply[0])
-    if len(reply) == 2:  # mostly: all were created as asked
+    if len(reply) == 2:  # usually: every job was created as requested, or every key is free
         now_ms = int(reply[1])
+        status: ScheduleStatus = "free" if "ask" in told[2] else "created"
         dates = zip(items, told[6::stride], strict=True)
-        return ground, [_made(("created", item.id, now_ms + int(date) if type(date) is str else date)) for item, date in dates]
+        return ground, [_made((status, item.id, now_ms + int(date) if type(date) is str else date)) for item, date in dates]
     answers = zip(items, told[3::stride], reply[1::3], reply[2::3], reply[3::3], strict=False)  # none on another ground
     return ground, [
         FORBIDDEN

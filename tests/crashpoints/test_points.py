@@ -25,7 +25,7 @@ BESIDES = {
 PUBLISHER = {".publish", ".publish_rows", ".bring_back", ".send", ".finish", "answer"}
 # The last five: what acts on a partition is given to `queues._each`, which goes through it under the breaker.
 ASKED_UNDER_IT = {".ask", "_asked", ".put_in", "_send_rows", "pause", "resume", "purge", "in_one", "empty"}
-TRANSACTIONS = ("atomic(", "locked_checkpoint(", "_in_time(")
+TRANSACTIONS = ("atomic(", "locked_checkpoint(", "in_time(")
 WRITES = {
     "update",
     "delete",

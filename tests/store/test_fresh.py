@@ -17,6 +17,7 @@ from django_delayq.store.formats import FORMAT
 from django_delayq.store.keys import NAMES, Keys
 from tests.store.board import NOW, job_id, record
 
+RUN = "the run of this server"
 READ: dict[str, tuple[Any, ...]] = {
     "string": ("GET",),
     "list": ("LRANGE", 0, -1),
@@ -27,8 +28,9 @@ READ: dict[str, tuple[Any, ...]] = {
 
 
 def call(chance: random.Random) -> tuple[Any, ...]:
-    """The arguments of a call of schedule.lua, most of new jobs without a key."""
+    """The arguments of a call of schedule.lua, most of new jobs; in half of the calls none has a key, in a tenth every one has."""
     jobs: list[Any] = []
+    keys = chance.choice((("",),) * 5 + (("",) * 20 + ("k", "with a space"),) * 4 + (tuple(f"key {n}" for n in range(60)),))
     named = chance.random() < 0.3
     for _ in range(chance.choice((0, 1, 1, 1, 1, 2, 3, 9))):
         fields: dict[str, Any] = {
@@ -36,7 +38,7 @@ def call(chance: random.Random) -> tuple[Any, ...]:
             "durable": chance.random() < 0.5,
             "max_attempts": chance.choice((10, 10, 3)),
             "expires_ms": chance.choice((0, 0, 0, NOW + 9)),
-            "key": chance.choice(("",) * 20 + ("k", "with a space")),
+            "key": chance.choice(keys),
         }
         number = chance.randrange(300)
         raw = chance.choice((record(number, **fields).encode(),) * 40 + (b"", b"1no:: shop.close\n", b"1no shop.close"))
@@ -58,7 +60,8 @@ def disturbance(chance: random.Random) -> tuple[Any, ...]:
     id = ids.short(job_id(chance.randrange(300)))
     fields = {
         "format": ("0", "1", "1", "1", "9", "x"),
-        "server": ("s",),
+        "server": ("s", RUN, RUN),
+        "rolled": ("rest",),
         "armed": ("x", "nan", *range(NOW, NOW + 70, 10)),
         "surplus": ("0", "2", "4", "-3", "-9", "nan", "x"),
         "generation": ("g", "g", "h"),
@@ -92,13 +95,14 @@ def fresh() -> str:
 
 
 def whole(reply: Any, arguments: Sequence[Any], now: int) -> Any:
-    """The reply of the rest: of each job, where it is only said that all were created at `now`."""
+    """The reply of the rest: one to each job, where the reply only says that all were created, or are free, at `now`."""
     if not isinstance(reply, list) or len(reply) != 2 or len(arguments) == 6:
         return reply
     assert reply[1] == b"%d" % now
     stride = 5 if arguments[5].startswith("named") else 4
+    status = b"free" if "ask" in arguments[5] else b"created"
     jobs = zip(arguments[6::stride], arguments[9::stride], strict=True)
-    told = ((b"created", id.encode(), b"%d" % (now + int(date) if isinstance(date, str) else date)) for id, date in jobs)
+    told = ((status, id.encode(), b"%d" % (now + int(date) if isinstance(date, str) else date)) for id, date in jobs)
     return [reply[0], *chain.from_iterable(told)]
 
 
@@ -129,10 +133,11 @@ def test_what_is_answered_early_is_answered_and_written_the_same_as_by_the_rest(
     roads = [(Keys(road, "q"), link.execute("SCRIPT", "LOAD", text)) for road, text in texts.items()]
     for keys, _ in roads:
         link.execute("HSET", keys["meta"], "site", site.of("early"))
+    run = re.search(r"run_id:(\w+)", link.execute("INFO", "server").decode()).group(1)
     for number, move in enumerate(history(seed)):
         seen = []
         for keys, sha in roads:
-            verb, *rest = move
+            verb, *rest = (run if word == RUN else word for word in move)
             named = [keys[name] for name in script.keys]
             command = ("EVALSHA", sha, len(named), *named, *rest) if verb == "call" else (verb, keys[rest[0]], *rest[1:])
             reply = answer(link, *command)
@@ -158,6 +163,29 @@ def test_the_usual_call_is_answered_early(link, count, meta, name):
         command = ("EVAL", early, len(named), *named, NOW, "", "", limit, "g:" if durable else "", mode, *chain.from_iterable(records))
         assert link.execute(*command) == [b"g:", b"%d" % NOW]
         assert link.execute(*command) == b"late"
+
+
+@pytest.mark.parametrize("count", [1, 200])
+def test_a_call_whose_keys_are_free_is_answered_early_where_the_server_is_confirmed(link, count):
+    script, keys = scripts.load("schedule", Keys("early", "q")), Keys("early", "q")
+    named = [keys[name] for name in script.keys]
+    run = re.search(r"run_id:(\w+)", link.execute("INFO", "server").decode()).group(1)
+    link.execute("HSET", keys["meta"], "site", site.of("early"), "generation", "g", "server", run)
+    early = script.text.partition(fresh())[0] + fresh() + "\nreturn 'late'"
+    jobs = [(ids.short(job_id(n)), record(n, key=f"order {n}").encode(), "replace", NOW) for n in range(count)]
+
+    def answered(mode: str) -> Any:
+        return link.execute("EVAL", early, len(named), *named, NOW, "", "", 0, "", mode, *chain.from_iterable(jobs))
+
+    created = [f"g:{run}".encode(), b"%d" % NOW]
+    assert answered("ask") == created
+    assert link.execute("EXISTS", keys["jobs"], keys["keys"], keys["events"]) == 0
+    link.execute("HSET", keys["meta"], "rolled", "rest")
+    assert answered("ask") == b"late"
+    link.execute("HDEL", keys["meta"], "rolled")
+    assert answered("") == created
+    assert link.execute("HLEN", keys["keys"]) == count
+    assert answered("ask") == b"late"
 
 
 def test_a_surplus_below_nothing_hides_no_event_from_the_limit(link):

@@ -11,8 +11,8 @@
 --     'replaced@' and an id: that job waits in its place, as a row, and this one is never to come in; a space and task names may follow a
 --     policy: the sender may know of jobs of these tasks only, see `forbidden`
 --   date: ms; with a plus before it a delay, from Redis' now
--- Returns the ground; on another one than the sender's nothing else, and nothing is written. Where all jobs are created as asked, Redis'
---   now may be all that follows; else, per job: status holder due.
+-- Returns the ground; on another one than the sender's nothing else, and nothing is written. If all jobs are created as requested, or
+--   with mode 'ask' all keys are free, Redis' now may be all that follows; else, per job: status holder due.
 --   status: created, again (a live job with this id: a re-send), failed, succeeded, cancelled, displaced, finished (it has ended; the last
 --     four by its tombstone), kept, moved, replaced, taken (policy error), running (replace refused: the holder runs),
 --     forbidden (the sender may not know of the holder, which stays as it is); and without a trace:

@@ -1,12 +1,13 @@
--- The usual call of schedule: new jobs without a key, which meet nothing. It is answered here, before the other pieces are set up, which
--- takes longer than one job itself. All else goes on below, where nothing has been written yet: so what is said below is said of it, too,
--- and a test plays both against each other. The first write needs memory, as there. Needs nothing, and stands first.
--- No function, since to make one with all that it names takes time: a block that is left by `break`.
+-- The usual call of schedule: new jobs that meet nothing, whose keys are free. It is answered here, before the other pieces are set up,
+-- which takes longer than one job itself. Every other call goes on below, where nothing has been written yet: so what the contract below
+-- says holds here, too, and a test plays both against each other. The first write needs memory, as there. Needs nothing, and stands first.
+-- It is a block that `break` leaves, and no function: to make a function with all that it names takes time.
 repeat
   local now, by, limit, known_ground, mode = ARGV[1], ARGV[2], tonumber(ARGV[4]), ARGV[5], ARGV[6]
   local stride = string.byte(mode) == 110 and 5 or 4 -- an n: 'named'
   local items = (#ARGV - 6) / stride
-  if items == 0 or now == '!' or ARGV[3] ~= '' or string.find(mode, stride == 4 and '^a' or '^named a') then
+  local asks = string.find(mode, stride == 4 and '^a' or '^named a')
+  if items == 0 or now == '!' or ARGV[3] ~= '' then
     break
   end
   if now == '' then
@@ -15,8 +16,8 @@ repeat
   else
     now = tonumber(now)
   end
-  local format, generation, server, armed, surplus, site =
-    unpack(redis.call('HMGET', k_meta, 'format', 'generation', 'server', 'armed', 'surplus', 'site'))
+  local format, generation, server, armed, surplus, rolled, site =
+    unpack(redis.call('HMGET', k_meta, 'format', 'generation', 'server', 'armed', 'surplus', 'rolled', 'site'))
   surplus = tonumber(surplus or 0)
   local ground = (generation or '') .. ':' .. (server or '')
   if site ~= SITE or not generation or (known_ground ~= '' and known_ground ~= ground)
@@ -40,14 +41,20 @@ repeat
     ids, jobs, lanes = {}, {}, {h = {k_high, n = 1}, n = {k_normal, n = 1}, l = {k_low, n = 1}}
   end
   -- Most jobs of a call have the same header, and many the same date: these are read once.
-  local id, record, policy, when, said, names, fresh, line, lane, safety, date, due, score, fields
+  local id, record, policy, when, said, names, fresh, line, lane, safety, key, date, due, score, fields
+  local keys, taken
   for i = 1, items do
     id, record, policy, when, said = unpack(ARGV, 7 + (i - 1) * stride, 6 + i * stride)
     if not line or string.sub(record, 1, #line) ~= line then
-      line, lane, safety = string.match(record, '^(1([hnl])([or])%d*:?%d* %S+\n)')
+      line, lane, safety, key = string.match(record, '^(1([hnl])([or])%d*:?%d* %S+%f[%s] ?([^\n]*)\n)')
       date = nil
     end
-    fresh = line and string.sub(policy, 1, 9) ~= 'replaced@' and not (ids and ids[id])
+    fresh = line and not string.find(policy, key == '' and '^replaced@' or '@') and not (ids and ids[id])
+    if fresh and key ~= '' then
+      keys, taken = keys or {}, taken or {}
+      fresh = not taken[key]
+      keys[#keys + 1], keys[#keys + 2], taken[key] = key, id, true
+    end
     if fresh and when ~= date then
       date, due, score = when, tonumber(when), when
       if string.byte(when) == 43 then -- a plus: a delay
@@ -74,6 +81,15 @@ repeat
     told = told + 2
   end
 
+  if fresh and keys then -- each must be free, and known to be: see must_ask in schedule.lua
+    if string.sub(mode, -4) ~= 'told' then
+      local info = server and not rolled and redis.pcall('INFO', 'server')
+      fresh = info and server == (type(info) == 'string' and string.match(info, 'run_id:(%w+)') or '')
+    end
+    for i = 1, fresh and #keys or 0, 2 do
+      fresh = fresh and not redis.call('HGET', k_keys, keys[i])
+    end
+  end
   if fresh and limit > 0 then
     fresh = surplus and surplus >= 0 and redis.call('XLEN', k_events) + surplus < limit
   end
@@ -82,7 +98,7 @@ repeat
     for i = 1, items do
       fresh = fresh and not known[i] and not ended[i]
     end
-    if fresh then
+    if fresh and not asks then
       redis.call('HSET', k_jobs, unpack(jobs))
       for _, dates in pairs(lanes) do
         if dates.n > 1 then
@@ -90,6 +106,8 @@ repeat
         end
       end
     end
+  elseif fresh and asks then
+    fresh = not redis.call('ZSCORE', k_finished, id) and redis.call('HEXISTS', k_jobs, id) == 0
   elseif fresh then
     fresh = not redis.call('ZSCORE', k_finished, id) and redis.call('HSETNX', k_jobs, id, record) == 1
     if fresh then
@@ -98,6 +116,12 @@ repeat
   end
   if not fresh then
     break
+  end
+  if asks then
+    return {ground, stamp}
+  end
+  if keys then
+    redis.call('HSET', k_keys, unpack(keys))
   end
   if names then
     redis.call('HSET', k_names, unpack(names))
