@@ -246,7 +246,7 @@ def test_a_process_that_cannot_be_forked_is_tried_again_and_leaves_nothing_open(
     slot.fill()
     assert slot.child is None
     assert "task-1 cannot be started, which is tried again in 5 s" in caplog.text
-    assert len(os.listdir("/dev/fd")) == len(before)
+    assert len(os.listdir("/dev/fd")) <= len(before)  # fewer, if connections of this process were closed before the fork
     monkeypatch.undo()
     later = clock.monotonic() + 6
     monkeypatch.setattr(clock, "monotonic", lambda: later)
