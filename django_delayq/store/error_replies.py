@@ -71,8 +71,8 @@ CODES_OF_CLASSES: Final[Mapping[str, str]] = {
     "AuthenticationError": "NOAUTH",
     "NoPermissionError": "NOPERM",
 }
-# Redis 6.2 puts the code of an error inside a script into the middle of the text; Redis 7 appends the place.
-CODE: Final = re.compile(r"(?:Error running script .*?: -?)?([A-Z]{3,}) ")
+# Redis 6.2 puts the place in a script, and what it was called by, before the code of an error; Redis 7 appends the place.
+CODE: Final = re.compile(r"(?:(?:Error running script .*?|@user_script: ?\d+): -?)?([A-Z]{3,}) ")
 PLACE: Final = re.compile(r"\.? script: [0-9a-f]{40}, on @user_script:\d+\.?$")
 
 
