@@ -64,8 +64,8 @@ class Flight:
     def launch(self, publisher: Publisher, batch: Sequence[Plan]) -> None:
         self._read()
         try:
-            stores.meet(publisher.store.queue, publisher.store.partition)
             with stores.guarded(publisher.store.queue, publisher.store.partition, schedules=True, answers=False):
+                stores.meet(publisher.store.queue, publisher.store.partition)
                 answer = publisher.send(batch, "")
         except StoreUnavailable as error:
             raise told(error, batch) from error
@@ -354,15 +354,18 @@ def _tell_refused(refused: Sequence[KeyTaken], *, alone: bool) -> None:
 def _sure(publisher: Publisher, batch: Sequence[Plan], answer: Callable[[], Sent] | None) -> Sent:
     """Sends jobs, or takes the answer to what was sent. Where it is lost, the same jobs are sent once more, which doubles none."""
     try:
-        stores.meet(publisher.store.queue, publisher.store.partition)
         with stores.guarded(publisher.store.queue, publisher.store.partition, schedules=True, asks=answer is None):
-            return publisher.publish(batch) if answer is None else publisher.finish(batch, answer())
+            if answer is not None:
+                return publisher.finish(batch, answer())
+            stores.meet(publisher.store.queue, publisher.store.partition)
+            return publisher.publish(batch)
     except StoreUnavailable as error:
         if isinstance(error, (StoreRefused, ReplicasLack)) or (error.nothing_done and error.code != UNREACHED):
             raise told(error, batch) from error  # it was answered: to send it again would change nothing
         lost = not error.nothing_done
     try:
         with stores.guarded(publisher.store.queue, publisher.store.partition):
+            stores.meet(publisher.store.queue, publisher.store.partition)
             return publisher.pointed(batch, publisher.publish(batch))
     except StoreUnavailable as error:
         if lost:  # refused or not: it may have been done the first time

@@ -21,14 +21,12 @@ from django_delayq.producer.breaker import REST, Breaker, Guard
 from django_delayq.setting_readers import SETTING
 from django_delayq.store import site
 from django_delayq.store.connection import Link
-from django_delayq.store.error_replies import StoreError, for_callers
 from django_delayq.store.figures import Figures
 from django_delayq.store.inspector import Inspector
 from django_delayq.store.places import Nodes, Places
 from django_delayq.store.queue import QueueStore
 from django_delayq.store.reach import WHOLE, PartialReach, Reach
 from django_delayq.store.replicas import Replicas
-from django_delayq.store.site import SiteRefused
 
 T = TypeVar("T")
 
@@ -217,20 +215,14 @@ class StoreSet:
         return known
 
     def meet(self, name: str, partition: int) -> None:
-        """Asks once whether that queue is one of this database; for jobs that no row speaks for. Whether Redis can be asked, the call
-        that follows tells.
+        """Asks once whether that queue is one of this database; for jobs without rows. Call it under `guarded`: then a silent server is
+        waited for once, and the breaker opens.
 
         Raises:
-            StoreRefused: it is another site's.
+            StoreUnavailable, StoreError: Redis cannot be asked; SiteRefused: it is another site's.
         """
-        if (name, partition) in self._grounds or clock.monotonic() < self._breaker(name, partition).open_until:
-            return
-        try:
+        if (name, partition) not in self._grounds:
             self._ask_ground(name, partition)
-        except SiteRefused as error:
-            raise for_callers(error) from error
-        except (StoreUnavailable, StoreError):
-            return
 
     def _ask_ground(self, name: str, partition: int) -> str:
         store, known = self.queue(name, partition), partial(site.known, name, partition)

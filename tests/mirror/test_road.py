@@ -13,6 +13,7 @@ from django_delayq.mirror.outbox import DatabaseOutbox
 from django_delayq.models import Checkpoint, Event, Job, Step
 from django_delayq.producer.publish import Publisher
 from django_delayq.producer.stores import stores
+from django_delayq.store.connection import Link
 from django_delayq.store.recovery import ADOPTION_MS, GroundStore, RestoreItem
 from tests.mirror.restoring import bring_back, in_redis, settle_down, snapshot
 from tests.tasks_for_tests import close_order, ping
@@ -350,6 +351,18 @@ def test_a_schedule_whose_answer_is_lost_is_one_job(orders, lost_reply):
     job = delayq.schedule(close_order, 7, durability="redis")
     assert job.created is True
     assert list(in_redis(orders)) == [ids.short(job.id)]
+
+
+def test_the_first_job_of_a_process_waits_for_a_silent_server_twice(orders, lost_reply, monkeypatch):
+    delayq.schedule(close_order, 6, durability="redis")  # so Redis has the scripts
+    lost_reply(9)
+    receive, waits = Link._receive, []
+    monkeypatch.setattr(Link, "_receive", lambda *given: waits.append(1) or receive(*given))
+    stores.forget()
+    with pytest.raises(delayq.StoreUnavailable):
+        delayq.schedule(close_order, 7, durability="redis")
+    assert len(waits) == 2
+    assert stores.breaker.open_until > clock.monotonic()
 
 
 def test_a_schedule_that_may_have_happened_says_of_which_job(orders, lost_reply):
