@@ -20,6 +20,7 @@ class Migration(migrations.Migration):
             [
                 ("number", models.PositiveSmallIntegerField(default=1, primary_key=True, serialize=False)),
                 ("site", models.CharField(max_length=32)),
+                ("former", models.CharField(default="", max_length=32)),
             ],
             options={"db_table": "delayq_site", "default_permissions": ()},
         ),

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from django.db import transaction
+from django.db.models import Case, F, Value, When
 
 from django_delayq import ids
 from django_delayq.conf import Config, QueueConfig
@@ -62,9 +63,12 @@ def parts_of(places: Places, config: Config) -> list[Adoptable]:
         StoreUnavailable, StoreError: a server cannot be asked.
     """
     found = [_workers(places, config.prefix)]
+    former = Site.objects.using(config.database).values_list("former", flat=True).first()
     for queue in config.queues.values():
         for partition in queue.served:
-            found.append(_part(QueueStore(places, prefix=config.prefix, queue=queue.name, partition=partition), queue))
+            part = _part(QueueStore(places, prefix=config.prefix, queue=queue.name, partition=partition), queue)
+            # An adoption that stopped half-way has left the former id of this database here: nothing of it is another site's.
+            found.append(replace(part, standing="behind") if former and part.found == former else part)
     return found
 
 
@@ -117,10 +121,12 @@ def take(parts: Sequence[Adoptable], config: Config, actor: str, reason: str, *,
 
     Raises:
         StoreUnavailable, StoreError: a server cannot be reached; what was taken is, and the same call goes on.
+        SiteRefused: another site has taken a part since `parts` were read.
     """
     before = site.of(config.prefix)
+    row = Site.objects.using(config.database).filter(number=1)
     if not any(part.standing == "own" for part in parts):
-        Site.objects.using(config.database).filter(number=1).update(site=secrets.token_hex(8))
+        row.update(site=secrets.token_hex(8), former=Case(When(former="", then=Value(before)), default=F("former")))
         site.forget()
     for part in parts:
         if part.standing in ("own", "new") and site.of(config.prefix) == before:
@@ -129,9 +135,12 @@ def take(parts: Sequence[Adoptable], config: Config, actor: str, reason: str, *,
         known = site.known(part.keys.queue, part.keys.partition) if behind else None
         emptied = "1" if part.standing == "other" or (behind and empty) else ""
         script = scripts.load("assign", part.keys)
-        scripts.run(part.link, script, part.keys, "", actor, reason, part.found, known.last_event if known else "", emptied)
+        last = known.last_event if known else ""
+        [now, _] = scripts.run(part.link, script, part.keys, "", actor, reason, part.found, last, emptied)
+        site.check(config.prefix, part.keys.queue, part.link.home, decode.text(now))
         if part.queue is not None:
             _note(part, actor, reason, config)
+    row.update(former="")
 
 
 def _note(part: Adoptable, actor: str, reason: str, config: Config) -> None:

@@ -128,10 +128,13 @@ class CommitRequest(models.Model):
 
 
 class Site(models.Model):
-    """The id of this database, in one row that the migration makes; see `store/site.py`."""
+    """The id of this database, in one row that the migration makes; see `store/site.py`. `former`: the id before, while an adoption is
+    under way, and "" otherwise.
+    """
 
     number: models.PositiveSmallIntegerField[int, int] = models.PositiveSmallIntegerField(primary_key=True, default=1)
     site: models.CharField[str, str] = models.CharField(max_length=32)
+    former: models.CharField[str, str] = models.CharField(max_length=32, default="")
 
     class Meta:
         db_table = "delayq_site"

@@ -283,7 +283,8 @@ def test_a_site_that_takes_the_queue_of_another_stops_the_workers_of_that_one(si
 
 
 @pytest.mark.slow
-def test_a_database_that_is_behind_redis_stops_until_it_is_adopted(site: MakeSite, own_redis) -> None:
+@pytest.mark.parametrize("stopped", [False, True], ids=["whole", "stopped half-way, and asked for again"])
+def test_a_database_that_is_behind_redis_stops_until_it_is_adopted(site: MakeSite, own_redis, stopped: bool) -> None:
     server = own_redis()
     one = site("one", server)
     one.schedule(1)
@@ -304,7 +305,10 @@ def test_a_database_that_is_behind_redis_stops_until_it_is_adopted(site: MakeSit
     before = contents(server)
     assert "has lost commits" in one.refused()
     assert contents(server) == before
+    if stopped:  # the database has its new id, and Redis the former one
+        one.rows("UPDATE delayq_site SET former = site, site = 'ffffffffffffffff'")
     one.manage("delayq", "adopt", "--yes", "--force")
+    assert one.rows("SELECT former FROM delayq_site") == [("",)]
     one.work()
     eventually(lambda: one.rows("SELECT count(*) FROM delayq_job WHERE published IS NULL") == [(0,)])
     one.manage("delayq", "run-now", "--state", "scheduled", "--yes")
