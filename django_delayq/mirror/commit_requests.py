@@ -13,7 +13,7 @@ from uuid import UUID
 from django.db import transaction
 from django.db.models import Q
 
-from django_delayq import clock
+from django_delayq import clock, conf
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.mirror import database_clock, rows
 from django_delayq.mirror.exists import ExistsQuery
@@ -73,7 +73,7 @@ class CommitRequestLoop:
         self._any = ExistsQuery(CommitRequest.objects.using(using))
 
     def poll(self) -> float:
-        """One batch. Returns seconds to sleep.
+        """One batch of each queue. Returns seconds to sleep.
 
         Raises:
             StoreUnavailable, StoreError, DatabaseError: what could be carried out is; call again later.
@@ -82,16 +82,16 @@ class CommitRequestLoop:
             return IDLE
         now = database_clock.now(transaction.get_connection(self._using))
         waiting = CommitRequest.objects.using(self._using).exclude(at__gt=now - self._young, at__lte=now)
-        away: dict[str, StoreUnavailable | StoreError] = {}
-        for request in _read(waiting, self._using, MOST):
-            if request.queue in away:
-                continue  # in their order
-            try:
-                at_commit.carry_out(request, self._using, late=True)
-            except (StoreUnavailable, StoreError) as error:  # the servers of other queues may be there
-                away[request.queue] = error
-        for unavailable in away.values():
-            raise unavailable
+        away: StoreUnavailable | StoreError | None = None
+        for queue in ("", *conf.get().queues):  # the others wait for a process whose settings list them
+            for request in _read(waiting.filter(queue=queue), self._using, MOST):
+                try:
+                    at_commit.carry_out(request, self._using, late=True)
+                except (StoreUnavailable, StoreError) as error:
+                    away = error
+                    break  # those behind it wait, in their order; the servers of other queues may be there
+        if away is not None:
+            raise away
         return IDLE
 
 

@@ -8,7 +8,7 @@ from django.db import connections
 from django.db.models import QuerySet
 
 
-class Parameter(str):
+class Placeholder(str):
     """Stands in a `FixedQuery` for a value that each call gives, under this name."""
 
 
@@ -21,7 +21,7 @@ class FixedQuery:
         self._text: tuple[str, Any] = ("", ())
 
     def rows(self, **values: Any) -> list[tuple[Any, ...]]:
-        """The columns that the query asks for. `values`: one for each `Parameter` of the query.
+        """The columns that the query asks for. `values`: one for each `Placeholder` of the query.
 
         Raises:
             DatabaseError: as any query.
@@ -33,7 +33,7 @@ class FixedQuery:
             self._compiler = compiler
         text, places = self._text
         with connection.cursor() as cursor:
-            cursor.execute(text, [values[one] if type(one) is Parameter else one for one in places] if values else places)
+            cursor.execute(text, [values[one] if type(one) is Placeholder else one for one in places] if values else places)
             found = cursor.fetchall()
         return list(self._compiler.results_iter(results=[found], tuple_expected=True)) if found else []
 

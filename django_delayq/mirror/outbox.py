@@ -19,7 +19,7 @@ from django_delayq.mirror import atomic_runs, database_clock, pauses, period_key
 from django_delayq.mirror.checkpoint import CheckpointRow
 from django_delayq.mirror.commit_requests import DatabaseRequests
 from django_delayq.mirror.event_items import ASKED
-from django_delayq.mirror.exists import FixedQuery, Parameter
+from django_delayq.mirror.exists import FixedQuery, Placeholder
 from django_delayq.mirror.far_rows import DatabaseFarRows
 from django_delayq.mirror.writers import outbox_insert
 from django_delayq.models import CANCELLED_HERE, UNENDED, UNPUBLISHED, UNRESOLVED, Checkpoint, Event, Job
@@ -81,7 +81,7 @@ class DatabaseOutbox(DatabaseFarRows, DatabaseRequests):
         if len(keys) == 1:  # every call of schedule() with a key
             query = self._waiting.get(using)
             if query is None:
-                query = self._waiting[using] = FixedQuery(_waiting(Parameter("queue"), [Parameter("key")], using))
+                query = self._waiting[using] = FixedQuery(_waiting(Placeholder("queue"), [Placeholder("key")], using))
             found = query.rows(queue=queue, key=next(iter(keys)))
         else:
             found = list(_waiting(queue, keys, using))

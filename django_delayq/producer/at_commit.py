@@ -118,7 +118,10 @@ def carry_out(request: ChangeRequest, using: str, *, late: bool = False) -> None
             change = Change.CONFLICT
         else:
             change = changes.one(_act(request), request.job, request.queue or None)
-    except (QueueUnknown, ConfigError) as error:  # the settings do not list the queue any more, say
+    except QueueUnknown as error:
+        logger.error("%s of %s was committed. It waits for a process whose settings list the queue: %s", request.verb, name, error)
+        return
+    except ConfigError as error:
         logger.error("%s of %s was committed, and cannot be carried out: %s", request.verb, name, error)
     else:
         level = logger.info if change in (Change.DONE, Change.UNKNOWN) else logger.warning
