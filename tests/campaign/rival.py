@@ -65,7 +65,8 @@ class Rival:
         except (DelayqError, CommandError) as error:
             code = getattr(error, "code", "")
             refused = code.startswith("site_") or "of another site" in str(error)
-            answer = "refused" if refused else "away" if isinstance(error, StoreUnavailable) else repr(error)[:200]
+            away = isinstance(error, StoreUnavailable) or isinstance(error.__cause__, StoreUnavailable)  # of a command
+            answer = "refused" if refused else "away" if away else repr(error)[:200]
         except DatabaseError:
             answer = "away"
         self.record.write(what=what, answer=answer)
