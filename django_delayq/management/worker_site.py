@@ -13,6 +13,7 @@ from django_delayq import clock
 from django_delayq.conf import Config
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.mirror.site_findings import UNKNOWN, check_workers, refusals
+from django_delayq.store import site
 from django_delayq.store.places import Places
 from django_delayq.store.site import SiteRefused
 from django_delayq.text import visible
@@ -43,6 +44,7 @@ def check_site(places: Places, config: Config, queues: Iterable[str], warn: Call
 
 
 def _refuse(places: Places, prefix: str, parts: list[tuple[str, int]]) -> None:
+    site.of(prefix)  # before any fork, and whether or not Redis is there: each process of the worker inherits it
     with contextlib.suppress(StoreUnavailable):  # it was reported before, and the loops wait for the server
         for refusal in refusals(places, prefix, parts):
             raise refusal

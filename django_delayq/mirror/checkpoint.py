@@ -75,6 +75,11 @@ def check_site(store: QueueStore, ground: Ground, checkpoint: Checkpoint, again:
     site.check_events(*about, ground.mirrored, _known(checkpoint), None if again is None else lambda: _known(again()))
 
 
+def known_of(queue: str, partition: int, using: str) -> Known | None:
+    """See `site.Database`, over the connection of a loop."""
+    return None if under_test.derives_site() else _known(checkpoint_of(queue, partition, using))
+
+
 def _known(checkpoint: Checkpoint) -> Known:
     return Known(checkpoint.address or "", checkpoint.last_event)
 

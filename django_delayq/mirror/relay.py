@@ -19,7 +19,7 @@ from django_delayq.exceptions import PayloadError
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
 from django_delayq.mirror import atomic_runs, database_clock, rows
-from django_delayq.mirror.checkpoint import checkpoint_of, locked_checkpoint
+from django_delayq.mirror.checkpoint import checkpoint_of, known_of, locked_checkpoint
 from django_delayq.mirror.exists import ExistsQuery
 from django_delayq.mirror.outbox import DatabaseOutbox
 from django_delayq.mirror.unresolved import leave_to_a_person, unknown_end
@@ -156,7 +156,7 @@ class RelayLoop:
 
     def _push(self, mark: datetime) -> int:
         ground, dropped = self.store.stand()  # what is read now is true of this one
-        known = partial(site.known, self.queue.name, self.partition)
+        known = partial(known_of, self.queue.name, self.partition, self.using)
         site.check_events(self.store.keys.prefix, self.queue.name, self.store.link.home, dropped, known(), known)
         unpublished = self._unpublished(mark, database_clock.now(connections[self.using]))
         if self._after is not None:

@@ -43,6 +43,8 @@ def check_queue(store: QueueStore) -> Ground:
     about, known = (store.keys.prefix, store.queue, store.link.home), partial(site.known, store.queue, store.partition)
     if not ground.site:
         site.check_address(*about, known())
+    else:
+        site.prove(store.keys.prefix, store.queue, store.partition, store.link.home)
     site.check_events(*about, ground.mirrored, known(), known)
     return ground
 

@@ -13,7 +13,6 @@ from django.dispatch import receiver
 
 from django_delayq import conf, under_test
 from django_delayq.models import Checkpoint, Site
-from django_delayq.producer.twins import running_loop
 from django_delayq.setting_readers import SETTING
 from django_delayq.store import site
 from django_delayq.store.events import FIRST
@@ -66,9 +65,9 @@ def _checkpoint(queue: str, partition: int) -> Known:
 
 
 def _apart(read: Callable[[], T]) -> T:
-    """Reads what is committed. The caller's transaction may be broken, or may see an older state; and an event loop allows no query."""
-    if running_loop() is None and not connections[conf.get().database].in_atomic_block:
-        return read()
+    """Reads what is committed, by a connection that is closed afterwards. The caller's transaction may be broken or may see an older
+    state, an event loop allows no query, and a supervisor, which forks, must keep no connection.
+    """
     with ThreadPoolExecutor(1, "delayq-site") as apart:
         return apart.submit(_with_own_connection, read).result()
 

@@ -228,6 +228,7 @@ class StoreSet:
         store, known = self.queue(name, partition), partial(site.known, name, partition)
         ground, dropped = store.stand()
         site.check_events(store.keys.prefix, name, store.link.home, dropped, known(), known)
+        site.prove(store.keys.prefix, name, partition, store.link.home)
         self._grounds[name, partition] = ground
         return ground
 

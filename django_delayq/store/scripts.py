@@ -165,11 +165,13 @@ def _begin(link: Link, keys: Keys, found: str) -> None:
         SiteRefused: the queue belongs to another site, or may belong to one.
     """
     site.check(keys.prefix, keys.queue, link.home, found)
-    if keys.jobs:
+    place = keys.prefix, keys.queue, keys.partition, link.home
+    if keys.jobs and not site.is_proven(*place):
         site.check_address(keys.prefix, keys.queue, link.home, site.known(keys.queue, keys.partition))
     [assigned, _] = run(link, load("assign", keys), keys, "", "", "", "", "", "")
     link.rest.end()
     site.check(keys.prefix, keys.queue, link.home, decode.text(assigned))
+    site.prove(*place)
 
 
 def _answered(replies: list[Any]) -> list[Any]:

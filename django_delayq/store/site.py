@@ -77,6 +77,7 @@ class Derived:
 
 _database: Database = Derived()
 _known: dict[str, str] = {}
+_proven: set[tuple[str, str, int, str]] = set()  # queues that had the id of this site: prefix, name, partition, address
 _logged: dict[tuple[object, ...], float] = {}  # refusals, and when
 
 
@@ -90,6 +91,7 @@ def install(database: Database) -> None:
 def forget() -> None:
     """The database is asked again: the settings name another one."""
     _known.clear()
+    _proven.clear()
 
 
 def of(prefix: str) -> str:
@@ -126,6 +128,16 @@ def check_address(prefix: str, queue: str, where: str, known: Known | None) -> N
     """
     if known is not None and known.address and known.address != address(where, prefix):
         raise SiteRefused(code="site_moved", queue=queue, where=where, ours=of(prefix), known=known.address)
+
+
+def is_proven(prefix: str, queue: str, partition: int, where: str) -> bool:
+    """Whether this process has found that queue with the id of this site, at that address: if it is empty now, it was wiped."""
+    return (prefix, queue, partition, where) in _proven
+
+
+def prove(prefix: str, queue: str, partition: int, where: str) -> None:
+    """Notes that the queue had the id of this site."""
+    _proven.add((prefix, queue, partition, where))
 
 
 def check_events(

@@ -159,7 +159,8 @@ class At:
 
 @pytest.fixture
 def database(monkeypatch):
-    """Goes by that database."""
+    """Goes by that database, in a process that has seen no queue yet."""
+    monkeypatch.setattr(site, "_proven", set())
     return lambda one: monkeypatch.setattr(site, "_database", one)
 
 
@@ -175,6 +176,15 @@ def test_nothing_is_written_at_another_address_than_before(board, database, name
 
 def test_at_the_same_address_an_empty_queue_is_a_wipe(board, database):
     database(At(site.address(board.store.link.home, "t")))
+    assert board.put(1) == "created"
+
+
+def test_a_process_that_has_had_a_queue_there_takes_an_empty_one_for_a_wipe_and_asks_no_database(board, database):
+    database(At())
+    board.put(1)
+    board.link.execute("FLUSHALL")
+    database(At("elsewhere:6379, db 0, prefix t"))
+    site.prove("t", "q", 0, board.store.link.home)
     assert board.put(1) == "created"
 
 
