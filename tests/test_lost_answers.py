@@ -131,7 +131,6 @@ class Case:
     other: Callable[[World, Any], object]
     answers: dict[str, Any]
     check: Callable[[World, Any, str], None] = field(default=lambda *_: None)
-    skip: int = 0  # calls of the script before the one that is lost
 
 
 def asked(call: Callable[[], Any]) -> Any:
@@ -733,7 +732,7 @@ def played(world: World, name: str, what: str, *, other: bool) -> None:
     case = CASES[name]
     thing = case.prepare(world)
     how = f"{what}+" if other else what
-    world.line.lose(what, case.script, skip=case.skip, then=(lambda: case.other(world, thing)) if other else lambda: None)
+    world.line.lose(what, case.script, then=(lambda: case.other(world, thing)) if other else lambda: None)
     answer = asked(lambda: case.call(world, thing))
     assert world.line.lost, "nothing was lost: the test plays another script than is called"
     assert answer == case.answers[how]

@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from weakref import WeakSet
 
 from redis.connection import Connection
 
-
-class Closable(Protocol):
-    """Keeps connections for its next calls."""
-
-    def close(self) -> None:
-        """Closes them."""
-
-
-LINKS: Final[WeakSet[Any]] = WeakSet()  # each is `Closable`; they come in when they are made
+LINKS: Final[WeakSet[Any]] = WeakSet()  # each has close(), and is added when it is made
 CONNECTIONS: Final[WeakSet[Connection]] = WeakSet()  # also those that one owner blocks on
 
 
