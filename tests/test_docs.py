@@ -173,7 +173,6 @@ def test_what_projects_may_import_is_listed_in_one_place():
                 "contrib.otel",
                 "contrib.sentry",
                 "testing",
-                "testing.contract",
                 "testing.kit",
                 "admin",
             )

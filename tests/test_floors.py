@@ -333,6 +333,5 @@ def test_modules_are_short_and_say_what_lives_in_them():
 def test_nothing_inside_imports_what_joins_others():
     others = [name for name in MODULES if room(name) != "contrib"]
     assert offenders(lambda name: {other for other in own(name) if room(other) == "contrib"}, others) == {}
-    none_of_theirs = {name for name in others if not name.startswith("testing.contract")}  # these try any backend of Django's tasks
-    assert offenders(lambda name: uses(name, "django.tasks", "django_tasks"), none_of_theirs) == {}
+    assert offenders(lambda name: uses(name, "django.tasks", "django_tasks"), others) == {}
     assert offenders(lambda name: uses(name, "prometheus_client", "urllib3"), set(others) - {"targets.client", "targets.sockets"}) == {}

@@ -20,7 +20,6 @@ FACES = (
     "django_delayq.contrib.tasks",
     "django_delayq.testing",
     "django_delayq.testing.kit",
-    "django_delayq.testing.contract",
     "django_delayq.admin",
 )
 CODE = re.compile(r"(?<![`:])`([^`\n]+)`(?!`)")

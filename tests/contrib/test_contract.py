@@ -13,7 +13,7 @@ from tests.contrib.conftest import BACKEND
 if not find_spec("django.tasks") and not find_spec("django_tasks"):
     pytest.skip("Neither Django's tasks nor the package django-tasks are installed", allow_module_level=True)
 
-from django_delayq.testing.contract import TaskBackendContract
+from tests.contrib.contract import TaskBackendContract
 
 DJANGOS = "django.tasks.backends" if find_spec("django.tasks") else "django_tasks.backends"
 

@@ -10,7 +10,7 @@ from typing import Any
 import django
 
 from django_delayq import clock
-from django_delayq.testing.contract_case import COROUTINES, HOUR, ContractCase, base, exceptions, signals
+from tests.contrib.contract.case import COROUTINES, HOUR, ContractCase, base, exceptions, signals
 
 
 class TaskRuns(ContractCase):

@@ -26,8 +26,8 @@ signals: Any = import_module(f"{PACKAGE}.signals")
 InvalidTask: Any = getattr(exceptions, "InvalidTask", None) or exceptions.InvalidTaskError
 InvalidTaskBackend: Any = getattr(exceptions, "InvalidTaskBackend", None) or exceptions.InvalidTaskBackendError
 HOUR = timedelta(hours=1)
-TASKS: Final = "django_delayq.testing.contract_tasks"
-COROUTINES: Final = "django_delayq.testing.contract_coroutines"
+TASKS: Final = "tests.contrib.contract.tasks"
+COROUTINES: Final = "tests.contrib.contract.coroutines"
 
 
 class ContractCase(Case):

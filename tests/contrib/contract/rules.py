@@ -9,7 +9,7 @@ from functools import partial
 from django.test import override_settings
 
 from django_delayq import clock
-from django_delayq.testing.contract_case import ContractCase, InvalidTask, InvalidTaskBackend, api, base, signals
+from tests.contrib.contract.case import ContractCase, InvalidTask, InvalidTaskBackend, api, base, signals
 
 
 class TaskRules(ContractCase):

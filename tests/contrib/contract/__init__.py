@@ -12,8 +12,8 @@ good backends is not looked at: whether enqueueing waits for the commit, what id
 
 from __future__ import annotations
 
-from django_delayq.testing.contract_rules import TaskRules
-from django_delayq.testing.contract_runs import TaskRuns
+from tests.contrib.contract.rules import TaskRules
+from tests.contrib.contract.runs import TaskRuns
 
 
 class TaskBackendContract(TaskRules, TaskRuns):
