@@ -19,7 +19,7 @@ from tests.worker.conftest import Shop, eventually
 
 # What the client library asks for by itself, or a worker can do without.
 OPTIONAL = {"client|setinfo", "config|get", "client", "config"}  # the last two: how Redis 6.2 names them
-# For a URL with a database number, for a client that checks its connection, for `delayq bench`, for `REPLICAS`.
+# For a URL with a database number, for a client that checks its connection, for `benchmarks.own_servers`, for `REPLICAS`.
 RARE = {"select", "ping", "unlink", "wait"}
 
 

@@ -15,7 +15,7 @@ from django.db import DatabaseError
 from django_delayq.console.verbs import VERBS
 from django_delayq.exceptions import DelayqError
 from django_delayq.logger import told
-from django_delayq.management import bench, change_commands, doctor, look_commands
+from django_delayq.management import change_commands, doctor, look_commands
 from django_delayq.management.adopt_command import adopt
 from django_delayq.management.embedded_command import ACTS, embedded_server
 from django_delayq.management.indexes_command import indexes
@@ -117,8 +117,6 @@ class Command(BaseCommand):
         own = add("embedded", embedded_server, 'the server of REDIS "embedded": whether it runs; or end it')
         own.add_argument("act", nargs="?", choices=ACTS, default="status", help="status by default")
         add("settings", settings, "what may stand in DELAYQ, with defaults").add_argument("name", nargs="?", metavar="NAME")
-        trial = add("bench", bench.bench, "how fast it is on these servers, in about a minute, with a verdict")
-        trial.add_argument("--yes", action="store_true", help="do not ask")
 
     def run_from_argv(self, argv: list[str]) -> None:
         """Of argparse's answers to a missing or unknown subcommand the first names none, and the second all, in one line."""

@@ -1,13 +1,16 @@
-"""`delayq bench`."""
+"""`python -m benchmarks.own_servers`."""
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 
-from django_delayq.management import bench
-from django_delayq.management.bench_run import Size
+from benchmarks import own_servers
+from benchmarks.own_servers import Size
 from django_delayq.models import Attempt, Checkpoint, Job
-from tests.management.conftest import lose_redis
+from tests.management.conftest import Terminal, lose_redis
 
 GOOD = {
     "ping": {"p50": 0.1, "p99": 0.3},
@@ -21,61 +24,59 @@ GOOD = {
 @pytest.fixture
 def small(monkeypatch) -> None:
     """Next to nothing is measured."""
-    monkeypatch.setattr(bench, "SIZE", Size(seconds=0.05, late=20, spread=0.5, rate=300))
+    monkeypatch.setattr(own_servers, "SIZE", Size(seconds=0.05, late=20, spread=0.5, rate=300))
 
 
 def keys(server) -> set[bytes]:
     return set(server.link.execute("KEYS", "*"))
 
 
-def test_it_measures_everything_and_leaves_nothing_behind(run, orders, redis_server, small):
+def test_it_measures_everything_and_leaves_nothing_behind(orders, redis_server, small, capsys):
     [mine] = orders.scheduled()
     before = keys(redis_server)
-    answer = run("bench", "--yes", "--json")
-    assert answer.code == 0
-    assert {name: set(figures) for name, figures in answer.json["figures"].items()} == {
-        name: set(figures) for name, figures in GOOD.items()
-    }
-    assert answer.json["figures"]["work"]["lost"] == 0
-    assert answer.json["verdict"].startswith("Verdict: ")
+    assert own_servers.main(["--yes", "--json"]) == 0
+    answer: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert {name: set(figures) for name, figures in answer["figures"].items()} == {name: set(figures) for name, figures in GOOD.items()}
+    assert answer["figures"]["work"]["lost"] == 0
+    assert answer["verdict"].startswith("Verdict: ")
     assert keys(redis_server) == before
     assert list(Job.objects.values_list("pk", flat=True)) == [mine.id]
     assert not Attempt.objects.exists()
     assert set(Checkpoint.objects.values_list("queue", flat=True)) == {"orders"}
 
 
-def test_it_removes_its_traces_when_it_fails_in_the_middle(run, orders, redis_server, small, monkeypatch):
+def test_it_removes_its_jobs_when_it_fails_in_the_middle(orders, redis_server, small, monkeypatch):
     def fail(*_: object) -> None:
         raise RuntimeError("in the middle")
 
-    monkeypatch.setattr("django_delayq.management.bench_run.Bench.work", fail)
+    monkeypatch.setattr("benchmarks.own_servers.Bench.work", fail)
     before = keys(redis_server)
     with pytest.raises(RuntimeError):
-        run("bench", "--yes")
+        own_servers.main(["--yes"])
     assert keys(redis_server) == before
     assert not Job.objects.exists()
 
 
-def test_it_asks_before_it_burdens_the_servers_and_says_what_it_found_in_sentences(run, orders, small):
-    assert run("bench", typed="n").code == 1
-    assert run("bench", typed="n").error == "Nothing was done."
-    assert run("bench").code == 2
-    answer = run("bench", typed="y")
-    assert answer.code == 0
-    assert "One worker process runs " in answer.out
-    assert answer.lines[-1].startswith("Verdict: ")
+def test_it_asks_first_and_prints_sentences(orders, small, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", Terminal("n\n"))
+    with pytest.raises(SystemExit, match=r"Nothing was done\."):
+        own_servers.main([])
+    monkeypatch.setattr("sys.stdin", Terminal("y\n"))
+    assert own_servers.main([]) == 0
+    out = capsys.readouterr().out
+    assert "One worker process runs " in out
+    assert out.splitlines()[-1].startswith("Verdict: ")
 
 
-def test_without_redis_it_says_so(run, orders, small, settings):
+def test_it_names_a_server_that_is_away(orders, small, settings, capsys):
     lose_redis(settings)
-    answer = run("bench", "--yes")
-    assert answer.code == 1
-    assert "is not available" in answer.error
+    assert own_servers.main(["--yes"]) == 1
+    assert "is not available" in capsys.readouterr().err
 
 
 def grades(**changes: dict[str, float]) -> list[str]:
     figures = {name: {**values, **changes.get(name, {})} for name, values in GOOD.items()}
-    return [line.grade for line in bench.judge(figures)]
+    return [line.grade for line in own_servers.judge(figures)]
 
 
 @pytest.mark.parametrize(
@@ -93,4 +94,4 @@ def test_a_slow_part_is_called_poor_with_advice(changes):
     assert set(grades()) == {"good"}
     assert grades(**changes).count("poor") == 1
     figures = {name: {**values, **changes.get(name, {})} for name, values in GOOD.items()}
-    assert all(line.advice for line in bench.judge(figures) if line.grade == "poor")
+    assert all(line.advice for line in own_servers.judge(figures) if line.grade == "poor")
