@@ -10,7 +10,6 @@ delayq.schedule(close_order, order.pk, delay="30m", key=f"close-order:{order.pk}
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
@@ -57,9 +56,6 @@ if TYPE_CHECKING:
     from django_delayq.targets.offering import aoffer, offer
 
 __version__ = "0.1.0"
-
-# Tasks that an older release has pickled name its module.
-sys.modules.setdefault(f"{__name__}.task", sys.modules["django_delayq.producer.task"])
 
 __all__ = [
     "Cancelled",

@@ -44,7 +44,6 @@
 | delayq.W019 | --deploy: workers answer probes on all addresses |
 | delayq.W020 | --deploy: a dependency newer than those tested |
 | delayq.W022 | --deploy: nobody keeps the records of a queue |
-| delayq.W023 | --deploy: workers of an older release serve a queue whose tasks share names |
 | delayq.W024 | --deploy: slots of the Cluster that are being moved |
 | delayq.W025 | --deploy: masters of the Cluster without a replica |
 | delayq.W026 | --deploy: one master that is away stops the whole Cluster |
@@ -79,7 +78,6 @@ from django_delayq.store.fitness import (
     NEWEST,
     Finding,
     link_findings,
-    name_findings,
     probe_findings,
     record_findings,
     server_findings,
@@ -228,7 +226,6 @@ def _server(config: conf.Config, redis: RedisSpec) -> list[CheckMessage]:
                 found += messages(wide_pools(workers))
                 pulled = [queue.name for queue in config.queues.values() if queue.pulled]
                 found += messages(record_findings(list(config.queues), workers, pulled=pulled))
-                found += messages(name_findings([task.queue for task in registry if task.named is not None], workers))
         finally:
             there.close()
     except StoreUnavailable as error:

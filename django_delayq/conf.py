@@ -187,7 +187,7 @@ TABLE: Final[dict[str, tuple[Any, Callable[[Any], Any]]]] = {  # key -> its defa
     "MAX_CRASHES": (3, readers.whole(0)),
     "MAX_PAYLOAD": (65536, readers.whole(64)),
     "RETENTION": ({"succeeded": "7d", "cancelled": "30d", "failed": None, "set_aside": None}, readers.retention),
-    "SIGNING": (False, readers.signing),
+    "SIGNING": (False, readers.flag),
     "SENSITIVE": ([], readers.names),
     "MIRROR_MAX_EVENTS": (1_000_000, readers.whole(1000)),
     "MIRROR_FULL": ("block", readers.choice("block", "grow")),
@@ -329,9 +329,9 @@ def _read(given: Any, *, tests: bool = False) -> tuple[list[Problem], Config | N
             elif queue:
                 queues[name] = queue
     signer = None
-    if signing := values.pop("SIGNING", False):
+    if values.pop("SIGNING", False):
         try:
-            signer = _signer(values.get("PREFIX", ""), strict=signing == "strict")
+            signer = _signer(values.get("PREFIX", ""))
         except ImproperlyConfigured as error:
             wrong = f"needs Django's SECRET_KEY: {error}"
             found.append(Problem("E007", f'{SETTING}["SIGNING"]', wrong, "Set SECRET_KEY, or turn SIGNING off."))
@@ -346,13 +346,9 @@ def _apart(config: Config) -> Mapping[str, OfferTarget]:
     return MappingProxyType({name: replace(target, key=f"{config.prefix}:to:{target.key}") for name, target in config.targets.items()})
 
 
-def _signer(prefix: str, *, strict: bool) -> Signer:
-    # Keys of our own, derived: what signs records signs nothing else of the project, and the other way round.
-    secrets = (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
-    return Signer(
-        tuple(_derived(secret, f"record of {prefix}") for secret in secrets),
-        () if strict else tuple(_derived(secret, "record") for secret in secrets),
-    )
+def _signer(prefix: str) -> Signer:
+    # Derived keys: a key that signs records signs nothing else of the project.
+    return Signer(tuple(_derived(secret, f"record of {prefix}") for secret in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)))
 
 
 def _derived(secret: str | bytes, value: str) -> bytes:

@@ -187,12 +187,6 @@ def retention(value: Any) -> Mapping[str, float | None]:
     return {state: optional(positive_duration)(kept) for state, kept in value.items()}
 
 
-def signing(value: Any) -> bool | str:
-    if not isinstance(value, bool) and value != "strict":
-        raise Wrong(f"must be True, False or 'strict', not {value!r}.")
-    return value if isinstance(value, bool) else "strict"
-
-
 def secret(value: Any) -> str:
     # Never the value itself.
     if not isinstance(value, str) or not re.fullmatch(r"[!-~]{16,}", value):

@@ -1,8 +1,7 @@
 """Signatures of records: an HMAC behind the payload, which Lua does not look at. The keys come as arguments; `conf` derives them.
 
 A signature covers the prefix, the queue, the id, and the record as it is written: header and payload. Not what scripts change: date,
-attempts, lease, state. The prefix is part of the key. Releases before format 1 left it out; while a queue has format 0 their form is
-written still, so that their workers run what they read, and it is accepted until `SIGNING` is "strict".
+attempts, lease, state. The prefix is part of the key.
 """
 
 from __future__ import annotations
@@ -23,16 +22,9 @@ _ALPHABET: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvw
 
 @dataclass(frozen=True, slots=True)
 class Signer:
-    """Signs with the first key, and accepts all of them: `keys` are the derived ones, the newest first, at least one. `former`:
-    likewise, of the form without a prefix; none if that is not accepted.
-    """
+    """Signs with the first key, and accepts all of them: `keys` are the derived ones, the newest first, at least one."""
 
     keys: tuple[bytes, ...] = field(repr=False)
-    former: tuple[bytes, ...] = field(default=(), repr=False)
-
-    def before_upgrade(self) -> Signer:
-        """The same for a queue of format 0: it signs in the former form, if that is accepted at all."""
-        return Signer(self.former, self.keys) if self.former else self
 
     def sign(self, record: bytes, *, queue: str, id: str) -> bytes:
         """The record with its signature behind it, in place of one that it may have. `id`: short."""
@@ -44,7 +36,7 @@ class Signer:
         bare, given = split(record)
         if not given:
             return "unsigned"
-        for number, key in enumerate((*self.keys, *self.former)):
+        for number, key in enumerate(self.keys):
             if hmac.compare_digest(_signature(key, bare, queue, id), given):
                 return "older" if number else "newest"
         return "wrong"

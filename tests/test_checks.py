@@ -726,30 +726,9 @@ def test_w022_a_queue_of_messages_whose_records_nobody_keeps(settings, own_redis
     link.close()
 
 
-def test_w023_workers_of_an_older_release_serve_a_queue_whose_tasks_share_names(settings, own_redis, monkeypatch):
-    server = own_redis(appendonly="yes")
-    link = connect(server.url)
-    workers = WorkerRegistry(link, prefix="delayq")
-    workers.beat("host:1:a", {"queues": ["default"], "sides": ["records"]})
-    assert list(deploy(settings, server.url, QUEUES={"default": {}})) == []
-    monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
-    task(name="shop.pay", serial="all")(lambda: None)
-    said = deploy(settings, server.url, QUEUES={"default": {}})
-    assert list(said) == ["delayq.W023"]
-    assert "'default'" in said["delayq.W023"]
-    workers.beat("host:1:a", {"queues": ["default"], "sides": ["records"], "format": 1})
-    assert list(deploy(settings, server.url, QUEUES={"default": {}})) == []
-    link.close()
-
-
 @pytest.mark.parametrize("said", [7, None, [[]], {"mail": 1}])
 def test_what_somebody_else_has_written_as_a_worker_keeps_no_records(said):
-    assert unkept(["mail"], [{"records": said, "sides": ["records"]}]) == ["mail"]
-
-
-def test_a_worker_of_the_release_before_keeps_the_records_of_all_queues():
-    assert unkept(["mail"], [{"sides": ["records"]}]) == []
-    assert unkept(["mail"], [{"sides": []}]) == ["mail"]
+    assert unkept(["mail"], [{"records": said}]) == ["mail"]
 
 
 def test_these_tests_run_on_nothing_newer_than_what_is_said_to_be_tested():

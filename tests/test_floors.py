@@ -230,16 +230,6 @@ def test_at_the_root_stand_nouns_and_what_django_asks_for():
     assert {name.split(".")[0] for name in MODULES} == NOUNS | {"logger"} | DJANGOS | FOLDERS
 
 
-def test_no_two_modules_have_one_name():
-    stems: dict[str, list[str]] = {}
-    for name, path in MODULES.items():
-        djangos = path.stem in ("__init__", "apps", "urls") or name == "templatetags.delayq"  # `{% load delayq %}`, as the command
-        if not djangos:
-            stems.setdefault(path.stem, []).append(name)
-    shared = {stem: names for stem, names in stems.items() if len(names) > 1}
-    assert shared == {}
-
-
 def test_no_two_classes_have_one_name():
     djangos = {"Command", "Media", "Meta", "Migration", "Job"}  # the last: the handle that a caller holds, and the row
     places: dict[str, list[str]] = {}

@@ -356,11 +356,11 @@ def readable(words: str) -> str:
 
 
 def _trouble(operation: Operation) -> str:
-    """Why it does not go on; in English what a worker of the release before has noted."""
+    """Why it does not go on; "" if it does."""
     if operation.stage == Stage.FINISHED:
         return ""
     problem: Any = operation.problem
-    return told(problem["code"], problem["fields"]) if problem else operation.trouble
+    return told(problem["code"], problem["fields"]) if problem else ""
 
 
 def _title(verb: str) -> Any:

@@ -180,8 +180,8 @@ def _worker(facts: Line, queue: str) -> Line:
 
 
 def _records(facts: Line) -> list[str]:
-    """The queues whose records a worker says it keeps; one of an older release, which does not say it, keeps those of all."""
-    said = facts.get("records", list(conf.get().queues) if facts.get("sides") else [])
+    """The queues whose records that worker keeps."""
+    said = facts.get("records", [])
     return [name for name in said if isinstance(name, str)] if isinstance(said, list) else []
 
 

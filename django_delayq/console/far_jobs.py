@@ -15,22 +15,21 @@ from django_delayq import clock, conf
 from django_delayq.console import counting, overview
 from django_delayq.mirror import database_clock
 from django_delayq.mirror.far_rows import is_late
-from django_delayq.models import FAR, Job, QueueState
+from django_delayq.models import FAR, Job
 
 MOST_AHEAD: Final = 100_000  # far rows that a forecast reads, the first that are due
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FarQueue:
-    """The far jobs of a queue. `count`: up to MOST_COUNTED + 1; `first`: when the first is due, None without one; `obeyed`: whether far
-    rows are written, since all workers know them; `late`: the first should be in Redis by now.
+    """The far jobs of a queue. `count`: up to MOST_COUNTED + 1; `first`: when the first is due, None without one; `late`: whether the
+    first should be in Redis by now.
     """
 
     name: str
     horizon: float | None
     count: int
     first: datetime | None
-    obeyed: bool
     late: bool
 
 
@@ -44,15 +43,14 @@ def far_queues() -> list[FarQueue]:
     named = [queue for queue in config.queues.values() if queue.horizon is not None]
     if not named:
         return []
-    states = QueueState.objects.using(config.database).filter(partition=0, brings_in__isnull=False)
-    obeyed, at = set(states.values_list("queue", flat=True)), database_clock.now(connections[config.database])
+    at = database_clock.now(connections[config.database])
     parts = [Job.objects.using(config.database).filter(FAR, queue=queue.name) for queue in named]
     counts = counting.count_many(parts, overview.MOST_COUNTED, config.database)
     found = []
     for queue, rows, count in zip(named, parts, counts, strict=True):
         first = rows.order_by("run_at").values_list("run_at", flat=True).first() if count else None
         late = first is not None and is_late(first, at, queue)
-        found.append(FarQueue(name=queue.name, horizon=queue.horizon, count=count, first=first, obeyed=queue.name in obeyed, late=late))
+        found.append(FarQueue(name=queue.name, horizon=queue.horizon, count=count, first=first, late=late))
     return found
 
 

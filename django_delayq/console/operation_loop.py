@@ -67,7 +67,6 @@ class OperationLoop:
         self.using = using
         self.me = secrets.token_hex(8)
         self._any = ExistsQuery(self._all().filter(stage__in=(Stage.WAITING, Stage.RUNNING)))
-        self._look_at = 0.0  # for what was ended too early
         self._purges: dict[UUID, Iterator[int]] = {}  # those under way, as far as they are
         self._hindered: dict[UUID, float] = {}  # where queues are on several servers: those whose server was away, and until when
         self._counted: dict[UUID, tuple[int, UUID | None]] = {}  # those that are being counted: so many jobs, so far
@@ -79,9 +78,6 @@ class OperationLoop:
             StoreUnavailable, StoreError, DatabaseError: call again later.
         """
         now = clock.monotonic()
-        if now >= self._look_at:
-            self._look_at = now + AGAIN
-            self._reopen()
         found = self._open() if self._any.found() else []
         open_ones = {operation.pk for operation in found}
         self._purges = {id: steps for id, steps in self._purges.items() if id in open_ones}
@@ -102,12 +98,6 @@ class OperationLoop:
         if error is not None and not pauses:
             raise error
         return min(pauses, default=IDLE)
-
-    def _reopen(self) -> None:
-        """A worker of a release that knows nothing of what is left for later has ended it all the same."""
-        cut_short = self._all().filter(stage=Stage.FINISHED, passed_over__isnull=False)
-        if cut_short.exists():  # else a look would be a write
-            cut_short.update(stage=Stage.RUNNING, finished_at=None)
 
     def _all(self) -> Any:
         return Operation.objects.using(self.using)

@@ -116,7 +116,7 @@ def _id(value: str, sense: Sense) -> Term:
 
 
 def _key_begins(queues: Sequence[str], start: str) -> Q:
-    """That they have one is said for PostgreSQL, whose index may be of such rows alone (`delayq indexes`): a LIKE does not tell it."""
+    """The condition is there for PostgreSQL, whose index has only rows with a key, which a LIKE does not imply."""
     return Q(queue__in=queues, key__startswith=start) & ~Q(key="")
 
 

@@ -106,10 +106,7 @@ def far(queues: Sequence[FarQueue]) -> list[Vital]:
     value = overview.count_shown(sum(queue.count for queue in queues))
     if late:
         value += ", " + now("brought in late")
-    elif not all(queue.obeyed for queue in queues):
-        value += ", " + now("a worker of an older release knows none")
-    level: Level = "bad" if late else "well" if all(queue.obeyed for queue in queues) else "late"
-    return [Vital(name="far", label=_("Far"), value=value, level=level, page="job", query={"state": "far"})]
+    return [Vital(name="far", label=_("Far"), value=value, level="bad" if late else "well", page="job", query={"state": "far"})]
 
 
 def _reach(facts: ServerFacts | None, missing: Sequence[str]) -> Vital:

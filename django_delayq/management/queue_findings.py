@@ -29,7 +29,6 @@ from django_delayq.store.cluster_health import cluster_findings
 from django_delayq.store.connection import Link
 from django_delayq.store.events import Lag
 from django_delayq.store.fitness import Finding, probe_findings, server_findings, target_findings, unkept, unmirrored
-from django_delayq.store.format_store import FormatStore
 from django_delayq.store.inspector import Inspector
 from django_delayq.store.queue import QueueStore
 from django_delayq.store.queue_depth import summed
@@ -169,7 +168,9 @@ def _queue_findings(name: str, queue: conf.QueueConfig, workers: Sequence[dict[s
     formats_there: dict[int, int] = {}
 
     def look(_: Link, there: list[QueueStore]) -> None:
-        formats_there.update({store.partition: FormatStore(store).look() for store in there})
+        formats_there.update(
+            {store.partition: formats.number(store.link.execute("HGET", store.keys["meta"], "format")) for store in there}
+        )
 
     stores.from_each([name], lambda reach: reach.each(stores.places, stores.parts(name), look))
     if newer := _newer_findings(name, max(formats_there.values())):
@@ -177,8 +178,7 @@ def _queue_findings(name: str, queue: conf.QueueConfig, workers: Sequence[dict[s
     config = conf.get()
     if strange := site_findings(stores.places, config.prefix, [(name, partition) for partition in formats_there]):
         return told(strange)
-    there = [store for store in stores.parts(name) if store.partition in formats_there]
-    found = [] if workers is None else _worker_findings(name, queue, workers, there)
+    found = [] if workers is None else _worker_findings(name, queue, workers)
     found += told(partition_findings(queue, list(formats_there)))
     parts, _ = stores.from_each([name], lambda reach: stores.inspector(reach).by_partition([name])[0])
     depth = summed(parts)
@@ -216,9 +216,7 @@ def _queue_findings(name: str, queue: conf.QueueConfig, workers: Sequence[dict[s
     return found
 
 
-def _worker_findings(
-    name: str, queue: conf.QueueConfig, workers: Sequence[dict[str, Any]], there: Sequence[QueueStore]
-) -> list[dict[str, str]]:
+def _worker_findings(name: str, queue: conf.QueueConfig, workers: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
     found: list[dict[str, str]] = []
     if queue.pulled and unkept([name], workers):
         found.append(
@@ -247,7 +245,7 @@ def _worker_findings(
                 f"Start one: manage.py delayq_worker --roles mirror,relay --queues {name}",
             )
         )
-    return [*found, *_format_findings(name, workers, there), *_relay_findings(queue, workers)]
+    return [*found, *_relay_findings(queue, workers)]
 
 
 def _left_behind(name: str) -> list[dict[str, str]]:
@@ -289,21 +287,3 @@ def _newer_findings(name: str, format: int) -> list[dict[str, str]]:
     if format <= formats.FORMAT:
         return []
     return [finding("D021", "error", str(formats.FormatNewer(name, format)), "Deploy the newer release here, too.")]
-
-
-def _format_findings(name: str, workers: Sequence[dict[str, Any]], there: Sequence[QueueStore]) -> list[dict[str, str]]:
-    used = [store for part in there if (store := FormatStore(part)).used()]
-    format = min((store.look() for store in used), default=formats.FORMAT)
-    if format == formats.FORMAT:
-        return []
-    old = ", ".join(worker["id"] for worker in formats.older(workers))
-    return [
-        finding(
-            "D020",
-            "warning",
-            f"The queue {name!r} has format {format} in Redis; this release knows {formats.FORMAT}.",
-            f"Replace the workers of an older release first: {old}."
-            if old
-            else "When every process, the web processes too, runs this release: manage.py delayq upgrade",
-        )
-    ]

@@ -26,10 +26,7 @@ def resign(out: TextIO, options: dict[str, Any]) -> int:
         raise CommandError("SIGNING is off, so there is nothing to sign. See: manage.py delayq settings SIGNING", returncode=USAGE)
     names = named_queues(options)
     wanted: tuple[Standing, ...] = ("older", "unsigned") if options["unsigned"] else ("older",)
-    for name in names:
-        for store in stores.parts(name):
-            store.signs(anew=True)  # else what was written a moment after the upgrade would be left in the former form
-    found = Counter(standing for name in names for batch in _records(name) for _, _, standing in batch)
+    found = Counter(standing for name in names for batch in _records(name, config.signer) for _, _, standing in batch)
     todo = sum(found[standing] for standing in wanted)
     document: dict[str, Any] = {standing: found[standing] for standing in ("newest", "older", "unsigned", "wrong")}
     if options["dry_run"]:
@@ -40,7 +37,7 @@ def resign(out: TextIO, options: dict[str, Any]) -> int:
     signed = 0
     with progress(todo, "signing", quiet=options["json"]) as advance:
         for name in names if todo else ():
-            for batch in _records(name):
+            for batch in _records(name, config.signer):
                 done = _sign(name, [(id, read) for id, read, standing in batch if standing in wanted])
                 signed += done
                 advance(done)
@@ -53,15 +50,9 @@ def resign(out: TextIO, options: dict[str, Any]) -> int:
     return 1 if found["wrong"] or (found["unsigned"] and not options["unsigned"]) else 0
 
 
-def _records(queue: str) -> Iterator[list[Record]]:
+def _records(queue: str, signer: Signer) -> Iterator[list[Record]]:
     for batch in stores.inspector().records(queue):
-        yield [(id, read, _signer(queue, id).standing(read, queue=queue, id=id)) for id, read in batch]
-
-
-def _signer(queue: str, id: str) -> Signer:
-    signs = stores.with_job(queue, ids.full(id)).signs()
-    assert signs is not None
-    return signs
+        yield [(id, read, signer.standing(read, queue=queue, id=id)) for id, read in batch]
 
 
 def _sign(queue: str, items: list[tuple[str, bytes]]) -> int:

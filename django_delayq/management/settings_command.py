@@ -73,9 +73,9 @@ MEANINGS: Final[Mapping[str, Meaning]] = MappingProxyType(
             "its default.",
         ),
         "SIGNING": Meaning(
-            'True, False or "strict"',
-            "Whether records in Redis bear an HMAC by SECRET_KEY, and only those that verify run. strict: also none of "
-            "the form before format 1, which does not cover PREFIX. After a change of SECRET_KEY: delayq resign.",
+            "True or False",
+            "Whether records in Redis have an HMAC by SECRET_KEY. Then only jobs whose HMAC verifies run. After a change of "
+            "SECRET_KEY, run delayq resign.",
         ),
         "SENSITIVE": Meaning("list of argument names", "Arguments that people see as *** in the admin and in commands."),
         "MIRROR_MAX_EVENTS": Meaning("number of jobs, at least 1000", "By how many jobs told of the mirror of a queue may be behind."),

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
 
-from django.db import connections, transaction
+from django.db import connections
 
 from django_delayq import clock, conf, ids
 from django_delayq.conf import QueueConfig
@@ -16,15 +16,13 @@ from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
 from django_delayq.mirror import database_clock, far_rows
 from django_delayq.mirror.exists import ExistsQuery
-from django_delayq.models import Job, QueueState
+from django_delayq.models import Job
 from django_delayq.producer import horizon
 from django_delayq.producer.publish import Publisher
 from django_delayq.producer.silent import Silent
 from django_delayq.signing import Signer
-from django_delayq.store import formats
 from django_delayq.store.places import Places
 from django_delayq.store.queue import MOST, QueueStore
-from django_delayq.store.worker_registry import WorkerRegistry
 
 logger = Logger("django_delayq.relay")
 
@@ -33,14 +31,13 @@ OFTEN: Final = 20  # looks per horizon,
 SHORTEST, LONGEST = 1.0, 30.0  # but one in so many seconds at most, and at least
 WITHOUT: Final = 60.0  # seconds between looks for what is left of a horizon that was turned off
 MOST_A_SECOND: Final = 5000  # rows without a horizon: all that is far comes in, beside the work of the day
-WORKERS: Final = 30.0  # seconds between looks at who the workers are
 YOUNG: Final = 5.0  # seconds for which a key is left to the process that has written its row
 
 
 class BringInLoop:
-    """1. Notes in the database whether all workers know far rows: only then are any written. 2. Asks Redis about the keys of far rows,
-    where their web processes could not. 3. Makes the rows near that are due within the horizon, oldest first, a thousand per commit,
-    and publishes them. It may die at any point: what is near and not published is the relay's. Any number of loops may do so at once.
+    """1. Asks Redis about the keys of far rows, where their web processes could not. 2. Makes the rows near that are due within the
+    horizon, oldest first, a thousand per commit, and publishes them. The loop may die at any point: the relay publishes rows that are
+    near and unpublished. Any number of loops may run at once.
 
     Without a horizon all that is left far comes in. Of partitions whose server is away rows stay far, and those of the others come in.
     """
@@ -59,8 +56,6 @@ class BringInLoop:
             for partition in queue.served
         ]
         self.idle = min(LONGEST, max(SHORTEST, queue.horizon / OFTEN)) if queue.horizon else WITHOUT
-        self._workers = WorkerRegistry(places, prefix=prefix)
-        self._workers_at = 0.0
         self._any = ExistsQuery(Job.objects.using(using).filter(far=True, queue=queue.name))
         self._late = False
 
@@ -70,9 +65,6 @@ class BringInLoop:
         Raises:
             StoreUnavailable, DatabaseError: nothing is lost; call again later.
         """
-        if self.queue.horizon and clock.monotonic() >= self._workers_at:
-            self._look_at_workers()
-            self._workers_at = clock.monotonic() + WORKERS
         if not self._any.found():
             self._say_late(None)
             return self.idle
@@ -130,29 +122,6 @@ class BringInLoop:
         """These jobs with the publishers of their partitions."""
         return [(self._publishers[partition], some) for partition, some in ids.by_partition(jobs).items()]
 
-    def _look_at_workers(self) -> None:
-        try:
-            self._note_workers()
-        except StoreUnavailable:
-            if self._workers.link is self._publishers[0].store.link:
-                raise
-            # They show themselves on another server than the queue's. What was noted stands, and what is due comes in all the same.
-
-    def _note_workers(self) -> None:
-        """Far rows would be published by an older relay, which knows no `far`, and pruned of their dates by nobody."""
-        shown = [worker for worker in self._workers.all(silent_ms=formats.QUIET_MS) if not worker["silent"]]
-        older = older_workers(shown)
-        mine = QueueState.objects.using(self.using).filter(queue=self.queue.name, partition=0)
-        noted = mine.values_list("brings_in", flat=True).first() is not None
-        if older and noted:
-            mine.update(brings_in=None)
-            logger.warning("the horizon of %s is not obeyed: of an older release: %s", self.queue.name, ", ".join(older))
-        elif not older and not noted:
-            with transaction.atomic(using=self.using):
-                QueueState.objects.using(self.using).get_or_create(queue=self.queue.name, partition=0)
-                mine.update(brings_in=database_clock.ago(self.using))
-            logger.info("the horizon of %s is obeyed from now on", self.queue.name)
-
     def _say_late(self, now: datetime | None) -> None:
         """Once when it begins, and once when it is over."""
         first = None if now is None else far_rows.first_far(self.queue.name, self.using)
@@ -163,8 +132,3 @@ class BringInLoop:
         elif self._late and not late:
             logger.warning("far jobs of %s are brought in in time again", self.queue.name)
         self._late = late
-
-
-def older_workers(shown: list[dict[str, object]]) -> list[str]:
-    """The ids of workers that do not say which far rows they bring in: they know none."""
-    return [str(worker["id"]) for worker in shown if "brings_in" not in worker]

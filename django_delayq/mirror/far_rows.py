@@ -22,7 +22,7 @@ from django_delayq.exceptions import StoreUnavailable
 from django_delayq.failpoints import failpoint
 from django_delayq.mirror import database_clock, rows
 from django_delayq.mirror.writers import outbox_insert
-from django_delayq.models import FAR, Event, Job, QueueState, UncheckedKey
+from django_delayq.models import FAR, Event, Job, UncheckedKey
 from django_delayq.states import EndingKind, EventKind, State
 from django_delayq.store.items import FORBIDDEN, ScheduleItem, ScheduleReply
 
@@ -35,10 +35,6 @@ LOCKED: Final = ("55P03", 1205)  # how PostgreSQL, and MySQL, say that a lock wa
 
 class DatabaseFarRows:
     """See the protocol."""
-
-    def brings_in(self, queue: str, using: str) -> bool:
-        """Whether a bring-in loop has noted that all workers know far rows."""
-        return QueueState.objects.using(using).filter(queue=queue, partition=0, brings_in__isnull=False).exists()
 
     def contest_far(self, item: ScheduleItem, horizon_ms: int, using: str, *, far: bool) -> ScheduleReply | None:
         """Under the lock of the row that holds the key."""

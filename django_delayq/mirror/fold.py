@@ -49,7 +49,7 @@ from django_delayq.mirror.event_items import (
     told,
 )
 from django_delayq.mirror.rows import JobRow, RunRow
-from django_delayq.models import CANCELLED_HERE, Event
+from django_delayq.models import Event
 from django_delayq.signing import Signer
 from django_delayq.states import FINISHED, PARKED, PUT_OFF, UNFINISHED, AttemptOutcome, EndingKind, EventKind, State
 from django_delayq.store.events import Entry, Item, position
@@ -83,7 +83,6 @@ class Batch:
     changed: dict[UUID, JobRow] = field(default_factory=dict)
     changed_attempts: dict[tuple[UUID, str], RunRow] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
-    caught_up: list[UUID] = field(default_factory=list)  # rows that knew of a cancel before its event
     runs: dict[UUID, list[RunRow]] = field(default_factory=dict)
     aside: list[RefusedItem] = field(default_factory=list)
     failed: list[tuple[UUID, Entry]] = field(default_factory=list)  # that have failed for good, by which entry
@@ -144,9 +143,7 @@ class Batch:
             self._apply(job, kind, item, entry, at)
             for name, value in zip(KEPT, kept, strict=False):
                 setattr(job, name, value)
-            if job.settled == CANCELLED_HERE:
-                self._follow_cancel(job, kind, at)
-            elif (job.settled or id in self.committed) and job.state != State.SUCCEEDED:
+            if (job.settled or id in self.committed) and job.state != State.SUCCEEDED:
                 # An atomic run has committed its effect; what Redis says of the runs around it does not undo that.
                 job.state, job.finished_at, job.error = State.SUCCEEDED.value, job.finished_at or at, ""
                 job.fingerprint, job.result = "", self.committed.get(id, job.result)
@@ -179,14 +176,6 @@ class Batch:
             return True
         # No Attempt rows of runs that are under way: the row itself says whether this one is.
         return (job.state, job.attempts, job.crashes) != (State.RUNNING, *map(count, item.fields[1:3]))
-
-    def _follow_cancel(self, job: JobRow, kind: EventKind, at: datetime) -> None:
-        """The row knows of a cancel before its event comes."""
-        if kind in (EventKind.CANCELLED, EventKind.REQUEUED):
-            job.settled = ""
-            self.caught_up.append(job.id)
-        else:
-            job.state, job.finished_at = State.CANCELLED.value, job.finished_at or at
 
     def _missing(self, id: UUID, item: Item, at: datetime) -> JobRow | None:
         """A row for a job that came without one: from the record, if the event carries it or Redis keeps it."""

@@ -21,7 +21,7 @@ from django_delayq.mirror.fold import Batch
 from django_delayq.mirror.rows import JOB_COLUMNS, KNOWN, WHOLE, JobRow, RunRow
 from django_delayq.mirror.unfolded import requeues_asked
 from django_delayq.mirror.writers import arrays, values
-from django_delayq.models import CANCELLED_HERE, Attempt, Event, Job
+from django_delayq.models import Attempt, Event, Job
 from django_delayq.signing import Signer
 from django_delayq.states import FINISHED, EventKind, State
 from django_delayq.store.events import FIRST, Entry, EventLog, Lag, NewerEvents, position
@@ -362,9 +362,6 @@ class MirrorLoop:
         if batch.answered:
             Event.objects.using(self.using).filter(pk__in=batch.answered).delete()
         set_aside.write(batch.aside, self.queue.name, self.partition, self.using)
-        if batch.caught_up:  # apart, and only these: an atomic run may commit its own word meanwhile
-            marked = Job.objects.using(self.using).filter(pk__in=batch.caught_up, settled=CANCELLED_HERE)
-            marked.update(settled="")
         if drop:
             gone = list(drop)
             for start in range(0, len(gone), CHUNK):

@@ -22,7 +22,7 @@ from django_delayq.mirror.event_items import ASKED
 from django_delayq.mirror.exists import FixedQuery, Placeholder
 from django_delayq.mirror.far_rows import DatabaseFarRows
 from django_delayq.mirror.writers import outbox_insert
-from django_delayq.models import CANCELLED_HERE, UNENDED, UNPUBLISHED, UNRESOLVED, Checkpoint, Event, Job
+from django_delayq.models import UNENDED, UNPUBLISHED, UNRESOLVED, Checkpoint, Event, Job
 from django_delayq.producer.database import Ending, Once, OutboxRow, TakenKey, Told, WaitingRow
 from django_delayq.states import REQUEUEABLE, UNFINISHED, EndingKind, EventKind, State
 from django_delayq.store.events import position
@@ -126,7 +126,7 @@ class DatabaseOutbox(DatabaseFarRows, DatabaseRequests):
                 if now is None:
                     return True  # gone: there is nobody to tell
                 seen, *end = now
-                over = end == [State.SUCCEEDED.value, ""] or end[1] not in ("", CANCELLED_HERE)
+                over = end == [State.SUCCEEDED.value, ""] or end[1] != ""
                 if over and position(seen) < position(told.event):
                     return False
             if told.request:
@@ -189,12 +189,6 @@ class DatabaseOutbox(DatabaseFarRows, DatabaseRequests):
             rows.note(job, place[0], RESOLVED, actor, reason, using, {"state": state.value})
         return True
 
-    def forget_cancel(self, job: UUID, using: str) -> None:
-        """The job is about to be requeued: what an earlier release noted of its cancel must not end it once more."""
-        failpoint("outbox.forget")
-        Job.objects.using(using).filter(pk=job, settled=CANCELLED_HERE).update(settled="")
-        failpoint("outbox.forgotten")
-
     def note_requeue(self, job: UUID, queue: str, actor: str, reason: str, using: str) -> int:
         """Notes that a requeue is asked for, before Redis is. Returns what `forget_requeue` takes."""
         note = Event.objects.using(using).create(
@@ -234,8 +228,7 @@ class DatabaseOutbox(DatabaseFarRows, DatabaseRequests):
                 row = mine.get()
                 before = {"args": row.args, "kwargs": row.kwargs}
                 row.args, row.kwargs, row.options = args, kwargs, options
-                row.settled = "" if row.settled == CANCELLED_HERE else row.settled
-                row.save(using=using, update_fields=["args", "kwargs", "options", "settled"])
+                row.save(using=using, update_fields=["args", "kwargs", "options"])
                 if not act():
                     raise _TakenBack
                 rows.note(job, row.queue, EDITED, actor, reason, using, before)
@@ -293,7 +286,7 @@ def _detail(told: Told) -> Any:
 
 
 def _waiting(queue: str, keys: Collection[str], using: str) -> QuerySet[Job, tuple[UUID, str, str | None, str]]:
-    # None is "", which PostgreSQL does not see by itself of more than a hundred; `delayq indexes` leaves rows without a key out.
+    # None is "", which PostgreSQL does not see by itself of more than a hundred; the index leaves rows without a key out.
     mine = Job.objects.using(using).filter(WAITING, queue=queue, key__in=keys, settled="").exclude(key="")
     return mine.order_by("created_at", "id").values_list("id", "key", "ending", "task")
 
@@ -316,7 +309,7 @@ def _read(row: Job, now: datetime | None) -> OutboxRow:
         crashes=row.crashes,
         asked=row.asked or 0,
         published=row.published is not None,
-        settled=row.settled not in ("", CANCELLED_HERE),
+        settled=row.settled != "",
         cancel_requested=row.cancel_requested,
         seen=row.last_event,
         ending=row.ending or "",

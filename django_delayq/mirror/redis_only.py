@@ -16,7 +16,7 @@ from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
 from django_delayq.mirror import database_clock
 from django_delayq.mirror.unresolved import leave_to_a_person
-from django_delayq.models import CANCELLED_HERE, UNRESOLVED, Attempt, Job
+from django_delayq.models import UNRESOLVED, Attempt, Job
 from django_delayq.states import FINISHED, UNFINISHED, AttemptOutcome, State
 from django_delayq.store.events import EventLog
 from django_delayq.store.queue import MOST
@@ -88,6 +88,6 @@ def leave(log: EventLog, ground: GroundStore, using: str) -> Iterator[None]:
 
 def end_of(state: str, settled: str) -> str:
     """How a job has ended by its row; "" for one that has not."""
-    if not settled:
-        return state if state in FINISHED else ""
-    return State.CANCELLED.value if settled == CANCELLED_HERE else State.SUCCEEDED.value
+    if settled:
+        return State.SUCCEEDED.value
+    return state if state in FINISHED else ""

@@ -9,7 +9,7 @@ from django.db.models.functions import Coalesce
 from django_delayq.failpoints import failpoint
 from django_delayq.mirror import database_clock, rows
 from django_delayq.mirror.unfolded import unfolded_changes
-from django_delayq.models import CANCELLED_HERE, Attempt, Job
+from django_delayq.models import Attempt, Job
 from django_delayq.states import FINISHED, UNFINISHED, AttemptOutcome, EventKind, State
 from django_delayq.store.queue import MOST
 
@@ -38,13 +38,10 @@ def apply_unfolded(queue: str, partition: int, using: str, folded: str) -> None:
 
 
 def settle_rows(queue: str, partition: int, using: str) -> None:
-    """Cancels, and atomic runs that committed, which rows knew before Redis did; and runs that nobody will tell of any more."""
+    """Ends jobs whose atomic run has committed, and runs that no event will end any more."""
     now = database_clock.ago(using)
     known = Job.objects.using(using).filter(queue=queue, partition=partition, state__in=UNFINISHED).exclude(settled="")
-    known.filter(settled=CANCELLED_HERE).update(state=State.CANCELLED.value, finished_at=now)
-    known.exclude(settled=CANCELLED_HERE).update(
-        state=State.SUCCEEDED.value, finished_at=Coalesce("finished_at", now), error="", fingerprint=""
-    )
+    known.update(state=State.SUCCEEDED.value, finished_at=Coalesce("finished_at", now), error="", fingerprint="")
     runs = Attempt.objects.using(using).filter(finished_at__isnull=True, job__queue=queue, job__partition=partition)
     over = list(runs.filter(job__state__in=FINISHED).values_list("id", "fence", "job__settled"))
     for start in range(0, len(over), MOST):

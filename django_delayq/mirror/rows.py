@@ -236,8 +236,8 @@ def hindered(error: Exception | None) -> dict[str, Any]:
     hinders it.
     """
     if error is None:
-        return {"problem": None, "trouble": ""}
+        return {"problem": None}
     code, fields = (error.code, error.fields) if isinstance(error, DelayqError) and error.fields else ("", {})
     told = {name: value if isinstance(value, (int, str)) else str(value) for name, value in fields.items()}
     other = {"code": "unexpected", "fields": {"kind": type(error).__name__, "cause": str(error)}}
-    return {"problem": {"code": code, "fields": told} if code else other, "trouble": ""}
+    return {"problem": {"code": code, "fields": told} if code else other}

@@ -25,7 +25,6 @@ from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.prune import PruneLoop, TidyLoop
 from django_delayq.mirror.relay import RelayLoop, SharedLook
 from django_delayq.mirror.restore import RestoreLoop
-from django_delayq.mirror.upgrade_loop import UpgradeLoop
 from django_delayq.store.commands import CommandRefused
 from django_delayq.store.connection import Link
 from django_delayq.store.error_replies import StoreError
@@ -240,14 +239,6 @@ class Service:
                 LoopRunner(
                     f"tidy of {queue.label(partition)}",
                     TidyLoop(places, queue, partition=partition, **common),
-                    link=links[queue.name, partition],
-                )
-                for queue, partition in parts
-            ]
-            self._runners += [
-                LoopRunner(
-                    f"the format of {queue.label(partition)}",
-                    UpgradeLoop(places, queue, prefix=config.prefix, partition=partition),
                     link=links[queue.name, partition],
                 )
                 for queue, partition in parts

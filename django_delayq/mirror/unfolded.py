@@ -15,8 +15,8 @@ from django.db.models.functions import Left
 from django_delayq import clock, ids
 from django_delayq.mirror import database_clock
 from django_delayq.mirror.event_items import ASKED
-from django_delayq.models import CANCELLED_HERE, Event, Job
-from django_delayq.states import EventKind, State
+from django_delayq.models import Event
+from django_delayq.states import EventKind
 from django_delayq.store.events import EventLog, position
 
 RECENT_MS: Final = 3_600_000  # how much older than what was folded last such a change may be
@@ -82,14 +82,6 @@ def unfolded_changes(
         before = latest.get(job)
         if position(last_event) < position(stream_id) and (before is None or position(before.stream_id) < position(stream_id)):
             latest[job] = UnfoldedChange(job, EventKind(kind), _date(detail), actor, reason, stream_id)
-    if after is not None and not jobs:
-        return list(latest.values())
-    # A release before this one wrote no Event row, but that in the row.
-    noted = Job.objects.using(using).filter(
-        state=State.CANCELLED.value, finished_at__gte=clock.from_ms(recent_ms), queue=queue, partition=partition, settled=CANCELLED_HERE
-    )
-    for job in noted.values_list("id", flat=True):
-        latest.setdefault(job, UnfoldedChange(job, EventKind.CANCELLED, None, "", "", ""))
     return list(latest.values())
 
 

@@ -13,7 +13,7 @@ from django_delayq import clock, ids
 from django_delayq.models.calendar import Periodic, Sighting, Tick
 from django_delayq.models.fields import ExactJSONField as ExactJSONField
 from django_delayq.models.fields import JSONText as JSONText
-from django_delayq.models.indexes import FarIndex, KnownUniqueIndex
+from django_delayq.models.indexes import PartialIndex
 from django_delayq.models.internal import Checkpoint, QueueState, SetAside
 from django_delayq.models.internal import CommitRequest as CommitRequest
 from django_delayq.models.internal import PeriodKey as PeriodKey
@@ -42,7 +42,7 @@ UNRESOLVED: Final = models.Q(state__in=UNENDED, published__isnull=True, far=Fals
 _UNCONFIRMED: Final = models.Q(state=State.SCHEDULED.value, published__isnull=True, far=False)
 # Redis has not confirmed them, so the relay publishes them.
 UNPUBLISHED: Final = _UNCONFIRMED & ~models.Q(ending=EndingKind.UNKNOWN.value)
-# Redis has never heard of them. A relay of the release before may have published one, and knows no `far`; such a row is near.
+# Redis has never heard of them.
 FAR: Final = models.Q(far=True, state=State.SCHEDULED.value, published__isnull=True, last_event="")
 
 
@@ -75,9 +75,6 @@ class JobQuerySet(JobsBase):
         return self.filter(UNPUBLISHED)
 
 
-# In `settled` of rows that a build before format 1 has cancelled, until the event is folded: it kept no Event row of the cancel.
-# Nobody writes it any more, and no fence is a word.
-CANCELLED_HERE: Final = "cancel"
 STATES: Final = [
     (State.SCHEDULED.value, _("scheduled")),
     (State.RUNNING.value, _("running")),
@@ -136,8 +133,7 @@ class Job(models.Model):
     cancel_requested: models.BooleanField[bool, bool] = models.BooleanField(_("cancel requested"), default=False)
     published: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(_("published"), null=True, blank=True)
     last_event: models.CharField[str, str] = models.CharField(max_length=40, blank=True, default="")
-    # NULL, since workers of the release before write rows that do not name these.
-    ending: models.CharField[str | None, str | None] = models.CharField(max_length=10, null=True)  # noqa: DJ001  # old code inserts rows without it
+    ending: models.CharField[str | None, str | None] = models.CharField(max_length=10, null=True)  # noqa: DJ001  # most rows have none
     merged_into: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(null=True)
     delay_ms: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(null=True)
     asked: models.PositiveIntegerField[int | None, int | None] = models.PositiveIntegerField(_("asked"), null=True)
@@ -169,20 +165,37 @@ class Job(models.Model):
             models.Index(fields=["state", "run_at", "id"], name="delayq_job_state_run_at"),
             models.Index(fields=["queue", "state", "run_at", "id"], name="delayq_job_queue_state"),
             models.Index(fields=["task", "state", "run_at", "id"], name="delayq_job_task_state"),
-            models.Index(fields=["fingerprint", "state", "run_at"], name="delayq_job_fingerprint"),
-            models.Index(fields=["state", "attempts", "run_at", "id"], name="delayq_job_retrying"),
+            PartialIndex(fields=["fingerprint", "state", "run_at"], name="delayq_job_fingerprint", rows=~models.Q(fingerprint="")),
+            PartialIndex(
+                fields=["state", "attempts", "run_at", "id"],
+                name="delayq_job_retrying",
+                rows=models.Q(attempts__gt=0) | ~models.Q(state=State.SCHEDULED.value),
+            ),
             models.Index(fields=["queue", "id"], name="delayq_job_queue"),
             models.Index(fields=["task", "id"], name="delayq_job_task"),
-            # The second class serves searches by the beginning of a key, which PostgreSQL else finds in no index.
-            models.Index(
+            # varchar_pattern_ops: PostgreSQL finds the beginning of a key in no other index.
+            PartialIndex(
                 fields=["queue", "key", "id"],
                 name="delayq_job_key",
+                rows=~models.Q(key=""),
                 opclasses=["varchar_ops", "varchar_pattern_ops", "uuid_ops"],
             ),
-            models.Index(fields=["state", "published", "id"], name="delayq_job_unpublished"),
+            PartialIndex(
+                fields=["state", "published", "id"],
+                name="delayq_job_unpublished",
+                rows=models.Q(far=False),
+                sqlite=True,
+                mysql=["state", "far", "published", "id"],
+            ),
             models.Index(fields=["state", "finished_at"], name="delayq_job_finished"),
-            FarIndex(fields=["queue", "run_at", "id"], name="delayq_job_far"),
-            KnownUniqueIndex(fields=["far_key"], name="delayq_job_far_key"),
+            PartialIndex(
+                fields=["queue", "run_at"],
+                name="delayq_job_far",
+                rows=models.Q(far=True),
+                sqlite=True,
+                mysql=["far", "queue", "run_at"],
+            ),
+            PartialIndex(fields=["far_key"], name="delayq_job_far_key", rows=models.Q(far_key__isnull=False), sqlite=True, unique=True),
         )
 
     def __str__(self) -> str:

@@ -48,16 +48,13 @@ class SetAside(models.Model):
 
 
 class QueueState(models.Model):
-    """What is known of one partition of a queue, and Redis may forget: its pause, `paused_at` being null while it goes on; and
-    `brings_in`, since when no worker is there that does not know far rows: until then none are written.
-    """
+    """The pause of one partition of a queue, which Redis may forget. `paused_at` is null while the partition is not paused."""
 
     queue: models.CharField[str, str] = models.CharField(max_length=100)
     partition: models.PositiveIntegerField[int, int] = models.PositiveIntegerField(default=0)
     paused_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(null=True)
     paused_by: models.CharField[str, str] = models.CharField(max_length=200, blank=True, default="")
     paused_why: models.TextField[str, str] = models.TextField(blank=True, default="")
-    brings_in: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(null=True)
 
     class Meta:
         db_table = "delayq_queue_state"

@@ -16,8 +16,7 @@ class Operation(models.Model):
     """One verb for all jobs that match, in steps: `console.operation_loop` carries it out. `selection` is what `Selection` takes;
     jobs scheduled after it was started (`upto`) are none of its own. `last`: the job done last; `chunk`: those being done;
     `passed_over`: what is left for later, since its server was away, NULL for nothing, see `console.operation_parts`. `problem`: why it
-    does not go on, the code and the fields of an error; NULL for nothing. `trouble`: the same as a text, from workers of the release
-    before.
+    does not go on, the code and the fields of an error; NULL for nothing.
     """
 
     class Stage(models.TextChoices):
@@ -47,7 +46,6 @@ class Operation(models.Model):
     )
     seen: models.PositiveBigIntegerField[int, int] = models.PositiveBigIntegerField(_("seen"), default=0)
     counts = ExactJSONField(_("counts"), default=dict)
-    trouble: models.TextField[str, str] = models.TextField(_("trouble"), blank=True, default="")
     problem = ExactJSONField(null=True)
     upto: models.UUIDField[UUID, UUID] = models.UUIDField(default=ids.new)
     last: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(null=True, blank=True)

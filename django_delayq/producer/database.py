@@ -174,9 +174,6 @@ class FarRows(Protocol):
         StoreUnavailable: it was held for two seconds.
     """
 
-    def brings_in(self, queue: str, using: str) -> bool:
-        """Whether far rows of a queue may be written: they are brought in, and no worker is there that does not know them."""
-
     def contest_far(self, item: ScheduleItem, horizon_ms: int, using: str, *, far: bool) -> ScheduleReply | None:
         """Applies the policy of an item with a key to the far row that holds it. None: no far row does (any more), and a `far` item was
         inserted. Else what schedule.lua would answer; "moved" with a date of 0: the holder is near by that, and is to be published.
@@ -265,9 +262,6 @@ class Outbox(FarRows, Requests, Protocol):
 
     def resolve(self, job: UUID, state: State, actor: str, reason: str, using: str) -> bool:
         """Ends an unresolved row in that state, as a person has decided. False: it is not unresolved."""
-
-    def forget_cancel(self, job: UUID, using: str) -> None:
-        """Takes back what an earlier release has noted of a cancel."""
 
     def note_requeue(self, job: UUID, queue: str, actor: str, reason: str, using: str) -> int:
         """Notes that a requeue is asked for, before Redis is. Returns what `forget_requeue` takes."""

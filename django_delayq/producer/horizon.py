@@ -11,12 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final
 from uuid import UUID
 
-from django.core.signals import setting_changed
 from django.db import Error, transaction
-from django.dispatch import receiver
 
 from django_delayq import clock, conf, ids, signals
 from django_delayq.exceptions import StoreUnavailable
@@ -26,50 +23,18 @@ from django_delayq.producer.commit import Plan, Withdrawal
 from django_delayq.producer.database import OutboxRow
 from django_delayq.producer.publish import Publisher
 from django_delayq.producer.stores import stores
-from django_delayq.setting_readers import SETTING
 from django_delayq.store.items import ScheduleItem, ScheduleReply
 from django_delayq.store.record import JobRecord
 
 logger = Logger("django_delayq.producer")
 
-OBEYED: Final = 60.0  # seconds for which it is believed that far rows of a queue are brought in
-REFUSED: Final = 5.0  # and that they are not
 Publish = Callable[[list[Plan]], None]
-
-
-class Obedience:
-    """Whether far rows of a queue may be written, as this process has last seen it in the database."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, tuple[float, bool]] = {}
-
-    def look(self, queue: str, using: str) -> bool:
-        """Asks again after a minute; sooner while the answer is no."""
-        until, known = self._known.get(queue, (0.0, False))
-        now = clock.monotonic()
-        if now >= until:
-            known = database.need().brings_in(queue, using)
-            self._known[queue] = (now + (OBEYED if known else REFUSED), known)
-        return known
-
-    def forget(self) -> None:
-        """Asks the next time."""
-        self._known = {}
-
-
-obedience: Final = Obedience()
-
-
-@receiver(setting_changed, dispatch_uid="delayq.horizon")
-def _forget(*, setting: str, **_: object) -> None:
-    if setting in (SETTING, "DATABASES"):
-        obedience.forget()
 
 
 def is_far(plan: Plan) -> bool:
     """Whether a job goes in as a far row. The clock of this host will do: what is brought in, and when, the database's says."""
     left = plan.delay_ms if plan.delay_ms is not None else (plan.due_ms or 0) - clock.wall_ms()
-    return left > plan.mould.horizon_ms > 0 and obedience.look(plan.queue, plan.mould.using)
+    return left > plan.mould.horizon_ms > 0
 
 
 class Written:

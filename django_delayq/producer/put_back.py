@@ -44,8 +44,6 @@ def requeue(job: UUID, queue: str | None, actor: str, reason: str) -> Change:
     if waits_for_commit():
         return _requeue_at_commit(id, name, record, actor, reason)
     vouched, unresolved = row is not None and row.state in REQUEUEABLE, row is not None and row.unresolved
-    if row is not None and row.state is State.CANCELLED:
-        _forget_cancel(id)
 
     def act() -> Change:
         with stores.guarded(name, ids.partition(id)):
@@ -157,8 +155,3 @@ def waits_for_commit() -> bool:
             "nobody would see the note. Requeue within transaction.atomic(), or with autocommit on."
         )
     return False
-
-
-def _forget_cancel(id: UUID) -> None:
-    using = conf.get().database
-    transaction.on_commit(lambda: database.need().forget_cancel(id, using), using=using, robust=True)

@@ -43,7 +43,7 @@ class Entry:
     by: str
     why: str
     items: tuple[Item, ...]
-    format: int = 0
+    format: int = formats.FIRST
 
 
 def item(kind: str, raw: bytes, number: int) -> Item:
@@ -113,7 +113,7 @@ class EventLog:
         """Whether the queue, or a worker that lives, has a newer format."""
         said = [self._link.execute("HGET", self.keys["meta"], "format")]
         beats = WorkerRegistry(self._link, prefix=self.keys.prefix).all()
-        said += [str(beat.get("format", 0)) for beat in beats if not beat["silent"]]
+        said += [str(beat.get("format", formats.FIRST)) for beat in beats if not beat["silent"]]
         return any(decode.number(one) > format for one in said)
 
     def trim(self, upto: str, *, surplus: int = 0, server: str = "") -> None:
@@ -188,7 +188,7 @@ class EventLog:
 
 def _entry(id: bytes, pairs: list[bytes]) -> Entry:
     at_ms, by, why = decode.moment_ms(id.partition(b"-")[0]), "", ""  # as scripts write it, unless they say otherwise
-    format = 0
+    format = formats.FIRST
     items: list[Item] = []
     for kind, value in zip(pairs[::2], pairs[1::2], strict=True):
         if kind == b"at":

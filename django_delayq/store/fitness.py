@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from django_delayq.setting_readers import is_embedded
-from django_delayq.store import formats
 from django_delayq.store.address import RedisSpec, embedded_fault, way
 from django_delayq.store.inspector import ServerFacts
 from django_delayq.target import OfferTarget
@@ -182,12 +181,10 @@ def probe_findings(workers: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
 
 
 def unkept(queues: Sequence[str], workers: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Those of the queues whose records none of these workers keeps, by what they say of themselves; of older releases, which do not
-    say of which queues they keep them, it is all.
-    """
+    """The queues whose records none of these workers keeps, by their beats."""
     kept: set[Any] = set()
     for worker in workers:
-        said = worker.get("records", list(queues) if worker.get("sides") else [])
+        said = worker.get("records", [])
         if isinstance(said, list) and not worker.get("silent"):
             kept |= {name for name in said if isinstance(name, str)}
     return sorted(set(queues) - kept)
@@ -196,7 +193,7 @@ def unkept(queues: Sequence[str], workers: Iterable[Mapping[str, Any]]) -> list[
 def unmirrored(queues: Sequence[str], workers: Sequence[Mapping[str, Any]]) -> list[str]:
     """Those of the queues whose jobs workers run, while none of them keeps their records: rows stand still there."""
     present = [worker for worker in workers if not worker.get("silent")]
-    if not any("records" in worker or "sides" in worker for worker in present):
+    if not any("records" in worker for worker in present):
         return []  # none says what it keeps
     served = {name for worker in present if isinstance(worker.get("queues"), list) for name in worker["queues"]}
     return [name for name in unkept(queues, present) if name in served]
@@ -218,20 +215,6 @@ def record_findings(queues: Sequence[str], workers: Sequence[Mapping[str, Any]],
             f"Consumers pull from the queue {name!r}, and no worker keeps its records: rows stand still, nothing is restored.",
             f"Start one: manage.py delayq_worker --roles mirror,relay --queues {name}",
         )
-
-
-def name_findings(queues: Iterable[str], workers: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
-    """What speaks against who serves these queues, whose tasks share names: releases of format 0 run all of a name at once."""
-    old = [worker for worker in formats.older(workers, below=formats.NAMES_KNOWN) if not worker.get("silent")]
-    for name in sorted(set(queues)):
-        those = [worker for worker in old if isinstance(worker.get("queues"), list) and name in worker["queues"]]
-        if those:
-            yield _warning(
-                "W023",
-                f"Tasks of the queue {name!r} have serial or concurrency, and {len(those)} of its workers are of a release that knows "
-                "neither: they run several jobs of a name at once.",
-                "Deploy this release to all workers before such jobs are scheduled; `manage.py delayq status` names the workers.",
-            )
 
 
 def version_findings(installed: Mapping[str, str]) -> Iterator[Finding]:

@@ -31,15 +31,15 @@
 | workers | hash | worker id -> JSON beat; beside the queues, under the tag `workers` | a day |
 | asked | hash | worker id -> what it is asked to do, until when, by whom; under the same tag | until the worker has heard it |
 
-The past of a run, from format 1 on: e<n>, how many times in a row its process was killed for a neighbour's sake, then u<ms>, since
+The past of a run: e<n>, how many times in a row its process was killed for a neighbour's sake, then u<ms>, since
 when no worker has known its task; see lua/include/runs.lua.
 
 | field of meta | holds |
 |---|---|
 | site | the id of the database to which the queue belongs, see site.py |
 | generation | of the data; a queue that was wiped gets another |
-| format | of what stands here, see formats.py; absent: 0 |
-| seen:<format> | when a process whose release knows that format, and no newer one, has called last; it says so once a minute |
+| format | the number of the format of the queue, see formats.py; absent: 1 |
+| seen:<format> | the last call of a process whose newest known format this is; each process writes it once a minute |
 | server, mirrored | the run of the server that the mirror has confirmed last, and the last event that the database has |
 | run | the run of the server that a worker was last on |
 | brought_back | until which date what came back overdue waits, and until when somebody may hold it all the same |
@@ -74,7 +74,7 @@ when no worker has known its task; see lua/include/runs.lua.
 | finished | schedule, claim, settle, cancel, requeue, purge, tidy, restore, confirm |
 | events | schedule, claim, settle, cancel, reschedule, requeue, pause, purge, trim, restore, sweep, confirm |
 | wake | schedule, claim, settle, cancel, reschedule, requeue, pause, tidy, restore, sweep, confirm |
-| meta | schedule, claim, extend, settle, cancel, reschedule, requeue, pause, purge, tidy, trim, restore, sweep, confirm, upgrade, assign, ground, lock |
+| meta | schedule, claim, extend, settle, cancel, reschedule, requeue, pause, purge, tidy, trim, restore, sweep, confirm, assign, ground, lock |
 | stats | schedule, claim, settle, cancel, requeue, purge, tidy, restore |
 | spread | claim, settle |
 | locks | lock, unlock |

@@ -103,8 +103,7 @@ class QueueStore:
         self.queue = queue
         self.partition = partition
         self.keys = Keys.of(prefix, queue, partition)
-        self._word = formats.Word()
-        self._form = formats.Form(signer)
+        self._presence = formats.Presence()
 
     @property
     def new_generation(self) -> str:
@@ -122,16 +121,8 @@ class QueueStore:
 
     def written(self, record: JobRecord) -> bytes:
         """The record as this queue keeps it. No other function makes the bytes that go into Redis."""
-        if self.signer is None:
-            return record.encode()
-        raw, signs = record.encode(), self.signs()
-        return raw if signs is None else signs.sign(raw, queue=self.queue, id=ids.short(record.id))
-
-    def signs(self, *, anew: bool = False) -> Signer | None:
-        """The signer, in the form that the queue's format wants; None: nothing is signed. `anew`: asks Redis, else once a minute."""
-        if self.signer is None:
-            return None
-        return self._form.signer(lambda: self.link.execute("HGET", self.keys["meta"], "format"), anew=anew)
+        raw = record.encode()
+        return raw if self.signer is None else self.signer.sign(raw, queue=self.queue, id=ids.short(record.id))
 
     def schedule(
         self,
@@ -177,7 +168,7 @@ class QueueStore:
             arguments[2] = f"named {mode}"
         else:
             del arguments[7::5]
-        head = encode.head(self._word.now(now_ms), actor, reason)
+        head = encode.head(self._presence.now(now_ms), actor, reason)
         script, stride = scripts.load("schedule", self.keys), 5 if named else 4
         if replicas is not None:
             answers = replicas.start(self.link, script, self.keys, *head, *arguments)
@@ -222,7 +213,7 @@ class QueueStore:
         """
         told = (nonce, min(want, MOST), lease_ms, max_crashes, ground, max_events, encode.flag(wary), away_ms)
         pulled = (pulled_ms, older_ms) if pulled_ms else ()
-        reply = self.run("claim", self._word.now(now_ms), worker, "", *told, *pulled)
+        reply = self.run("claim", self._presence.now(now_ms), worker, "", *told, *pulled)
         generation, server = decode.text(reply[0]), decode.text(reply[1])
         ground = f"{generation}:{server}"
         turn = common_turn(reply[6])
@@ -364,13 +355,12 @@ class QueueStore:
         changed since. Needs a signer.
         """
         bounded(items)
-        signs = self.signs()
-        if signs is None:
+        if self.signer is None:
             raise ValueError("a store without a signer cannot sign")
         arguments: list[Any] = []
         for id, record in items:
             read_as = hashlib.sha1(record, usedforsecurity=False).hexdigest()
-            arguments += (id, read_as, signs.sign(record, queue=self.queue, id=id))
+            arguments += (id, read_as, self.signer.sign(record, queue=self.queue, id=id))
         return [answer.decode() for answer in self.run("resign", None, "", "", *arguments)]
 
     def tidy(

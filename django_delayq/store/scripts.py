@@ -36,7 +36,6 @@ SCRIPTS = (
     "restore",
     "sweep",
     "confirm",
-    "upgrade",
     "assign",
     "ground",
     "lock",

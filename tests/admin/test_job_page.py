@@ -66,7 +66,7 @@ def test_dates_say_how_far_off_they_are_and_in_which_zone(orders, staff, setting
     zones, shown, far = zip(*(rest for _, *rest in dates), strict=True)
     assert (zones[1], shown[1]) == ("2026-05-01 14:00:00 CEST (UTC+0200)", "2026-05-01 14:00:00")
     assert (far[0], far[2]) == ("in 3d1h", "in 5d1h")
-    assert far[1].endswith("d ago")
+    assert far[1].endswith(" ago")
 
 
 # what happened, and what lies ahead

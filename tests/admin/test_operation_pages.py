@@ -331,7 +331,6 @@ def test_why_it_does_not_go_on_is_told_in_the_language_of_the_page(orders, staff
         ({"problem": {"code": "permission_gone", "fields": gone}}, "hat die Berechtigung delayq.cancel_job nicht mehr"),
         ({"problem": {"code": "moon", "fields": {"phase": "new"}}}, "moon {&#x27;phase&#x27;: &#x27;new&#x27;}"),
         ({"problem": {"code": "permission_gone", "fields": {}}}, "permission_gone {}"),
-        ({"trouble": "a worker said so"}, "a worker said so"),
     ):
         operation = begin(stage=Stage.PAUSED, **noted)
         with translation.override("de"):

@@ -64,7 +64,7 @@ for name, queue, task, state in (
         )
 operation = Operation.objects.create(
     verb="cancel", selection={{"text": hostile}}, options={{hostile: hostile}}, stage="paused", actor=hostile, reason=hostile,
-    trouble=hostile, counts={{hostile: 3}}, expected=7, seen=3,
+    counts={{hostile: 3}}, expected=7, seen=3,
 )
 print(json.dumps({{**found, "operation": str(operation.pk)}}))
 """

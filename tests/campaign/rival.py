@@ -35,7 +35,7 @@ from tests.campaign.load import KEYS, ORDERS  # noqa: E402  # Django first
 PAUSE = 0.2  # seconds between two attempts
 NEWEST = 1 << 16  # bytes of the records of a web process, in which ids are looked for
 CHANGES = ("cancel", "reschedule", "run_now", "requeue")
-COMMANDS = (("purge", "default", "--yes"), ("restore", "--yes"), ("upgrade", "--yes"), ("pause", "orders"), ("resume", "orders"))
+COMMANDS = (("purge", "default", "--yes"), ("restore", "--yes"), ("pause", "orders"), ("resume", "orders"))
 
 
 class Rival:

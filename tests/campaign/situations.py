@@ -222,7 +222,7 @@ def settle_sent_again(scene: Scene) -> None:
 
 
 def put_off(scene: Scene) -> None:
-    """How often a job was evicted, and since when nobody knows its task, stays with it until a run ends by itself; from format 1 on."""
+    """How often a job was evicted, and since when nobody knows its task, stays with it until a run ends by itself."""
 
     def past(outcome: Kind, delay_ms: int = 0) -> str:
         nonlocal job
@@ -231,9 +231,6 @@ def put_off(scene: Scene) -> None:
         return dumps.run_of(scene.dump().runs[job.id]).past
 
     job = scene.take()
-    for outcome in ("evict", "park"):
-        scene.same(past(outcome), "", f"the past of format 0 after {outcome}")
-    scene.link.execute("HSET", scene.store.keys["meta"], "format", 1)
     scene.same([past("evict"), past("evict"), past("snooze")], ["e1", "e2", "e2"], "evictions")
     first = past("park")
     scene.expect(first.startswith("e2u"), f"the past of a parked job is {first}")

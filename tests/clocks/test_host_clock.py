@@ -26,11 +26,9 @@ from django_delayq.mirror.prune import OldOperationsLoop, PruneLoop, TidyLoop
 from django_delayq.mirror.relay import RelayLoop
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.mirror.service import Service
-from django_delayq.mirror.upgrade_loop import UpgradeLoop
 from django_delayq.periodic.dates import Dates
 from django_delayq.periodic.declarations import Declaration
 from django_delayq.periodic.old_ticks import OldTicksLoop
-from django_delayq.producer.horizon import obedience
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import registry
 from django_delayq.store.worker_registry import WorkerRegistry
@@ -90,7 +88,6 @@ def world(host, settings, monkeypatch, delayq_redis, transactional_db) -> Iterat
     yield lambda: World(lambda: datetime.fromtimestamp(time.time(), UTC), delayq_redis.link)
     circuits.clear()
     delivery_run.clients.close()
-    obedience.forget()
     conf._config = None
 
 
@@ -360,7 +357,6 @@ LOOPS: dict[str, Act | str] = {
     "Service": serves,
     "TickLoop": declares,
     "TidyLoop": parts(TidyLoop, **STORED),
-    "UpgradeLoop": parts(UpgradeLoop, prefix=PREFIX),
     "LeaseKeeper": locks,
     "Beat": beats,
     "Tidy": tidies,

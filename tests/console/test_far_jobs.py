@@ -9,8 +9,7 @@ import pytest
 import django_delayq as delayq
 from django_delayq import clock
 from django_delayq.console import far_jobs, samples, vitals
-from django_delayq.models import Job, QueueState
-from django_delayq.producer.horizon import obedience
+from django_delayq.models import Job
 from django_delayq.producer.stores import stores
 from django_delayq.store.worker_registry import WorkerRegistry
 from tests.admin.conftest import JOBS, QUEUES, lose_redis, page
@@ -22,8 +21,7 @@ from tests.tasks_for_tests import close_order
 def horizon(settings, delayq_redis, transactional_db, request):
     """The queue "orders" has a horizon of an hour."""
     settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"orders": {"HORIZON": "1h"}, "default": {}}}
-    yield Horizon(request.getfixturevalue("orders"))
-    obedience.forget()
+    return Horizon(request.getfixturevalue("orders"))
 
 
 @pytest.fixture
@@ -73,7 +71,7 @@ def test_commands_know_far_jobs(far, run):
     assert [job["id"] for job in run("list", "--state", "far", "--json").json] == [far.short_id]
     assert run("list", "--state", "unpublished", "--json").json == []
     [queue] = run("status", "--json").json["far"]
-    assert (queue["name"], queue["count"], queue["late"], queue["obeyed"]) == ("orders", 1, False, True)
+    assert (queue["name"], queue["count"], queue["late"]) == ("orders", 1, False)
     assert "1 job of orders is far;" in run("status").out
 
 
@@ -89,16 +87,8 @@ def test_d023_far_jobs_come_in_late(far, run):
     assert "D023" in codes(run)
 
 
-def test_d024_the_horizon_is_not_obeyed(far, run):
-    assert "D024" not in codes(run)
-    QueueState.objects.update(brings_in=None)
-    assert "D024" in codes(run)
-
-
 def test_the_sign_of_health_is_bad_when_they_come_in_late(far, horizon):
     assert [sign.level for sign in vitals.far(far_jobs.far_queues())] == ["well"]
-    QueueState.objects.update(brings_in=None)
-    assert [sign.level for sign in vitals.far(far_jobs.far_queues())] == ["late"]
     overdue(far)
     assert [sign.level for sign in vitals.far(far_jobs.far_queues())] == ["bad"]
 

@@ -22,7 +22,6 @@ from django_delayq.exceptions import StoreUnavailable
 from django_delayq.mirror.bring_in import BringInLoop
 from django_delayq.mirror.outbox import DatabaseOutbox
 from django_delayq.models import Job, UncheckedKey
-from django_delayq.producer.horizon import obedience
 from django_delayq.producer.queues import purge
 from django_delayq.producer.stores import stores
 from django_delayq.store.cluster_slots import slot_of
@@ -98,7 +97,6 @@ def test_far_jobs_of_the_partitions_that_answer_are_brought_in_and_their_keys_as
     settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"orders": {"PARTITIONS": PARTITIONS, "HORIZON": "1h"}}}
     loop = BringInLoop(stores.places, conf.get().queue("orders"), prefix="delayq", using="default", young=-3600)
     loop.poll()
-    obedience.forget()
     lost = lose(cluster)
     assert 0 in lost, "the first one is away"
     jobs = [delayq.schedule(close_order, n, delay="2h", key=f"o:{n}" if n % 2 else "") for n in range(4 * PARTITIONS)]

@@ -82,7 +82,6 @@ UNMARKED = {
         "keep_request": "within the transaction of its caller",
         "end_requests": "kept, it is carried out once more, which changes nothing; tests/mirror/test_at_commit.py plays that",
     },
-    "mirror/bring_in.py": {"_note_workers": "what it notes the next look of any loop notes as well"},
     "mirror/rows.py": {"note": "within the transactions of those who call it"},
     "mirror/restore_rows.py": {"settle_rows": "within the transaction of `RestoreLoop._finish`"},
     "mirror/period_keys.py": {

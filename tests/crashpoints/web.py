@@ -244,7 +244,7 @@ class Web:
     def resume(self) -> None:
         """What a person does who finds an operation paused by trouble, as soon as it is."""
         for _ in range(100):
-            if Operation.objects.filter(stage="paused").update(stage="running", trouble="", paced_from=None):
+            if Operation.objects.filter(stage="paused").update(stage="running", problem=None, paced_from=None):
                 return
             if not Operation.objects.exclude(stage="finished").exists():
                 return

@@ -3,26 +3,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.conftest import missing
-from tests.formats.stage import Stage, unpack
+from tests.formats.stage import Stage
 from tests.worker.conftest import new_database
 
 __all__ = ["new_database"]
-
-FORMAT_0 = "a1927ea"  # the last commit that knew no format
-
-
-@pytest.fixture(scope="session")
-def old_tree(tmp_path_factory) -> Path:
-    """The package as it was before formats had numbers."""
-    tree = unpack(FORMAT_0, tmp_path_factory.mktemp("old"))
-    if tree is None:
-        missing(f"{FORMAT_0} is not here: no git history, or a shallow one")
-    return tree
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A project that two releases work on: their trees, its servers, and processes that run the one or the other."""
+"""A project with its own servers, and processes that run it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,36 +33,32 @@ class Run(NamedTuple):
 
 
 class Stage:
-    """Redis, a database, a ledger. `tree`s are folders that hold a release of django_delayq. `signing`: the setting of processes that
-    are started from now on.
-    """
+    """Redis, a database, a ledger."""
 
-    def __init__(self, redis: RedisServer, database: dict[str, Any], folder: Path, *, signing: bool | str = False) -> None:
-        self.signing = signing
+    def __init__(self, redis: RedisServer, database: dict[str, Any], folder: Path) -> None:
         self.folder = folder
         self.ledger = folder / "ledger"
         self.link: Link = connect(redis.url, name="stage")
         self._environment = {"ROLLING_REDIS": as_package(redis.url), "ROLLING_DATABASE": json.dumps(database)}
         self.workers: list[subprocess.Popen[bytes]] = []
 
-    def environment(self, tree: Path, name: str) -> dict[str, str]:
+    def environment(self, name: str) -> dict[str, str]:
         return {
             **os.environ,
             **self._environment,
-            "PYTHONPATH": f"{tree}{os.pathsep}{PROJECT}",
+            "PYTHONPATH": f"{ROOT}{os.pathsep}{PROJECT}",
             "ROLLING_NAME": name,
-            "ROLLING_SIGNING": json.dumps(self.signing),
             "DJANGO_SETTINGS_MODULE": "rolling.settings",
             "ROLLING_LEDGER": str(self.ledger),
             "PYTHONDONTWRITEBYTECODE": "1",
         }
 
-    def run(self, tree: Path, *words: str, expect: int = 0) -> str:
-        """`python -m <words>` under that release; returns what it printed, and its errors where those are expected."""
+    def run(self, *words: str, expect: int = 0) -> str:
+        """`python -m <words>`; returns what it printed, and its errors where those are expected."""
         done = subprocess.run(
             [sys.executable, "-m", *words],
             cwd=PROJECT,
-            env=self.environment(tree, "command"),
+            env=self.environment("command"),
             capture_output=True,
             text=True,
             check=False,
@@ -72,16 +67,16 @@ class Stage:
         assert done.returncode == expect, done.stdout + done.stderr
         return done.stdout + (done.stderr if expect else "")
 
-    def manage(self, tree: Path, *words: str, expect: int = 0) -> str:
-        return self.run(tree, "django", *words, expect=expect)
+    def manage(self, *words: str, expect: int = 0) -> str:
+        return self.run("django", *words, expect=expect)
 
-    def start(self, tree: Path, name: str, *words: str) -> subprocess.Popen[bytes]:
+    def start(self, name: str, *words: str) -> subprocess.Popen[bytes]:
         """`python -m <words>`, not waited for."""
         with open(self.folder / f"{name}.log", "ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", *words],
                 cwd=PROJECT,
-                env=self.environment(tree, name),
+                env=self.environment(name),
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
@@ -89,8 +84,8 @@ class Stage:
         self.workers.append(process)
         return process
 
-    def work(self, tree: Path, name: str, *options: str) -> subprocess.Popen[bytes]:
-        return self.start(tree, name, "django", "delayq_worker", "--threads", "4", *options)
+    def work(self, name: str, *options: str) -> subprocess.Popen[bytes]:
+        return self.start(name, "django", "delayq_worker", "--threads", "4", *options)
 
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text(errors="replace")
@@ -108,9 +103,6 @@ class Stage:
             for name, job, attempt, began, due, by in (line.rsplit(" ", 5) for line in lines)
         ]
 
-    def counts(self) -> Counter[str]:
-        return Counter(run.job for run in self.runs())
-
     def close(self) -> None:
         for process in self.workers:
             with contextlib.suppress(ProcessLookupError):
@@ -126,12 +118,3 @@ def eventually(check: Callable[[], Any], what: str, patience: float = PATIENCE) 
         assert time.monotonic() < deadline, f"{what} did not happen within {patience:.0f} s"
         time.sleep(0.05)
     return found
-
-
-def unpack(commit: str, folder: Path) -> Path | None:
-    """The tree of that commit, taken from the history; None without one."""
-    done = subprocess.run(["git", "-C", str(ROOT), "archive", commit, "django_delayq"], capture_output=True, check=False)
-    if done.returncode:
-        return None
-    subprocess.run(["tar", "-x", "-C", str(folder)], input=done.stdout, check=True)
-    return folder

@@ -12,7 +12,7 @@ from django_delayq.exceptions import StoreUnavailable
 from django_delayq.models import Checkpoint, Job
 from django_delayq.producer.stores import stores
 from django_delayq.store import formats
-from tests.formats.stage import ROOT, eventually
+from tests.formats.stage import eventually
 from tests.mirror.conftest import Orders
 from tests.tasks_for_tests import close_order
 
@@ -66,10 +66,10 @@ def test_the_mirror_leaves_the_stream_as_it_is(orders):
 
 @pytest.mark.slow
 def test_a_worker_waits_and_says_so_once(stage):
-    stage.manage(ROOT, "migrate", "-v", "0")
+    stage.manage("migrate", "-v", "0")
     stage.link.execute("HSET", "delayq:{orders}:meta", "format", NEWER)
-    worker = stage.work(ROOT, "worker", "--processes", "1")
-    stage.run(ROOT, "rolling.push", "web", "20", "--plain")  # some of them in another queue
+    worker = stage.work("worker", "--processes", "1")
+    stage.run("rolling.push", "web", "20")  # some of them in another queue
 
     def said() -> list[str]:
         return [line.partition("WARNING")[2] for line in stage.log("worker").splitlines() if "has format" in line]

@@ -126,26 +126,3 @@ def test_restore_says_what_the_healthy_server_lacks_and_names_the_one_that_is_aw
     assert answer.code == 1
     assert "1 of 1 jobs are back" in answer.out
     assert orders.in_redis(job) == "scheduled"
-
-
-def test_upgrade_says_what_the_healthy_server_has_and_names_the_one_that_is_away(run, durable):
-    durable.terminate()
-    answer = run("upgrade", "--dry-run", "--json")
-    assert answer.code == 1
-    assert set(answer.json["queues"]) == {"default", "orders"}
-    assert list(answer.json["missing"]) == ["redis"]
-    assert "redis is left out: Redis at unix:" in run("upgrade", "--dry-run").out
-
-
-def test_upgrade_says_which_queues_it_would_change_while_nobody_sees_the_workers(run, orders, own_redis, settings):
-    gone, own = own_redis(appendonly="yes"), own_redis(appendonly="yes")
-    settings.DELAYQ = {**settings.DELAYQ, "REDIS": gone.url, "QUEUES": {"default": {}, "own": {"REDIS": own.url}}}
-    gone.terminate()
-    answer = run("upgrade", "--dry-run")
-    assert answer.code == 1
-    assert "to own." in answer.out
-    assert "Which workers there are cannot be said: Redis at unix:" in answer.out
-    assert "default is left out" in answer.out
-    assert run("upgrade", "--yes").code == 1
-    stores.forget()
-    assert run("upgrade", "--dry-run", "--json").json["queues"]["own"] == {"before": 0, "after": 0}, "an older one may be there"

@@ -9,7 +9,6 @@ from django_delayq.mirror import restore
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.relay import RelayLoop
 from django_delayq.mirror.restore import RestoreLoop
-from django_delayq.producer.horizon import obedience
 from django_delayq.producer.stores import stores
 from django_delayq.store.connection import Link, ScriptMissing, connect
 from django_delayq.store.queue import Outcome, QueueStore
@@ -109,8 +108,7 @@ def lost_reply(monkeypatch):
 def horizon(settings, request):
     """The queue "orders" has a horizon of an hour."""
     settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"orders": {"HORIZON": "1h"}, "default": {}}}
-    yield Horizon(request.getfixturevalue("orders"))
-    obedience.forget()
+    return Horizon(request.getfixturevalue("orders"))
 
 
 @pytest.fixture

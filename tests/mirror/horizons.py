@@ -8,7 +8,6 @@ from uuid import UUID
 import django_delayq as delayq
 from django_delayq import clock
 from django_delayq.mirror.bring_in import BringInLoop
-from django_delayq.producer.horizon import obedience
 from django_delayq.producer.stores import stores
 
 
@@ -18,7 +17,6 @@ class Horizon:
     def __init__(self, orders) -> None:
         self.loop = BringInLoop(stores.link, orders.config, prefix="delayq", using="default", young=-3600)
         self.loop.poll()
-        obedience.forget()
 
     def later(self, **passed: float) -> list[UUID]:
         """Brings in what is due within the horizon when so much time has passed."""

@@ -16,15 +16,13 @@ from django_delayq.exceptions import StoreUnavailable
 from django_delayq.failpoints import FailpointError
 from django_delayq.mirror import far_rows
 from django_delayq.mirror.bring_in import BringInLoop
-from django_delayq.models import Job, QueueState
+from django_delayq.models import Job
 from django_delayq.producer import horizon as producer_horizon
-from django_delayq.producer import put, put_back, queues, where
+from django_delayq.producer import put, put_back, queues
 from django_delayq.producer.edit import edit_and_requeue
 from django_delayq.producer.publish import Publisher
 from django_delayq.producer.stores import stores
 from django_delayq.store.connection import connect
-from django_delayq.store.items import ScheduleItem
-from django_delayq.store.worker_registry import WorkerRegistry
 from tests.mirror.horizons import near
 from tests.mirror.restoring import settle_down
 from tests.tasks_for_tests import close_order
@@ -220,42 +218,6 @@ def test_while_redis_is_away_nothing_comes_in_and_all_can_be_changed(horizon, or
         loop.poll()
     assert Job.objects.get().derived == "far"
     assert job.cancel() is Change.DONE
-
-
-def test_what_an_older_relay_has_published_is_near(horizon, orders):
-    job = delayq.schedule(close_order, 7, delay="2h")
-    row = where.row_of(job.id)
-    assert row is not None
-    orders.store.schedule([ScheduleItem.of(row.record, due_ms=row.run_at_ms)])
-    orders.fold()
-    assert Job.objects.get().far
-    assert Job.objects.get().derived == "scheduled"
-    assert job.cancel() is Change.DONE
-    assert not near(job) or stores.inspector().job("orders", job.id).state == "finished"
-    assert orders.claim(ahead_ms=8_000_000) == []
-
-
-def test_while_an_older_worker_is_there_nothing_is_far(horizon, orders, caplog):
-    registry = WorkerRegistry(stores.link, prefix="delayq")
-    registry.beat("old:1:x", {"version": "0.1", "queues": ["orders"]})
-    registry.beat("new:1:x", {"version": "9", "queues": ["orders"], "brings_in": []})
-    horizon.loop._workers_at = 0.0
-    with caplog.at_level(logging.WARNING, "django_delayq.relay"):
-        horizon.loop.poll()
-    assert "of an older release: old:1:x" in caplog.text
-    producer_horizon.obedience.forget()
-    assert near(delayq.schedule(close_order, 7, delay="2h"))
-    registry.leave("old:1:x")
-    horizon.loop._workers_at = 0.0
-    horizon.loop.poll()
-    producer_horizon.obedience.forget()
-    assert not near(delayq.schedule(close_order, 8, delay="2h"))
-
-
-def test_before_a_loop_has_looked_nothing_is_far(horizon):
-    QueueState.objects.all().update(brings_in=None)
-    producer_horizon.obedience.forget()
-    assert near(delayq.schedule(close_order, 7, delay="2h"))
 
 
 def test_turned_off_all_that_is_far_comes_in(horizon, orders, settings):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from functools import partial
-from types import SimpleNamespace
 
 import pytest
 from django.db import connection, transaction
@@ -13,7 +12,7 @@ from django.db import connection, transaction
 import django_delayq as delayq
 from django_delayq import clock, ids
 from django_delayq.mirror import rows
-from django_delayq.models import CANCELLED_HERE, Attempt, Checkpoint, Event, Job, SetAside
+from django_delayq.models import Attempt, Checkpoint, Event, Job, SetAside
 from django_delayq.producer.stores import stores
 from django_delayq.store.record import JobRecord
 from tests.mirror.conftest import Orders
@@ -432,22 +431,6 @@ def test_a_takeover_is_told_in_one_entry_and_folded_whole(orders):
     orders.fold()
     row = Job.objects.get(pk=job.id)
     assert (row.state, row.attempts, row.crashes, row.worker) == ("running", 1, 1, "idle")
-
-
-def test_a_cancel_that_an_earlier_build_has_noted_in_the_row_stands_until_its_event(orders):
-    job = delayq.schedule(close_order, 7)
-    orders.fold()
-    Job.objects.update(state="cancelled", finished_at=clock.now(), settled=CANCELLED_HERE)
-    assert orders.claim()
-    orders.fold()
-    row = Job.objects.get(pk=job.id)
-    assert (row.state, row.settled) == ("cancelled", CANCELLED_HERE)
-    assert row.finished_at is not None
-    assert delayq.cancel(job) is delayq.Change.RUNNING
-    orders.settle(SimpleNamespace(id=ids.short(job.id), attempt=1, fence="n1"), "cancel")
-    orders.fold()
-    row.refresh_from_db()
-    assert (row.state, row.settled) == ("cancelled", "")
 
 
 def test_an_evicted_run_shows_as_such_and_counts_neither_attempt_nor_crash(orders):

@@ -25,7 +25,6 @@ from django_delayq.mirror.restore import needs_restore
 from django_delayq.mirror.service import Service
 from django_delayq.mirror.unfolded import unfolded_changes
 from django_delayq.models import Checkpoint, Event, Job, QueueState, UncheckedKey, of_state
-from django_delayq.producer.horizon import obedience
 from django_delayq.producer.publish import Publisher
 from django_delayq.producer.stores import stores
 from django_delayq.store.events import EventLog
@@ -163,7 +162,6 @@ def test_far_jobs_come_into_their_own_partitions(divide):
     divide(3, HORIZON="1h")
     loop = BringInLoop(stores.places, conf.get().queue("orders"), prefix="delayq", using="default", young=-3600)
     loop.poll()
-    obedience.forget()
     jobs = [delayq.schedule(close_order, n, delay="2h") for n in range(30)]
     assert Job.objects.filter(far=True).count() == 30
     assert queue_depth("orders").scheduled == 0
@@ -298,7 +296,6 @@ def test_a_far_job_with_a_key_comes_into_its_former_home_after_a_change(divide, 
     divide(4, HORIZON="1h")
     key = next(text for n in range(1_000) if (text := f"o:{n}") and crc32(text.encode()) % 4 != crc32(text.encode()) % 16)
     bring_in().poll()
-    obedience.forget()
     first = delayq.schedule(close_order, 1, delay="3h", key=key)
     assert Job.objects.get().far
     divide(16, 4, HORIZON="1h")
@@ -318,7 +315,6 @@ def test_a_far_job_with_a_key_comes_into_its_former_home_after_a_change(divide, 
 def test_a_far_job_of_a_partition_that_nobody_serves_stays_far_until_a_worker_serves_it(divide, horizon):
     divide(3, HORIZON="1h")
     bring_in().poll()
-    obedience.forget()
     jobs = [delayq.schedule(close_order, n, delay="2h") for n in range(30)]
     mine, all_left = per_partition(jobs)[0], sum(per_partition(jobs)[1:])
     claim()  # workers were there
@@ -338,7 +334,6 @@ def test_a_far_job_of_a_partition_that_nobody_serves_stays_far_until_a_worker_se
 def test_keys_of_far_jobs_that_nobody_serves_keep_no_others_waiting(divide, monkeypatch):
     divide(3, HORIZON="1h")
     bring_in().poll()
-    obedience.forget()
     jobs = [delayq.schedule(close_order, n, delay="2h", key=f"o:{n}") for n in range(30)]
     UncheckedKey.objects.bulk_create([UncheckedKey(job_id=job.id, queue="orders") for job in jobs], ignore_conflicts=True)
     divide(1, HORIZON="1h")

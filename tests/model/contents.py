@@ -26,7 +26,6 @@ class Contents:
     def __init__(self, generation: str, server: str = "") -> None:
         self.generation = generation  # "" for none
         self.server = server
-        self.format = 0
         self.new_generation = ""  # the generation that a queue without one is given
         self.confirmed = ""  # the server whose data is what the database has seen
         self.mirrored = ""  # the last event that the database has
@@ -131,8 +130,6 @@ class Contents:
 
     def _meta(self) -> dict[str, str]:
         meta = dict(self.paused)
-        if self.format:
-            meta["format"] = str(self.format)
         told = {"generation": self.generation, "server": self.confirmed, "mirrored": self.mirrored}
         told |= {"run": self.run, "rolled": self.rolled, "restoring": self.restoring}
         meta |= {name: value for name, value in told.items() if value}

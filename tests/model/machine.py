@@ -265,16 +265,12 @@ class QueueMachine(RuleBasedStateMachine):
     @initialize(
         max_crashes=st.integers(0, 2),
         wanted=st.lists(wishes, min_size=1, max_size=4),
-        format=st.sampled_from([0, 1, 1]),
         confirmed=st.booleans(),
     )
-    def a_queue_with_some_jobs(self, max_crashes: int, wanted: list[Wish], format: int, confirmed: bool) -> None:
+    def a_queue_with_some_jobs(self, max_crashes: int, wanted: list[Wish], confirmed: bool) -> None:
         self.max_crashes = max_crashes
         if confirmed:
             self.call("confirm", "g1", actor="restore")
-        if format:
-            self.link.execute("HSET", self.store.keys["meta"], "format", format)
-            self.model.format, self.last.meta["format"] = format, str(format)
         self.call("schedule", [self.item(wish) for wish in wanted], actor="clerk")
 
     @rule(wanted=st.lists(wishes, min_size=1, max_size=4), actor=actors)

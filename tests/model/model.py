@@ -318,13 +318,12 @@ class Model(Grounds):
             self._event("retried", *fields, due, body=item.detail)
         elif outcome in ("snooze", "ask", "evict", "park"):
             due = (outcome == "snooze" and not item.delay_ms and job.since) or due
-            kept = self.format or outcome == "snooze"
-            evictions, unknown = (job.evictions, job.unknown) if kept else (0, 0)
+            evictions, unknown = job.evictions, job.unknown
             if outcome == "ask" or (outcome == "snooze" and item.delay_ms):
                 evictions = unknown = 0
-            elif outcome == "evict" and self.format:
+            elif outcome == "evict":
                 evictions += 1
-            elif outcome == "park" and self.format:
+            elif outcome == "park":
                 unknown = unknown or self.now
             self._back(job, due, attempt=job.attempt - 1, evictions=evictions, unknown=unknown, asked=outcome == "ask")
             self._event("snoozed", *fields, due, *([job.asks + 1] if outcome == "ask" else []), body=item.detail)

@@ -15,7 +15,7 @@ AWAY = {"extends": False, "later": False, "back": 0, "again": False}
 Steps = list[tuple[str, dict[str, Any]]]
 
 TWO_RUN: Steps = [
-    ("a_queue_with_some_jobs", {"max_crashes": 0, "wanted": [URGENT], "format": 0, "confirmed": False}),
+    ("a_queue_with_some_jobs", {"max_crashes": 0, "wanted": [URGENT], "confirmed": False}),
     ("a_reply_is_lost_and_the_call_is_sent_again", {"step": 0}),
     ("jobs_are_scheduled_and_claimed", {"wanted": [URGENT], "worker": "w1"}),
 ]

@@ -61,8 +61,6 @@ SURVIVORS = {
     "store/lua/include/fresh.lua: surplus = tonumber(surplus or 0) [one more]": COSTS + "the last call before the limit goes on below.",
     "store/lua/sweep.lua: cursor, found = unpack(redis.call('HSCAN', k_jobs, cursor, 'COUNT', 200)) [one less]": SCAN,
     "store/lua/sweep.lua: cursor, found = unpack(redis.call('HSCAN', k_jobs, cursor, 'COUNT', 200)) [one more]": SCAN,
-    "store/lua/upgrade.lua: if alone and format >= least and format < FORMAT then [< to <=]": COSTS
-    + "what stands there is written again.",
     "store/lua/tidy.lua: local _, requests = unpack(redis.call('HSCAN', k_cancels, '0', 'COUNT', 200)) [one less]": SCAN,
     "store/lua/tidy.lua: local _, requests = unpack(redis.call('HSCAN', k_cancels, '0', 'COUNT', 200)) [one more]": SCAN,
     "store/lua/tidy.lua: local after, counts = unpack(redis.call('HSCAN', k_stats, cursor, 'COUNT', 200)) [one less]": SCAN,

@@ -28,7 +28,6 @@ SCRIPTS = {
     "tidy": "tests/store/test_tidy.py",
     "resign": "tests/security/test_resign.py",
     "inspect": "tests/store/test_inspector.py",
-    "upgrade": "tests/store/test_formats.py",
     "include/fresh": "tests/store/test_fresh.py",
     "include/spread": "tests/store/test_spread.py",
     "include/timer_election": "tests/store/test_timer_election.py",

@@ -22,7 +22,7 @@ def raw(job: delayq.Job) -> bytes:
 
 
 def standing(job: delayq.Job) -> str:
-    return stores.queue(job.queue, 0).signs(anew=True).standing(raw(job), queue=job.queue, id=ids.short(job.id))
+    return stores.queue(job.queue, 0).signer.standing(raw(job), queue=job.queue, id=ids.short(job.id))
 
 
 def rotate(settings, *, keep: bool = True) -> None:

@@ -18,7 +18,6 @@ from django_delayq.mirror import rows
 from django_delayq.models import Event, Job, SetAside
 from django_delayq.producer import database, edit
 from django_delayq.producer.stores import stores
-from django_delayq.signing import Signer
 from django_delayq.store.queue import QueueStore
 from django_delayq.store.record import JobRecord
 from tests.mirror.conftest import Orders
@@ -44,11 +43,6 @@ def forge(*pairs: str | bytes, queue: str = "orders", by: str = "admin:alice") -
     """One entry in the stream of a queue, as its scripts write them."""
     now_ms = int(stores.link.execute("TIME")[0]) * 1000
     stores.link.execute("XADD", f"delayq:{{{queue}}}:events", "*", "at", now_ms, "by", by, *pairs)
-
-
-def upgrade(*queues: str) -> None:
-    for queue in queues or ("orders",):
-        stores.link.execute("HSET", f"delayq:{{{queue}}}:meta", "format", 1)
 
 
 def ended(orders: Orders, outcome: str) -> delayq.Job:
@@ -96,57 +90,8 @@ def test_a_record_copied_from_another_deployment_is_kept_and_not_run(redis_serve
     assert bench.body("failed")["p"] == "poison-signature"
 
 
-def former(settings) -> Signer:
-    """As releases without formats sign, and verify."""
-    signer = conf.get().signer
-    return Signer(signer.former or signer.before_upgrade().keys)
-
-
 def raw(job: delayq.Job) -> bytes:
     return stores.link.execute("HGET", f"delayq:{{{job.queue}}}:jobs", ids.short(job.id))
-
-
-def test_before_the_upgrade_older_workers_verify_what_is_written(signed, settings):
-    job = delayq.schedule(close_order, 1, delay="1h")
-    assert former(settings).verifies(raw(job), queue="orders", id=ids.short(job.id))
-    assert conf.get().signer.verifies(raw(job), queue="orders", id=ids.short(job.id))
-
-
-def test_resign_after_the_upgrade_brings_records_into_the_strict_form(signed, settings, run):
-    far = delayq.schedule(close_order, 1, delay="1h")
-    assert run("resign", "--yes", "--json").json["signed"] == 0  # nothing to do before the upgrade
-    assert run("upgrade", "--yes").code == 0
-    assert run("resign", "--yes", "--json").json == {"newest": 0, "older": 1, "unsigned": 0, "wrong": 0, "signed": 1}
-    sign(settings, "strict")
-    assert conf.get().signer.verifies(raw(far), queue="orders", id=ids.short(far.id))
-    assert run("resign", "--yes", "--json").json["newest"] == 1
-
-
-def test_strict_refuses_the_form_without_a_prefix(signed, settings, run):
-    far = delayq.schedule(close_order, 1, delay="1h")
-    sign(settings, "strict")
-    assert conf.get().signer.former == ()
-    assert not conf.get().signer.verifies(raw(far), queue="orders", id=ids.short(far.id))
-    assert run("resign", "--yes", "--json").json["wrong"] == 1
-
-
-@pytest.mark.parametrize("form", ["no form", "0", "999999", "nan"])
-def test_strict_writes_its_form_whatever_the_format_says(settings, delayq_redis, transactional_db, form):
-    sign(settings, "strict")
-    stores.link.execute("HSET", "delayq:{orders}:meta", "format", form)
-    job = delayq.schedule(close_order, 1, delay="1h")
-    assert conf.get().signer.verifies(raw(job), queue="orders", id=ids.short(job.id))
-
-
-def test_a_process_learns_of_the_upgrade_within_a_minute(signed, monkeypatch):
-    store, now = stores.queue("orders", 0), [1000.0]
-    monkeypatch.setattr("django_delayq.store.formats.clock.monotonic", lambda: now[0])
-    record = JobRecord(id=ids.new(), task="t", payload=b"[[]]")
-    before = store.written(record)
-    upgrade()
-    assert store.written(record) == before
-    now[0] += 61
-    assert store.written(record) != before
 
 
 # what events may change in a row

@@ -54,13 +54,16 @@ def test_who_takes_a_lost_lease_over_learns_it_or_lets_it_expire(board):
     assert (board.dump()["failed"], board.dump()["asks"]) == ({2: later - NOW}, {1: "1"})
 
 
-@pytest.mark.parametrize(("outcome", "run"), [("snooze", "0:0"), ("park", "0:0"), ("evict", "0:0"), ("crash", "0:1"), ("retry", "1:0")])
+@pytest.mark.parametrize(
+    ("outcome", "run"),
+    [("snooze", "0:0:N:"), ("park", f"0:0:N::u{NOW}"), ("evict", "0:0:N::e1"), ("crash", "0:1:N:"), ("retry", "1:0:N:")],
+)
 @pytest.mark.parametrize("delay", [0, 1000])
 def test_the_number_outlasts_every_other_end_of_a_run(asking, outcome, run, delay):
     asking.claim("n3")
     assert asking.settle(1, outcome, fence="n3", delay=delay) == "done"
     left = asking.dump()
-    assert (left["runs"], left["asks"]) == ({1: f"{run}:N:"}, {1: "2"})
+    assert (left["runs"], left["asks"]) == ({1: run}, {1: "2"})
     assert asks(asking.claim("n4", now=NOW + 1000)) == [2]
 
 

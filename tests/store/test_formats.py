@@ -8,7 +8,6 @@ import pytest
 
 from django_delayq import ids
 from django_delayq.store import formats, scripts
-from django_delayq.store.format_store import FormatStore
 from django_delayq.store.lock_store import LockStore
 from django_delayq.store.offers import OfferStore
 from django_delayq.store.queue import ScheduleItem
@@ -35,7 +34,6 @@ CALLS = {
     "trim": lambda board: board.log.trim("9999999999999-0"),
     "restore": lambda board: GroundStore(board.store).stand(),
     "confirm": lambda board: GroundStore(board.store).confirm("g", mirrored="1-1"),
-    "upgrade": lambda board: FormatStore(board.store).upgrade(),
     "lock": lambda board: LockStore(board.store.link, board.keys).lock("a", "t", lease_ms=LEASE, holder="x"),
     "prolong": lambda board: LockStore(board.store.link, board.keys).prolong([("a", "t", LEASE)]),
     "assign": lambda board: board.store.run("assign", None, "", "", "", "", ""),
@@ -59,20 +57,6 @@ def claim(board):
 
 def everything(board):
     return read_all(board.link, board.keys), board.link.execute("XRANGE", board.keys["events"], "-", "+")
-
-
-@pytest.fixture
-def newer_release(monkeypatch):
-    """From here on this process is of the next release."""
-
-    def install() -> int:
-        monkeypatch.setattr(formats, "FORMAT", formats.FORMAT + 1)
-        scripts.built.cache_clear()
-        return formats.FORMAT
-
-    yield install
-    monkeypatch.undo()
-    scripts.built.cache_clear()
 
 
 def test_each_script_is_asked():
@@ -99,28 +83,14 @@ def test_the_refusal_survives_a_pickle():
     assert (error.queue, error.found, "orders" in str(error)) == ("orders", 7, True)
 
 
-@pytest.mark.parametrize("there", ["0", "", "x", "-3", "nan", "1.5e"])
-def test_what_is_no_number_is_format_0(board, there):
-    board.link.execute("HSET", board.keys["meta"], "format", there)
+@pytest.mark.parametrize("there", [None, "", "x", "-3", "nan", "1.5e"])
+def test_a_missing_or_malformed_number_is_the_first_format(board, there):
+    if there is not None:
+        board.link.execute("HSET", board.keys["meta"], "format", there)
     assert board.put(1) == "created"
-    assert board.log.read("0-0", 10)[0].format == 0
-
-
-def test_entries_bear_their_format_only_when_the_queue_has_one(board):
-    board.put(1)
-    assert FormatStore(board.store).upgrade().after == formats.FORMAT
-    board.put(2)
-    assert [entry.format for entry in board.log.read("0-0", 10)] == [0, formats.FORMAT]
-    raw = board.link.execute("XRANGE", board.keys["events"], "-", "+")
-    assert [b"f" in pairs[::2] for _, pairs in raw] == [False, True]
-    assert [item.kind for entry in board.log.read("0-0", 10) for item in entry.items] == ["scheduled", "scheduled"]
-
-
-def test_an_upgrade_sent_again_changes_nothing(board):
-    board.put(1)
-    first, second = (FormatStore(board.store).upgrade() for _ in range(2))
-    assert (first.before, first.after) == (0, formats.FORMAT)
-    assert (second.before, second.after) == (formats.FORMAT, formats.FORMAT)
+    assert [entry.format for entry in board.log.read("0-0", 10)] == [formats.FIRST]
+    [(_, pairs)] = board.link.execute("XRANGE", board.keys["events"], "-", "+")
+    assert pairs[pairs.index(b"f") + 1] == b"1"
 
 
 def test_whoever_schedules_or_claims_leaves_word_once_a_minute(board, monkeypatch):
@@ -137,26 +107,3 @@ def test_whoever_schedules_or_claims_leaves_word_once_a_minute(board, monkeypatc
         monkeypatch.setattr("django_delayq.clock.monotonic", lambda now=number * 60.0 + 59.9: now)
         call()
         assert word() is None
-
-
-def test_the_format_is_not_raised_while_an_older_process_calls(board, newer_release):
-    FormatStore(board.store).upgrade()
-    old = formats.FORMAT
-    schedule(board, 1)
-    seen = int(board.link.execute("HGET", board.keys["meta"], f"seen:{old}"))
-    new = newer_release()
-    store = FormatStore(board.store)
-    early = store.upgrade(quiet_ms=3_600_000, least=1, now_ms=seen + 3_599_999)
-    assert (early.before, early.after, early.older) == (old, old, {old: 3_599_999})
-    back = store.upgrade(quiet_ms=3_600_000, least=1, now_ms=seen - 7_200_000)  # the clock was put back
-    assert (back.after, back.older) == (old, {old: 0})
-    late = store.upgrade(quiet_ms=3_600_000, least=1, now_ms=seen + 3_600_000)
-    assert (late.before, late.after) == (old, new)
-
-
-def test_format_0_is_left_to_people(board, newer_release):
-    board.put(1)
-    newer_release()
-    store = FormatStore(board.store)
-    assert store.upgrade(quiet_ms=0, least=1).after == 0
-    assert store.upgrade(quiet_ms=0).after == formats.FORMAT

@@ -55,7 +55,6 @@ def test_crash_gives_the_job_back_at_once_with_the_same_attempt_number(running):
 
 
 def test_evictions_and_since_when_nobody_knows_the_task_are_noted_until_a_run_ends_by_itself(running):
-    running.link.execute("HSET", running.keys["meta"], "format", 1)
     since = NOW + 2
     steps = [
         ("evict", 0, "e1"),
@@ -74,12 +73,6 @@ def test_evictions_and_since_when_nobody_knows_the_task_are_noted_until_a_run_en
         assert running.settle(1, outcome, fence=f"n{number + 1}", delay=delay, now=now) == "done"
         assert running.dump().get("runs", {1: ":::"})[1].split(":", 4)[4:] == ([noted] if noted else []), outcome
         assert len(running.claim(f"n{number + 2}", now=now + 1).jobs) == 1
-
-
-@pytest.mark.parametrize("outcome", ["evict", "park"])
-def test_nothing_is_noted_that_older_releases_cannot_read(running, outcome):
-    assert running.settle(1, outcome, delay=500) == "done"
-    assert running.dump() == {"jobs": [1], "normal": {1: 500}, "keys": {"k": 1}}
 
 
 def test_the_earliest_of_those_that_are_put_back_wakes_a_worker(board):

@@ -16,7 +16,6 @@ from django_delayq.producer.task import Task
 from django_delayq.store.connection import Link
 from django_delayq.store.queue import ScheduleItem
 from django_delayq.store.record import JobRecord
-from django_delayq.worker.evictions import Evictions
 from django_delayq.worker.holdings import Holdings
 from django_delayq.worker.job_log import JobLog
 from django_delayq.worker.line import Line
@@ -108,7 +107,6 @@ class Bench:
             timer=SoftTimer(),
         )
         self.pace = Pace(threads)
-        self.evictions = Evictions()
         self.consumers = [
             Consumer(
                 number,
@@ -131,7 +129,6 @@ class Bench:
             adopter=self.adopter,
             pace=self.pace,
             worker="w/1",
-            evictions=self.evictions,
         )
         self.child: Any = SimpleNamespace(
             pid=1,
@@ -149,7 +146,7 @@ class Bench:
         self.child.abort = partial(Child.abort, self.child)
         self.child.kill = lambda: setattr(self.child, "killed", True)
         self.keeper = Keeper(lines=self.lines, children=lambda: [self.child], worker="w")
-        self.recovery = ProcessRecovery(lines=self.lines, evictions=self.evictions, tasks=["shop.close"])
+        self.recovery = ProcessRecovery(lines=self.lines, tasks=["shop.close"])
         self.replaced: list[Any] = []
         self.deadlines = Deadlines(
             lines=self.lines,

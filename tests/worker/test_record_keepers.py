@@ -14,7 +14,6 @@ from django_delayq.exceptions import StoreUnavailable
 from django_delayq.management import record_keepers
 from django_delayq.store.connection import Link
 from django_delayq.store.error_replies import StoreRefused
-from django_delayq.worker.evictions import Evictions
 from django_delayq.worker.spec import Hooks
 from django_delayq.worker.supervisor.process_recovery import DeadProcess, ProcessRecovery
 from django_delayq.worker.supervisor.server_links import ServerLinks
@@ -162,7 +161,7 @@ def test_of_several_servers_none_is_waited_for_until_the_leases_on_another_have_
 def test_what_waits_for_a_server_that_is_away_keeps_no_worker_from_leaving(redis_server, tmp_path):
     well, away = opened(redis_server.url), opened(f"unix://{tmp_path}/nobody")
     lines: Any = [SimpleNamespace(store=SimpleNamespace(link=link)) for link in (well, away)]
-    recovery = ProcessRecovery(lines=lines, evictions=Evictions())
+    recovery = ProcessRecovery(lines=lines)
     dead = DeadProcess(worker="w", lines=lines, held=[], claims=["", ""], ran="snooze")
     recovery.add(dead)
     with pytest.raises(StoreUnavailable):
@@ -186,7 +185,7 @@ def test_a_line_that_is_refused_keeps_nothing_of_its_neighbours_from_being_given
         return SimpleNamespace(store=SimpleNamespace(link=link, claim=claim), lease_ms=30_000, max_crashes=3)
 
     lines = [line(number) for number in range(3)]
-    recovery = ProcessRecovery(lines=lines, evictions=Evictions())
+    recovery = ProcessRecovery(lines=lines)
     recovery.add(dead := DeadProcess(worker="w", lines=lines, held=[], claims=["", "", ""], ran="snooze"))
     with pytest.raises(StoreRefused):
         recovery.poll()

@@ -156,7 +156,6 @@ COMMANDS = (
     ("cancel", "--key", "k", "--queue", "default"),
     ("status",),
     ("restore", "--yes"),
-    ("upgrade", "--yes"),
 )
 
 

@@ -18,7 +18,6 @@ from django_delayq.logger import told
 from django_delayq.management import change_commands, doctor, look_commands
 from django_delayq.management.adopt_command import adopt
 from django_delayq.management.embedded_command import ACTS, embedded_server
-from django_delayq.management.indexes_command import indexes
 from django_delayq.management.job_filters import USAGE, add_filters, add_targets, at_least_1
 from django_delayq.management.output import Visible
 from django_delayq.management.periodic_command import periodic
@@ -27,7 +26,6 @@ from django_delayq.management.resign_command import resign
 from django_delayq.management.restore_command import restore
 from django_delayq.management.set_aside_command import set_aside
 from django_delayq.management.settings_command import settings
-from django_delayq.management.upgrade_command import upgrade
 from django_delayq.text import did_you_mean, visible
 
 Run = Callable[[TextIO, dict[str, Any]], int]
@@ -105,11 +103,6 @@ class Command(BaseCommand):
         kept.add_argument("--limit", type=at_least_1, default=50, help="at most so many; 50 by default")
         kept.add_argument("--retry", action="store_true", help="try to take it in")
         _changing(kept, reason=False)
-        newer = add("upgrade", upgrade, "raise the format of the queues, once every process runs this release")
-        newer.add_argument("--force", action="store_true", help="also while processes of an older release work")
-        _changing(newer, reason=False)
-        near = add("indexes", indexes, "make indexes anew in which far rows take less room, where queues have a horizon")
-        _changing(near, reason=False)
         look = add("doctor", doctor.doctor, "find what is wrong, and say what to do about it")
         look.add_argument("--deep", action="store_true", help="also compare every unfinished job of both sides")
         look.add_argument("--fix", action="store_true", help="with --deep: put right what differs")

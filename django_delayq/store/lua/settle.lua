@@ -70,11 +70,8 @@ local function first_due(id)
   return due and due > 0 and due
 end
 
--- What a job has behind it, with one more eviction, or since when nobody knows its task. Older releases cannot read that.
+-- The past of a job, with one more eviction, or with the time of its first park.
 local function noted_in(past, outcome)
-  if format == 0 then
-    return ''
-  end
   local evictions, unknown = string.match(past, '^e?(%d*)u?(%d*)$')
   if outcome == 'evict' then
     evictions = int((tonumber(evictions) or 0) + 1)

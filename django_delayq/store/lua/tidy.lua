@@ -3,9 +3,9 @@
 -- include: begin bulk ground tombstone lanes names wake
 -- ARGV: now by why, tombstones older than (ms), failed jobs that failed before (ms; '' keeps all: the caller knows how far the
 --   mirror has come), stats older than (minutes), claims older than (ms), cursor ('0' to begin; 'c' before that of claims,
---   which are looked through behind stats, then 'a' before that of asks, of which older releases leave those of ended jobs, and 'o'
+--   which are looked through behind stats, then 'a' before that of asks, and 'o'
 --   before that of offered; 'e' behind all of these). Names have a cursor of their own behind a colon, so that no call passes them by,
---   and begin again while the others go on: 'n' before that of names, of which older releases leave those of ended jobs, 'h' before that
+--   and begin again while the others go on: 'n' before that of names, 'h' before that
 --   of holders, whose lease may be gone, and 'b' before that of blocked, which may wait for nobody, both for the same reason.
 -- Returns: tombstones dropped, failed records dropped, cursor to go on with ('0': done).
 -- O(log N + 200).

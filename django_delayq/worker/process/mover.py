@@ -18,7 +18,6 @@ from django_delayq.store.record import ClaimedJob
 from django_delayq.store.site import SiteRefused
 from django_delayq.store.wake import WakeLine
 from django_delayq.worker.error_pause import ErrorPause, LineBreaks
-from django_delayq.worker.evictions import ALONE_AFTER, Evictions
 from django_delayq.worker.holdings import Holdings
 from django_delayq.worker.line import Line
 from django_delayq.worker.process.adopter import Adopter
@@ -29,6 +28,7 @@ from django_delayq.worker.run import Run
 
 logger = Logger("django_delayq.worker")
 
+ALONE_AFTER = 3  # evictions in a row; then a job runs with nothing beside it
 LONGEST_WAIT = 1.0  # seconds a claimed job may wait here while others could run it
 SOON = 0.1  # seconds until what cannot be adopted yet is told of again
 FULL_FOR = 0.01  # seconds without room after which the timers are handed over
@@ -83,7 +83,6 @@ class Mover:
         worker: str,
         wary: bool = False,
         burst: bool = False,
-        evictions: Evictions | None = None,
         monotonic: Callable[[], float] = clock.monotonic,
         numbers: Sequence[int] = (),
         suspects: deque[Run] | None = None,
@@ -100,7 +99,6 @@ class Mover:
         self._worker = worker
         self._wary = wary
         self._burst = burst
-        self._evictions = evictions or Evictions()
         self._monotonic = monotonic
         held_as = numbers or range(len(lines))
         self._watches = [_Watch(number, held_as[number], line, monotonic()) for number, line in enumerate(lines)]
@@ -348,15 +346,14 @@ class Mover:
     def _keep(self, watch: _Watch, jobs: Sequence[ClaimedJob], zero_ms: float) -> None:
         # The lease runs from when Redis got the claim, which is not before it was first sent.
         number, line, until = watch.held_as, watch.line, watch.sent + watch.line.lease
-        most, evicted = line.max_crashes, self._evictions.known()
+        most = line.max_crashes
         batch: list[Run] = []
         for job in jobs:
             row = self._free.popleft()
             turn = self._holdings.put(
                 row, line=number, id=job.id, fence=job.fence, attempt=job.attempt, taken=watch.sent, good_until=until
             )
-            evictions = max(job.evictions, evicted.get(job.id, 0)) if evicted else job.evictions
-            alone = 0 < most <= job.crashes or evictions >= ALONE_AFTER
+            alone = 0 < most <= job.crashes or job.evictions >= ALONE_AFTER
             to = self.suspects if alone else batch
             run = Run(job, line, self._holdings, row, turn, watch.sent, zero_ms)
             self._adopter.took(run)

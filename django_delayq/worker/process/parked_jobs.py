@@ -15,11 +15,8 @@ MOST: Final = 10_000  # ids remembered; beyond it the oldest begin anew
 
 
 class ParkedJobs:
-    """Remembers since when this process has parked a job.
-
-    From format 1 on, the job's entry in `runs` has the time of the first park, which counts over all workers and deploys. Before format
-    1 only the memory of this process counts: a worker that starts later gives the job another day. Failing late is the harmless
-    mistake.
+    """Remembers how often this process has parked each job. The job's entry in `runs` has the time of the first park, which counts over
+    all workers and deploys. Where Redis has lost that, the memory of this process counts, and a job may get another day.
     """
 
     def __init__(self) -> None:

@@ -24,7 +24,6 @@ from typing import Final
 from django_delayq.store.connection import Link
 from django_delayq.store.queue import MOST
 from django_delayq.worker import logs
-from django_delayq.worker.evictions import Evictions
 from django_delayq.worker.holdings import Holdings
 from django_delayq.worker.job_log import JobLog
 from django_delayq.worker.latest_text import LatestText
@@ -58,9 +57,7 @@ def rows(threads: int, nodes: int = 1) -> int:
 class TaskProcess:
     """1. Starts its threads. 2. Claims and waits. 3. Obeys commands. 4. Ends as the module says."""
 
-    def __init__(
-        self, spec: WorkerSpec, worker: str, ends: Ends, holdings: Holdings, evictions: Evictions, tally: Tally | None = None
-    ) -> None:
+    def __init__(self, spec: WorkerSpec, worker: str, ends: Ends, holdings: Holdings, tally: Tally | None = None) -> None:
         self._burst = spec.burst
         self._ends = ends
         self._holdings = holdings
@@ -131,7 +128,6 @@ class TaskProcess:
                 worker=worker,
                 wary=spec.wary,
                 burst=spec.burst,
-                evictions=evictions,
                 suspects=suspects,
                 others=len(nodes) - 1,
             )
@@ -234,7 +230,6 @@ def main(
     worker: str,
     ends: Ends,
     holdings: Holdings,
-    evictions: Evictions,
     tally: Tally | None = None,
     circuits: LatestText | None = None,
 ) -> int:
@@ -243,6 +238,6 @@ def main(
         spec.hooks.watch_circuits(circuits.write)
     stray_copies.expect()
     logs.gather()
-    code = TaskProcess(spec, worker, ends, holdings, evictions, tally).run()
+    code = TaskProcess(spec, worker, ends, holdings, tally).run()
     holdings.leave()
     return code

@@ -16,7 +16,6 @@ from django_delayq.logger import Logger
 from django_delayq.store.connection import Link
 from django_delayq.store.error_replies import StoreError, StoreRefused
 from django_delayq.store.queue import MOST, Kind, Outcome, QueueStore
-from django_delayq.worker.evictions import Evictions
 from django_delayq.worker.holdings import UNKNOWN_TASK, WAITING, Held
 from django_delayq.worker.line import Line
 from django_delayq.worker.outcome_detail import of_crash
@@ -82,10 +81,9 @@ class ProcessRecovery:
     is away, the next pass tries again; a line that it refuses keeps no other waiting.
     """
 
-    def __init__(self, *, lines: Sequence[Line], evictions: Evictions, tasks: Sequence[str] = ()) -> None:
+    def __init__(self, *, lines: Sequence[Line], tasks: Sequence[str] = ()) -> None:
         self._lines = lines
         self._tasks = tasks
-        self._evictions = evictions
         self._dead: deque[DeadProcess] = deque()
         self.ended: Counter[tuple[str, int, Kind]] = Counter()  # runs that were given back: queue, number of the task, how
 
@@ -216,9 +214,6 @@ class ProcessRecovery:
         failpoint("remains.claimed")
         known = {(row.id, row.fence) for row in held}
         items += [_item(job.id, job.attempt, job.fence, "snooze") for job in claim.jobs if (job.id, job.fence) not in known]
-        for item in items:
-            if item.kind == "evict":
-                self._evictions.note(item.id)
         return items
 
 

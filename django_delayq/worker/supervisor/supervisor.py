@@ -26,7 +26,6 @@ from django_delayq.store.error_replies import StoreError
 from django_delayq.store.queue import Kind
 from django_delayq.store.worker_registry import WorkerRegistry
 from django_delayq.worker import loop_process
-from django_delayq.worker.evictions import Evictions
 from django_delayq.worker.latest_text import LatestText
 from django_delayq.worker.loop import Loop, LoopSchedule
 from django_delayq.worker.pipe_commands import GAVE_UP, LEAVE, NOW, QUIET, RETIRE
@@ -72,8 +71,7 @@ class Supervisor:
         self._tasks = [Slot(f"task-{n}", self._fork_task) for n in range(1, spec.processes + 1)]
         self._loop_slots = [Slot(one.name, self._fork_loops(one)) for one in spec.loop_processes]
         self._leaving: list[Child] = []
-        self._evictions = Evictions()
-        self._recovery = ProcessRecovery(lines=lines, evictions=self._evictions, tasks=spec.tasks)
+        self._recovery = ProcessRecovery(lines=lines, tasks=spec.tasks)
         self._deadlines = Deadlines(
             lines=lines,
             children=self._task_children,
@@ -162,7 +160,7 @@ class Supervisor:
     def _fork_task(self, name: str) -> Child:
         self._born += 1
         worker = f"{self._spec.worker}/{self._born}"
-        spec, evictions = self._spec, self._evictions
+        spec = self._spec
         tally = None if self._measure is None else self._measure.tally()
         circuits = None if spec.hooks.watch_circuits is None else LatestText(worker_beat.CIRCUITS)
         holdings, holdings_file = holdings_files.make(
@@ -170,7 +168,7 @@ class Supervisor:
         )
         try:
             child = self._forker.fork(
-                name, worker, lambda ends: task_process.main(spec, worker, ends, holdings, evictions, tally, circuits), holdings
+                name, worker, lambda ends: task_process.main(spec, worker, ends, holdings, tally, circuits), holdings
             )
         except OSError:
             holdings.close()

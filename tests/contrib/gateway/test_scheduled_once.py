@@ -187,10 +187,8 @@ def test_a_job_that_another_took_in_at_once_leaves_no_key(caller):
     assert not PeriodKey.objects.exists()
 
 
-def test_a_pushed_message_and_a_far_job_are_scheduled_once_too(caller, settings, monkeypatch):
-    from django_delayq.producer.horizon import obedience
+def test_a_pushed_message_and_a_far_job_are_scheduled_once_too(caller, settings):
 
-    monkeypatch.setattr(obedience, "look", lambda *_: True)
     settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"orders": {"HORIZON": "1h"}, "mail": {"CONSUMER": "pull"}, "default": {}}}
     for path, body in (("jobs", {**BODIES["outbox"], "delay": "5h"}), ("queues/mail/messages", {"body": 1})):
         first = caller.post(path, body, key=path)

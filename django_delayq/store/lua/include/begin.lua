@@ -28,9 +28,9 @@ if site ~= SITE and ACCEPTS ~= 'any' and (site or ACCEPTS ~= 'none') then
   return redis.error_reply('SITE ' .. string.sub(string.gsub(site or '', '%W', '?'), 1, 64))
 end
 
--- The format, 0 when nothing says so. FORMAT, which the loader writes above as it does SEEN, is the newest that is known here: in a newer
+-- The format, 1 where the field is absent. FORMAT, which the loader writes above as it does SEEN, is the newest that is known here: in a newer
 -- one nothing is read, and nothing written.
-format = tonumber(string.match(format or '', '^%d%d?%d?%d?$')) or 0 -- else nobody of us has written it
+format = tonumber(string.match(format or '', '^%d%d?%d?%d?$')) or 1 -- no release writes another value
 if format > FORMAT then
   return redis.error_reply('FORMAT ' .. string.format('%.0f', format))
 end
@@ -69,9 +69,9 @@ local function publish()
   if events_n == 0 then
     return ''
   end
-  local head = why ~= '' and {'at', int(now), 'by', by, 'why', why} or {'at', int(now), 'by', by}
-  if format > 0 then
-    head[#head + 1], head[#head + 2] = 'f', int(format)
+  local head = {'at', int(now), 'by', by, 'f', int(format)}
+  if why ~= '' then
+    head[7], head[8] = 'why', why
   end
   local first = #head
   for i = 1, events_n do

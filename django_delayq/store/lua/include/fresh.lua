@@ -21,7 +21,7 @@ repeat
   surplus = tonumber(surplus or 0)
   local ground = (generation or '') .. ':' .. (server or '')
   if site ~= SITE or not generation or (known_ground ~= '' and known_ground ~= ground)
-    or (format and not (string.find(format, '^[1-9]$') and tonumber(format) <= FORMAT))
+    or (format and format ~= '1' and not (string.find(format, '^[2-9]$') and tonumber(format) <= FORMAT))
   then
     break
   end
@@ -34,7 +34,7 @@ repeat
     end
   end
   local stamp = string.format('%.0f', now)
-  local entry = format and {'at', stamp, 'by', by, 'f', format, '', ''} or {'at', stamp, 'by', by, '', ''}
+  local entry = {'at', stamp, 'by', by, 'f', format or '1', '', ''}
   local told = #entry - 2
   local ids, jobs, lanes
   if items > 1 then -- else time is saved on tables

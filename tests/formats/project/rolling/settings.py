@@ -12,6 +12,5 @@ DELAYQ = {
     "REDIS": os.environ["ROLLING_REDIS"],
     "LEASE": 5,
     "BACKOFF": "200ms",
-    "SIGNING": json.loads(os.environ.get("ROLLING_SIGNING", "false")),
     "QUEUES": {"orders": {}, "bank": {}, "quick": {"DURABILITY": "redis"}},
 }

@@ -24,24 +24,6 @@ def _write(name: str) -> None:
 
 
 @delayq.task(name="rolling.note", queue="orders")
-def note(name: str, seconds: float = 0.0) -> str:
-    """Is run once."""
+def note(name: str) -> None:
+    """Writes its line."""
     _write(name)
-    time.sleep(seconds)
-    return name
-
-
-@delayq.task(name="rolling.effect", queue="orders", atomic=True)
-def effect(name: str) -> str:
-    """Ends with the row."""
-    _write(name)
-    return name
-
-
-@delayq.task(name="rolling.stumble", queue="orders", max_attempts=3)
-def stumble(name: str) -> str:
-    """Fails at its first attempt."""
-    _write(name)
-    if delayq.current().attempt == 1:
-        raise ValueError("the first attempt fails")
-    return name

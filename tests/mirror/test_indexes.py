@@ -1,4 +1,4 @@
-"""`delayq indexes`: indexes without far rows."""
+"""The queries that the indexes of jobs are there for use them."""
 
 from __future__ import annotations
 
@@ -9,69 +9,11 @@ from django.db import connection, transaction
 
 from django_delayq import clock, conf, ids
 from django_delayq.console.selection import Selection
-from django_delayq.management.indexes_command import SMALL, left_to_do
 from django_delayq.mirror.outbox import DatabaseOutbox
 from django_delayq.mirror.relay import RelayLoop
 from django_delayq.models import FAR, UNPUBLISHED, Job
 from django_delayq.producer.stores import stores
 from django_delayq.store.queue import MOST
-
-ALL = [index.name for index in SMALL]
-WANTED = ALL if connection.vendor == "postgresql" else ALL[:1]
-
-
-@pytest.fixture
-def indexes(transactional_db):
-    """Whatever the test makes of the indexes, they are afterwards as the migrations have made them."""
-    yield
-    with connection.schema_editor() as editor:
-        for index in Job._meta.indexes:
-            if index.name in WANTED:
-                editor.remove_index(Job, index)
-                editor.add_index(Job, index)
-
-
-def left() -> list[str]:
-    return [index.name for index in left_to_do(connection)]
-
-
-@pytest.mark.usefixtures("indexes")
-def test_they_are_made_anew_once(run):
-    assert left() == WANTED
-    assert run("indexes", "--dry-run", "--json").json == {"indexes": WANTED, "changed": False}
-    assert left() == WANTED
-    assert run("indexes", "--yes", "--json").json == {"indexes": WANTED, "changed": True}
-    assert left() == []
-    assert run("indexes", "--yes").out == "In these indexes far rows take as little room as they can already.\n"
-
-
-@pytest.mark.skipif(connection.vendor != "postgresql", reason="others make one of them alone")
-@pytest.mark.usefixtures("indexes")
-def test_what_a_release_before_or_a_call_that_was_broken_off_has_left_is_made_anew(run):
-    run("indexes", "--yes")
-    with connection.cursor() as cursor:
-        cursor.execute("DROP INDEX delayq_job_retrying")
-        cursor.execute("CREATE INDEX delayq_job_key_near ON delayq_job (id)")
-        cursor.execute("ALTER INDEX delayq_job_key RENAME TO old_key")
-    assert left() == ["delayq_job_retrying", "delayq_job_key"]
-    run("indexes", "--yes")
-    assert left() == []
-    with connection.cursor() as cursor:
-        cursor.execute("DROP INDEX old_key")
-
-
-@pytest.mark.usefixtures("indexes")
-def test_it_asks_first(run):
-    assert run("indexes", typed="n").error == "Nothing was changed."
-    assert left() == WANTED
-
-
-@pytest.mark.skipif(connection.vendor != "sqlite", reason="others choose by how many rows there are")
-@pytest.mark.usefixtures("indexes")
-def test_the_look_of_a_relay_uses_it(run):
-    run("indexes", "--yes")
-    assert "delayq_job_unpublished" in Job.objects.filter(UNPUBLISHED).order_by("id").explain()
-
 
 QUERIES = {
     "retrying": ("retrying", lambda: rows(view="retrying")),
@@ -112,19 +54,15 @@ def plan_with(index: str, sql: str, values: Sequence[object]) -> str:
     return found
 
 
-@pytest.mark.skipif(connection.vendor != "postgresql", reason="others make one of them alone")
-@pytest.mark.usefixtures("indexes")
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite and MariaDB choose by how many rows there are")
 @pytest.mark.parametrize("what", QUERIES)
-def test_what_they_are_there_for_is_read_off_them(run, what):
-    run("indexes", "--yes")
+def test_what_they_are_there_for_is_read_off_them(db, what):
     index, query = QUERIES[what]
     assert f"delayq_job_{index} " in plan_with(f"delayq_job_{index}", *query().query.sql_with_params())
 
 
-@pytest.mark.skipif(connection.vendor != "postgresql", reason="others make one of them alone")
-@pytest.mark.usefixtures("indexes")
-def test_rows_of_two_hundred_keys_are_read_off_them(run, orders):
-    run("indexes", "--yes")
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite and MariaDB choose by how many rows there are")
+def test_rows_of_two_hundred_keys_are_read_off_them(orders):
     asked: list[tuple[str, tuple[object, ...]]] = []
     keys = [f"order:{number}" for number in range(MOST)]
     loop = RelayLoop(stores.link, conf.get().queue("orders"), prefix="delayq", using="default")

@@ -1,4 +1,4 @@
-"""Tokens, and answers that are kept for requests that are sent again."""
+"""The tables of the gateway."""
 
 import django_delayq.clock
 import django_delayq.ids
@@ -24,7 +24,7 @@ class Migration(migrations.Migration):
                 ('status', models.PositiveSmallIntegerField(null=True)),
                 ('body', django_delayq.models.fields.ExactJSONField(null=True)),
                 ('headers', django_delayq.models.fields.ExactJSONField(default=dict)),
-                ('created_at', models.DateTimeField(default=django_delayq.clock.now)),
+                ('created_at', models.DateTimeField()),
                 ('held_until', models.DateTimeField()),
             ],
             options={
@@ -38,11 +38,14 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('name', models.CharField(max_length=100, verbose_name='name')),
+                ('client', models.UUIDField(default=django_delayq.ids.new, editable=False)),
                 ('digest', models.CharField(editable=False, max_length=64, unique=True)),
                 ('shown', models.CharField(editable=False, max_length=12, verbose_name='begins with')),
                 ('queues', django_delayq.models.fields.ExactJSONField(default=list, verbose_name='queues')),
                 ('verbs', django_delayq.models.fields.ExactJSONField(default=list, verbose_name='verbs')),
                 ('tasks', django_delayq.models.fields.ExactJSONField(default=list, verbose_name='tasks')),
+                ('secrets', django_delayq.models.fields.ExactJSONField(blank=True, null=True, verbose_name='secrets')),
+                ('targets', django_delayq.models.fields.ExactJSONField(blank=True, null=True, verbose_name='targets')),
                 ('per_minute', models.PositiveIntegerField(default=600, verbose_name='requests per minute')),
                 ('created_at', models.DateTimeField(default=django_delayq.clock.now, verbose_name='created at')),
                 ('created_by', models.CharField(blank=True, default='', max_length=200, verbose_name='created by')),
