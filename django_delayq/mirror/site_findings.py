@@ -41,11 +41,12 @@ def check_queue(store: QueueStore) -> Ground:
     """
     ground = GroundStore(store).look(FIRST)
     about, known = (store.keys.prefix, store.queue, store.link.home), partial(site.known, store.queue, store.partition)
+    again = partial(known, apart=True)
     if not ground.site:
-        site.check_address(*about, known())
+        site.check_address(*about, known(), again)
     else:
         site.prove(store.keys.prefix, store.queue, store.partition, store.link.home)
-    site.check_events(*about, ground.mirrored, known(), known)
+    site.check_events(*about, ground.mirrored, known(), again)
     return ground
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from django.core.exceptions import SynchronousOnlyOperation
 from django.core.signals import setting_changed
-from django.db import Error, connections
+from django.db import Error, connections, transaction
 from django.dispatch import receiver
 
 from django_delayq import conf, under_test
@@ -34,19 +36,20 @@ class DatabaseSite:
         if under_test.derives_site():
             return DERIVED.id(prefix)
         try:
-            found, self._first = _apart(_id_and_checkpoints)
+            found, self._first = _read(_id_and_checkpoints)
         except Error as error:
             raise SiteRefused(code="site_unknown", cause=str(error).strip().rstrip(".")) from error
         if found is None:
             raise SiteRefused(code="site_unknown", cause="the table delayq_site is empty; manage.py delayq adopt makes an id")
         return found
 
-    def known(self, queue: str, partition: int) -> Known | None:
+    def known(self, queue: str, partition: int, *, apart: bool = False) -> Known | None:
         """See `site.Database`. Without the database the address that was known when the id was read."""
         if under_test.derives_site():
             return None
+        read = partial(_checkpoint, queue, partition)
         try:
-            return _apart(partial(_checkpoint, queue, partition))
+            return _apart(read) if apart else _read(read)
         except Error:
             return self._first.get((queue, partition))
 
@@ -64,10 +67,24 @@ def _checkpoint(queue: str, partition: int) -> Known:
     return Known(found[0] or "", found[1]) if found else NOTHING
 
 
-def _apart(read: Callable[[], T]) -> T:
-    """Reads what is committed, by a connection that is closed afterwards. The caller's transaction may be broken or may see an older
-    state, an event loop allows no query, and a supervisor, which forks, must keep no connection.
+def _read(read: Callable[[], T]) -> T:
+    """Reads by the caller's open connection, so that a pool needs no second one for this thread. It reads apart if that does not work
+    (the transaction or the connection may be broken, an event loop allows no query), or if none is open: a supervisor, which forks,
+    must keep no connection. The savepoint keeps an error of the query out of the caller's transaction.
     """
+    using = conf.get().database
+    caller = connections[using]
+    if caller.connection is not None:
+        try:
+            with transaction.atomic(using) if caller.in_atomic_block else nullcontext():
+                return read()
+        except (Error, SynchronousOnlyOperation):
+            pass
+    return _apart(read)
+
+
+def _apart(read: Callable[[], T]) -> T:
+    """Reads by a connection that is closed afterwards. The caller's transaction may see an older state."""
     with ThreadPoolExecutor(1, "delayq-site") as apart:
         return apart.submit(_with_own_connection, read).result()
 

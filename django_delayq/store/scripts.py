@@ -9,7 +9,7 @@ import hashlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from typing import Any, Final
 
@@ -166,7 +166,8 @@ def _begin(link: Link, keys: Keys, found: str) -> None:
     site.check(keys.prefix, keys.queue, link.home, found)
     place = keys.prefix, keys.queue, keys.partition, link.home
     if keys.jobs and not site.is_proven(*place):
-        site.check_address(keys.prefix, keys.queue, link.home, site.known(keys.queue, keys.partition))
+        known = partial(site.known, keys.queue, keys.partition)
+        site.check_address(keys.prefix, keys.queue, link.home, known(), partial(known, apart=True))
     [assigned, _] = run(link, load("assign", keys), keys, "", "", "", "", "", "")
     link.rest.end()
     site.check(keys.prefix, keys.queue, link.home, decode.text(assigned))

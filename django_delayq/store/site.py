@@ -56,8 +56,9 @@ class Database(Protocol):
             SiteRefused: the database does not tell it.
         """
 
-    def known(self, queue: str, partition: int) -> Known | None:
-        """The facts about that partition; None: no fact can contradict Redis.
+    def known(self, queue: str, partition: int, *, apart: bool = False) -> Known | None:
+        """The facts about that partition; None: no fact can contradict Redis. `apart`: as they are committed now, whatever the caller's
+        transaction sees.
 
         Raises:
             SiteRefused: the database does not tell it.
@@ -71,7 +72,7 @@ class Derived:
         """An id that is the same in all processes with this prefix."""
         return "t" + hashlib.sha256(prefix.encode()).hexdigest()[:15]
 
-    def known(self, _queue: str, _partition: int) -> None:
+    def known(self, _queue: str, _partition: int, *, apart: bool = False) -> None:
         """Nothing."""
 
 
@@ -120,13 +121,16 @@ def check(prefix: str, queue: str, where: str, found: str) -> None:
         raise SiteRefused(code=code, queue=queue, where=where, ours=ours, theirs=found)
 
 
-def check_address(prefix: str, queue: str, where: str, known: Known | None) -> None:
-    """Refuses a queue without an id at another address than before.
+def check_address(prefix: str, queue: str, where: str, known: Known | None, again: Callable[[], Known | None] | None = None) -> None:
+    """Refuses a queue without an id at another address than before. `again`: as in `check_events`.
 
     Raises:
         SiteRefused: the site has moved, or this database is a copy.
     """
-    if known is not None and known.address and known.address != address(where, prefix):
+    here = address(where, prefix)
+    if again is not None and known is not None and known.address not in ("", here):
+        known = again()
+    if known is not None and known.address not in ("", here):
         raise SiteRefused(code="site_moved", queue=queue, where=where, ours=of(prefix), known=known.address)
 
 
@@ -159,9 +163,9 @@ def check_events(
         known = again()
 
 
-def known(queue: str, partition: int) -> Known | None:
+def known(queue: str, partition: int, *, apart: bool = False) -> Known | None:
     """See `Database`."""
-    return _database.known(queue, partition)
+    return _database.known(queue, partition, apart=apart)
 
 
 def is_refusal(error: DelayqError) -> bool:

@@ -1,4 +1,4 @@
-"""The id and the checkpoint are read as they are committed, whatever the caller has open."""
+"""The id and the checkpoint are read by the caller's connection where that works, and else apart from it."""
 
 from __future__ import annotations
 
@@ -34,8 +34,20 @@ def test_the_id_and_the_checkpoint_are_read(database):
 def test_in_a_transaction_what_is_committed_counts(database):
     with transaction.atomic():
         Checkpoint.objects.update(last_event="1-1")
-        assert database.known("orders", 0) == Known("here", "5-1")
+        assert database.known("orders", 0, apart=True) == Known("here", "5-1")
         assert database.id("delayq") == "0123456789abcdef"
+
+
+def test_a_read_that_fails_leaves_the_callers_transaction_whole(database, monkeypatch):
+    def refuse() -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT no_such_column FROM delayq_site")
+
+    monkeypatch.setattr("django_delayq.mirror.site_row._id_and_checkpoints", refuse)
+    with transaction.atomic():
+        with pytest.raises(SiteRefused):
+            database.id("delayq")
+        assert Site.objects.get().site == "0123456789abcdef"
 
 
 def test_in_a_broken_transaction_it_is_read_all_the_same(database):

@@ -153,7 +153,7 @@ class At:
     def id(self, prefix: str) -> str:
         return OURS
 
-    def known(self, _queue: str, _partition: int) -> Known:
+    def known(self, _queue: str, _partition: int, *, apart: bool = False) -> Known:
         return self.known_as
 
 

@@ -16,6 +16,7 @@ import pytest
 from django.db import ConnectionHandler
 
 from django_delayq.mirror import database_connections
+from django_delayq.store.keys import Keys
 from tests.worker.conftest import Shop, eventually
 
 POOL = {"min_size": 2, "max_size": 10, "timeout": 20}
@@ -26,6 +27,17 @@ from tests.app.shop.tasks import own_answer
 for start in range(0, {jobs}, 50):
     delayq.schedule_many(own_answer.bind(n) for n in range(start, start + 50))
     time.sleep({pause})
+"""
+ONE = {"min_size": 1, "max_size": 1, "timeout": 2}
+PUT_IN_TRANSACTION = """
+import django_delayq as delayq
+from django.db import transaction
+from django_delayq.models import Job
+from tests.app.shop.tasks import own_answer
+with transaction.atomic():
+    assert not Job.objects.exists()
+    job = delayq.schedule(own_answer, 1, delay="1h")
+print(job.state)
 """
 STATES = """
 from collections import Counter
@@ -75,6 +87,15 @@ def test_each_task_gets_its_own_answer_while_processes_are_killed_and_replaced(p
     assert pooled.ran() == []
     worker.signal(signal.SIGTERM)
     assert worker.wait() == 0
+
+
+def test_a_pool_needs_no_second_connection_for_a_thread_that_has_one(
+    shop: Shop, postgres: dict[str, Any], new_database: Callable[[dict[str, object]], dict[str, object]], monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("APP_SITE", "own")
+    shop.keep_rows({**new_database(postgres), "OPTIONS": {"pool": ONE}}, DURABILITY="outbox")
+    assert shop.manage("shell", "-v", "0", "-c", PUT_IN_TRANSACTION) == "scheduled"
+    assert shop.link.execute("EXISTS", Keys("delayq", "default")["meta"]), "the thread has published its job"
 
 
 def test_a_pool_is_closed_before_a_fork_and_its_sockets_are_named(
