@@ -29,7 +29,7 @@ class Verb:
     it. `confirm`: the act on so many jobs, for the button that does it (`count`, and `shown` with its thousands set apart); `keep`: the
     way back beside it; `asked`: the question about one job, for which its page asks; "" where it does not. `danger`: it ends something.
     `states`: those of jobs to which its button belongs, "unresolved" among them; `swept`: those that a command takes, if its filter
-    names none. `answers`:
+    names none. `act`: what a person may do. `answers`:
     in words, per `Change`; `effects`: those after which something is other than before. `needs_date`: it asks for one. `aborts`: it may
     end a run (`abort`), which only the command offers.
     """
@@ -138,7 +138,7 @@ VERBS: Final = {
             confirm=ngettext_lazy("Requeue %(shown)s job", "Requeue %(shown)s jobs", "count"),
             help="put failed or cancelled jobs back, with a fresh ladder",
             permission="requeue_job",
-            act=acts.requeue,
+            act=acts.requeue_by_person,
             states=REQUEUEABLE | UNRESOLVED,
             swept=frozenset({State.FAILED}),
             answers={

@@ -106,8 +106,9 @@ def requeue(
 ) -> Change:
     """Puts a failed or cancelled job back, due now, with a fresh ladder. `conflict`: it is scheduled already, or succeeded, or its key
     is held by another job, or its name by one in another partition, or the open transaction has scheduled it and must be committed
-    first. If its expiry has passed it has none any more. By job, by id, or by `key` and `queue`: the latest job of that key, however
-    it stands, so that nothing older runs after one that succeeded. Only the database knows which that is.
+    first, or it is unresolved: only a person requeues it, in the admin or by a command. If its expiry has passed it has none any more.
+    By job, by id, or by `key` and `queue`: the latest job of that key, however it stands, so that nothing older runs after one that
+    succeeded. Only the database knows which that is.
 
     With SIGNING it is noted in the database before Redis is asked. In an open transaction it happens at the commit, if that comes;
     `done` then says that nothing stood against it at the call.
@@ -117,12 +118,25 @@ def requeue(
         ConfigError: with SIGNING, where `django_delayq` is not in INSTALLED_APPS.
     """
     refuse_loop("delayq.arequeue(…)")
+    return _requeue(job, key, queue, actor, reason, by_person=False)
+
+
+def requeue_by_person(
+    job: JobRef | UUID | str | None = None, *, key: str | None = None, queue: str | None = None, actor: str = "", reason: str = ""
+) -> Change:
+    """The same, also of an unresolved job: a person has found out that it is to run again."""
+    return _requeue(job, key, queue, actor, reason, by_person=True)
+
+
+def _requeue(
+    job: JobRef | UUID | str | None, key: str | None, queue: str | None, actor: str, reason: str, *, by_person: bool
+) -> Change:
     check_words("requeue()", actor, reason)
-    if key is not None:
-        named = where.keyed(key, queue, job)
-        latest = where.latest_of_key(named, key)
-        return Change.UNKNOWN if latest is None else requeue(latest, queue=named, actor=actor, reason=reason)
-    return put_back.requeue(*where.target(job, queue), actor, reason)
+    if key is None:
+        return put_back.requeue(*where.target(job, queue), actor, reason, by_person=by_person)
+    named = where.keyed(key, queue, job)
+    latest = where.latest_of_key(named, key)
+    return Change.UNKNOWN if latest is None else put_back.requeue(latest, named, actor, reason, by_person=by_person)
 
 
 def _change(call: str, act: Cancel | Move, job: JobRef | UUID | str | None, key: str | None, queue: str | None, later: bool) -> Change:

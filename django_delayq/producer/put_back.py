@@ -25,16 +25,16 @@ def revived(record: JobRecord, queue: str) -> JobRecord:
     return record.revived(stores.now_ms(queue)) if record.expires_ms else record
 
 
-def requeue(job: UUID, queue: str | None, actor: str, reason: str) -> Change:
-    """See `acts.requeue`. `queue`: where it must be, if that is known."""
+def requeue(job: UUID, queue: str | None, actor: str, reason: str, *, by_person: bool) -> Change:
+    """See `acts.requeue` and `acts.requeue_by_person`. `queue`: where it must be, if that is known."""
     if Pending.find(job) is not None:
         return Change.CONFLICT
     id, name, row, elsewhere = where.find(job, queue)
     if elsewhere:
         return Change.UNKNOWN
     if name is None:
-        return where.everywhere(id, lambda other: requeue(id, other, actor, reason))
-    if row is not None and (row.state is State.SUCCEEDED or row.far):
+        return where.everywhere(id, lambda other: requeue(id, other, actor, reason, by_person=by_person))
+    if row is not None and (row.state is State.SUCCEEDED or row.far or (row.unresolved and not by_person)):
         return Change.CONFLICT
     record = None if row is None else revived(row.record, name)
     if record is not None and row_holds(name, record.key, id):
@@ -42,7 +42,7 @@ def requeue(job: UUID, queue: str | None, actor: str, reason: str) -> Change:
     if taken_elsewhere(id, name, record):
         return Change.CONFLICT
     if waits_for_commit():
-        return _requeue_at_commit(id, name, record, actor, reason)
+        return _requeue_at_commit(id, name, record, actor, reason, by_person=by_person)
     vouched, unresolved = row is not None and row.state in REQUEUEABLE, row is not None and row.unresolved
 
     def act() -> Change:
@@ -102,7 +102,7 @@ def warn_unserved(job: UUID, queue: str) -> None:
         )
 
 
-def _requeue_at_commit(id: UUID, queue: str, record: JobRecord | None, actor: str, reason: str) -> Change:
+def _requeue_at_commit(id: UUID, queue: str, record: JobRecord | None, actor: str, reason: str, *, by_person: bool) -> Change:
     with stores.guarded(queue, ids.partition(id)):
         view = stores.inspector().job(queue, id)
     holder = where.holder(queue, record.key) if record is not None and record.key else None
@@ -114,7 +114,7 @@ def _requeue_at_commit(id: UUID, queue: str, record: JobRecord | None, actor: st
         return Change.CONFLICT
 
     def carry_out() -> None:
-        change = requeue(id, queue, actor, reason)
+        change = requeue(id, queue, actor, reason, by_person=by_person)
         if change is not Change.DONE:
             logger.warning("job %s of %s was not requeued at the commit: %s", id, queue, change)
 

@@ -8,6 +8,7 @@ from django.contrib.admin.models import LogEntry
 import django_delayq as delayq
 from django_delayq.console import overview, samples, vitals
 from django_delayq.models import Event, Job
+from django_delayq.producer.stores import stores
 from tests.admin.conftest import JOBS, QUEUES, act, choose, page, said
 from tests.management.conftest import Run, run  # noqa: F401
 from tests.management.test_doctor import only
@@ -56,6 +57,12 @@ def test_a_person_marks_it_from_its_page(unresolved, staff, verb, state):
     assert Job.objects.get(pk=unresolved.id).state == state
     assert Event.objects.get(job=unresolved.id, kind="resolved").reason == "the bank has it"
     assert LogEntry.objects.count() == 1
+
+
+def test_a_person_requeues_it_from_its_page(unresolved, staff, redis_server):
+    redis_server.link.execute("FLUSHALL")
+    staff().post(act(unresolved, "requeue"), {"reason": "the bank does not have it"})
+    assert stores.inspector().job("orders", unresolved.id).state == "scheduled"
 
 
 def test_a_person_marks_several_from_the_list(unresolved, staff):

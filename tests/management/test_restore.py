@@ -294,7 +294,8 @@ def test_jobs_of_redis_durability_that_redis_has_lost_are_found_and_left_to_a_pe
     assert "Redis lost this job" in row.error
     assert {Job.objects.get(pk=job.id).state for job in (durable, kept)} == {"scheduled"}
     assert orphans(run) == {}
-    assert delayq.requeue(lost.id) == "done"
+    assert delayq.requeue(lost.id) == "conflict"
+    run("requeue", lost.short_id, "--yes")
     assert stores.inspector().job("orders", lost.id).state == "scheduled"
 
 

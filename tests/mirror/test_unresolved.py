@@ -171,11 +171,25 @@ def test_what_is_not_unresolved_cannot_be_marked(orders):
 
 @pytest.mark.parametrize("outcome", END)
 @pytest.mark.parametrize("gone", [False, True], ids=["young", "after an hour"])
+def test_code_does_not_requeue_it_whatever_redis_says_of_its_end(orders, unresolved, outcome, gone):
+    job = unresolved(outcome, key="o:7")
+    if gone:
+        forget_end(orders)
+    assert job.requeue() is delayq.Change.CONFLICT
+    assert delayq.requeue(**KEY) is delayq.Change.CONFLICT
+    with transaction.atomic():
+        assert delayq.requeue(job.id) is delayq.Change.CONFLICT
+    assert orders.claim() == []
+    assert Job.objects.get().derived == "unresolved"
+
+
+@pytest.mark.parametrize("outcome", END)
+@pytest.mark.parametrize("gone", [False, True], ids=["young", "after an hour"])
 def test_a_person_requeues_it_whatever_redis_says_of_its_end(orders, unresolved, outcome, gone):
     job = unresolved(outcome, key="o:7")
     if gone:
         forget_end(orders)
-    assert job.requeue(actor="clerk") is delayq.Change.DONE
+    assert acts.requeue_by_person(job, actor="clerk") is delayq.Change.DONE
     [claimed] = orders.claim()
     assert claimed.id == job.short_id
     orders.settle(claimed, "ack")

@@ -19,7 +19,7 @@ from django_delayq.contrib.gateway.placement import Proposed
 from django_delayq.contrib.gateway.problems import GatewayProblem, pointer
 from django_delayq.exceptions import PayloadError
 from django_delayq.models import Job
-from django_delayq.producer import changes, where
+from django_delayq.producer import acts, changes, where
 from django_delayq.producer import job as handles
 from django_delayq.producer.changes import Cancel
 from django_delayq.producer.stores import stores
@@ -151,7 +151,8 @@ def _act(verb: Verb, call: GatewayCall, queue: str, job: UUID | None = None, key
     actor, reason = call.token.actor, call.body.get("reason", "")
     if job is not None and verb is VERBS["cancel"]:  # a cancel of a merged job goes on to the holder, if the token leads there
         return changes.one(Cancel(actor, reason, follows=partial(_leads_to, call.token), **more), job, queue)
-    return verb.act(job, key=key, queue=queue, actor=actor, reason=reason, **more)
+    act = acts.requeue if verb is VERBS["requeue"] else verb.act  # the act of the verb is one of a person
+    return act(job, key=key, queue=queue, actor=actor, reason=reason, **more)
 
 
 def _answered(verb: Verb, said: Change, named: dict[str, Any]) -> GatewayAnswer:

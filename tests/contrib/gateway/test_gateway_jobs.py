@@ -130,6 +130,18 @@ def test_what_cannot_be_done_is_409_with_the_answer(caller):
     assert told["change"] == "finished"
 
 
+def test_a_program_does_not_put_back_a_job_of_which_nobody_knows_the_end(caller, redis_server):
+    job = row(caller.schedule(key="o:7"))
+    redis_server.link.execute("FLUSHALL")
+    Job.objects.filter(pk=job.pk).update(published=None, ending="unknown")
+    for told in (
+        refused(caller.post(f"jobs/{job.short_id}/requeue"), 409, "not_changed"),
+        refused(caller.post("keys/requeue", {"queue": "orders", "key": "o:7"}), 409, "not_changed"),
+    ):
+        assert told["change"] == "conflict"
+    assert Job.objects.get(pk=job.pk).derived == "unresolved"
+
+
 def test_the_holder_of_a_key_is_409_with_its_id(caller):
     first = caller.schedule(key="o:7").json()["id"]
     told = refused(caller.schedule(key="o:7"), 409, "key_held", "/key")
