@@ -9,10 +9,12 @@ from uuid import UUID
 from django.db import connections
 
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.mirror import database_clock
+from django_delayq.mirror import agreed_clock, database_clock
+from django_delayq.mirror.agreed_clock import ClocksDiffer
 from django_delayq.mirror.far_rows import TRIES, in_time
 from django_delayq.models import PeriodKey
 from django_delayq.producer.database import Once, TakenKey
+from django_delayq.producer.stores import stores
 
 INSERT: Final = {
     "mysql": "INSERT IGNORE INTO delayq_period_key (digest, job, until) VALUES (%s, %s, %s)",
@@ -38,9 +40,11 @@ def take(once: Once, job: UUID, using: str) -> UUID | None:
                 if cursor.rowcount == 1:
                     return None
             found = rows.first()
-            if found is not None and (found.until is None or found.until > now):
+            if found is None:
+                continue
+            if not _has_ended(found, now, using):
                 return found.job
-            if found is not None and rows.filter(until=found.until).update(job=job, until=until):
+            if rows.filter(until=found.until).update(job=job, until=until):
                 return None
     raise StoreUnavailable(code="period_key_locked", what=once.digest)
 
@@ -49,10 +53,22 @@ def find(once: Once, using: str) -> TakenKey | None:
     """The job that has the key, and for how long it has had it."""
     now = database_clock.now(connections[using])
     found = PeriodKey.objects.using(using).filter(digest=once.digest).first()
-    if found is None or (found.until is not None and found.until <= now):
+    if found is None or _has_ended(found, now, using):
         return None
     left = once.ms if found.until is None else (found.until - now) / timedelta(milliseconds=1)
     return TakenKey(found.job, once.ms - left)
+
+
+def _has_ended(found: PeriodKey, now: datetime, using: str) -> bool:
+    """Whether its period has ended. If the clocks of the database and of Redis differ, or Redis does not answer, the answer is no:
+    taking the key over schedules a second job.
+    """
+    if found.until is None or found.until > now:
+        return False
+    try:
+        return found.until <= agreed_clock.now(using, [stores.places.shared])
+    except (ClocksDiffer, StoreUnavailable):
+        return False
 
 
 def release(once: Once, job: UUID, using: str) -> None:

@@ -18,7 +18,6 @@ from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
-from django_delayq import clock
 from django_delayq.admin.forms import ReasonForm
 from django_delayq.admin.readonly import ReadOnlyAdmin
 from django_delayq.admin.report import log
@@ -39,6 +38,11 @@ class TokenAdmin(ReadOnlyAdmin):
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
     actions = ("revoke",)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Token]:
+        """With `live`, by the database's clock."""
+        found: QuerySet[Token] = super().get_queryset(request).annotate(live=tokens.is_live())
+        return found
 
     def has_revoke_permission(self, request: HttpRequest) -> bool:
         """May revoke."""
@@ -78,7 +82,7 @@ class TokenAdmin(ReadOnlyAdmin):
         """Whether it opens anything."""
         if token.revoked_at is not None:
             return _marked("bad", _("revoked"))
-        return _marked("well", _("live")) if token.lives(clock.now()) else _marked("gone", _("expired"))
+        return _marked("well", _("live")) if token.live else _marked("gone", _("expired"))
 
     @admin.display(description=_("queues"))
     def queues_shown(self, token: Token) -> Any:

@@ -93,15 +93,15 @@ def _note(mine: QuerySet[KeptAnswer], **fields: Any) -> None:
         logger.warning("The answer to a request could not be kept: %s", error)
 
 
-def prune(limit: int | None = None) -> int:
-    """Deletes answers that were kept long enough, at most so many. How many.
+def prune(limit: int | None = None, digest: str = "") -> int:
+    """Deletes answers that were kept long enough, at most so many, and the one of that digest. How many.
 
     Raises:
         ClocksDiffer: the clocks of the database and of Redis differ, so it is not known which answers are old.
         StoreUnavailable: Redis cannot be asked.
     """
-    old = rows().filter(created_at__lt=_now() - KEPT).order_by("created_at")
-    gone = list(old.values_list("pk", flat=True)[:limit])
+    old = rows().filter(created_at__lt=_now() - KEPT).order_by("created_at").values_list("pk", flat=True)
+    gone = [*old[:limit], *old.filter(digest=digest)]
     if not gone:
         return 0
     agreed_clock.now(conf.get().database, [stores.places.shared])
@@ -116,17 +116,12 @@ def _now() -> datetime:
 def _hold(digest: str, request: str) -> tuple[KeptAnswer, bool]:
     """The row of the request, held or answered; and whether another has held it before."""
     with suppress(ClocksDiffer, StoreUnavailable):
-        prune(PRUNED)
+        prune(PRUNED, digest)
     now = _now()
     fresh = KeptAnswer(digest=digest, request=request, job=ids.new(), created_at=now, held_until=now + HOLD)
     if _inserted(fresh):
         return fresh, False
     found = rows().filter(digest=digest).first()
-    if found is not None and found.created_at < now - KEPT:  # one of many that wait to be deleted
-        rows().filter(pk=found.pk).delete()
-        if _inserted(fresh):
-            return fresh, False
-        found = None
     if found is None:  # another was faster
         raise _under_way(HOLD)
     if found.request != request:

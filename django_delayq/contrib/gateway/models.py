@@ -51,6 +51,7 @@ class Token(models.Model):
     last_used_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(_("last used"), null=True, blank=True)
 
     objects: ClassVar[models.Manager[Token]]
+    live: bool  # of rows that were read with `tokens.is_live`
 
     class Meta:
         db_table = "delayq_gateway_token"
@@ -68,10 +69,6 @@ class Token(models.Model):
     def actor(self) -> str:
         """Who acts, for the events."""
         return f"token:{self.name}"
-
-    def lives(self, at: datetime) -> bool:
-        """Whether it opens anything at that moment."""
-        return self.revoked_at is None and (self.expires_at is None or self.expires_at > at)
 
     def allows(self, field: str, name: str) -> bool:
         """Whether a list of its names, such as `queues`, has that one. What is no list of ours allows nothing."""

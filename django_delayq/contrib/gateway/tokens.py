@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from django.db import connections, transaction
-from django.db.models import Q, QuerySet
+from django.db.models import BooleanField, ExpressionWrapper, Q, QuerySet
 
 from django_delayq import clock, conf
 from django_delayq.contrib.gateway.models import ALL, PER_MINUTE, VERBS, Token, secret_of
@@ -30,9 +30,15 @@ def rows() -> QuerySet[Token]:
     return Token.objects.using(conf.get().database)
 
 
+def is_live() -> ExpressionWrapper[Q]:
+    """Whether a row opens anything, by the database's clock: for a condition, or for a column."""
+    dated = Q(expires_at=None) | Q(expires_at__gt=database_clock.ago(conf.get().database))
+    return ExpressionWrapper(dated & Q(revoked_at=None), BooleanField())
+
+
 def live(name: str | None = None) -> QuerySet[Token]:
     """Those that open anything, of one name or of all, newest first."""
-    found = rows().filter(Q(expires_at=None) | Q(expires_at__gt=database_clock.ago(conf.get().database)), revoked_at=None)
+    found = rows().filter(is_live())
     return (found if name is None else found.filter(name=name)).order_by("-id")
 
 
@@ -120,10 +126,10 @@ def find(sent: str) -> Token | None:
     """
     if len(sent) > LONGEST:
         return None
-    token = live().filter(digest=digest(sent)).first()
-    if token is not None and (token.last_used_at is None or abs(clock.now() - token.last_used_at) > USED_EVERY):
-        using = conf.get().database
-        unused = Q(last_used_at=None) | Q(last_used_at__lt=database_clock.ago(using, USED_EVERY.total_seconds()))
+    using = conf.get().database
+    unused = Q(last_used_at=None) | Q(last_used_at__lt=database_clock.ago(using, USED_EVERY.total_seconds()))
+    token = live().filter(digest=digest(sent)).annotate(unused=ExpressionWrapper(unused, BooleanField())).first()
+    if token is not None and token.unused:
         rows().filter(unused, pk=token.pk).update(last_used_at=database_clock.ago(using))
     return token
 

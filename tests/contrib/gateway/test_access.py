@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from io import StringIO
 
 import pytest
 from asgiref.sync import async_to_sync
 from django.core.cache import cache
+from django.core.management import call_command
 from django.db import connection
 from django.test import AsyncClient, Client
 from django.test.utils import CaptureQueriesContext
@@ -19,6 +21,7 @@ from django_delayq.contrib.gateway.models import VERBS, Token
 from django_delayq.contrib.gateway.problems import REFUSALS
 from django_delayq.contrib.gateway.routes import ROUTES
 from django_delayq.exceptions import ConfigError
+from django_delayq.mirror import database_clock
 from django_delayq.models import Job
 from django_delayq.producer.task import registry
 from tests.contrib.gateway.conftest import BASE, PING, TASK, Caller, refused
@@ -121,6 +124,21 @@ def test_the_last_use_is_noted_once_a_minute(caller):
     tokens.rows().update(last_used_at=clock.now() - timedelta(seconds=61))
     caller.get("tasks")
     assert Token.objects.get().last_used_at > first
+
+
+def test_a_wrong_clock_of_the_host_ends_no_token_and_notes_no_use_anew(caller, monkeypatch):
+    if connection.vendor == "sqlite":
+        shown = clock.now()
+        monkeypatch.setattr(database_clock, "now", lambda _: shown)
+    caller.get("tasks")
+    Token.objects.update(expires_at=database_clock.now(connection) + timedelta(hours=1))
+    monkeypatch.setattr(clock, "now", lambda: datetime(2040, 1, 1, tzinfo=UTC))
+    with CaptureQueriesContext(connection) as queries:
+        assert caller.get("tasks").status_code == 200
+    assert [query["sql"] for query in queries if "UPDATE" in query["sql"]] == []
+    out = StringIO()
+    call_command("delayq_gateway", "list", "--json", stdout=out)
+    assert [row["live"] for row in json.loads(out.getvalue())] == [True]
 
 
 def test_a_verb_that_the_token_lacks_is_403(delayq_redis, make):

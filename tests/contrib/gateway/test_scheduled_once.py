@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -23,6 +24,7 @@ from django_delayq.producer.stores import stores
 from tests.contrib.gateway.conftest import PING, TASK, Caller, refused
 from tests.contrib.gateway.test_idempotency import Killed
 from tests.depths import queue_depth
+from tests.management.conftest import lose_redis
 from tests.mirror.conftest import Orders
 
 BODIES = {"outbox": {"task": TASK, "args": [7]}, "redis": {"task": PING}}
@@ -283,10 +285,55 @@ def test_no_answer_is_deleted_while_the_clocks_of_database_and_redis_differ(call
     assert (KeptAnswer.objects.count(), PeriodKey.objects.count()) == (1, 1)
 
 
+@pytest.fixture
+def ahead(monkeypatch) -> Callable[[], None]:
+    """The clock of the database shows a date a month ahead, from the call on."""
+
+    def begin() -> None:
+        shown = database_clock.now(connection) + timedelta(days=31)
+        monkeypatch.setattr(database_clock, "now", lambda _: shown)
+
+    return begin
+
+
+def test_a_key_keeps_its_answer_and_its_job_while_the_clocks_of_database_and_redis_differ(caller, ahead):
+    body = {**BODIES["outbox"], "delay": "1h"}
+    first = caller.post("jobs", body, key="one")
+    Token.objects.update(expires_at=None)
+    ahead()
+    again = caller.post("jobs", body, key="one")
+    assert (again.content, again["Idempotency-Replayed"]) == (first.content, "true")
+    KeptAnswer.objects.all().delete()
+    assert caller.post("jobs", body, key="one").json()["id"] == first.json()["id"]
+    assert Job.objects.count() == 1
+
+
+def test_a_key_keeps_its_answer_and_its_job_while_redis_cannot_say_whether_it_is_old(caller, settings):
+    body = {**BODIES["outbox"], "delay": "1h"}
+    first = caller.post("jobs", body, key="one")
+    KeptAnswer.objects.update(created_at=clock.now() - timedelta(days=2))
+    PeriodKey.objects.update(until=clock.now() - timedelta(days=1))
+    lose_redis(settings)
+    assert caller.post("jobs", body, key="one").content == first.content
+    KeptAnswer.objects.all().delete()
+    assert caller.post("jobs", body, key="one").json()["id"] == first.json()["id"]
+    assert Job.objects.count() == 1
+
+
+def test_an_old_answer_that_waits_behind_others_to_be_deleted_is_not_repeated(caller, monkeypatch):
+    monkeypatch.setattr(idempotency, "PRUNED", 1)
+    body = {**BODIES["outbox"], "delay": "1h"}
+    first, _ = caller.post("jobs", body, key="one"), caller.post("jobs", body, key="two")
+    KeptAnswer.objects.update(created_at=clock.now() - timedelta(days=2))
+    KeptAnswer.objects.filter(job=ids.parse(first.json()["id"])).update(created_at=clock.now() - timedelta(hours=25))
+    PeriodKey.objects.update(until=clock.now() - timedelta(days=1))
+    assert caller.post("jobs", body, key="one").json()["id"] != first.json()["id"]
+
+
 ONCE = Once.of("scope", "orders", "key", 1000)
 
 
-def test_a_key_is_taken_once_and_again_when_its_period_has_ended(transactional_db):
+def test_a_key_is_taken_once_and_again_when_its_period_has_ended(transactional_db, delayq_redis):
     one, two = ids.new(), ids.new()
     assert period_keys.take(ONCE, one, "default") is None
     assert period_keys.take(ONCE, two, "default") == one

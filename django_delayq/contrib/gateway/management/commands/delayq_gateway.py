@@ -10,7 +10,6 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError
 
-from django_delayq import clock
 from django_delayq.console.documents import plain
 from django_delayq.contrib.gateway import idempotency, tokens
 from django_delayq.contrib.gateway.models import ALL, PER_MINUTE, VERBS, Token
@@ -96,8 +95,7 @@ class Command(BaseCommand):
         self._say(options, {"revoked": done}, f"{done} revoked.")
 
     def _list(self, options: dict[str, Any]) -> None:
-        now = clock.now()
-        rows = [{name: getattr(token, name) for name in LISTED} | {"live": token.lives(now)} for token in tokens.rows()]
+        rows = list(tokens.rows().values(*LISTED, live=tokens.is_live()))
         lines = [
             f"{row['name']}  {row['shown']}…  {'live' if row['live'] else 'ended'}  queues {','.join(row['queues'])}  "
             f"verbs {','.join(row['verbs'])}  tasks {','.join(row['tasks'])}  {_more(row)}last used {_day(row['last_used_at'])}"
