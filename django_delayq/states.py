@@ -79,7 +79,9 @@ PUT_OFF: Final = frozenset({AttemptOutcome.SNOOZED, AttemptOutcome.ASKED, Attemp
 
 
 class EndingKind(StrEnum):
-    """How a cancelled job came to its end without a cancel. UNKNOWN: of an unfinished row. The job has ended, and no event says how."""
+    """How a cancelled job came to its end without a cancel. UNKNOWN: of an unfinished row. No event says how
+    the job ended, or whether it ran before Redis lost it.
+    """
 
     MERGED = "merged"  # into the job that held its key
     REPLACED = "replaced"  # by another of its key

@@ -216,7 +216,7 @@ def count_absent() -> int:
 
 
 def count_unresolved() -> int:
-    """The rows whose jobs have ended and of which no event says how, counted up to MOST_COUNTED + 1."""
+    """The unresolved rows, counted up to MOST_COUNTED + 1."""
     return bounded(Job.objects.using(conf.get().database).filter(UNRESOLVED))
 
 

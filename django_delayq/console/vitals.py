@@ -81,7 +81,7 @@ def outbox(unpublished: int) -> Vital:
 
 
 def unresolved() -> list[Vital]:
-    """The sign of rows whose jobs have ended and of which no event says how, where there are any."""
+    """The sign of unresolved rows, where there are any."""
     count = overview.count_unresolved()
     if not count:
         return []

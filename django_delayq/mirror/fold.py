@@ -144,7 +144,7 @@ class Batch:
             for name, value in zip(KEPT, kept, strict=False):
                 setattr(job, name, value)
             if (job.settled or id in self.committed) and job.state != State.SUCCEEDED:
-                # An atomic run has committed its effect; what Redis says of the runs around it does not undo that.
+                # An atomic run has committed its effect, or a person says so; what Redis says of other runs does not undo that.
                 job.state, job.finished_at, job.error = State.SUCCEEDED.value, job.finished_at or at, ""
                 job.fingerprint, job.result = "", self.committed.get(id, job.result)
             if job.state == State.FAILED != before:

@@ -22,7 +22,7 @@ from django_delayq.mirror.event_items import ASKED
 from django_delayq.mirror.exists import FixedQuery, Placeholder
 from django_delayq.mirror.far_rows import DatabaseFarRows
 from django_delayq.mirror.writers import outbox_insert
-from django_delayq.models import UNENDED, UNPUBLISHED, UNRESOLVED, Checkpoint, Event, Job
+from django_delayq.models import SUCCEEDED_HERE, UNENDED, UNPUBLISHED, UNRESOLVED, Checkpoint, Event, Job
 from django_delayq.producer.database import Ending, Once, OutboxRow, TakenKey, Told, WaitingRow
 from django_delayq.states import REQUEUEABLE, UNFINISHED, EndingKind, EventKind, State
 from django_delayq.store.events import position
@@ -184,7 +184,9 @@ class DatabaseOutbox(DatabaseFarRows, DatabaseRequests):
                 return False
             CheckpointRow(*place, using).lock()
             now, fingerprint = database_clock.ago(using), rows.fingerprint(error) if error else ""
-            if not mine.update(state=state.value, finished_at=now, published=now, ending=None, error=error, fingerprint=fingerprint):
+            told = {"state": state.value, "error": error, "fingerprint": fingerprint, "ending": None}
+            settled = SUCCEEDED_HERE if state is State.SUCCEEDED else ""
+            if not mine.update(**told, finished_at=now, published=now, settled=settled):
                 return False
             rows.note(job, place[0], RESOLVED, actor, reason, using, {"state": state.value})
         return True

@@ -36,7 +36,8 @@ DERIVED: Final = ("due", "retrying", "parked", "unpublished", "far", "unresolved
 RETRYING: Final = models.Q(state=State.SCHEDULED.value, attempts__gte=1)  # after at least one attempt
 PARKED_ROWS: Final = models.Q(state=State.SCHEDULED.value, fingerprint__in=sorted(PARKED))  # the workers that looked could not run them
 UNENDED: Final = (State.SCHEDULED.value, State.RUNNING.value)
-# No event says how the job ended. A person decides; until then the row holds its key, and is neither published nor restored.
+# No event says how the job ended, or whether it ran before Redis lost it. A person decides; until then the row holds its key, and is
+# neither published nor restored.
 # The first three conditions lead a database to few rows by an index.
 UNRESOLVED: Final = models.Q(state__in=UNENDED, published__isnull=True, far=False, ending=EndingKind.UNKNOWN.value)
 _UNCONFIRMED: Final = models.Q(state=State.SCHEDULED.value, published__isnull=True, far=False)
@@ -75,6 +76,8 @@ class JobQuerySet(JobsBase):
         return self.filter(UNPUBLISHED)
 
 
+# In `settled` of rows that a person has marked as succeeded.
+SUCCEEDED_HERE: Final = "person"
 STATES: Final = [
     (State.SCHEDULED.value, _("scheduled")),
     (State.RUNNING.value, _("running")),
@@ -98,11 +101,11 @@ OUTCOMES: Final = [
 class Job(models.Model):
     """One job. `published`: when Redis confirmed it (NULL: not yet, the relay will push it); `last_event`: the stream entry that
     this row has folded last, so that an entry folded twice changes nothing; `settled`: the fence under which an atomic run has
-    committed (see `Step`), whose word stands against any later event;
+    committed (see `Step`), or SUCCEEDED_HERE: such a success stands against any later event;
     `far`: Redis has never heard of it, since its date lies beyond `HORIZON`; `far_key`: what is unique among far rows of its key, from
     the insert on; of a row that is not far any more it means nothing once that is published;
     `ending`: how a cancelled job was displaced, merged or replaced (`merged_into`: by which job) or expired, NULL for what people
-    cancelled; "unknown" of an unfinished row whose job has ended without an event (see UNRESOLVED); `delay_ms`: the delay
+    cancelled; "unknown" of an unfinished row whose job has ended without an event, or was lost (see UNRESOLVED); `delay_ms`: the delay
     that was asked for, of a row that has not been published; `asked`: how often its task has heard "not yet", NULL for never.
     """
 
@@ -225,7 +228,7 @@ class Job(models.Model):
 
     @property
     def unresolved(self) -> bool:
-        """Whether the job has ended, and no event says how."""
+        """Whether no event says how the job ended, or whether it ran before Redis lost it."""
         return self.ending == EndingKind.UNKNOWN and self.state in UNFINISHED
 
     @property

@@ -21,7 +21,7 @@ from django_delayq.store.record import JobRecord
 class OutboxRow:
     """A row as the producer needs it. `left_ms`: until its date, by the database's clock, where a delay was asked for; else None.
     `published`: Redis has confirmed it; `seen`: the last event that it has folded; `holder`: the job into which it was merged; `far`:
-    Redis has never heard of it; `unresolved`: the job has ended, and no event says how.
+    Redis has never heard of it; `unresolved`: no event says how the job ended, or whether it ran.
     """
 
     record: JobRecord
@@ -56,7 +56,7 @@ class OutboxRow:
 
 class Ending(NamedTuple):
     """How far a row is, for who asks what came of its job. `error`: of its last attempt; `unpublished`: Redis has not confirmed it;
-    `merged_into`: the job that took it in; `unresolved`: the job has ended, and no event says how.
+    `merged_into`: the job that took it in; `unresolved`: no event says how the job ended, or whether it ran.
     """
 
     state: State

@@ -216,6 +216,34 @@ def test_its_event_comes_after_all(orders, unpublished, delayq_redis):
     assert "not known" not in row.error
 
 
+@pytest.mark.parametrize(
+    ("mark", "outcome", "state"),
+    [
+        (acts.mark_succeeded, "fail", "succeeded"),
+        (acts.mark_succeeded, "cancel", "succeeded"),
+        (acts.mark_failed, "ack", "succeeded"),
+        (acts.mark_failed, "cancel", "cancelled"),
+    ],
+)
+def test_a_success_by_a_person_stays_and_a_failure_by_a_person_ends_by_its_event(
+    orders, unpublished, delayq_redis, mark, outcome, state
+):
+    orders.relay._young = -3600
+    job = unpublished(key="o:7")
+    orders.relay.poll()
+    orders.settle(orders.claim()[0], outcome)
+    link = delayq_redis.link
+    events = link.execute("DUMP", orders.store.keys["events"])
+    stores.link.execute("UNLINK", orders.store.keys["events"])
+    for _ in range(4):
+        orders.relay.poll()
+    assert mark(job, actor="clerk") is delayq.Change.DONE
+    link.execute("RESTORE", orders.store.keys["events"], 0, events)
+    orders.fold()
+    row = Job.objects.get(pk=job.id)
+    assert (row.state, row.ending) == (state, None)
+
+
 def test_the_atomic_run_of_this_database_proves_an_end(orders, unpublished):
     orders.relay._young = -3600
     job = unpublished()
