@@ -188,7 +188,7 @@ def check_rights(databases: Collection[str] | None = None, **_: Any) -> list[Che
                 try:
                     found += [
                         _named(one, _of(config, redis))
-                        for one in messages(rights_findings(there, config.prefix, parts_on(config, redis)))
+                        for one in messages(rights_findings(there, config.prefix, probed_on(config, redis)))
                     ]
                 finally:
                     there.close()
@@ -217,8 +217,7 @@ def _server(config: conf.Config, redis: RedisSpec) -> list[CheckMessage]:
             facts = [inspector.server(link=link) for link in there.nodes()]
             found += messages(dict.fromkeys(one for of_server in facts for one in server_findings(of_server)))
             found += messages(replica_findings(there, replicas_wanted(config, redis)))
-            parts = [(one.name, partition) for one in config.queues.values() if one.redis == redis for partition in one.served]
-            found += messages(site_findings(there, config.prefix, parts))
+            found += messages(site_findings(there, config.prefix, parts_on(config, redis)))
             if all(one.role in ("", "master") for one in facts) and redis == config.redis:
                 check_workers(there, config.prefix)
                 workers = WorkerRegistry(there, prefix=config.prefix).all()
@@ -245,9 +244,13 @@ def replicas_wanted(config: conf.Config, redis: RedisSpec) -> list[tuple[str, in
 
 
 def parts_on(config: conf.Config, redis: RedisSpec) -> list[tuple[str, int]]:
-    """Queue and number of each partition on that server; of the shared one without queues, of any."""
-    found = [(queue.name, partition) for queue in config.queues.values() if queue.redis == redis for partition in queue.served]
-    return found or [(next(iter(config.queues)), 0)]
+    """Queue and number of each partition on that server."""
+    return [(queue.name, partition) for queue in config.queues.values() if queue.redis == redis for partition in queue.served]
+
+
+def probed_on(config: conf.Config, redis: RedisSpec) -> list[tuple[str, int]]:
+    """The same, to probe the server with: of the shared one without queues, any partition."""
+    return parts_on(config, redis) or [(next(iter(config.queues)), 0)]
 
 
 def divided(config: conf.Config, redis: RedisSpec) -> list[Divided]:

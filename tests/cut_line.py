@@ -27,22 +27,17 @@ class CutLine:
         self._ears.bind(self.path)
         self._ears.listen(50)
         self._lock = threading.Lock()
-        self._what, self._mark, self._skip, self._left = "", b"", 0, 0
+        self._what, self._mark, self._left = "", b"", 0
         self._then: Callable[[], object] = lambda: None
         self.errors: list[BaseException] = []
         threading.Thread(target=self._accept, daemon=True).start()
 
-    def lose(self, what: str, script: str, *, skip: int = 0, then: Callable[[], object] = lambda: None) -> None:
-        """The next call of a script after `skip` others: its request never reaches the server, or it is carried out and its reply
+    def lose(self, what: str, script: str, *, then: Callable[[], object] = lambda: None) -> None:
+        """The next call of a script: its request never reaches the server, or it is carried out and its reply
         never reaches the client. `then` is called after that, before the client notices.
         """
-        self._what, self._mark, self._skip, self._left, self._then = (
-            what,
-            scripts.load(script, Keys("delayq", "")).sha.encode(),
-            skip,
-            1,
-            then,
-        )
+        self._what, self._then = what, then
+        self._mark, self._left = scripts.load(script, Keys("delayq", "")).sha.encode(), 1
 
     @property
     def lost(self) -> bool:
@@ -92,10 +87,7 @@ class CutLine:
                 client.sendall(reply)
 
     def _is_meant(self, request: bytes) -> bool:
-        if self._left == 0 or self._mark not in request:
-            return False
-        self._skip -= 1
-        return self._skip < 0
+        return self._left > 0 and self._mark in request
 
     def _happened(self) -> None:
         with self._lock:

@@ -27,7 +27,7 @@ from django_delayq.admin.show import visible
 from django_delayq.console import far_jobs, schedule_views
 from django_delayq.console.error_texts import worded
 from django_delayq.console.overview import DOWN, count_absent, count_rows, count_shown, failing_tasks, look
-from django_delayq.console.vitals import Vital, far, parked, unresolved, vitals
+from django_delayq.console.vitals import Vital, exceptional, far, vitals
 from django_delayq.models import Queue
 from django_delayq.producer import queues
 from django_delayq.store.fitness import unmirrored
@@ -75,7 +75,7 @@ class QueueAdmin(ReadOnlyAdmin):
         rows, seen, trouble = dashboard.rows(seen) if seen.error is None else ([], seen, worded(seen.error))
         chosen = request.GET.get("queue", "")
         counts = {} if rows else count_rows(names)
-        signs = [*vitals(seen, unpublished), *unresolved(), *parked(), *far(far_jobs.far_queues())]
+        signs = [*vitals(seen, unpublished), *exceptional(), *far(far_jobs.far_queues())]
         signs += schedule_views.signs(conf.get().database)
         return {
             "trouble": trouble,

@@ -80,22 +80,17 @@ def outbox(unpublished: int) -> Vital:
     return Vital(name="outbox", label=_("Outbox"), value=value, level=level, page="job", query={"state": "unpublished"})
 
 
-def unresolved() -> list[Vital]:
-    """The sign of unresolved rows, where there are any."""
-    count = overview.count_unresolved()
-    if not count:
-        return []
-    shown, query = overview.count_shown(count), {"state": "unresolved"}
-    return [Vital(name="unresolved", label=_("Unresolved"), value=shown, level="bad", page="job", query=query)]
-
-
-def parked() -> list[Vital]:
-    """The sign of parked jobs, where there are any."""
-    count = overview.count_parked()
-    if not count:
-        return []
-    shown, query = overview.count_shown(count), {"state": "parked"}
-    return [Vital(name="parked", label=_("Parked"), value=shown, level="late", page="job", query=query)]
+def exceptional() -> list[Vital]:
+    """The signs of unresolved and of parked jobs, where there are any."""
+    counted: list[tuple[str, Promise, int, Level]] = [
+        ("unresolved", _("Unresolved"), overview.count_unresolved(), "bad"),
+        ("parked", _("Parked"), overview.count_parked(), "late"),
+    ]
+    return [
+        Vital(name=name, label=label, value=overview.count_shown(count), level=level, page="job", query={"state": name})
+        for name, label, count, level in counted
+        if count
+    ]
 
 
 def far(queues: Sequence[FarQueue]) -> list[Vital]:

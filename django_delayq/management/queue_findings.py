@@ -10,7 +10,7 @@ from typing import Any, Final
 from django.db import DatabaseError
 
 from django_delayq import conf
-from django_delayq.checks import divided, parts_on, replicas_wanted
+from django_delayq.checks import divided, probed_on, replicas_wanted
 from django_delayq.console.overview import DOWN
 from django_delayq.console.vitals import HALF, LAG
 from django_delayq.exceptions import ConfigError, DelayqError
@@ -82,7 +82,7 @@ def redis_findings() -> list[dict[str, str]]:
                 found += told(unfit)
                 continue
             found += told(cluster_findings(redis, config.prefix, divided(config, redis)))
-            parts = parts_on(config, redis)
+            parts = probed_on(config, redis)
             found += told(rights_findings(stores.places, config.prefix, parts))
             found += of_servers(name, redis)
             found += told(optional_findings(stores.places.of(*parts[0]), stores.queue(*parts[0]).keys))

@@ -80,7 +80,7 @@ def test_without_the_permission_nobody_marks_it(unresolved, staff):
 
 
 def test_the_dashboard_the_figures_and_the_commands_count_it(unresolved, staff, run):  # noqa: F811
-    [sign] = vitals.unresolved()
+    [sign] = vitals.exceptional()
     assert (sign.level, sign.value) == ("bad", "1")
     assert f"{JOBS}?state=unresolved" in staff().get(QUEUES).content.decode()
     assert ("delayq_unresolved_jobs", {"queue": "orders"}, 1) in samples.of_database()

@@ -56,7 +56,7 @@ def _queues() -> list[Sign]:
 def _rows() -> list[Sign]:
     try:
         schedules = schedule_views.signs(conf.get().database)
-        rows = [vitals.outbox(overview.count_unpublished()), *vitals.unresolved(), *vitals.parked()]
+        rows = [vitals.outbox(overview.count_unpublished()), *vitals.exceptional()]
         rows += vitals.far(far_jobs.far_queues())
         return [*map(_sign, rows), *map(_sign, schedules)]
     except DriverError:

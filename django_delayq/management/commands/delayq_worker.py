@@ -18,7 +18,7 @@ from django.utils.module_loading import import_string
 
 import django_delayq
 from django_delayq import clock, conf
-from django_delayq.checks import parts_on
+from django_delayq.checks import probed_on
 from django_delayq.conf import Config
 from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.logger import Logger
@@ -144,7 +144,7 @@ class Command(BaseCommand):
             there = place(redis, name="delayq-check")
             try:
                 inspector = Inspector(there, prefix=config.prefix)
-                for finding in rights_findings(there, config.prefix, parts_on(config, redis)):
+                for finding in rights_findings(there, config.prefix, probed_on(config, redis)):
                     raise CommandError(visible(f"delayq.{finding.code}: {finding} The worker does not start."))
                 found = [one for link in there.nodes() for one in server_findings(inspector.server(link=link))]
             finally:
