@@ -63,6 +63,18 @@ def test_quick_jobs_are_taken_ahead(bench: Bench) -> None:
     assert len(bench.buffer) == 20  # as many as there are rows
 
 
+def test_a_process_that_takes_more_ahead_than_two_claims_bring_goes_on_claiming(redis_server, monkeypatch) -> None:
+    bench = Bench(redis_server.link, rows=1000)
+    monkeypatch.setattr(bench.pace, "ahead", lambda: 600)
+    for _ in range(250):
+        bench.put("nothing")
+    bench.move()
+    assert len(bench.buffer) == 200  # one claim
+    bench.move()
+    assert len(bench.buffer) == 250
+    bench.close()
+
+
 def test_a_claim_whose_reply_was_lost_is_sent_again_and_gives_the_same_jobs(bench: Bench, monkeypatch) -> None:
     bench.put("nothing")
     store, real = bench.stores[0], bench.stores[0].claim

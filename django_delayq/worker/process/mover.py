@@ -187,7 +187,7 @@ class Mover:
 
     def _pass(self, now: float) -> float:
         ahead = self._pace.ahead()
-        least = max(1, min(ahead // 2, len(self._free)))
+        least = max(1, min(ahead // 2, len(self._free), MOST))
         self.out_of_rows = not self._free
         # Before looking for room, so that a consumer that finishes in between calls.
         self._buffer.call_at = ahead // 2
