@@ -18,6 +18,7 @@ class FixedQuery:
     def __init__(self, query: QuerySet[Any]) -> None:
         self._query = query
         self._compiler: Any = None
+        self._converters: Any = None  # of the columns that the database gives in another form
         self._text: tuple[str, Any] = ("", ())
 
     def rows(self, **values: Any) -> list[tuple[Any, ...]]:
@@ -30,12 +31,13 @@ class FixedQuery:
         if self._compiler is None:
             compiler = self._query.query.get_compiler(connection=connection)
             self._text = compiler.as_sql()
+            self._converters = compiler.get_converters([column for column, *_ in compiler.select[: compiler.col_count]])
             self._compiler = compiler
         text, places = self._text
         with connection.cursor() as cursor:
             cursor.execute(text, [values[one] if type(one) is Placeholder else one for one in places] if values else places)
-            found = cursor.fetchall()
-        return list(self._compiler.results_iter(results=[found], tuple_expected=True)) if found else []
+            found: list[tuple[Any, ...]] = cursor.fetchall()
+        return [tuple(row) for row in self._compiler.apply_converters(found, self._converters)] if self._converters else found
 
 
 class ExistsQuery:

@@ -30,10 +30,9 @@ from django_delayq.store.events import position
 TRIES: Final = 3  # the mirror may fold another event of the job in the meantime, but not often
 EDITED: Final = "edited"  # an event that no script writes: the arguments were changed, and its detail says what they were
 HOLDING: Final = Q(durable=True) | Q(ending=EndingKind.UNKNOWN.value)  # the unfinished rows that hold their keys
-# The rows of both kinds that Redis has not confirmed; the first conditions lead to them by an index.
-WAITING: Final = Q(state__in=UNENDED, published__isnull=True, far=False) & (
-    Q(state=State.SCHEDULED.value, durable=True) | Q(ending=EndingKind.UNKNOWN.value)
-)
+# Columns of rows that may wait. The database sees only the conditions that leave few rows: PostgreSQL takes longer to plan the others
+# than to find the rows.
+WAITING: Final = ("created_at", "id", "key", "ending", "task", "state", "durable", "far", "settled")
 RESOLVED: Final = "resolved"  # likewise: a person has said how a job ended, and its detail says how
 
 
@@ -81,11 +80,19 @@ class DatabaseOutbox(DatabaseFarRows, DatabaseRequests):
         if len(keys) == 1:  # every call of schedule() with a key
             query = self._waiting.get(using)
             if query is None:
-                query = self._waiting[using] = FixedQuery(_waiting(Placeholder("queue"), [Placeholder("key")], using))
+                query = self._waiting[using] = FixedQuery(
+                    _unconfirmed(using).filter(queue=Placeholder("queue"), key=Placeholder("key"))
+                )
             found = query.rows(queue=queue, key=next(iter(keys)))
         else:
-            found = list(_waiting(queue, keys, using))
-        return [WaitingRow(id, own, ending == EndingKind.UNKNOWN, task) for id, own, ending, task in found if own in keys]
+            # No key is "", which PostgreSQL does not see itself in more than a hundred; the indexes leave out rows without a key.
+            found = list(_unconfirmed(using).filter(queue=queue, key__in=keys).exclude(key=""))
+        waiting = []
+        for _, id, key, ending, task, state, durable, far, settled in sorted(found):
+            unresolved = ending == EndingKind.UNKNOWN
+            if (unresolved or (durable and state == State.SCHEDULED)) and not far and settled == "" and key in keys:
+                waiting.append(WaitingRow(id, key, unresolved, task))
+        return waiting
 
     def find_latest(self, queue: str, key: str, using: str) -> UUID | None:
         """The latest row of that key, but for those that were merged into another job: any number may have come while it waited."""
@@ -287,10 +294,8 @@ def _detail(told: Told) -> Any:
     return {"run_at": clock.from_ms(told.run_at_ms).isoformat()} if told.kind == EventKind.RESCHEDULED else None
 
 
-def _waiting(queue: str, keys: Collection[str], using: str) -> QuerySet[Job, tuple[UUID, str, str | None, str]]:
-    # None is "", which PostgreSQL does not see by itself of more than a hundred; the index leaves rows without a key out.
-    mine = Job.objects.using(using).filter(WAITING, queue=queue, key__in=keys, settled="").exclude(key="")
-    return mine.order_by("created_at", "id").values_list("id", "key", "ending", "task")
+def _unconfirmed(using: str) -> QuerySet[Job, tuple[Any, ...]]:
+    return Job.objects.using(using).filter(state__in=UNENDED, published__isnull=True).order_by().values_list(*WAITING)
 
 
 def _read(row: Job, now: datetime | None) -> OutboxRow:

@@ -421,7 +421,8 @@ def _publish_rows(plans: Sequence[Plan], *, alone: bool) -> None:
     if late:
         logger.warning("%d jobs were committed after more than %.0f s; the relay publishes them", len(late), LATE_PUBLISH)
     refused: list[KeyTaken] = []
-    away, lacking = Silent(), Counter[Link]()  # servers, and how many jobs each did not take
+    away = Silent()
+    lacking: Counter[Link] = Counter()  # how many jobs each server did not take
     try:
         for (name, using, partition), group in by_store(plans):
             publisher = _publisher(name, partition, using)
