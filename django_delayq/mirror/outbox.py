@@ -70,10 +70,10 @@ class DatabaseOutbox(DatabaseFarRows, DatabaseRequests):
         told = State(row.state), row.result, row.error, row.attempts, row.asked or 0
         return Ending(*told, unpublished, row.merged_into, row.unresolved)
 
-    def keyed(self, queue: str, key: str, using: str) -> list[UUID]:
-        """The durable rows of that key that are not finished, oldest first. Keys are compared here: some databases ignore case."""
-        found = Job.objects.using(using).filter(HOLDING, queue=queue, key=key, state__in=UNFINISHED, settled="")
-        return [id for id, own in found.order_by("created_at", "id").values_list("id", "key") if own == key]
+    def keyed(self, queue: str, keys: Collection[str], using: str) -> list[tuple[UUID, str]]:
+        """See the protocol. Keys are compared here: some databases ignore case."""
+        found = Job.objects.using(using).filter(HOLDING, queue=queue, key__in=keys, state__in=UNFINISHED, settled="").exclude(key="")
+        return [(id, key) for id, key in found.order_by("created_at", "id").values_list("id", "key") if key in keys]
 
     def waiting(self, queue: str, keys: Collection[str], using: str) -> list[WaitingRow]:
         """The rows of these keys that Redis has not confirmed, and the unresolved ones, oldest first: one query for both."""

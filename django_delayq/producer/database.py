@@ -215,8 +215,10 @@ class Outbox(FarRows, Requests, Protocol):
     def ending(self, job: UUID, using: str) -> Ending | None:
         """How far the row of a job is; None if there is none."""
 
-    def keyed(self, queue: str, key: str, using: str) -> list[UUID]:
-        """The durable rows of that key that are not finished, whether published or not, oldest first by the database's clock."""
+    def keyed(self, queue: str, keys: Collection[str], using: str) -> list[tuple[UUID, str]]:
+        """The durable rows of these keys that are not finished, whether published or not, each with its key, oldest first by the
+        database's clock.
+        """
 
     def waiting(self, queue: str, keys: Collection[str], using: str) -> list[WaitingRow]:
         """The rows of these keys that Redis has not confirmed, and the unresolved ones, oldest first by the database's clock."""

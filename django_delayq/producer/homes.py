@@ -99,8 +99,8 @@ def _holds(queue: QueueConfig, key: str, partition: int) -> bool:
             return _held(queue, key, partition)
     except StoreUnavailable:
         found = database.installed()
-        rows = [] if found is None else found.keyed(queue.name, key, conf.get().database)
-        return any(ids.partition(id) == partition for id in rows)
+        rows = [] if found is None else found.keyed(queue.name, [key], conf.get().database)
+        return any(ids.partition(id) == partition for id, _ in rows)
 
 
 def _held(queue: QueueConfig, key: str, partition: int) -> bool:
@@ -114,8 +114,8 @@ def _held(queue: QueueConfig, key: str, partition: int) -> bool:
     if found is None:
         return False
     lacks = ground.rolled or ground.confirmed != ground.server
-    rows = found.keyed(queue.name, key, using) if lacks else [row.id for row in found.waiting(queue.name, [key], using)]
-    return any(ids.partition(id) == partition for id in rows)
+    rows = found.keyed(queue.name, [key], using) if lacks else found.waiting(queue.name, [key], using)
+    return any(ids.partition(row[0]) == partition for row in rows)
 
 
 def placed(mould: Mould, key: str, name: SharedName | None, id: UUID | None, turn: int | None) -> UUID:

@@ -141,7 +141,7 @@ def keep_or_meet(publisher: Publisher, item: JobRecord) -> OutboxRow | None:
     row = next(iter(outbox.rows([item.id], publisher.using)), None)
     if row is not None and row.far:
         publisher.put_in_waiting(item.key)  # first: what is published between a look at Redis and one at rows would be seen by neither
-        reply = publisher.ask(ScheduleItem.of(item, due_ms=row.run_at_ms))
+        [reply] = publisher.ask([ScheduleItem.of(item, due_ms=row.run_at_ms)])
         if reply.status == "asked":
             raise StoreUnavailable(code="far_key_unknown", key=item.key, queue=publisher.store.queue)
         if reply.id != item.id:

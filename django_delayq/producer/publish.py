@@ -10,9 +10,9 @@ Who holds a key, Redis knows, but for a server that lacks jobs, or that nobody h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from itertools import takewhile
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -32,6 +32,7 @@ from django_delayq.store.replicas import REST, Replicas
 
 ASKS: Final = ("ask", "ask told")  # modes in which nothing is written
 BESIDE: Final[Mapping[str, ScheduleStatus]] = {"error": "taken", "replace": "running", "after": "behind"}
+UNCONFIRMED: Final = 1.0  # seconds for which it is remembered that nobody has confirmed a ground
 TRIES: Final = 3  # another holder may come between two calls, but not often
 Sent = tuple[str, list[ScheduleReply]]  # the ground, and the replies; none on another ground than the sender's
 
@@ -65,7 +66,7 @@ class Publisher:
 
     def publish(self, items: Sequence[ScheduleItem], ground: str = "") -> Sent:
         """At most 200 jobs, in this order. `ground`: what their rows were read, or written, on ("": there are no rows)."""
-        return self.finish(items, self.send(items, ground)(), ground)
+        return self.finish(items, self._after_rows(items, ground, "told") or self.send(items, ground)(), ground)
 
     def publish_rows(self, jobs: Sequence[UUID], *, due_ms: int | None = None, mode: ScheduleMode = "") -> Published:
         """Those of these rows, at most 200, that are to be published still, as late ones. `due_ms`: a date instead of their own."""
@@ -120,7 +121,7 @@ class Publisher:
 
     def complete(self, key: str) -> None:
         """The rows of a key that Redis does not have, whether it has lost them or never had them."""
-        self._key(key, lost=True)
+        self._put_in([key], lost=True)
 
     def bring_back(self, jobs: Sequence[UUID], *, due_ms: int | None = None) -> list[Restored]:
         """Those of these rows, at most 200, that Redis may have lost: published, and not finished. What it has stays as it is."""
@@ -150,22 +151,54 @@ class Publisher:
         failpoint("publish.brought_back")
         return answers
 
-    def ask(self, item: ScheduleItem) -> ScheduleReply:
-        """What would become of a job with a key, if it were put in now; nothing is changed. Rows of that key that Redis does not have
+    def ask(self, items: Sequence[ScheduleItem]) -> list[ScheduleReply]:
+        """What would become of jobs with keys, if each were put in now; nothing is changed. Rows of these keys that Redis does not have
         are put in first.
         """
-        replies = self.send([item], "", "ask")()[1]
-        again = self._decided([item], replies)
-        reply = self.send([again[0]], "", "ask told")()[1][0] if again else replies[0]
-        if reply.status != "free" or not item.durable:
-            return reply
-        waiting = database.need().waiting(self.store.queue, [item.key], self.using)
-        for row in waiting:
-            if row.unresolved:
-                return _beside_unresolved(item, row)
-        if not again and self._put_in(item.key, waiting):
-            return self.send([item], "", "ask told")()[1][0]
-        return reply
+        sent = self._after_rows(items, "", "ask told")
+        told = {*range(len(items))} if sent else set[int]()
+        _, replies = sent or self._noted(self.send(items, "", "ask")())
+        if not told:
+            again = self._decided(items, replies)
+            told = {*again}
+            self._ask_again(list(again.values()), again, replies)
+        free = [n for n, reply in enumerate(replies) if reply.status == "free" and items[n].durable]
+        if not free:
+            return replies
+        waiting = database.need().waiting(self.store.queue, {items[n].key for n in free}, self.using)
+        unresolved = {row.key: row for row in reversed(waiting) if row.unresolved}
+        mine = {row.key for row in waiting if ids.partition(row.id) == self.store.partition}
+        for n in free:
+            if (row := unresolved.get(items[n].key)) is not None:
+                replies[n] = _beside_unresolved(items[n], row)
+        late = [n for n in free if n not in told and items[n].key in mine and items[n].key not in unresolved]
+        self._put_in({items[n].key for n in late}, lost=False)
+        self._ask_again([items[n] for n in late], late, replies)
+        return replies
+
+    def _ask_again(self, items: Sequence[ScheduleItem], places: Iterable[int], replies: list[ScheduleReply]) -> None:
+        """Once the rows of their keys are in."""
+        if items:
+            for n, reply in zip(places, self.send(items, "", "ask told")()[1], strict=True):
+                replies[n] = reply
+
+    def _after_rows(self, items: Sequence[ScheduleItem], ground: str, mode: ScheduleMode) -> Sent | None:
+        """The answer on a ground of which Redis has said within the last second that nobody has confirmed it: there it would only say
+        that rows are to be asked first, so they are. None if that is not known, or if Redis has another ground by now.
+        """
+        unconfirmed, until = self.store.unconfirmed
+        if clock.monotonic() >= until or ground not in ("", unconfirmed):
+            return None
+        self._put_in({item.key for item in items if item.key}, lost=True, but={item.id for item in items})
+        sent = self.send(items, unconfirmed, mode)()
+        return sent if sent[1] else None
+
+    def _noted(self, sent: Sent) -> Sent:
+        """Notes that nobody has confirmed this ground. What holds a key is not kept: another process may change it at any time."""
+        ground, replies = sent
+        if ground.endswith(":") and any(reply.status == "asked" for reply in replies):
+            self.store.unconfirmed = ground, clock.monotonic() + UNCONFIRMED
+        return sent
 
     def pointed(self, items: Sequence[ScheduleItem], sent: Sent) -> Sent:
         """The answer to what was sent a second time. If a job was merged the first time, only a tombstone is left. So this asks the
@@ -183,12 +216,10 @@ class Publisher:
 
     def put_in_waiting(self, key: str) -> bool:
         """The rows of a key that are to be published still; whether there are any."""
-        return self._put_in(key, database.need().waiting(self.store.queue, [key], self.using))
-
-    def _put_in(self, key: str, waiting: Sequence[WaitingRow]) -> bool:
+        waiting = database.need().waiting(self.store.queue, [key], self.using)
         waits = any(ids.partition(row.id) == self.store.partition for row in waiting)
         if waits:
-            self._key(key, lost=False)
+            self._put_in([key], lost=False)
         return waits
 
     def send(self, items: Sequence[ScheduleItem], ground: str, mode: ScheduleMode = "") -> Callable[[], Sent]:
@@ -209,6 +240,7 @@ class Publisher:
                 break
         else:
             return sent
+        self._noted(sent)
         for _ in range(TRIES):
             again = self._decided(items, replies)
             if not again:
@@ -234,8 +266,9 @@ class Publisher:
         if not asked and not contested:
             return {}
         open_ = {items[n].id: replies[n].id for n in sorted([*asked, *contested])}  # each with the holder of its key
-        found = database.installed()
-        rows = {row.record.id: row for row in (found.rows(list({*open_, *open_.values()}), self.using) if found else ())}
+        rowless = {items[n].id for n in asked if not items[n].durable}
+        found, wanted = database.installed(), {*open_, *open_.values()} - rowless
+        rows = {row.record.id: row for row in (found.rows(list(wanted), self.using) if found and wanted else ())}
         if asked:
             self._put_right({items[n].key for n in asked}, [rows.get(replies[n].id) for n in asked], set(open_))
         again, now = {}, clock.monotonic()  # one for all, so that what was asked for first is due first
@@ -257,8 +290,7 @@ class Publisher:
     def _put_right(self, keys: Set[str], holders: Sequence[OutboxRow | None], own: Set[UUID]) -> None:
         """Takes away holders that have ended by their rows, which is not known here, and puts in what is lacking of these keys."""
         self._take_away(list({row.record.id: row for row in holders if row is not None}.values()))
-        for key in keys:
-            self._key(key, lost=True, but=own)
+        self._put_in(keys, lost=True, but=own)
 
     def _take_away(self, holders: Sequence[OutboxRow]) -> None:
         """Those that have ended by an event that this server lacks. Left here, they would take in what has displaced them, and nobody
@@ -318,18 +350,25 @@ class Publisher:
                 found.append(group[: own[-1] + 1])
         return found
 
-    def _key(self, key: str, *, lost: bool, but: Set[UUID] = frozenset()) -> None:
-        """Puts in the rows of a key that Redis does not have: those that are to be published still, and those it may have `lost`.
-        `but`: the rows on whose behalf this happens; what was written behind them waits.
+    def _put_in(self, keys: Collection[str], *, lost: bool, but: Set[UUID] = frozenset()) -> None:
+        """Puts in the rows of these keys that Redis does not have: those that are to be published still, and those it may have `lost`;
+        of each key 200 at most, since the relay sees to the others. `but`: the rows on whose behalf this happens; what was written
+        behind them waits.
         """
         found = database.installed()
-        if found is None:
+        if found is None or not keys:
             return
-        jobs = self._lacking(list(takewhile(lambda id: id not in but, found.keyed(self.store.queue, key, self.using))))
-        if jobs and lost:
-            self.bring_back(jobs)
-        if jobs:
-            self.publish_rows(jobs, mode="told")
+        jobs, seen = [], Counter[str]()
+        for id, key in found.keyed(self.store.queue, keys, self.using):
+            seen[key] += MOST if id in but else 1
+            if seen[key] <= MOST and id not in but and ids.partition(id) == self.store.partition:
+                jobs.append(id)
+        for start in range(0, len(jobs), MOST):
+            lacking = self._lacking(jobs[start : start + MOST])
+            if lacking and lost:
+                self.bring_back(lacking)
+            if lacking:
+                self.publish_rows(lacking, mode="told")
 
     def _lacking(self, jobs: Sequence[UUID]) -> list[UUID]:
         """Those of the first 200 that Redis does not know: most are merely not mirrored yet. What is behind them is the relay's."""

@@ -6,7 +6,7 @@ commit publishes; a Redis that is away raises, or is logged where a transaction 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 from uuid import UUID
@@ -31,7 +31,7 @@ from django_delayq.producer.untaken import Untaken, told
 from django_delayq.states import Change
 from django_delayq.store.connection import Link
 from django_delayq.store.error_replies import StoreRefused
-from django_delayq.store.items import CREATED, FORBIDDEN, REFUSED, ScheduleReply
+from django_delayq.store.items import CREATED, FORBIDDEN, REFUSED, ScheduleReply, ScheduleStatus
 from django_delayq.store.queue import MOST
 from django_delayq.store.replicas import ReplicasLack
 
@@ -240,9 +240,7 @@ def _unmerged(plans: Sequence[Plan]) -> list[Plan]:
     """Those that no unfinished job has taken in; the handles of the others point to it. Nothing is changed before it is known that
     none is refused. In a transaction nobody knows yet: the holder may end before the commit, and the script decides then.
     """
-    away = Silent()
-    free = _free(plans, away)
-    replies = {plan: reply for plan in plans if plan not in free and (reply := _held(plan, away)) is not None}
+    replies = _held(plans)
     for plan, reply in replies.items():
         if reply.status in REFUSED:
             raise _refused(plan, reply)
@@ -252,52 +250,38 @@ def _unmerged(plans: Sequence[Plan]) -> list[Plan]:
     return [plan for plan in plans if plan not in merged]
 
 
-def _free(plans: Sequence[Plan], away: Silent) -> set[Plan]:
-    """Plans of a batch whose keys are free: one call to each partition and one query tell. The others are looked at one by one."""
-    keyed = [plan for plan in plans if plan.key and not commit.is_open(connections[plan.mould.using])]
-    free: set[Plan] = set()
-    if len(keyed) < 2:
-        return free
-    for (name, using, partition), group in by_store(keyed):
+def _held(plans: Sequence[Plan]) -> dict[Plan, ScheduleReply]:
+    """What becomes of the jobs whose keys others hold. Redis is asked before a row is written, each partition once."""
+    away, found = Silent(), dict[Plan, ScheduleReply]()
+    for (name, using, partition), group in by_store([plan for plan in plans if plan.key]):
+        if commit.is_open(connections[using]):
+            continue
         publisher = _publisher(name, partition, using)
         link, node = publisher.store.link, publisher.store.link.server
-        if link in away:
-            continue
-        try:
-            with stores.guarded(name, partition, schedules=True):
-                replies = publisher.send(group, "", "ask")()[1]
-        except StoreUnavailable as error:
-            away.note(link, node, error)
-            continue
-        found = [plan for plan, reply in zip(group, replies, strict=True) if reply.status == "free"]
-        keys = {plan.key for plan in found if plan.durable}
-        held = {row.key for row in database.need().waiting(name, keys, using)} if keys else set()
-        free |= {plan for plan in found if plan.key not in held}
-    return free
+        if link not in away:
+            try:
+                with stores.guarded(name, partition, schedules=True):
+                    replies = zip(group, publisher.ask(group), strict=True)
+                found.update(
+                    (plan, reply) for plan, reply in replies if reply.id != plan.id and reply.status not in ("behind", "asked")
+                )
+                continue
+            except StoreUnavailable as error:
+                away.note(link, node, error)
+        found.update(_held_by_rows([plan for plan in group if plan.durable and plan.on_conflict in ("keep", "error")], name, using))
+    return found
 
 
-def _held(plan: Plan, away: Silent) -> ScheduleReply | None:
-    """What becomes of a job whose key another one holds; None if it is to be put in. Redis is asked before a row is written."""
-    if not plan.key or commit.is_open(connections[plan.mould.using]):
-        return None
-    publisher = _publisher(plan.queue, plan.partition, plan.mould.using)
-    link, node = publisher.store.link, publisher.store.link.server
-    if link not in away:
-        try:
-            with stores.guarded(plan.queue, plan.partition, schedules=True):
-                reply = publisher.ask(plan)
-            return None if reply.id == plan.id or reply.status in ("behind", "asked") else reply
-        except StoreUnavailable as error:
-            away.note(link, node, error)
-    if not plan.durable or plan.on_conflict not in ("keep", "error"):
-        return None
-    # Rows that wait like this one decide; one that Redis had may have ended there, and must not swallow a call.
-    waiting = database.need().waiting(plan.queue, [plan.key], plan.mould.using)
-    if not waiting:
-        return None
-    if not plan.may_know(waiting[0].task):
-        return FORBIDDEN
-    return ScheduleReply("taken" if plan.on_conflict == "error" else "kept", waiting[0].id, 0)
+def _held_by_rows(plans: Sequence[Plan], queue: str, using: str) -> Iterator[tuple[Plan, ScheduleReply]]:
+    """The same where Redis does not answer: rows that wait like these decide. One that Redis had may have ended there, and must not
+    swallow a call.
+    """
+    waiting = database.need().waiting(queue, {plan.key for plan in plans}, using) if plans else []
+    first = {row.key: row for row in reversed(waiting)}
+    for plan in plans:
+        if (holder := first.get(plan.key)) is not None:
+            status: ScheduleStatus = "taken" if plan.on_conflict == "error" else "kept"
+            yield plan, ScheduleReply(status, holder.id, 0) if plan.may_know(holder.task) else FORBIDDEN
 
 
 def _moved(plan: Plan, holder: UUID) -> bool:

@@ -129,7 +129,7 @@ def row_in_any(id: UUID, partitions: Iterable[int]) -> OutboxRow | None:
 def rows_of_key(queue: str, key: str) -> list[UUID]:
     """The durable rows of a key that are not finished."""
     found = database.installed()
-    return [] if found is None else found.keyed(queue, key, conf.get().database)
+    return [] if found is None else [id for id, _ in found.keyed(queue, [key], conf.get().database)]
 
 
 def far_of_key(queue: str, key: str) -> UUID | None:

@@ -104,6 +104,7 @@ class QueueStore:
         self.partition = partition
         self.keys = Keys.of(prefix, queue, partition)
         self._presence = formats.Presence()
+        self.unconfirmed = "", 0.0  # a ground that nobody has confirmed, and until when (monotonic) that is remembered
 
     @property
     def new_generation(self) -> str:

@@ -168,6 +168,71 @@ def test_a_key_costs_no_second_call_on_ground_that_is_confirmed(orders, loop, mo
     assert len(sent) == 3, "the question"
 
 
+@pytest.fixture
+def still(monkeypatch):
+    """No time passes."""
+    now = clock.monotonic()
+    monkeypatch.setattr(clock, "monotonic", lambda: now)
+
+
+@pytest.fixture
+def sent(monkeypatch):
+    """The mode of each call of schedule.lua."""
+    modes: list[str] = []
+    send = Publisher.send
+    monkeypatch.setattr(
+        Publisher, "send", lambda self, items, ground, mode="": modes.append(mode or "put in") or send(self, items, ground, mode)
+    )
+    return modes
+
+
+@pytest.mark.parametrize(("durability", "calls"), [("outbox", ["ask told", "told"]), ("redis", ["told"])])
+def test_redis_says_once_a_second_that_nobody_has_confirmed_the_ground(orders, loop, wipe, sent, monkeypatch, durability, calls):
+    settle_down(orders, loop)
+    wipe()
+    now = clock.monotonic()
+    for seconds, first in ((0, True), (0.5, False), (1.1, True)):
+        monkeypatch.setattr(clock, "monotonic", lambda seconds=seconds: now + seconds)
+        sent.clear()
+        assert delayq.schedule(close_order, 1, key=f"k{seconds}", durability=durability).created
+        assert sent == (["ask" if durability == "outbox" else "put in"] if first else []) + calls
+
+
+@pytest.mark.parametrize("durability", ["outbox", "redis"])
+def test_nothing_is_remembered_of_a_key_on_ground_that_nobody_has_confirmed(orders, loop, wipe, still, durability):
+    settle_down(orders, loop)
+    wipe()
+    delayq.schedule(close_order, 1, key="k", durability=durability)
+    ended = delayq.schedule(close_order, 2, key="other", durability=durability)
+    ended.cancel()
+    assert delayq.schedule(close_order, 3, key="other", durability=durability).created
+    assert not delayq.schedule(close_order, 4, key="other", durability=durability).created
+
+
+@pytest.mark.parametrize("durability", ["outbox", "redis"])
+def test_ground_that_is_confirmed_meanwhile_is_asked_as_any(orders, loop, wipe, still, sent, durability):
+    settle_down(orders, loop)
+    wipe()
+    delayq.schedule(close_order, 1, key="k1", durability=durability)
+    settle_down(orders, loop)
+    assert delayq.schedule(close_order, 2, key="k2", durability=durability).created
+    sent.clear()
+    assert delayq.schedule(close_order, 3, key="k3", durability="redis").created
+    assert "put in" in sent
+    assert len(in_redis(orders)) == 3
+
+
+def test_a_batch_on_ground_that_nobody_has_confirmed_asks_once_for_all_its_keys(
+    orders, loop, wipe, sent, django_assert_max_num_queries
+):
+    settle_down(orders, loop)
+    wipe()
+    with django_assert_max_num_queries(8):
+        jobs = delayq.schedule_many([close_order.using(key=f"k{number}").bind(number) for number in range(50)])
+    assert all(job.created for job in jobs)
+    assert sent == ["ask", "ask told", "told"]
+
+
 # --- moved by a policy ---
 
 

@@ -85,7 +85,7 @@ def test_a_job_that_is_refused_keeps_only_its_own_batch_out():
 
 
 def test_of_what_follows_a_taken_key_nothing_goes_in(monkeypatch):
-    monkeypatch.setattr("django_delayq.producer.put._held", lambda *_: None)  # somebody else was faster
+    monkeypatch.setattr("django_delayq.producer.put._held", lambda _: {})  # somebody else was faster
     held = [one for number in range(200) for one in bindings(number, key=f"o:{number}", on_conflict="error")]
     delayq.schedule_many(held)
     with pytest.raises(KeyTaken):
@@ -94,7 +94,7 @@ def test_of_what_follows_a_taken_key_nothing_goes_in(monkeypatch):
 
 
 def test_all_queues_of_a_batch_are_served_before_a_refusal_is_told(monkeypatch):
-    monkeypatch.setattr("django_delayq.producer.put._held", lambda *_: None)
+    monkeypatch.setattr("django_delayq.producer.put._held", lambda _: {})
     delayq.schedule_many(bindings(1, key="o:1"))
     with pytest.raises(KeyTaken):
         delayq.schedule_many([*bindings(1, key="o:1", on_conflict="error"), ping.using(delay="1h").bind()])

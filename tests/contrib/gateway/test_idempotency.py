@@ -179,7 +179,7 @@ def test_after_a_crash_a_job_that_was_merged_is_answered_with_its_holder(caller,
     for policy, status in (("error", 409), ("keep", 200)):
         body = {**BODY, "key": "o:7", "on_conflict": policy}
         # The row was committed while nobody could ask Redis for the holder, and merged then.
-        monkeypatch.setattr("django_delayq.producer.put._held", lambda *_: None)
+        monkeypatch.setattr("django_delayq.producer.put._held", lambda _: {})
         monkeypatch.setattr(placement, "put_in", lambda *args, **options: die(partial(real, **options), *args))
         with pytest.raises(Killed):
             caller.post("jobs", body, key=policy)
