@@ -12,38 +12,42 @@ from django.contrib.admin.models import CHANGE
 from django.db.models import Model
 from django.http import HttpRequest
 from django.utils.text import capfirst
-from django.utils.translation import gettext as now
+from django.utils.translation import ngettext
 
 from django_delayq import clock, conf, ids
 from django_delayq.console import admin_log
 from django_delayq.console.error_texts import worded
-from django_delayq.console.overview import DOWN
-from django_delayq.console.verbs import Verb
-from django_delayq.exceptions import QueueUnknown
+from django_delayq.console.verbs import Verb, apply
+from django_delayq.exceptions import DelayqError
 from django_delayq.mirror import rows
 from django_delayq.models import Event, Job
 from django_delayq.states import Change
 
 MOST: Final = 1000  # jobs per request: each is one round trip, and a request should end
+MOST_NAMED: Final = 5  # jobs that a message names
 
 
 @dataclass(slots=True)
 class Report:
-    """What became of each job; `untried` were left alone because of `trouble`."""
+    """How many jobs got each answer, and the jobs that got an error, by its text."""
 
     counts: Counter[Change] = field(default_factory=Counter)
-    untried: int = 0
-    trouble: str = ""
+    errors: dict[str, list[str]] = field(default_factory=dict)
 
     def tell(self, request: HttpRequest, verb: Verb) -> None:
-        """A message with every count."""
+        """A message with every count, and one for each error."""
         parts = [str(verb.answers[change]) % {"count": self.counts[change]} for change in Change if self.counts[change]]
         if parts:
             level = messages.SUCCESS if set(self.counts) == {Change.DONE} else messages.WARNING
             messages.add_message(request, level, capfirst(", ".join(parts)) + ".")
-        if self.untried:
-            text = now("Nothing was done to %(count)d: %(trouble)s")
-            messages.error(request, text % {"count": self.untried, "trouble": self.trouble})
+        for error, jobs in self.errors.items():
+            text = ngettext(
+                "%(count)d job was not changed (%(jobs)s): %(error)s",
+                "%(count)d jobs were not changed (%(jobs)s): %(error)s",
+                len(jobs),
+            )
+            named = ", ".join(jobs[:MOST_NAMED]) + ", …" * (len(jobs) > MOST_NAMED)
+            messages.error(request, text % {"count": len(jobs), "jobs": named, "error": error})
 
 
 def actor(request: HttpRequest) -> str:
@@ -53,20 +57,15 @@ def actor(request: HttpRequest) -> str:
 
 def carry_out(request: HttpRequest, verb: Verb, jobs: Iterable[Job], *, reason: str, **date: Any) -> Report:
     """Does it to each job, and logs it where it had an effect."""
-    report, touched, down = Report(), [], False
-    for job in jobs:
-        if down:
-            report.untried += 1
+    report, named = Report(), {job.pk: job for job in jobs}
+    touched: list[Job] = []
+    for id, answer in apply(verb.act, [(job.pk, job.queue) for job in named.values()], actor=actor(request), reason=reason, **date):
+        if isinstance(answer, DelayqError):
+            report.errors.setdefault(worded(answer), []).append(ids.short(id))
             continue
-        try:
-            change = verb.act(job.pk, queue=job.queue, actor=actor(request), reason=reason, **date)
-        except (*DOWN, QueueUnknown) as error:
-            down = not isinstance(error, QueueUnknown)  # that is about this job; Redis being away is about all
-            report.trouble, report.untried = worded(error), report.untried + 1
-            continue
-        report.counts[change] += 1
-        if change in verb.effects:
-            touched.append(job)
+        report.counts[answer] += 1
+        if answer in verb.effects:
+            touched.append(named[id])
     log(request, Job, [(str(job.pk), str(job)) for job in touched], _sentence(verb, reason))
     return report
 

@@ -5,16 +5,21 @@ asks for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
+from uuid import UUID
 
 from django.utils.formats import number_format
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext_lazy
 
+from django_delayq import ids
+from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.producer import acts
+from django_delayq.producer.silent import Silent
+from django_delayq.producer.stores import stores
 from django_delayq.states import REQUEUEABLE, UNFINISHED, Change, State
 
 Act = Callable[..., Change]
@@ -182,3 +187,23 @@ VERBS: Final = {
         ),
     )
 }
+
+
+def apply(act: Act, jobs: Iterable[tuple[UUID, str | None]], **how: Any) -> Iterator[tuple[UUID, Change | DelayqError]]:
+    """Calls `act` for each job, given by its id and its queue, and yields the answer or the error. A server that is away is tried once;
+    jobs on other servers go on, and so do those after a job that is refused.
+    """
+    away = Silent()
+    for id, queue in jobs:
+        answer: Change | DelayqError | None = None
+        try:
+            link = stores.places.of(queue, ids.partition(id)) if queue else None
+            node = link.server if link else None
+            answer = away.error(link) if link else None
+            if answer is None:
+                answer = act(id, queue=queue, **how)
+        except DelayqError as error:
+            answer = error
+            if link and node and isinstance(error, StoreUnavailable):
+                away.note(link, node, error)
+        yield id, answer

@@ -7,21 +7,21 @@ from __future__ import annotations
 import getpass
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
+from uuid import UUID
 
 from django.core.management.base import CommandError
 
 from django_delayq import conf, ids
 from django_delayq.console import overview
-from django_delayq.console.verbs import Verb
-from django_delayq.exceptions import StoreUnavailable
+from django_delayq.console.verbs import Verb, apply
+from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.management.job_filters import USAGE, known_queue, moment, named_key, named_queues, seconds, targets
 from django_delayq.management.output import print_json, progress
 from django_delayq.mirror.prune import OldOperationsLoop, PruneLoop, old_jobs, old_operations, old_set_aside
 from django_delayq.periodic.old_ticks import OldTicksLoop, old_ticks
 from django_delayq.producer import queues
-from django_delayq.producer.silent import Silent
 from django_delayq.producer.stores import stores
 from django_delayq.states import Change
 from django_delayq.text import one_line
@@ -66,26 +66,30 @@ def change(verb: Verb, out: TextIO, options: dict[str, Any]) -> int:
     if not options["ids"] and len(chosen) >= ASK_FROM and not options["yes"]:
         confirm(f"This will {verb.command} {len(chosen)} jobs. Go on? [y/N] ")
     answers: list[dict[str, Any]] = []
-    away = Silent()
-    error: StoreUnavailable | None = None
+    errors: list[tuple[UUID, DelayqError]] = []
     with progress(len(chosen), verb.command, quiet=options["json"]) as advance:
-        for job in chosen:
-            link = stores.places.of(job.queue, ids.partition(job.id)) if job.queue else stores.link
-            node = link.server
-            if job.queue and link in away:
-                continue
-            try:
-                answers.append({"id": job.id, "change": verb.act(job.id, queue=job.queue, **how)})
+        for id, answer in apply(verb.act, [(job.id, job.queue) for job in chosen], **how):
+            if isinstance(answer, DelayqError):
+                errors.append((id, answer))
+            else:
+                answers.append({"id": id, "change": answer})
                 advance(1)
-            except StoreUnavailable as unavailable:
-                away.note(link, node, unavailable)
-                error = unavailable
-    if error is None:
+    if not errors:
         return _report(out, options, verb, answers)
-    if not answers:
-        raise error
-    _report(out, options, verb, answers)  # what has been done is done, and must be known
-    raise CommandError(f"{len(chosen) - len(answers)} of {len(chosen)} jobs were not reached: {error}") from error
+    if len(chosen) == 1 or (not answers and len({str(error) for _, error in errors}) == 1):
+        raise errors[0][1]
+    if answers:
+        _report(out, options, verb, answers)
+    raise CommandError(f"{len(errors)} of {len(chosen)} jobs were not changed. " + " ".join(_by_cause(errors))) from errors[-1][1]
+
+
+def _by_cause(errors: Sequence[tuple[UUID, DelayqError]]) -> Iterator[str]:
+    """A sentence for each cause, with the first jobs that it stopped."""
+    causes: dict[str, list[str]] = {}
+    for id, error in errors:
+        causes.setdefault(str(error), []).append(ids.short(id))
+    for cause, jobs in causes.items():
+        yield f"{', '.join(jobs[:5])}{', …' * (len(jobs) > 5)}: {cause}"
 
 
 def _date(options: dict[str, Any]) -> dict[str, Any]:

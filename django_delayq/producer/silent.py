@@ -22,6 +22,10 @@ class Silent:
     def __contains__(self, link: Link) -> bool:
         return bool(self._silent) and (link in self._silent or link.server in self._silent)
 
+    def error(self, link: Link) -> StoreUnavailable | None:
+        """Why that link is left out; None if it is not."""
+        return self.errors.get(link.server) if link in self else None
+
     def note(self, link: Link, server: Link, error: StoreUnavailable) -> None:
         """A call by that link has failed. `server`: to which it led before; by now it may lead to the successor."""
         self._silent.add(server if server in self.errors or not isinstance(error, StoreRefused) else link)

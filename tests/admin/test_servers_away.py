@@ -66,6 +66,22 @@ def test_a_queue_whose_server_is_away_keeps_its_place_on_the_dashboard(site, sta
     assert "The numbers from Redis are without default, orders." in page
 
 
+def test_selected_jobs_of_the_server_that_answers_are_cancelled_and_the_others_are_named(site, staff: Staff):
+    servers, ids = site
+    servers["own"].terminate()
+    form = {
+        "action": "cancel",
+        "_selected_action": [str(ids["own"]), str(ids["default"])],
+        "confirmed": "1",
+        "reason": "",
+        "index": "0",
+    }
+    done = [str(message) for message in staff().post(JOBS, form, follow=True).context["messages"]]
+    assert done[0] == "1 cancelled."
+    assert done[1].startswith(f"1 job was not changed ({Job.objects.get(pk=ids['own']).short_id}): ")
+    assert delayq.reschedule(ids["default"], delay="2h", queue="default") == "finished"
+
+
 def test_trends_are_of_the_queues_that_answer(site, staff: Staff):
     servers, _ = site
     servers["own"].terminate()

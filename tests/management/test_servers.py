@@ -42,14 +42,22 @@ def test_inspect_finds_a_job_while_another_server_is_away(run, own):
 
 
 def test_a_cancel_by_filter_goes_on_behind_jobs_whose_server_is_away(run, own):
-    for number in range(2):
-        delayq.schedule(close_order, number, delay="1h", queue="redis", durability="outbox")
+    away = [delayq.schedule(close_order, number, delay="1h", queue="redis", durability="outbox") for number in range(2)]
     here = [delayq.schedule(close_order, number, delay="1h", queue="orders") for number in range(2)]
     own.terminate()
     answer = run("cancel", "--state", "scheduled", "--yes", "--json")
     assert (answer.code, answer.json["counts"]) == (1, {"done": 2})
-    assert "2 of 4 jobs were not reached: Redis at unix:" in answer.error
+    assert f"2 of 4 jobs were not changed. {away[0].short_id}, {away[1].short_id}: Redis at unix:" in answer.error
     assert [delayq.reschedule(job.id, delay="2h", queue="orders") for job in here] == ["finished"] * 2
+
+
+def test_a_cancel_goes_on_past_a_job_whose_queue_the_settings_no_longer_name(run, own, settings):
+    jobs = [delayq.schedule(close_order, n, delay="1h", queue=queue) for n, queue in enumerate(("default", "orders", "default"))]
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"default": {}}}
+    answer = run("cancel", "--state", "scheduled", "--yes", "--json")
+    assert (answer.code, answer.json["counts"]) == (1, {"done": 2})
+    assert f"1 of 3 jobs were not changed. {jobs[1].short_id}: The queue 'orders' is not listed" in answer.error
+    assert [jobs[n].reschedule(delay="2h") for n in (0, 2)] == ["finished"] * 2
 
 
 def test_doctor_judges_each_server(run, own):
