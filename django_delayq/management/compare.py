@@ -17,9 +17,9 @@ from django_delayq.mirror.checkpoint import locked_checkpoint, needs_restore
 from django_delayq.mirror.redis_only import end_of
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.mirror.unresolved import leave_to_a_person, unknown_end
-from django_delayq.models import Job
+from django_delayq.models import UNPUBLISHED, Job
 from django_delayq.signing import Signer
-from django_delayq.states import State
+from django_delayq.states import UNFINISHED, State
 from django_delayq.store.events import FIRST, position
 from django_delayq.store.inspector import Inspector, JobView
 from django_delayq.store.places import Places
@@ -34,7 +34,8 @@ class Orphans:
     """Jobs that one side has and the other has not. `missing`: unfinished rows that Redis does not have; `risen`: unfinished jobs in
     Redis whose rows are finished; `rowless`: jobs in Redis without a row: unfinished ones where `AUDIT` keeps one for each, and
     failed ones, until a row of theirs would have been pruned; `lost`: unfinished rows of redis durability that Redis does not have;
-    `ended`: unfinished rows whose jobs have ended in Redis, and no event says how.
+    `ended`: unfinished rows whose jobs have ended in Redis, and no event says how; `nowhere`: jobs with a record in Redis and no place,
+    which no claim finds, without those that the relay schedules.
     """
 
     missing: list[UUID] = field(default_factory=list)
@@ -42,9 +43,10 @@ class Orphans:
     rowless: list[UUID] = field(default_factory=list)
     lost: list[UUID] = field(default_factory=list)
     ended: list[UUID] = field(default_factory=list)
+    nowhere: list[UUID] = field(default_factory=list)
 
     def __len__(self) -> int:
-        return len(self.missing) + len(self.risen) + len(self.rowless) + len(self.lost) + len(self.ended)
+        return len(self.missing) + len(self.risen) + len(self.rowless) + len(self.lost) + len(self.ended) + len(self.nowhere)
 
 
 class Comparison:
@@ -78,6 +80,7 @@ class Comparison:
             suspects.lost += self.loop.log.unknown(batch)
         for batch in self._in_redis():
             self._judge(batch, suspects)
+            suspects.nowhere += self._inspector.nowhere(self.queue.name, batch)
         told = not suspects or self._wait_for_mirror(wait)
         found = Orphans()
         if told and suspects.lost and not needs_restore(*self.loop.look()):
@@ -86,6 +89,9 @@ class Comparison:
             found.missing += self.loop.log.unknown(self._still(batch))
         for batch in _batches(suspects.ended) if told else ():
             found.ended += self.loop.log.ended(self._still(batch))
+        for batch in _batches(suspects.nowhere):
+            unpublished = set(Job.objects.using(self.using).filter(UNPUBLISHED, pk__in=batch).values_list("id", flat=True))
+            found.nowhere += [id for id in self._inspector.nowhere(self.queue.name, batch) if id not in unpublished]
         others = [*suspects.risen, *suspects.rowless]
         for start in range(0, len(others), MOST):
             self._judge(others[start : start + MOST], found)
@@ -115,6 +121,19 @@ class Comparison:
             with locked_checkpoint(self.queue.name, self.loop.partition, self.using):  # a mirror may have the rows in hand
                 leave_to_a_person(self.loop.unfinished().filter(pk__in=batch), unknown_end("finished"))
             yield len(batch)
+
+        for batch in _batches(orphans.nowhere):
+            self._place(batch)
+            yield len(batch)
+
+    def _place(self, batch: list[UUID]) -> None:
+        """Schedules jobs that are nowhere by their rows. A job without a row is `left`: its date is unknown."""
+        ground, rows = self.loop.store.ground(), Job.objects.using(self.using).filter(pk__in=batch)
+        ended = [ids.short(id) for id, *row in rows.values_list("id", "state", "settled") if end_of(*row)]
+        self.loop.ground.drop(ended, actor="doctor")
+        waiting = unfinished.of(rows.filter(state__in=UNFINISHED, settled=""))
+        self.loop.ground.restore(self.loop.items(waiting), ground=ground, actor="doctor")
+        self.left.nowhere += self._inspector.nowhere(self.queue.name, batch)
 
     def _still(self, batch: list[UUID]) -> list[UUID]:
         still = set(self.loop.unfinished().filter(pk__in=batch).values_list("id", flat=True))

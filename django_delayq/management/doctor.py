@@ -199,12 +199,16 @@ def _orphans(options: dict[str, Any]) -> list[dict[str, str]]:
             ("D034", there.ended, "unfinished rows have jobs that ended in Redis, and no event says how"),
             ("D008", left.missing, "unfinished rows are not in Redis and could not be brought back"),
             ("D010", left.rowless, "jobs are in Redis and can get no row, since their records cannot be read or are not signed"),
+            ("D037", _without(there.nowhere, left.nowhere), "jobs have a record in Redis and no date, so no worker would run them"),
+            ("D037", left.nowhere, "jobs have a record in Redis and no date, and no row says when they are due"),
         ):
             if jobs:
                 shown = ", ".join(map(ids.short, jobs[:3])) + (", …" if len(jobs) > 3 else "")
-                stays = jobs is left.missing or jobs is left.rowless
+                stays = any(jobs is one for one in (left.missing, left.rowless, left.nowhere))
                 level = "warning" if code in ("D010", "D013") or (fixed and not stays) else "error"
                 remedy = f"Look at one: manage.py delayq inspect {ids.short(jobs[0])}" if stays else hint
+                if jobs is left.nowhere:
+                    remedy = f"Run each now, or end it: manage.py delayq requeue {ids.short(jobs[0])}, or cancel."
                 found.append(finding(code, level, f"{len(jobs)} {what}, in {name!r}: {shown}.", remedy))
     return found
 
@@ -214,9 +218,11 @@ def _without(jobs: list[UUID], left: list[UUID]) -> list[UUID]:
 
 
 def _fix(sides: dict[str, Comparison], orphans: dict[str, Orphans], options: dict[str, Any]) -> None:
-    back, dropped, written, lost, ended = (
-        sum(len(getattr(found, kind)) for found in orphans.values()) for kind in ("missing", "risen", "rowless", "lost", "ended")
+    back, dropped, written, lost, ended, nowhere = (
+        sum(len(getattr(found, kind)) for found in orphans.values())
+        for kind in ("missing", "risen", "rowless", "lost", "ended", "nowhere")
     )
+    back += nowhere
     ended += lost
     if not options["yes"]:
         confirm(

@@ -30,7 +30,7 @@ from django_delayq.producer.stores import stores
 from django_delayq.producer.untaken import Untaken, told
 from django_delayq.states import Change
 from django_delayq.store.connection import Link
-from django_delayq.store.error_replies import StoreRefused
+from django_delayq.store.error_replies import StoreError, StoreRefused
 from django_delayq.store.items import CREATED, FORBIDDEN, REFUSED, ScheduleReply, ScheduleStatus
 from django_delayq.store.queue import MOST
 from django_delayq.store.replicas import ReplicasLack
@@ -344,8 +344,9 @@ def _sure(publisher: Publisher, batch: Sequence[Plan], answer: Callable[[], Sent
             stores.meet(publisher.store.queue, publisher.store.partition)
             return publisher.publish(batch)
     except StoreUnavailable as error:
-        if isinstance(error, (StoreRefused, ReplicasLack)) or (error.nothing_done and error.code != UNREACHED):
-            raise told(error, batch) from error  # it was answered: to send it again would change nothing
+        answered = isinstance(error, (StoreRefused, ReplicasLack)) or isinstance(error.__cause__, StoreError)
+        if answered or (error.nothing_done and error.code != UNREACHED):
+            raise told(error, batch) from error  # Redis gives the same answer to the same call
         lost = not error.nothing_done
     try:
         with stores.guarded(publisher.store.queue, publisher.store.partition):

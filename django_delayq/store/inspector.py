@@ -4,10 +4,10 @@ decide. Numbers of several keys are read in one write and may differ by what hap
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 from uuid import UUID
 
 from django_delayq import clock, ids
@@ -22,6 +22,8 @@ from django_delayq.store.queue_depth import QueueDepth, depth_commands, depth_of
 from django_delayq.store.reach import WHOLE, Reach
 from django_delayq.store.record import JobRecord
 from django_delayq.target import OfferTarget
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,10 +123,17 @@ class Inspector:
 
     def jobs(self, queue: str, jobs: Sequence[UUID]) -> list[JobView | None]:
         """The jobs of these ids, at most 200; None for one that Redis does not know."""
+        return self._inspected(queue, jobs, _view)
+
+    def nowhere(self, queue: str, jobs: Sequence[UUID]) -> list[UUID]:
+        """Those of these jobs, at most 200, that have a record and no place, see nowhere.lua."""
+        return [job for job, is_nowhere in zip(jobs, self._inspected(queue, jobs, _is_nowhere), strict=True) if is_nowhere]
+
+    def _inspected(self, queue: str, jobs: Sequence[UUID], read: Callable[[UUID, str, int, Sequence[bytes]], T]) -> list[T | None]:
         numbers: dict[Keys, list[int]] = {}
         for number, job in enumerate(jobs):
             numbers.setdefault(self._parts.with_job(queue, job), []).append(number)
-        found: list[JobView | None] = [None] * len(jobs)
+        found: list[T | None] = [None] * len(jobs)
 
         def look(_link: Link, there: list[Keys]) -> None:
             for keys in there:
@@ -133,7 +142,7 @@ class Inspector:
                 reply = scripts.run(self._link(keys), scripts.load("inspect", keys), keys, "", "", "", *wanted)
                 now_ms = int(reply[0])
                 for n, number in enumerate(those):
-                    found[number] = _view(jobs[number], queue, now_ms, reply[1 + n * 14 : 15 + n * 14])
+                    found[number] = read(jobs[number], queue, now_ms, reply[1 + n * 14 : 15 + n * 14])
 
         self._reach.each(self._places, numbers, look)
         return found
@@ -310,6 +319,17 @@ def _ask(link: Link, *commands: tuple[Any, ...], strict: bool = True) -> list[An
 def _info(raw: bytes) -> dict[str, str]:
     pairs = (line.partition(":") for line in raw.decode("utf-8", "replace").splitlines() if ":" in line)
     return {name: value for name, _, value in pairs}
+
+
+def _is_nowhere(job: UUID, _queue: str, _now_ms: int, values: Sequence[bytes]) -> bool:
+    state, raw = values[0], values[8]
+    if state != b"unknown" or not raw:
+        return False
+    try:
+        JobRecord.decode(job, raw)
+    except PayloadError:
+        return False  # claim sets it aside
+    return True
 
 
 def _view(job: UUID, queue: str, now_ms: int, values: Sequence[bytes]) -> JobView | None:

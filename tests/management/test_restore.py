@@ -33,7 +33,8 @@ def wiped(orders, redis_server) -> list[delayq.Job]:
 def orphans(run, *words: str) -> dict[str, str]:
     """Code -> message of what `doctor --deep` finds on the two sides."""
     found = run("doctor", "--deep", "--json", *words).json["findings"]
-    return {finding["code"]: finding["message"] for finding in found if finding["code"] in ("D008", "D009", "D010", "D013", "D034")}
+    codes = ("D008", "D009", "D010", "D013", "D034", "D037")
+    return {finding["code"]: finding["message"] for finding in found if finding["code"] in codes}
 
 
 def test_restore_brings_back_what_redis_has_lost(run, wiped, orders):
@@ -163,6 +164,49 @@ def test_fix_brings_back_all_that_the_rows_say(orders, redis_server):
     assert (after[runs.id].state, after[runs.id].attempt) == ("running", 0)  # who runs it may adopt it; else the next one is the first
     assert int(redis_server.link.execute("HGET", orders.store.keys["asks"], retried.short_id)) == 3
     assert delayq.get(key="o:7", queue="orders").id == waits.id
+
+
+def stray(orders, *jobs: delayq.Job) -> None:
+    """Leaves only the records of these jobs."""
+    stores.link.execute("ZREM", orders.store.keys["normal"], *(job.short_id for job in jobs))
+
+
+def test_deep_finds_a_record_without_a_place_and_fix_puts_it_where_its_row_says(run, orders):
+    [job], [kept] = orders.scheduled(durability="redis"), orders.scheduled()
+    ended = orders.ended("ack")
+    stores.link.execute("HSET", orders.store.keys["jobs"], ended.short_id, stores.inspector().job("orders", kept.id).raw)
+    stores.link.execute("ZREM", orders.store.keys["finished"], ended.short_id)
+    stray(orders, job, kept)
+    assert orphans(run).keys() == {"D037"}
+    said = orphans(run, "--fix", "--yes")["D037"]
+    assert said.startswith("3 jobs have a record in Redis and no date")
+    for one in (job, kept):
+        view = stores.inspector().job("orders", one.id)
+        assert (view.state, view.date_ms) == ("scheduled", clock.to_ms(Job.objects.get(pk=one.id).run_at))
+    assert orders.in_redis(ended) is None
+    assert orphans(run) == {}
+
+
+def test_a_record_without_a_place_and_without_a_row_is_left_to_a_person(run, orders):
+    ran, ended = orders.scheduled(2, durability="redis")
+    stray(orders, ran, ended)
+    Job.objects.filter(pk__in=[ran.id, ended.id]).delete()
+    for words in ((), ("--fix", "--yes")):
+        answer = run("doctor", "--deep", "--json", *words)
+    [found] = [finding for finding in answer.json["findings"] if finding["code"] == "D037"]
+    assert found["level"] == "error"
+    assert "no row says when they are due" in found["message"]
+    assert run("requeue", ran.id).code == 0
+    assert orders.in_redis(ran) == "scheduled"
+    assert run("cancel", ended.id).code == 0
+    assert "D037" not in orphans(run)
+
+
+def test_what_the_relay_puts_in_is_no_finding(run, orders):
+    job = orders.scheduled()[0]
+    stray(orders, job)
+    Job.objects.filter(pk=job.id).update(published=None)
+    assert "D037" not in orphans(run)
 
 
 def test_deep_finds_a_job_whose_row_is_finished_and_fix_drops_it(run, orders):

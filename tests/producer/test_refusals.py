@@ -7,12 +7,17 @@ import re
 import pytest
 
 import django_delayq as delayq
+from django_delayq.models import Job
 from django_delayq.producer.stores import stores
 from django_delayq.store.error_replies import REFUSALS, StoreRefused
 from django_delayq.store.keys import Keys
 from django_delayq.store.scripts import SCRIPTS, load
-from tests.tasks_for_tests import ping
+from tests import servers
+from tests.mirror.conftest import orders
+from tests.tasks_for_tests import close_order, ping
 from tests.topologies import ToldNode
+
+__all__ = ["orders"]  # a fixture
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("delayq_redis")]
 
@@ -73,7 +78,57 @@ def test_an_answer_from_the_middle_of_a_script_leaves_open_what_has_happened(nod
     with pytest.raises(delayq.StoreUnavailable, match=r"is not known: `jobs`") as caught:
         delayq.schedule(ping)
     assert not caught.value.nothing_done
+    assert node.refused == ["EVALSHA"], "it was answered: the same call again would hear the same"
     assert ".." not in str(caught.value)
+
+
+def in_redis(job: delayq.Job) -> str | None:
+    view = stores.inspector().job("orders", job.id)
+    return None if view is None or view.state == "finished" else view.state
+
+
+@pytest.fixture
+def withdraw(redis_server):
+    """Withdraws a right from the user of the package, and gives it back ("+zadd")."""
+    yield lambda rule: redis_server.link.execute("ACL", "SETUSER", servers.USER, rule)
+    redis_server.link.execute("ACL", "SETUSER", servers.USER, "+zadd", "+hdel")
+
+
+@pytest.mark.parametrize("key", ["", "k"])
+def test_a_job_whose_record_alone_came_in_is_not_said_to_be_scheduled(redis_server, withdraw, key):
+    delayq.schedule(ping, delay="1h")  # the scripts are loaded
+    withdraw("-zadd")
+    with pytest.raises(delayq.StoreUnavailable, match=r"is not known: `jobs`") as caught:
+        delayq.schedule(ping, delay="1h", key=key, durability="redis")
+    withdraw("+zadd")
+    [left] = caught.value.jobs
+    assert delayq.cancel(left, queue="redis") is delayq.Change.DONE
+    job = delayq.schedule(ping, delay="1h", key=key, durability="redis")
+    assert (job.created, job.id == left, job.state) == (True, False, delayq.State.SCHEDULED)
+
+
+def test_the_relay_puts_in_a_row_whose_record_alone_came_in(orders, withdraw):
+    delayq.schedule(close_order, 6, delay="1h")
+    withdraw("-zadd")
+    job = delayq.schedule(close_order, 7, delay="1h", key="o:7")
+    assert in_redis(job) is None
+    withdraw("+zadd")
+    for _ in range(3):
+        orders.relay.poll()
+        orders.fold()
+    assert in_redis(job) == "scheduled"
+    assert Job.objects.get(pk=job.id).published is not None
+
+
+def test_a_holder_that_could_not_be_replaced_is_as_it_was(orders, withdraw):
+    holder = delayq.schedule(close_order, 7, delay="1h", key="o:7", durability="redis")
+    withdraw("-hdel")
+    with pytest.raises(delayq.StoreUnavailable):
+        delayq.schedule(close_order, 8, delay="1h", key="o:7", on_conflict="replace", durability="redis")
+    withdraw("+hdel")
+    assert in_redis(holder) == "scheduled"
+    job = delayq.schedule(close_order, 8, delay="1h", key="o:7", on_conflict="replace", durability="redis")
+    assert (in_redis(holder), in_redis(job)) == (None, "scheduled")
 
 
 def test_a_refusal_after_a_lost_reply_leaves_open_what_has_happened(node):

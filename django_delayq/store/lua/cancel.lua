@@ -1,6 +1,6 @@
 -- cancel: scheduled -> cancelled; running -> running with a request, or with one to abort
 -- keys: jobs high normal low runs leases cancels progress keys failed finished events wake meta stats asks names holders blocked waiters
--- include: begin bulk lanes tombstone asks names wake finish holder ground
+-- include: begin tries bulk lanes nowhere tombstone asks names wake finish holder ground
 -- ARGV: now by why, lacking, the ground on which nothing is to be done ('' none), abort ('1' or ''), then ids (at most 200); an id that
 --   begins with '=' is a business key
 --   lacking: how the row stands of an id that is not here, see ground.lua: one that waits is ended, so that neither a late publish nor a
@@ -11,6 +11,7 @@
 --   before), running (a request stands), finished, unknown; id: the job found, '' if none. On the ground that was given: the ground alone.
 -- O(log N) per job.
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory
+try_writes()
 present()
 local lacking, unless, abort, FIRST = ARGV[4], ARGV[5], ARGV[6] == '1', 7
 local ground = (generation or '') .. ':' .. server()
@@ -50,7 +51,7 @@ for i = FIRST, #ARGV do
       status = 'finished'
     elseif date and lacking ~= 'scheduled' and may_run(date, true) then
       status = request(id, true)
-    elseif (named and withdraw(id, lane)) or redis.call('ZREM', LANES[lane], id) == 1 then
+    elseif (named and withdraw(id, lane)) or redis.call('ZREM', LANES[lane], id) == 1 or is_nowhere(id, lane) then
       status = 'done'
       release(id, key)
       redis.call('HDEL', k_jobs, id)
@@ -81,6 +82,7 @@ for i = FIRST, #ARGV do
   reply[#reply + 1] = status
   reply[#reply + 1] = id
 end
+flush()
 if cancelled ~= 0 then
   if named then
     wake_for(call_waiters(), armed)

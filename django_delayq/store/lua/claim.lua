@@ -148,8 +148,8 @@ local function take(id, attempt, crashes, lane, due, record, past, asks, turn)
   taken[id] = true
   local date = int(due)
   mine[claimed] = id .. '=' .. date
-  gather('HSET', k_runs, id, run_value(attempt, crashes, lane, nonce, past))
   gather('ZADD', k_leases, int(now + lease), id)
+  gather('HSET', k_runs, id, run_value(attempt, crashes, lane, nonce, past))
   event('claimed', id .. ' ' .. int(attempt) .. ' ' .. int(crashes) .. ' ' .. nonce)
   answer(id, attempt, crashes, date, record, past, asks, turn)
 end
@@ -278,7 +278,8 @@ for _, letter in ipairs(LANE_ORDER) do
         tell_aside(id, 'second_date')
       elseif not short or not is_id(id) then
         set_aside(id, record and 'bad_record' or 'no_job', record)
-      elseif asked and redis.call('HDEL', k_cancels, id) == 1 then
+      elseif asked and redis.call('HEXISTS', k_cancels, id) == 1 then
+        gather('HDEL', k_cancels, id)
         finish(id, key, 'cancelled')
         event('cancelled', id .. ' ' .. int(attempt or 0) .. ' ' .. int(crashes or 0) .. ' -')
         tally('cancelled')

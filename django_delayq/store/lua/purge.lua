@@ -1,10 +1,11 @@
 -- purge: scheduled -> cancelled, many at a time; running jobs go on
 -- keys: jobs high normal low runs keys leases cancels progress finished events wake meta stats asks names holders blocked waiters
--- include: begin bulk lanes tombstone asks names wake finish
+-- include: begin tries bulk lanes tombstone asks names wake finish
 -- ARGV: now by why, how many at most (up to 200)
 -- Returns: how many were cancelled, how many scheduled jobs remain. Call until none remains.
 -- O(log N) per job.
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory
+try_writes()
 local room, cancelled = tonumber(ARGV[4]), 0
 -- Those that wait for their name go first: nobody is left then who would have to be put back for one that goes.
 for _, lane in ipairs({k_blocked, k_high, k_normal, k_low}) do

@@ -1,6 +1,6 @@
 -- requeue: failed or cancelled -> scheduled, with a fresh ladder
 -- keys: jobs high normal low leases cancels keys failed finished runs events wake meta stats asks names holders blocked waiters
--- include: begin bulk lanes names name_given tombstone wake holder
+-- include: begin tries bulk lanes nowhere names name_given tombstone wake holder
 -- ARGV: now by why, due ('' to use delay), delay ms from Redis' now, id, record, vouched, name of that record as
 --   schedule takes it
 --   record: '' to use the one that Redis keeps of a failed job; vouched: '1' when the caller knows that the job failed or was
@@ -11,6 +11,7 @@
 --   have not heard of a requeue would end the job again.
 -- O(log N).
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory
+try_writes()
 if redis.call('HEXISTS', k_meta, 'rolled') == 1 then
   return redis.error_reply('RESTORING what was rolled back is being put right; ask again in a moment')
 end
@@ -22,7 +23,8 @@ local failed = redis.call('ZSCORE', k_failed, id)
 local how = end_of(redis.call('ZSCORE', k_finished, id))
 local cancelled, succeeded = how == 'cancelled' or how == 'displaced', how == 'succeeded'
 local status, holder = 'done', id
-if kept and not failed then
+local place = kept and header(kept)
+if kept and not failed and not (place and is_nowhere(id, place)) then
   status = redis.call('ZSCORE', k_leases, id) and 'running' or 'conflict'
 elseif succeeded and vouch ~= 'unresolved' then
   status = 'conflict' -- who vouches has an old row: the mirror is behind

@@ -1,6 +1,6 @@
 -- reschedule: scheduled -> scheduled, another date (run now: delay 0)
 -- keys: jobs high normal low leases failed finished keys events wake meta names holders blocked waiters
--- include: begin bulk lanes names wake holder ground
+-- include: begin tries bulk lanes names wake holder ground
 -- ARGV: now by why, due ('' to use delay), delay ms from Redis' now, the ground on which nothing is to be done ('' none), how the row stands of
 --   a job that is not here ('' unknown; see ground.lua: one that may run is running; 'waited': also of one that is here: another server has
 --   made this change before, so nobody had begun it), policy, then ids (at most 200); '=' before it makes it a business key
@@ -9,6 +9,7 @@
 --   done, running, finished, unknown. On the ground that was given: the ground alone.
 -- O(log N) per job.
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory
+try_writes()
 present()
 local asked, delay, unless, lacking, policy, FIRST = ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8], 9
 local ground = (generation or '') .. ':' .. server()
@@ -33,10 +34,10 @@ for i = FIRST, #ARGV do
     if (policy == 'earliest' and date <= due) or (policy == 'latest' and date >= due) then
       due = date -- another call was quicker
     else
-      if named then
-        withdraw(id, lane)
-      end
       redis.call('ZADD', LANES[lane], int(due), id)
+      if named then
+        moved(id, lane)
+      end
       event('rescheduled', id .. ' ' .. int(due) .. (policy ~= '' and ' ' .. policy or ''))
       wake_for(due)
     end

@@ -1,6 +1,6 @@
 -- restore: nothing -> scheduled | running (from its row; or adopted by the worker that holds it)
 -- keys: jobs high normal low runs leases cancels progress keys failed finished events wake meta stats asks names holders blocked waiters
--- include: begin bulk runs lanes tombstone asks names name_given wake finish ground holder
+-- include: begin bulk runs lanes nowhere tombstone asks names name_given wake finish ground holder
 -- ARGV: now by why, generation to give a store without one, ground, progress to note of rows (who done total; '' none), then per job
 --   (at most 200): id record attempt crashes fence due delay unsure begun asks name
 --   fence: that of a run which a worker holds; '' for a row. All are of one kind
@@ -176,7 +176,8 @@ for i = 1, items do
   elseif held then
     reply[i + 1] = adopt(id, records[i], record, attempt, crashes, fence, date, runs[i], asks, said)
   else
-    reply[i + 1] = records[i] and 'there' or bring_back(id, record, attempt, crashes, date, begun, asks, said)
+    local there = records[i] and not is_nowhere(id, record.lane)
+    reply[i + 1] = there and 'there' or bring_back(id, record, attempt, crashes, date, begun, asks, said)
     if reply[i + 1] == 'restored' and unsure ~= '0' and tonumber(due) <= now then
       latest, unsure_until = math.max(latest, date), math.max(unsure_until, now + tonumber(unsure))
     end

@@ -1,6 +1,6 @@
 -- schedule: nothing -> scheduled
--- keys: jobs high normal low runs keys failed finished events wake meta stats asks names holders blocked waiters
--- include: fresh begin bulk runs lanes names name_given tombstone wake holder untold ground asks
+-- keys: jobs high normal low runs leases keys failed finished events wake meta stats asks names holders blocked waiters
+-- include: fresh begin bulk runs lanes nowhere names name_given tombstone wake holder untold ground asks
 -- ARGV: now by why, most jobs that the mirror may be behind (0: no limit), the ground that the sender knows ('' any), mode,
 --   then per job (at most 200): id record policy date, and in mode 'named' its name: "most:name", '' for none, see names.lua
 --   ground: generation:server as meta has them; on another one what the sender knows of its jobs may be out of date
@@ -18,8 +18,8 @@
 --     forbidden (the sender may not know of the holder, which stays as it is); and without a trace:
 --     free (mode ask), contested (it comes late, and another than the named one holds the key), behind (policy after: the holder has
 --     begun), asked (ask the rows first: this server lacks jobs, or nobody has confirmed yet that it does not)
---   holder: the id that holds the key, '' of forbidden, and of asked if none does here; due: its date as asked for, or as it is; 0 of a job that was in
---     already, and has begun to run or has ended.
+--   holder: the id that holds the key, '' of forbidden, and of asked if none does here; due: its date as asked for, or as it is; 0 of a
+--     job that was in already, and has begun to run or has ended.
 -- A holder that has expired before it was claimed is none; nor is one that would be moved behind its expiry: the new job replaces it.
 -- Errors before any write: BADRECORD n; EVENTSFULL. The only script that Redis refuses at maxmemory: its first write
 --   must stay one that needs memory (HSET).
@@ -63,13 +63,12 @@ local function note(due)
   earliest = math.min(earliest or due, due)
 end
 
-local function displaced(id, by)
-  redis.call('ZADD', k_finished, tombstone('displaced'), id)
+local function tell_displaced(id, by)
   event('cancelled', id .. ' 0 0 -\n{"m":"replaced by ' .. by .. '","r":"' .. by .. '"}')
 end
 
 -- Only for calls with a key: to make functions costs time.
-local must_ask, contest
+local must_ask, contest, leave
 if keyed then
   -- Whether only the rows know who holds a key: this server lacks jobs; or another run of it was confirmed than the one that answers, and its
   -- data may be old. What came after a wipe is known here, so then only a free key is asked about.
@@ -82,22 +81,26 @@ if keyed then
     return not confirmed or rolled or confirmed ~= here
   end
 
-  -- A holder that waits leaves: `id` takes its place, or (nil) it has expired, as claim would find. The key goes to the new job.
-  local function leave(holder, lane, id)
-    if asks then
-      return
-    end
+  -- A holder that waits leaves: `id` takes its place, or (nil) it has expired, as claim would find. The key goes to the new job. The
+  -- order matters if Redis refuses a command: the first call of each command comes before the holder leaves its lane, so a refusal leaves
+  -- the holder scheduled.
+  leave = function(holder, lane, id)
     local attempt, crashes = run_of(redis.call('HGET', k_runs, holder))
     local asks = attempt and asks_of(holder) or 0
+    local fails = not id and (attempt or 0) + (crashes or 0) + asks > 0
+    redis.call('HDEL', k_runs, holder)
+    if fails then
+      redis.call('ZADD', k_failed, int(now), holder)
+    else
+      redis.call('ZADD', k_finished, tombstone('displaced'), holder)
+    end
     if not (named and withdraw(holder, lane)) then
       redis.call('ZREM', LANES[lane], holder)
     end
-    redis.call('HDEL', k_runs, holder)
     if asks > 0 then
       redis.call('HDEL', k_asks, holder)
     end
-    if not id and (attempt or 0) + (crashes or 0) + asks > 0 then
-      redis.call('ZADD', k_failed, int(now), holder)
+    if fails then
       event('failed', holder .. ' ' .. int(attempt) .. ' ' .. int(crashes)
         .. ' -\n{"c":"Expired","m":"it expired before it could run again","p":"expired"}')
       return
@@ -109,21 +112,20 @@ if keyed then
       redis.call('HDEL', k_names, holder) -- this very call may have brought it in
     end
     if id then
-      displaced(holder, id)
+      tell_displaced(holder, id)
     else
-      redis.call('ZADD', k_finished, tombstone('displaced'), holder)
       event('expired', holder)
     end
   end
 
-  -- Decides about a key that another unfinished job holds. Returns the status; 'free' when it may be taken, and then perhaps another date.
+  -- Decides about a key that another unfinished job holds. Returns the status. With 'free' the caller takes the key after `leave`, and the
+  -- date follows, and the arguments for `leave`.
   contest = function(id, holder, key, policy, due)
     local record = redis.call('HGET', k_jobs, holder)
     local lane, _, expires = header(record)
     local date = tonumber(lane and (named and date_of(holder, lane) or redis.call('ZSCORE', LANES[lane], holder)) or '') -- if it waits
     if date and expires <= now then -- before it is asked whether it may run: nothing is to wait for a job that never will
-      leave(holder, lane)
-      return 'free', due
+      return 'free', due, lane
     elseif date and may_run(date, true) then
       date = nil
     end
@@ -151,14 +153,13 @@ if keyed then
     end
     local moves = (policy == 'earliest' and due < date) or (policy == 'latest' and due > date)
     if policy == 'replace' or policy == 'after' or (moves and expires <= due) then
-      leave(holder, lane, id)
-      return 'free', policy == 'after' and math.min(date, due) or due
+      return 'free', policy == 'after' and math.min(date, due) or due, lane, id
     elseif moves then
       if not asks then
-        if named then
-          withdraw(holder, lane)
-        end
         redis.call('ZADD', LANES[lane], int(due), holder)
+        if named then
+          moved(holder, lane)
+        end
         event('rescheduled', holder .. ' ' .. int(due) .. ' ' .. policy)
         note(due)
       end
@@ -178,8 +179,9 @@ for i = 1, items do
   end
   local lane, durable, key = lanes[i], durables[i], keys[i]
   local status, holder = 'created', id
+  local leaver, leaver_lane, place_of
   local ended = redis.call('ZSCORE', k_finished, id)
-  if redis.call('HEXISTS', k_jobs, id) == 1 then
+  if redis.call('HEXISTS', k_jobs, id) == 1 and not is_nowhere(id, lane) then
     status = redis.call('ZSCORE', k_failed, id) and 'failed' or 'again'
     due = redis.call('HEXISTS', k_runs, id) == 0 and (named and date_of(id, lane) or redis.call('ZSCORE', LANES[lane], id)) or 0
     due = tonumber(due)
@@ -187,20 +189,21 @@ for i = 1, items do
   elseif ended then
     status, date = end_of(ended), '0'
   elseif string.sub(policy, 1, 9) == 'replaced@' then
-    displaced(id, string.sub(policy, 10))
+    redis.call('ZADD', k_finished, tombstone('displaced'), id)
+    tell_displaced(id, string.sub(policy, 10))
     status, date = 'displaced', '0'
   else
     if key ~= '' then
       local other = holder_of(key)
       if must_ask(other) then
         status, holder = 'asked', other or ''
-      elseif other then
-        local moved
-        status, moved = contest(id, other, key, policy, due)
+      elseif other and other ~= id then
+        local date_then
+        status, date_then, leaver_lane, place_of = contest(id, other, key, policy, due)
         if status == 'free' then
-          status = 'replaced'
-          if moved ~= due then
-            due, date = moved, int(moved)
+          status, leaver = 'replaced', other
+          if date_then ~= due then
+            due, date = date_then, int(date_then)
           end
         else
           holder = status == 'forbidden' and '' or other
@@ -210,11 +213,14 @@ for i = 1, items do
     if asks then
       status = holder == id and 'free' or status
     elseif holder == id then
-      redis.call('HSET', k_jobs, id, record)
-      redis.call('ZADD', LANES[lane], date, id)
+      redis.call('HSET', k_jobs, id, record) -- if Redis refuses what follows, a repeat schedules it: see nowhere.lua
       if name then
         give_name(id, name)
       end
+      if leaver then
+        leave(leaver, leaver_lane, place_of)
+      end
+      redis.call('ZADD', LANES[lane], date, id)
       if key ~= '' then
         redis.call('HSET', k_keys, key, id)
       end

@@ -170,6 +170,10 @@ for i = 1, items do
   end
 end
 
+-- `runs`, which says who holds a job, comes last: if Redis refuses an earlier command, the worker settles the job again, with its event.
+flush(1)
+publish()
+flush(3)
 flush()
 if named then
   local date = call_waiters()
@@ -184,5 +188,4 @@ write_spread(RAN, count)
 if earliest then
   wake_for(earliest)
 end
-publish()
 return reply

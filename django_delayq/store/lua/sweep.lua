@@ -1,11 +1,12 @@
 -- sweep: durable jobs leave Redis, whatever their state, and leave nothing behind: what is unfinished comes back from its row
 -- keys: jobs high normal low runs leases cancels progress keys failed finished events wake meta asks names holders blocked waiters
--- include: begin bulk lanes tombstone asks names wake finish
+-- include: begin tries bulk lanes tombstone asks names wake finish
 -- ARGV: now by why, the generation that is swept, progress to note (who done total), cursor ('0' to begin); or '' '' '' and ids (at most 200):
 --   jobs that have ended by their rows, which leave with an event
 -- Returns the cursor to go on with ('0': done; '' when this generation is not being swept, nothing has been done) and how many left.
 -- O(200).
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory
+try_writes()
 local gone = 0
 
 local function leave(id, lane, key)

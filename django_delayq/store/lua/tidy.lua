@@ -1,6 +1,6 @@
 -- tidy: no state changes; drops what has had its time
 -- keys: jobs high normal low leases cancels failed finished claims stats wake meta events asks offered names holders blocked waiters
--- include: begin bulk ground tombstone lanes names wake
+-- include: begin tries bulk ground tombstone lanes names wake
 -- ARGV: now by why, tombstones older than (ms), failed jobs that failed before (ms; '' keeps all: the caller knows how far the
 --   mirror has come), stats older than (minutes), claims older than (ms), cursor ('0' to begin; 'c' before that of claims,
 --   which are looked through behind stats, then 'a' before that of asks, and 'o'
@@ -10,6 +10,7 @@
 -- Returns: tombstones dropped, failed records dropped, cursor to go on with ('0': done).
 -- O(log N + 200).
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory
+try_writes()
 local kept_ms, failed_before, kept_minutes, claims_ms, cursor = ARGV[4], ARGV[5], ARGV[6], ARGV[7], string.match(ARGV[8], '^%w+')
 local naming = named and (string.match(ARGV[8], ':(%w+)$') or 'n0') or ''
 local old = redis.call('ZRANGEBYSCORE', k_finished, '-inf', int(now - tonumber(kept_ms)), 'LIMIT', 0, 200)

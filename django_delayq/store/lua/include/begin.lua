@@ -79,8 +79,11 @@ local function publish()
   end
   local done = redis.pcall('XADD', k_events, '*', unpack(head))
   if done.err then
-    -- Not a stream, or one whose ids have run out: somebody else wrote that. What has happened here must be told all the same.
-    redis.call('UNLINK', k_events)
+    -- Not a stream, or one whose ids have run out: somebody else wrote that. The event still needs a stream. After any other
+    -- error, such as a withdrawn right, the stream stays.
+    if string.find(done.err, 'WRONGTYPE') or string.find(done.err, ' ID') then
+      redis.call('UNLINK', k_events)
+    end
     done = redis.call('XADD', k_events, '*', unpack(head))
   end
   if events_n ~= 2 then

@@ -1,5 +1,6 @@
--- Writes gathered per key and sent as one command each: a script over 200 jobs makes a dozen calls, not a thousand.
-local pending, pending_order = {}, {}
+-- Writes gathered per key and sent as one command each: a script over 200 jobs makes a dozen calls, not a thousand. Additions come before
+-- removals: if Redis refuses a command in the middle, a job may be in two places, but never in none.
+local pending, order = {}, {{}, {}, {}} -- `order` has three kinds: 1 ZADD, 2 HSET, 3 removals
 
 -- gather('HDEL', k_jobs, id): remembers the arguments for one variadic command per (command, key).
 local function gather(command, key, a, b)
@@ -12,7 +13,8 @@ local function gather(command, key, a, b)
   if not list then
     list = {command, key, n = 2} -- a length is searched for, unless it is kept
     lists[key] = list
-    pending_order[#pending_order + 1] = list
+    local same = order[command == 'ZADD' and 1 or command == 'HSET' and 2 or 3]
+    same[#same + 1] = list
   end
   local n = list.n + 1
   list[n] = a
@@ -23,9 +25,16 @@ local function gather(command, key, a, b)
   list.n = n
 end
 
-local function flush()
-  for i = 1, #pending_order do
-    redis.call(unpack(pending_order[i], 1, pending_order[i].n))
+-- `only`: sends only that kind. Gather nothing more until the next full flush.
+local function flush(only)
+  for kind = only or 1, only or 3 do
+    local lists = order[kind]
+    for i = 1, #lists do
+      redis.call(unpack(lists[i], 1, lists[i].n))
+    end
+    order[kind] = {}
   end
-  pending, pending_order = {}, {}
+  if not only then
+    pending = {}
+  end
 end

@@ -5,7 +5,7 @@ local TOMBSTONES = 200000 -- about 90 bytes each, of what the database has heard
 -- Frees the business key, if the job still holds it.
 local function release(id, key)
   if key ~= '' and redis.call('HGET', k_keys, key) == id then
-    redis.call('HDEL', k_keys, key)
+    gather('HDEL', k_keys, key)
   end
 end
 

@@ -100,19 +100,11 @@ repeat
     end
     if fresh and not asks then
       redis.call('HSET', k_jobs, unpack(jobs))
-      for _, dates in pairs(lanes) do
-        if dates.n > 1 then
-          redis.call('ZADD', unpack(dates, 1, dates.n))
-        end
-      end
     end
   elseif fresh and asks then
     fresh = not redis.call('ZSCORE', k_finished, id) and redis.call('HEXISTS', k_jobs, id) == 0
   elseif fresh then
     fresh = not redis.call('ZSCORE', k_finished, id) and redis.call('HSETNX', k_jobs, id, record) == 1
-    if fresh then
-      redis.call('ZADD', lane == 'n' and k_normal or lane == 'h' and k_high or k_low, score, id)
-    end
   end
   if not fresh then
     break
@@ -120,16 +112,29 @@ repeat
   if asks then
     return {ground, stamp}
   end
-  if keys then
-    redis.call('HSET', k_keys, unpack(keys))
-  end
+  -- If Redis refuses a command here, only records remain, and a repeat schedules them: see nowhere.lua.
   if names then
     redis.call('HSET', k_names, unpack(names))
     redis.call('HSETNX', k_meta, 'named', '1')
   end
+  if not ids then
+    redis.call('ZADD', lane == 'n' and k_normal or lane == 'h' and k_high or k_low, score, id)
+  else
+    for _, dates in pairs(lanes) do
+      if dates.n > 1 then
+        redis.call('ZADD', unpack(dates, 1, dates.n))
+      end
+    end
+  end
+  if keys then
+    redis.call(ids and 'HSET' or 'HSETNX', k_keys, unpack(keys)) -- the same command as for the record
+  end
   redis.pcall('HINCRBY', k_stats, string.format('%.0f:scheduled', math.floor(now / 60000)), items)
-  if redis.pcall('XADD', k_events, '*', unpack(entry)).err then -- see publish in begin.lua
-    redis.call('UNLINK', k_events)
+  local told_err = redis.pcall('XADD', k_events, '*', unpack(entry)).err
+  if told_err then -- see publish in begin.lua
+    if string.find(told_err, 'WRONGTYPE') or string.find(told_err, ' ID') then
+      redis.call('UNLINK', k_events)
+    end
     redis.call('XADD', k_events, '*', unpack(entry))
   end
   if items > 1 then

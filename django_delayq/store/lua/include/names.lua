@@ -9,7 +9,7 @@
 -- Mostly no job of a queue has ever had a name, as `named` of begin.lua says. Then nothing of this is made, since to make functions costs
 -- time; who calls them asks `named` before. Needs begin, bulk and lanes, and the keys jobs high normal low meta names holders blocked waiters.
 local read_names, name_of, forget_name, hold_name, free_name
-local note_freed, may_be_next, take_room, waiter, unblock, forget_waiter, date_of, withdraw, call_waiters
+local note_freed, may_be_next, take_room, waiter, unblock, forget_waiter, date_of, withdraw, moved, call_waiters
 
 if named then
   local LANE_RANKS, RANKED = {h = '1', n = '2', l = '3', H = '1', N = '2', L = '3'}, {['1'] = 'h', ['2'] = 'n', ['3'] = 'l'}
@@ -177,6 +177,15 @@ if named then
       may_be_next(name)
     end
     return waited
+  end
+
+  -- A waiting job has another date in its lane now. It no longer waits for its name, and another job may be next.
+  function moved(id, letter)
+    unblock(id, letter)
+    local name = name_of(id)
+    if name then
+      may_be_next(name)
+    end
   end
 
   -- Ends what a call does with names, when all else is written. Puts back, of each name that was freed, those that come next, as many as

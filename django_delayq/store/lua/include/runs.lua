@@ -2,8 +2,7 @@
 -- from its row, and no worker has told yet that it runs it: the attempt is then the one before. The lane letter is a capital when the job
 -- holds a business key, so that settle reads the record only of jobs whose key it must free.
 -- past: e<n>, how many times in a row its process was killed for a neighbour's sake; then u<ms>, when it was first parked because the
--- worker did not know its task or its arguments. It lasts over crashes and runs that were given back, until
--- a run ends by itself.
+-- worker did not know its task or its arguments. It lasts over crashes and runs that were given back, until a run ends by itself.
 
 -- Returns attempt, crashes, lane letter, nonce, past ('' for none); nil when there is no such value, or not one of ours.
 -- Jobs of one claim mostly have the same, which is read once.

@@ -10,7 +10,7 @@ local function push_token()
     waiting = 0
   end
   if waiting < 4 then
-    redis.call('LPUSH', k_wake, '1')
+    redis.pcall('LPUSH', k_wake, '1') -- without a token the timer owner looks within a second
   end
 end
 
