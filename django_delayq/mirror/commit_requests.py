@@ -13,9 +13,10 @@ from uuid import UUID
 from django.db import transaction
 from django.db.models import Q
 
-from django_delayq import clock, conf
+from django_delayq import clock, conf, ids
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.mirror import database_clock, rows
+from django_delayq.mirror.event_items import ASKED
 from django_delayq.mirror.exists import ExistsQuery
 from django_delayq.models import CommitRequest, Event, Job
 from django_delayq.producer import at_commit
@@ -26,6 +27,7 @@ from django_delayq.store.error_replies import StoreError
 YOUNG: Final = 3.0  # seconds for which a request is left to the process that committed it
 IDLE: Final = 2.0  # seconds between looks
 MOST: Final = 200
+DOUBT: Final = timedelta(seconds=1)  # two dates of different clocks that are closer than this have no known order
 
 
 class DatabaseRequests:
@@ -33,11 +35,10 @@ class DatabaseRequests:
 
     def keep_request(self, request: ChangeRequest, using: str) -> int:
         """Dated by the database's clock, as rows of jobs are."""
-        given = {name: value for name, value in asdict(request).items() if name not in ("id", "job", "at", "seen", "left_ms")}
+        given = {name: value for name, value in asdict(request).items() if name not in ("id", "job", "at", "left_ms")}
         given |= {"actor": rows.clean(request.actor, 200), "reason": rows.clean(request.reason), "job_id": request.job}
-        seen = Event.objects.using(using).order_by("-pk").values_list("pk", flat=True).first() or 0
         now = database_clock.now(transaction.get_connection(using))
-        return int(CommitRequest.objects.using(using).create(**given, at=now, seen=seen).pk)
+        return int(CommitRequest.objects.using(using).create(**given, at=now).pk)
 
     def requests(self, using: str, **which: Any) -> list[ChangeRequest]:
         """In the order in which they were asked for."""
@@ -53,12 +54,23 @@ class DatabaseRequests:
         CommitRequest.objects.using(using).filter(pk__in=requests).delete()
 
     def spared(self, request: ChangeRequest, jobs: Collection[UUID], using: str, *, late: bool) -> set[UUID]:
-        """By the database's clock, which has dated rows and requests; and by the event rows of changes, which are written in order."""
-        newer = Job.objects.using(using).filter(pk__in=jobs, durable=True, created_at__gt=request.at)
-        found = set(newer.values_list("pk", flat=True))
-        if late and request.verb == "reschedule":
-            moved = Event.objects.using(using).filter(job_id__in=jobs, kind=EventKind.RESCHEDULED, pk__gt=request.seen)
-            found |= {job for job in moved.values_list("job_id", flat=True) if job is not None}
+        """By the database's clock, which dates requests and durable rows. Redis dates the rows of other jobs and most events, and the
+        host of the producer dates the id of a job without a row. These clocks may differ, so such a date counts only if it is later
+        than the request by more than `DOUBT` and has passed.
+        """
+        now, at = database_clock.now(transaction.get_connection(using)), request.at or clock.from_ms(0)
+        found: set[UUID] = set()
+        if request.job is None:
+            rows = Job.objects.using(using).filter(pk__in=jobs).values_list("pk", "durable", "created_at")
+            dated = {job: (durable, created) for job, durable, created in rows}
+            for job in jobs:
+                durable, created = dated.get(job, (False, clock.from_ms(ids.created_ms(job))))
+                if created > at if durable else at + DOUBT < created <= now:
+                    found.add(job)
+        if late:
+            kinds = (EventKind.REQUEUED, ASKED) if request.verb == "cancel" else (EventKind.RESCHEDULED, EventKind.REQUEUED, ASKED)
+            changed = Event.objects.using(using).filter(job_id__in=jobs, kind__in=kinds, at__gt=at + DOUBT, at__lte=now)
+            found |= {job for job in changed.values_list("job_id", flat=True) if job is not None}
         return found
 
 
@@ -120,6 +132,5 @@ def _request(row: CommitRequest, now_ms: int | None) -> ChangeRequest:
         actor=row.actor,
         reason=row.reason,
         at=row.at,
-        seen=row.seen,
         left_ms=left,
     )

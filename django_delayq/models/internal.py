@@ -101,7 +101,7 @@ class PeriodKey(models.Model):
 class CommitRequest(models.Model):
     """A change that a transaction carries out when it commits, see `producer.at_commit`. Written in that transaction, deleted when it
     is carried out. No column of the job's row: a lock on that until the commit would make the mirror wait, and a job of redis
-    durability need not have a row. `seen`: the last event row when it was asked for.
+    durability need not have a row.
     """
 
     job_id: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(null=True)
@@ -114,7 +114,6 @@ class CommitRequest(models.Model):
     actor: models.CharField[str, str] = models.CharField(max_length=200, blank=True, default="")
     reason: models.TextField[str, str] = models.TextField(blank=True, default="")
     at: models.DateTimeField[datetime, datetime] = models.DateTimeField()
-    seen: models.BigIntegerField[int, int] = models.BigIntegerField(default=0)
 
     class Meta:
         db_table = "delayq_commit_request"

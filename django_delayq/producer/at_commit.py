@@ -103,7 +103,7 @@ def keep(act: Cancel | Move, job: UUID | None, queue: str, key: str) -> Change:
 
 
 def carry_out(request: ChangeRequest, using: str, *, late: bool = False) -> None:
-    """Carries it out, and deletes its row. `late`: somebody may have given the job another date meanwhile, and that stays.
+    """Carries it out, and deletes its row. `late`: a requeue, or a new date, may have come since the commit, and stays.
 
     Raises:
         StoreUnavailable, StoreError, DatabaseError: it is kept, and may be carried out again.

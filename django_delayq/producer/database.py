@@ -82,7 +82,7 @@ class WaitingRow(NamedTuple):
 class ChangeRequest:
     """A change that a transaction carries out when it commits, kept as a row of that transaction. `job`, or `queue` and `key`, name the
     job. `delay_ms`: the delay that was asked for; `left_ms`: what is left of it, by the database's clock. `at`: when it was asked for,
-    by the same clock; `seen`: the last event row then. `id`: 0 before it is kept.
+    by the same clock. `id`: 0 before it is kept.
     """
 
     job: UUID | None
@@ -96,7 +96,6 @@ class ChangeRequest:
     reason: str = ""
     id: int = 0
     at: datetime | None = None
-    seen: int = 0
     left_ms: int | None = None
 
 
@@ -133,8 +132,8 @@ class Requests(Protocol):
         """They have been carried out, or a later call takes their place."""
 
     def spared(self, request: ChangeRequest, jobs: Collection[UUID], using: str, *, late: bool) -> set[UUID]:
-        """Those of these jobs that the request leaves alone: durable ones that were scheduled after it. If it gives another date and
-        is carried out `late`, also those to which somebody else gave one since.
+        """Those of these jobs that the request leaves alone. A request by key leaves jobs that were scheduled after it. If it is
+        carried out `late`, it also leaves jobs that were requeued since, and a new date leaves jobs that have another new date since.
         """
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import warnings
+from datetime import timedelta
 
 import pytest
 from asgiref.sync import async_to_sync
 from django.db import connection, transaction
+from django.db.models import F
 
 import django_delayq as delayq
 from django_delayq import clock
 from django_delayq.mirror.commit_requests import CommitRequestLoop
 from django_delayq.mirror.outbox import DatabaseOutbox
 from django_delayq.models import CommitRequest, Event, Job
+from django_delayq.producer.at_commit import carry_out
 from django_delayq.producer.stores import stores
 from tests.mirror.restoring import settle_down
 from tests.tasks_for_tests import close_order
@@ -166,14 +169,77 @@ def test_what_is_carried_out_twice_changes_nothing_more(orders, loop_of_requests
     assert Job.objects.get().state == "cancelled"
 
 
+def age(seconds: float = 10) -> None:
+    """The requests were made so long ago."""
+    CommitRequest.objects.update(at=F("at") - timedelta(seconds=seconds))
+
+
 @pytest.mark.parametrize("by_key", [False, True], ids=["by id", "by key"])
 def test_a_date_that_somebody_gave_meanwhile_stays(orders, loop_of_requests, killed, by_key):
     job = delayq.schedule(close_order, 7, delay="1h", key="o:7")
     with killed():
         delayq.reschedule(**(KEY if by_key else {"job": job}), delay="3h", at_commit=True)
+    Job.objects.update(created_at=F("created_at") - timedelta(seconds=20))
+    age()
     assert job.reschedule(delay="5h", actor="clerk") is DONE
     loop_of_requests.poll()
     assert left(job) == 5
+    assert not CommitRequest.objects.exists()
+
+
+def test_a_date_that_was_given_before_does_not_stay(orders, loop_of_requests, killed):
+    job = delayq.schedule(close_order, 7, delay="1h")
+    with killed():
+        job.reschedule(delay="3h", at_commit=True)
+    at = CommitRequest.objects.get().at - timedelta(seconds=5)  # by a transaction that has committed later
+    Event.objects.create(job_id=job.id, queue="orders", at=at, kind="rescheduled", stream_id="row:1")
+    loop_of_requests.poll()
+    assert left(job) == 3
+
+
+@pytest.mark.parametrize("mirrored", [False, True], ids=["without a row", "with a row"])
+@pytest.mark.parametrize("late", [False, True], ids=["beside another connection", "late"])
+def test_a_newer_job_of_the_key_is_left_alone(orders, loop_of_requests, killed, mirrored, late):
+    with killed():
+        delayq.cancel(**KEY, at_commit=True)
+    age()
+    job = delayq.schedule(close_order, 7, delay="1h", key="o:7", durability="redis")
+    if mirrored:
+        orders.fold()
+        assert Job.objects.exists()
+    if late:
+        loop_of_requests.poll()
+    else:
+        carry_out(DatabaseOutbox().requests("default")[0], "default")
+    assert in_redis(job) == "scheduled"
+    assert not CommitRequest.objects.exists()
+
+
+def test_an_older_job_is_cancelled_although_the_clock_of_its_host_is_ahead(orders, loop_of_requests, killed, monkeypatch):
+    real = clock.wall_ms
+    monkeypatch.setattr(clock, "wall_ms", lambda: real() + HOUR)
+    job = delayq.schedule(close_order, 7, delay="1h", key="o:7", durability="redis")
+    monkeypatch.undo()
+    with killed():
+        delayq.cancel(**KEY, at_commit=True)
+    age()
+    loop_of_requests.poll()
+    assert in_redis(job) is None
+
+
+@pytest.mark.parametrize("by_key", [False, True], ids=["by id", "by key"])
+def test_a_late_cancel_does_not_undo_a_requeue(orders, loop_of_requests, killed, by_key):
+    job = delayq.schedule(close_order, 7, key="o:7")
+    with killed():
+        delayq.cancel(**(KEY if by_key else {"job": job}), at_commit=True)
+    Job.objects.update(created_at=F("created_at") - timedelta(seconds=20))
+    age()
+    orders.settle(orders.claim()[0], "fail")
+    orders.fold()
+    assert job.requeue(actor="clerk") is DONE
+    orders.fold()
+    loop_of_requests.poll()
+    assert in_redis(job) == "scheduled"
     assert not CommitRequest.objects.exists()
 
 
