@@ -24,6 +24,7 @@ from django_delayq.management.output import duration, print_json, progress
 from django_delayq.management.queue_findings import finding, redis_findings, told
 from django_delayq.management.schedule_findings import schedule_findings
 from django_delayq.mirror import database_clock
+from django_delayq.mirror.commit_requests import unlisted
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.models import PARKED_ROWS, UNPUBLISHED, Job, SetAside
 from django_delayq.producer.stores import stores
@@ -107,7 +108,13 @@ def _database_findings() -> list[dict[str, str]]:
             )
             for queue, count, first in kept
         ]
-        aside += [*_unresolved_findings(), *told(schedule_findings(using)), *_parked_findings(using), *_far_findings()]
+        aside += [
+            *_unresolved_findings(),
+            *told(schedule_findings(using)),
+            *_parked_findings(using),
+            *_far_findings(),
+            *_unlisted_findings(using),
+        ]
         waiting = Job.objects.using(using).filter(UNPUBLISHED, durable=True)
         first = waiting.order_by("id").values_list("created_at", flat=True).first()
         age = (database_clock.now(connections[using]) - first).total_seconds() if first else 0.0
@@ -146,6 +153,21 @@ def _unresolved_findings() -> list[dict[str, str]]:
             "List them: manage.py delayq list --state unresolved. Find out what each has done. Then end it with "
             "manage.py delayq mark-succeeded ID or mark-failed ID, or run it again with manage.py delayq requeue ID.",
         )
+    ]
+
+
+def _unlisted_findings(using: str) -> list[dict[str, str]]:
+    """The changes at commits that no process with these settings carries out."""
+    return [
+        finding(
+            "D038",
+            "error",
+            f"No process carries out {count} committed change{'' if count == 1 else 's'} of jobs in the queue {queue!r}: "
+            "DELAYQ['QUEUES'] does not list it.",
+            "List the queue again, and run a worker with the role relay. If its jobs are gone for good, delete the rows of these "
+            "changes from the table delayq_commit_request.",
+        )
+        for queue, count in unlisted(using).items()
     ]
 
 

@@ -20,6 +20,7 @@ from django_delayq.mirror.service import LoopRunner, Service
 from django_delayq.periodic import tick_loop
 from django_delayq.periodic.old_ticks import OldTicksLoop
 from django_delayq.periodic.tick_loop import TickLoop, UnendingLoop
+from django_delayq.producer.stores import stores
 from django_delayq.worker.hanging_calls import PatientThread
 from django_delayq.worker.latest_text import LatestText
 from django_delayq.worker.loop import Stop
@@ -82,6 +83,9 @@ def _keep_records(
         service.add(LoopRunner("operations", operations, idle=operation_loop.IDLE, asleep=operation_loop.ORDERS))
         service.add(LoopRunner("prune of operations", OldOperationsLoop(places, config), link=places.shared))
     if common and "relay" in roles:
+        for name, queue in config.queues.items():
+            for partition in queue.served:
+                stores.places.of(name, partition).leave_alone(NODE_RESTS)  # many changes may be about a server that is away
         service.add(LoopRunner("changes at commits", CommitRequestLoop(using=config.database)))
         service.add(LoopRunner("schedules", UnendingLoop(TickLoop(using=config.database)), idle=tick_loop.IDLE))
     if common and "mirror" in roles:

@@ -11,10 +11,12 @@ from typing import Any, Final
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import Count, OuterRef, Q, Subquery, Value
+from django.db.models.functions import Coalesce, NullIf
 
 from django_delayq import clock, conf, ids
 from django_delayq.exceptions import StoreUnavailable
+from django_delayq.logger import Logger
 from django_delayq.mirror import database_clock, rows
 from django_delayq.mirror.event_items import ASKED
 from django_delayq.mirror.exists import ExistsQuery
@@ -23,6 +25,9 @@ from django_delayq.producer import at_commit
 from django_delayq.producer.database import ChangeRequest
 from django_delayq.states import EventKind
 from django_delayq.store.error_replies import StoreError
+from django_delayq.store.site import REPEAT
+
+logger = Logger("django_delayq.relay")
 
 YOUNG: Final = 3.0  # seconds for which a request is left to the process that committed it
 IDLE: Final = 2.0  # seconds between looks
@@ -82,10 +87,11 @@ class CommitRequestLoop:
     def __init__(self, *, using: str, young: float = YOUNG) -> None:
         self._using = using
         self._young = timedelta(seconds=young)
+        self._reported = float("-inf")
         self._any = ExistsQuery(CommitRequest.objects.using(using))
 
     def poll(self) -> float:
-        """One batch of each queue. Returns seconds to sleep.
+        """One batch of each queue that the settings list. Returns seconds to sleep.
 
         Raises:
             StoreUnavailable, StoreError, DatabaseError: what could be carried out is; call again later.
@@ -93,18 +99,43 @@ class CommitRequestLoop:
         if not self._any.found():
             return IDLE
         now = database_clock.now(transaction.get_connection(self._using))
-        waiting = CommitRequest.objects.using(self._using).exclude(at__gt=now - self._young, at__lte=now)
+        waiting = _homed(self._using).exclude(at__gt=now - self._young, at__lte=now)
         away: StoreUnavailable | StoreError | None = None
-        for queue in ("", *conf.get().queues):  # the others wait for a process whose settings list them
-            for request in _read(waiting.filter(queue=queue), self._using, MOST):
+        held: set[tuple[UUID | None, str, str]] = set()
+        for queue in (None, *conf.get().queues):
+            for request in _read(waiting.filter(home=queue), self._using, MOST):
+                about = request.job, request.queue, request.key
                 try:
-                    at_commit.carry_out(request, self._using, late=True)
+                    if about not in held:
+                        at_commit.carry_out(request, self._using, late=True)
                 except (StoreUnavailable, StoreError) as error:
                     away = error
-                    break  # those behind it wait, in their order; the servers of other queues may be there
+                    held.add(about)  # later changes of the same job wait, in their order
+        self._report(unlisted(self._using))
         if away is not None:
             raise away
         return IDLE
+
+    def _report(self, queues: dict[str, int]) -> None:
+        if queues and clock.monotonic() - self._reported > REPEAT:
+            self._reported = clock.monotonic()
+            logger.error(
+                "%d committed changes wait for a process whose settings list their queues: %s",
+                sum(queues.values()),
+                ", ".join(sorted(queues)),
+            )
+
+
+def unlisted(using: str) -> dict[str, int]:
+    """How many requests are about each queue that the settings do not list."""
+    found = _homed(using).exclude(home=None).exclude(home__in=list(conf.get().queues))
+    return dict(found.order_by("home").values_list("home").annotate(Count("pk")))
+
+
+def _homed(using: str) -> Any:
+    """The requests with their queues as `home`: None for a job whose queue neither the request nor a row names."""
+    row = Job.objects.using(using).filter(pk=OuterRef("job_id")).values("queue")[:1]
+    return CommitRequest.objects.using(using).annotate(home=Coalesce(NullIf("queue", Value("")), Subquery(row)))
 
 
 def _read(found: Any, using: str, most: int | None = None) -> list[ChangeRequest]:

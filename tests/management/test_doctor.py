@@ -9,7 +9,7 @@ import pytest
 
 from django_delayq import clock
 from django_delayq.mirror import database_clock
-from django_delayq.models import Job
+from django_delayq.models import CommitRequest, Job
 from django_delayq.producer.stores import stores
 from django_delayq.store import decode
 from django_delayq.store.worker_registry import WorkerRegistry
@@ -126,6 +126,17 @@ def test_d004_workers_run_jobs_of_a_queue_and_nobody_keeps_its_records(run, orde
     assert only(run, "D004")["message"].startswith("No worker has the role mirror for the queue 'orders'")
     beat("orders", records=["orders"])
     assert findings(run("doctor", "--json"), "D004") == []
+
+
+def test_d038_changes_at_commits_of_a_queue_that_is_not_listed(run, orders, settings):
+    [job] = orders.scheduled()
+    for about in ({"job_id": job.id}, {"queue": "orders", "key": "k"}, {"queue": "default", "key": "k"}):
+        CommitRequest.objects.create(verb="cancel", at=clock.from_ms(0), **about)
+    assert findings(run("doctor", "--json"), "D038") == []
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"default": {}}}
+    assert only(run, "D038")["message"] == (
+        "No process carries out 2 committed changes of jobs in the queue 'orders': DELAYQ['QUEUES'] does not list it."
+    )
 
 
 def test_d002_does_not_speak_of_rows_that_redis_has(run, orders):

@@ -15,10 +15,11 @@ from django_delayq import clock
 from django_delayq.mirror.commit_requests import CommitRequestLoop
 from django_delayq.mirror.outbox import DatabaseOutbox
 from django_delayq.models import CommitRequest, Event, Job
+from django_delayq.producer import changes
 from django_delayq.producer.at_commit import carry_out
 from django_delayq.producer.stores import stores
 from tests.mirror.restoring import settle_down
-from tests.tasks_for_tests import close_order
+from tests.tasks_for_tests import close_order, ping
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -426,3 +427,52 @@ def test_a_change_of_one_job_takes_the_place_of_no_change_by_key(orders):
         delayq.cancel(**KEY, at_commit=True)
         ended.cancel(at_commit=True)
     assert in_redis(job) is None
+
+
+@pytest.mark.parametrize("durability", ["outbox", "redis"])
+def test_a_change_of_a_job_whose_server_is_away_holds_no_other_up(orders, loop_of_requests, killed, settings, durability):
+    lost = delayq.schedule(ping, delay="1h", durability=durability)
+    job = delayq.schedule(close_order, 7, delay="1h", durability=durability)
+    away = {"redis": {"REDIS": "unix:///nowhere/delayq.sock"}, "orders": {}}
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": away}
+    stores.reset()
+    with killed():
+        for id in (lost.id, job.id):
+            assert delayq.cancel(id, at_commit=True) is PENDING
+    with pytest.raises(delayq.StoreUnavailable):
+        loop_of_requests.poll()
+    assert in_redis(job) is None
+    assert CommitRequest.objects.get().job_id == lost.id
+
+
+def test_later_changes_of_a_job_wait_for_the_first(orders, loop_of_requests, killed, monkeypatch):
+    job = delayq.schedule(close_order, 7, delay="1h")
+    for hours in (3, 4):
+        with killed():
+            delayq.reschedule(job.id, delay=f"{hours}h", at_commit=True)
+    with monkeypatch.context() as once:
+        real, calls = changes.one, []
+        once.setattr(changes, "one", lambda *args: calls.append(args) or (_ for _ in ()).throw(delayq.StoreUnavailable("no")))
+        with pytest.raises(delayq.StoreUnavailable):
+            loop_of_requests.poll()
+    assert (len(calls), CommitRequest.objects.count(), changes.one) == (1, 2, real)
+    loop_of_requests.poll()
+    assert left(job) == 4
+
+
+def test_changes_of_a_queue_that_is_not_listed_are_logged_once_a_minute(
+    orders, loop_of_requests, killed, settings, caplog, monkeypatch
+):
+    job = delayq.schedule(close_order, 7, delay="1h")
+    with killed():
+        delayq.cancel(job.id, at_commit=True)
+    CommitRequest.objects.create(queue="new", key="k", verb="cancel", at=clock.from_ms(0))
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"default": {}}}
+    for _ in range(3):
+        loop_of_requests.poll()
+    said = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert said == ["2 committed changes wait for a process whose settings list their queues: new, orders"]
+    real = clock.monotonic
+    monkeypatch.setattr(clock, "monotonic", lambda: real() + 61)
+    loop_of_requests.poll()
+    assert len([record for record in caplog.records if record.levelname == "ERROR"]) == 2
