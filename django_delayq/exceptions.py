@@ -61,9 +61,10 @@ TEXTS: Final[Mapping[str, str]] = MappingProxyType(
         "site_moved": "Redis at {where} has no jobs of the queue {queue!r} of site {ours}, which was last at {known}. This database "
         "may be a copy, so nothing is written there, run or sent. If the site has moved, or this copy is to run, run manage.py delayq "
         "adopt.",
-        "site_behind": "Redis at {where} is ahead of this database: it has dropped events of the queue {queue!r} up to {theirs}, and "
-        "site {ours} has recorded them up to {known} only. Another database records this queue, or this one has lost commits. Give a "
-        "copy another DELAYQ['PREFIX'] or another Redis database; if this database is to go on, run manage.py delayq adopt.",
+        "site_behind": "Redis at {where} is ahead of this database in the queue {queue!r}: its mirror came to {theirs} there, and "
+        "site {ours} has recorded {known}. Another database with the same id records this queue, or this one has lost commits. No jobs "
+        "are claimed or published from here. Give a copy another DELAYQ['PREFIX'] or another Redis database; if this database is to go "
+        "on, run manage.py delayq adopt.",
         "site_unknown": "The database did not tell the id of this site, and nothing is written to Redis before that: {cause}. Check "
         "the database, and run manage.py migrate.",
         "far_locked": "Another transaction has held {what}, a far job or the key of one, for more than {seconds} s. Nothing was "

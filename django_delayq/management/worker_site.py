@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from django.core.management.base import CommandError
-from django.db import connections
+from django.db import Error, connections
 
 from django_delayq import clock
 from django_delayq.conf import Config
 from django_delayq.exceptions import StoreUnavailable
+from django_delayq.mirror.checkpoint import note_refused
 from django_delayq.mirror.site_findings import UNKNOWN, check_workers, refusals
 from django_delayq.store import site
 from django_delayq.store.places import Places
@@ -35,6 +36,8 @@ def check_site(places: Places, config: Config, queues: Iterable[str], warn: Call
             return _refuse(places, config.prefix, parts)
         except SiteRefused as error:
             if burst or error.code != UNKNOWN:
+                with contextlib.suppress(Error):
+                    note_refused(error, config.database)
                 raise CommandError(visible(f"{error} The worker does not start.")) from error
             if not waits:
                 warn(f"{error} The worker waits for the database.")

@@ -14,7 +14,7 @@ from django_delayq import ids
 from django_delayq.conf import Config, QueueConfig
 from django_delayq.mirror import database_clock, rows
 from django_delayq.mirror.site_findings import check_queue
-from django_delayq.models import Attempt, Event, Job, Site, UncheckedKey
+from django_delayq.models import Attempt, Checkpoint, Event, Job, Site, UncheckedKey
 from django_delayq.states import UNFINISHED, AttemptOutcome, EventKind, State
 from django_delayq.store import decode, scripts, site
 from django_delayq.store.connection import Link
@@ -138,9 +138,13 @@ def take(parts: Sequence[Adoptable], config: Config, actor: str, reason: str, *,
         last = known.last_event if known else ""
         [now, _] = scripts.run(part.link, script, part.keys, "", actor, reason, part.found, last, emptied)
         site.check(config.prefix, part.keys.queue, part.link.home, decode.text(now))
+        Checkpoint.objects.using(config.database).filter(queue=part.keys.queue, partition=part.keys.partition).update(
+            mirror_tokens=None
+        )
         if part.queue is not None:
             _note(part, actor, reason, config)
     row.update(former="")
+    site.forget()
 
 
 def _note(part: Adoptable, actor: str, reason: str, config: Config) -> None:

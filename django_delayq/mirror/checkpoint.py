@@ -15,9 +15,10 @@ from django_delayq.failpoints import failpoint
 from django_delayq.mirror.writers import values
 from django_delayq.models import Checkpoint
 from django_delayq.store import site
+from django_delayq.store.mirror_tokens import refused
 from django_delayq.store.queue import QueueStore
 from django_delayq.store.recovery import Ground
-from django_delayq.store.site import Known
+from django_delayq.store.site import Known, SiteRefused
 
 COLUMNS: Final = tuple(field.attname for field in Checkpoint._meta.concrete_fields)
 SERVERS: Final = 10  # runs of servers that are remembered
@@ -69,10 +70,20 @@ def check_site(store: QueueStore, ground: Ground, checkpoint: Checkpoint, again:
     """
     if under_test.derives_site():
         return
-    about = store.keys.prefix, store.queue, store.link.home
     if not ground.site:
-        site.check_address(*about, _known(checkpoint))
-    site.check_events(*about, ground.mirrored, _known(checkpoint), None if again is None else lambda: _known(again()))
+        site.check_address(store.keys.prefix, store.queue, store.link.home, _known(checkpoint))
+    reread = None if again is None else lambda: _known(again())
+    site.check_mirror(store.keys, store.link.home, ground.trimmed, _known(checkpoint), reread)
+
+
+def note_refused(error: SiteRefused, using: str) -> None:
+    """Notes that another database records a queue, if that is why it was refused: after a wipe nothing else would tell."""
+    if error.code != "site_behind":
+        return
+    mine = Checkpoint.objects.using(using).filter(queue=error.fields["queue"], partition=error.fields["partition"])
+    for tokens in mine.values_list("mirror_tokens", flat=True):
+        if (noted := refused(tokens or "")) != tokens:
+            mine.update(mirror_tokens=noted)
 
 
 def known_of(queue: str, partition: int, using: str) -> Known | None:
@@ -81,7 +92,7 @@ def known_of(queue: str, partition: int, using: str) -> Known | None:
 
 
 def _known(checkpoint: Checkpoint) -> Known:
-    return Known(checkpoint.address or "", checkpoint.last_event)
+    return Known(checkpoint.address or "", checkpoint.last_event, checkpoint.mirror_tokens or "")
 
 
 def note_address(store: QueueStore, using: str) -> None:

@@ -26,6 +26,7 @@ from django_delayq.signing import Signer
 from django_delayq.states import FINISHED, EventKind, State
 from django_delayq.store.events import FIRST, Entry, EventLog, Lag, NewerEvents, position
 from django_delayq.store.formats import FORMAT
+from django_delayq.store.mirror_tokens import last_token, tokens_after
 from django_delayq.store.places import Places
 from django_delayq.store.queue import MOST, QueueStore
 from django_delayq.store.recovery import GroundStore
@@ -71,7 +72,8 @@ class _Refused(Exception):
 
 class Passed(NamedTuple):
     """What one transaction has done: up to where the stream may be trimmed, on which run of the server, of how many jobs these entries
-    tell beside one each, and whether there may be more. `since`: behind which entry they stand.
+    tell beside one each, and whether there may be more. `since`: behind which entry they stand; `found`,
+    `token`: see `EventLog.trim`.
     """
 
     upto: str | None
@@ -80,6 +82,8 @@ class Passed(NamedTuple):
     more: bool
     since: str = ""
     entries: Sequence[Entry] = ()
+    found: str = ""
+    token: str = ""
 
 
 NOTHING: Final = Passed(None, "", 0, False)
@@ -147,7 +151,7 @@ class MirrorLoop:
         if passed.upto is not None:
             self.ends.tell(passed.entries, passed.since)
             failpoint("mirror.trim")
-            self.log.trim(passed.upto, surplus=passed.surplus, server=passed.server)
+            self.log.trim(passed.upto, surplus=passed.surplus, server=passed.server, found=passed.found, token=passed.token)
             failpoint("mirror.trimmed")
         return passed
 
@@ -185,8 +189,11 @@ class MirrorLoop:
             failpoint("mirror.fold")
             if self.ground.look(checkpoint.last_event).server != ground.server:
                 return AGAIN  # whose entries these are, nobody knows: an older server may have taken over
+            tokens, found = checkpoint.mirror_tokens or "", ground.trimmed.token
             if not entries:
-                return Passed(after if after != FIRST else None, ground.server, 0, False, since=after)
+                token = last_token(tokens)
+                return Passed(after if after != FIRST else None, ground.server, 0, False, since=after, found=found, token=token)
+            tokens = tokens_after(tokens, found)
             if way is None:
                 self._write(entries)
                 for entry in entries:
@@ -196,11 +203,18 @@ class MirrorLoop:
                 return AGAIN
             last = entries[-1].id
             restored = restored_behind(checkpoint, generation)
-            mine.update(generation=generation, restored=restored, last_event=last, updated_at=clock.from_ms(entries[-1].at_ms))
+            mine.update(
+                generation=generation,
+                restored=restored,
+                last_event=last,
+                updated_at=clock.from_ms(entries[-1].at_ms),
+                mirror_tokens=tokens,
+            )
             failpoint("mirror.commit")
         failpoint("mirror.committed")
         surplus = sum(len(entry.items) - 1 for entry in entries if entry.items)
-        return Passed(last, ground.server, surplus, True, since=after, entries=entries)
+        token = last_token(tokens)
+        return Passed(last, ground.server, surplus, True, since=after, entries=entries, found=found, token=token)
 
     def _fold_apart(self, entry: Entry) -> Passed:
         """An entry that was refused alone: job by job. What is refused twice more, alone, and with rows that were read anew, goes into

@@ -155,9 +155,9 @@ class RelayLoop:
         return unpublished(self.queue.name, self.using).filter(partition=self.partition)
 
     def _push(self, mark: datetime) -> int:
-        ground, dropped = self.store.stand()  # what is read now is true of this one
+        ground, trimmed = self.store.stand()  # what is read now is true of this one
         known = partial(known_of, self.queue.name, self.partition, self.using)
-        site.check_events(self.store.keys.prefix, self.queue.name, self.store.link.home, dropped, known(), known)
+        site.check_mirror(self.store.keys, self.store.link.home, trimmed, known(), known)
         unpublished = self._unpublished(mark, database_clock.now(connections[self.using]))
         if self._after is not None:
             unpublished = unpublished.filter(pk__gt=self._after)

@@ -22,6 +22,7 @@ from django_delayq.mirror.checkpoint import (
     locked_checkpoint,
     needs_restore,
     note_address,
+    note_refused,
     note_restored,
     note_server,
 )
@@ -37,6 +38,7 @@ from django_delayq.store.events import FIRST, EventLog, position
 from django_delayq.store.places import Places
 from django_delayq.store.queue import MOST, QueueStore
 from django_delayq.store.recovery import ADOPT, FOUND, REST, SWEEP, Confirmed, Ground, GroundStore, RestoreItem, fresh_generation
+from django_delayq.store.site import SiteRefused
 
 logger = Logger("django_delayq.restore")
 
@@ -109,7 +111,11 @@ class RestoreLoop:
         if self._work is None:
             if self._stands(told):
                 return self._idle()
-            ground, checkpoint = self.look()
+            try:
+                ground, checkpoint = self.look()
+            except SiteRefused as error:
+                note_refused(error, self.using)
+                raise
             if needs_restore(ground, checkpoint) or (ground.generation and ground.confirmed != ground.server):
                 # Another server, perhaps with older data. What was read from the one before may be about to be committed.
                 with locked_checkpoint(self.queue.name, self.partition, self.using):

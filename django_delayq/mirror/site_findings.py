@@ -40,13 +40,13 @@ def check_queue(store: QueueStore) -> Ground:
         StoreUnavailable, StoreError: as `refusals`.
     """
     ground = GroundStore(store).look(FIRST)
-    about, known = (store.keys.prefix, store.queue, store.link.home), partial(site.known, store.queue, store.partition)
+    known = partial(site.known, store.queue, store.partition)
     again = partial(known, apart=True)
     if not ground.site:
-        site.check_address(*about, known(), again)
+        site.check_address(store.keys.prefix, store.queue, store.link.home, known(), again)
     else:
         site.prove(store.keys.prefix, store.queue, store.partition, store.link.home)
-    site.check_events(*about, ground.mirrored, known(), again)
+    site.check_mirror(store.keys, store.link.home, ground.trimmed, known(), again)
     return ground
 
 

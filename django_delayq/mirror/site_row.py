@@ -23,24 +23,26 @@ from django_delayq.store.site import Known, SiteRefused
 T = TypeVar("T")
 DERIVED: Final = site.Derived()
 NOTHING: Final = Known("", FIRST)  # no checkpoint
+FACTS: Final = "queue", "partition", "address", "last_event", "mirror_tokens"
 
 
 class DatabaseSite:
     """Asks the database. A process that knows the id keeps it, whatever happens to the database."""
 
     def __init__(self) -> None:
-        self._first: dict[tuple[str, int], Known] = {}  # as it was when the id was read
+        self._first: dict[tuple[str, int], str] = {}  # addresses, as they were when the id was read
 
     def id(self, prefix: str) -> str:
         """See `site.Database`. Under test the row is truncated, cloned or left over, so the prefix says which site it is."""
         if under_test.derives_site():
             return DERIVED.id(prefix)
         try:
-            found, self._first = _read(_id_and_checkpoints)
+            found, known = _read(_id_and_checkpoints)
         except Error as error:
             raise SiteRefused(code="site_unknown", cause=str(error).strip().rstrip(".")) from error
         if found is None:
             raise SiteRefused(code="site_unknown", cause="the table delayq_site is empty; manage.py delayq adopt makes an id")
+        self._first = {part: facts.address for part, facts in known.items()}
         return found
 
     def known(self, queue: str, partition: int, *, apart: bool = False) -> Known | None:
@@ -51,20 +53,29 @@ class DatabaseSite:
         try:
             return _apart(read) if apart else _read(read)
         except Error:
-            return self._first.get((queue, partition))
+            return Known(self._first.get((queue, partition), ""), "")
+
+    def all_known(self) -> dict[tuple[str, int], Known] | None:
+        """See `site.Database`."""
+        if under_test.derives_site():
+            return None
+        try:
+            return _apart(_checkpoints)
+        except Error:
+            return None
 
 
 def _id_and_checkpoints() -> tuple[str | None, dict[tuple[str, int], Known]]:
-    using = conf.get().database
-    rows = Checkpoint.objects.using(using).values_list("queue", "partition", "address", "last_event")
-    found = {(queue, partition): Known(address or "", last) for queue, partition, address, last in rows}
-    return Site.objects.using(using).values_list("site", flat=True).first(), found
+    return Site.objects.using(conf.get().database).values_list("site", flat=True).first(), _checkpoints()
+
+
+def _checkpoints(**wanted: Any) -> dict[tuple[str, int], Known]:
+    rows = Checkpoint.objects.using(conf.get().database).filter(**wanted).values_list(*FACTS)
+    return {(queue, partition): Known(address or "", last, tokens or "") for queue, partition, address, last, tokens in rows}
 
 
 def _checkpoint(queue: str, partition: int) -> Known:
-    rows = Checkpoint.objects.using(conf.get().database).filter(queue=queue, partition=partition)
-    found = rows.values_list("address", "last_event").first()
-    return Known(found[0] or "", found[1]) if found else NOTHING
+    return _checkpoints(queue=queue, partition=partition).get((queue, partition), NOTHING)
 
 
 def _read(read: Callable[[], T]) -> T:

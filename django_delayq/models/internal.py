@@ -144,7 +144,7 @@ class Checkpoint(models.Model):
     """How far the mirror has come in the events of one partition; saved in the transaction of the rows. `restored`: the generation
     of Redis' data that is known to hold every unfinished job; `servers`: the runs of servers that were confirmed, the last one first;
     `way_back`: the generation that is being brought back, until what is lost for good is looked for; `address`: where Redis was when it
-    was confirmed last, see `site.address`.
+    was confirmed last, see `site.address`; `mirror_tokens`: of the last two turns, see `store/mirror_tokens.py`.
     """
 
     queue: models.CharField[str, str] = models.CharField(max_length=100)
@@ -157,6 +157,7 @@ class Checkpoint(models.Model):
     servers: models.TextField[str | None, str | None] = models.TextField(null=True)  # noqa: DJ001  # old code inserts rows without it
     way_back: models.CharField[str | None, str | None] = models.CharField(max_length=64, null=True)  # noqa: DJ001  # likewise
     address: models.TextField[str | None, str | None] = models.TextField(null=True)  # noqa: DJ001  # old code inserts rows without it
+    mirror_tokens: models.CharField[str | None, str | None] = models.CharField(max_length=80, null=True)  # noqa: DJ001  # likewise
 
     class Meta:
         db_table = "delayq_checkpoint"

@@ -226,8 +226,8 @@ class StoreSet:
 
     def _ask_ground(self, name: str, partition: int) -> str:
         store, known = self.queue(name, partition), partial(site.known, name, partition)
-        ground, dropped = store.stand()
-        site.check_events(store.keys.prefix, name, store.link.home, dropped, known(), partial(known, apart=True))
+        ground, trimmed = store.stand()
+        site.check_mirror(store.keys, store.link.home, trimmed, known(), partial(known, apart=True))
         site.prove(store.keys.prefix, name, partition, store.link.home)
         self._grounds[name, partition] = ground
         return ground

@@ -116,11 +116,12 @@ class EventLog:
         said += [str(beat.get("format", formats.FIRST)) for beat in beats if not beat["silent"]]
         return any(decode.number(one) > format for one in said)
 
-    def trim(self, upto: str, *, surplus: int = 0, server: str = "") -> None:
-        """Drops the entries up to and including the stream id `upto`, if the server still is the run that they were read from.
-        `surplus`: of how many jobs they tell beside one each.
+    def trim(self, upto: str, *, surplus: int = 0, server: str = "", found: str = "", token: str = "") -> None:
+        """Drops the entries up to and including the stream id `upto`, if the server still is the run that they were read from, and no
+        other turn of a mirror has written its token since. `surplus`: of how many jobs they tell beside one each; `found`: the token
+        that this turn found in Redis; `token`: the one that it committed.
         """
-        scripts.run(self._link, scripts.load("trim", self.keys), self.keys, "", "", "", upto, server, surplus)
+        scripts.run(self._link, scripts.load("trim", self.keys), self.keys, "", "", "", upto, server, surplus, found, token)
 
     def records(self, ids: Sequence[str]) -> list[bytes]:
         """The records that Redis keeps of these short ids, at most 200; b"" for those it does not have."""

@@ -41,6 +41,7 @@ when no worker has known its task; see lua/include/runs.lua.
 | format | the number of the format of the queue, see formats.py; absent: 1 |
 | seen:<format> | the last call of a process whose newest known format this is; each process writes it once a minute |
 | server, mirrored | the run of the server that the mirror has confirmed last, and the last event that the database has |
+| mirror_token | of the last turn of the mirror, see mirror_tokens.py |
 | run | the run of the server that a worker was last on |
 | brought_back | until which date what came back overdue waits, and until when somebody may hold it all the same |
 | moved_to, moved_at | the run of a server that nobody has confirmed, and when it was noticed |

@@ -16,13 +16,14 @@ from django_delayq.shared_name import told_of
 from django_delayq.signing import Signer
 from django_delayq.spread import bucket
 from django_delayq.states import Change
-from django_delayq.store import decode, encode, formats, scripts
+from django_delayq.store import decode, encode, formats, scripts, site
 from django_delayq.store.error_replies import StoreError
 from django_delayq.store.items import Changed, ScheduleItem, ScheduleMode, ScheduleReply, moved, repeated, schedule_replies
 from django_delayq.store.keys import Keys
 from django_delayq.store.places import Places
 from django_delayq.store.record import ClaimedJob, JobRecord, common_turn, with_past
 from django_delayq.store.replicas import Replicas
+from django_delayq.store.site import Trimmed
 
 MOST: Final = 200  # jobs per script call
 HOUR_MS: Final = 3_600_000
@@ -155,6 +156,7 @@ class QueueStore:
         `ground`: what the sender knows of its jobs it knows of that one; on another there are no replies, and nothing is written.
         """
         bounded(items)
+        site.refuse_if_behind(self.keys)
         arguments: list[Any] = [max_events, ground, mode]
         now, short, written = clock.monotonic(), ids.short, self.written
         for item in items:
@@ -183,10 +185,10 @@ class QueueStore:
         """
         return self.stand()[0]
 
-    def stand(self) -> tuple[str, str]:
-        """The same, and up to which event Redis has dropped those that the database has."""
-        ground, dropped = self.run("ground", None, "", "", self.new_generation)
-        return decode.text(ground), decode.text(dropped)
+    def stand(self) -> tuple[str, Trimmed]:
+        """The same, and what the mirror has trimmed."""
+        ground, upto, token = self.run("ground", None, "", "", self.new_generation)
+        return decode.text(ground), Trimmed.read(upto, token)
 
     def claim(
         self,
@@ -212,6 +214,7 @@ class QueueStore:
 
         `want` 0 claims nothing and hands the timer over. `nonce` must be new for each new claim; letters and digits.
         """
+        site.refuse_if_behind(self.keys)
         told = (nonce, min(want, MOST), lease_ms, max_crashes, ground, max_events, encode.flag(wary), away_ms)
         pulled = (pulled_ms, older_ms) if pulled_ms else ()
         reply = self.run("claim", self._presence.now(now_ms), worker, "", *told, *pulled)

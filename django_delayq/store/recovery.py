@@ -16,6 +16,7 @@ from django_delayq.store import decode, site
 from django_delayq.store.events import FIRST, position
 from django_delayq.store.queue import QueueStore, bounded
 from django_delayq.store.record import JobRecord, read
+from django_delayq.store.site import Trimmed
 
 Restored = Literal["restored", "adopted", "there", "finished", "lost", "merged", "ground", "wait"]
 Confirmed = Literal["ok", "changed", "busy"]
@@ -57,7 +58,7 @@ class Ground:
     ("" where INFO is not allowed), the one that was
     `confirmed` to hold what the database has seen (None: none ever was); `older`: an event is missing that the database has; `rolled`:
     that has been found before, and restore is in this phase; `restoring`: its progress, "ms who done total"; `now_ms`: the clock of
-    the server (0 where INFO is not allowed); `mirrored`: the last event that was dropped since the database has it.
+    the server (0 where INFO is not allowed); `trimmed`: what the mirror has trimmed.
     """
 
     site: str
@@ -68,7 +69,7 @@ class Ground:
     rolled: str
     restoring: str
     now_ms: int
-    mirrored: str
+    trimmed: Trimmed
 
 
 class GroundStore:
@@ -92,7 +93,7 @@ class GroundStore:
     def asks(self) -> Sequence[tuple[Any, ...]]:
         """What `look` asks when the database has seen nothing."""
         meta = self._store.keys["meta"]
-        return ("HMGET", meta, "generation", "server", "mirrored", "rolled", "restoring", "site"), ("INFO", "server")
+        return ("HMGET", meta, "generation", "server", "mirrored", "mirror_token", "rolled", "restoring", "site"), ("INFO", "server")
 
     def read(self, replies: Sequence[Any], seen: str = FIRST) -> Ground:
         """The ground, from the replies to these.
@@ -105,14 +106,14 @@ class GroundStore:
         for reply in (meta, found):
             if isinstance(reply, Exception):
                 raise reply
-        generation, _, mirrored, rolled, restoring, own = map(decode.text, meta)
+        generation, _, mirrored, _, rolled, restoring, own = map(decode.text, meta)
         site.check(self._store.keys.prefix, self._store.queue, self._store.link.home, own)
         confirmed = None if meta[1] is None else decode.text(meta[1])
         told = server if isinstance(server, bytes) else b""
         run, us = re.search(rb"run_id:(\w+)", told), re.search(rb"server_time_usec:(\d+)", told)
         here, now_ms = run[1].decode() if run else "", int(us[1]) // 1000 if us else 0
         older = seen != FIRST and not found and position(mirrored) < position(seen)
-        return Ground(own, generation, here, confirmed, older, rolled, restoring, now_ms, mirrored)
+        return Ground(own, generation, here, confirmed, older, rolled, restoring, now_ms, Trimmed.read(*meta[2:4]))
 
     def holders(self, keys: Collection[str]) -> list[UUID]:
         """The jobs that stand here as the holders of these business keys."""

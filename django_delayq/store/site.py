@@ -11,13 +11,16 @@ import hashlib
 import ipaddress
 import re
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple, Protocol
 
 from django_delayq import clock
 from django_delayq.exceptions import DelayqError
+from django_delayq.store import decode
 from django_delayq.store.decode import position
 from django_delayq.store.error_replies import StoreError
+from django_delayq.store.keys import Keys
+from django_delayq.store.mirror_tokens import has_written, last_token, token_in
 
 WORKERS: Final = "workers"  # the tag of the keys of the workers, which belong to no queue
 REFUSED: Final = "SITE"  # the code of the reply of a script that finds the queue of another site, or of none
@@ -37,13 +40,28 @@ class SiteRefused(StoreError):
 
 
 class Known(NamedTuple):
-    """The facts about one partition in the database: the `address` on which it was confirmed last ("" for never), and the `last_event`
-    that
-    is recorded.
+    """The facts about one partition in the database: the `address` on which it was confirmed last ("" for never), the `last_event` that
+    is recorded ("" if the database did not answer), and the `tokens` of the mirror.
     """
 
     address: str
     last_event: str
+    tokens: str = ""
+
+
+class Trimmed(NamedTuple):
+    """What the mirror of a queue has trimmed, as Redis has it: `upto` which event, and the `token` of that turn."""
+
+    upto: str
+    token: str
+
+    @staticmethod
+    def read(upto: bytes | None, token: bytes | None) -> Trimmed:
+        """From the fields of meta."""
+        return Trimmed(decode.text(upto), token_in(token))
+
+    def __str__(self) -> str:
+        return _turn(self.upto, self.token)
 
 
 class Database(Protocol):
@@ -64,6 +82,9 @@ class Database(Protocol):
             SiteRefused: the database does not tell it.
         """
 
+    def all_known(self) -> Mapping[tuple[str, int], Known] | None:
+        """The facts about all partitions that the mirror has met; None: no fact can contradict Redis, or the database is away."""
+
 
 class Derived:
     """For processes without a database to ask, as in tests: the prefix says which site it is, so no comparison can fail."""
@@ -75,10 +96,14 @@ class Derived:
     def known(self, _queue: str, _partition: int, *, apart: bool = False) -> None:
         """Nothing."""
 
+    def all_known(self) -> None:
+        """Nothing."""
+
 
 _database: Database = Derived()
 _known: dict[str, str] = {}
 _proven: set[tuple[str, str, int, str]] = set()  # queues that had the id of this site: prefix, name, partition, address
+_behind: dict[tuple[str, str, int], SiteRefused] = {}  # queues that another database records, as this process found last
 _logged: dict[tuple[object, ...], float] = {}  # refusals, and when
 
 
@@ -93,6 +118,7 @@ def forget() -> None:
     """The database is asked again: the settings name another one."""
     _known.clear()
     _proven.clear()
+    _behind.clear()
 
 
 def of(prefix: str) -> str:
@@ -144,23 +170,59 @@ def prove(prefix: str, queue: str, partition: int, where: str) -> None:
     _proven.add((prefix, queue, partition, where))
 
 
-def check_events(
-    prefix: str, queue: str, where: str, dropped: str, known: Known | None, again: Callable[[], Known | None] | None = None
+def check_mirror(
+    keys: Keys, where: str, trimmed: Trimmed, known: Known | None, again: Callable[[], Known | None] | None = None
 ) -> None:
-    """Refuses a queue of which Redis has dropped more events than this database has recorded. Each mirror commits before it trims, so
-    that is no healthy pair, unless the database was read before Redis. `dropped`: up to which event; `again`: reads the database anew;
-    None: no other mirror of this database can have moved on meanwhile.
+    """Refuses a queue that another database records: Redis has dropped more events than this database has recorded, or has a token that
+    no mirror of this database wrote. Each mirror commits before it trims, so that is no healthy pair, unless the database was read
+    before Redis. `again`: reads the database anew; None: no other mirror of this database can have moved on meanwhile.
 
     Raises:
         SiteRefused: another database records the queue, or this one has lost commits.
     """
-    looks = 1
-    while known is not None and position(dropped) > position(known.last_event):
+    place, looks = (keys.prefix, keys.queue, keys.partition), 1
+    while known is not None and not _has_recorded(known, trimmed):
         if again is None or looks == LOOKS:
-            raise SiteRefused(code="site_behind", queue=queue, where=where, ours=of(prefix), theirs=dropped, known=known.last_event)
+            error = _behind[place] = SiteRefused(
+                code="site_behind",
+                queue=keys.queue,
+                partition=keys.partition,
+                where=where,
+                ours=of(keys.prefix),
+                theirs=str(trimmed),
+                known=_turn(known.last_event, last_token(known.tokens)),
+            )
+            raise error
         clock.sleep(LAG if looks > 1 else 0)
         looks += 1
         known = again()
+    _behind.pop(place, None)
+
+
+def refuse_if_behind(keys: Keys) -> None:
+    """Refuses new runs and new jobs in a queue of which `check_mirror` found last, in this process, that another database records it.
+    What runs is settled all the same, else it would run twice.
+
+    Raises:
+        SiteRefused: it did.
+    """
+    if _behind and (error := _behind.get((keys.prefix, keys.queue, keys.partition))):
+        raise error.with_traceback(None)
+
+
+def _has_recorded(known: Known, trimmed: Trimmed) -> bool:
+    if not known.last_event:
+        return True  # nobody knows
+    return position(trimmed.upto) <= position(known.last_event) and has_written(known.tokens, trimmed.token)
+
+
+def _turn(event: str, token: str) -> str:
+    return f"event {event or '0-0'}, turn {token or '0'}"
+
+
+def all_known() -> Mapping[tuple[str, int], Known] | None:
+    """See `Database`."""
+    return _database.all_known()
 
 
 def known(queue: str, partition: int, *, apart: bool = False) -> Known | None:

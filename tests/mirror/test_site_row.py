@@ -29,6 +29,8 @@ def test_the_id_and_the_checkpoint_are_read(database):
     assert database.id("delayq") == "0123456789abcdef"
     assert database.known("orders", 0) == Known("here", "5-1")
     assert database.known("orders", 1) == Known("", "0-0")
+    Checkpoint.objects.update(mirror_tokens="1-a 2-b")
+    assert database.all_known() == {("orders", 0): Known("here", "5-1", "1-a 2-b")}
 
 
 def test_in_a_transaction_what_is_committed_counts(database):
@@ -72,12 +74,13 @@ def test_a_database_without_an_id_says_what_to_do(database):
 def test_without_the_database_the_address_is_the_one_that_was_read_with_the_id(database, monkeypatch):
     assert database.id("delayq")
 
-    def away(*_: Any) -> Any:
+    def away(*_: Any, **__: Any) -> Any:
         raise connection.Database.OperationalError("away")
 
-    monkeypatch.setattr("django.db.models.query.QuerySet.first", away)
+    monkeypatch.setattr("django.db.models.query.QuerySet.values_list", away)
     monkeypatch.setattr("django_delayq.mirror.site_row.Error", connection.Database.OperationalError)
-    assert database.known("orders", 0) == Known("here", "5-1")
+    assert database.known("orders", 0) == Known("here", "")
+    assert database.all_known() is None
     with pytest.raises(SiteRefused, match="did not tell the id of this site"):
         database.id("delayq")
 

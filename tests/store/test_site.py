@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from django_delayq.store import scripts, site
+from django_delayq.models import Checkpoint
+from django_delayq.store import mirror_tokens, scripts, site
 from django_delayq.store.keys import Keys
 from django_delayq.store.lock_store import LockStore
 from django_delayq.store.queue import QueueStore, ScheduleItem
@@ -161,6 +162,7 @@ class At:
 def database(monkeypatch):
     """Goes by that database, in a process that has seen no queue yet."""
     monkeypatch.setattr(site, "_proven", set())
+    monkeypatch.setattr(site, "_behind", {})
     return lambda one: monkeypatch.setattr(site, "_database", one)
 
 
@@ -227,17 +229,96 @@ def test_redis_that_has_dropped_more_than_is_recorded_belongs_to_another_databas
     monkeypatch.setattr(site, "LAG", 0.0)
     board.put(1)
     board.log.trim("5-1")
-    _, dropped = board.store.stand()
-    assert dropped == "5-1"
+    _, trimmed = board.store.stand()
+    assert trimmed == ("5-1", "")
     older, same = Known("", "5-0"), Known("", "5-1")
-    site.check_events("t", "q", "w", dropped, same)
+    site.check_mirror(board.keys, "w", trimmed, same)
     with pytest.raises(SiteRefused, match="has lost commits") as caught:
-        site.check_events("t", "q", "w", dropped, older)
+        site.check_mirror(board.keys, "w", trimmed, older)
     assert caught.value.code == "site_behind"
     with pytest.raises(SiteRefused):
-        site.check_events("t", "q", "w", dropped, older, lambda: older)
-    site.check_events("t", "q", "w", dropped, older, lambda: same)  # another node of the database showed the commit late
-    site.check_events("t", "q", "w", dropped, None)
+        site.check_mirror(board.keys, "w", trimmed, older, lambda: older)
+    site.check_mirror(board.keys, "w", trimmed, older, lambda: same)  # another node of the database showed the commit late
+    site.check_mirror(board.keys, "w", trimmed, Known("here", ""))  # the database does not answer
+    site.check_mirror(board.keys, "w", trimmed, None)
+
+
+def test_no_run_and_no_job_begins_where_another_database_was_found_last(board, database):
+    board.put(1)
+    board.claim("first", want=1)
+    board.log.trim("5-1", token="7-00000000000000ff")
+    _, trimmed = board.store.stand()
+    with pytest.raises(SiteRefused, match="event 5-1, turn 7-00000000000000ff"):
+        site.check_mirror(board.keys, "w", trimmed, Known("", "5-1", "6-00000000000000ee 7-00000000000000ee"))
+    before = contents(board)
+    with pytest.raises(SiteRefused):
+        board.put(2)
+    with pytest.raises(SiteRefused):
+        board.claim("second")
+    assert contents(board) == before
+    assert board.settle(1, "ack", fence="first") == "done", "what runs is settled, else it would run twice"
+    site.check_mirror(board.keys, "w", trimmed, Known("", "5-1", "6-00000000000000ee 7-00000000000000ff"))
+    assert board.put(2) == "created"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "token", "own"),
+    [
+        ("", "", True),
+        ("1-a", "", True),  # wiped
+        ("", "1-a", False),  # a copy that was made before the first turn
+        ("1-a", "1-a", True),
+        ("1-a", "1-b", False),
+        ("4-a 5-b", "5-b", True),
+        ("4-a 5-b", "4-a", True),  # the trim did not reach Redis
+        ("4-a 5-b", "4-c", False),
+        ("4-a 5-b", "5-c", False),
+        ("4-a 5-b", "6-c", False),
+        ("4-a 5-b", "3-c", True),  # Redis was rolled back
+        ("9-a 10-b", "8-c", True),
+        ("9-a 10-b", "11-c", False),
+        ("refused 4-a 5-b", "", False),  # wiped, after another database had recorded it
+        ("refused 4-a 5-b", "5-b", True),
+        ("refused ", "1-a", False),
+    ],
+)
+def test_a_database_knows_its_own_tokens(tokens, token, own):
+    assert mirror_tokens.has_written(tokens, token) is own
+
+
+def test_a_turn_makes_a_new_token_only_when_redis_has_the_last_one():
+    first = mirror_tokens.tokens_after("", "")
+    second = mirror_tokens.tokens_after(first, first)
+    assert (first.partition("-")[0], second.split()[0], second.split()[1].partition("-")[0]) == ("1", first, "2")
+    assert mirror_tokens.tokens_after(second, first) == second
+    assert mirror_tokens.tokens_after(second, "") == second
+    longest = mirror_tokens.refused(" ".join(f"{10**15 - number}{first[1:]}" for number in (2, 1)))
+    assert len(longest) <= Checkpoint._meta.get_field("mirror_tokens").max_length
+    assert mirror_tokens.tokens_after(first, first) != second, "it is random"
+    assert mirror_tokens.tokens_after(mirror_tokens.refused(second), first) == second
+    assert mirror_tokens.token_in(first.encode()) == first
+
+
+@pytest.mark.parametrize("absurd", [b"", b"nan", b"1-xyz", b"-1-00000000000000ff", b"1-00000000000000ff\n", b"\xff"])
+def test_what_no_mirror_writes_is_no_token_and_the_next_trim_replaces_it(board, absurd):
+    board.put(1)
+    board.link.execute("HSET", board.keys["meta"], "mirror_token", absurd)
+    assert board.store.stand()[1].token == ""
+    board.log.trim("5-1", token="1-00000000000000ff")
+    assert board.store.stand()[1] == ("5-1", "1-00000000000000ff")
+
+
+def test_only_the_first_of_two_trims_after_the_same_turn_is_done(board):
+    board.put(1)
+    one, two, three = (f"{number}-00000000000000ff" for number in (1, 2, 3))
+    board.log.trim("5-1", token=one)
+    board.log.trim("5-2", found=one, token=two)
+    board.log.trim("5-3", found=one, token="2-00000000000000aa")  # another database
+    assert board.store.stand()[1] == ("5-2", two)
+    board.log.trim("5-2", found=one, token=two)  # again
+    board.log.trim("5-3", found=two, token=three)
+    board.log.trim("5-4", found=one, token=two)  # a slow mirror
+    assert board.store.stand()[1] == ("5-3", three)
 
 
 def test_a_process_whose_database_has_adopted_the_queue_goes_on_and_keeps_its_id_without_one(board, database, monkeypatch):

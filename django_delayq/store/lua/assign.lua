@@ -13,8 +13,11 @@ if before ~= expected then
 end
 if emptied then
   redis.call('UNLINK', unpack(KEYS))
-elseif mirrored ~= '' then
-  redis.call('HSET', k_meta, 'mirrored', mirrored)
+else
+  redis.call('HDEL', k_meta, 'mirror_token') -- another database may have written it
+  if mirrored ~= '' then
+    redis.call('HSET', k_meta, 'mirrored', mirrored)
+  end
 end
 redis.call('HSET', k_meta, 'site', SITE)
 return {SITE, before}

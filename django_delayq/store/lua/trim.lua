@@ -2,18 +2,27 @@
 -- keys: events meta
 -- include: begin ground position untold
 -- ARGV: now by why, the stream id up to which they go, the run of the server that they were read from ('' for any), of how many jobs
---   the entries that the mirror has taken in tell beside one each
--- Returns nothing. On another server it does nothing, since that may have older data: noting there how far the database has come would
+--   the entries that the mirror has taken in tell beside one each, the token that this turn of the mirror has found ('' none), the token that
+--   it has committed ('' none), see mirror_tokens.py
+-- Returns nothing. If another turn has written its token since, it does nothing. On another server it does nothing, since that may have older data: noting there how far the database has come would
 --   hide that.
 -- O(log N) and the events that go.
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory
-local upto, read_from, taken_in = ARGV[4], ARGV[5], tonumber(ARGV[6])
+local upto, read_from, taken_in, found, token = ARGV[4], ARGV[5], tonumber(ARGV[6]), ARGV[7], ARGV[8]
 if read_from ~= '' and read_from ~= server() then
+  return
+end
+local known, surplus = values_of(k_meta, 'mirror_token', 'surplus')
+known = string.match(known or '', '^%d+%-%x+$') or ''
+if known ~= found and known ~= token then
   return
 end
 note_mirrored(upto)
 local ms, number = position(upto)
 redis.call('XTRIM', k_events, 'MINID', int(ms) .. '-' .. int(number + 1))
-local counted = tonumber(redis.call('HGET', k_meta, 'surplus') or '') or 0
-local left = surplus_of(counted - taken_in, redis.call('XLEN', k_events))
-redis.call('HSET', k_meta, 'surplus', int(left))
+local left = surplus_of((tonumber(surplus or '') or 0) - taken_in, redis.call('XLEN', k_events))
+if token == known then
+  redis.call('HSET', k_meta, 'surplus', int(left))
+else
+  redis.call('HSET', k_meta, 'surplus', int(left), 'mirror_token', token)
+end

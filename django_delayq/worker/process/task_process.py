@@ -37,6 +37,7 @@ from django_delayq.worker.process.mover import Mover
 from django_delayq.worker.process.movers import Movers, ready
 from django_delayq.worker.process.settler import Settler, Settles
 from django_delayq.worker.process.settlers import Settlers
+from django_delayq.worker.process.site_watch import SiteWatch
 from django_delayq.worker.process.timeouts import SoftTimer
 from django_delayq.worker.run import Run, SignalReceiver
 from django_delayq.worker.spec import WorkerSpec
@@ -134,11 +135,13 @@ class TaskProcess:
             for link, numbers in nodes.items()
         ]
         self._mover: Mover | Movers = movers[0] if len(movers) == 1 else Movers(dict(zip(movers, nodes, strict=True)), suspects)
+        self._watch = SiteWatch(lines)
         self._leaving = False
         self._now = False
 
     def run(self) -> int:
         """Works until told to leave, or, in a burst, until nothing is due. Returns the exit code."""
+        self._watch.start()
         self._settler.start()
         for consumer in self._consumers:
             consumer.start()

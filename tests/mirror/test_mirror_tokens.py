@@ -1,0 +1,166 @@
+"""The mirror's tokens tell a database from its copy, and nothing that happens to one database looks like a copy."""
+
+from __future__ import annotations
+
+import pytest
+
+import django_delayq as delayq
+from django_delayq import under_test
+from django_delayq.mirror.mirror_loop import MirrorLoop
+from django_delayq.models import Checkpoint, Site
+from django_delayq.producer.stores import stores
+from django_delayq.store import site
+from django_delayq.store.events import FIRST, EventLog
+from django_delayq.store.recovery import GroundStore
+from django_delayq.store.site import SiteRefused
+from tests.tasks_for_tests import close_order
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def compared(orders, monkeypatch):
+    """The queue "orders", whose checkpoint is compared as outside of tests."""
+    site.of("delayq")  # the derived id stays
+    monkeypatch.setattr(under_test, "derives_site", lambda: False)
+    Site.objects.get_or_create(number=1, defaults={"site": site.of("delayq")})
+    yield orders
+    site.forget()
+
+
+def event() -> None:
+    delayq.schedule(close_order, 1, delay="1h")
+
+
+def tokens() -> str:
+    return Checkpoint.objects.get(queue="orders").mirror_tokens or ""
+
+
+def in_redis(orders) -> str:
+    return GroundStore(orders.store).look(FIRST).trimmed.token
+
+
+class Copied:
+    """The checkpoint as another database has it; `here` puts that one in the place of ours."""
+
+    def __init__(self) -> None:
+        self.fields = (
+            Checkpoint.objects.filter(queue="orders").values("last_event", "generation", "restored", "mirror_tokens", "address").get()
+        )
+
+    def here(self) -> Copied:
+        ours = Copied()
+        Checkpoint.objects.filter(queue="orders").update(**self.fields)
+        return ours
+
+
+def test_each_turn_that_folds_something_makes_a_token_that_trim_writes(compared):
+    for number in ("1", "2", "3"):
+        event()
+        compared.fold()
+        assert in_redis(compared) == tokens().split()[-1]
+        assert in_redis(compared).partition("-")[0] == number
+    before = tokens()
+    compared.fold()
+    assert tokens() == before
+
+
+def test_after_a_crash_between_commit_and_trim_the_token_is_kept_until_redis_has_it(compared, monkeypatch):
+    event()
+    compared.fold()
+    first = in_redis(compared)
+    with monkeypatch.context() as patched:
+        patched.setattr(EventLog, "trim", lambda *_, **__: None)
+        for _ in range(3):
+            event()
+            compared.mirror.poll()
+    kept = tokens()
+    assert kept.split()[0] == first == in_redis(compared)
+    compared.mirror.poll()  # nothing to fold: it only trims
+    assert in_redis(compared) == kept.split()[1]
+    event()
+    compared.fold()
+    assert in_redis(compared).partition("-")[0] == "3"
+
+
+def test_a_mirror_of_another_database_is_refused_on_either_side(compared):
+    event()
+    compared.fold()
+    copy = Copied()
+    event()
+    compared.fold()
+    ours = copy.here()
+    event()
+    with pytest.raises(SiteRefused, match="Another database with the same id"):
+        compared.fold()
+    ours.here()
+    compared.fold()
+    assert in_redis(compared) == tokens().split()[-1]
+
+
+def test_of_two_databases_whose_turns_cross_the_one_that_trims_first_goes_on(compared, monkeypatch):
+    event()
+    compared.fold()
+    copy = Copied()
+    event()
+    with monkeypatch.context() as patched:
+        patched.setattr(EventLog, "trim", lambda *_, **__: None)
+        compared.mirror.poll()
+    ours, late = copy.here(), compared.mirror
+    other = MirrorLoop(stores.link, compared.config, using="default", prefix="delayq")
+    other.drain()  # the copy trims at the same event
+    theirs = ours.here()
+    event()
+    with pytest.raises(SiteRefused):
+        late.poll()
+    theirs.here()
+    other.drain()
+    assert in_redis(compared) == tokens().split()[-1]
+
+
+def test_several_mirrors_of_one_database_take_turns(compared):
+    second = MirrorLoop(stores.link, compared.config, using="default", prefix="delayq")
+    for mirror in (compared.mirror, second, second, compared.mirror):
+        event()
+        mirror.drain()
+    assert in_redis(compared).partition("-")[0] == "4"
+
+
+def test_a_database_that_takes_over_with_all_commits_goes_on(compared):
+    event()
+    compared.fold()
+    replica = Copied()
+    replica.here()
+    event()
+    compared.fold()
+    assert in_redis(compared) == tokens().split()[-1]
+
+
+@pytest.mark.parametrize("turns", [1, 2, 5])
+def test_a_redis_that_was_rolled_back_by_some_turns_is_no_other_database(compared, turns):
+    """Its events were in the stream already, so Redis lacks nothing that the database has."""
+    event()
+    compared.fold()
+    link, meta = compared.store.link, compared.store.keys["meta"]
+    before = link.execute("HMGET", meta, "mirrored", "mirror_token")
+    for _ in range(turns):
+        event()
+        compared.fold()
+    event()
+    compared.mirror.log.trim = lambda *_, **__: None
+    compared.mirror.poll()  # what the database has seen last is in the stream
+    del compared.mirror.log.trim
+    link.execute("HSET", meta, "mirrored", before[0], "mirror_token", before[1])
+    event()
+    compared.fold()
+    assert in_redis(compared) == tokens().split()[-1]
+
+
+def test_a_queue_without_a_token_is_no_other_database(compared):
+    event()
+    compared.fold()
+    last = tokens()
+    compared.store.link.execute("HDEL", compared.store.keys["meta"], "mirror_token")
+    event()
+    compared.fold()
+    assert (tokens(), in_redis(compared)) == (last, last.split()[-1])
