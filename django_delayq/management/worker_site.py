@@ -30,6 +30,8 @@ def check_site(places: Places, config: Config, queues: Iterable[str], warn: Call
         CommandError: the worker does not start.
     """
     parts = [(name, partition) for name in queues for partition in config.queue(name).served]
+    # The others as well: who works for this prefix takes the workers, which the site of those queues may not have touched yet.
+    parts += [(name, 0) for name in config.queues if (name, 0) not in parts]
     waits = False
     while True:
         try:
@@ -48,7 +50,9 @@ def check_site(places: Places, config: Config, queues: Iterable[str], warn: Call
 
 def _refuse(places: Places, prefix: str, parts: list[tuple[str, int]]) -> None:
     site.of(prefix)  # before any fork, and whether or not Redis is there: each process of the worker inherits it
-    with contextlib.suppress(StoreUnavailable):  # it was reported before, and the loops wait for the server
-        for refusal in refusals(places, prefix, parts):
-            raise refusal
+    for part in parts:
+        with contextlib.suppress(StoreUnavailable):  # it was reported before, and the loops wait for the server
+            for refusal in refusals(places, prefix, [part]):
+                raise refusal
+    with contextlib.suppress(StoreUnavailable):
         check_workers(places, prefix)

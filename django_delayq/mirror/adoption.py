@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from django.db import transaction
-from django.db.models import Case, F, Value, When
 
 from django_delayq import ids
 from django_delayq.conf import Config, QueueConfig
@@ -117,7 +116,8 @@ def end_rows(queues: Sequence[str], actor: str, reason: str, using: str) -> Iter
 
 def take(parts: Sequence[Adoptable], config: Config, actor: str, reason: str, *, empty: bool) -> None:
     """These parts belong to this database from now on. A database that may be a copy, or may have been copied, gets another id, so that
-    the other one is refused. The keys of another site are removed. Where Redis is ahead of this database, they stay, unless `empty`.
+    the other one is refused: a database that is behind in a queue, or owns nothing in Redis. An adoption that stopped half-way goes on
+    with its new id. The keys of another site are removed. Where Redis is ahead of this database, they stay, unless `empty`.
 
     Raises:
         StoreUnavailable, StoreError: a server cannot be reached; what was taken is, and the same call goes on.
@@ -125,8 +125,8 @@ def take(parts: Sequence[Adoptable], config: Config, actor: str, reason: str, *,
     """
     before = site.of(config.prefix)
     row = Site.objects.using(config.database).filter(number=1)
-    if not any(part.standing == "own" for part in parts):
-        row.update(site=secrets.token_hex(8), former=Case(When(former="", then=Value(before)), default=F("former")))
+    standings = {part.standing for part in parts}
+    if ("behind" in standings or "own" not in standings) and row.filter(former="").update(site=secrets.token_hex(8), former=before):
         site.forget()
     for part in parts:
         if part.standing in ("own", "new") and site.of(config.prefix) == before:

@@ -14,6 +14,7 @@ from django_delayq.producer.twins import refuse_loop, twin
 from django_delayq.producer.where import check_words
 from django_delayq.states import Change
 from django_delayq.store.queue import MOST, QueueStore
+from django_delayq.store.site import is_refusal
 
 T = TypeVar("T")
 
@@ -72,7 +73,7 @@ def purge(queue: str, *, actor: str = "", reason: str = "") -> Iterator[int]:
     try:
         yield from _purge_rows(named, actor, reason)  # first: what the relay publishes meanwhile is in Redis afterwards
     except StoreUnavailable as error:
-        if not config.divided:
+        if not config.divided or is_refusal(error):
             raise
         away = error
 
@@ -108,7 +109,7 @@ def _each(queue: str, act: Callable[[QueueStore], Iterator[T]]) -> Iterator[T]:
                     yield step
                 continue
         except StoreUnavailable as error:
-            if not config.divided:
+            if not config.divided or is_refusal(error):
                 raise
             away.note(store.link, node, error)
         missed.append(config.label(store.partition))
@@ -134,7 +135,7 @@ def _purge_rows(queue: str, actor: str, reason: str) -> Iterator[int]:
                 lacking = [id for id, view in zip(there, views, strict=True) if view is None]
                 yield [acts.cancel(id, queue=queue, actor=actor, reason=reason) for id in lacking].count(Change.DONE)
             except StoreUnavailable as error:
-                if not conf.get().queue(queue).divided:
+                if not conf.get().queue(queue).divided or is_refusal(error):
                     raise
                 away.note(link, node, error)
     for unavailable in away.errors.values():

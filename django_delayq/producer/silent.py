@@ -5,6 +5,7 @@ from __future__ import annotations
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.store.connection import Link
 from django_delayq.store.error_replies import StoreRefused
+from django_delayq.store.site import is_refusal
 
 
 class Silent:
@@ -28,5 +29,6 @@ class Silent:
 
     def note(self, link: Link, server: Link, error: StoreUnavailable) -> None:
         """A call by that link has failed. `server`: to which it led before; by now it may lead to the successor."""
-        self._silent.add(server if server in self.errors or not isinstance(error, StoreRefused) else link)
+        if not is_refusal(error):  # which is about one queue: the server is well
+            self._silent.add(server if server in self.errors or not isinstance(error, StoreRefused) else link)
         self.errors[server] = error

@@ -164,6 +164,14 @@ def _begin(link: Link, keys: Keys, found: str) -> None:
         SiteRefused: the queue belongs to another site, or may belong to one.
     """
     site.check(keys.prefix, keys.queue, link.home, found)
+    # What the owner has not touched yet belongs to it as well, as the workers and the first partition say. Those that another server
+    # has, or that cannot be asked, decide nothing.
+    queues = (site.WORKERS, keys.queue)
+    owners = link.execute_many([("HGET", Keys.of(keys.prefix, queue, 0)["meta"], "site") for queue in queues])
+    link.rest.end()
+    for queue, owner in zip(queues, owners, strict=True):
+        if not isinstance(owner, Exception):
+            site.check(keys.prefix, queue, link.home, decode.text(owner))
     place = keys.prefix, keys.queue, keys.partition, link.home
     if keys.jobs and not site.is_proven(*place):
         known = partial(site.known, keys.queue, keys.partition)

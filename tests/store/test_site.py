@@ -138,6 +138,16 @@ def test_of_two_sites_that_write_first_one_is_refused(board, monkeypatch):
     assert contents(board).keys() == {board.keys["meta"].encode()}
 
 
+@pytest.mark.parametrize(("theirs", "partition"), [("workers", 0), ("workers", 1), ("q", 1)])
+def test_what_the_owner_has_not_touched_yet_is_refused(board, theirs, partition):
+    give_away(board, theirs)
+    before = contents(board)
+    store = QueueStore(board.store.link, prefix="t", queue="q", partition=partition)
+    with pytest.raises(SiteRefused, match="site another"):
+        store.schedule([ScheduleItem.of(record(1), due_ms=NOW)])
+    assert contents(board) == before
+
+
 def test_a_queue_that_is_emptied_gets_the_id_again(board):
     board.put(1)
     board.link.execute("FLUSHALL")

@@ -30,6 +30,15 @@ def test_the_worker_of_another_site_refuses_the_queue_and_changes_nothing(site: 
     assert (one.ran(), two.ran()) == ([1], [])
 
 
+def test_a_worker_for_a_queue_that_the_owner_has_not_touched_yet_is_refused(site: MakeSite, own_redis) -> None:
+    server = own_redis()
+    one, two = site("one", server), site("two", server)
+    one.schedule(1)
+    before = contents(server)
+    assert one.id in two.refused("--burst", "--queues", "fast")
+    assert contents(server) == before
+
+
 def test_what_the_other_site_schedules_stays_a_row_or_is_refused(site: MakeSite, own_redis) -> None:
     server = own_redis()
     one, two = site("one", server), site("two", server)
@@ -46,6 +55,7 @@ COMMANDS = (
     ("pause", "default"),
     ("purge", "default", "--yes"),
     ("cancel", "--key", "k", "--queue", "default"),
+    ("cancel", "--key", "another", "--queue", "default"),
     ("status",),
     ("restore", "--yes"),
 )
@@ -198,7 +208,9 @@ def test_a_database_that_is_behind_redis_stops_until_it_is_adopted(site: MakeSit
     assert contents(server) == before
     if stopped:  # the database has its new id, and Redis the former one
         one.rows("UPDATE delayq_site SET former = site, site = 'ffffffffffffffff'")
+    former = one.id
     one.manage("delayq", "adopt", "--yes", "--force")
+    assert (one.id == former) is stopped, "the database that is ahead of this one has the former id"
     assert one.rows("SELECT former FROM delayq_site") == [("",)]
     one.work()
     eventually(lambda: one.rows("SELECT count(*) FROM delayq_job WHERE published IS NULL") == [(0,)])
