@@ -38,7 +38,6 @@ class Migration(migrations.Migration):
                 ('actor', models.CharField(blank=True, default='', max_length=200)),
                 ('reason', models.TextField(blank=True, default='')),
                 ('at', models.DateTimeField()),
-                ('seen', models.BigIntegerField(default=0)),
             ],
             options={
                 'db_table': 'delayq_commit_request',
@@ -109,6 +108,7 @@ class Migration(migrations.Migration):
                 ('servers', models.TextField(null=True)),
                 ('way_back', models.CharField(max_length=64, null=True)),
                 ('address', models.TextField(null=True)),
+                ('mirror_tokens', models.CharField(max_length=80, null=True)),
             ],
             options={
                 'db_table': 'delayq_checkpoint',

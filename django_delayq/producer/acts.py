@@ -136,7 +136,10 @@ def _requeue(
         return put_back.requeue(*where.target(job, queue), actor, reason, by_person=by_person)
     named = where.keyed(key, queue, job)
     latest = where.latest_of_key(named, key)
-    return Change.UNKNOWN if latest is None else put_back.requeue(latest, named, actor, reason, by_person=by_person)
+    if latest is None:
+        where.holder(named, key)  # the queue of another site is refused, and not unknown
+        return Change.UNKNOWN
+    return put_back.requeue(latest, named, actor, reason, by_person=by_person)
 
 
 def _change(call: str, act: Cancel | Move, job: JobRef | UUID | str | None, key: str | None, queue: str | None, later: bool) -> Change:

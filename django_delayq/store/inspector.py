@@ -200,13 +200,18 @@ class Inspector:
         return False
 
     def find(self, queue: str, key: str, partitions: Sequence[int] | None = None) -> UUID | None:
-        """The id of the unfinished job that holds the business key in one of these partitions, by default in any."""
+        """The id of the unfinished job that holds the business key in one of these partitions, by default in any.
+
+        Raises:
+            SiteRefused: a partition belongs to another site.
+        """
         parts = self._parts.of(queue) if partitions is None else [self._parts.at(queue, number) for number in partitions]
         return next((id for keys in parts if (id := self._holder(keys, key)) is not None), None)
 
     def _holder(self, keys: Keys, key: str) -> UUID | None:
         link = self._link(keys)
-        holder = link.execute("HGET", keys["keys"], key)
+        holder, own = _ask(link, ("HGET", keys["keys"], key), ("HGET", keys["meta"], "site"))
+        site.check(keys.prefix, keys.queue, link.home, decode.text(own))
         id = None if holder is None else decode.job_id(holder)
         if id is None:
             return None

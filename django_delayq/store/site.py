@@ -148,7 +148,7 @@ def check(prefix: str, queue: str, where: str, found: str) -> None:
 
 
 def check_address(prefix: str, queue: str, where: str, known: Known | None, again: Callable[[], Known | None] | None = None) -> None:
-    """Refuses a queue without an id at another address than before. `again`: as in `check_events`.
+    """Refuses a queue without an id at another address than before. `again`: as in `check_mirror`.
 
     Raises:
         SiteRefused: the site has moved, or this database is a copy.
