@@ -72,7 +72,9 @@ class Puller:
 
         Raises:
             StoreUnavailable: Redis did not answer, twice. What it has claimed for this call, the next one gets.
+            SiteRefused: the queue belongs to another site, or another database records it.
         """
+        stores.meet(self.queue.name, 0)
         again = bool(self._nonce)
         if not again:
             self._nonce, self._asked = self._fresh(), ask

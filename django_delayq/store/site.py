@@ -181,7 +181,7 @@ def check_mirror(
         SiteRefused: another database records the queue, or this one has lost commits.
     """
     place, looks = (keys.prefix, keys.queue, keys.partition), 1
-    while known is not None and not _has_recorded(known, trimmed):
+    while known is not None and not has_recorded(known, trimmed):
         if again is None or looks == LOOKS:
             error = _behind[place] = SiteRefused(
                 code="site_behind",
@@ -210,9 +210,10 @@ def refuse_if_behind(keys: Keys) -> None:
         raise error.with_traceback(None)
 
 
-def _has_recorded(known: Known, trimmed: Trimmed) -> bool:
+def has_recorded(known: Known, trimmed: Trimmed) -> bool:
+    """Whether the database has all that a mirror trimmed, and its own mirror did that; True if the database did not answer."""
     if not known.last_event:
-        return True  # nobody knows
+        return True
     return position(trimmed.upto) <= position(known.last_event) and has_written(known.tokens, trimmed.token)
 
 

@@ -13,6 +13,8 @@ import django_delayq as delayq
 from django_delayq.models import Attempt, Job
 from django_delayq.producer.stores import stores
 from django_delayq.states import MESSAGE, Change
+from django_delayq.store import site
+from django_delayq.store.site import Known, SiteRefused
 from django_delayq.store.wake import WakeLine
 from tests.depths import queue_depth
 from tests.stage import many_open_files
@@ -218,3 +220,17 @@ def test_a_lease_that_ended_is_shown_as_an_attempt_that_failed(mirrored):
     assert (second.number, second.outcome) == (2, "succeeded")
     row = Job.objects.get(pk=job.id)
     assert (row.state, row.attempts, row.crashes) == ("succeeded", 2, 0)
+
+
+def test_nothing_is_pulled_from_a_queue_that_another_database_records(monkeypatch):
+    delayq.push("quick", 1)
+    stores.forget()
+    store = stores.queue("quick", 0)
+    store.link.execute("HSET", store.keys["meta"], "mirror_token", "2-00000000000000bb")
+    monkeypatch.setattr(site, "known", lambda _queue, _partition: Known("", "0-0", "2-00000000000000aa"))
+    monkeypatch.setattr(site, "LAG", 0.0)
+    monkeypatch.setattr(site, "_behind", {})
+    with pytest.raises(SiteRefused, match="Another database"):
+        delayq.pull("quick")
+    monkeypatch.setattr(site, "known", lambda _queue, _partition: None)
+    assert [message.body for message in delayq.pull("quick")] == [1]

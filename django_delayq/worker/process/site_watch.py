@@ -8,7 +8,6 @@ import contextlib
 import random
 import threading
 from collections.abc import Sequence
-from functools import partial
 from typing import Final
 
 from django_delayq import clock
@@ -52,15 +51,19 @@ class SiteWatch(threading.Thread):
     def look(self) -> None:
         """One look at all lines."""
         changed = {line: trimmed for line, trimmed in self._trimmed().items() if self._own.get(line) != trimmed}
-        checkpoints = site.all_known() if changed else None
-        if checkpoints is None:
-            return
+        looks, known = (site.LOOKS if changed else 0), dict[Line, Known]()
+        while looks:
+            if (checkpoints := site.all_known()) is None:
+                return
+            known = {line: checkpoints.get((line.queue, line.partition), NOTHING) for line in changed}
+            if all(site.has_recorded(known[line], trimmed) for line, trimmed in changed.items()):
+                break
+            looks -= 1
+            clock.sleep(site.LAG)
         for line, trimmed in changed.items():
-            known = checkpoints.get((line.queue, line.partition), NOTHING)
-            again = partial(site.known, line.queue, line.partition)
             self._own.pop(line, None)
             with contextlib.suppress(SiteRefused):  # the next claim reports it
-                site.check_mirror(line.store.keys, line.store.link.home, trimmed, known, again)
+                site.check_mirror(line.store.keys, line.store.link.home, trimmed, known[line])
                 self._own[line] = trimmed
 
     def _trimmed(self) -> dict[Line, Trimmed]:
