@@ -20,7 +20,8 @@ from django_delayq.mirror.unresolved import leave_to_a_person, unknown_end
 from django_delayq.models import UNPUBLISHED, Job
 from django_delayq.signing import Signer
 from django_delayq.states import UNFINISHED, State
-from django_delayq.store.events import FIRST, position
+from django_delayq.store.decode import position
+from django_delayq.store.events import FIRST
 from django_delayq.store.inspector import Inspector, JobView
 from django_delayq.store.places import Places
 from django_delayq.store.queue import MOST

@@ -24,7 +24,8 @@ from django_delayq.mirror.writers import arrays, values
 from django_delayq.models import Attempt, Event, Job
 from django_delayq.signing import Signer
 from django_delayq.states import FINISHED, EventKind, State
-from django_delayq.store.events import FIRST, Entry, EventLog, Lag, NewerEvents, position
+from django_delayq.store.decode import position
+from django_delayq.store.events import FIRST, Entry, EventLog, Lag, NewerEvents
 from django_delayq.store.formats import FORMAT
 from django_delayq.store.mirror_tokens import last_token, tokens_after
 from django_delayq.store.places import Places

@@ -25,7 +25,7 @@ from django_delayq.mirror.writers import outbox_insert
 from django_delayq.models import SUCCEEDED_HERE, UNENDED, UNPUBLISHED, UNRESOLVED, Checkpoint, Event, Job
 from django_delayq.producer.database import Ending, Once, OutboxRow, TakenKey, Told, WaitingRow
 from django_delayq.states import REQUEUEABLE, UNFINISHED, EndingKind, EventKind, State
-from django_delayq.store.events import position
+from django_delayq.store.decode import position
 
 TRIES: Final = 3  # the mirror may fold another event of the job in the meantime, but not often
 EDITED: Final = "edited"  # an event that no script writes: the arguments were changed, and its detail says what they were

@@ -34,7 +34,8 @@ from django_delayq.models import Checkpoint, Event, Job
 from django_delayq.signing import Signer
 from django_delayq.states import EventKind, State
 from django_delayq.store import decode
-from django_delayq.store.events import FIRST, EventLog, position
+from django_delayq.store.decode import position
+from django_delayq.store.events import FIRST, EventLog
 from django_delayq.store.places import Places
 from django_delayq.store.queue import MOST, QueueStore
 from django_delayq.store.recovery import ADOPT, FOUND, REST, SWEEP, Confirmed, Ground, GroundStore, RestoreItem, fresh_generation

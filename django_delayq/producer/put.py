@@ -90,18 +90,22 @@ def put_one(plan: Plan, inserted: Callable[[Job], None] | None = None, once: Onc
     It is not called for a job that was merged into another one, nor in a transaction of the caller's, whose commit publishes.
     `once`: a key that schedules one job in a period. If the job has no row, the key is committed first.
     """
-    if once is not None and not plan.durable:
-        using = conf.get().database
-        _take(once, plan, using)
-        try:
-            job = put_one(plan, inserted)
-        except (StoreUnavailable, KeyTaken) as error:
-            if isinstance(error, KeyTaken) or error.nothing_done:  # it is certain that Redis does not have it
-                database.need().release_key(once, plan.id, using)
-            raise
-        if job.created is False:  # another job holds its business key
+    if once is None or plan.durable:
+        return _put_in(plan, inserted, once)
+    using = conf.get().database
+    _take(once, plan, using)
+    try:
+        job = _put_in(plan, inserted)
+    except (StoreUnavailable, KeyTaken) as error:
+        if isinstance(error, KeyTaken) or error.nothing_done:  # it is certain that Redis does not have it
             database.need().release_key(once, plan.id, using)
-        return job
+        raise
+    if job.created is False:  # another job holds its business key
+        database.need().release_key(once, plan.id, using)
+    return job
+
+
+def _put_in(plan: Plan, inserted: Callable[[Job], None] | None, once: Once | None = None) -> Job:
     if plan.mould.inline:
         if inserted is not None:
             inserted(plan.job)
@@ -115,7 +119,8 @@ def put_one(plan: Plan, inserted: Callable[[Job], None] | None = None, once: Onc
             _, [reply] = _sure(publisher, [plan], None)  # there is no commit to wait for
             if (refused := _answer(plan, reply)) is not None:
                 raise refused
-            return plan.job  # type: ignore[no-any-return]
+            job: Job = plan.job
+            return job
     return put_all([plan], inserted=inserted, once=once)[0]
 
 

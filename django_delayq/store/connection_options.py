@@ -127,12 +127,12 @@ class Greeting:
 
     def __call__(self, connection: Connection) -> None:
         if self._log_in is None:
-            connection.on_connect()  # type: ignore[no-untyped-call]
+            connection.on_connect()  # type: ignore[no-untyped-call]  # redis-py types only some methods
         else:
             self._log_in(connection)
         if not self._name or is_refused(self._where, SETNAME):
             return
-        connection.send_command("CLIENT", "SETNAME", self._name, check_health=False)  # type: ignore[no-untyped-call]
+        connection.send_command("CLIENT", "SETNAME", self._name, check_health=False)  # type: ignore[no-untyped-call]  # redis-py types only some methods
         try:
             connection.read_response()
         except ResponseError as error:

@@ -10,7 +10,6 @@ from uuid import UUID
 from django_delayq import ids
 from django_delayq.store import decode, formats, scripts, site
 from django_delayq.store.connection import Link
-from django_delayq.store.decode import position as position
 from django_delayq.store.error_replies import StoreError
 from django_delayq.store.keys import Keys
 from django_delayq.store.record import says_durable

@@ -26,7 +26,7 @@ def close_all() -> dict[int, str]:
         link.close()
     for connection in connections:
         with contextlib.suppress(Exception):
-            connection.disconnect()  # type: ignore[no-untyped-call]
+            connection.disconnect()  # type: ignore[no-untyped-call]  # redis-py types only some methods
     return found
 
 

@@ -13,7 +13,8 @@ from django_delayq import ids
 from django_delayq.exceptions import PayloadError
 from django_delayq.shared_name import may_carry, told_of
 from django_delayq.store import decode, site
-from django_delayq.store.events import FIRST, position
+from django_delayq.store.decode import position
+from django_delayq.store.events import FIRST
 from django_delayq.store.queue import QueueStore, bounded
 from django_delayq.store.record import JobRecord, read
 from django_delayq.store.site import Trimmed

@@ -6,7 +6,8 @@ from typing import Any
 from uuid import UUID
 
 from django_delayq import ids
-from django_delayq.store.events import FIRST, EventLog, position
+from django_delayq.store.decode import position
+from django_delayq.store.events import FIRST, EventLog
 from django_delayq.store.keys import NAMES
 from django_delayq.store.record import ClaimedJob
 from django_delayq.store.recovery import GroundStore, RestoreItem

@@ -12,7 +12,8 @@ from hypothesis.stateful import precondition, rule
 
 from django_delayq.states import State
 from django_delayq.store.connection import Link
-from django_delayq.store.events import FIRST, position
+from django_delayq.store.decode import position
+from django_delayq.store.events import FIRST
 from django_delayq.store.keys import NAMES
 from django_delayq.store.queue import QueueStore
 from django_delayq.store.record import ClaimedJob

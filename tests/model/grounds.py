@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from django_delayq.states import State
-from django_delayq.store.events import position
+from django_delayq.store.decode import position
 from django_delayq.store.record import JobRecord
 from django_delayq.store.recovery import Confirmed, Restored, RestoreItem
 from tests.model.contents import Contents, full

@@ -7,8 +7,9 @@ import pytest
 from django_delayq import clock, ids
 from django_delayq.states import Change
 from django_delayq.store import scripts
+from django_delayq.store.decode import position
 from django_delayq.store.error_replies import StoreError
-from django_delayq.store.events import FIRST, position
+from django_delayq.store.events import FIRST
 from django_delayq.store.recovery import GroundStore, RestoreItem
 from tests.store.board import NOW, job_id, record
 

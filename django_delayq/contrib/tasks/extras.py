@@ -50,8 +50,10 @@ def task_class(kind: type[Task]) -> type[DelayqTask]:
         return DelayqTask
     extras = [(one.name, one.type, _fresh(one)) for one in EXTRA_FIELDS]
     namespace = {"__module__": __name__, "__doc__": DelayqTask.__doc__}
-    made: Any = make_dataclass("DelayqTask", extras, bases=(kind,), namespace=namespace, frozen=True, slots=True, kw_only=True)
-    return made  # type: ignore[no-any-return]
+    made: type[DelayqTask] = make_dataclass(
+        "DelayqTask", extras, bases=(kind,), namespace=namespace, frozen=True, slots=True, kw_only=True
+    )
+    return made
 
 
 def _fresh(one: Field[Any]) -> Any:

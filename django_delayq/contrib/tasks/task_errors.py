@@ -37,7 +37,8 @@ OURS: Final = {"HardTimeout": TaskTimedOut, "Poison": TaskNotRun, "Expired": Tas
 def of_ours(words: Words, kind: type[Exception], reason: str) -> TaskError:
     """The error of a task that has ended without one of its own."""
     path = f"{kind.__module__}.{kind.__qualname__}"
-    return words.TaskError(exception_class_path=path, traceback=f"{path}: {reason}\n")  # type: ignore[no-any-return]
+    error: TaskError = words.TaskError(exception_class_path=path, traceback=f"{path}: {reason}\n")
+    return error
 
 
 def of_attempt(words: Words, name: str, text: str, traceback: str) -> TaskError:
@@ -47,7 +48,8 @@ def of_attempt(words: Words, name: str, text: str, traceback: str) -> TaskError:
     path = name or f"{Retry.__module__}.{Retry.__qualname__}"
     if "." not in path and hasattr(builtins, path):
         path = f"builtins.{path}"
-    return words.TaskError(exception_class_path=path, traceback=traceback or f"{path}: {text}\n")  # type: ignore[no-any-return]
+    error: TaskError = words.TaskError(exception_class_path=path, traceback=traceback or f"{path}: {text}\n")
+    return error
 
 
 def of_detail(words: Words, raw: bytes) -> TaskError:

@@ -124,7 +124,7 @@ def _in_redis(id: UUID) -> TaskResult | None:
             return None  # nobody can run it
         task = as_enqueued(registered, queue, options.get("meta") or {})
         words, status = words_of(task), STATUSES[State(view.state)]
-        return words.TaskResult(  # type: ignore[no-any-return]
+        result: TaskResult = words.TaskResult(
             task=task,
             id=ids.short(id),
             status=words.TaskResultStatus(status),
@@ -138,4 +138,5 @@ def _in_redis(id: UUID) -> TaskResult | None:
             errors=[task_errors.of_ours(words, TaskNotRun, "why is not written yet")] if status == TaskResultStatus.FAILED else [],
             worker_ids=[""] * view.attempt,
         )
+        return result
     return None

@@ -148,7 +148,7 @@ def _of_run(job: CurrentJob) -> TaskResult:
     task = as_enqueued(registered, job.queue, job.meta)
     words = words_of(task)
     earlier = _earlier(words, job) if job.attempt > 1 else Earlier(None, [], [])
-    return words.TaskResult(  # type: ignore[no-any-return]
+    result: TaskResult = words.TaskResult(
         task=task,
         id=ids.short(job.id),
         status=words.TaskResultStatus.RUNNING,
@@ -162,6 +162,7 @@ def _of_run(job: CurrentJob) -> TaskResult:
         errors=earlier.errors,
         worker_ids=[*earlier.worker_ids, job.worker],
     )
+    return result
 
 
 def _earlier(words: Words, job: CurrentJob) -> Earlier:
