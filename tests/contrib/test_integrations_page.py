@@ -1,4 +1,4 @@
-"""What docs/integrations.md says is so, and its code runs."""
+"""docs/howto/monitor.md names the attributes, metrics and options that exist, and its code runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from django_delayq import signals
 from tests.contrib import shipping
 
-PAGE = (Path(__file__).parents[2] / "docs" / "integrations.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "howto" / "monitor.md").read_text()
 
 
 def section(heading):
@@ -23,10 +23,6 @@ def block(heading, beginning):
     """The code of a section that begins like this."""
     found = re.findall(r"```python\n(.+?)```", section(heading), flags=re.DOTALL)
     return next(code for code in found if code.startswith(beginning))
-
-
-def first_column(text):
-    return {name for row in re.findall(r"^\| (`.+?) \|", text, flags=re.MULTILINE) for name in re.findall(r"`([a-z_.]+)`", row)}
 
 
 @pytest.fixture(autouse=True)
@@ -42,10 +38,9 @@ def test_attributes_and_metrics_are_those_that_are_told():
     told = {value for name, value in vars(conventions).items() if name.isupper() and isinstance(value, str) and "." in value}
     told.discard(conventions.SCHEMA)
     told = {name for name in told if not name.startswith("https://")}
-    attributes = first_column(section("### Spans").partition("| Attribute |")[2].partition("| A run |")[0])
-    metrics = first_column(section("### Metrics"))
-    assert attributes | metrics == told
-    assert conventions.SCHEMA.rpartition("/")[2].removesuffix(".0") in section("### Metrics")
+    named = {name for name in re.findall(r"`((?:messaging|error|delayq)\.[a-z_.]+)`", section("## OpenTelemetry"))}
+    assert named == told
+    assert f"conventions {conventions.SCHEMA.rpartition('/')[2].removesuffix('.0')}" in section("## OpenTelemetry")
 
 
 def test_the_options_of_the_integration_are_told():
@@ -58,9 +53,9 @@ def test_the_options_of_the_integration_are_told():
 
 def test_the_filter_adds_the_job_to_what_a_task_logs(delayq, db, looks, caplog):
     code: dict = {}
-    exec(block("## Logging", "import logging"), code)
+    exec(block("## Logs", "# shop/logs.py"), code)
     settings: dict = {}
-    exec(block("## Logging", "LOGGING"), settings)
+    exec(block("## Logs", "# shop/settings.py"), settings)
     form = settings["LOGGING"]["formatters"]["line"]
     formatter = logging.Formatter(form["format"], defaults=form["defaults"])
     logger = logging.getLogger("shop")
@@ -79,7 +74,7 @@ def test_the_filter_adds_the_job_to_what_a_task_logs(delayq, db, looks, caplog):
 def test_structlog_has_the_job_in_its_context(delayq, db, looks):
     structlog = pytest.importorskip("structlog")
     code: dict = {}
-    exec(block("## Logging", "import structlog"), code)
+    exec(block("## Logs", "import structlog"), code)
     try:
         looks.append(lambda: structlog.contextvars.get_contextvars())
         job = shipping.ship_later.schedule(1)
@@ -93,7 +88,7 @@ def test_structlog_has_the_job_in_its_context(delayq, db, looks):
 def test_the_health_check_says_what_the_doctor_finds(delayq_redis, transactional_db, settings):
     pytest.importorskip("health_check")
     code: dict = {}
-    exec(block("## django-health-check", "import dataclasses"), code)
+    exec(block("### django-health-check", "# shop/checks.py"), code)
     check = code["DelayqCheck"]()
     check.run()
     settings.DELAYQ = {**settings.DELAYQ, "CARRIERS": ["nowhere.Carrier"]}

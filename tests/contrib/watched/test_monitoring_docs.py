@@ -1,4 +1,4 @@
-"""Tables, dashboard, alerts and manifests name what there is."""
+"""Dashboard, alerts and manifests name what exists."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import pytest
 
 from django_delayq import clock
 from django_delayq.console import samples
-from django_delayq.contrib.prometheus.catalogue import METRICS, OF_QUEUES, OF_WORKERS, Metric
+from django_delayq.contrib.prometheus.catalogue import METRICS, Metric
 from django_delayq.management.commands.delayq_worker import Command
 from django_delayq.store.connection import Link
 
 DOCS = Path(__file__).parents[3] / "docs"
-PAGE = (DOCS / "monitoring.md").read_text()
+PAGE = (DOCS / "howto" / "monitor.md").read_text()
 DASHBOARD = json.loads((DOCS / "monitoring" / "grafana.json").read_text())
 ALERTS = (DOCS / "monitoring" / "alerts.yml").read_text()
 KEDA = (DOCS / "deploy" / "keda.yml").read_text()
@@ -30,12 +30,6 @@ SERIES = {
     for name, metric in METRICS.items()
     for series in ([f"{name}{end}" for end in ("_bucket", "_sum", "_count")] if metric.kind == "histogram" else [name])
 }
-
-
-def table(heading: str) -> dict[str, Metric]:
-    text = PAGE.partition(f"### {heading}\n")[2].partition("\n#")[0]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("| `")]
-    return {name.strip("`"): Metric(kind, tuple(re.findall(r"`(\w+)`", labels)), meaning) for name, kind, labels, meaning in rows}
 
 
 def named(expression: str) -> set[str]:
@@ -75,11 +69,6 @@ def rules() -> list[dict[str, str]]:
         severity = re.search(r"^        labels: \{severity: (\w+)\}$", rest, re.MULTILINE)
         found.append({"name": name, "expr": expression, "severity": severity[1] if severity else "", **said})
     return found
-
-
-@pytest.mark.parametrize(("heading", "there"), [("What workers tell", OF_WORKERS), ("What is told of the queues", OF_QUEUES)])
-def test_the_tables_are_what_is_exported(heading: str, there: dict[str, Metric]) -> None:
-    assert table(heading) == there
 
 
 def test_names_follow_the_conventions() -> None:
@@ -231,8 +220,8 @@ def test_yaml_is_yaml(path: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted([*(DOCS / "deploy").iterdir(), *(DOCS / "monitoring").iterdir()]), ids=lambda path: path.name)
 def test_every_file_is_shown_or_offered(path: Path) -> None:
-    pages = PAGE + (DOCS / "deployment.md").read_text()
-    assert f"{path.parent.name}/{path.name}" in pages
+    pages = PAGE + (DOCS / "howto" / "deploy.md").read_text()
+    assert f"../{path.parent.name}/{path.name}" in pages
 
 
 @pytest.mark.parametrize("queues", [1, 30])
@@ -251,4 +240,4 @@ def test_it_costs_redis_as_many_round_trips_as_the_page_says(delayq_redis, setti
     monkeypatch.setattr(Link, "_send", counted)
     samples.of_redis()
     assert trips == 8
-    assert "It costs Redis eight round trips" in PAGE
+    assert "costs Redis eight round trips" in PAGE
