@@ -38,7 +38,7 @@ def test_attributes_and_metrics_are_those_that_are_told():
     told = {value for name, value in vars(conventions).items() if name.isupper() and isinstance(value, str) and "." in value}
     told.discard(conventions.SCHEMA)
     told = {name for name in told if not name.startswith("https://")}
-    named = {name for name in re.findall(r"`((?:messaging|error|delayq)\.[a-z_.]+)`", section("## OpenTelemetry"))}
+    named = set(re.findall(r"`((?:messaging|error|delayq)\.[a-z_.]+)`", section("## OpenTelemetry")))
     assert named == told
     assert f"conventions {conventions.SCHEMA.rpartition('/')[2].removesuffix('.0')}" in section("## OpenTelemetry")
 
