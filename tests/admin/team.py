@@ -1,4 +1,4 @@
-"""Addresses of a project with the admin site of docs/admin.md that gives each team its queues only: the example as it stands there."""
+"""Addresses of a project with the admin site that docs/howto/admin.md gives a team: the example runs as the page shows it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from django.contrib import admin
 from django.urls import path
 
-DOCS = Path(__file__).parents[2] / "docs" / "admin.md"
+DOCS = Path(__file__).parents[2] / "docs" / "howto" / "admin.md"
 [example] = [block for block in re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL) if "TeamJobAdmin" in block]
 names: dict[str, Any] = {}
 exec(example, names)
