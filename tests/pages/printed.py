@@ -13,6 +13,7 @@ import django_delayq
 PACKAGE = Path(django_delayq.__file__).parent
 GAP = re.compile(r"%\(\w+\)[sd]|%[-.\d]*[sdfgr]|\{[\w.:,!\[\]]*\}")
 SHORTEST = 3  # letters of a part; what is shorter fits anywhere
+CUT = 8  # characters of a text before it is cut
 VALUES = re.compile(r"<.*?>|'[^']*'|\b[\w:]+(\.[\w<>]+)+\b|\b\w{22}\b|\b(ERROR|WARNING|INFO)\b|\S*\d\S*")
 # What Redis says, which our errors quote.
 OF_REDIS = (
@@ -39,7 +40,18 @@ def parts() -> list[str]:
 
 
 def strange_words(line: str) -> list[str]:
-    """The words of a line that are neither text of the package, nor values such as ids, numbers and names."""
+    """The words of a line that are neither text of the package, nor values such as ids, numbers and names. "…" cuts a text."""
+    if line.endswith("…"):
+        line = _without_beginning(line.removesuffix("…").rstrip())
     for part in (*OF_REDIS, *parts()):
         line = line.replace(part, " ")
     return re.findall(r"[A-Za-z]{4,}", VALUES.sub(" ", line))
+
+
+def _without_beginning(line: str) -> str:
+    """The line without its end, if a text of the package begins with that."""
+    for length in range(len(line), CUT, -1):
+        end = line[-length:]
+        if any(part.startswith(end) for part in parts()):
+            return line[:-length]
+    return line
