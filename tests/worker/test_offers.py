@@ -13,7 +13,7 @@ from django_delayq import codec
 from tests.worker.conftest import Shop, eventually
 
 NAME = "django_delayq.offer"
-DOCS = Path(__file__).parents[2] / "docs" / "destinations.md"
+DOCS = Path(__file__).parents[2] / "docs" / "more" / "offers.md"
 TARGETS = {
     "shipping": {"KEY": "shipping-out", "KIND": "stream", "MAXLEN": 100_000},
     "invoices": {"KEY": "invoices-out", "KIND": "list", "MAXLEN": None},
@@ -111,8 +111,8 @@ def test_the_readers_of_the_page_read_what_is_offered(offering: Shop, capsys: py
     stream, listed = (block for block in re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL) if "redis.Redis(" in block)
     line = reader(offering)
     monkeypatch.setattr(redis, "Redis", lambda **_: line)
-    exec(compile(stream.replace("while True:", "for _ in range(1):"), "docs/destinations.md", "exec"), {})
-    exec(compile(listed.replace("timeout=5", "timeout=1"), "docs/destinations.md", "exec"), {})
+    exec(compile(stream.replace("while True:", "for _ in range(1):"), "docs/more/offers.md", "exec"), {})
+    exec(compile(listed.replace("timeout=5", "timeout=1"), "docs/more/offers.md", "exec"), {})
     assert capsys.readouterr().out.splitlines() == [f"{first} {{'order': 7}}", f"{id} {{'invoice': 8}}"]
     assert (line.xlen("shipping-out"), line.llen("invoices-out")) == (0, 0)
 
