@@ -1,9 +1,8 @@
-"""What docs/gateway.md says is so, and its clients run."""
+"""The programs that docs/more/gateway.md shows and offers run."""
 
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -15,8 +14,6 @@ import pytest
 
 import django_delayq as delayq
 from django_delayq import ids
-from django_delayq.contrib.gateway.problems import REFUSALS
-from django_delayq.contrib.gateway.routes import ROUTES
 from django_delayq.models import Job
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import registry
@@ -25,15 +22,10 @@ from tests.contrib.gateway.served import until
 from tests.depths import queue_depth
 from tests.stage import Actor
 
-PAGE = (Path(__file__).parents[3] / "docs" / "gateway.md").read_text()
+DOCS = Path(__file__).parents[3] / "docs"
+PAGE = (DOCS / "more" / "gateway.md").read_text()
+PROGRAMS = DOCS / "clients"
 Run = Callable[..., str]
-
-
-SCHEDULES, CONSUMES = 0, 1  # the programs of each language
-
-
-def block(language: str, number: int = SCHEDULES) -> str:
-    return [code for code in re.findall(rf"```{language}\n(.+?)```", PAGE, flags=re.DOTALL) if "QUEUE_URL" in code][number]
 
 
 @pytest.fixture
@@ -56,7 +48,7 @@ def run_client(caller: Caller, live_server: Any, monkeypatch: pytest.MonkeyPatch
 def test_curl(run_client: Run) -> None:
     if shutil.which("curl") is None:
         pytest.skip("curl is not installed")
-    told = run_client("bash", "-ec", block("bash"))
+    told = run_client("bash", str(PROGRAMS / "client.sh"))
     job = Job.objects.get()
     assert job.short_id in told
     assert '"change": "done"' in told
@@ -64,45 +56,42 @@ def test_curl(run_client: Run) -> None:
 
 
 def test_python(run_client: Run) -> None:
-    assert lines(run_client(sys.executable, "-c", block("python"))) == ["scheduled", "done"]
+    assert lines(run_client(sys.executable, str(PROGRAMS / "client.py"))) == ["scheduled", "done"]
 
 
-def test_node(run_client: Run, tmp_path: Path) -> None:
-    file = tmp_path / "client.mjs"
-    file.write_text(block("javascript"))
-    assert lines(run_client("node", str(file))) == ["scheduled", "done"]
+def test_node(run_client: Run) -> None:
+    assert lines(run_client("node", str(PROGRAMS / "client.mjs"))) == ["scheduled", "done"]
 
 
-def test_go(run_client: Run, tmp_path: Path) -> None:
-    file = tmp_path / "client.go"
-    file.write_text(block("go"))
-    assert lines(run_client("go", "run", str(file))) == ["scheduled", "done"]
+def test_go(run_client: Run) -> None:
+    assert lines(run_client("go", "run", str(PROGRAMS / "client.go"))) == ["scheduled", "done"]
 
 
-def test_php(run_client: Run, tmp_path: Path) -> None:
-    file = tmp_path / "client.php"
-    file.write_text(block("php"))
-    assert lines(run_client("php", str(file))) == ["scheduled", "done"]
+def test_php(run_client: Run) -> None:
+    assert lines(run_client("php", str(PROGRAMS / "client.php"))) == ["scheduled", "done"]
 
 
-# Of each language: the end of its files, the programs that it needs, how its files are run.
-PROGRAMS = {
-    "bash": ("sh", ("bash", "curl", "jq"), ("bash",)),
-    "python": ("py", (sys.executable,), (sys.executable,)),
-    "javascript": ("mjs", ("node",), ("node",)),
-    "go": ("go", ("go",), ("go", "run")),
-    "php": ("php", ("php",), ("php",)),
+# By the ending of its file: the commands that a program needs, and how it is run.
+COMMANDS = {
+    "sh": (("bash", "curl", "jq"), ("bash",)),
+    "py": ((sys.executable,), (sys.executable,)),
+    "mjs": (("node",), ("node",)),
+    "go": (("go",), ("go", "run")),
+    "php": (("php",), ("php",)),
 }
 
 
-@pytest.mark.parametrize("language", PROGRAMS)
+def test_the_page_offers_every_program() -> None:
+    assert {f"{name}.{ending}" for name in ("client", "consumer") for ending in COMMANDS} == {path.name for path in PROGRAMS.iterdir()}
+    assert not [path.name for path in PROGRAMS.iterdir() if f"../clients/{path.name}" not in PAGE]
+
+
+@pytest.mark.parametrize("ending", COMMANDS)
 def test_a_consumer_acks_what_it_has_packed_and_retries_what_it_could_not(
-    caller: Caller, live_server: Any, settings: Any, tmp_path: Path, language: str
+    caller: Caller, live_server: Any, settings: Any, tmp_path: Path, ending: str
 ) -> None:
-    ending, needed, words = PROGRAMS[language]
-    queue = (
-        f"parcels-{language}"  # the last request of a consumer that was killed still waits, and would take what the next test pushes
-    )
+    needed, words = COMMANDS[ending]
+    queue = f"parcels-{ending}"  # the last request of a consumer that was killed still waits, and would take what the next test pushes
     for program in needed:
         if shutil.which(program) is None:
             pytest.skip(f"{program} is not installed")
@@ -110,7 +99,7 @@ def test_a_consumer_acks_what_it_has_packed_and_retries_what_it_could_not(
     good = [delayq.push(queue, {"order": number}) for number in (1, 2, 3)]
     bad = delayq.push(queue, {"note": "no order"})
     file, log = tmp_path / f"consumer.{ending}", tmp_path / "log"
-    file.write_text(block(language, CONSUMES).replace("queues/parcels/", f"queues/{queue}/"))
+    file.write_text((PROGRAMS / f"consumer.{ending}").read_text().replace("queues/parcels/", f"queues/{queue}/"))
     environment = {
         **os.environ,
         "QUEUE_URL": f"{live_server.url}/queue/v1",
@@ -150,14 +139,3 @@ def lines(told: str) -> list[str]:
     assert first.split() == ["201", ids.short(Job.objects.get().pk)]
     assert Job.objects.get().state == "cancelled"
     return others
-
-
-def test_every_operation_is_told() -> None:
-    rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \| `(\w+) ([^`?]+)", PAGE, flags=re.MULTILINE)
-    assert set(rows) == {(route.name, route.verb, route.method, route.path) for route in ROUTES}
-
-
-def test_every_refusal_is_told_with_its_status() -> None:
-    rows = re.findall(r"^\| (\d{3}) \| (.+) \|$", PAGE, flags=re.MULTILINE)
-    told = {code: int(status) for status, codes in rows for code in re.findall(r"`(\w+)`", codes)}
-    assert told == {code: kind.status for code, kind in REFUSALS.items()}
