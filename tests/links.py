@@ -16,7 +16,7 @@ _opened: list[Link] = []
 
 
 def package_link(link: Link) -> Link:
-    """To the unix socket that the test's link leads to, with no more rights than docs/operations.md asks for."""
+    """To the unix socket that the test's link leads to, with no more rights than docs/howto/run-redis.md gives."""
     return opened(as_package(f"unix://{link.where.removeprefix('unix:').partition(',')[0]}"))
 
 

@@ -24,9 +24,7 @@ from tests.ports import free_port
 
 WAIT = 30.0
 USER, PASSWORD = "delayq", "only-for-tests"  # who the package is on test servers
-OPERATIONS = Path(__file__).parents[1] / "docs" / "operations.md"
-DESTINATIONS = OPERATIONS.with_name("destinations.md")
-SCALING = OPERATIONS.with_name("scaling.md")
+RUN_REDIS = Path(__file__).parents[1] / "docs" / "howto" / "run-redis.md"
 
 
 class ServerMissing(Exception):
@@ -181,20 +179,25 @@ def bound(command: Sequence[str], ending: signal.Signals = signal.SIGKILL) -> li
 
 
 def acl() -> list[str]:
-    """The rules of the Redis user as docs/operations.md gives them, from `resetchannels` on: what is documented is what is tested."""
-    command = OPERATIONS.read_text().partition("redis-cli ACL SETUSER delayq")[2].partition("```")[0]
-    rules = shlex.split(command.replace("\\\n", " "))
+    """The rules of the user that docs/howto/run-redis.md creates, from `resetchannels` on. Tests run with the documented rights."""
+    rules = _documented_rules()[0]
     return rules[rules.index("resetchannels") :]
 
 
 def target_rules() -> list[str]:
-    """What docs/destinations.md adds for the keys of targets, likewise."""
-    return shlex.split(DESTINATIONS.read_text().partition("redis-cli ACL SETUSER delayq")[2].partition("\n")[0])
+    """What the page adds for the keys of targets."""
+    return _documented_rules()[1]
 
 
 def cluster_rules() -> list[str]:
-    """What docs/scaling.md adds for the nodes of a Cluster, likewise."""
-    return shlex.split(SCALING.read_text().partition("redis-cli ACL SETUSER delayq")[2].partition("\n")[0])
+    """What the page adds for the nodes of a Cluster."""
+    return _documented_rules()[2]
+
+
+def _documented_rules() -> list[list[str]]:
+    """The arguments of each command that creates or extends the user."""
+    commands = RUN_REDIS.read_text().replace("\\\n", " ").split("redis-cli ACL SETUSER delayq")[1:]
+    return [shlex.split(command.partition("\n")[0]) for command in commands]
 
 
 def as_package(url: str) -> str:

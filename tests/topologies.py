@@ -152,7 +152,7 @@ class ClusterServers:
 
     @property
     def url(self) -> str:
-        """As a project writes it, of the user whom docs/operations.md makes."""
+        """As a project writes it, of the user that docs/howto/run-redis.md creates."""
         return f"redis+cluster://{USER}:{PASSWORD}@{self.places}"
 
     @property

@@ -1,5 +1,5 @@
 """The queues in numbers, for whoever watches by machine: what Redis, the database and the workers say, each number with its name and
-labels. The names are those of docs/monitoring.md; who writes them down knows their types.
+labels. The names are those of docs/reference/metrics.md; who writes them down knows their types.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An app of the sample project that cleans up before a fork and begins anew after it, as docs/worker.md shows."""
+"""An app of the sample project that cleans up before a fork and begins anew after it, as docs/howto/run-workers.md shows."""
 
 from __future__ import annotations
 

@@ -62,8 +62,6 @@ for task, queue, error_class, message, count in CAUSES:
             published=then,
         )
         keep.setdefault("failed", str(job.pk))
-        if queue == "default":
-            keep["refund"] = str(job.pk)
         for attempt, minutes in enumerate((0, 1, 4), 1):
             began = then + timedelta(minutes=minutes)
             Attempt.objects.create(

@@ -18,7 +18,7 @@ from tests.browser.chromium import launched
 from tests.browser.desk.load import load
 from tests.browser.example import PEOPLE, ROOT, Example
 from tests.browser.filled import addresses, fill
-from tests.browser.pages import JOBS, OPERATIONS, QUEUES, TARGETS
+from tests.browser.pages import JOBS, QUEUES
 from tests.browser.palette import small
 
 if TYPE_CHECKING:
@@ -67,16 +67,6 @@ for queue, height, broken in (("default", 6, 0), ("orders", 40, 0.002), ("partne
     stats = QueueStore(stores.link, prefix=conf.get().prefix, queue=queue).keys["stats"]
     for start in range(0, len(counts), 6000):
         stores.link.execute("HSET", stats, *counts[start : start + 6000])
-"""
-
-# A worker that leaves a host alone: it is gone within half a minute.
-CIRCUIT = """
-from django_delayq import clock, conf
-from django_delayq.producer.stores import stores
-from django_delayq.store.worker_registry import WorkerRegistry
-circuit = {"target": "partner.example:443", "failures": 8, "until": clock.wall_ms() + 134_000}
-facts = {"queues": ["default"], "processes": 1, "threads": 8, "state": "working", "targets": ["shipping", "invoices"]}
-WorkerRegistry(stores.link, prefix=conf.get().prefix).beat("web-2:4711:ab", {**facts, "circuits": [circuit]})
 """
 
 
@@ -130,28 +120,12 @@ def few(folder: Path) -> None:
     with launched() as browser, running() as example:
         ids = fill(example, worst=False)
         example.run(HOUR)
-        for name, look, path in (
-            ("queues", "light", QUEUES),
-            ("queues-dark", "dark", QUEUES),
-            ("job", "light", f"{JOBS}{ids['failed']}/change/"),
-            ("edit-form", "light", f"{JOBS}{ids['refused']}/edit/"),
-            ("edit", "light", f"{JOBS}{ids['refund']}/edit/"),
-            ("operation", "light", f"{OPERATIONS}{ids['operation']}/change/"),
-            ("queues-narrow", "narrow", QUEUES),
-            ("targets", "light", TARGETS),
-        ):
-            page = seat(browser, example.url, **LOOKS[look])
-            if name == "targets":
-                example.run(CIRCUIT)
+        for name, path in (("queues", QUEUES), ("job", f"{JOBS}{ids['failed']}/change/")):
+            page = seat(browser, example.url, **LOOKS["light"])
             page.goto(path)
             if name == "job":
                 page.set_viewport_size({"width": WIDE, "height": 1440})
                 page.locator("details.delayq-trace").last.evaluate("(node) => { node.open = true }")
-            elif name == "edit":
-                page.get_by_label("order_id", exact=True).fill("3911")
-                page.get_by_label("Reason").fill("the refund was booked on the order after it")
-                page.get_by_role("button", name="Show what changes").click()
-                page.locator(".delayq-added").first.wait_for()
             keep(page, folder, name)
     with launched() as browser, running(DJANGO_SETTINGS_MODULE="tests.browser.desk.settings") as example:
         load(example)

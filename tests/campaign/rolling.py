@@ -1,5 +1,5 @@
 """The number of partitions changes under load: workers and web processes leave and come back one by one with other settings, as
-docs/scaling.md says.
+docs/topics/scaling.md says.
 """
 
 from __future__ import annotations

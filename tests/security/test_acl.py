@@ -1,4 +1,4 @@
-"""The Redis user of docs/operations.md: what it may do is enough, and all of it is needed."""
+"""The Redis user of docs/howto/run-redis.md has all the rights that are needed, and no others."""
 
 from __future__ import annotations
 

@@ -71,11 +71,6 @@ def test_the_rights_of_the_documents_are_those_of_the_table():
     assert [f"+{command.name}" for command in ON_CLUSTERS] == servers.cluster_rules()
 
 
-@pytest.mark.parametrize("command", [command for command in [*COMMANDS, BY_NAME["config|get"]] if not command.required])
-def test_the_documents_say_what_happens_without_an_optional_command(command):
-    assert f"| `{command.words}` | {command.instead} |" in servers.OPERATIONS.read_text()
-
-
 def test_every_required_command_is_tried_or_used_at_the_start():
     used = {"evalsha", "script|load", "select", "wait"}  # by the probe itself, by the connection, and by the look at replicas
     assert {command.name for command in COMMANDS if command.required} == {command.name for command in TRIED} | used
