@@ -24,7 +24,7 @@ from django_delayq.periodic.declarations import declarations
 from django_delayq.periodic.tick_loop import TickLoop
 from tests.admin.conftest import JOBS, QUEUES, said, sent_live
 from tests.admin.conftest import page as job_page
-from tests.admin.test_dashboard import test_every_sign_leads_to_its_remedy_here_and_in_the_docs as remedies_are_told
+from tests.admin.test_dashboard import test_every_sign_leads_to_its_remedy as remedies_are_told
 from tests.tasks_for_tests import close_order
 
 SCHEDULES = "/admin/delayq/periodic/"
@@ -566,7 +566,7 @@ def test_the_dashboard_says_what_is_wrong_with_schedules_and_nothing_else_of_the
     assert "remedies/#schedules" not in client.get(QUEUES).content.decode()
 
 
-def test_the_remedy_stands_here_and_in_the_docs(orders, staff):
+def test_the_sign_of_schedules_leads_to_its_remedy(orders, staff):
     made()
     Periodic.objects.update(retired_at=clock.now())
-    remedies_are_told(orders, staff, None)
+    remedies_are_told(orders, staff)
