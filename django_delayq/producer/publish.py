@@ -309,7 +309,7 @@ class Publisher:
                 holder = None if reply is FORBIDDEN else reply.id
                 database.need().end(item.id, EndingKind.MERGED, holder, self.using)
         behind = {item.id: item.key for item, reply in answers if reply.status == "behind"}
-        for followers in self._followers(behind):
+        for followers in self._followers(behind, {reply.id for _, reply in answers if reply.status == "behind"}):
             kept: list[OutboxRow] = []
             for row in followers:
                 if all(row.record.may_know(other.record.task) for other in kept):
@@ -336,12 +336,13 @@ class Publisher:
             left = None if first.left_ms is None else max(0, first.left_ms)
             database.need().move(last.record.id, first.run_at_ms, left, self.actor, "", self.using)
 
-    def _followers(self, behind: Mapping[UUID, str]) -> list[list[OutboxRow]]:
-        """Per key the rows that wait behind its holder, up to the last of these, oldest first."""
+    def _followers(self, behind: Mapping[UUID, str], holders: Set[UUID]) -> list[list[OutboxRow]]:
+        """Per key the rows that wait for its holder, up to the last of these, oldest first. The holder's own row can be unpublished."""
         if not behind:
             return []
         waiting = database.need().waiting(self.store.queue, set(behind.values()), self.using)
-        rows = [row for row in self._rows([row.id for row in waiting]) if row.unpublished and row.on_conflict == "after"]
+        rows = self._rows([row.id for row in waiting if row.id not in holders])
+        rows = [row for row in rows if row.unpublished and row.on_conflict == "after"]
         found = []
         for key in set(behind.values()):
             group = [row for row in rows if row.record.key == key]

@@ -67,6 +67,13 @@ def test_a_follower_that_was_replaced_never_comes_in(orders, unpublished):
     assert numbers(orders) == {1: "succeeded", 2: "replaced", 3: "succeeded"}
 
 
+def test_a_job_that_waits_for_a_holder_keeps_its_date_though_the_row_of_the_holder_is_unconfirmed(orders):
+    delayq.schedule(close_order, 1, key="k", on_conflict="after")
+    orders.claim()
+    job = delayq.schedule(close_order, 2, key="k", on_conflict="after", delay="1d")
+    assert Job.objects.get(pk=job.id).run_at > clock.now() + timedelta(hours=23)
+
+
 def test_while_redis_is_away_the_oldest_row_that_waits_has_its_key(orders, unpublished, settings):
     first, _ = unpublished(1, key="k"), unpublished(2, key="k")
     settings.DELAYQ = {**settings.DELAYQ, "REDIS": "unix:///nowhere/delayq.sock"}
