@@ -1,20 +1,23 @@
-"""A page whose Python blocks begin with the file that they belong to, made into the files of a project."""
+"""A page whose blocks begin with the file that they belong to, made into the files of a project."""
 
 from __future__ import annotations
 
 import re
 import shutil
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
 DOCS = Path(__file__).parents[2] / "docs"
 BASE = Path(__file__).parent / "project"
-BLOCK = re.compile(r"^```python\n# ([\w/]+\.py)\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
+HEAD = r"(?:# ([\w/]+\.py)|\{# ([\w/]+\.\w+) #\})"
+BLOCK = re.compile(rf"^( *)```(?:python|django)\n *{HEAD}\n(.*?)^ *```$", flags=re.MULTILINE | re.DOTALL)
 
 
 def blocks(page: Path) -> Iterator[tuple[str, str]]:
     """File and code of each block that names one."""
-    yield from BLOCK.findall(page.read_text())
+    for _, module, template, code in BLOCK.findall(page.read_text()):
+        yield module or template, textwrap.dedent(code)
 
 
 def project(folder: Path, page: Path, tests: Path | None) -> Path:
@@ -23,7 +26,7 @@ def project(folder: Path, page: Path, tests: Path | None) -> Path:
     shutil.copytree(BASE, home, ignore=shutil.ignore_patterns("__pycache__"))
     for name, code in blocks(page):
         file = home / name
-        file.parent.mkdir(exist_ok=True)
+        file.parent.mkdir(exist_ok=True, parents=True)
         with file.open("a") as out:
             out.write(f"\n{code}")
     if tests is not None:

@@ -1,0 +1,44 @@
+"""Pages whose code blocks make a project: each project is made, and tests of what the page promises are run in it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.pages.blocks import DOCS, blocks, project
+from tests.testing.projects import run_pytest
+
+PAGES = [
+    "howto/close-unpaid-orders",
+    "howto/one-at-a-time",
+    "howto/reminders",
+    "howto/send-email",
+]
+
+
+def project_tests(page: str) -> Path:
+    return Path(__file__).parent / f"of_{page.rpartition('/')[2].replace('-', '_')}.py"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_does_what_it_says(tmp_path, redis_server, shop_database, page):
+    home = project(tmp_path, DOCS / f"{page}.md", project_tests(page))
+    done = run_pytest(home, DELAYQ_TEST_REDIS_URL=redis_server.url, SHOP_DATABASE=shop_database)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "skipped" not in done.stdout, done.stdout
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_python_block_is_part_of_the_project(page):
+    text = (DOCS / f"{page}.md").read_text()
+    assert len(re.findall(r"^ *```(?:python|django)$", text, flags=re.MULTILINE)) == len(list(blocks(DOCS / f"{page}.md")))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_task_of_a_page_is_run(page):
+    text = "\n".join(code for _, code in blocks(DOCS / f"{page}.md"))
+    tasks = set(re.findall(r"^@delayq\.task.*\n(?:async )?def (\w+)", text, flags=re.MULTILINE))
+    tests = project_tests(page).read_text()
+    assert tasks == {name for name in tasks if re.search(rf"\b{name}\b\)?[.,(]", text.replace(f"def {name}(", "") + tests)}
