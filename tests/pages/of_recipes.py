@@ -9,25 +9,17 @@ import pytest
 import time_machine
 from django.core.cache import cache
 from django.db import transaction
-from orders import calendar, checkout, closing, offers, provider, reports, search, tasks
-from orders.models import Appointment, Day, Order, Part, Price, Report
-from orders.tenants import TENANT, tenant
+from orders import calendar, offers, provider, reports, search, tasks
+from orders.models import Appointment, Order, Part, Price, Report
 
 NOON = datetime(2031, 5, 1, 12, tzinfo=UTC)
-
-
-@pytest.fixture(autouse=True)
-def somebody():
-    """Jobs of this project have a tenant."""
-    with tenant("bikes"):
-        yield
 
 
 @pytest.fixture
 def told(monkeypatch):
     """What the provider was told by calls that are not on the page."""
     heard = []
-    for name in ("book", "index", "put", "offer", "ask"):
+    for name in ("book", "index", "put", "offer", "query"):
         monkeypatch.setattr(provider, name, lambda *args, name=name: heard.append((name, *args)), raising=False)
     return heard
 
@@ -66,24 +58,6 @@ def bank(monkeypatch):
 
 def states():
     return list(Order.objects.order_by("pk").values_list("state", flat=True))
-
-
-def test_an_unpaid_order_is_closed_and_a_paid_one_is_not(delayq):
-    unpaid, paid, rolled_back = checkout.place(5), checkout.place(7), checkout.place(9)
-    assert checkout.pay(paid)
-    with pytest.raises(ZeroDivisionError), transaction.atomic():
-        assert checkout.pay(rolled_back)
-        raise ZeroDivisionError
-    assert sorted(run.args for run in delayq.advance("30m")) == [[unpaid.pk], [rolled_back.pk]]
-    assert states() == ["closed", "paid", "closed"]
-
-
-def test_a_payment_stands_while_redis_is_away_and_its_cancel_comes_later(delayq):
-    order = checkout.place(7)
-    with delayq.redis_down():
-        assert checkout.pay(order)
-    assert delayq.advance("30m") == []
-    assert states() == ["paid"]
 
 
 def test_a_charge_that_runs_twice_names_one_key(delayq, bank):
@@ -129,7 +103,7 @@ def test_a_booking_is_asked_for_until_it_is_there_whatever_fails_in_between(dela
 
 def test_ten_changes_are_indexed_once_behind_the_last(delayq, told):
     for _ in range(10):
-        search.changed(7)
+        search.order_changed(7)
         delayq.advance("10s")
     assert told == []
     delayq.advance("20s")
@@ -144,10 +118,10 @@ def test_a_change_while_it_runs_is_not_missed(delayq, monkeypatch):
         if len(seen) == 1:  # somebody saves it meanwhile, twice
             for value in (2, 3):
                 Order.objects.filter(pk=order_id).update(total=value)
-                search.saved(order_id)
+                search.order_saved(order_id)
 
     monkeypatch.setattr(provider, "put", put, raising=False)
-    search.saved(order.pk)
+    search.order_saved(order.pk)
     delayq.advance("1m")
     assert seen == [1, 3]
 
@@ -208,49 +182,14 @@ def test_a_long_job_goes_on_piece_by_piece(delayq, monkeypatch):
     assert [price.euros for price in Price.objects.order_by("pk")] == [f"{number}.00" for number in range(10)]
 
 
-def test_a_night_has_one_row_and_it_is_that_of_its_tick(delayq):
-    Order.objects.create(state="paid")
-    of_a_tick = {"delayq.periodic": {"name": "orders.tasks.close_the_day", "tick": "2031-05-01T01:00:00+00:00"}}
-    for attempt in (1, 2):
-        assert delayq.perform(tasks.close_the_day.using(meta=of_a_tick), attempt=attempt) == "2031-04-30"
-    assert [(day.date.isoformat(), day.paid) for day in Day.objects.all()] == [("2031-04-30", 1)]
-
-
 def test_no_more_than_so_many_calls_a_minute(delayq, told):
     cache.clear()
     with time_machine.travel(NOON, tick=False):
         for number in range(5):
-            tasks.ask_bank.schedule(number)
+            tasks.query_bank.schedule(number)
         delayq.run_due()
         assert len(told) == 2
         delayq.advance("70s")
         assert len(told) == 4
         delayq.advance("70s")
     assert sorted(number for _, number in told) == [0, 1, 2, 3, 4]
-
-
-def test_orders_of_two_tenants_with_one_number_do_not_collide(delayq, monkeypatch):
-    with tenant("bikes"):
-        bikes = closing.close_later(7)
-    with tenant("boats"):
-        boats = closing.close_later(7)
-        assert closing.keep_open(7) == "done"
-    assert bikes.created
-    assert boats.created
-    with tenant("bikes"):
-        assert closing.keep_open(7) == "done"
-    with tenant(None), pytest.raises(LookupError, match="without a tenant"):
-        closing.close_later(7)
-
-
-def test_a_job_runs_for_the_tenant_of_who_scheduled_it(delayq, monkeypatch):
-    seen = []
-    monkeypatch.setattr(provider, "offer", lambda order_id: seen.append((order_id, TENANT.get())), raising=False)
-    with tenant("boats"):
-        tasks.send_offer.schedule(1)
-    tasks.send_offer.schedule(2)
-    with tenant(None):
-        with pytest.raises(LookupError, match="without a tenant"):
-            tasks.send_offer.schedule(3)
-        delayq.run_due()
-    assert sorted(seen) == [(1, "boats"), (2, "bikes")]

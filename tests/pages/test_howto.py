@@ -13,6 +13,7 @@ from tests.testing.projects import run_pytest
 PAGES = [
     "howto/close-unpaid-orders",
     "howto/one-at-a-time",
+    "howto/recipes",
     "howto/reminders",
     "howto/send-email",
 ]
