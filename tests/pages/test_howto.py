@@ -11,11 +11,15 @@ from tests.pages.blocks import DOCS, blocks, project
 from tests.testing.projects import run_pytest
 
 PAGES = [
+    "howto/call-a-url",
     "howto/close-unpaid-orders",
     "howto/one-at-a-time",
     "howto/recipes",
     "howto/reminders",
+    "howto/run-every-night",
     "howto/send-email",
+    "howto/test-your-tasks",
+    "topics/periodic-tasks",
 ]
 
 
