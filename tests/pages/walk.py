@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(python|ini|console|text)\n(.*?)^```$|^<!-- (.*?) -->$", flags=re.MULTILINE | re.DOTALL)
 # What the environment of the test has done already: the package is installed, and the folder is there.
-BEFORE = ("mkdir ", "python -m venv ", "pip install ")
+BEFORE = ("mkdir ", "python3 -m venv ", "pip install ")
 SECONDS = 120  # for one command
 
 
