@@ -50,7 +50,7 @@ def test_the_backend_schedules_what_django_sends(delayq, db, monkeypatch):
     monkeypatch.setattr(tasks, "SMTP", "django.core.mail.backends.locmem.EmailBackend")
     backend = get_connection("orders.mail.ScheduledEmailBackend")
     message = EmailMultiAlternatives(
-        "Hello", "text", "shop@example.com", ["ann@example.com"], bcc=["bob@example.com"], connection=backend
+        "Hello", "text", "shop@example.com", ["ann@example.com"], headers={"X-Shop": "1"}, bcc=["bob@example.com"], connection=backend
     )
     message.attach_alternative("<p>text</p>", "text/html")
     assert message.send() == 1
@@ -64,6 +64,7 @@ def test_the_backend_schedules_what_django_sends(delayq, db, monkeypatch):
         ["ann@example.com", "bob@example.com"],
     )
     assert "<p>text</p>" in sent.message().as_string()
+    assert sent.extra_headers == {"X-Shop": "1"}
 
 
 def test_the_backend_refuses_attachments(delayq, db):

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from django.db import connection
 
 connection.schema_name = "public"
-TENANTS = SimpleNamespace(objects=SimpleNamespace(values_list=lambda *names, flat: ["bikes", "boats"]))
+NAMES = ("public", "bikes", "boats")
 
 
 def get_public_schema_name():
@@ -14,7 +14,10 @@ def get_public_schema_name():
 
 
 def get_tenant_model():
-    return TENANTS
+    def exclude(schema_name):
+        return [SimpleNamespace(schema_name=name) for name in NAMES if name != schema_name]
+
+    return SimpleNamespace(objects=SimpleNamespace(exclude=exclude))
 
 
 @contextmanager
