@@ -1,4 +1,4 @@
-"""Each sentence of docs/guarantees.md about an answer: with the first request lost, with the first reply lost, and with a repeat that
+"""Each promise about an answer: with the first request lost, with the first reply lost, and with a repeat that
 comes after somebody else has acted. A real line to Redis loses them. A caller that gets StoreUnavailable, or 503, asks once more.
 """
 
@@ -6,11 +6,10 @@ from __future__ import annotations
 
 import ast
 import json
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from django.core.cache import cache
@@ -36,6 +35,7 @@ from django_delayq.store.recovery import GroundStore
 from django_delayq.target import OfferTarget
 from tests.cut_line import CutLine, socket_of, through
 from tests.links import package_link
+from tests.promises import PROMISES
 from tests.tasks_for_tests import close_order, ping
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -644,88 +644,51 @@ CASES: dict[str, Case] = {
 }
 
 
-class Sentence(NamedTuple):
-    """A text of docs/guarantees.md, and what plays it: cases, each in all three ways; or one test for each way, elsewhere."""
-
-    text: str
-    cases: tuple[str, ...] = ()
-    elsewhere: tuple[str, str, str] | None = None
-
-
-SENTENCES: dict[str, Sentence] = {
-    "schedule": Sentence("Sending a job again does not run it again", ("schedule, redis durability",)),
-    "publish": Sentence("one that commits is never forgotten", ("schedule, a row that is published",)),
-    "key": Sentence(
-        "A key has one unfinished job at most", ("schedule, a key", "schedule, a key, the look", "schedule, a key and error")
+# Promises about an answer, by their slugs in tests/promises, and the cases that play them in all three ways.
+PLAYED: dict[str, tuple[str, ...]] = {
+    "published-twice": ("schedule, redis durability",),
+    "commit": ("schedule, a row that is published",),
+    "one-job-per-key": ("schedule, a key", "schedule, a key, the look", "schedule, a key and error"),
+    "answers": ("cancel", "cancel, redis durability", "reschedule", "reschedule, redis durability", "run now"),
+    "fence": ("the end of a run",),
+    "lease": ("extend",),
+    "offer": ("offer",),
+    "message-lease": ("pull", "extend of a message", "ack", "retry", "snooze", "fail", "ack, and the next consumer acks too"),
+    "message-reply": ("pull", "ack", "retry", "snooze", "fail"),
+    "lock-reply": ("a lock is taken", "a lock is given back"),
+    "lock": ("a lock is given back", "a lock is given back, and Redis has lost it"),
+    "pause": ("pause",),
+    "http-once": ("gateway, schedule", "gateway, schedule, a row that is published", "requeue", "gateway, cancel", "gateway, requeue"),
+    "http-settle": ("gateway, ack",),
+}
+# The others, with one test elsewhere for each way.
+ELSEWHERE: dict[str, tuple[str, str, str]] = {
+    "replicas": (
+        "tests/producer/test_replicas.py::test_a_replica_that_comes_back_in_time_is_waited_for",
+        "tests/producer/test_replicas.py::test_what_answers_behind_a_lost_answer_is_not_believed_before_the_replica_has_it",
+        "tests/producer/test_replicas.py::test_a_change_that_the_replica_lacks_is_raised_each_time_it_is_asked_for",
     ),
-    "changes": Sentence(
-        "What `cancel`, `reschedule` and `run_now` have answered with `done` holds",
-        ("cancel", "cancel, redis durability", "reschedule", "reschedule, redis durability", "run now"),
+    "atomic": (
+        "tests/worker/test_effects.py::test_an_atomic_run_pays_once_wherever_its_process_dies",
+        "tests/mirror/test_atomic_runs.py::test_a_second_delivery_does_nothing_and_gives_the_first_result",
+        "tests/mirror/test_atomic_runs.py::test_a_stale_run_that_ends_after_the_next_one_leaves_nothing",
     ),
-    "cancel again": Sentence("a cancel that the first has done answers `done`", ("cancel", "cancel, redis durability")),
-    "settle": Sentence("Only the holder of the lease can settle", ("the end of a run",)),
-    "lease": Sentence("A lease is not lost while its worker lives and reaches Redis", ("extend",)),
-    "offer": Sentence("An offer is put into its target once, as long as Redis keeps what it has answered", ("offer",)),
-    "message": Sentence("A message is in the hands of one consumer at a time", ("pull", "extend of a message")),
-    "ack": Sentence(
-        "An end that comes when another has taken it up is refused with `LeaseLost` and writes nothing",
-        ("ack", "retry", "snooze", "fail"),
-    ),
-    "both ack": Sentence("both hear that it counts", ("ack, and the next consumer acks too",)),
-    "pull": Sentence("A lost reply takes nothing twice, and counts no end twice", ("pull", "ack", "retry", "snooze", "fail")),
-    "lock": Sentence("a lost reply takes none twice, and gives none back twice", ("a lock is taken", "a lock is given back")),
-    "end of a lock": Sentence(
-        "A look, and the end of the block, tell the one that has lost it",
-        ("a lock is given back", "a lock is given back, and Redis has lost it"),
-    ),
-    "pause": Sentence("A paused queue stays paused", ("pause",)),
-    "replicas": Sentence(
-        "What too few replicas have is raised, with the job, also if the answer was lost or the call is repeated",
-        elsewhere=(
-            "tests/producer/test_replicas.py::test_a_replica_that_comes_back_in_time_is_waited_for",
-            "tests/producer/test_replicas.py::test_what_answers_behind_a_lost_answer_is_not_believed_before_the_replica_has_it",
-            "tests/producer/test_replicas.py::test_a_change_that_the_replica_lacks_is_raised_each_time_it_is_asked_for",
-        ),
-    ),
-    "atomic": Sentence(
-        'What an atomic task writes to `DELAYQ["DATABASE"]` happens once',
-        elsewhere=(
-            "tests/worker/test_effects.py::test_an_atomic_run_pays_once_wherever_its_process_dies",
-            "tests/mirror/test_atomic_runs.py::test_a_second_delivery_does_nothing_and_gives_the_first_result",
-            "tests/mirror/test_atomic_runs.py::test_a_stale_run_that_ends_after_the_next_one_leaves_nothing",
-        ),
-    ),
-    "gateway, once": Sentence(
-        "A request that is sent again with its `Idempotency-Key` schedules no second job within 24 hours",
-        ("gateway, schedule", "gateway, schedule, a row that is published"),
-    ),
-    "gateway, changes": Sentence(
-        "A change may be carried out twice, which for all of them but a requeue is as once",
-        ("requeue", "gateway, cancel", "gateway, requeue"),
-    ),
-    "gateway, settle": Sentence("The same settle twice answers the same", ("gateway, ack",)),
-    "delivery": Sentence(
-        "that was answered 2xx is not repeated",
-        elsewhere=(
-            "tests/targets/test_lost_deliveries.py::test_the_first_request_is_lost",
-            "tests/targets/test_lost_deliveries.py::test_the_first_answer_is_lost",
-            "tests/targets/test_lost_deliveries.py::test_the_repeat_comes_after_the_receiver_has_acted",
-        ),
+    "delivery-once": (
+        "tests/targets/test_lost_deliveries.py::test_the_first_request_is_lost",
+        "tests/targets/test_lost_deliveries.py::test_the_first_answer_is_lost",
+        "tests/targets/test_lost_deliveries.py::test_the_repeat_comes_after_the_receiver_has_acted",
     ),
 }
 
 
-def test_the_page_has_each_sentence_and_each_is_played_in_three_ways():
-    page = re.sub(r"\s+", " ", (ROOT / "docs" / "guarantees.md").read_text("utf-8"))
-    for name, sentence in SENTENCES.items():
-        assert sentence.text in page, name
-        assert bool(sentence.cases) is (sentence.elsewhere is None), name
-        assert set(sentence.cases) <= CASES.keys(), name
-        for test in sentence.elsewhere or ():
+def test_each_promise_about_an_answer_is_played_in_three_ways():
+    assert {*PLAYED, *ELSEWHERE} <= PROMISES.keys()
+    assert {case for cases in PLAYED.values() for case in cases} == CASES.keys(), "each case plays a promise"
+    for tests in ELSEWHERE.values():
+        for test in tests:
             file, _, function = test.partition("::")
             names = {node.name for node in ast.walk(ast.parse((ROOT / file).read_text("utf-8"))) if isinstance(node, ast.FunctionDef)}
             assert function in names, test
-    assert {case for sentence in SENTENCES.values() for case in sentence.cases} == CASES.keys(), "no case without its sentence"
 
 
 def played(world: World, name: str, what: str, *, other: bool) -> None:

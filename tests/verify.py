@@ -2,7 +2,7 @@
 
 `python -m tests.verify crashpoints drill` runs only these parts and keeps the figures of the others. `--check` warns of parts whose
 figures are missing, red, or of other code than the engine's folders hold now. `--promises` prints, for each test that
-docs/guarantees.md names, which command runs it.
+proves a promise of the documentation, which command runs it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.promises import PROMISES
 
 ROOT = Path(__file__).parents[1]
 ENGINE = ("store", "producer", "worker", "mirror")
@@ -164,9 +166,8 @@ class _Collected:
 
 
 def promises() -> dict[str, set[str]]:
-    """The command or commands that run each test of docs/guarantees.md; none for one that does not exist."""
-    found = re.findall(r"`(tests/[\w/]+\.py::test_\w+)`", (ROOT / "docs" / "guarantees.md").read_text())
-    named: dict[str, set[str]] = {name: set() for name in found}
+    """The command or commands that run each test of a promise; none for one that does not exist."""
+    named: dict[str, set[str]] = {test: set() for promise in PROMISES.values() for test in promise.tests}
     plugin = _Collected()
     files = sorted({name.partition("::")[0] for name in named} & {str(path.relative_to(ROOT)) for path in ROOT.rglob("tests/**/*.py")})
     with contextlib.redirect_stdout(io.StringIO()) as said:
@@ -187,7 +188,7 @@ def main(words: Iterable[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.verify", description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="part", help=f"one or more of {', '.join(PARTS)}; without one, all")
     parser.add_argument("--check", action="store_true", help="print warnings about verify.json, and end with 0")
-    parser.add_argument("--promises", action="store_true", help="print which command runs each test of docs/guarantees.md")
+    parser.add_argument("--promises", action="store_true", help="print which command runs each test of a promise")
     parser.add_argument("--at-once", type=int, default=2, help="parts side by side")
     given = parser.parse_args(None if words is None else list(words))
     if unknown := [name for name in given.parts if name not in PARTS]:

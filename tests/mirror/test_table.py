@@ -1,4 +1,4 @@
-"""The table of answers in docs/guarantees.md, cell by cell; what an old primary answers is in test_road.py and test_way_back.py."""
+"""The table of answers in docs/topics/guarantees.md, cell by cell. For an old primary, see test_road.py and test_way_back.py."""
 
 from __future__ import annotations
 
