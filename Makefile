@@ -264,7 +264,7 @@ bench: $(STAMPS)/bench
 bench-peers: $(STAMPS)/bench
 	$(BIN)/python -m benchmarks --peers $(BENCH)
 
-# Writes what was measured into docs/benchmarks.md.
+# Writes what was measured into docs/topics/benchmarks.md.
 bench-report: $(STAMPS)/bench
 	$(BIN)/python -m benchmarks.report
 

@@ -19,7 +19,7 @@ from benchmarks.metrics import Column, Metric
 from benchmarks.systems import ROOT
 
 OWN = "delayq"
-PAGE = ROOT / "docs" / "benchmarks.md"
+PAGE = ROOT / "docs" / "topics" / "benchmarks.md"
 CHARTS = ROOT / "docs" / "_static"
 RESULTS, PUBLISHED = ROOT / ".bench" / "results.json", ROOT / "benchmarks" / "results.json"
 BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
@@ -27,7 +27,7 @@ BARS = (("noop", "one"), ("lateness", "p99"), ("burst", "p99"), ("noop", "life_u
 
 
 def main() -> None:
-    """Rewrites what stands between the marks of docs/benchmarks.md, and the chart."""
+    """Rewrites what stands between the marks of docs/topics/benchmarks.md, and the chart."""
     options = argparse.ArgumentParser(prog="python -m benchmarks.report", description=__doc__.splitlines()[0])
     options.add_argument("--results", type=Path, default=RESULTS)
     document = json.loads(options.parse_args().results.read_text())
@@ -46,7 +46,7 @@ def figures(document: Mapping[str, Any]) -> str:
         f"Measured on {ran_on['date']}: {ran_on['cores']} cores, which servers, workers and measurement share, {ran_on['machine']}, "
         f"Python {ran_on['python']}, {ran_on['server']} with {settings}."
     )
-    parts = [ran, "![Bars: jobs per second, lateness, burst and Redis CPU, each system](_static/benchmarks.svg)"]
+    parts = [ran, "![Bars: jobs per second, lateness, burst and Redis CPU, each system](../_static/benchmarks.svg)"]
     for name in metrics.NAMES:
         if name in document["metrics"]:
             metric = metrics.load(name)

@@ -14,7 +14,8 @@ assert VERSION is not None
 project = "django-delayq"
 author = copyright = "the authors of django-delayq"
 release = version = VERSION[1]
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "from_code", "promises"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "from_code"]
+extensions += ["promises", "states"]
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True, "undoc-members": False}

@@ -17,7 +17,7 @@ from benchmarks.systems import ALL, OWN, ROOT, System
 from django_delayq.store.cluster_slots import SLOTS
 from tests.conftest import missing
 
-PAGE = (ROOT / "docs" / "benchmarks.md").read_text()
+PAGE = (ROOT / "docs" / "topics" / "benchmarks.md").read_text()
 CELERY = ALL["celery"]
 
 
