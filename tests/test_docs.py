@@ -14,25 +14,17 @@ from django.apps import apps
 from django.dispatch import Signal
 
 import django_delayq
-from django_delayq import conf, setting_readers, signals
+from django_delayq import conf, setting_readers
 from django_delayq.management.commands.delayq import Command as Delayq
 from django_delayq.management.commands.delayq_worker import Command as Worker
 from django_delayq.periodic import declarations
-from django_delayq.producer.options import OPTIONS, POLICIES
-from django_delayq.producer.task import task
-from django_delayq.states import TRANSITIONS, AttemptOutcome, Change, State
+from django_delayq.producer.options import OPTIONS
 from django_delayq.store.keys import NAMES
 from django_delayq.store.scripts import SCRIPTS
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(page.stem for page in DOCS.glob("*.md"))
-WORDS = """
-    task, job, queue, partition, schedule, run_at, delay, due, late, key, mover, claim, lease, extend, fence, keeper, consumer,
-    attempt, crash, outcome, settle, ack, retry, snooze, fail, requeue, cancel, reschedule, run now, pause, resume, ladder, jitter,
-    poison, tick, declaration, cron, period, retire, override, mirror, lag, relay, restore, prune, purge, worker, supervisor, burst,
-    quiet, stop, grace
-"""
 NOT_OURS = """
     broker, enqueue, enqueued, eta, countdown, dead, bury, revive, reaper, handle, handles, manager, util, helper, common, data
 """
@@ -142,12 +134,6 @@ def test_every_way_in_which_a_delivery_fails_is_described():
 # tasks
 
 
-def test_every_public_name_is_described():
-    text = page("tasks")
-    named = {name for name in django_delayq.__all__ if re.search(rf"\b{name}\b", text)}
-    the_same(set(django_delayq.__all__), named, "docs/tasks.md")
-
-
 def public_names(path: str) -> set[str]:
     """Of a module that projects import: `__all__`, else what it defines without an underscore."""
     module = import_module(path)
@@ -215,30 +201,9 @@ def test_every_logger_is_listed():
     assert made <= code_words("reference")
 
 
-def test_every_option_of_schedule_is_described():
-    the_same(set(OPTIONS), table_column(section("tasks", "Schedule").partition("###")[0]), "docs/tasks.md, Schedule")
-
-
-def test_every_option_of_task_is_described():
-    options = {name for name, one in inspect.signature(task).parameters.items() if one.kind is one.KEYWORD_ONLY}
-    the_same(options, table_column(section("tasks", "A task")), "docs/tasks.md, A task")
-
-
 def test_every_option_of_periodic_is_described():
     described = table_column(section("periodic", "Declare"))
     the_same({"cron", *declarations.OPTIONS}, described, "docs/periodic.md, Declare")
-
-
-def test_every_policy_and_every_answer_is_described():
-    policies = {word.strip('"') for word in table_column(section("tasks", "Keys"))}
-    the_same(set(POLICIES), policies, "docs/tasks.md, Keys")
-    rows = re.findall(r"^\| `(\w+)` \|", section("tasks", "Change a job"), flags=re.MULTILINE)
-    the_same({change.value for change in Change}, set(rows), "docs/tasks.md, Change a job")
-
-
-def test_every_signal_is_described():
-    there = {name for name, value in vars(signals).items() if isinstance(value, signals.Signal)}
-    the_same(there, table_column(section("tasks", "Signals")), "docs/tasks.md, Signals")
 
 
 # commands and worker
@@ -265,24 +230,6 @@ def test_every_option_of_the_worker_is_described():
 def test_every_check_is_described():
     described = {word.removeprefix("delayq.") for word in table_column(page("checks")) if CHECK.search(word)}
     the_same(check_ids(), described, "docs/checks.md")
-
-
-# states
-
-
-def test_every_state_is_described():
-    the_same({state.value for state in State}, table_column(section("lifecycle", "States")), "docs/lifecycle.md, States")
-    outcomes = code_words("lifecycle")
-    missing = [outcome.value for outcome in AttemptOutcome if outcome.value not in outcomes]
-    assert not missing, f"docs/lifecycle.md does not name the outcomes of an attempt: {', '.join(missing)}"
-
-
-def test_the_table_of_moves_is_the_one_in_the_code():
-    rows = {line for line in section("lifecycle", "Every move").splitlines() if line.startswith("| ")} - {
-        "| Verb | From | To | Script |"
-    }
-    moves = {f"| {move.verb} | {move.before or '–'} | {move.after} | {move.script} |" for move in TRANSITIONS}
-    the_same(moves, rows, "docs/lifecycle.md, Every move")
 
 
 # internals

@@ -8,6 +8,7 @@ import pytest
 from django.db import connection
 
 collect_ignore = ["project", "of_recipes.py", "of_tutorial.py"]
+collect_ignore_glob = ["of_*.py"]
 GIVEN = ("ENGINE", "NAME", "USER", "PASSWORD", "HOST", "PORT", "OPTIONS")
 
 
