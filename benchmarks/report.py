@@ -27,7 +27,7 @@ BARS = (("noop", "one"), ("lateness", "p99"), ("burst", "p99"), ("noop", "life_u
 
 
 def main() -> None:
-    """Rewrites what stands between the marks of docs/topics/benchmarks.md, and the chart."""
+    """Replaces the text between the marks of docs/topics/benchmarks.md, and the chart."""
     options = argparse.ArgumentParser(prog="python -m benchmarks.report", description=__doc__.splitlines()[0])
     options.add_argument("--results", type=Path, default=RESULTS)
     document = json.loads(options.parse_args().results.read_text())
@@ -72,24 +72,24 @@ def table(metric: Metric, document: Mapping[str, Any]) -> str:
         row = taken[name]
         title = _title(name, document)
         if "failed" in row:
-            lines.append(f"| {title} | " + " | ".join(["did not do it", *[""] * (len(heads) - 1)]) + " |")
+            lines.append(f"| {title} | " + " | ".join(["not supported", *[""] * (len(heads) - 1)]) + " |")
             continue
         cells = [_cell(row["median"].get(key), column, own.get(key), name) for key, column in columns.items()]
         lines.append(f"| {title} | " + " | ".join(cells) + " |")
     if any(column.reach for column in columns.values()) and OWN in taken:
-        lines.append("| *to be reached* | " + " | ".join(column.reach for column in columns.values()) + " |")
+        lines.append("| *target* | " + " | ".join(column.reach for column in columns.values()) + " |")
     scaled = {_title(name, document): row["size"] for name, row in taken.items() if row.get("size", 1) != 1}
     missed = [f"{_title(name, document)}: {row['failed'][:200]}" for name, row in taken.items() if "failed" in row]
     if scaled:
         sizes = sorted({f"{size:g}" for size in scaled.values()})
         names = "all" if len(scaled) == len(taken) else ", ".join(scaled)
-        missed.insert(0, f"Numbers of jobs are {' or '.join(sizes)} of what is said above: {names}.")
+        missed.insert(0, f"Number of jobs, as a share of the text above: {' or '.join(sizes)} ({names}).")
     return "\n".join([*lines, *([""] if missed else []), *(f"- {text}" for text in missed)])
 
 
 def systems(document: Mapping[str, Any]) -> str:
     """What was measured, in which version and with which settings."""
-    lines = ["| | version | settings | a job with a date waits in | many jobs |", "|---|---|---|---|---|"]
+    lines = ["| | version | settings | scheduled jobs wait in | bulk call |", "|---|---|---|---|---|"]
     for name, what in document["systems"].items():
         if "missing" in what:
             lines.append(f"| {name} | | could not be installed: {what['missing']} | | |")

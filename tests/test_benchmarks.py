@@ -92,7 +92,7 @@ def test_a_system_that_breaks_is_named_and_does_not_stop_the_others(path: Path) 
     assert mine.take([meter.metric], [OWN, CELERY])
     assert meter.asked == ["delayq", "celery", "delayq"]
     table = report.table(meter.metric, mine.document)
-    assert "| celery | did not do it |" in table
+    assert "| celery | not supported |" in table
     assert "- celery: it broke" in table
 
 
@@ -108,7 +108,7 @@ def test_a_table_says_that_there_were_fewer_jobs_and_how_many_times_ours_is_bett
     table = report.table(meter.metric, mine.document)
     assert "| delayq | **5** |" in table
     assert "| celery | 8 (0.7×) |" in table
-    assert "Numbers of jobs are 0.25 of what is said above: all." in table
+    assert "Number of jobs, as a share of the text above: 0.25 (all)." in table
 
 
 def test_a_group_stands_for_its_metrics() -> None:

@@ -27,10 +27,11 @@ def measure(system: System, size: float) -> Figures:
 
 METRIC = Metric(
     name="bulk",
-    title="Scheduling many jobs, and their weight",
+    title="Scheduling many jobs",
     text=(
-        "One process, the system's own way to put many jobs in, 100 bytes of argument, dates spread over ten minutes in an hour. "
-        "200,000 jobs for django-delayq, 20,000 for the others. The weight is without events that the mirror has written already."
+        "One process uses the system's bulk call. Arguments have 100 bytes, and dates are spread over ten minutes in an "
+        "hour. 200,000 jobs for django-delayq, 20,000 for the others. The memory does not include events that the mirror "
+        "has written."
     ),
     columns={
         "rate": Column(title="jobs per second", reach="≥ 100,000"),

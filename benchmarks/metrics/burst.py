@@ -77,8 +77,8 @@ METRIC = Metric(
     name="burst",
     title="Many jobs due at one instant",
     text=(
-        "20,000 jobs for the same moment (RQ and django-q2: 1,000), one worker with default options. "
-        "django-delayq also with 100,000, while another connection sends a PING every 5 ms."
+        "20,000 jobs for the same moment (RQ and django-q2: 1,000), and one worker with default options. django-delayq also "
+        "runs 100,000, while another connection sends a PING every 5 ms."
     ),
     columns={
         "p50": Column(title="p50", unit="ms", better="less"),
@@ -86,7 +86,7 @@ METRIC = Metric(
         "last": Column(title="last", unit="ms", better="less"),
         "life_us": Column(title="Redis CPU per job life", unit="µs", better="less", digits=1, reach="≤ 20"),
         "last_100k": Column(title="last of 100,000", unit="ms", better="less"),
-        "ping_99": Column(title="others' p99 meanwhile", unit="ms", better="less", digits=1, reach="≤ 10"),
+        "ping_99": Column(title="p99 of other requests", unit="ms", better="less", digits=1, reach="≤ 10"),
     },
     measure=measure,
     rounds=2,

@@ -46,13 +46,14 @@ METRIC = Metric(
     name="crash",
     title="kill -9",
     text=(
-        "Jobs of 50 ms, 100 for each that a worker runs at once; in the middle every process of the worker is killed, and another "
-        "worker started at once. Not run within 90 seconds: lost, or kept for longer than that before another worker may have it."
+        "Jobs take 50 ms. There are 100 for each job that a worker runs at once. Half way, all processes of the worker are "
+        "killed, and another worker starts. Jobs that did not run within 90 seconds are lost, or another worker gets them "
+        "later."
     ),
     columns={
         "running": Column(title="jobs running at the kill", better=""),
         "lost": Column(title="jobs not run within 90 s", better="less", reach="0"),
-        "recovered": Column(title="those running run again after", unit="s", better="less", digits=1, reach="≤ 2 after its start"),
+        "recovered": Column(title="interrupted jobs run again after", unit="s", better="less", digits=1, reach="≤ 2 after its start"),
     },
     measure=measure,
     rounds=1,

@@ -16,7 +16,7 @@ def measure(system: System, size: float) -> Figures:
 
 METRIC = Metric(
     name="deep",
-    title="Ten million jobs waiting",
+    title="Ten million waiting jobs",
     text="As above.",
     columns=columns(BACKLOGS),
     measure=measure,

@@ -65,9 +65,10 @@ METRIC = Metric(
     name="failover",
     title="A master is killed",
     text=(
-        "A queue of 6 partitions with outbox durability and the mirror in PostgreSQL, on three masters with a replica each, "
-        "`cluster-node-timeout` 2 s; two workers. 4,000 jobs, one due each 5 ms; after a quarter of them `kill -9` of a master, while "
-        "another process schedules 500 for now. Lateness of the others' jobs is how long their partitions stood still."
+        "A queue of 6 partitions with outbox durability, the mirror in PostgreSQL, and two workers, on three masters with a "
+        "replica each and a `cluster-node-timeout` of 2 s. 4,000 jobs are due, one every 5 ms. After a quarter of them, a "
+        "master is killed while another process schedules 500 jobs for now. The lateness of the other partitions shows how "
+        "long they paused."
     ),
     columns={
         "again": Column(title="its partitions run again after", unit="s", better="less", digits=2, reach="≤ 5"),

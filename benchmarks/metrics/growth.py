@@ -51,8 +51,8 @@ METRIC = Metric(
     name="growth",
     title="Growth with the backlog",
     text=(
-        "While so many jobs wait for tomorrow: jobs that do nothing per second (50,000), p99 of lateness (1,000 jobs over 10 seconds), "
-        "and Redis memory per waiting job."
+        "With this number of jobs waiting for tomorrow: empty jobs per second (50,000), p99 of lateness (1,000 jobs over 10 "
+        "seconds), and Redis memory per waiting job."
     ),
     columns=columns(BACKLOGS),
     measure=measure,

@@ -38,9 +38,8 @@ METRIC = Metric(
     name="handover",
     title="From one job of a name to the next",
     text=(
-        "900 jobs of 5 ms and one name, of which one runs at a time, on two workers: from the end of one until the next begins. "
-        "Beside it, in turn, 900 jobs without a name, of which each schedules the next as its last act: what a begin takes on "
-        "this machine."
+        "900 jobs of 5 ms share one name and run one at a time on two workers. The time is measured from the end of one job "
+        "until the next begins. For comparison: 900 jobs without a name, each of which schedules the next one at its end."
     ),
     columns={
         "p50": Column(title="p50", unit="ms", better="less", digits=2, reach="≤ 5"),

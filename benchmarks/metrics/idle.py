@@ -51,8 +51,8 @@ METRIC = Metric(
     name="idle",
     title="Idle",
     text=(
-        "Workers with default options and nothing to do, 20 seconds; ours without the mirror, and then one with it. A request is what "
-        "a worker sends; a command is also what a script calls inside of Redis."
+        "Workers with default options have nothing to do for 20 seconds. django-delayq runs first without the mirror and "
+        "then with it. Workers send requests. Commands also include the calls of scripts in Redis."
     ),
     columns={
         "requests": Column(title="requests to Redis/s", better="less", digits=1, reach="≤ 2"),

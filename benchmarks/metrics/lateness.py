@@ -41,12 +41,14 @@ def on_stage(stage: Stage, worker: Worker, count: int, seconds: float) -> dict[s
 METRIC = Metric(
     name="lateness",
     title="Lateness",
-    text=("2,000 jobs over 20 seconds (RQ and django-q2: 400), one worker with default options; how long after its date a job starts."),
+    text=(
+        "How long after its date a job starts: 2,000 jobs over 20 seconds (RQ and django-q2: 400), and one worker with default options."
+    ),
     columns={
         "p50": Column(title="p50", unit="ms", better="less", digits=1, reach="≤ 1.5"),
         "p99": Column(title="p99", unit="ms", better="less", digits=1, reach="≤ 5"),
         "max": Column(title="worst", unit="ms", better="less", digits=1),
-        "early": Column(title="jobs before their date", better="less", reach="0"),
+        "early": Column(title="early jobs", better="less", reach="0"),
     },
     measure=measure,
 )

@@ -37,10 +37,10 @@ def _settled(worker: Worker) -> None:
 
 METRIC = Metric(
     name="memory",
-    title="Memory with very many jobs waiting",
+    title="Memory with many waiting jobs",
     text=(
-        "One worker with default options; its memory, all processes, before and after jobs for tomorrow are put in: 1,000,000 for "
-        "django-delayq, 20,000 for the others."
+        "The memory of all processes of one worker with default options, before and after scheduling jobs for tomorrow: "
+        "1,000,000 for django-delayq, 20,000 for the others."
     ),
     columns={
         "empty": Column(title="worker, empty", unit="MB", better="less", digits=1),

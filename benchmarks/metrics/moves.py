@@ -94,9 +94,9 @@ METRIC = Metric(
     name="moves",
     title="A slot moves",
     text=(
-        "A queue of 6 partitions on three masters, outbox durability, the mirror in PostgreSQL, two workers; 3,000 jobs, one due each "
-        "5 ms. The slot of one partition, in which 100,000 more wait for tomorrow, moves to another master: key by key, ten at a time, "
-        "as `redis-cli` does it; and as a whole, as Valkey 9 does it."
+        "A queue of 6 partitions on three masters with outbox durability, the mirror in PostgreSQL, and two workers. 3,000 "
+        "jobs are due, one every 5 ms. The slot of one partition, with 100,000 more jobs for tomorrow, moves to another "
+        "master. It moves key by key, ten at a time, like `redis-cli`, and as a whole, like Valkey 9."
     ),
     columns={**_columns("keys", "key by key", ""), **_columns("whole", "as a whole", "≤ 1")},
     measure=measure,

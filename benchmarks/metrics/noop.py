@@ -33,11 +33,11 @@ def measure(system: System, size: float) -> Figures:
 
 METRIC = Metric(
     name="noop",
-    title="Jobs that do nothing",
+    title="Empty jobs",
     text=(
-        "All jobs are due when the worker starts: 50,000 for django-delayq and BullMQ, 20,000 for the others (RQ and "
-        "django-q2: 2,000); argument of 100 bytes; the first and the last twentieth are left out. CPU is of the run with "
-        "one process, the worker's start included."
+        "All jobs are due when the worker starts: 50,000 for django-delayq and BullMQ, 2,000 for RQ and django-q2, 20,000 "
+        "for the others. Arguments have 100 bytes. CPU is that of the run with one process, including the start of the "
+        "worker."
     ),
     columns={
         "one": Column(title="one process, jobs/s", reach="≥ 25,000"),

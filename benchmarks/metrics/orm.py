@@ -25,8 +25,8 @@ def measure(system: System, size: float) -> Figures:
 
 METRIC = Metric(
     name="orm",
-    title="Jobs that do one ORM update",
-    text="One worker process with default options, PostgreSQL on the same machine, each update a transaction.",
+    title="Jobs with one ORM update",
+    text="One worker process with default options and PostgreSQL on the same machine. Each update is a transaction.",
     columns={
         "plain": Column(title="jobs per second"),
         "mirrored": Column(title="with the full audit mirror"),

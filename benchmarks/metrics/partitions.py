@@ -44,10 +44,10 @@ def _idle(system: System, partitions: int, processes: int, seconds: float) -> di
 
 METRIC = Metric(
     name="partitions",
-    title="Idle, with many partitions",
+    title="Idle with many partitions",
     text=(
-        "A queue of 16 partitions on three masters, and a worker that has nothing to do, with one process and with a hundred; 20 "
-        "seconds. Beside it a hundred with one partition on one server. All hundred are there: nothing is simulated."
+        "A queue of 16 partitions on three masters, and an idle worker with one process and with a hundred, for 20 seconds. "
+        "For comparison: a hundred processes with one partition on one server."
     ),
     columns={
         "claims_1": Column(title="one process: claims/s of each partition", better="less", digits=2),

@@ -28,10 +28,11 @@ def measure(system: System, size: float) -> Figures:
 
 METRIC = Metric(
     name="pull",
-    title="Messages pulled",
+    title="Pulling messages",
     text=(
-        "One Python consumer, one process and one thread: 100,000 messages of 100 bytes, pulled and acked in batches of 100. Then one "
-        "that waits, and a process that pushes 2,000 messages, one every 5 ms: how long after the push began its consumer has it."
+        "One Python consumer with one process and one thread pulls and acks 100,000 messages of 100 bytes in batches of "
+        "100. Then a waiting consumer gets 2,000 messages, one every 5 ms, from another process. The wake-up is the time "
+        "from the start of the push until the consumer has the message."
     ),
     columns={
         "rate": Column(title="messages per second acked", reach="≥ 10,000"),

@@ -29,10 +29,11 @@ def measure(system: System, size: float) -> Figures:
 
 METRIC = Metric(
     name="replicas",
-    title="REPLICAS",
+    title="Waiting for replicas",
     text=(
-        "A queue of redis durability with 3 partitions on three masters with a replica each, all on this machine; without `REPLICAS` "
-        "and with `REPLICAS` 1, in turn: one process, one connection to each master, 100 bytes of argument, due in an hour."
+        "A Redis-only queue with 3 partitions on three masters with a replica each, all on this machine, without `REPLICAS` "
+        "and with `REPLICAS` 1 in turn. One process has one connection to each master. Arguments have 100 bytes, and jobs "
+        "are due in an hour."
     ),
     columns={
         "single_0": Column(title="without: `schedule()` per second"),

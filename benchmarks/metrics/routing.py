@@ -33,7 +33,7 @@ def measure(system: System, size: float) -> Figures:
         for one in kinds.values():
             one.close()
     plain, led = (statistics.median(took[kind]) / 1000 for kind in ("plain", "led"))
-    return {"plain": plain, "led": led, "more": led - plain}
+    return {"plain": plain, "led": led, "difference": led - plain}
 
 
 def _call(to: Places, partitions: range) -> Callable[[int], object]:
@@ -45,13 +45,13 @@ METRIC = Metric(
     name="routing",
     title="A call to a Cluster",
     text=(
-        "36,000 PINGs to one node of a Cluster, in the name of each of its partitions in turn: by a link to that server, and by one "
-        "that is led by the map of the Cluster. CPU of the caller, median of all; call by call in turn."
+        "36,000 PINGs to one node of a Cluster, for each of its partitions in turn: over a connection to that server, and "
+        "through the map of the Cluster. The figures are the median of the CPU time per call."
     ),
     columns={
-        "plain": Column(title="by a link to the server", unit="µs", better="less", digits=1),
-        "led": Column(title="by the map", unit="µs", better="less", digits=1),
-        "more": Column(title="more", unit="µs", better="less", digits=2, reach="≤ 3"),
+        "plain": Column(title="over a connection", unit="µs", better="less", digits=1),
+        "led": Column(title="through the map", unit="µs", better="less", digits=1),
+        "difference": Column(title="difference", unit="µs", better="less", digits=2, reach="≤ 3"),
     },
     measure=measure,
     own_only=True,

@@ -47,20 +47,19 @@ def _taken(system: System, verb: str, count: int) -> tuple[float, float, float]:
 
 METRIC = Metric(
     name="serial",
-    title="Names of which one job runs at a time",
+    title="Concurrency names",
     text=(
-        "20,000 jobs that do nothing, due at one date, on a worker of one process that waits for them; argument of 100 bytes. "
-        "Without a name; with a name each; with 100 names, so that most jobs wait for theirs, are put aside and called again; "
-        "with 10,000 names. In turn, three times, of which the least counts. CPU is that of worker and Redis from the date "
-        "until all have run."
+        "20,000 empty jobs are due at one date, on a waiting worker with one process. They have no name, a name each, one "
+        "of 100 names so that most jobs wait, or one of 10,000 names. The lowest of three rounds counts. CPU is that of "
+        "worker and Redis, from the date until all jobs have run."
     ),
     columns={
         "cpu_us": Column(title="without a name: CPU per run", unit="µs", better="less"),
-        "own": Column(title="a name each: CPU, times that", better="less", digits=2, reach="≤ 1.25"),
+        "own": Column(title="a name each: CPU, ratio", better="less", digits=2, reach="≤ 1.25"),
         "hundred": Column(title="100 names: CPU", better="less", digits=2, reach="≤ 1.25"),
         "many": Column(title="10,000 names: CPU", better="less", digits=2, reach="≤ 1.25"),
         "rate": Column(title="without a name: jobs/s"),
-        "own_rate": Column(title="a name each: jobs/s, times that", digits=2),
+        "own_rate": Column(title="a name each: jobs/s, ratio", digits=2),
         "hundred_rate": Column(title="100 names: jobs/s", digits=2),
         "many_rate": Column(title="10,000 names: jobs/s", digits=2),
         "none_redis": Column(title="without a name: Redis CPU per run", unit="µs", better="less", digits=1),

@@ -34,9 +34,8 @@ METRIC = Metric(
     name="workers",
     title="Growth with the workers",
     text=(
-        "So many workers with default options on this one machine: p99 of lateness (500 jobs over five seconds), and jobs that do "
-        "nothing per second when 50,000 are due at one instant. They share the cores with Redis: more of them than cores is about "
-        "what each costs the others."
+        "This number of workers with default options on one machine: p99 of lateness (500 jobs over five seconds), and "
+        "empty jobs per second when 50,000 are due at one instant. The workers share the cores with Redis."
     ),
     columns={
         **{f"late_{n}": Column(title=f"{n} workers: p99", unit="ms", better="less", digits=1) for n in WORKERS},
