@@ -1,57 +1,4 @@
-"""System checks: every mistake in the configuration, with an id and a way out. `check --deploy` also looks at the server.
-
-| id | about |
-|---|---|
-| delayq.E001 | unknown setting |
-| delayq.E002 | setting of a wrong type or value |
-| delayq.E003 | the alias in REDIS is missing, or no Redis cache |
-| delayq.E004 | a task names a queue that is not listed |
-| delayq.E005 | two tasks of one name |
-| delayq.E006 | the database alias is missing |
-| delayq.E007 | signing without a SECRET_KEY |
-| delayq.E008 | a carrier that is none, or cannot be imported |
-| delayq.E065 | a module in TASK_MODULES that does not exist |
-| delayq.E060 | OBJECT_URL that is no function, or cannot be imported |
-| delayq.E009 | --deploy: jobs run inline |
-| delayq.W002 | jobs share a Redis database with a cache |
-| delayq.W004 | options of the connection that are not obeyed |
-| delayq.W003 | requests run in transactions of another database than the one that rows of jobs are written to |
-| delayq.W045 | django-tenants is installed, and keys are not those of a tenant |
-| delayq.E038 | a task names a queue of messages |
-| delayq.E036 | Django keeps dates without a zone |
-| delayq.E010 | --deploy: Redis may evict keys |
-| delayq.E011 | --deploy: server too old |
-| delayq.E012 | --deploy: the server is a replica |
-| delayq.E013 | --deploy: a node of a Redis Cluster |
-| delayq.E014 | --deploy: a Sentinel, not a server |
-| delayq.E015 | --deploy: a database number that the server does not have |
-| delayq.E016 | --deploy: Sentinels that know no such master |
-| delayq.E017 | --deploy: the address of a Cluster leads to a server of its own |
-| delayq.E018 | --deploy: slots that no node of the Cluster serves |
-| delayq.E019 | --deploy: nodes of the Cluster that cannot be reached |
-| delayq.E020 | --deploy: an address without TLS leads to a server that speaks TLS |
-| delayq.E021 | --deploy --database: Redis refuses a command that the package needs |
-| delayq.E022 | --deploy: fewer replicas than REPLICAS of a queue |
-| delayq.W010 | --deploy: no persistence |
-| delayq.W011 | --deploy: snapshots only |
-| delayq.W012 | --deploy: clocks differ |
-| delayq.W013 | --deploy: Redis cannot be reached |
-| delayq.W014 | --deploy: Redis on another host, without TLS |
-| delayq.W015 | --deploy: Redis by network, without a password |
-| delayq.W016 | --deploy: TLS that checks no certificate, or no name |
-| delayq.W017 | --deploy: Redis by network, and jobs are not signed |
-| delayq.W018 | --deploy: the embedded server's directory is not private |
-| delayq.W019 | --deploy: workers answer probes on all addresses |
-| delayq.W020 | --deploy: a dependency newer than those tested |
-| delayq.W022 | --deploy: nobody keeps the records of a queue |
-| delayq.W024 | --deploy: slots of the Cluster that are being moved |
-| delayq.W025 | --deploy: masters of the Cluster without a replica |
-| delayq.W026 | --deploy: one master that is away stops the whole Cluster |
-| delayq.W027 | --deploy: partitions of a queue that are on too few masters |
-| delayq.W028 | --deploy: partitions that are too large to be moved |
-| delayq.W070 | a database pool that is too small for the threads of a worker |
-| delayq.W071 | --deploy: pools that may open more connections than the database server allows |
-"""
+"""System checks: every mistake in the configuration, with an id and a way out. `check --deploy` also looks at the server."""
 
 from __future__ import annotations
 
@@ -61,12 +8,13 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
 from django.apps import apps
-from django.core.checks import CheckMessage, Error, Tags, Warning, register
+from django.core.checks import CheckMessage, Tags, register
 from django.db import connections
 
 from django_delayq import conf
 from django_delayq.console import job_links
 from django_delayq.exceptions import ConfigError, DelayqError, StoreUnavailable
+from django_delayq.findings import Finding, check_message
 from django_delayq.mirror.database_pools import narrow_pools, wide_pools
 from django_delayq.mirror.site_findings import UNKNOWN, check_workers, site_findings
 from django_delayq.producer import carriers, worker_modules
@@ -76,7 +24,6 @@ from django_delayq.store.address import RedisSpec, address, cache_aliases, not_o
 from django_delayq.store.cluster_health import cluster_findings
 from django_delayq.store.fitness import (
     NEWEST,
-    Finding,
     link_findings,
     probe_findings,
     record_findings,
@@ -93,7 +40,6 @@ from django_delayq.store.site import SiteRefused
 from django_delayq.store.worker_registry import WorkerRegistry
 
 MOST_NAMED: Final = 5  # tasks in a message
-LEVELS: Final = {"error": Error, "warning": Warning}
 
 
 @register(Tags.compatibility)
@@ -101,7 +47,7 @@ def check_settings(**_: Any) -> list[CheckMessage]:
     """The settings themselves, and what they refer to."""
     problems = conf.problems()
     if problems:
-        return [Error(f"{problem.where} {problem.message}", hint=problem.hint, id=f"delayq.{problem.code}") for problem in problems]
+        return [check_message(problem.code, f"{problem.where} {problem.message}", problem.hint) for problem in problems]
     config = conf.get()
     return [
         *_zones(),
@@ -125,31 +71,21 @@ def check_tasks(**_: Any) -> list[CheckMessage]:
         return []
     queues = conf.get().queues
     found: list[CheckMessage] = [
-        Error(
+        check_message(
+            "E004",
             f"The task {task.name} names the queue {task.queue!r}, which DELAYQ['QUEUES'] does not list.",
-            hint=f"Add it there, or name one of: {', '.join(sorted(queues))}.",
-            id="delayq.E004",
+            f"Add it there, or name one of: {', '.join(sorted(queues))}.",
         )
         for task in registry
         if task.queue not in queues
     ]
     found += [
-        Error(
-            f"The task {task.name} names the queue {task.queue!r}, which holds messages: its CONSUMER is 'pull'.",
-            hint="Name a queue of workers; what consumers of your own are to get is put in by delayq.push.",
-            id="delayq.E038",
-        )
+        check_message("E038", f"The task {task.name} names the queue {task.queue!r}, which holds messages: its CONSUMER is 'pull'.")
         for task in registry
         if task.queue in queues and queues[task.queue].pulled
     ]
     for name, places in registry.duplicates.items():
-        found.append(
-            Error(
-                f"{len(places)} functions are registered as the task {name!r}: {', '.join(places)}.",
-                hint="Give one of them another name=. Jobs name their task, so only the first would ever run.",
-                id="delayq.E005",
-            )
-        )
+        found.append(check_message("E005", f"{len(places)} functions are registered as the task {name!r}: {', '.join(places)}."))
     return found
 
 
@@ -159,7 +95,7 @@ def check_inline(**_: Any) -> list[CheckMessage]:
     if conf.problems() or not conf.runs_inline_in_production():
         return []
     message = "DELAYQ['INLINE'] is on, and DEBUG is off: jobs run in requests, at once whatever their date, and only once."
-    return [Error(message, hint="Take it out of the settings of production, and run workers.", id="delayq.E009")]
+    return [check_message("E009", message)]
 
 
 @register(Tags.security, deploy=True)
@@ -228,12 +164,12 @@ def _server(config: conf.Config, redis: RedisSpec) -> list[CheckMessage]:
         finally:
             there.close()
     except StoreUnavailable as error:
-        found.append(Warning(str(error), hint="Check DELAYQ['REDIS'], and that the server runs.", id="delayq.W013"))
+        found.append(check_message("W013", str(error)))
     except SiteRefused as error:
         if error.code != UNKNOWN:  # a check may run where no database is
-            found.append(Error(str(error), id="delayq.E025"))
+            found.append(check_message("E025", str(error)))
     except DelayqError as error:
-        found.append(Warning(str(error), hint="See delayq.E003.", id="delayq.W013"))
+        found.append(check_message("W013", str(error), "See delayq.E003."))
     return found
 
 
@@ -272,15 +208,14 @@ def installed() -> dict[str, str]:
 
 def messages(findings: Iterable[Finding]) -> list[CheckMessage]:
     """As Django tells them."""
-    return [LEVELS[one.level](one.message, hint=one.hint, id=f"delayq.{one.code}") for one in findings]
+    return [check_message(one.code, one.message, one.hint) for one in findings]
 
 
 def _zones() -> Iterator[CheckMessage]:
     if not conf.has_timezones():
-        yield Error(
+        yield check_message(
+            "E036",
             "USE_TZ is off, and rows of jobs would bear local times: jobs would run early or late by the zone, schedules not at all.",
-            hint="Set USE_TZ = True, Django's default.",
-            id="delayq.E036",
         )
 
 
@@ -288,22 +223,20 @@ def _carriers(config: conf.Config) -> Iterator[CheckMessage]:
     try:
         carriers.load(config.carriers)
     except ConfigError as error:
-        yield Error(error.fields["message"], hint=error.fields["hint"], id="delayq.E008")
+        yield check_message("E008", error.fields["message"], error.fields["hint"])
 
 
 def _object_url(config: conf.Config) -> Iterator[CheckMessage]:
     try:
         job_links.load(config.object_url or "")
     except ConfigError as error:
-        yield Error(error.fields["message"], hint=error.fields["hint"], id="delayq.E060")
+        yield check_message("E060", error.fields["message"], error.fields["hint"])
 
 
 def _task_modules(config: conf.Config) -> Iterator[CheckMessage]:
     for path, near in worker_modules.missing(config.task_modules):
-        yield Error(
-            f"DELAYQ['TASK_MODULES']: there is no module {path!r}" + (f" (did you mean {near!r}?)." if near else "."),
-            hint="Correct the name, or take it out: workers import these modules for the tasks in them.",
-            id="delayq.E065",
+        yield check_message(
+            "E065", f"DELAYQ['TASK_MODULES']: there is no module {path!r}" + (f" (did you mean {near!r}?)." if near else ".")
         )
 
 
@@ -313,11 +246,10 @@ def _tenants() -> Iterator[CheckMessage]:
         return
     formats = [f"{task.named.text!r} of {task.name}" for task in registry if task.named is not None]
     shown = f" Names of tasks: {', '.join(formats[:MOST_NAMED])}{', …' * (len(formats) > MOST_NAMED)}." if formats else ""
-    yield Warning(
+    yield check_message(
+        "W045",
         "django-tenants is installed, and keys, names of serial and concurrency, and locks are shared by all tenants of a queue: "
         f"one tenant can hold back or cancel the job of another.{shown}",
-        hint="Put the tenant into each of them, such as key=f'{schema}:order:{pk}', and add 'delayq.W045' to SILENCED_SYSTEM_CHECKS.",
-        id="delayq.W045",
     )
 
 
@@ -328,16 +260,14 @@ def _alias(config: conf.Config) -> Iterator[CheckMessage]:
         except ConfigError as error:
             message = error.fields.get("message", str(error))
             hint = error.fields.get("hint", "Write a URL such as 'redis://localhost:6379/1'.")
-            yield Error(f"{_of(config, redis)}{message}", hint=hint, id="delayq.E003")
+            yield check_message("E003", f"{_of(config, redis)}{message}", hint)
 
 
 def _not_obeyed(config: conf.Config) -> Iterator[CheckMessage]:
     for redis in config.servers:
         if names := not_obeyed(redis):
-            yield Warning(
-                f"{_of(config, redis)}DELAYQ['REDIS'] has options that delayq does not obey: {', '.join(names)}.",
-                hint="Take them out. Timeouts and decoding are delayq's own, and each process opens as many connections as it needs.",
-                id="delayq.W004",
+            yield check_message(
+                "W004", f"{_of(config, redis)}DELAYQ['REDIS'] has options that delayq does not obey: {', '.join(names)}."
             )
 
 
@@ -349,21 +279,21 @@ def _of(config: conf.Config, redis: RedisSpec) -> str:
 
 def _database(config: conf.Config) -> Iterator[CheckMessage]:
     if config.database not in connections:
-        yield Error(
+        yield check_message(
+            "E006",
             f'DELAYQ["DATABASE"] is {config.database!r}, which is no alias in DATABASES.',
-            hint=f"The aliases are: {', '.join(connections)}.",
-            id="delayq.E006",
+            f"The aliases are: {', '.join(connections)}.",
         )
 
 
 def _requests(config: conf.Config) -> Iterator[CheckMessage]:
     for alias in connections:
         if alias != config.database and connections[alias].settings_dict.get("ATOMIC_REQUESTS"):
-            yield Warning(
+            yield check_message(
+                "W003",
                 f"Requests run in transactions of the database {alias!r} (ATOMIC_REQUESTS), and rows of jobs are written to "
                 f"{config.database!r}: a schedule in such a request is refused, since its row would outlive a rollback.",
-                hint=f"Set DELAYQ['DATABASE'] to {alias!r}, or pass using={config.database!r} or durability='redis' to schedule.",
-                id="delayq.W003",
+                f"Set DELAYQ['DATABASE'] to {alias!r}, or pass using={config.database!r} or durability='redis' to schedule.",
             )
 
 
@@ -378,8 +308,7 @@ def _shared_cache(config: conf.Config) -> Iterator[CheckMessage]:
         except ConfigError:
             continue
         if theirs and theirs in mine:
-            yield Warning(
+            yield check_message(
+                "W002",
                 f"Jobs share the Redis database of the cache {alias!r} ({theirs}): cache.clear() empties all of it, jobs included.",
-                hint="Give the jobs another database number, or a server of their own.",
-                id="delayq.W002",
             )

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO
 from uuid import UUID
 
 from django.core.checks import run_checks
@@ -66,15 +66,7 @@ def doctor(out: TextIO, options: dict[str, Any]) -> int:
 
 def _settings_findings() -> list[dict[str, str]]:
     found = [message for message in run_checks() if (message.id or "").startswith("delayq.")]
-    return [
-        finding(
-            (message.id or "").removeprefix("delayq."),
-            "error" if message.is_serious() else "warning",
-            message.msg,
-            message.hint or "",
-        )
-        for message in found
-    ]
+    return [finding((message.id or "").removeprefix("delayq."), message.msg, message.hint or "") for message in found]
 
 
 def _link_findings() -> list[dict[str, str]]:
@@ -89,19 +81,11 @@ def _database_findings() -> list[dict[str, str]]:
         executor = MigrationExecutor(connections[using])
         plan = executor.migration_plan([node for node in executor.loader.graph.leaf_nodes() if node[0] == "delayq"])
         if plan:
-            return [
-                finding(
-                    "D001",
-                    "error",
-                    f"{len(plan)} migrations of delayq are not applied to {using!r}.",
-                    "Run manage.py migrate.",
-                )
-            ]
+            return [finding("D001", f"{len(plan)} migrations of delayq are not applied to {using!r}.")]
         kept = SetAside.objects.using(using).values_list("queue").annotate(Count("pk"), Min("noticed_at")).order_by("queue")
         aside = [
             finding(
                 "D011",
-                "warning",
                 f"Events of {queue!r} are set aside: {count}, the first at {first:%Y-%m-%d %H:%MZ}. The rows of "
                 "their jobs do not say what has happened.",
                 f"Look at them: manage.py delayq set-aside --queue {queue}. When the reason is gone, add --retry.",
@@ -121,22 +105,10 @@ def _database_findings() -> list[dict[str, str]]:
         if age > MOST_OUTBOX and overview.count_absent():
             return [
                 *aside,
-                finding(
-                    "D002",
-                    "warning",
-                    f"The outbox holds jobs that Redis does not have, the oldest for {duration(age)}.",
-                    "Run a worker with the roles mirror and relay, and look at its log.",
-                ),
+                finding("D002", f"The outbox holds jobs that Redis does not have, the oldest for {duration(age)}."),
             ]
     except DatabaseError as error:
-        return [
-            finding(
-                "D003",
-                "error",
-                f"The database {using!r} cannot be asked: {error}",
-                "Check DATABASES, and that it runs.",
-            )
-        ]
+        return [finding("D003", f"The database {using!r} cannot be asked: {error}")]
     return aside
 
 
@@ -148,10 +120,7 @@ def _unresolved_findings() -> list[dict[str, str]]:
     return [
         finding(
             "D033",
-            "error",
             f"{jobs} unresolved: no event of this site reports an end. Another site may use this Redis database, or Redis lost data.",
-            "List them: manage.py delayq list --state unresolved. Find out what each has done. Then end it with "
-            "manage.py delayq mark-succeeded ID or mark-failed ID, or run it again with manage.py delayq requeue ID.",
         )
     ]
 
@@ -161,11 +130,8 @@ def _unlisted_findings(using: str) -> list[dict[str, str]]:
     return [
         finding(
             "D038",
-            "error",
             f"No process carries out {count} committed change{'' if count == 1 else 's'} of jobs in the queue {queue!r}: "
             "DELAYQ['QUEUES'] does not list it.",
-            "List the queue again, and run a worker with the role relay. If its jobs are gone for good, delete the rows of these "
-            "changes from the table delayq_commit_request.",
         )
         for queue, count in unlisted(using).items()
     ]
@@ -180,7 +146,7 @@ def _parked_findings(using: str) -> list[dict[str, str]]:
         why, hint = f"the workers that looked know no task {task!r}.", _UNKNOWN_TASK
         if code == PARKED_ARGUMENTS:
             why, hint = f"the task {task!r} takes other arguments in the workers that looked.", _OTHER_ARGUMENTS
-        found.append(finding("D035", "warning", f"{jobs}: {why}", f"{hint} A job fails a day after it was first parked."))
+        found.append(finding("D035", f"{jobs}: {why}", f"{hint} A job fails a day after it was first parked."))
     return found
 
 
@@ -191,9 +157,7 @@ def _far_findings() -> list[dict[str, str]]:
             found.append(
                 finding(
                     "D023",
-                    "error",
                     f"Far jobs of {queue.name!r} come in late: the first is due at {queue.first:%Y-%m-%d %H:%MZ}, and not in Redis.",
-                    "Look at the logs of the workers that have the role relay, and at how long statements of the database take.",
                 )
             )
     return found
@@ -209,7 +173,7 @@ def _orphans(options: dict[str, Any]) -> list[dict[str, str]]:
     fixed = options["fix"] and not options["dry_run"] and any(orphans.values())
     if fixed:
         _fix(sides, orphans, options)
-    hint = "It has been put right." if fixed else "Put it right: manage.py delayq doctor --deep --fix"
+    hint = "It has been put right." if fixed else ""
     found: list[dict[str, str]] = []
     for name in orphans:
         there, left = orphans[name], sides[name].left
@@ -227,11 +191,11 @@ def _orphans(options: dict[str, Any]) -> list[dict[str, str]]:
             if jobs:
                 shown = ", ".join(map(ids.short, jobs[:3])) + (", …" if len(jobs) > 3 else "")
                 stays = any(jobs is one for one in (left.missing, left.rowless, left.nowhere))
-                level = "warning" if code in ("D010", "D013") or (fixed and not stays) else "error"
                 remedy = f"Look at one: manage.py delayq inspect {ids.short(jobs[0])}" if stays else hint
                 if jobs is left.nowhere:
                     remedy = f"Run each now, or end it: manage.py delayq requeue {ids.short(jobs[0])}, or cancel."
-                found.append(finding(code, level, f"{len(jobs)} {what}, in {name!r}: {shown}.", remedy))
+                level: Literal["warning", ""] = "warning" if fixed and not stays else ""
+                found.append(finding(code, f"{len(jobs)} {what}, in {name!r}: {shown}.", remedy, level))
     return found
 
 

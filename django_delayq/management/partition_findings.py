@@ -11,12 +11,12 @@ from django_delayq import conf, ids
 from django_delayq.conf import QueueConfig
 from django_delayq.console import keyset
 from django_delayq.exceptions import StoreUnavailable
+from django_delayq.findings import Finding
 from django_delayq.management.left_partitions import left_partitions
 from django_delayq.models import Job
 from django_delayq.producer.stores import stores
 from django_delayq.shared_name import in_meta
 from django_delayq.states import State
-from django_delayq.store.fitness import Finding
 
 CHUNK: Final = 1000
 
@@ -38,7 +38,6 @@ def _unserved(queue: QueueConfig) -> list[Finding]:
     return [
         Finding(
             code="D026",
-            level="error",
             message=f"{count:,} jobs of {queue.name!r} are in partitions that PARTITIONS and FORMER_PARTITIONS do not name. A worker "
             "that is started while they are there runs them; no other does.",
             hint=f"Add {last + 1} to FORMER_PARTITIONS of this queue, and deploy, until delayq doctor says that it may go.",
@@ -60,11 +59,9 @@ def _former(queue: QueueConfig, there: Collection[int]) -> list[Finding]:
         return [
             Finding(
                 code="D028",
-                level="warning",
                 message=f"FORMER_PARTITIONS of {queue.name!r} is still needed: {away:,} keys and names are outside their home, and "
                 f"{left:,} jobs are in partitions that get no new ones"
                 + (f"; and so are {rows:,} jobs that are far, or not published." if rows else "."),
-                hint="Leave it until they have run.",
             )
         ]
     if rows is None or len(there) < len(queue.served):
@@ -72,9 +69,7 @@ def _former(queue: QueueConfig, there: Collection[int]) -> list[Finding]:
     return [
         Finding(
             code="D027",
-            level="warning",
             message=f"FORMER_PARTITIONS of {queue.name!r} may go: each key and name is in its home, and no partition is left over.",
-            hint="Take it out of the settings, and deploy; until then each job with a key asks two partitions.",
         )
     ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from django.db import DatabaseError
 
@@ -14,6 +14,7 @@ from django_delayq.checks import divided, probed_on, replicas_wanted
 from django_delayq.console.overview import DOWN
 from django_delayq.console.vitals import HALF, LAG
 from django_delayq.exceptions import ConfigError, DelayqError
+from django_delayq.findings import Finding, Level
 from django_delayq.management.look_commands import paused
 from django_delayq.management.output import duration
 from django_delayq.management.partition_findings import partition_findings
@@ -28,7 +29,7 @@ from django_delayq.store.address import RedisSpec, is_cluster, way
 from django_delayq.store.cluster_health import cluster_findings
 from django_delayq.store.connection import Link
 from django_delayq.store.events import Lag
-from django_delayq.store.fitness import Finding, probe_findings, server_findings, target_findings, unkept, unmirrored
+from django_delayq.store.fitness import probe_findings, server_findings, target_findings, unkept, unmirrored
 from django_delayq.store.inspector import Inspector
 from django_delayq.store.queue import QueueStore
 from django_delayq.store.queue_depth import summed
@@ -41,12 +42,12 @@ from django_delayq.store.worker_registry import WorkerRegistry
 RISKY: Final = (("FLUSHALL",), ("CONFIG", "SET", "appendonly", "no"))  # commands that no part of this package sends
 
 
-def finding(code: str, level: str, message: str, hint: str = "") -> dict[str, str]:
-    return {"code": code, "level": level, "message": message, "hint": hint}
+def finding(code: str, message: str, hint: str = "", level: Level | Literal[""] = "") -> dict[str, str]:
+    return asdict(Finding(code, message, hint, level))
 
 
 def told(findings: Iterable[Finding]) -> list[dict[str, str]]:
-    return [finding(found.code, found.level, found.message, found.hint) for found in findings]
+    return [asdict(found) for found in findings]
 
 
 def redis_findings() -> list[dict[str, str]]:
@@ -105,7 +106,7 @@ def redis_findings() -> list[dict[str, str]]:
         try:
             check_workers(stores.places, config.prefix)
         except SiteRefused as error:
-            return [] if error.code == UNKNOWN else [finding("E025", "error", str(error))]
+            return [] if error.code == UNKNOWN else [finding("E025", str(error))]
         workers = [worker for worker in WorkerRegistry(stores.link, prefix=config.prefix).all() if not worker["silent"]]
         return told([*probe_findings(workers), *wide_pools(workers)])
 
@@ -127,7 +128,7 @@ def _servers(config: conf.Config) -> list[tuple[str, RedisSpec]]:
 
 def _away(name: str, error: Exception) -> dict[str, str]:
     place = f"REDIS of the queue {name!r}" if name else "DELAYQ['REDIS']"
-    return finding("D007", "error", str(error), f"Check {place}, and that the server runs.")
+    return finding("D007", str(error), f"Check {place}, and that the server runs.")
 
 
 def _server_findings(redis: RedisSpec, link: Link) -> list[dict[str, str]]:
@@ -141,7 +142,7 @@ def _clock_findings(link: Link) -> list[dict[str, str]]:
     try:
         agreed_clock.now(conf.get().database, [link])
     except agreed_clock.ClocksDiffer as error:
-        return [finding("D029", "error", str(error), "Run an NTP client on the hosts of the database and of Redis.")]
+        return [finding("D029", str(error))]
     except DatabaseError:
         pass  # D003 says so
     return []
@@ -153,14 +154,7 @@ def _rights_findings(inspector: Inspector, redis: RedisSpec, link: Link) -> list
     names = " and ".join(" ".join(command[:2]) for command in inspector.may(*RISKY, link=link))
     if not names:
         return []
-    return [
-        finding(
-            "D014",
-            "warning",
-            f"The Redis user of this project may call {names}, which delayq never does.",
-            "Name another user in DELAYQ['REDIS']. The rights that one needs: manage.py delayq settings REDIS",
-        )
-    ]
+    return [finding("D014", f"The Redis user of this project may call {names}, which delayq never does.")]
 
 
 def _queue_findings(name: str, queue: conf.QueueConfig, workers: Sequence[dict[str, Any]] | None) -> list[dict[str, str]]:
@@ -186,7 +180,6 @@ def _queue_findings(name: str, queue: conf.QueueConfig, workers: Sequence[dict[s
         found.append(
             finding(
                 "D005",
-                "warning",
                 f"The queue {name!r} is {paused(asdict(depth))}.",
                 f"Resume it: manage.py delayq resume {name}",
             )
@@ -194,25 +187,13 @@ def _queue_findings(name: str, queue: conf.QueueConfig, workers: Sequence[dict[s
     most = config.most_events
     if most and depth.untold >= HALF * most:
         found.append(
-            finding(
-                "D012",
-                "error",
-                f"The mirror of {name!r} is {depth.untold:,} jobs behind, of {most:,} at which schedules are refused.",
-                "Run a worker with the role mirror; if one runs, look at its log and at the database.",
-            )
+            finding("D012", f"The mirror of {name!r} is {depth.untold:,} jobs behind, of {most:,} at which schedules are refused.")
         )
     common: Any = {"prefix": config.prefix, "using": config.database}
     lags = [MirrorLoop(stores.places, queue, partition=partition, **common).lag() for partition in formats_there]
     lag = Lag(sum(one.entries for one in lags), max(one.seconds for one in lags))
     if lag.seconds > LAG[1]:
-        found.append(
-            finding(
-                "D006",
-                "warning",
-                f"The mirror of {name!r} is {duration(lag.seconds)} and {lag.entries} entries behind.",
-                "Run a worker with the role mirror; if one runs, look at its log and at the database.",
-            )
-        )
+        found.append(finding("D006", f"The mirror of {name!r} is {duration(lag.seconds)} and {lag.entries} entries behind."))
     return found
 
 
@@ -222,7 +203,6 @@ def _worker_findings(name: str, queue: conf.QueueConfig, workers: Sequence[dict[
         found.append(
             finding(
                 "D004",
-                "warning",
                 f"No worker keeps the records of the queue {name!r}, from which consumers pull.",
                 f"Start one: manage.py delayq_worker --roles mirror,relay --queues {name}",
             )
@@ -231,7 +211,6 @@ def _worker_findings(name: str, queue: conf.QueueConfig, workers: Sequence[dict[
         found.append(
             finding(
                 "D004",
-                "warning",
                 f"No worker serves the queue {name!r}.",
                 f"Start one: manage.py delayq_worker --queues {name}",
             )
@@ -240,7 +219,6 @@ def _worker_findings(name: str, queue: conf.QueueConfig, workers: Sequence[dict[
         found.append(
             finding(
                 "D004",
-                "warning",
                 f"No worker has the role mirror for the queue {name!r}: its rows do not say what happens to its jobs.",
                 f"Start one: manage.py delayq_worker --roles mirror,relay --queues {name}",
             )
@@ -259,7 +237,6 @@ def _left_behind(name: str) -> list[dict[str, str]]:
     return [
         finding(
             "D025",
-            "warning",
             f"The queue {name!r} has a REDIS of its own, and {count:,} of its jobs are on the server of DELAYQ['REDIS'], where nobody "
             "runs them.",
             "Durable ones run on its own server, from their rows. Of redis durability? Then take its REDIS out until they have run. "
@@ -276,7 +253,6 @@ def _relay_findings(queue: conf.QueueConfig, workers: Sequence[dict[str, Any]]) 
     return [
         finding(
             "D022",
-            "error",
             f"No worker has the role relay for the queue {queue.name!r}, which has a HORIZON: no far job is brought into Redis.",
             f"Start one: manage.py delayq_worker --roles mirror,relay --queues {queue.name}",
         )
@@ -286,4 +262,4 @@ def _relay_findings(queue: conf.QueueConfig, workers: Sequence[dict[str, Any]]) 
 def _newer_findings(name: str, format: int) -> list[dict[str, str]]:
     if format <= formats.FORMAT:
         return []
-    return [finding("D021", "error", str(formats.FormatNewer(name, format)), "Deploy the newer release here, too.")]
+    return [finding("D021", str(formats.FormatNewer(name, format)))]

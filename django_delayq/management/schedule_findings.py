@@ -8,8 +8,8 @@ from typing import Final
 from django.utils import translation
 
 from django_delayq.console import schedule_views
+from django_delayq.findings import Finding
 from django_delayq.models import Periodic
-from django_delayq.store.fitness import Finding
 
 MOST: Final = 20  # of one kind
 
@@ -25,21 +25,12 @@ def schedule_findings(using: str) -> Iterator[Finding]:
     for row in rows.filter(which["trouble"])[:MOST]:
         with translation.override(None):  # what commands say is English everywhere
             why = schedule_views.problem(row)
-        yield Finding("D030", "error", f"The schedule {row.name!r} makes no jobs: {why}", _look(row))
+        yield Finding("D030", f"The schedule {row.name!r} makes no jobs: {why}", _look(row))
     for row in rows.filter(which["late"])[:MOST]:
-        yield Finding(
-            "D031",
-            "warning",
-            f"Nobody has written the ticks of the schedule {row.name!r} since {row.write_at:%Y-%m-%d %H:%MZ}.",
-            "Run a worker with the role relay whose code declares it, or has its task. If no code declares it any more, it "
-            "is retired within the hour.",
-        )
+        yield Finding("D031", f"Nobody has written the ticks of the schedule {row.name!r} since {row.write_at:%Y-%m-%d %H:%MZ}.")
     for row in rows.filter(which["retired"])[:MOST]:
         yield Finding(
-            "D032",
-            "warning",
-            f"The schedule {row.name!r} is retired since {row.retired_at:%Y-%m-%d %H:%MZ}: no code declares it any more.",
-            "If that was meant, there is nothing to do, and this is said for a week. Else declare it again.",
+            "D032", f"The schedule {row.name!r} is retired since {row.retired_at:%Y-%m-%d %H:%MZ}: no code declares it any more."
         )
 
 

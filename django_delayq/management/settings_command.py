@@ -1,4 +1,4 @@
-"""The subcommand `settings`: what may stand in DELAYQ, for who has the package and not its documentation at hand."""
+"""The subcommand `settings`: what DELAYQ accepts. The reference of settings in the documentation is made of the same table."""
 
 from __future__ import annotations
 
@@ -26,6 +26,23 @@ class Meaning(NamedTuple):
     meaning: str
 
 
+HTTP_MEANINGS: Final[Mapping[str, str]] = {
+    "ALLOW": "List of networks, such as '10.1.0.0/16'. Deliveries may reach these networks although they are not public.",
+    "SECRETS": "Dict of names to secrets, or to lists of secrets. A secret that begins with whsec_ signs deliveries; headers can use "
+    "any secret. All secrets of a list sign, and headers use the first one.",
+    "PROXY": "URL of a proxy, with its port. All deliveries go through the proxy, and the proxy decides where they may go. The "
+    "environment has no effect.",
+    "CA": "File or folder of certificates to trust besides those of the system.",
+    "CONNECT": "Duration. Limit for a connection to one address, and for its TLS handshake.",
+    "READ": "Duration. Limit for the longest silence.",
+    "TIMEOUT": "Duration. Limit for a whole attempt, unless the delivery has its own.",
+    "MAX_ANSWER": "Bytes, at least 2048. How much of an answer is read. 2 KB of it are kept.",
+    "GONE": "List of status codes. An answer with one of them fails the delivery without a retry.",
+    "PER_HOST": "Whole number, at least 1. How many requests a process sends to one host at the same time.",
+    "BREAKER": "Whole number, or None. After so many failures in a row, a process sends nothing to the host for a while.",
+    "PAUSE": "Duration. How long that pause is at first.",
+    "QUEUE": "Name of the queue for deliveries that name none.",
+}
 # What the Redis user of a project may do, and no more; beside the keys that begin with PREFIX.
 RIGHTS: Final = f"resetchannels ~delayq:* -@all {rights(COMMANDS)}"
 CLUSTER_RIGHTS: Final = rights(ON_CLUSTERS)
@@ -36,19 +53,19 @@ MEANINGS: Final[Mapping[str, Meaning]] = MappingProxyType(
             's2:26379/mymaster/0?sentinel_password=…"; of a Cluster, "redis+cluster://user:password@n1:6379,n2:6379"; {"URL": …, '
             '"OPTIONS": …}; dotted path of a function that returns a redis.Redis or a RedisCluster; '
             '"embedded", or {"EMBEDDED": directory}',
-            "Where Redis is; a queue may have a server of its own. Of a cache alias only address and credentials are taken. A user "
-            "of its own needs these rights alone "
-            f"(delayq: is the PREFIX): ACL SETUSER delayq on >PASSWORD {RIGHTS}; on a Cluster also {CLUSTER_RIGHTS}",
+            "The Redis server. A queue can have its own server. Of a cache alias, only the address and the credentials are used. "
+            f"The Redis user needs these rights (delayq: is the PREFIX): ACL SETUSER delayq on >PASSWORD {RIGHTS}; on a Cluster also "
+            f"{CLUSTER_RIGHTS}",
         ),
         "PREFIX": Meaning(
             "text without spaces and braces",
-            "Begins the name of every key in Redis. Projects that share a Redis database need different ones.",
+            "The beginning of every key in Redis. Projects that share a Redis database need different prefixes.",
         ),
-        "DATABASE": Meaning("alias in DATABASES", "Where rows are kept."),
+        "DATABASE": Meaning("alias in DATABASES", "The database that keeps the rows of jobs."),
         "DURABILITY": Meaning(
             '"outbox" or "redis"',
-            "outbox: the row of a job is written in the caller's transaction and published when that commits, so Redis may be away or "
-            "lost. redis: the job lives in Redis only, and the mirror writes its row afterwards.",
+            "outbox: schedule() writes the row of a job in your transaction, and the job is published at the commit. Redis can be "
+            "down or lose its data. redis: the job is in Redis only, and the mirror writes its row later.",
         ),
         "AUDIT": Meaning(
             '"full", "outcomes" or "failures"',
@@ -57,91 +74,110 @@ MEANINGS: Final[Mapping[str, Meaning]] = MappingProxyType(
         ),
         "LEASE": Meaning(
             "duration of 5 s at least",
-            "How long a claim holds without being extended; it is extended every third of it, so tasks may run much longer. So long do "
-            "the jobs of a lost host wait.",
+            "How long a claim of a job lasts unless the worker extends it. Workers extend it at every third of this time, so tasks "
+            "can run much longer. Jobs of a lost host wait for so long.",
         ),
-        "MAX_ATTEMPTS": Meaning("whole number, at least 1", "How many attempts count before a job fails."),
+        "MAX_ATTEMPTS": Meaning("whole number, at least 1", "How many attempts a job has before it fails."),
         "BACKOFF": Meaning("ladder: text, as '15s 3m 10m', or delayq.Ladder", "The delays between attempts; the last one repeats."),
         "TIMEOUT": Meaning(
-            "duration, or None", "After so long a run gets SoftTimeout; if it does not end by that, its process is replaced."
+            "duration, or None",
+            "When a run has taken so long, SoftTimeout is raised in it. If the run does not end then, its process is replaced. None: "
+            "no limit.",
         ),
-        "MAX_CRASHES": Meaning("whole number, at least 0", "A job with more crashes of its worker than that fails as poison."),
-        "MAX_PAYLOAD": Meaning("bytes of JSON, at least 64", "The largest arguments, and the largest result that is kept."),
+        "MAX_CRASHES": Meaning(
+            "whole number, at least 0", "A job fails as poison when more of its runs than this have ended with a crash of the worker."
+        ),
+        "MAX_PAYLOAD": Meaning("bytes of JSON, at least 64", "The maximum size of arguments, and of a result that is kept."),
         "RETENTION": Meaning(
             "dict of state to duration, or None for ever",
-            "How long the rows of finished jobs are kept, and (set_aside) what the mirror could not take in. What is left out keeps "
-            "its default.",
+            "How long the rows of finished jobs are kept, and (set_aside) rejected events. States that you leave out keep their "
+            "default.",
         ),
         "SIGNING": Meaning(
             "True or False",
-            "Whether records in Redis have an HMAC by SECRET_KEY. Then only jobs whose HMAC verifies run. After a change of "
-            "SECRET_KEY, run delayq resign.",
+            "Signs the records of jobs with SECRET_KEY, so that workers run signed jobs only. After a change of SECRET_KEY, run "
+            "delayq resign.",
         ),
-        "SENSITIVE": Meaning("list of argument names", "Arguments that people see as *** in the admin and in commands."),
-        "MIRROR_MAX_EVENTS": Meaning("number of jobs, at least 1000", "By how many jobs told of the mirror of a queue may be behind."),
+        "SENSITIVE": Meaning("list of argument names", "Arguments that the admin and commands show as ***."),
+        "MIRROR_MAX_EVENTS": Meaning(
+            "number of jobs, at least 1000", "How many changes of jobs the rows of a queue can be behind Redis."
+        ),
         "MIRROR_FULL": Meaning(
             '"block" or "grow"',
-            "What happens then. block: no more is published until the mirror has caught up. grow: Redis' memory fills.",
+            "What happens at MIRROR_MAX_EVENTS. block: no more jobs are published until the mirror has caught up. grow: the memory "
+            "of Redis fills.",
         ),
         "RESTORE": Meaning(
             '"auto" or "manual"',
-            "When Redis has lost its contents. auto: workers rebuild it from rows. manual: the queues wait for delayq restore.",
+            "What happens when Redis has lost its data. auto: workers restore the jobs from the database. manual: the queues wait "
+            "for delayq restore.",
         ),
         "CARRIERS": Meaning(
             "list of dotted paths of classes",
-            "What travels with each job besides its arguments, such as a tenant.",
+            "Classes that add context to each job, such as the tenant or the language.",
         ),
         "TASK_MODULES": Meaning(
             "list of dotted names of modules",
-            "Modules with tasks that workers import, besides the tasks modules of installed apps.",
+            "Modules with tasks that Django imports at start, besides the tasks modules of installed apps.",
         ),
-        "TEST_REDIS": Meaning("as REDIS, or None", "The server that tests go to. None: one that is started for them."),
+        "TEST_REDIS": Meaning("as REDIS, or None", "The Redis server for tests. None: the test kit starts one."),
         "INLINE": Meaning(
-            "True or False", "Jobs run where they are scheduled, at the commit and whatever their date. For development."
+            "True or False", "Jobs run in the process that schedules them, at the commit and without a delay. For development."
         ),
         "CHECK_TYPES": Meaning(
             "True, False or None",
-            "Whether schedule() compares arguments with the annotations of their task. None: where DEBUG is on, and in tests.",
+            "Whether schedule() compares arguments with the annotations of the task. None: where DEBUG is on, and in tests.",
         ),
         "HORIZON": Meaning(
             "duration of 5 minutes at least, or None",
-            "How far ahead Redis has jobs. What is due later waits as a row, and the role relay brings it in in time. With DURABILITY "
-            "outbox only. None: Redis has all.",
+            "How far ahead jobs are in Redis. A job that is due later waits in the database until a worker with the role relay moves "
+            "it. For DURABILITY outbox only. None: all jobs are in Redis.",
         ),
         "REPLICAS": Meaning(
             "whole number, at least 0",
-            "Of redis durability only: so many replicas must have a schedule, cancel or reschedule before it is answered (WAIT). "
-            "Fewer: it is sent again for a second, and then raised.",
+            "For DURABILITY redis only. How many replicas must confirm a schedule, cancel or reschedule (WAIT). If fewer confirm "
+            "within a second, the call raises StoreUnavailable.",
         ),
         "METRICS_TOKEN": Meaning(
             "text of 16 characters at least, or None",
-            "Who sends it as Authorization: Bearer may read the metrics and the health of the queues. None: staff only.",
+            "A client that sends it as Authorization: Bearer can read the metrics and the health of the queues. None: staff only.",
         ),
         "OBJECT_URL": Meaning(
             "dotted path of a function, or None",
-            "Called with a row of a job; the URL that it returns leads from the page of the job to what it is about. The option "
+            "The function gets the row of a job and returns a URL. The page of the job in the admin links to it. The option "
             "object_url of a task comes first. None: no link.",
         ),
         "LOG_URL": Meaning(
             f"URL that names {', '.join(f'{{{name}}}' for name in readers.IN_LOG_URL)}; or None",
-            "Leads from the page of a job to its lines in the log store; from and to are dates in UTC, a minute before it was made and "
-            "a minute after it has ended. A brace that stands for itself is written twice.",
+            "The page of a job in the admin links to its lines in your log store. from and to are dates in UTC: a minute before the "
+            "job was made, and a minute after it has ended. Write a literal brace twice.",
         ),
         "HTTP": Meaning(
             f"dict of {', '.join(readers.HTTP)}; or None",
-            "Deliveries by HTTP: ALLOW lists networks that may be reached though not public; SECRETS names what signs and what "
-            "headers may name; CONNECT, READ and TIMEOUT are durations, MAX_ANSWER bytes; statuses in GONE fail a delivery at once; "
-            "PER_HOST and BREAKER (failures in a row) spare a host, for PAUSE at first. None: there are none.",
+            "Turns on deliveries by HTTP; {} is enough. None: there are none.",
         ),
         "TARGETS": Meaning(
             f"dict of name to dict of {', '.join(readers.TARGET)}",
-            "Lists and streams into which delayq.offer puts: KEY is the key of Redis, KIND 'stream' or 'list', MAXLEN how many entries "
-            "it may hold, of which the oldest go, or None for any number. The Redis user needs more rights for them; "
-            "manage.py delayq doctor has the line.",
+            "Lists and streams for delayq.offer. KEY is the key in Redis, KIND is 'stream' or 'list'. MAXLEN is the number of entries "
+            "that are kept, or None for all. The Redis user needs more rights for them, which manage.py delayq doctor prints.",
         ),
         "QUEUES": Meaning(
             "dict of queue name to dict of settings",
-            f"The queues; one that is not listed is refused. Each may have its own {', '.join((*conf.PER_QUEUE, *conf.OF_QUEUES))}.",
+            "The queues of the project. A queue that is not listed is refused. Its dict can have the settings that are marked per "
+            "queue.",
+        ),
+        "CONSUMER": Meaning(
+            '"worker" or "pull"',
+            "Who takes jobs from the queue. worker: workers run its jobs. pull: it holds messages, which your own consumers pull.",
+        ),
+        "PARTITIONS": Meaning(
+            f"whole number from 1 to {readers.MOST_PARTITIONS}",
+            "How many partitions the jobs of the queue are spread over. Each partition can be on another master of a Redis Cluster. "
+            "Not for the embedded server, and not for CONSUMER pull.",
+        ),
+        "FORMER_PARTITIONS": Meaning(
+            "list of whole numbers, as [4]",
+            "Earlier values of PARTITIONS, for as long as jobs, keys or names are in the partitions of that time.",
         ),
     }
 )
@@ -152,13 +188,15 @@ def settings(out: TextIO, options: dict[str, Any]) -> int:
     name = str(options["name"] or "").upper()
     if name and name not in MEANINGS:
         raise CommandError(f"{options['name']} is no setting{did_you_mean(name, MEANINGS)}.", returncode=USAGE)
-    documents = [_document(key) for key in ([name] if name else MEANINGS)]
+    documents = [document(key) for key in ([name] if name else MEANINGS)]
     if options["json"]:
         print_json(out, documents)
         return 0
     for one in documents:
-        out.write(f"{one['name']}{' (per queue, too)' if one['per_queue'] else ''}\n")
-        for text in (f"default: {one['default']!r}", f"accepts: {one['accepts']}", one["meaning"]):
+        place = " (of a queue)" if one["name"] in conf.OF_QUEUES else " (per queue, too)" if one["per_queue"] else ""
+        out.write(f"{one['name']}{place}\n")
+        keys = [f"{key}: {text}" for key, text in HTTP_MEANINGS.items()] if one["name"] == "HTTP" else []
+        for text in (f"default: {one['default']!r}", f"accepts: {one['accepts']}", one["meaning"], *keys):
             for line in textwrap.wrap(text, WIDTH, break_on_hyphens=False):
                 out.write(f"    {line}\n")
     if not name:
@@ -166,12 +204,14 @@ def settings(out: TextIO, options: dict[str, Any]) -> int:
     return 0
 
 
-def _document(key: str) -> dict[str, Any]:
+def document(key: str) -> dict[str, Any]:
+    """All about one setting."""
     accepts, meaning = MEANINGS[key]
+    of_queues = key in conf.OF_QUEUES
     return {
         "name": key,
-        "default": conf.DEFAULTS[key],
+        "default": conf.OF_QUEUES[key][0] if of_queues else conf.DEFAULTS[key],
         "accepts": accepts,
         "meaning": meaning,
-        "per_queue": key in conf.PER_QUEUE,
+        "per_queue": of_queues or key in conf.PER_QUEUE,
     }

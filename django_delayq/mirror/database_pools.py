@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from django.db import DatabaseError, connections
 
-from django_delayq.store.fitness import Finding
+from django_delayq.findings import Finding
 
 THREADS: Final = 8  # of a task process, unless --threads says otherwise
 RECORDS: Final = 2  # threads of a process that keeps records: one runs its loops, one calls the receivers of `job_ended`
@@ -35,7 +35,6 @@ def narrow_pools(threads: int = THREADS) -> Iterator[Finding]:
             remedy = "" if pool.largest < RECORDS else f", or start workers with --threads {pool.largest} and silence this"
             yield Finding(
                 "W070",
-                "warning",
                 f"The pool of the database {pool.alias!r} opens {pool.largest} connections at most. A worker with --threads {threads} "
                 f"runs {threads} jobs at once in each task process, so jobs wait for a connection and fail when the pool gives up.",
                 f"Set OPTIONS['pool'][{pool.option!r}] of that database to {max(threads, RECORDS)} or more{remedy}.",
@@ -53,7 +52,6 @@ def wide_pools(workers: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
         if limit is not None and processes * pool.largest > limit:
             yield Finding(
                 "W071",
-                "warning",
                 f"The pool of the database {pool.alias!r} opens {pool.largest} connections at most in each process. {processes} "
                 f"processes of workers may open {processes * pool.largest}, and the server allows {limit}, web processes included.",
                 f"Lower OPTIONS['pool'][{pool.option!r}] of that database, run fewer processes, or raise max_connections there.",

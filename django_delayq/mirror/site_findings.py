@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import partial
 
+from django_delayq.findings import Finding
 from django_delayq.store import decode, site
 from django_delayq.store.events import FIRST
-from django_delayq.store.fitness import Finding
 from django_delayq.store.keys import Keys
 from django_delayq.store.places import Places
 from django_delayq.store.queue import QueueStore
@@ -72,4 +72,4 @@ def site_findings(places: Places, prefix: str, parts: Iterable[tuple[str, int]])
         texts.update(dict.fromkeys(map(str, refusals(places, prefix, parts))))
     except SiteRefused:
         return []
-    return [Finding("E025", "error", text, "") for text in texts]
+    return [Finding("E025", text) for text in texts]

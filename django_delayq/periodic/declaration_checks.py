@@ -1,11 +1,5 @@
 """System checks of what the code says of its schedules. What is wrong in itself is refused where it is written; here is what only the
 whole project, or this host, shows.
-
-| id | about |
-|---|---|
-| delayq.E033 | cron that never fires |
-| delayq.E034 | cron, and no cronsim to read it |
-| delayq.E035 | schedule whose jobs would be refused |
 """
 
 from __future__ import annotations
@@ -13,10 +7,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from django.core.checks import CheckMessage, Error, Tags, register
+from django.core.checks import CheckMessage, Tags, register
 
 from django_delayq import clock, conf
 from django_delayq.exceptions import ConfigError, DelayqError
+from django_delayq.findings import check_message
 from django_delayq.periodic import dates
 from django_delayq.periodic.declarations import Declaration, declarations
 from django_delayq.periodic.tick_writer import check_jobs
@@ -35,22 +30,19 @@ def check_declarations(**_: Any) -> list[CheckMessage]:
 def _of_dates(one: Declaration) -> Iterator[CheckMessage]:
     where = f"The schedule {one.name} ({one.place})"
     if one.dates.cron and not dates.installed():
-        yield Error(
-            f"{where} has the cron {one.dates.cron!r}, and the package that reads it is not installed: it would never run.",
-            hint='pip install "django-delayq[cron]", or give it a period, every=.',
-            id="delayq.E034",
+        yield check_message(
+            "E034", f"{where} has the cron {one.dates.cron!r}, and the package that reads it is not installed: it would never run."
         )
         return
     try:
         if one.dates.first_after(clock.now()) is None:
-            yield Error(
+            yield check_message(
+                "E033",
                 f"{where} has the cron {one.dates.cron!r}, which never fires: there is no such day, or the clock never shows that time "
                 "on it.",
-                hint="Correct it; L as the day of month is the last day of any.",
-                id="delayq.E033",
             )
     except ConfigError as error:  # it was declared where nothing could read it
-        yield Error(f"{where}: {error}", hint=error.fields.get("hint"), id="delayq.E033")
+        yield check_message("E033", f"{where}: {error}", error.fields.get("hint", ""))
 
 
 def _of_jobs(one: Declaration) -> Iterator[CheckMessage]:
@@ -60,8 +52,4 @@ def _of_jobs(one: Declaration) -> Iterator[CheckMessage]:
     try:
         check_jobs(one)
     except DelayqError as error:
-        yield Error(
-            f"The schedule {one.name} ({one.place}): none of its jobs could be scheduled: {error}",
-            hint="Correct its args and kwargs, or the task.",
-            id="delayq.E035",
-        )
+        yield check_message("E035", f"The schedule {one.name} ({one.place}): none of its jobs could be scheduled: {error}")

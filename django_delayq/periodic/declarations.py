@@ -142,21 +142,23 @@ def periodic(
     kwargs: Mapping[str, Any] | None = None,
     **unknown: Any,
 ) -> Any:
-    """Has jobs of a task run by calendar: `@periodic("0 3 * * *", timezone="Europe/Berlin")`, or `@periodic(every="10m")`, above
-    `@task`, or above a plain function, which then becomes a task.
+    """Runs a task by a schedule: `@periodic("0 3 * * *", timezone="Europe/Berlin")`, or `@periodic(every="10m")`, above `@task`, or
+    above a plain function, which then becomes a task.
 
     Args:
-        cron: minute, hour, day of month, month, day of week, on the clock of `timezone`.
-        every: in place of it, a period of a second or more, counted from 1970.
-        timezone: a name such as "Europe/Berlin"; None: TIME_ZONE of the settings.
-        missed: what becomes of ticks whose date passed while nobody could write them: "skip" none of them, "once" the newest, "all".
-        overlap: whether a run begins while another one of the schedule runs: "allow"; "skip": it does not; "wait": when that has ended.
-        jitter: the job of each tick is due some time after it, below this: always the same for one tick.
-        name: of the schedule, unique in the project; None: the name of the task.
+        cron: minute, hour, day of month, month and day of week, in the time zone `timezone`.
+        every: instead of cron, a period of a second or more, counted from 1970.
+        timezone: a name such as "Europe/Berlin"; None: `TIME_ZONE` of Django's settings.
+        missed: what happens to ticks that passed while no worker could write them: "skip" drops them, "once" runs the newest, "all"
+            runs all of them.
+        overlap: whether a run starts while another run of the schedule goes on: "allow"; "skip" does not start it; "wait" starts it
+            after the other one.
+        jitter: delays the job of each tick by less than this duration, always the same for one tick.
+        name: the name of the schedule, unique in the project; None: the name of the task.
         args, kwargs: the arguments of each job.
 
     Raises:
-        ConfigError: one of them cannot work or is unknown, the arguments do not fit the task, or another schedule has the name.
+        ConfigError: an option is unknown or not valid, the arguments do not fit the task, or another schedule has the name.
     """
     frame = sys._getframe(1)
     place = f"{frame.f_globals.get('__name__', '?')}, line {frame.f_lineno}"

@@ -133,30 +133,32 @@ def schedule(
     concurrency: tuple[str, int] | None = None,
     **kwargs: Any,
 ) -> Job:
-    """Puts one job in: `schedule(task, *arguments, delay="30m", key="…", **keyword_arguments)`.
+    """Schedules one job: `schedule(task, *arguments, delay="30m", key="…", **keyword_arguments)`.
 
     Args:
-        task: what `@delayq.task` made, or such a task with options of its own, `task.using(…)`; what is given here stands over these.
-        delay, run_at: when: a timedelta, seconds or text ("90s", "1h30m") from now, or an aware datetime; none: now.
-        key: unique among the unfinished jobs of the queue; on_conflict says what happens when one has it: "keep" (the job that is
-            there is returned), "replace", "earliest", "latest", "after" (once more, behind a running one) or "error".
-        queue, priority, max_attempts, backoff, timeout: in place of what the task says.
-        expires: when the job is cancelled if it has not run, or has failed if it has: a duration from now, or an aware datetime.
-            With max_attempts=0 it is tried until then, however often that is.
-        meta: a dict of JSON that travels with the job.
-        using: alias of the database whose transaction the job belongs to.
-        durability: "outbox" or "redis", in place of what the queue says.
-        serial, concurrency: the name of which one job, or so many, run at a time, in place of what the task says; a format over the
-            arguments, "order:{order_id}" or ("tenant:{tenant}", 5).
+        task: a task, or a task with options, `task.using(…)`. Options of this call replace them.
+        delay: how long from now: a timedelta, a number of seconds, or text such as "90s", "1h30m" or "2d".
+        run_at: when: an aware datetime. Give `delay` or `run_at`; without both, the job is due now.
+        key: a text that is unique among the unfinished jobs of the queue, of 200 characters at most.
+        on_conflict: what happens if an unfinished job has the key: "keep" (return that job), "replace", "earliest", "latest", "after"
+            (run once more after it) or "error".
+        queue, priority, max_attempts, backoff, timeout: replace those of the task.
+        expires: a duration from now, or an aware datetime. After it the job does not start: it is cancelled if it has never run, else
+            it has failed. With max_attempts=0 it is tried until then.
+        meta: a dict of JSON that is kept with the job.
+        using: alias of the database whose transaction publishes the job; None: `DATABASE`.
+        durability: "outbox" or "redis"; replaces that of the queue.
+        serial, concurrency: replace those of the task. The name is a format over the arguments: "order:{order_id}", or
+            ("tenant:{tenant}", 5).
 
     Raises:
-        PayloadError, PayloadTooLarge: arguments that JSON cannot hold, or that the function does not take.
-        QueueUnknown, ConfigError: a queue or an option that cannot work.
-        KeyTaken: on_conflict="error" and an unfinished job holds the key; on_conflict="replace" and the holder runs. Where a
-            transaction is open this is only known at its commit: then it is logged, and the job's row ends as cancelled.
-        StoreUnavailable: redis durability only: Redis is away, or refuses (no memory, a mirror too far behind). At the commit of a
-            transaction it is logged, with the ids: whatever a hook raises there drops the hooks of others.
-        SynchronousOnlyOperation: in async code: there, await `aschedule`.
+        PayloadError, PayloadTooLarge: JSON cannot hold the arguments, or the function does not take them.
+        QueueUnknown, ConfigError: the queue is unknown, or an option is not valid.
+        KeyTaken: on_conflict="error" and an unfinished job has the key; on_conflict="replace" and that job is running. In a
+            transaction this is known only at the commit: then it is logged, and the row of the job is cancelled.
+        StoreUnavailable: redis durability only: Redis is down, or refuses (no memory, or events wait for the database). In a
+            transaction it is logged at the commit, with the ids of the jobs.
+        SynchronousOnlyOperation: in async code: await `aschedule` instead.
     """
     refuse_loop("delayq.aschedule(…)")
     rest = on_conflict, queue, priority, max_attempts, backoff, timeout, using, durability, serial, concurrency

@@ -28,20 +28,8 @@ T = TypeVar("T", bound="Task[Any, Any]")
 
 
 class Task(Bound[P, R]):
-    """A registered function. Calling it runs it here and now; `schedule` and `using(...)` put a job into a queue.
-
-    Args:
-        fn: the function, plain or `async def`.
-        name: how jobs name it; its module and qualified name by default. Renaming it orphans the jobs that wait.
-        queue, priority, max_attempts, timeout: for its jobs, unless the job says otherwise; None: what the queue says.
-        backoff: ladder, or `f(attempt, exception) -> delay or None` (None: fail now); None: what the queue says.
-        poll: ladder of the waits behind each `NotYet`; None: 15s 3m 10m 30m 30m 1h 2h 6h 15h.
-        atomic: the run and the settling of the job's row are one transaction on `DELAYQ["DATABASE"]`: what a run writes there
-            happens once, however often the job is delivered.
-        sensitive: names of parameters that are masked wherever people look, beside those in `DELAYQ["SENSITIVE"]`.
-        on_failure: the task of which a job is scheduled, with the id as its argument, when one of this has failed for good.
-        named: what makes the name that its jobs share, of which only so many run at a time.
-        object_url: called with the row of a job, for the admin: where that is which the job is about; None: what `OBJECT_URL` says.
+    """A registered function, plain or `async def`. A call runs it in this process. `schedule` and `using` put a job into a queue. The
+    options are those of `task`; `named` makes the concurrency name that jobs share.
     """
 
     raises_inline: ClassVar[bool] = True  # under INLINE its error reaches the caller of schedule()
@@ -251,8 +239,26 @@ def task(
 ) -> Any:
     """Makes a function a task: `@task`, or `@task(queue="orders", backoff="15s 3m", timeout="30s")`.
 
+    Args:
+        name: how jobs name the task; None: module and qualified name of the function. Jobs that wait keep the old name.
+        queue: the queue of its jobs.
+        priority: above 0 high, 0 normal, below 0 low. Due jobs with a higher priority are claimed first.
+        max_attempts: how many attempts a job has before it fails; None: what the queue says. With 0 there is no limit, and each job
+            needs `expires`.
+        backoff: the delays between attempts, as text such as "15s 3m 10m" or a `Ladder`; or a function of the attempt and the
+            exception that returns a delay, or None to fail. None: what the queue says.
+        poll: the delays after each `NotYet`, as text or a `Ladder`; None: 15s 3m 10m 30m 30m 1h 2h 6h 15h.
+        timeout: the time limit of one attempt; None: what the queue says.
+        atomic: the run and the end of the job are one transaction on the database in `DATABASE`. Not for `async def`.
+        sensitive: names of parameters whose values are masked in the admin and in commands, in addition to those in `SENSITIVE`.
+        on_failure: a task. When a job has failed for good, a job of that task is scheduled, with the id of the failed job as argument.
+        serial, concurrency: a name of which one job, or so many jobs, run at the same time. The name is a format over the arguments:
+            "order:{order_id}", or ("tenant:{tenant}", 5).
+        object_url: a function that gets the row of a job and returns the URL to which the page of the job in the admin links;
+            None: what `OBJECT_URL` says.
+
     Raises:
-        ConfigError: an option cannot work or is unknown, or the function's parameter bears the name of an option of `schedule`.
+        ConfigError: an option is unknown or not valid, or a parameter of the function has the name of an option of `schedule`.
     """
 
     def decorate(function: Callable[..., Any]) -> Task[Any, Any]:

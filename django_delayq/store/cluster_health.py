@@ -8,13 +8,13 @@ from contextlib import suppress
 from typing import Final
 
 from django_delayq.exceptions import StoreUnavailable
+from django_delayq.findings import Finding
 from django_delayq.store import cluster_slots
 from django_delayq.store.address import RedisSpec, is_cluster
 from django_delayq.store.cluster_map import Node
 from django_delayq.store.cluster_slots import SLOTS, SlotRange
 from django_delayq.store.connection import Link
 from django_delayq.store.error_replies import StoreError, StoreRefused
-from django_delayq.store.fitness import Finding
 from django_delayq.store.partition_health import Divided, partition_health
 from django_delayq.store.places import place
 
@@ -64,42 +64,27 @@ def _findings(masters: Sequence[Link], away: list[Link]) -> Iterator[Finding]:
         except StoreUnavailable:
             away.append(link)
     if away:
-        yield Finding(
-            "E019",
-            "error",
-            f"Nodes of the Cluster that cannot be reached from here: {_some(map(_place, away))}.",
-            "Look whether they run. If they do, let them announce what leads to them from here: cluster-announce-ip, "
-            "cluster-announce-hostname, cluster-preferred-endpoint-type.",
-        )
+        yield Finding("E019", f"Nodes of the Cluster that cannot be reached from here: {_some(map(_place, away))}.")
     lacking = sorted(set(range(SLOTS)) - {slot for one in told for slot in range(one.first, one.last + 1)})
     if lacking and told:
         yield Finding(
             "E018",
-            "error",
             f"{len(lacking):,} slots of the Cluster are served by no node: {_some(map(str, lacking))}. Queues there stand still.",
             f"redis-cli --cluster fix {_place(masters[0])}",
         )
     if opened:
         yield Finding(
             "W024",
-            "warning",
             f"Slots that are being moved, or whose move has stopped half-way: {_some(map(_way, opened.items()))}. Until the move has "
             "ended, queues there stand still.",
             f"If nobody moves them now: redis-cli --cluster fix {_place(masters[0])}",
         )
     if alone:
-        yield Finding(
-            "W025",
-            "warning",
-            f"Masters of the Cluster without a replica: {_some(alone)}. When one dies, its queues stand still.",
-            "redis-cli --cluster add-node NEW OLD --cluster-slave",
-        )
+        yield Finding("W025", f"Masters of the Cluster without a replica: {_some(alone)}. When one dies, its queues stand still.")
     if strict:
         yield Finding(
             "W026",
-            "warning",
             f"With {COVERAGE} one master that is away stops the queues of all others too.",
-            f"Set it to no on every node: CONFIG SET {COVERAGE} no, then CONFIG REWRITE.",
         )
 
 

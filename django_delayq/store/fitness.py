@@ -7,9 +7,9 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
+from django_delayq.findings import Finding
 from django_delayq.setting_readers import is_embedded
 from django_delayq.store.address import RedisSpec, embedded_fault, way
 from django_delayq.store.inspector import ServerFacts
@@ -24,27 +24,12 @@ NEWEST: Final = {
 }  # that the tests have run with, as far as it matters
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that is wrong: a check id, how bad, what, and the remedy. The worker refuses to start on an error."""
-
-    code: str
-    level: Literal["error", "warning"]
-    message: str
-    hint: str
-
-    def __str__(self) -> str:
-        return f"{self.message} {self.hint}"
-
-
 def target_findings(targets: Sequence[tuple[OfferTarget, str]]) -> list[Finding]:
     """What stands in the way of offers, see `Inspector.targets`."""
     found = [
         Finding(
             "D051",
-            "error",
             f"At the key {target.key!r} of the target {target.name!r} stands something else than a {target.kind}: its offers fail.",
-            "Rename one of the two, or delete what stands there.",
         )
         for target, wrong in targets
         if wrong == "type"
@@ -56,7 +41,6 @@ def target_findings(targets: Sequence[tuple[OfferTarget, str]]) -> list[Finding]
         found.append(
             Finding(
                 "D050",
-                "error",
                 f"The Redis user of this project may not write to the keys of these targets: {', '.join(refused)}. Their offers fail.",
                 f"Allow it: redis-cli ACL SETUSER <user> {' '.join(rules)}",
             )
@@ -69,58 +53,20 @@ def server_findings(facts: ServerFacts) -> list[Finding]:
     found: list[Finding] = []
     version = ".".join(map(str, facts.version))
     if facts.policy not in ("", "noeviction"):
-        found.append(
-            Finding(
-                "E010",
-                "error",
-                f"Redis may evict jobs: its maxmemory-policy is {facts.policy}.",
-                "Set maxmemory-policy noeviction, or give the jobs a server of their own: an evicted job is lost without a trace.",
-            )
-        )
+        found.append(Finding("E010", f"Redis may evict jobs: its maxmemory-policy is {facts.policy}."))
     if facts.version[:2] < OLDEST.get(facts.flavour, (0,)):
         oldest = ".".join(map(str, OLDEST[facts.flavour]))
-        found.append(
-            Finding(
-                "E011",
-                "error",
-                f"{facts.flavour.capitalize()} {version} is too old: the scripts need {oldest}.",
-                "Upgrade the server.",
-            )
-        )
+        found.append(Finding("E011", f"{facts.flavour.capitalize()} {version} is too old: the scripts need {oldest}."))
     if facts.role not in ("", "master"):
-        found.append(
-            Finding(
-                "E012",
-                "error",
-                f"The server is a {facts.role}, which takes no writes.",
-                "Name the primary in DELAYQ['REDIS'].",
-            )
-        )
+        found.append(Finding("E012", f"The server is a {facts.role}, which takes no writes."))
     if not facts.aof and not facts.rdb:
-        found.append(
-            Finding(
-                "W010",
-                "warning",
-                "Redis keeps nothing on disk: a restart forgets all jobs.",
-                "Set appendonly yes. Durable jobs come back from the database, those of redis durability do not.",
-            )
-        )
+        found.append(Finding("W010", "Redis keeps nothing on disk: a restart forgets all jobs."))
     elif not facts.aof:
-        found.append(
-            Finding(
-                "W011",
-                "warning",
-                "Redis writes snapshots only: a crash takes it back to the last one.",
-                "Set appendonly yes and appendfsync everysec.",
-            )
-        )
+        found.append(Finding("W011", "Redis writes snapshots only: a crash takes it back to the last one."))
     if abs(facts.skew) > MOST_SKEW + facts.round_trip:
         found.append(
             Finding(
-                "W012",
-                "warning",
-                f"The clock of Redis' host is {abs(facts.skew):.1f} s {'ahead of' if facts.skew > 0 else 'behind'} this host's.",
-                "Run an NTP client on both: jobs become due by Redis' clock, and dates (run_at) are made by this host's.",
+                "W012", f"The clock of Redis' host is {abs(facts.skew):.1f} s {'ahead of' if facts.skew > 0 else 'behind'} this host's."
             )
         )
     return found
@@ -134,38 +80,25 @@ def link_findings(redis: RedisSpec, *, signed: bool) -> Iterator[Finding]:
     """
     if is_embedded(redis):
         if fault := embedded_fault(redis):
-            yield _warning(
-                "W018",
-                f"Others on this host may read or hold up the jobs of the embedded server: {fault}.",
-                "Give it a directory of its own that belongs to the user who runs the site, with mode 0700.",
-            )
+            yield Finding("W018", f"Others on this host may read or hold up the jobs of the embedded server: {fault}.")
         return
     seen = way(redis)
     if not seen.network:
         return
     if not (seen.tls or seen.here):
-        yield _warning(
-            "W014",
-            f"Redis at {seen.where} is reached without TLS: who is on the way reads and changes passwords and jobs.",
-            "Write rediss://, or rediss+sentinel://, in DELAYQ['REDIS']. On a private network of your own, silence this check.",
-        )
+        yield Finding("W014", f"Redis at {seen.where} is reached without TLS: who is on the way reads and changes passwords and jobs.")
     if not seen.password:
-        yield _warning(
-            "W015",
-            f"Redis at {seen.where} is reached without a password: whoever reaches its port can schedule and delete jobs.",
-            "Make a user for delayq, and name it in DELAYQ['REDIS']. The rights that one needs: manage.py delayq settings REDIS",
+        yield Finding(
+            "W015", f"Redis at {seen.where} is reached without a password: whoever reaches its port can schedule and delete jobs."
         )
     if seen.tls and not seen.checked:
-        yield _warning(
+        yield Finding(
             "W016",
             f"The certificate of Redis at {seen.where} is not checked, or not its name: whoever answers there gets the password.",
-            "Take ssl_cert_reqs and ssl_check_hostname out of DELAYQ['REDIS'] or the cache, and name the authority by ssl_ca_certs.",
         )
     if not signed:
-        yield _warning(
-            "W017",
-            f"Jobs in Redis at {seen.where} are not signed: whoever can write there can run any task with any arguments.",
-            "Set DELAYQ['SIGNING'] to True. What it does: manage.py delayq settings SIGNING",
+        yield Finding(
+            "W017", f"Jobs in Redis at {seen.where} are not signed: whoever can write there can run any task with any arguments."
         )
 
 
@@ -173,10 +106,8 @@ def probe_findings(workers: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
     """What speaks against where these workers answer probes, by what they say of themselves."""
     count = sum(str(worker.get("health", "")).startswith("*:") for worker in workers if not worker.get("silent"))
     if count:
-        yield _warning(
-            "W019",
-            f"{count} of the workers answer{'s' if count == 1 else ''} probes on all addresses of the host (--health-port).",
-            "Add --health-host with the address by which probes come in; or let a firewall see to it, and silence this.",
+        yield Finding(
+            "W019", f"{count} of the workers answer{'s' if count == 1 else ''} probes on all addresses of the host (--health-port)."
         )
 
 
@@ -202,7 +133,7 @@ def unmirrored(queues: Sequence[str], workers: Sequence[Mapping[str, Any]]) -> l
 def record_findings(queues: Sequence[str], workers: Sequence[Mapping[str, Any]], *, pulled: Collection[str] = ()) -> Iterator[Finding]:
     """What speaks against how records are kept of these queues. Of those that are `pulled` nobody would miss a worker."""
     for name in unmirrored([name for name in queues if name not in pulled], workers):
-        yield _warning(
+        yield Finding(
             "W022",
             f"Workers run jobs of the queue {name!r}, and none keeps its records: rows stand still, nothing is restored or relayed.",
             f"Give one of them the roles mirror and relay, or start one: manage.py delayq_worker --roles mirror,relay --queues {name}",
@@ -210,7 +141,7 @@ def record_findings(queues: Sequence[str], workers: Sequence[Mapping[str, Any]],
     if all(worker.get("silent") for worker in workers):
         return  # where this is looked at, no worker runs: perhaps none has been started yet
     for name in unkept([name for name in queues if name in pulled], workers):
-        yield _warning(
+        yield Finding(
             "W022",
             f"Consumers pull from the queue {name!r}, and no worker keeps its records: rows stand still, nothing is restored.",
             f"Start one: manage.py delayq_worker --roles mirror,relay --queues {name}",
@@ -222,12 +153,6 @@ def version_findings(installed: Mapping[str, str]) -> Iterator[Finding]:
     for name, newest in NEWEST.items():
         there = tuple(map(int, re.findall(r"\d+", installed.get(name, ""))[: len(newest)]))
         if there > newest:
-            yield _warning(
-                "W020",
-                f"{name} {installed[name]} is newer than the {'.'.join(map(str, newest))} that this release was tested up to.",
-                "Look for a newer django-delayq; else run your tests with it, and silence this check.",
+            yield Finding(
+                "W020", f"{name} {installed[name]} is newer than the {'.'.join(map(str, newest))} that this release was tested up to."
             )
-
-
-def _warning(code: str, message: str, hint: str) -> Finding:
-    return Finding(code, "warning", message, hint)

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from django_delayq.exceptions import StoreUnavailable
+from django_delayq.findings import Finding
 from django_delayq.store import keys
 from django_delayq.store.cluster_slots import slot_of
 from django_delayq.store.connection import Link
 from django_delayq.store.error_replies import StoreError
-from django_delayq.store.fitness import Finding
 from django_delayq.store.keys import Keys
 from django_delayq.store.places import Places
 
@@ -50,7 +50,6 @@ def _uneven(one: Divided, by_master: Mapping[Link, Sequence[int]], masters: int)
             slots = (str(slot_of(f"{{{keys.tag(one.queue, partition)}}}")) for partition in partitions)
             yield Finding(
                 "W027",
-                "warning",
                 f"{len(partitions)} of the {one.current} partitions of {one.queue!r} are on one of {masters} masters, {master.where}: "
                 "it works while others wait for it.",
                 f"Move some of their slots to other masters: {', '.join(slots)}.",
@@ -75,10 +74,8 @@ def _large(one: Divided, by_master: Mapping[Link, Sequence[int]], prefix: str) -
         more = f" and {len(named) - SHOWN} others" * (len(named) > SHOWN)
         yield Finding(
             "W028",
-            "warning",
             f"Partitions of {one.queue!r} are too large to be moved: {', '.join(named[:SHOWN])}{more}, and their masters move "
             f"{min(limits):,} jobs without harm.",
-            "Give the queue more partitions, see FORMER_PARTITIONS, or a HORIZON, which leaves far jobs in the database.",
         )
 
 

@@ -13,10 +13,10 @@ from typing import Any, Final
 
 from django_delayq import clock
 from django_delayq.exceptions import StoreUnavailable
+from django_delayq.findings import Finding
 from django_delayq.store import scripts
 from django_delayq.store.connection import Link
 from django_delayq.store.error_replies import StoreError, cause_of
-from django_delayq.store.fitness import Finding
 from django_delayq.store.keys import Keys
 from django_delayq.store.places import Places
 from django_delayq.store.scripts import Script
@@ -107,17 +107,14 @@ def replica_findings(places: Places, wanted: Iterable[tuple[str, int, int]]) -> 
             most = max(queues.values())
             yield Finding(
                 "E022",
-                "error",
                 f"REPLICAS of {', '.join(map(repr, lacking))} is up to {most}, and {there} replicas follow Redis at {link.where}: jobs "
                 "of redis durability there are not answered for.",
-                "Start the replicas, or set REPLICAS lower.",
             )
         try:
             link.execute("WAIT", 0, 1)
         except StoreError as error:
             yield Finding(
                 "E022",
-                "error",
                 f"The Redis user of this project may not call WAIT, which REPLICAS needs: {error}",
                 "Allow it: redis-cli ACL SETUSER <user> +wait",
             )

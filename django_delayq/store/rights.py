@@ -9,11 +9,11 @@ from typing import Final
 
 from redis.exceptions import ResponseError
 
+from django_delayq.findings import Finding
 from django_delayq.store import scripts
 from django_delayq.store.commands import BY_NAME, COMMANDS, Command
 from django_delayq.store.connection import Link
 from django_delayq.store.error_replies import REFUSALS, StoreError, code_of
-from django_delayq.store.fitness import Finding
 from django_delayq.store.keys import Keys
 from django_delayq.store.places import Places
 from django_delayq.store.site import SiteRefused
@@ -67,7 +67,6 @@ def optional_findings(link: Link, keys: Keys) -> Iterator[Finding]:
             command = BY_NAME[name]
             yield Finding(
                 "D036",
-                "warning",
                 f"Redis at {link.where} refuses {command.words}, which is for {command.needs}. {command.instead}",
                 f"Allow it if you can: redis-cli ACL SETUSER <user> {_quoted(name)}",
             )
@@ -80,7 +79,6 @@ def _names(commands: Iterable[Command]) -> tuple[str, ...]:
 def _finding(link: Link, prefix: str, what: str, names: tuple[str, ...]) -> Finding:
     return Finding(
         "E021",
-        "error",
         f"Redis at {link.where} {what}.",
         f"Allow it: redis-cli ACL SETUSER <user> '~{prefix}:*' {' '.join(_quoted(name) for name in names)}. Or undo the rename-command "
         "of redis.conf. All rights that are needed: manage.py delayq settings REDIS",

@@ -15,11 +15,11 @@ from redis.exceptions import NoPermissionError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as TimedOut
 
 from django_delayq.exceptions import StoreUnavailable
+from django_delayq.findings import Finding
 from django_delayq.setting_readers import is_embedded
 from django_delayq.store.address import PORT, RedisSpec, nodes_of, resolve, where
 from django_delayq.store.connection import Link, link_to
 from django_delayq.store.error_replies import StoreError
-from django_delayq.store.fitness import Finding
 from django_delayq.store.sentinels import PATIENCE, MasterUnknown, Sentinels
 
 CREDENTIALS: Final = ("username", "password", "credential_provider")
@@ -90,7 +90,6 @@ def _tls_finding(kwargs: Mapping[str, Any], by_cluster: bool) -> Finding:
     database = "" if by_cluster else f"/{kwargs.get('db') or 0}"
     return Finding(
         "E020",
-        "error",
         f"What answers at {place} speaks TLS, and the address is one without.",
         f"Write {scheme}://[user:password@]{place}{database} in DELAYQ['REDIS'], and the file of its authority as ssl_ca_certs.",
     )
@@ -100,19 +99,13 @@ def _of_sentinels(sentinels: Sentinels, database: int) -> Finding | None:
     try:
         sentinels.ask()
     except MasterUnknown:
-        return Finding(
-            "E016",
-            "error",
-            f"The Sentinels in DELAYQ['REDIS'] know no master of the name {sentinels.name!r}.",
-            "Write the name of their `sentinel monitor`. Those that one knows: redis-cli -p 26379 SENTINEL MASTERS",
-        )
+        return Finding("E016", f"The Sentinels in DELAYQ['REDIS'] know no master of the name {sentinels.name!r}.")
     except (RedisError, OSError):  # told by who goes on
         by_tls = [place for place in sentinels.plain if _speaks_tls(place, PATIENCE)]
         if by_tls:
             hosts = ",".join(_place(*place) for place in by_tls)
             return Finding(
                 "E020",
-                "error",
                 f"The Sentinels at {hosts} speak TLS, and the address is one without.",
                 f"Write rediss+sentinel://[user:password@]{hosts}/{sentinels.name}/{database} in DELAYQ['REDIS'], with all of them, "
                 "and the file of their authority as ssl_ca_certs.",
@@ -134,14 +127,12 @@ def _found(link: Link, kwargs: Mapping[str, Any], tls: bool, by_cluster: bool) -
     if clustered and not by_cluster:
         yield Finding(
             "E013",
-            "error",
             f"Redis at {place} is a node of a Redis Cluster, and the address is that of a server of its own.",
             f"Write {_cluster_line(kwargs, tls)} in DELAYQ['REDIS'], with several of its nodes, parted by commas.",
         )
     elif by_cluster and not clustered and not {"redis_mode:sentinel", "server_mode:sentinel"} & set(facts):
         yield Finding(
             "E017",
-            "error",
             f"The server at {place} is no node of a Redis Cluster.",
             f"Write {'rediss' if tls else 'redis'}://[user:password@]{kwargs.get('host')}:{kwargs.get('port')}/0 in DELAYQ['REDIS'].",
         )
@@ -153,7 +144,6 @@ def _found(link: Link, kwargs: Mapping[str, Any], tls: bool, by_cluster: bool) -
         count = _databases(link)
         yield Finding(
             "E015",
-            "error",
             f"The server at {place} has no database {number}{f'; it has {count}, from 0 on' if count else ''}.",
             f"End the URL in DELAYQ['REDIS'] with a number that it has{f': /0 to /{count - 1}' if count else ', such as /0'}; "
             "or raise `databases` in its configuration.",
@@ -175,7 +165,6 @@ def _sentinel_finding(place: str, line: str, names: Sequence[str]) -> Finding:
     told = f"It watches over {', '.join(names)}." if names else "The name is that of its `sentinel monitor`."
     return Finding(
         "E014",
-        "error",
         f"At {place} a Sentinel answers, which keeps no jobs.",
         f"Write {line.format(name=names[0] if names else 'mymaster')} in DELAYQ['REDIS'], with all Sentinels, parted by commas. {told}",
     )

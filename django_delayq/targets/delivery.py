@@ -52,23 +52,24 @@ def deliver(
     on_failure: Task[..., Any] | None = None,
     **options: Unpack[UntimedOptions],
 ) -> Job:
-    """Puts a request in, which a worker sends at its date, and again along its ladder until the host has answered 2xx:
+    """Schedules an HTTP request, which workers send and retry until the host answers 2xx:
     `deliver("https://partner.example/hook", json={"order": 7}, delay="10m", secret="partner")`.
 
     Args:
-        url: of http or https; no user and no password in it.
-        json, data: the body: what JSON holds, or text, or bytes. It is the same, byte by byte, in every attempt.
-        headers: text, or for what nobody may read `header_secret("partner-token")`. `Authorization`, `Proxy-Authorization` and `Cookie`
-            take nothing else.
-        secret: signs each attempt by the Standard Webhooks: a name in `DELAYQ["HTTP"]["SECRETS"]`.
-        timeout: for a whole attempt, redirects included; None: `DELAYQ["HTTP"]["TIMEOUT"]`.
-        redirects: how many 307 and 308 are followed; any other redirect is a failed attempt.
-        on_failure: the task of which a job is scheduled, with the id as its argument, when the delivery has failed for good.
-        options: those of `schedule`, but for timeout.
+        url: an http or https URL without user and password.
+        json, data: the body: a JSON value, or text or bytes. All attempts send the same bytes.
+        method: POST, PUT, PATCH, DELETE, GET or HEAD.
+        headers: a dict of text, or of `header_secret("partner-token")` for secrets. `Authorization`, `Proxy-Authorization` and `Cookie`
+            must be secrets.
+        secret: a name in `DELAYQ["HTTP"]["SECRETS"]`, which signs each attempt by the Standard Webhooks.
+        timeout: the limit of a whole attempt, with its redirects; None: `DELAYQ["HTTP"]["TIMEOUT"]`.
+        redirects: how many 307 and 308 redirects are followed. Any other redirect is a failed attempt.
+        on_failure: a task. When the delivery has failed for good, a job of that task is scheduled, with the id of the delivery.
+        options: those of `schedule`, except timeout.
 
     Raises:
-        TargetRefused: the URL is none, or not one for this. Whether its host may be asked is looked at when it is.
-        ConfigError: an option cannot work; `DELAYQ["HTTP"]` is not set, or urllib3 is not installed.
+        TargetRefused: the URL is not valid. The address of its host is checked when the request is sent.
+        ConfigError: an option is not valid, `DELAYQ["HTTP"]` is not set, or urllib3 is not installed.
         PayloadError, PayloadTooLarge, QueueUnknown, KeyTaken, StoreUnavailable, SynchronousOnlyOperation: as `schedule`.
     """
     refuse_loop("delayq.adeliver(…)")

@@ -1,19 +1,14 @@
-"""System checks of deliveries.
-
-| id | about |
-|---|---|
-| delayq.E037 | HTTP is set, and urllib3 is not installed |
-| delayq.W021 | --deploy: ALLOW lets deliveries reach this host, its link or every address |
-"""
+"""System checks of deliveries."""
 
 from __future__ import annotations
 
 from importlib.util import find_spec
 from typing import Any
 
-from django.core.checks import CheckMessage, Error, Tags, Warning, register
+from django.core.checks import CheckMessage, Tags, register
 
 from django_delayq import conf
+from django_delayq.findings import check_message
 from django_delayq.targets.addresses import REFUSED
 
 INSIDE = ("metadata", "this host", "loopback", "link-local")
@@ -25,7 +20,7 @@ def check_delivery(**_: Any) -> list[CheckMessage]:
     if conf.problems() or conf.get().http is None or find_spec("urllib3") is not None:
         return []
     message = "DELAYQ['HTTP'] is set, and the package urllib3, which sends deliveries, is not installed."
-    return [Error(message, hint='pip install "django-delayq[http]"', id="delayq.E037")]
+    return [check_message("E037", message)]
 
 
 @register(Tags.security, deploy=True)
@@ -35,11 +30,10 @@ def check_allowed(**_: Any) -> list[CheckMessage]:
     if http is None:
         return []
     return [
-        Warning(
+        check_message(
+            "W021",
             f"DELAYQ['HTTP']['ALLOW'] lists {network}, so deliveries may reach addresses of the kind {kind!r}: who can choose a URL "
             "reads and calls what listens there.",
-            hint="List the networks of the partners that are meant, and no more.",
-            id="delayq.W021",
         )
         for network in http.allow
         if (

@@ -1,19 +1,14 @@
-"""System checks of the gateway, of `check --deploy`.
-
-| id | about |
-|---|---|
-| delayq.W040 | tokens may travel without TLS |
-| delayq.W041 | requests are counted per process |
-"""
+"""System checks of the gateway, of `check --deploy`."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
 from django.core.cache import caches
-from django.core.checks import CheckMessage, Tags, Warning, register
+from django.core.checks import CheckMessage, Tags, register
 
 from django_delayq import conf
+from django_delayq.findings import check_message
 
 LOCAL: Final = ("LocMemCache", "DummyCache")
 
@@ -28,10 +23,8 @@ def _tls() -> list[CheckMessage]:
     if conf.redirects_to_tls():
         return []
     return [
-        Warning(
-            "The gateway is installed, and nothing says that requests come by TLS only: tokens would travel in the clear.",
-            hint="Set SECURE_SSL_REDIRECT, or SECURE_PROXY_SSL_HEADER where a proxy ends TLS and turns plain requests away.",
-            id="delayq.W040",
+        check_message(
+            "W040", "The gateway is installed, and nothing says that requests come by TLS only: tokens would travel in the clear."
         )
     ]
 
@@ -41,10 +34,4 @@ def _cache() -> list[CheckMessage]:
     if not kind:
         return []
     wrong = "counts nothing, so the gateway lets nobody in" if kind == "DummyCache" else "is each process's own memory"
-    return [
-        Warning(
-            f"The gateway counts requests, and keeps what was settled, in the cache 'default', which {wrong}.",
-            hint="Give CACHES['default'] a backend that all processes share, such as Redis; not the database of the jobs.",
-            id="delayq.W041",
-        )
-    ]
+    return [check_message("W041", f"The gateway counts requests, and keeps what was settled, in the cache 'default', which {wrong}.")]

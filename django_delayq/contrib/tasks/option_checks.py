@@ -1,21 +1,15 @@
-"""System checks of what `TASKS` says to this backend.
-
-| id | about |
-|---|---|
-| delayq.E030 | unknown key in OPTIONS |
-| delayq.E031 | value in OPTIONS that cannot work |
-| delayq.E032 | queue that DELAYQ["QUEUES"] does not list |
-"""
+"""System checks of what `TASKS` says to this backend."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from django.core.checks import CheckMessage, Error
+from django.core.checks import CheckMessage
 
 from django_delayq import conf
 from django_delayq.exceptions import ConfigError
+from django_delayq.findings import check_message
 from django_delayq.producer.options import DURABILITIES
 from django_delayq.producer.task import Task, made
 from django_delayq.text import did_you_mean
@@ -27,22 +21,22 @@ def found(alias: str, queues: set[str], options: Mapping[str, Any]) -> Iterator[
     """The mistakes of one alias of TASKS."""
     where = f'TASKS["{alias}"]["OPTIONS"]'
     if not isinstance(options, Mapping):
-        yield Error(f"{where} must be a dict, not {options!r}.", hint="Correct it, or leave it out.", id="delayq.E031")
+        yield check_message("E031", f"{where} must be a dict, not {options!r}.")
         options = {}
     for name in options:
         if name not in OPTIONS:
             hint = f"The keys known here are: {', '.join(OPTIONS)}."
-            yield Error(f'{where}["{name}"] is no option{did_you_mean(name, OPTIONS)}.', hint=hint, id="delayq.E030")
+            yield check_message("E030", f'{where}["{name}"] is no option{did_you_mean(name, OPTIONS)}.', hint)
     for name in OPTIONS:
         if name in options and (wrong := _wrong(where, name, options[name])):
-            yield Error(wrong, hint="Correct it, or leave it out: then the queue says.", id="delayq.E031")
+            yield check_message("E031", wrong)
     if conf.problems():
         return
     for name in sorted(queues - set(conf.get().queues), key=str):
-        yield Error(
+        yield check_message(
+            "E032",
             f'TASKS["{alias}"]["QUEUES"] has the queue {name!r}, which DELAYQ["QUEUES"] does not list.',
-            hint=f"Add it there, or name one of: {', '.join(sorted(conf.get().queues))}.",
-            id="delayq.E032",
+            f"Add it there, or name one of: {', '.join(sorted(conf.get().queues))}.",
         )
 
 
