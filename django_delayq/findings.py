@@ -492,8 +492,8 @@ KINDS: Final[Mapping[str, FindingKind]] = {
         "error",
         DOCTOR,
         "Committed changes of jobs are for a queue that QUEUES does not list, so no process carries them out.",
-        "List the queue again, and run a worker with the role relay. If its jobs are gone for good, delete the rows of these changes from "
-        "the table delayq_commit_request.",
+        "List the queue again, and run a worker with the role relay. If its jobs are gone for good, delete the rows of these changes "
+        "from the table delayq_commit_request.",
     ),
 }
 

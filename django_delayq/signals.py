@@ -1,7 +1,7 @@
-"""Signals: what happened, for logs, metrics and tracing. Sent after the fact; a receiver's error is logged and changes nothing.
+"""Signals for logs, metrics and tracing. They are sent after the fact. An exception of a receiver is logged, and changes nothing.
 
-About a run, the worker sends them in the process and thread that runs the task, with the `Task` as sender and `job` (a `CurrentJob`) as
-argument; those about its end carry `outcome`. About a job that has ended for good, whatever the cause, the mirror sends `job_ended`.
+The worker sends the signals of a run in the thread of the run, before Redis has confirmed its end, with `job` (a `CurrentJob`). If that
+process dies, it sends none. The mirror sends `job_ended` for every job, whatever ended it.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from typing import Final
 
 from django.dispatch import Signal
 
-job_scheduled: Final = Signal()  #: the sender is the task; with job (a Job)
-job_started: Final = Signal()  #: the sender is the task; with job (a CurrentJob)
-job_succeeded: Final = Signal()  #: the sender is the task; with job (a CurrentJob) and outcome
-job_retried: Final = Signal()  #: the sender is the task; with job (a CurrentJob) and outcome
-job_snoozed: Final = Signal()  #: the sender is the task; with job (a CurrentJob) and outcome, "snooze" or "ask" by its kind
-job_failed: Final = Signal()  #: the sender is the task; with job (a CurrentJob) and outcome
-job_cancelled: Final = Signal()  #: the sender is the task; with job (a CurrentJob) and outcome
-job_crashed: Final = Signal()  #: the sender is None; with job_id (a UUID) and queue; sent by the supervisor
-job_ended: Final = Signal()  #: the sender is the task, or None; with job (a Job), row (its row, or None), state, and cause (EndCause)
-before_fork: Final = Signal()  #: the sender is None; with worker and process; sent in the supervisor, before it forks that process
-process_started: Final = Signal()  #: the sender is None; with worker and process, its name; sent in each process, after its fork
-process_stopped: Final = Signal()  #: the sender is None; with worker and process; sent there when its work is done, unless it is killed
-worker_started: Final = Signal()  #: the sender is None; with worker
-worker_stopped: Final = Signal()  #: the sender is None; with worker
-store_unavailable: Final = Signal()  #: the sender is None; with error
-command_refused: Final = Signal()  #: the sender is None; with where, command, cause and instead; an optional command, once per process
+job_scheduled: Final = Signal()  #: a job is published; sent by the task, with `job` (a `Job`)
+job_started: Final = Signal()  #: a run starts; sent by the task in the thread of the run, with `job` (a `CurrentJob`)
+job_succeeded: Final = Signal()  #: the run has succeeded; sent by the task, with `job` and `outcome`
+job_retried: Final = Signal()  #: the run has failed, and the job runs again; sent by the task, with `job` and `outcome`
+job_snoozed: Final = Signal()  #: the run raised `Snooze` or `NotYet`; sent by the task, with `job` and `outcome`
+job_failed: Final = Signal()  #: the job has failed for good; sent by the task, with `job` and `outcome`
+job_cancelled: Final = Signal()  #: the run was cancelled; sent by the task, with `job` and `outcome`
+job_crashed: Final = Signal()  #: the process of a run died; sent by None in the supervisor, with `job_id` (a UUID) and `queue`
+job_ended: Final = Signal()  #: a job has ended; sent at least once, by the task or None, with `job`, `row`, `state` and `cause`
+before_fork: Final = Signal()  #: the supervisor is about to fork a process; sent by None, with `worker` and `process`
+process_started: Final = Signal()  #: a process was forked; sent by None in that process, with `worker` and `process`
+process_stopped: Final = Signal()  #: a process has done its work; sent by None in that process, with `worker` and `process`
+worker_started: Final = Signal()  #: a worker starts; sent by None in the supervisor, with `worker`
+worker_stopped: Final = Signal()  #: a worker stops; sent by None in the supervisor, with `worker`
+store_unavailable: Final = Signal()  #: a job could not be published; sent by None, with `error`
+command_refused: Final = Signal()  #: Redis refuses an optional command; by None, with `where`, `command`, `cause`, `instead`

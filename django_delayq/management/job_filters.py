@@ -46,14 +46,14 @@ def add_filters(parser: ArgumentParser, *, limit: int | None) -> None:
     parser.add_argument("--queue", help="only this queue")
     parser.add_argument("--state", type=str.lower, choices=STATES, metavar="STATE", help=f"only this state: {', '.join(STATES)}")
     parser.add_argument("--task", help="only this task")
-    parser.add_argument("--search", help="what the admin's search takes, as 'state:failed task:close_order after:-2h'")
-    parser.add_argument("--limit", type=at_least_1, default=limit, help=f"at most so many (default: {limit or 'all'})")
+    parser.add_argument("--search", help="search as in the admin: 'state:failed task:close_order after:-2h'")
+    parser.add_argument("--limit", type=at_least_1, default=limit, help=f"maximum number of jobs (default: {limit or 'all'})")
 
 
 def add_targets(parser: ArgumentParser) -> None:
     """Ids, or --key with --queue, or a filter."""
-    parser.add_argument("ids", nargs="*", metavar="ID", help="job ids, as lists and logs show them, or UUIDs")
-    parser.add_argument("--key", help="a business key; needs --queue")
+    parser.add_argument("ids", nargs="*", metavar="ID", help="ids of jobs")
+    parser.add_argument("--key", help="key of a job; needs --queue")
     add_filters(parser, limit=None)
 
 

@@ -27,59 +27,61 @@ from django_delayq.states import SCHEDULED_BY, SCHEDULED_WHY
 STDIN: Final = "-"
 OWN: Final = {"django_delayq.deliver": "delayq deliver", "django_delayq.offer": "delayq offer"}
 
+JOB: Final = "`id`, `uuid`, `queue`, `task`, `key`, `run_at`, `created`"
+
 
 def add_put_commands(add: Callable[..., ArgumentParser]) -> None:
     """Their parsers, by the function that makes one of a name, what it runs, and a text."""
-    one = add("schedule", schedule, "put a job of a task in")
-    one.add_argument("task", metavar="TASK", help="its name, as `delayq list` shows it")
-    one.add_argument("--args", dest="task_args", default="[]", metavar="JSON", help="its arguments by place, as '[1]'")
-    one.add_argument("--kwargs", dest="task_kwargs", default="{}", metavar="JSON", help='its arguments by name, as \'{"note": "x"}\'')
+    one = add("schedule", schedule, "schedule a job of a task", document=JOB)
+    one.add_argument("task", metavar="TASK", help="name of the task")
+    one.add_argument("--args", dest="task_args", default="[]", metavar="JSON", help="positional arguments, as '[1]'")
+    one.add_argument("--kwargs", dest="task_kwargs", default="{}", metavar="JSON", help='keyword arguments, as \'{"note": "x"}\'')
     _options(one, queue=True)
-    message = add("push", push, "put a message in, for consumers that pull")
-    message.add_argument("queue", metavar="QUEUE")
+    message = add("push", push, "put a message into a queue for consumers that pull", document=JOB)
+    message.add_argument("queue", metavar="QUEUE", help="name of the queue")
     message.add_argument("body", metavar="BODY", help="JSON; - reads it from standard input")
     _options(message, timeout=False)
-    delivery = add("deliver", deliver, "put a request in, which a worker sends until the host has answered 2xx")
-    delivery.add_argument("url", metavar="URL")
-    delivery.add_argument("--body", metavar="JSON", help="what is sent, as JSON; - reads it from standard input")
-    delivery.add_argument("--data", metavar="TEXT", help="what is sent, as text; - reads it from standard input")
-    delivery.add_argument("--method", default="POST", type=str.upper, help="POST by default")
-    delivery.add_argument("--header", action="append", default=[], metavar="'NAME: VALUE'", help="may be given more than once")
+    delivery = add("deliver", deliver, "schedule an HTTP request, which workers retry until the host answers 2xx", document=JOB)
+    delivery.add_argument("url", metavar="URL", help="where to send it")
+    delivery.add_argument("--body", metavar="JSON", help="the body as JSON; - reads it from standard input")
+    delivery.add_argument("--data", metavar="TEXT", help="the body as text; - reads it from standard input")
+    delivery.add_argument("--method", default="POST", type=str.upper, help="HTTP method (default: POST)")
+    delivery.add_argument("--header", action="append", default=[], metavar="'NAME: VALUE'", help="a header; you can repeat the option")
     delivery.add_argument(
         "--secret-header",
         action="append",
         default=[],
         metavar="'NAME: SECRET'",
-        help="a header whose value is a secret, by its name in DELAYQ['HTTP']['SECRETS']; with what stands before it, as "
+        help="a header whose value ends with a secret, by its name in DELAYQ['HTTP']['SECRETS'], as in "
         "'Authorization: Bearer partner-token'",
     )
-    delivery.add_argument("--secret", help="signs each attempt: a name in DELAYQ['HTTP']['SECRETS']")
-    delivery.add_argument("--redirects", type=int, default=0, help="how many 307 and 308 are followed; none by default")
-    delivery.add_argument("--on-failure", metavar="TASK", help="of which a job is scheduled when it has failed for good")
+    delivery.add_argument("--secret", help="name in DELAYQ['HTTP']['SECRETS'] of the secret that signs each attempt")
+    delivery.add_argument("--redirects", type=int, default=0, help="how many 307 and 308 redirects to follow (default: 0)")
+    delivery.add_argument("--on-failure", metavar="TASK", help="task to schedule when the delivery has failed for good")
     _options(delivery, queue=True)
-    offered = add("offer", offer, "put in what a worker pushes to a list or a stream of Redis")
-    offered.add_argument("target", metavar="TARGET", help="a name in DELAYQ['TARGETS']")
+    offered = add("offer", offer, "schedule a message that a worker adds to a list or stream in Redis", document=JOB)
+    offered.add_argument("target", metavar="TARGET", help="name in DELAYQ['TARGETS']")
     offered.add_argument("body", metavar="BODY", help="JSON; - reads it from standard input")
     _options(offered, queue=True)
 
 
 def _options(parser: ArgumentParser, *, queue: bool = False, timeout: bool = True) -> None:
     """Those of `delayq.schedule`."""
-    parser.add_argument("--delay", help="from now, as in 90s, 1h30m, 2d")
-    parser.add_argument("--run-at", help="a date with its time zone, as in 2030-01-31T18:00:00+01:00")
-    parser.add_argument("--key", help="a business key: one unfinished job of the queue has it")
-    parser.add_argument("--on-conflict", choices=POLICIES, help="what happens when one has it; keep by default")
+    parser.add_argument("--delay", help="time from now, as in 90s, 1h30m, 2d")
+    parser.add_argument("--run-at", metavar="DATE", help="date with its time zone, as in 2030-01-31T18:00:00+01:00")
+    parser.add_argument("--key", help="a key that is unique among the unfinished jobs of the queue")
+    parser.add_argument("--on-conflict", choices=POLICIES, help="what to do if an unfinished job has the key (default: keep)")
     if queue:
-        parser.add_argument("--queue", help="in place of the usual one")
+        parser.add_argument("--queue", help="another queue than the usual one")
     parser.add_argument("--priority", type=int, help="above 0 high, below 0 low")
-    parser.add_argument("--max-attempts", type=int, help="how many attempts; 0: no limit, with --expires")
-    parser.add_argument("--backoff", help="ladder of the delays between attempts, as '15s 3m 10m'")
+    parser.add_argument("--max-attempts", type=int, help="number of attempts; 0 for no limit, with --expires")
+    parser.add_argument("--backoff", help="delays between attempts, as '15s 3m 10m'")
     if timeout:
-        parser.add_argument("--timeout", help="of one attempt")
-    parser.add_argument("--expires", help="after which it does not run any more: a duration from now, or a date with its time zone")
-    parser.add_argument("--meta", metavar="JSON", help="what travels with it, as '{\"batch\": 7}'")
-    parser.add_argument("--durability", choices=DURABILITIES, help="in place of what the queue says")
-    parser.add_argument("--reason", default="", help="why; goes with the job")
+        parser.add_argument("--timeout", help="time limit of one attempt")
+    parser.add_argument("--expires", help="the job does not start after this duration or date")
+    parser.add_argument("--meta", metavar="JSON", help="data that is kept with the job, as '{\"batch\": 7}'")
+    parser.add_argument("--durability", choices=DURABILITIES, help="another durability than that of the queue")
+    parser.add_argument("--reason", default="", help="why; the job keeps it")
 
 
 def schedule(out: TextIO, options: dict[str, Any]) -> int:

@@ -24,92 +24,101 @@ OF_WORKERS: Final[Mapping[str, Metric]] = {
         "gauge", ("state",), "1 for the state that the worker is in (working, quiet, leaving), 0 for others."
     ),
     "delayq_worker_redis_reached": Metric("gauge", (), "1 if the worker has reached a server of its queues in the last 15 seconds."),
-    "delayq_worker_processes": Metric("gauge", ("kind",), "Processes that are there: task (run jobs), loop (keep records)."),
+    "delayq_worker_processes": Metric("gauge", ("kind",), "Running processes by kind: task (run jobs), loop (write records)."),
     "delayq_worker_process_restarts_total": Metric(
-        "counter", ("process", "cause"), "Processes that were started in the place of one that died, or that was replaced."
+        "counter", ("process", "cause"), "Processes that were started to replace one that died or was recycled."
     ),
     "delayq_worker_memory_bytes": Metric(
-        "gauge", (), "Resident memory of all processes of the worker; what they share counts in each."
+        "gauge", (), "Resident memory of all processes of the worker. Shared memory counts in each process."
     ),
-    "delayq_worker_slots": Metric("gauge", (), "How many jobs the worker runs at once, at most."),
-    "delayq_worker_slots_busy": Metric("gauge", (), "How many jobs run now."),
+    "delayq_worker_slots": Metric("gauge", (), "How many jobs the worker can run at the same time."),
+    "delayq_worker_slots_busy": Metric("gauge", (), "How many jobs are running in the worker."),
     "delayq_worker_leases": Metric(
-        "gauge", ("queue", "state"), "Leases that the worker holds: of jobs that are waiting in it, running, or settling."
+        "gauge", ("queue", "state"), "Leases that the worker holds, for jobs that wait in it, run, or settle."
     ),
-    "delayq_worker_leases_lost_total": Metric("counter", ("queue",), "Leases that this worker lost: another one may have run the job."),
+    "delayq_worker_leases_lost_total": Metric(
+        "counter", ("queue",), "Leases that the worker lost. Another worker may have run the job."
+    ),
     "delayq_worker_runs_total": Metric(
         "counter",
         ("queue", "task", "outcome"),
-        f"Runs that ended in this worker. With more than {MOST_TASKS} tasks, those behind the first {MOST_TASKS} by name are other.",
+        f"Runs that ended in the worker. If there are more than {MOST_TASKS} tasks, tasks after the first {MOST_TASKS} by name count "
+        "as other.",
     ),
     "delayq_worker_run_seconds": Metric("histogram", ("queue",), "How long runs took."),
-    "delayq_worker_lateness_seconds": Metric("histogram", ("queue",), "How long after its date a run began, by Redis' clock."),
-    "delayq_worker_events_folded_total": Metric("counter", ("queue",), "Entries of the event stream that this worker's mirror folded."),
-    "delayq_worker_mirror_lag_seconds": Metric("gauge", ("queue",), "Age of the oldest event that no mirror has folded."),
-    "delayq_worker_mirror_lag_events": Metric("gauge", ("queue",), "Entries of the event stream that no mirror has folded."),
+    "delayq_worker_lateness_seconds": Metric(
+        "histogram", ("queue",), "Time between the date of a job and the start of its run, by the clock of Redis."
+    ),
+    "delayq_worker_events_folded_total": Metric("counter", ("queue",), "Events that the worker has written to the database."),
+    "delayq_worker_mirror_lag_seconds": Metric("gauge", ("queue",), "Age of the oldest event that is not in the database."),
+    "delayq_worker_mirror_lag_events": Metric("gauge", ("queue",), "Events that are not in the database."),
 }
 OF_QUEUES: Final[Mapping[str, Metric]] = {
     "delayq_up": Metric(
         "gauge",
         ("part",),
-        "1 if Redis, or the database, could be asked; what it knows is missing if not. Of several servers all must have answered.",
+        "1 if Redis (all servers) or the database answered. If not, the metrics that come from it are missing.",
     ),
     "delayq_jobs": Metric(
         "gauge", ("queue", "state"), "Jobs in Redis: scheduled, running, or failed (of the last seven days at least)."
     ),
-    "delayq_jobs_due": Metric("gauge", ("queue",), "Scheduled jobs whose date has passed."),
-    "delayq_jobs_delayed": Metric("gauge", ("queue",), "Scheduled jobs whose date is still to come."),
-    "delayq_jobs_retrying": Metric("gauge", ("queue",), "Scheduled jobs that have run before, without those that ask."),
+    "delayq_jobs_due": Metric("gauge", ("queue",), "Scheduled jobs that are due."),
+    "delayq_jobs_delayed": Metric("gauge", ("queue",), "Scheduled jobs that are not due yet."),
+    "delayq_jobs_retrying": Metric("gauge", ("queue",), "Scheduled jobs that have run before, without those that raised NotYet."),
     "delayq_jobs_failed_lately": Metric(
         "gauge", ("queue", "within"), "Jobs that failed within the last hour (1h) or day (1d), and have not been requeued."
     ),
     "delayq_jobs_last_minute": Metric(
         "gauge", ("queue", "kind"), "What happened to jobs in the last whole minute, by any worker and process."
     ),
-    "delayq_oldest_late_seconds": Metric("gauge", ("queue",), "By how much the oldest due job is late; 0 for none."),
-    "delayq_queue_paused": Metric("gauge", ("queue",), "1 if somebody has paused the queue."),
-    "delayq_queue_partitions": Metric("gauge", ("queue",), "Partitions of the queue, where it has or had several."),
-    "delayq_queue_partitions_away": Metric("gauge", ("queue",), "Those of them that cannot be asked, and are in no other number."),
-    "delayq_queue_workers": Metric("gauge", ("queue",), "Workers that claim from the queue. Not told of queues of messages."),
-    "delayq_queue_slots": Metric("gauge", ("queue",), "How many jobs these run at once, at most."),
-    "delayq_mirror_lag_events": Metric("gauge", ("queue",), "Entries of the event stream that no mirror has folded."),
-    "delayq_mirror_lag_jobs": Metric("gauge", ("queue",), "Of how many jobs these entries tell, which MIRROR_MAX_EVENTS bounds."),
-    "delayq_mirror_lag_seconds": Metric("gauge", ("queue",), "Age of the oldest of these entries."),
-    "delayq_tombstones": Metric("gauge", ("queue",), "Jobs that ended lately, of which Redis keeps that they have."),
+    "delayq_oldest_late_seconds": Metric("gauge", ("queue",), "How late the oldest due job is, or 0."),
+    "delayq_queue_paused": Metric("gauge", ("queue",), "1 if the queue is paused."),
+    "delayq_queue_partitions": Metric("gauge", ("queue",), "Partitions of the queue, if it has or had several."),
+    "delayq_queue_partitions_away": Metric(
+        "gauge", ("queue",), "Partitions that cannot be reached. Other metrics do not include them."
+    ),
+    "delayq_queue_workers": Metric("gauge", ("queue",), "Workers that claim jobs from the queue. Queues of messages have no value."),
+    "delayq_queue_slots": Metric("gauge", ("queue",), "How many jobs these workers can run at the same time."),
+    "delayq_mirror_lag_events": Metric("gauge", ("queue",), "Events that are not in the database."),
+    "delayq_mirror_lag_jobs": Metric("gauge", ("queue",), "Changes of jobs in these events. MIRROR_MAX_EVENTS is its limit."),
+    "delayq_mirror_lag_seconds": Metric("gauge", ("queue",), "Age of the oldest of these events."),
+    "delayq_tombstones": Metric("gauge", ("queue",), "Tombstones: jobs that ended recently, which Redis still remembers."),
     "delayq_outbox_rows": Metric(
         "gauge",
         ("queue",),
-        f"Committed rows older than {FRESH:.0f} s that Redis has not confirmed; counted up to {MOST_COUNTED + 1} of all queues.",
+        f"Committed jobs older than {FRESH:.0f} s that are not published to Redis. Counted up to {MOST_COUNTED + 1} for all queues.",
     ),
-    "delayq_outbox_oldest_seconds": Metric("gauge", (), "Age of the oldest of these rows; 0 for none."),
+    "delayq_outbox_oldest_seconds": Metric("gauge", (), "Age of the oldest of these jobs, or 0."),
     "delayq_unresolved_jobs": Metric(
         "gauge",
         ("queue",),
-        f"Unresolved jobs: no event says how they ended, and a person decides. Counted up to {MOST_COUNTED + 1} of all queues.",
+        f"Unresolved jobs: no event says how they ended. Counted up to {MOST_COUNTED + 1} for all queues.",
     ),
     "delayq_far_jobs": Metric(
         "gauge",
         ("queue",),
-        f"Jobs behind the horizon, which the database alone has; counted up to {MOST_COUNTED + 1}. 0 for queues without one.",
+        f"Jobs beyond the HORIZON of the queue, which only the database has. Counted up to {MOST_COUNTED + 1}.",
     ),
-    "delayq_far_late": Metric("gauge", ("queue",), "1 if the first of these should have been brought into Redis by now."),
+    "delayq_far_late": Metric("gauge", ("queue",), "1 if the first of these jobs should be in Redis by now."),
     "delayq_set_aside_events": Metric(
-        "gauge", ("queue",), f"Events that the mirror has set aside; counted up to {MOST_COUNTED + 1} of all queues."
+        "gauge", ("queue",), f"Events that the database rejected. Counted up to {MOST_COUNTED + 1} for all queues."
     ),
     "delayq_schedules_wrong": Metric(
         "gauge",
         ("why",),
-        "Schedules that make no jobs (trouble), whose ticks nobody has written for a minute (late), or that no code declares any "
-        "more, for a week (retired).",
+        "Schedules that cannot make jobs (trouble), whose ticks are more than a minute late (late), or that no code has declared for "
+        "a week (retired).",
     ),
-    "delayq_workers": Metric("gauge", ("state",), "Workers by what they last said: working, quiet, leaving; silent for half a minute."),
-    "delayq_slots": Metric("gauge", (), "How many jobs all workers that are not silent run at once, at most."),
-    "delayq_slots_busy": Metric("gauge", (), "How many jobs run in them, as they last said."),
+    "delayq_workers": Metric(
+        "gauge", ("state",), "Workers by their last state: working, quiet or leaving; or silent for half a minute."
+    ),
+    "delayq_slots": Metric("gauge", (), "How many jobs all workers that are not silent can run at the same time."),
+    "delayq_slots_busy": Metric("gauge", (), "How many jobs are running in these workers."),
     "delayq_redis_round_trip_seconds": Metric("gauge", (), "How long Redis took to answer."),
-    "delayq_redis_clock_skew_seconds": Metric("gauge", (), "Redis' clock minus that of the process that asked."),
+    "delayq_redis_clock_skew_seconds": Metric("gauge", (), "The clock of Redis minus the clock of the process that asked."),
     "delayq_redis_memory_bytes": Metric("gauge", (), "Memory that Redis uses."),
-    "delayq_redis_memory_limit_bytes": Metric("gauge", (), "maxmemory of Redis; 0 for none."),
-    "delayq_redis_evicts": Metric("gauge", (), "1 if Redis may throw jobs away at maxmemory (a policy other than noeviction)."),
-    "delayq_redis_append_only": Metric("gauge", (), "1 if Redis keeps an append-only file."),
+    "delayq_redis_memory_limit_bytes": Metric("gauge", (), "maxmemory of Redis, or 0 without a limit."),
+    "delayq_redis_evicts": Metric("gauge", (), "1 if Redis may evict jobs (its policy is not noeviction)."),
+    "delayq_redis_append_only": Metric("gauge", (), "1 if Redis writes an append-only file."),
 }
 METRICS: Final[Mapping[str, Metric]] = {**OF_WORKERS, **OF_QUEUES}

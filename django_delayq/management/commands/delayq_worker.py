@@ -58,29 +58,42 @@ UNITS: Final = {"": 1 << 20, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 class Command(BaseCommand):
     """Runs jobs until it is told to leave."""
 
-    help = "Runs jobs: claims what is due, runs it in task processes, and keeps the database's picture of the queues."
+    help = "Runs jobs, writes their events to the database, and publishes committed jobs."
     _in_json = False
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """The options of the worker."""
         parser.add_argument(
             "--queues",
-            help="queues to serve, parted by commas, as in orders=4,mail: orders gets four threads for one of mail (default: all)",
+            help="queues to serve, with commas between them; a weight as in orders=4,mail gives orders four threads for each of mail "
+            "(default: all queues)",
         )
-        parser.add_argument("--partitions", help="of queues with several, those to serve, as in orders=0-63 (default: all)")
-        parser.add_argument("--exclude-queues", help="queues to leave out, parted by commas")
-        parser.add_argument("--processes", type=_whole(1), default=1, help="task processes (default: 1)")
-        parser.add_argument("--threads", type=_whole(1), default=THREADS, help="jobs at once per task process (default: 8)")
-        parser.add_argument("--burst", action="store_true", help="leave when nothing is due")
-        parser.add_argument("--grace", type=_duration, default=30.0, help="time for running jobs to finish (default: 30s)")
-        parser.add_argument("--max-jobs", type=_whole(1), default=0, help="replace a task process after so many jobs")
-        parser.add_argument("--max-memory", type=_memory, default=0, help="replace a task process above it, as in 512M")
-        parser.add_argument("--reload", action="store_true", help="start again when the code changes (for development)")
-        parser.add_argument("--roles", default=",".join(ROLES), help="move: run jobs; mirror: events to rows; relay: rows to Redis")
-        parser.add_argument("--health-port", type=_port, help="answer GET /health, /ready and /metrics there")
-        parser.add_argument("--health-host", default="", help="on that address only (default: on all)")
-        parser.add_argument("--metrics-queues", action="store_true", help="tell in /metrics of the queues, too: of one worker in all")
-        parser.add_argument("--log-format", choices=("console", "json"), default="console", help="text, or one JSON object per line")
+        parser.add_argument("--partitions", help="partitions to serve, as in orders=0-63 (default: all)")
+        parser.add_argument("--exclude-queues", metavar="QUEUES", help="queues to leave out, with commas between them")
+        parser.add_argument("--processes", metavar="N", type=_whole(1), default=1, help="number of task processes (default: 1)")
+        parser.add_argument(
+            "--threads", metavar="N", type=_whole(1), default=THREADS, help="jobs at the same time in each task process (default: 8)"
+        )
+        parser.add_argument("--burst", action="store_true", help="exit when no job is due")
+        parser.add_argument(
+            "--grace", metavar="TIME", type=_duration, default=30.0, help="how long running jobs may take at a shutdown (default: 30s)"
+        )
+        parser.add_argument("--max-jobs", metavar="N", type=_whole(1), default=0, help="replace a task process after so many jobs")
+        parser.add_argument(
+            "--max-memory", metavar="SIZE", type=_memory, default=0, help="replace a task process that uses more memory, as in 512M"
+        )
+        parser.add_argument("--reload", action="store_true", help="restart when the code changes (for development)")
+        parser.add_argument(
+            "--roles", default=",".join(ROLES), help=f"what the worker does, with commas between them (default: {','.join(ROLES)})"
+        )
+        parser.add_argument("--health-port", metavar="PORT", type=_port, help="serve /health, /ready and /metrics on this port")
+        parser.add_argument("--health-host", metavar="ADDRESS", default="", help="address of the health port (default: all addresses)")
+        parser.add_argument(
+            "--metrics-queues", action="store_true", help="also export the metrics of queues; use it on one worker of the project"
+        )
+        parser.add_argument(
+            "--log-format", choices=("console", "json"), default="console", help="text, or one JSON object per line (default: console)"
+        )
 
     def execute(self, *args: Any, **options: Any) -> str | None:
         """Sets up the log first, since with JSON whatever the command prints goes there, what the system checks say included."""

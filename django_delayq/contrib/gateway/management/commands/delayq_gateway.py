@@ -49,25 +49,28 @@ class Command(BaseCommand):
             found.add_argument("--json", action="store_true", help="one JSON document instead of text")
             return found
 
-        make = add("make", "a new token, which is shown once")
-        make.add_argument("name", metavar="NAME", help="of the client; its acts are told as those of token:NAME")
-        make.add_argument("--queues", required=True, type=_names, help=f"names with commas between them, or {ALL}")
-        make.add_argument("--verbs", required=True, type=_names, help=f"of {', '.join(VERBS)}; or {ALL}")
-        make.add_argument("--tasks", default=[ALL], type=_names, help=f"which it may schedule and see; {ALL} by default")
+        make = add("make", "make a token, and print it once")
+        make.add_argument("name", metavar="NAME", help="name of the client; events of its requests have the actor token:NAME")
+        make.add_argument("--queues", required=True, type=_names, help=f"queues that it can use, with commas between them, or {ALL}")
+        make.add_argument("--verbs", required=True, type=_names, help=f"what it can do: {', '.join(VERBS)}; or {ALL}")
+        make.add_argument("--tasks", default=[ALL], type=_names, help=f"tasks that it can schedule and see (default: {ALL})")
         make.add_argument(
-            "--secrets", default=[], type=_names, help="for deliveries: NAME=ORIGIN, as in partner=https://partner.example"
+            "--secrets",
+            default=[],
+            type=_names,
+            help="secrets for deliveries, each with its host, as in partner=https://partner.example",
         )
-        make.add_argument("--targets", default=[], type=_names, help=f"to which it may offer, or {ALL}; none by default")
-        make.add_argument("--expires", help="from now, as in 90d; never by default")
-        make.add_argument("--per-minute", type=int, default=PER_MINUTE, help=f"requests; {PER_MINUTE} by default")
-        rotate = add("rotate", "another token of that name, which is shown once; the former one ends soon")
-        rotate.add_argument("name", metavar="NAME")
-        rotate.add_argument("--overlap", default=tokens.OVERLAP, help=f"for so long both live; {tokens.OVERLAP} by default")
-        revoke = add("revoke", "end all live tokens of that name at once, or the one that begins so")
-        revoke.add_argument("name", metavar="NAME")
-        revoke.add_argument("--begins-with", default="", metavar="TEXT", help="only this one, as list shows it")
-        add("list", "all tokens, without what they are")
-        add("prune", f"delete answers that were kept for {idempotency.KEPT.total_seconds() / 3600:.0f} hours")
+        make.add_argument("--targets", default=[], type=_names, help=f"targets of offers, or {ALL} (default: none)")
+        make.add_argument("--expires", help="time from now, as in 90d (default: never)")
+        make.add_argument("--per-minute", type=int, default=PER_MINUTE, help=f"maximum number of requests (default: {PER_MINUTE})")
+        rotate = add("rotate", "replace the token of a client, and print the new one once")
+        rotate.add_argument("name", metavar="NAME", help="name of the client")
+        rotate.add_argument("--overlap", default=tokens.OVERLAP, help=f"how long the old token still works (default: {tokens.OVERLAP})")
+        revoke = add("revoke", "revoke the tokens of a client")
+        revoke.add_argument("name", metavar="NAME", help="name of the client")
+        revoke.add_argument("--begins-with", default="", metavar="TEXT", help="only the token that begins with this text")
+        add("list", "list all tokens, without their secrets")
+        add("prune", f"delete answers that are older than {idempotency.KEPT.total_seconds() / 3600:.0f} hours")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Runs the subcommand; an error of ours is a sentence, not a traceback."""
