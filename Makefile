@@ -59,7 +59,7 @@ PAIRED := -q -n 2 $(FILE_BY_FILE)
 # Django's source distribution, as `pip download --no-binary :all: --no-deps django` gives it; its tests of tasks are put to our backend.
 DJANGO ?=
 
-.PHONY: help demo demo-cluster test test-slow test-slow-others test-slow-model test-slow-outage test-all test-postgres test-mysql test-redis62 test-redis8 test-valkey test-newest leg-newest test-django-tasks has-py313 test-oldest leg-oldest test-browser test-browser-smoke campaign mutants mutation crashpoints simulation verify lint types migrations docs bench bench-peers bench-report bench-console wheel clean
+.PHONY: help demo demo-cluster test test-slow test-slow-others test-slow-model test-slow-outage test-all test-postgres test-mysql test-redis62 test-redis8 test-valkey test-newest leg-newest test-django-tasks has-py313 test-oldest leg-oldest test-browser test-browser-smoke campaign mutants mutation crashpoints simulation verify lint types migrations docs links bench bench-peers bench-report bench-console wheel clean
 
 help:
 	@echo "make demo        run the example shop, whom it works with, and an embedded Valkey (DEMO_SECONDS=60 ends by itself)"
@@ -69,7 +69,7 @@ help:
 	@echo "make verify      what kills, freezes, fails over or needs chance: about an hour; writes verify.json (PARTS=\"crashpoints drill\")"
 	@echo "make bench       how fast it is here, in about ten minutes; bench-peers: beside other queues, which it installs"
 	@echo "make campaign    random load under random faults, and a judge (SECONDS=600 SEED=7)"
-	@echo "make lint types docs wheel clean"
+	@echo "make lint types docs links wheel clean"
 
 $(STAMPS)/venv:
 	@test -n "$(PYTHON)" || { echo "No Python 3.11 or newer was found. Install one, or name it: make PYTHON=/path/to/python3.11 test"; exit 1; }
@@ -95,8 +95,12 @@ $(STAMPS)/bench: $(STAMPS)/demo
 	-$(BIN)/python -m pip install --quiet --group databases
 	@touch $@
 
-$(STAMPS)/docs: $(STAMPS)/test
-	$(BIN)/python -m pip install --quiet --group docs
+# As a hosted builder does: the package and that group, and nothing else.
+$(STAMPS)/docs: pyproject.toml
+	@mkdir -p $(STAMPS)
+	$(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/python -m pip install --quiet --upgrade "pip>=25.1"
+	.venv-docs/bin/python -m pip install --quiet . --group docs
 	@touch $@
 
 $(STAMPS)/postgres: $(STAMPS)/test
@@ -255,8 +259,13 @@ types: $(STAMPS)/lint
 migrations: $(STAMPS)/test
 	DJANGO_SETTINGS_MODULE=tests.settings $(BIN)/python -m django makemigrations --check --dry-run
 
+# A link or an anchor of our own that leads nowhere is a warning, and a warning is an error.
 docs: $(STAMPS)/docs
-	$(BIN)/sphinx-build -W -q -b html docs docs/_build/html
+	.venv-docs/bin/sphinx-build -W --keep-going -q -b html docs docs/_build/html
+
+# The links to other sites, too. It needs the network.
+links: $(STAMPS)/docs
+	.venv-docs/bin/sphinx-build -q -b linkcheck docs docs/_build/links
 
 bench: $(STAMPS)/bench
 	$(BIN)/python -m benchmarks $(BENCH)
@@ -276,4 +285,4 @@ wheel: $(STAMPS)/venv
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
 
 clean:
-	rm -rf $(VENV) .venv-313 .venv-oldest .venv-peers .bench $(STAMPS) build dist docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-docs .venv-313 .venv-oldest .venv-peers .bench $(STAMPS) build dist docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis
