@@ -1,0 +1,44 @@
+"""Words that readers search for -> the page that answers them, for Sphinx's search. A page needs none for the words of its title."""
+
+from __future__ import annotations
+
+from typing import Final
+
+WORDS: Final[dict[str, str]] = {
+    "start/quickstart": "install, getting started, first job, demo",
+    "start/tutorial/index": "example, shop",
+    "howto/send-email": "e-mail, email, mail, smtp, send mail",
+    "howto/reminders": "reminder, debounce, postpone, reschedule",
+    "howto/close-unpaid-orders": "delay, delayed job, cancel, unpaid order, expire order",
+    "howto/call-a-url": "webhook, webhooks, http request, call an api, callback",
+    "howto/run-every-night": "cron, crontab, schedule daily, periodic, beat, every night",
+    "howto/one-at-a-time": "lock, mutex, unique job, concurrency, rate limit, serial, one at a time",
+    "howto/recipes": "fan out, chain, batch, chord, progress",
+    "howto/test-your-tasks": "test, testing, pytest, unit test, eager, tests",
+    "howto/move-from-another-queue": "migrate celery, celery, rq, huey, dramatiq, migrate from celery, sidekiq",
+    "howto/django-tenants": "multi tenant, multi-tenant, tenant, django-tenants, schema, tenants",
+    "howto/asgi": "async, asgi, async view, uvicorn, channels",
+    "howto/windows-and-macos": "windows, macos, mac, wsl",
+    "howto/deploy": "docker, kubernetes, graceful shutdown, systemd, heroku, deploy, compose, helm, sigterm, container, k8s",
+    "howto/run-redis": "redis, valkey, acl, persistence, sentinel, appendonly, eviction",
+    "howto/pgbouncer": "pgbouncer, connection pool, pool, too many connections",
+    "howto/upgrade": "upgrade, rolling deploy, release",
+    "howto/monitor": "prometheus, grafana, metrics, alert, keda, autoscale, opentelemetry, sentry, monitoring",
+    "howto/admin": "admin, requeue, dashboard, permission, support staff",
+    "howto/troubleshoot": "job does not run, job runs twice, stuck, dead letter, not running, error, failed job, troubleshooting",
+    "topics/guarantees": "exactly once, at least once, guarantee, lost job, duplicate, job runs twice",
+    "topics/delivery-and-retries": "retry, retries, backoff, idempotent, idempotency, timeout, dead letter, dead letter queue, "
+    "max retries, poison, crash, job runs twice",
+    "topics/keys": "unique job, deduplicate, key, debounce, cancel, unique, replace a job",
+    "topics/periodic-tasks": "cron, periodic, time zone, daylight saving, missed run, crontab",
+    "topics/transactions": "transaction, on commit, atomic, rollback, outbox, on_commit",
+    "topics/scaling": "priority, redis cluster, partition, throughput, many jobs, performance",
+    "topics/security": "signing, secret, security, tls, sensitive",
+    "topics/comparison": "celery, rq, compare, alternative",
+    "more/messages": "message, pull, consumer, ack, push",
+    "more/locks": "lock, distributed lock, mutex, redlock, fencing",
+    "more/gateway": "rest, http api, other languages, gateway, token",
+    "more/django-tasks": "django tasks, tasks framework, enqueue, backend",
+    "reference/tasks": "delay, priority, timeout, cancel, schedule, options, retry",
+    "reference/worker": "graceful shutdown, signal, sigterm, exit code, threads, processes",
+}
