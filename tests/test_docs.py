@@ -1,38 +1,38 @@
-"""The documentation and the code say the same: what one of them names, the other one knows."""
+"""The documentation: what is generated is there and says something, every page is reached, links lead somewhere, Python compiles."""
 
 from __future__ import annotations
 
 import argparse
 import inspect
 import re
+import sys
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
-from django.apps import apps
 from django.dispatch import Signal
 
 import django_delayq
-from django_delayq import conf, setting_readers
-from django_delayq.management.commands.delayq import Command as Delayq
-from django_delayq.management.commands.delayq_worker import Command as Worker
-from django_delayq.periodic import declarations
-from django_delayq.producer.options import OPTIONS
+from django_delayq import conf, signals
+from django_delayq.contrib.gateway.problems import REFUSALS
+from django_delayq.contrib.gateway.routes import ROUTES
+from django_delayq.contrib.prometheus.catalogue import METRICS
+from django_delayq.findings import KINDS
+from django_delayq.logger import LOGGERS
+from django_delayq.management.settings_command import HTTP_MEANINGS, MEANINGS
+from django_delayq.setting_readers import HTTP
 from django_delayq.store.keys import NAMES
 from django_delayq.store.scripts import SCRIPTS
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = sorted(page.stem for page in DOCS.glob("*.md"))
-NOT_OURS = """
-    broker, enqueue, enqueued, eta, countdown, dead, bury, revive, reaper, handle, handles, manager, util, helper, common, data
-"""
-CHECK = re.compile(r"\b[EWD]\d{3}\b")
-
-
-def words(text: str) -> list[str]:
-    return [word.strip() for word in text.replace("\n", " ").split(",")]
+PACKAGE = ROOT / "django_delayq"
+PAGES = sorted(str(page.relative_to(DOCS).with_suffix("")) for page in DOCS.rglob("*.md") if "_build" not in page.parts)
+DIRECTIVE = re.compile(r"^```\{(delayq-[\w-]+)\} ?(.*)$", flags=re.MULTILINE)
+TOCTREE = re.compile(r"^```\{toctree\}\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
 @cache
@@ -61,116 +61,90 @@ def the_same(code: set[str], docs: set[str], where: str) -> None:
     assert not docs - code, f"{where} names what is not there: {', '.join(sorted(docs - code))}"
 
 
-def options_of(parser: argparse.ArgumentParser) -> set[str]:
-    return {text for action in parser._actions for text in action.option_strings if text.startswith("--")} - {"--help"}
+# what is generated
 
 
-def worker_options() -> set[str]:
-    parser = argparse.ArgumentParser()
-    Worker().add_arguments(parser)
-    return options_of(parser)
+@pytest.fixture(scope="module")
+def generated() -> ModuleType:
+    """The module of the documentation that makes it."""
+    sys.path.insert(0, str(DOCS / "_ext"))
+    try:
+        return import_module("generated")
+    finally:
+        sys.path.pop(0)
 
 
-def subcommands() -> dict[str, argparse.ArgumentParser]:
-    parser = argparse.ArgumentParser()
-    Delayq().add_arguments(parser)
-    return next(action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+USED = sorted({(name, argument, where) for where in PAGES for name, argument in DIRECTIVE.findall(page(where))})
 
 
-def check_ids() -> set[str]:
-    package = ROOT / "django_delayq"
-    sources = [
-        package / "checks.py",
-        package / "conf.py",
-        package / "setting_readers.py",
-        package / "store/fitness.py",
-        package / "store/rights.py",
-        *package.glob("management/**/*.py"),
-        *package.glob("contrib/**/*.py"),
-        *package.glob("periodic/*.py"),
-        *package.glob("targets/*.py"),
-    ]
-    return {id for source in sources for id in CHECK.findall(source.read_text())}
+def test_every_directive_is_used(generated):
+    assert {name for name, _, _ in USED} == set(generated.DIRECTIVES)
 
 
-# settings
+@pytest.mark.parametrize(("name", "argument"), sorted({(name, argument) for name, argument, _ in USED}))
+def test_what_is_generated_says_something_of_each_item(generated, name, argument):
+    text = generated.DIRECTIVES[name](argument)
+    for rows in re.findall(r"(?:^\|.*\n)+", text, flags=re.MULTILINE):
+        head, _, *body = (re.split(r" (?<!\\)\| ", line.strip("| \n")) for line in rows.splitlines())
+        assert body
+        if head[0].startswith("Member"):  # names and types say it
+            continue
+        empty = [row for row in body if not row[0].strip("` ") or (head[-1] in ("Meaning", "What to do", "Names") and len(row[-1]) < 4)]
+        assert not empty, f"says nothing: {empty}"
+    assert "None: None" not in text
 
 
-def test_settings_are_all_described_and_no_others():
-    the_same({*conf.DEFAULTS}, table_column(section("settings", "All keys")), "The table of docs/settings.md")
+def test_every_check_is_on_one_page_once(generated):
+    text = "".join(generated.DIRECTIVES[name](argument) for name, argument, _ in USED if name == "delayq-checks")
+    assert sorted(re.findall(r"^\| `(?:delayq\.)?([EWD]\d{3})`", text, flags=re.MULTILINE)) == sorted(KINDS)
 
 
-@pytest.mark.parametrize("key", [key for key in conf.DEFAULTS if key != "QUEUES"])
-def test_a_setting_is_described_with_its_default_and_place(key):
-    row = next(line for line in page("settings").splitlines() if line.startswith(f"| `{key}` |"))
-    cells = [cell.strip() for cell in row.strip("|").split("|")]
-    default = conf.DEFAULTS[key]
-    written = f"`{default!r}`".replace("'", '"')
-    assert cells[1] == written, f"docs/settings.md: the default of {key} is {written}"
-    assert cells[3] == ("yes" if key in conf.PER_QUEUE else "no"), f"docs/settings.md: may {key} stand in a queue?"
+def test_every_row_of_the_tables_is_generated(generated):
+    make = generated.DIRECTIVES
+    assert set(re.findall(r"\{confval\} (\w+)", make["delayq-settings"](""))) == {*conf.DEFAULTS, *conf.OF_QUEUES} == set(MEANINGS)
+    assert set(HTTP_MEANINGS) == set(HTTP)
+    assert [f"`{code}`" in make["delayq-refusals"]("") for code in REFUSALS] == [True] * len(REFUSALS)
+    assert [f"### {route.name}\n" in make["delayq-operations"]("") for route in ROUTES] == [True] * len(ROUTES)
+    metrics = make["delayq-metrics"]("workers") + make["delayq-metrics"]("queues")
+    assert [f"`{name}`" in metrics for name in METRICS] == [True] * len(METRICS)
+    there = [name for name, value in vars(signals).items() if isinstance(value, Signal)]
+    assert [f"`{name}`" in make["delayq-signals"]("") for name in there] == [True] * len(there)
 
 
-def test_the_keys_of_http_are_described_with_their_defaults():
-    rows = [line.strip("|").split("|") for line in section("settings", "HTTP").splitlines() if line.startswith("| `")]
-    told = {row[0].strip(): row[1].strip() for row in rows}
-    assert told == {f"`{key}`": f"`{default!r}`".replace("'", '"') for key, (default, _) in setting_readers.HTTP.items()}
+@pytest.mark.parametrize("path", sorted({argument for name, argument, _ in USED if name == "delayq-arguments"}))
+def test_every_option_of_a_function_is_in_its_docstring(generated, path):
+    function = getattr(django_delayq, path.rpartition(".")[2])
+    named = {name for names, _ in generated.described(function) for name in names}
+    parameters = inspect.signature(function).parameters.values()
+    wanted = {one.name for one in parameters if one.kind is one.KEYWORD_ONLY}
+    assert wanted <= named
+    assert named <= {one.name for one in parameters}
 
 
-def test_every_option_of_deliver_is_described():
-    options = {name for name, one in inspect.signature(django_delayq.deliver).parameters.items() if one.kind is one.KEYWORD_ONLY}
-    the_same(options, table_column(section("http", "What is sent")), "docs/http.md, What is sent")
-    missing = {name for name in OPTIONS if name not in options and f"`{name}`" not in section("http", "What is sent")}
-    assert not missing, f"docs/http.md does not name: {', '.join(sorted(missing))}"
+@pytest.mark.parametrize("command", ["delayq", "delayq_gateway", "delayq_worker"])
+def test_every_option_of_a_command_says_what_it_does(generated, command):
+    parser = generated._parser(command)
+    parsers = [parser, *(generated.subparsers(command).values() if command != "delayq_worker" else ())]
+    actions = [(one.prog, action.dest) for one in parsers for action in generated._arguments(one) if len(action.help or "") < 3]
+    assert actions == []
+    assert all(isinstance(one, argparse.ArgumentParser) and (one.description or one is parser) for one in parsers)
 
 
-def test_every_way_in_which_a_delivery_fails_is_described():
-    from django_delayq.targets import answers, webhook
-
-    named = code_words("http")
-    missing = [code for code in (*answers.TEXTS, *webhook.TEXTS) if code not in named]
-    assert not missing, f"docs/http.md does not name the codes: {', '.join(missing)}"
+def test_every_logger_is_in_the_table():
+    made = {name for path in PACKAGE.rglob("*.py") for name in re.findall(r"\bLogger\(\"([\w.]+)\"\)", path.read_text())}
+    assert made == set(LOGGERS)
 
 
-# tasks
+# states and internals
 
 
-def public_names(path: str) -> set[str]:
-    """Of a module that projects import: `__all__`, else what it defines without an underscore."""
-    module = import_module(path)
-    if listed := getattr(module, "__all__", None):
-        return set(listed)
-    own = {name for name, value in vars(module).items() if getattr(value, "__module__", None) == path and isinstance(value, type)}
-    return {name for name in own | {n for n, v in vars(module).items() if isinstance(v, Signal)} if name[0] != "_"}
-
-
-def test_what_projects_may_import_is_listed_in_one_place():
-    rows = re.findall(r"^\| `(django_delayq[\w.]*)` \| (.+) \|$", page("reference"), flags=re.MULTILINE)
-    assert {path: set(re.findall(r"`(\w+)`", names)) for path, names in rows} == {path: public_names(path) for path, _ in rows}
-    assert {path for path, _ in rows} == {
-        "django_delayq",
-        *(
-            f"django_delayq.{name}"
-            for name in (
-                "exceptions",
-                "signals",
-                "models",
-                "contrib.http",
-                "contrib.tasks",
-                "contrib.otel",
-                "contrib.sentry",
-                "testing",
-                "testing.kit",
-                "admin",
-            )
-        ),
-    }
+# the history of a job, and internals
 
 
 @pytest.mark.parametrize("where", [DOCS / "journey.md", ROOT / "CONTRIBUTING.md"], ids=lambda path: path.stem)
 def test_every_file_that_is_named_exists(where):
-    package = Path(django_delayq.__file__).parent
     named = set(re.findall(r"`((?:[a-z_]+/)*[a-z_]+\.(?:py|lua|md))`", where.read_text()))
-    assert {name for name in named if not any((root / name).exists() for root in (package, ROOT, package / "producer"))} <= {
+    assert {name for name in named if not any((root / name).exists() for root in (PACKAGE, ROOT, PACKAGE / "producer"))} <= {
         "__init__.py"
     }
 
@@ -186,53 +160,12 @@ def test_a_job_passes_at_most_thirty_files_and_wears_at_most_ten_shapes():
 
 
 def test_where_something_is_decided_leads_to_a_name_in_that_file():
-    package = Path(django_delayq.__file__).parent
     rows = re.findall(r"^\| ([^|*]+) \| `([^`]+)` \| `(\w+)` \|$", section("journey", "Where is it decided?"), flags=re.MULTILINE)
     asked = [what for what, _, _ in rows]
     assert len(asked) == len(set(asked)) > 30
-    assert [name for _, path, name in rows if not re.search(rf"\b{name}\b", (package / path).read_text())] == []
+    assert [name for _, path, name in rows if not re.search(rf"\b{name}\b", (PACKAGE / path).read_text())] == []
     lines = [line for line in section("journey", "Where is it decided?").splitlines() if line.startswith("| ") and "**" not in line]
     assert len(lines) == len(rows) + 1  # and the head
-
-
-def test_every_logger_is_listed():
-    package = Path(django_delayq.__file__).parent
-    made = {name for path in package.rglob("*.py") for name in re.findall(r"\bLogger\(\"([\w.]+)\"\)", path.read_text())}
-    assert made <= code_words("reference")
-
-
-def test_every_option_of_periodic_is_described():
-    described = table_column(section("periodic", "Declare"))
-    the_same({"cron", *declarations.OPTIONS}, described, "docs/periodic.md, Declare")
-
-
-# commands and worker
-
-
-def test_every_subcommand_has_a_section():
-    described = set(re.findall(r"^## delayq ([\w-]+)$", page("commands"), flags=re.MULTILINE))
-    the_same(set(subcommands()), described, "docs/commands.md")
-
-
-@pytest.mark.parametrize("name", sorted(subcommands()))
-def test_every_option_of_a_subcommand_is_described(name):
-    described = {word for word in table_column(section("commands", f"delayq {name}")) if word.startswith("--")}
-    the_same(options_of(subcommands()[name]), described, f"docs/commands.md, delayq {name}")
-
-
-def test_every_option_of_the_worker_is_described():
-    the_same(worker_options(), table_column(section("worker", "Options")), "docs/worker.md, Options")
-
-
-# checks
-
-
-def test_every_check_is_described():
-    described = {word.removeprefix("delayq.") for word in table_column(page("checks")) if CHECK.search(word)}
-    the_same(check_ids(), described, "docs/checks.md")
-
-
-# internals
 
 
 def test_every_script_is_described():
@@ -243,36 +176,36 @@ def test_every_key_is_described():
     the_same(set(NAMES.values()) - {""}, table_column(section("internals", "Keys")), "docs/internals.md, Keys")
 
 
-# admin
-
-
-def test_every_permission_is_described():
-    models = [model._meta for model in apps.get_app_config("delayq").get_models()]
-    ours = {f"delayq.{name}" for meta in models for name, _ in meta.permissions}
-    ours |= {f"delayq.{action}_{meta.model_name}" for meta in models for action in meta.default_permissions}
-    missing = ours - table_column(section("admin", "Permissions"))
-    assert not missing, f"docs/admin.md does not name the permissions: {', '.join(sorted(missing))}"
-
-
-# words
-
-
-@pytest.mark.parametrize("name", [*PAGES, "README"])
-def test_no_foreign_words_are_used(name):
-    text = (ROOT / "README.md").read_text() if name == "README" else page(name)
-    prose = re.sub(r"```.*?```|`[^`\n]+`", "", text, flags=re.DOTALL)
-    used = [word for word in words(NOT_OURS) if re.search(rf"\b{word}\b", prose, flags=re.IGNORECASE)]
-    assert not used, f"{name}.md uses words that are not ours: {', '.join(used)}"
+# guarantees
 
 
 # the pages themselves
 
 
+def listed(name: str) -> list[str]:
+    """The pages in the tables of contents of a page."""
+    lines = [line.strip() for block in TOCTREE.findall(page(name)) for line in block.splitlines()]
+    folder = (DOCS / name).parent
+    found = [(folder / line).resolve() for line in lines if line and not line.startswith(":")]
+    return [str(path.relative_to(DOCS)) for path in found]
+
+
 def test_every_page_can_be_reached():
-    listed = set(re.findall(r"^(\w+)$", page("index"), flags=re.MULTILINE))
-    the_same(set(PAGES) - {"index"}, listed, "docs/index.md")
-    readme = set(re.findall(r"\(docs/(\w+)\.md\)", (ROOT / "README.md").read_text()))
-    the_same(set(PAGES) - {"index"}, readme, "README.md")
+    reached, todo = {"index"}, ["index"]
+    while todo:
+        for name in listed(todo.pop()):
+            if name not in reached:
+                reached.add(name)
+                todo.append(name)
+    the_same(set(PAGES), reached, "The table of contents that begins with docs/index.md")
+
+
+@pytest.mark.parametrize("name", [*PAGES, "README"])
+def test_links_lead_to_a_file(name):
+    path = ROOT / "README.md" if name == "README" else DOCS / f"{name}.md"
+    prose = re.sub(r"^ *```.*?^ *```$|`[^`\n]+`", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
+    files = [link.partition("#")[0] for link in LINK.findall(prose) if "://" not in link and not link.startswith(("#", "mailto:"))]
+    assert [file for file in files if not (path.parent / file).exists()] == []
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -284,3 +217,11 @@ def test_python_blocks_compile(name):
             compile(code, f"docs/{name}.md, python block {number}", "exec")
         except SyntaxError as error:
             pytest.fail(f"docs/{name}.md, python block {number}, line {error.lineno}: {error.msg}")
+
+
+def test_words_for_the_search_are_for_pages_that_exist():
+    sys.path.insert(0, str(DOCS / "_ext"))
+    try:
+        assert set(import_module("search_words").WORDS) <= set(PAGES)
+    finally:
+        sys.path.pop(0)

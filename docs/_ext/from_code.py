@@ -1,4 +1,4 @@
-"""The API reference from the package itself: docstrings, with `names` in them as links or code; fields of models; settings."""
+"""The extension of Sphinx: `names` in docstrings as links or code, the fields of models, and the directives of `generated`."""
 
 from __future__ import annotations
 
@@ -7,28 +7,21 @@ from importlib import import_module
 from typing import Any
 
 import django
+import generated
+import search_words
 from django.conf import settings
 from docutils import nodes
+from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-FACES = (
-    "django_delayq",
-    "django_delayq.exceptions",
-    "django_delayq.signals",
-    "django_delayq.models",
-    "django_delayq.contrib.tasks",
-    "django_delayq.testing",
-    "django_delayq.testing.kit",
-    "django_delayq.admin",
-)
 CODE = re.compile(r"(?<![`:])`([^`\n]+)`(?!`)")
 
 
 def set_up() -> None:
     """Django with the settings that importing the package needs. Nothing is connected to."""
     settings.configure(
-        SECRET_KEY="of the documentation",
+        SECRET_KEY="documentation",
         USE_TZ=True,
         INSTALLED_APPS=[
             "django.contrib.admin",
@@ -37,6 +30,7 @@ def set_up() -> None:
             "django.contrib.messages",
             "django.contrib.sessions",
             "django_delayq",
+            "django_delayq.contrib.gateway",
         ],
         DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
         DELAYQ={"REDIS": "redis://127.0.0.1:1/0"},
@@ -47,7 +41,7 @@ def set_up() -> None:
 def public() -> dict[str, str]:
     """The short names of the face and of its classes' members -> where the reference has them."""
     found: dict[str, str] = {}
-    for path in reversed(FACES):
+    for path in reversed(generated.FACES):
         module = import_module(path)
         for name in getattr(module, "__all__", ()):
             found[name] = f"{path}.{name}"
@@ -93,28 +87,32 @@ def _raises_in_words(lines: list[str]) -> None:
         lines[begin] = ""
 
 
-class Settings(SphinxDirective):
-    """Every setting, as `manage.py delayq settings` tells it."""
+class Generated(SphinxDirective):
+    """Parses the Markdown that a function of `generated` returns for the argument."""
+
+    optional_arguments = 1
+    final_argument_whitespace = True
 
     def run(self) -> list[nodes.Node]:
-        from django_delayq import conf
-        from django_delayq.management.settings_command import MEANINGS
+        """What Sphinx calls."""
+        text = generated.DIRECTIVES[self.name](self.arguments[0] if self.arguments else "")
+        return self.parse_text_to_nodes(text, allow_section_headings=True)
 
-        lines: list[str] = []
-        for name, told in MEANINGS.items():
-            lines += [
-                f".. confval:: {name}",
-                f"   :default: ``{conf.DEFAULTS[name]!r}``",
-                "",
-                "   " + told.meaning.replace("*", r"\*"),
-                "",
-            ]
-        return self.parse_text_to_nodes("```{eval-rst}\n" + "\n".join(lines) + "\n```")
+
+def add_search_words(app: Sphinx, doctree: nodes.document) -> None:
+    """Makes a page findable by the words of `search_words`, which a reader uses and the page may not."""
+    words = [word.strip() for word in search_words.WORDS.get(app.env.docname, "").split(",")]
+    entries = [("single", word, "", "main", None) for word in words if word]
+    if entries:
+        doctree.append(addnodes.index(entries=entries))
+        doctree.append(nodes.meta(name="keywords", content=", ".join(words)))
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """What Sphinx calls."""
     set_up()
     app.connect("autodoc-process-docstring", prose, priority=100)  # before napoleon, which knows no marks
-    app.add_directive("delayq-settings", Settings)
+    app.connect("doctree-read", add_search_words)
+    for name in generated.DIRECTIVES:
+        app.add_directive(name, Generated)
     return {"parallel_read_safe": True}
