@@ -43,7 +43,7 @@ KINDS: Final[Mapping[str, FindingKind]] = {
         "error",
         CHECK,
         "Two functions are registered as tasks with the same name.",
-        "Give one of them another name=. Jobs name their task, so only the first would ever run.",
+        "Give one of them another name=. Only the first of them would ever run.",
     ),
     "E006": FindingKind("error", CHECK, "DATABASE is not an alias in DATABASES.", "Name an alias of DATABASES."),
     "E007": FindingKind("error", CHECK, "SIGNING is on, and Django has no SECRET_KEY.", "Set SECRET_KEY, or turn SIGNING off."),
@@ -70,15 +70,17 @@ KINDS: Final[Mapping[str, FindingKind]] = {
         "error",
         CHECK,
         "The cron expression of a schedule never matches.",
-        "Correct it; L as the day of month is the last day of any.",
+        "Correct it. For the last day of every month, write L as the day of the month.",
     ),
     "E034": FindingKind(
         "error",
         CHECK,
         "A schedule has a cron expression, and the package cronsim is not installed.",
-        'pip install "django-delayq[cron]", or give it a period, every=.',
+        'pip install "django-delayq[cron]", or use every=.',
     ),
-    "E035": FindingKind("error", CHECK, "The jobs of a schedule would be refused.", "Correct its args and kwargs, or the task."),
+    "E035": FindingKind(
+        "error", CHECK, "The jobs of a schedule would be refused.", "Correct args and kwargs of the schedule, or the task."
+    ),
     "E036": FindingKind(
         "error",
         CHECK,
@@ -90,7 +92,7 @@ KINDS: Final[Mapping[str, FindingKind]] = {
         "error",
         CHECK,
         "A task names a queue that holds messages (CONSUMER is 'pull').",
-        "Name a queue of workers. Put messages for your own consumers in with delayq.push.",
+        "Name a queue of workers. To add a message for your consumers, call delayq.push.",
     ),
     "E050": FindingKind(
         "error",
@@ -108,13 +110,13 @@ KINDS: Final[Mapping[str, FindingKind]] = {
         "error",
         CHECK,
         "A module in TASK_MODULES does not exist.",
-        "Correct the name, or take it out: workers import these modules for the tasks in them.",
+        "Correct the name, or remove it.",
     ),
     "W002": FindingKind(
         "warning",
         CHECK,
         "Jobs share a Redis database with a cache, and cache.clear() deletes both.",
-        "Give the jobs another database number, or a server of their own.",
+        "Use another database number or another server for the jobs.",
     ),
     "W003": FindingKind(
         "warning",
@@ -126,13 +128,13 @@ KINDS: Final[Mapping[str, FindingKind]] = {
         "warning",
         CHECK,
         "REDIS has options of redis-py that are ignored, such as max_connections or socket_timeout.",
-        "Take them out. Timeouts and decoding are delayq's own, and each process opens as many connections as it needs.",
+        "Remove them. Each process opens as many connections as it needs, with timeouts of the package.",
     ),
     "W045": FindingKind(
         "warning",
         CHECK,
         "django-tenants is installed, and all tenants share keys, concurrency names and locks.",
-        "Put the tenant into each of them, such as key=f'{schema}:order:{pk}', and add 'delayq.W045' to SILENCED_SYSTEM_CHECKS.",
+        "Add the tenant to each of them, such as key=f'{schema}:order:{pk}', and add 'delayq.W045' to SILENCED_SYSTEM_CHECKS.",
     ),
     "W070": FindingKind(
         "warning",
@@ -145,7 +147,7 @@ KINDS: Final[Mapping[str, FindingKind]] = {
         "error",
         DEPLOY,
         "INLINE is on and DEBUG is off, so no worker runs the jobs.",
-        "Take it out of the settings of production, and run workers.",
+        "Remove INLINE from the settings of production, and run workers.",
     ),
     "E010": FindingKind(
         "error",
@@ -169,7 +171,7 @@ KINDS: Final[Mapping[str, FindingKind]] = {
         "error",
         DEPLOY,
         "The Sentinels do not know a master with the name in REDIS.",
-        "Write the name of their `sentinel monitor`. Those that one knows: redis-cli -p 26379 SENTINEL MASTERS",
+        "Write the name of their `sentinel monitor`. To list the masters that a Sentinel knows: redis-cli -p 26379 SENTINEL MASTERS",
     ),
     "E017": FindingKind(
         "error",
@@ -184,8 +186,8 @@ KINDS: Final[Mapping[str, FindingKind]] = {
         "error",
         DEPLOY,
         "Some nodes of the Cluster cannot be reached from this host.",
-        "Look whether they run. If they do, let them announce what leads to them from here: cluster-announce-ip, "
-        "cluster-announce-hostname, cluster-preferred-endpoint-type.",
+        "Check that they run. If they do, set the addresses that they announce: cluster-announce-ip, cluster-announce-hostname, "
+        "cluster-preferred-endpoint-type.",
     ),
     "E020": FindingKind(
         "error",
@@ -215,7 +217,7 @@ KINDS: Final[Mapping[str, FindingKind]] = {
         "warning",
         DEPLOY,
         "Redis does not write to disk: a restart loses its contents.",
-        "Set appendonly yes. Durable jobs come back from the database, those of redis durability do not.",
+        "Set appendonly yes. Durable jobs come back from the database. Jobs with redis durability are lost.",
     ),
     "W011": FindingKind(
         "warning",
@@ -227,7 +229,7 @@ KINDS: Final[Mapping[str, FindingKind]] = {
         "warning",
         DEPLOY,
         "The clocks of this host and of Redis differ by more than a second.",
-        "Run an NTP client on both: jobs become due by Redis' clock, and dates (run_at) are made by this host's.",
+        "Run an NTP client on both. Jobs become due by the clock of Redis, and your code makes dates by the clock of this host.",
     ),
     "W013": FindingKind(
         "warning",
@@ -239,49 +241,49 @@ KINDS: Final[Mapping[str, FindingKind]] = {
         "warning",
         DEPLOY,
         "Redis is on another host, and the connection does not use TLS.",
-        "Write rediss://, or rediss+sentinel://, in DELAYQ['REDIS']. On a private network of your own, silence this check.",
+        "Write rediss://, or rediss+sentinel://, in DELAYQ['REDIS']. On a private network, you can silence this check.",
     ),
     "W015": FindingKind(
         "warning",
         DEPLOY,
         "Redis is reached over the network without a password.",
-        "Make a user for delayq, and name it in DELAYQ['REDIS']. The rights that one needs: manage.py delayq settings REDIS",
+        "Make a Redis user for delayq, and name it in DELAYQ['REDIS']. Its rights are listed by manage.py delayq settings REDIS",
     ),
     "W016": FindingKind(
         "warning",
         DEPLOY,
         "The connection uses TLS, but does not verify the server's certificate or its name.",
-        "Take ssl_cert_reqs and ssl_check_hostname out of DELAYQ['REDIS'] or the cache, and name the authority by ssl_ca_certs.",
+        "Remove ssl_cert_reqs and ssl_check_hostname from DELAYQ['REDIS'] or the cache, and name the authority in ssl_ca_certs.",
     ),
     "W017": FindingKind(
         "warning",
         DEPLOY,
         "Redis is reached over the network, and SIGNING is off.",
-        "Set DELAYQ['SIGNING'] to True. What it does: manage.py delayq settings SIGNING",
+        "Set DELAYQ['SIGNING'] to True. For details: manage.py delayq settings SIGNING",
     ),
     "W018": FindingKind(
         "warning",
         DEPLOY,
         "Other users of the host can read or replace the files of the embedded server.",
-        "Give it a directory of its own that belongs to the user who runs the site, with mode 0700.",
+        "Use a directory that belongs to the user of the site, with mode 0700.",
     ),
     "W019": FindingKind(
         "warning",
         DEPLOY,
         "Workers answer health probes on all addresses of their host.",
-        "Add --health-host with the address by which probes come in; or let a firewall see to it, and silence this.",
+        "Add --health-host with the address for the probes. If a firewall protects the port, silence this check.",
     ),
     "W020": FindingKind(
         "warning",
         DEPLOY,
         "Django, redis or django-redis is newer than the versions that this release was tested with.",
-        "Look for a newer django-delayq; else run your tests with it, and silence this check.",
+        "Upgrade django-delayq. If there is no newer release, run your tests and silence this check.",
     ),
     "W021": FindingKind(
         "warning",
         DEPLOY,
         "ALLOW in HTTP lets deliveries reach this host, its local network link, or every address.",
-        "List the networks of the partners that are meant, and no more.",
+        "List only the networks of your partners.",
     ),
     "W022": FindingKind(
         "warning",
@@ -317,19 +319,19 @@ KINDS: Final[Mapping[str, FindingKind]] = {
         "warning",
         DEPLOY,
         "A partition has more jobs than the Cluster can move without harm.",
-        "Give the queue more partitions, see FORMER_PARTITIONS, or a HORIZON, which leaves far jobs in the database.",
+        "Raise PARTITIONS of the queue, or set a HORIZON, which keeps later jobs in the database.",
     ),
     "W040": FindingKind(
         "warning",
         DEPLOY,
         "The gateway is installed, and the settings do not enforce TLS.",
-        "Set SECURE_SSL_REDIRECT, or SECURE_PROXY_SSL_HEADER where a proxy ends TLS and turns plain requests away.",
+        "Set SECURE_SSL_REDIRECT. If a proxy ends TLS and refuses plain requests, set SECURE_PROXY_SSL_HEADER.",
     ),
     "W041": FindingKind(
         "warning",
         DEPLOY,
         "The gateway counts requests in a cache that processes do not share.",
-        "Give CACHES['default'] a backend that all processes share, such as Redis; not the database of the jobs.",
+        "Use a backend for CACHES['default'] that all processes share, such as Redis with another database number.",
     ),
     "W071": FindingKind(
         "warning",
@@ -345,7 +347,7 @@ KINDS: Final[Mapping[str, FindingKind]] = {
         "Committed jobs have waited for more than a minute to be published to Redis.",
         "Run a worker with the roles mirror and relay, and look at its log.",
     ),
-    "D003": FindingKind("error", DOCTOR, "The database cannot be reached.", "Check DATABASES, and that it runs."),
+    "D003": FindingKind("error", DOCTOR, "The database cannot be reached.", "Check DATABASES, and that the database server runs."),
     "D004": FindingKind(
         "warning", DOCTOR, "No worker serves a queue, or no worker has the role mirror for it.", "Start a worker for this queue."
     ),
@@ -353,8 +355,8 @@ KINDS: Final[Mapping[str, FindingKind]] = {
     "D006": FindingKind(
         "warning",
         DOCTOR,
-        "The rows of a queue are more than a minute behind its events.",
-        "Run a worker with the role mirror; if one runs, look at its log and at the database.",
+        "The events of a queue reach the database more than a minute late.",
+        "Run a worker with the role mirror. If one is running, check its log and the database.",
     ),
     "D007": FindingKind(
         "error", DOCTOR, "Redis, or a master of a Cluster, cannot be reached.", "Check DELAYQ['REDIS'], and that the server runs."
@@ -363,25 +365,25 @@ KINDS: Final[Mapping[str, FindingKind]] = {
         "warning",
         DOCTOR,
         "The database rejected events of a queue.",
-        "Look at them: manage.py delayq set-aside. When the reason is gone, add --retry.",
+        "List them: manage.py delayq set-aside. When the cause is fixed, add --retry.",
     ),
     "D012": FindingKind(
         "error",
         DOCTOR,
-        "The rows of a queue are behind by half of MIRROR_MAX_EVENTS or more.",
-        "Run a worker with the role mirror; if one runs, look at its log and at the database.",
+        "Half of MIRROR_MAX_EVENTS or more events of a queue are not in the database.",
+        "Run a worker with the role mirror. If one is running, check its log and the database.",
     ),
     "D014": FindingKind(
         "warning",
         DOCTOR,
         "The Redis user may call commands that delayq never sends, such as FLUSHALL.",
-        "Name another user in DELAYQ['REDIS']. The rights that one needs: manage.py delayq settings REDIS",
+        "Name another user in DELAYQ['REDIS']. Its rights are listed by manage.py delayq settings REDIS",
     ),
     "D021": FindingKind(
         "error",
         DOCTOR,
         "A queue in Redis has a newer format than this process knows.",
-        "Deploy the newer release here, too.",
+        "Deploy the newer release to this process.",
     ),
     "D022": FindingKind(
         "error",
@@ -393,13 +395,13 @@ KINDS: Final[Mapping[str, FindingKind]] = {
         "error",
         DOCTOR,
         "Jobs beyond the HORIZON of a queue reach Redis too late.",
-        "Look at the logs of the workers that have the role relay, and at how long statements of the database take.",
+        "Check the logs of the workers with the role relay, and the speed of the database.",
     ),
     "D025": FindingKind(
         "warning",
         DOCTOR,
         "A queue has its own REDIS, and jobs of it are still on the shared server, where no worker runs them.",
-        "Take REDIS out of the queue until jobs of redis durability have run. Durable jobs run from their rows.",
+        "Remove REDIS from the queue until its jobs with redis durability have run. Durable jobs run on the new server.",
     ),
     "D026": FindingKind(
         "error",
@@ -411,35 +413,35 @@ KINDS: Final[Mapping[str, FindingKind]] = {
         "warning",
         DOCTOR,
         "FORMER_PARTITIONS of a queue is no longer needed.",
-        "Take it out of the settings, and deploy; until then each job with a key asks two partitions.",
+        "Remove it from the settings, and deploy. Until then, each job with a key needs two partitions.",
     ),
-    "D028": FindingKind("warning", DOCTOR, "FORMER_PARTITIONS of a queue is still needed.", "Leave it until they have run."),
+    "D028": FindingKind("warning", DOCTOR, "FORMER_PARTITIONS of a queue is still needed.", "Keep it until these jobs have run."),
     "D029": FindingKind(
         "error",
         DOCTOR,
         "The clocks of the database and of Redis differ by five minutes or more. No old row is deleted meanwhile.",
         "Run an NTP client on the hosts of the database and of Redis.",
     ),
-    "D030": FindingKind("error", DOCTOR, "A schedule cannot make jobs.", "Look at it: manage.py delayq periodic NAME"),
+    "D030": FindingKind("error", DOCTOR, "A schedule cannot make jobs.", "For details: manage.py delayq periodic NAME"),
     "D031": FindingKind(
         "warning",
         DOCTOR,
         "The ticks of a schedule are more than a minute late.",
-        "Run a worker with the role relay whose code declares it, or has its task. If no code declares it any more, it "
-        "is retired within the hour.",
+        "Run a worker with the role relay whose code declares the schedule. A schedule that no code declares is retired within an "
+        "hour.",
     ),
     "D032": FindingKind(
         "warning",
         DOCTOR,
         "A schedule was retired within a week, because no code declares it.",
-        "If that was meant, there is nothing to do, and this is said for a week. Else declare it again.",
+        "If you removed it on purpose, do nothing. This message ends after a week.",
     ),
     "D033": FindingKind(
         "error",
         DOCTOR,
         "Jobs are unresolved: they have ended, and no event says how.",
-        "List them: manage.py delayq list --state unresolved. Find out what each has done. Then end it with "
-        "manage.py delayq mark-succeeded ID or mark-failed ID, or run it again with manage.py delayq requeue ID.",
+        "List them: manage.py delayq list --state unresolved. Find out what each of them did. Then run manage.py delayq "
+        "mark-succeeded ID, mark-failed ID or requeue ID.",
     ),
     "D035": FindingKind(
         "warning",
@@ -460,7 +462,7 @@ KINDS: Final[Mapping[str, FindingKind]] = {
         "error",
         DOCTOR,
         "The key of a target holds a value of another type than its KIND.",
-        "Rename one of the two, or delete what stands there.",
+        "Use another KEY, or delete the value.",
     ),
     "D008": FindingKind("error", DEEP, "Unfinished jobs have rows and are not in Redis.", FIX),
     "D009": FindingKind(

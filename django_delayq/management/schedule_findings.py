@@ -35,4 +35,4 @@ def schedule_findings(using: str) -> Iterator[Finding]:
 
 
 def _look(row: Periodic) -> str:
-    return f"Look at it: manage.py delayq periodic {row.name!r}"
+    return f"For details: manage.py delayq periodic {row.name!r}"

@@ -20,7 +20,7 @@ WIDTH: Final = 96
 
 
 class Meaning(NamedTuple):
-    """What a setting accepts, and what it means."""
+    """The values of a setting, and its meaning."""
 
     accepts: str
     meaning: str
@@ -53,7 +53,7 @@ MEANINGS: Final[Mapping[str, Meaning]] = MappingProxyType(
             's2:26379/mymaster/0?sentinel_password=…"; of a Cluster, "redis+cluster://user:password@n1:6379,n2:6379"; {"URL": …, '
             '"OPTIONS": …}; dotted path of a function that returns a redis.Redis or a RedisCluster; '
             '"embedded", or {"EMBEDDED": directory}',
-            "The Redis server. A queue can have its own server. Of a cache alias, only the address and the credentials are used. "
+            "The Redis server. A queue can have its own server. A cache alias gives only the address and the credentials. "
             f"The Redis user needs these rights (delayq: is the PREFIX): ACL SETUSER delayq on >PASSWORD {RIGHTS}; on a Cluster also "
             f"{CLUSTER_RIGHTS}",
         ),
@@ -100,16 +100,16 @@ MEANINGS: Final[Mapping[str, Meaning]] = MappingProxyType(
         ),
         "SENSITIVE": Meaning("list of argument names", "Arguments that the admin and commands show as ***."),
         "MIRROR_MAX_EVENTS": Meaning(
-            "number of jobs, at least 1000", "How many changes of jobs the rows of a queue can be behind Redis."
+            "number of jobs, at least 1000", "How many changes of jobs in a queue can wait to be written to the database."
         ),
         "MIRROR_FULL": Meaning(
             '"block" or "grow"',
-            "What happens at MIRROR_MAX_EVENTS. block: no more jobs are published until the mirror has caught up. grow: the memory "
+            "The behavior at MIRROR_MAX_EVENTS. block: no more jobs are published until the mirror has caught up. grow: the memory "
             "of Redis fills.",
         ),
         "RESTORE": Meaning(
             '"auto" or "manual"',
-            "What happens when Redis has lost its data. auto: workers restore the jobs from the database. manual: the queues wait "
+            "The behavior after Redis has lost its data. auto: workers restore the jobs from the database. manual: the queues wait "
             "for delayq restore.",
         ),
         "CARRIERS": Meaning(
@@ -168,7 +168,7 @@ MEANINGS: Final[Mapping[str, Meaning]] = MappingProxyType(
         ),
         "CONSUMER": Meaning(
             '"worker" or "pull"',
-            "Who takes jobs from the queue. worker: workers run its jobs. pull: it holds messages, which your own consumers pull.",
+            "The consumer of the queue. worker: workers run its jobs. pull: it holds messages, which your own consumers pull.",
         ),
         "PARTITIONS": Meaning(
             f"whole number from 1 to {readers.MOST_PARTITIONS}",

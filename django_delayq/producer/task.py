@@ -243,19 +243,19 @@ def task(
         name: how jobs name the task; None: module and qualified name of the function. Jobs that wait keep the old name.
         queue: the queue of its jobs.
         priority: above 0 high, 0 normal, below 0 low. Due jobs with a higher priority are claimed first.
-        max_attempts: how many attempts a job has before it fails; None: what the queue says. With 0 there is no limit, and each job
+        max_attempts: how many attempts a job has before it fails; None: that of the queue. With 0 there is no limit, and each job
             needs `expires`.
         backoff: the delays between attempts, as text such as "15s 3m 10m" or a `Ladder`; or a function of the attempt and the
-            exception that returns a delay, or None to fail. None: what the queue says.
+            exception that returns a delay, or None to fail. None: that of the queue.
         poll: the delays after each `NotYet`, as text or a `Ladder`; None: 15s 3m 10m 30m 30m 1h 2h 6h 15h.
-        timeout: the time limit of one attempt; None: what the queue says.
+        timeout: the time limit of one attempt; None: that of the queue.
         atomic: the run and the end of the job are one transaction on the database in `DATABASE`. Not for `async def`.
         sensitive: names of parameters whose values are masked in the admin and in commands, in addition to those in `SENSITIVE`.
         on_failure: a task. When a job has failed for good, a job of that task is scheduled, with the id of the failed job as argument.
         serial, concurrency: a name of which one job, or so many jobs, run at the same time. The name is a format over the arguments:
             "order:{order_id}", or ("tenant:{tenant}", 5).
         object_url: a function that gets the row of a job and returns the URL to which the page of the job in the admin links;
-            None: what `OBJECT_URL` says.
+            None: `OBJECT_URL`.
 
     Raises:
         ConfigError: an option is unknown or not valid, or a parameter of the function has the name of an option of `schedule`.

@@ -68,6 +68,7 @@ def _names() -> re.Pattern[str]:
         r"|manage\.py [a-z_]+(?: [a-z-]+)?(?: --[\w-]+| [A-Z]{2,})*"
         r'|pip install "[^"]+"|ACL SETUSER [^;]+|(?:\+[a-z|]+ ?)+\b|redis-cli --cluster \S+'
         r"|\b[a-z]+(?:\+[a-z]+)?://\S*[^\s,;:.)\"'\]}]"
+        r"|\{\"[^}]*\}|\"[^\"\n]{1,120}\"|(?<!\w)'[^'\s]+'(?!\w)|(?<![\w`])(?:None|True|False)\b"
         r"|\b[a-z_]+=(?:'[^']*'|\d+|(?=[\s,.)]|$))|\b[\w.]+\(\)|\bwhsec_"
     )
 
@@ -190,21 +191,14 @@ def _value(action: argparse.Action) -> str:
 
 
 def arguments(path: str) -> str:
-    """The arguments of a function with their defaults, by the `Args` of its docstring; before them those of other functions."""
+    """The arguments of a function with their defaults, by the `Args` of its docstring."""
     module, _, name = path.rpartition(".")
     function = getattr(import_module(module), name)
-    signature = inspect.signature(function).parameters
+    defaults = {one.name: one.default for one in inspect.signature(function).parameters.values() if isinstance(one.default, PLAIN)}
     rows = []
     for names, meaning in described(function):
-        defaults = {
-            code(signature[one].default) if signature[one].default is not inspect.Parameter.empty else ""
-            for one in names
-            if one in signature
-        }
-        default = defaults.pop() if len(defaults) == 1 else ""
-        rows.append(
-            (", ".join(f"`{one}`" for one in names), "" if "<" in default or "none" in default else default, plain(sentence(meaning)))
-        )
+        usual = {literal(defaults[one]) if one in defaults else "" for one in names}
+        rows.append((", ".join(map(code, names)), usual.pop() if len(usual) == 1 else "", plain(sentence(meaning))))
     return table(("Option", "Default", "Meaning"), rows)
 
 

@@ -109,8 +109,8 @@ _SCHEDULED: Final = _all(
 def _put_in(noun: str) -> Mapping[int, tuple[str, Schema]]:
     return {
         201: (f"The {noun} is scheduled.", _SCHEDULED),
-        200: (f"An unfinished {noun} holds the key, and stands for this one.", _SCHEDULED),
-        202: (f"The {noun} is committed; Redis has not confirmed it yet.", _SCHEDULED),
+        200: (f"An unfinished {noun} has the key. The answer has its id.", _SCHEDULED),
+        202: (f"The {noun} is committed, and Redis has not confirmed it yet.", _SCHEDULED),
     }
 
 
@@ -139,7 +139,7 @@ def _changes(verb: str, summary: str) -> Iterator[Route]:
         handle=partial(job_routes.change, act),
         permit=job_routes.permit_change,
         body=record(fields),
-        answers={200: ("It was done, or asked for.", _all(id=JOB_ID, change=_CHANGED))},
+        answers={200: ("The change was made, or requested from the running job.", _all(id=JOB_ID, change=_CHANGED))},
         problems=("queue_unlisted", "job_unknown", "not_changed"),
     )
     named: dict[str, Schema] = {"queue": QUEUE, "key": KEY}
@@ -147,11 +147,11 @@ def _changes(verb: str, summary: str) -> Iterator[Route]:
         name=f"{verb}_by_key",
         verb=verb,
         path=f"keys/{act.command}",
-        summary=f"{summary}; by its key",
+        summary=f"{summary}, by its key",
         handle=partial(job_routes.change_of_key, act),
         permit=job_routes.permit_key,
         body=record({**named, **fields}, "queue", "key"),
-        answers={200: ("It was done, or asked for.", _all(**named, change=_CHANGED))},
+        answers={200: ("The change was made, or requested from the running job.", _all(**named, change=_CHANGED))},
         problems=("field_missing", "queue_denied", "queue_unlisted", "job_unknown", "not_changed"),
     )
 
@@ -171,11 +171,11 @@ _SECONDS: Final[Schema] = {"type": "number", "minimum": 0}
 _PULLED: Final = _all(messages={"type": "array", "items": _MESSAGE}, lease=_SECONDS, wait=_SECONDS)
 _HELD: Final[Mapping[str, Schema]] = {"lease": _SECONDS, "cancel_requested": {"type": "boolean"}}
 SETTLED: Final = {
-    "ack": "Messages have been dealt with",
-    "retry": "An attempt of messages has failed: again by their ladder, or after a delay",
-    "snooze": "Not now: again after a delay, and the attempt does not count",
-    "fail": "Messages have failed for good",
-    "extend": "Hold messages for longer",
+    "ack": "Acknowledge messages",
+    "retry": "Report a failed attempt; the messages come again by their backoff, or after a delay",
+    "snooze": "Return messages for a delay; the attempt does not count",
+    "fail": "Fail messages for good",
+    "extend": "Extend the leases of messages",
 }
 
 
@@ -192,18 +192,18 @@ def _settling(verb: str, summary: str) -> Iterator[Route]:
         handle=partial(message_routes.settle, verb),
         permit=message_routes.permit,
         body=json_schemas.settle(verb),
-        answers={200: ("What became of each.", _all(messages={"type": "array", "items": one}))},
+        answers={200: ("The answer for each message.", _all(messages={"type": "array", "items": one}))},
         problems=("queue_unknown", "queue_of_workers", "field_missing"),
     )
     yield Route(
         name=f"{verb}_one",
         verb=verb,
         path=f"queues/{{queue}}/messages/{{id}}/{verb}",
-        summary=f"{summary}; one",
+        summary=f"{summary} (one message)",
         handle=partial(message_routes.settle_one, verb),
         permit=message_routes.permit,
         body=json_schemas.settle_one(verb),
-        answers={200: ("It was done.", one)},
+        answers={200: ("The change was made.", one)},
         problems=("queue_unknown", "queue_of_workers", "job_unknown", "lease_lost", "field_missing"),
     )
 
@@ -224,7 +224,7 @@ ROUTES: Final = (
         name="get",
         verb="get",
         path="jobs/{id}",
-        summary="A job: its row, and what Redis knows of it now",
+        summary="Get a job: its row, and its state in Redis",
         handle=job_routes.get,
         answers={200: ("The job.", _JOB)},
         problems=("job_unknown",),
@@ -233,21 +233,21 @@ ROUTES: Final = (
         name="find",
         verb="get",
         path="jobs",
-        summary="The unfinished job that holds a key",
+        summary="Find the unfinished job with a key",
         handle=job_routes.find,
         query={"queue": QUEUE, "key": KEY},
         answers={200: ("The job.", _JOB)},
         problems=("job_unknown",),
     ),
-    *_changes("cancel", "Cancel a job; one that runs is asked to stop"),
-    *_changes("reschedule", "Give a waiting job another date"),
-    *_changes("run_now", "Make a waiting job due at once"),
-    *_changes("requeue", "Put a failed or cancelled job back, with a fresh ladder"),
+    *_changes("cancel", "Cancel a job, or ask a running job to stop"),
+    *_changes("reschedule", "Change the date of a scheduled job"),
+    *_changes("run_now", "Make a scheduled job due now"),
+    *_changes("requeue", "Run a failed or cancelled job again, with new attempts"),
     Route(
         name="queues",
         verb="queues",
         path="queues",
-        summary="How full the queues of the token are",
+        summary="Get the figures of all queues of the token",
         handle=queue_routes.queues,
         answers={200: ("Every queue.", _all(queues={"type": "array", "items": _FIGURES}))},
     ),
@@ -255,7 +255,7 @@ ROUTES: Final = (
         name="queue",
         verb="queues",
         path="queues/{queue}",
-        summary="How full one queue is",
+        summary="Get the figures of a queue",
         handle=queue_routes.queue,
         answers={200: ("The queue.", _FIGURES)},
         problems=("queue_unknown",),
@@ -264,7 +264,7 @@ ROUTES: Final = (
         name="tasks",
         verb="tasks",
         path="tasks",
-        summary="The tasks that the token may schedule",
+        summary="List the tasks that the token may schedule",
         handle=queue_routes.tasks,
         answers={200: ("Every task.", _all(tasks={"type": "array", "items": _TASK}))},
     ),
@@ -272,7 +272,7 @@ ROUTES: Final = (
         name="push",
         verb="push",
         path="queues/{queue}/messages",
-        summary="Put a message in, for consumers to pull",
+        summary="Put a message into a queue",
         handle=message_routes.push,
         permit=message_routes.permit,
         body=json_schemas.PUSH,
@@ -286,7 +286,7 @@ ROUTES: Final = (
         summary="Take due messages under a lease",
         handle=message_routes.pull,
         body=json_schemas.PULL,
-        answers={200: ("Messages; none if there were none in time.", _PULLED)},
+        answers={200: ("The messages, or none if none was due in time.", _PULLED)},
         problems=("queue_unknown", "queue_of_workers"),
         waits=True,
     ),
@@ -295,7 +295,7 @@ ROUTES: Final = (
         name="deliver",
         verb="deliver",
         path="deliveries",
-        summary="Have a request sent, until its host has said yes",
+        summary="Schedule an HTTP request, which workers retry until the host answers 2xx",
         handle=target_routes.deliver,
         permit=target_routes.permit_delivery,
         body=json_schemas.DELIVER,
@@ -306,7 +306,7 @@ ROUTES: Final = (
         name="offer",
         verb="offer",
         path="offers",
-        summary="Have a message put into a list or a stream of others",
+        summary="Schedule a message for a list or a stream in Redis",
         handle=target_routes.offer,
         permit=target_routes.permit_offer,
         body=json_schemas.OFFER,
