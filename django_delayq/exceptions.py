@@ -124,12 +124,12 @@ NO_FIELDS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class DelayqError(Exception):
-    """Root of every error of this package: `except DelayqError` catches them all, and nothing else.
+    """The base class of every error of this package.
 
     Args:
         args: the text; none: that of the code, filled in with the fields.
-        code: a short word for what happened; none: that of the class.
-        fields: named values, for whoever tells it otherwise.
+        code: a short name of the error; none: that of the class.
+        fields: the values of the error by name.
     """
 
     code = "error"
@@ -154,9 +154,9 @@ def _again(kind: type[DelayqError], args: tuple[object, ...]) -> DelayqError:
 
 
 class ConfigError(DelayqError):
-    """A setting, or an option of `@task`, that cannot work. Raised before anything is scheduled or run.
+    """A setting or an option is not valid. It is raised before anything is scheduled or run.
 
-    Its text is `message`, what is wrong, and `hint`, the way out. Both are fields as well, where a hint is given.
+    The text is `message`, and `hint` if there is one. Both are fields, too.
     """
 
     code = "config"
@@ -168,37 +168,37 @@ class ConfigError(DelayqError):
 
 
 class QueueUnknown(DelayqError):
-    """A queue that `DELAYQ["QUEUES"]` does not list. A job there would wait for ever: no worker looks."""
+    """`DELAYQ["QUEUES"]` does not list the queue."""
 
     code = "queue_unknown"
 
 
 class UnknownTask(DelayqError):
-    """A name that no registered task bears. Names are looked up, never imported."""
+    """No task with this name is registered."""
 
     code = "task_unknown"
 
 
 class TargetRefused(DelayqError):
-    """A place to which nothing may go: an address, a target that is not listed. `code` says why, `fields` have `target`."""
+    """A URL or a target is not allowed. `code` is the reason, and `fields` has `target`."""
 
     code = "target_refused"
 
 
 class PayloadError(DelayqError):
-    """Arguments, options or a key that cannot be stored, or a stored record that cannot be read."""
+    """Arguments, options or a key cannot be stored, or a stored record cannot be read."""
 
     code = "payload"
 
 
 class PayloadTooLarge(PayloadError):
-    """Arguments above `MAX_PAYLOAD`. Store the content where content belongs, and pass its id."""
+    """The arguments are larger than `MAX_PAYLOAD`. Store the content elsewhere, and pass its id."""
 
     code = "payload_size"
 
 
 class KeyTaken(DelayqError):
-    """`on_conflict="error"`, and an unfinished job holds the key; `holder` is its id."""
+    """An unfinished job has the key, and `on_conflict` does not allow a second job. `holder` is the id of that job."""
 
     code = "key_held"
 
@@ -228,8 +228,8 @@ class StoreUnavailable(DelayqError):
 
 
 class GaveUp(DelayqError):
-    """The job has walked its poll ladder to the end, and still its task raised `NotYet`. `fields` have `steps`, how many that were, and
-    `reason`, the last one.
+    """The error of a job whose task still raised `NotYet` after the last delay of `poll`. `fields` has `steps`, their number, and
+    `reason`, the last reason.
     """
 
     code = "gave_up"
@@ -239,8 +239,8 @@ class GaveUp(DelayqError):
 
 
 class JobFailed(DelayqError):
-    """`Job.result()` of a job that has failed or was cancelled; `fields` have `job`, `state` and `error`, the text of its last
-    attempt, "" where there was none.
+    """Raised by `Job.result()` if the job has failed or was cancelled. `fields` has `job`, `state` and `error`, the text of its last
+    attempt or "".
     """
 
     code = "job_failed"
@@ -251,28 +251,32 @@ class JobFailed(DelayqError):
 
 
 class NotFinished(DelayqError, TimeoutError):
-    """`Job.result()` of a job that has not ended within the timeout."""
+    """Raised by `Job.result()` if the job has not ended within the timeout."""
 
     code = "not_finished"
 
 
 class ResultGone(DelayqError):
-    """`Job.result()` of a job of which no row tells: it is unknown, the settings keep none of it, or how it ended is not known."""
+    """Raised by `Job.result()` if no row has the result: the job is unknown, the settings keep no row, or nobody knows how the job
+    ended.
+    """
 
     code = "result_gone"
 
 
 class LeaseLost(DelayqError):
-    """This run does not own its job any more, or this block its lock: the lease ran out and another may have it. Write nothing."""
+    """A run no longer owns its job, a message is no longer held, or a block no longer holds its lock. Another worker may have it. Write
+    nothing more.
+    """
 
     code = "lease_lost"
 
 
 class LockTaken(DelayqError):
-    """Somebody else has the lock, and had it until the wait was over. `fields` have `lock`, its name, `holder`, who that is, `since`,
-    an aware datetime, and `left`, the seconds that are left of the holder's lease.
+    """Another holder has the lock, and kept it for the whole wait. `fields` has `lock`, its name; `holder`; `since`, an aware datetime;
+    and `left`, the seconds until the lease of the holder ends.
 
-    Raised out of a task it puts the job off for as long: that is no attempt, and no failure.
+    If a task does not catch it, the job is snoozed.
     """
 
     code = "lock_taken"
@@ -297,7 +301,9 @@ class ControlFlow(Exception):
 
 
 class Retry(ControlFlow):
-    """Run again; the attempt counts. `delay` (timedelta, seconds or text; kept as seconds) None: the ladder decides."""
+    """Raise it in a task to run the job again. The attempt counts. `delay` is a timedelta, a number of seconds or text; None: the
+    backoff of the task.
+    """
 
     def __init__(self, delay: clock.Delay | None = None, reason: str = "") -> None:
         super().__init__(delay, reason)
@@ -309,7 +315,9 @@ class Retry(ControlFlow):
 
 
 class Snooze(ControlFlow):
-    """Not now: run again after `delay` (timedelta, seconds or text; kept as seconds, one at least). The attempt does not count."""
+    """Raise it in a task to run the job again later. The attempt does not count. `delay` is a timedelta, a number of seconds or text,
+    and at least one second.
+    """
 
     def __init__(self, delay: clock.Delay, reason: str = "") -> None:
         super().__init__(delay, reason)
@@ -321,8 +329,8 @@ class Snooze(ControlFlow):
 
 
 class NotYet(ControlFlow):
-    """Somebody was asked, and the answer is: not yet. The job asks again after the next step of its task's poll ladder; that is no
-    attempt, and no failure. Behind the last step it fails (`GaveUp`).
+    """Raise it in a task that waits for an answer from elsewhere. The job runs again after the next delay of `poll`. The attempt does
+    not count. After the last delay, the job fails with `GaveUp`.
     """
 
     def __init__(self, reason: str = "") -> None:
@@ -334,7 +342,7 @@ class NotYet(ControlFlow):
 
 
 class Fail(ControlFlow):
-    """Do not try again: the job fails now, whatever attempts are left."""
+    """Raise it in a task to fail the job without a retry."""
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
@@ -358,14 +366,14 @@ class Skip(ControlFlow):
 class Cancelled(BaseException):
     """Raised inside a task whose job is aborted (`cancel(abort=True)`), at most once.
 
-    No `Exception`, so that what catches every error of its own does not go on. A task may catch it to clean up, has five seconds for
-    that, and then lets it through; the job ends as cancelled. A coroutine gets `asyncio.CancelledError` in its place.
+    It is not an `Exception`, so that `except Exception` does not catch it. A task can catch it to clean up within five seconds. The job
+    ends as cancelled. A coroutine gets `asyncio.CancelledError` instead.
     """
 
 
 class SoftTimeout(Exception):
     """Raised inside a task when its timeout has passed.
 
-    An ordinary `Exception`, so that a task may catch it to clean up or to end well; uncaught, it is a failed attempt
-    like any other. A task that ignores it is stopped with its process a little later.
+    A task can catch it to clean up, or to end well. If it does not, the attempt has failed. If the task continues, its process is
+    stopped a little later.
     """

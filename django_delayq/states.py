@@ -11,7 +11,9 @@ from typing import Final
 
 
 class State(StrEnum):
-    """The state of a job, as the database stores it. "due", "retrying", "parked", "unpublished", "far", "unresolved" are derived."""
+    """The state of a job in the database. "due", "retrying", "parked", "unpublished", "far" and "unresolved" are derived from other
+    fields.
+    """
 
     SCHEDULED = "scheduled"
     RUNNING = "running"
@@ -37,7 +39,7 @@ FINISHED: Final = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED})
 
 
 class Change(StrEnum):
-    """The answer to a request to change a job: cancel, reschedule, run now, requeue. There is no silent "nothing"."""
+    """The answer of a function that changes a job: cancel, reschedule, run now or requeue."""
 
     DONE = "done"
     RUNNING = "running"  # it runs; a cancel has been noted as a request

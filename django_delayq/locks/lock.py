@@ -52,7 +52,7 @@ class Lock:
 
     @property
     def held(self) -> bool:
-        """Whether this block holds it now. Once it has been lost it stays lost."""
+        """Whether this block holds the lock now. A lock that was lost stays lost."""
         holding = self._holding
         if holding is None:
             return False
@@ -200,26 +200,26 @@ class Lock:
 def lock(name: str, *, wait: clock.Delay = 0, lease: clock.Delay = "30s", queue: str | None = None) -> Lock:
     """A lock on a name, for a block of code: `with delayq.lock("order:42", wait="2s") as lock:`, or `async with`.
 
-    One holder has the name for one lease, which is extended while the block runs. It is a lease, not a consensus: a process that stood
-    still for longer, or a Redis that lost its contents, may leave two who both think that they have it, for one lease. `lock.check()`
-    between steps ends the one that has lost it, and `lock.fence` tells a store which of the two writes.
+    One holder has the name for one lease, which is extended while the block runs. It is a lease and not a consensus: after a pause of
+    the process or a loss of data in Redis, two holders can believe for one lease that they have it. `lock.check()` raises an error in
+    the one that has lost it. `lock.fence` lets another system refuse its writes.
 
     Args:
-        name: text of 1 to 200 characters. Names of locks are their own: they have to do neither with keys nor with tasks.
-        wait: for how long to wait while somebody else has it; 0: not at all.
-        lease: 5 seconds to 12 hours: for how long it is still taken when its holder dies.
-        queue: the queue beside which it stands, on the server of that queue; by default "default", or the first of DELAYQ["QUEUES"]
-            where that is not listed, on the server of DELAYQ["REDIS"] whatever that queue has.
+        name: text of 1 to 200 characters. It has nothing to do with keys and tasks.
+        wait: how long to wait while another holder has it; 0: do not wait.
+        lease: 5 seconds to 12 hours. If the holder dies, the lock is free after this time.
+        queue: the queue on whose server the lock is; by default "default", or the first of DELAYQ["QUEUES"], on the server of
+            DELAYQ["REDIS"].
 
     Raises, where the block begins:
-        LockTaken: somebody else has it, and had it until the wait was over. Out of a task it puts the job off.
-        StoreUnavailable: Redis does not answer. If the lock was taken for this call all the same, it is free a lease later.
-        SynchronousOnlyOperation: `with` in async code: there, `async with`.
-        ConfigError: its own block is open already.
+        LockTaken: another holder has it. If a task does not catch this, the job is snoozed.
+        StoreUnavailable: Redis does not answer. If this call took the lock, it is free after a lease.
+        SynchronousOnlyOperation: `with` in async code; use `async with`.
+        ConfigError: its block is open already.
     Raises, where the block ends without an error:
         LeaseLost: it was not held to the end.
     Raises at once:
-        PayloadError, QueueUnknown, ConfigError: a name, a queue or a duration that cannot be.
+        PayloadError, QueueUnknown, ConfigError: the name, the queue or a duration is not valid.
     """
     return Lock(name, wait=wait, lease=lease, queue=queue)
 

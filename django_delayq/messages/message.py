@@ -24,14 +24,14 @@ logger = Logger("django_delayq.messages")
 
 
 class Message:
-    """One message in this consumer's hands, until its lease ends. `body` is what was pushed; `attempt` counts from 1; `key` is "" for
-    none; `cancel_requested`: somebody has asked to cancel it, as `extend` has heard.
+    """A message that this consumer holds until its lease ends. `body` is what was pushed; `attempt` counts from 1; `key` is "" without
+    one; `cancel_requested` is True if `extend` has learned that the message should be cancelled.
 
-    Within `with delayq.pull(…)` the verbs decide, and the end of the block tells Redis, in one call; elsewhere they tell it at once.
+    Within `with delayq.pull(…)`, the end of the block sends all decisions to Redis in one call. Elsewhere each method sends it at once.
 
-    Raises (all verbs):
-        LeaseLost: it is held no more, so nothing was written.
-        StoreUnavailable: whether the verb counts is not known. It may be said again.
+    Raises (all methods):
+        LeaseLost: the message is no longer held, so nothing was written.
+        StoreUnavailable: the result is not known. You can repeat the call.
     """
 
     __slots__ = (
@@ -66,42 +66,42 @@ class Message:
 
     @property
     def id(self) -> UUID:
-        """The same in every attempt; that of the job which `push` has returned."""
+        """The id of the message, the same in every attempt, and that of the job which `push` returned."""
         return ids.full(self._job.id)
 
     @property
     def short_id(self) -> str:
-        """The same in 22 characters, as lists, logs and pages show it."""
+        """The id in 22 characters, as lists, logs and pages show it."""
         return self._job.id
 
     @property
     def queue(self) -> str:
-        """Where it came from."""
+        """The queue of the message."""
         return self._job.queue
 
     @property
     def meta(self) -> dict[str, Any]:
-        """What `push` was given as meta. A dict of its own: changes change nothing."""
+        """A copy of `meta` of the message."""
         return {name: value for name, value in (self._options.get("meta") or {}).items() if name not in (CARRIED, ONLY)}
 
     @property
     def fence(self) -> str:
-        """Text that no other attempt of any message has."""
+        """A text that no other attempt of any message has."""
         return f"{self._job.fence}/{self._job.id}"
 
     @property
     def run_at(self) -> datetime:
-        """When it was due."""
+        """When the message was due."""
         return clock.from_ms(self._job.due_ms)
 
     @property
     def max_attempts(self) -> int:
-        """How many attempts count before it fails; 0: it is tried until it expires."""
+        """How many attempts the message has; 0: no limit until it expires."""
         return 0 if self._most == NO_LIMIT else self._most
 
     @property
     def is_last_attempt(self) -> bool:
-        """Whether it fails for good if this attempt does."""
+        """Whether the message fails for good if this attempt fails."""
         return self.attempt >= self._most
 
     @property
@@ -110,12 +110,12 @@ class Message:
         return self._job.id, self._job.fence
 
     def ack(self) -> None:
-        """It has been dealt with, and does not come again."""
+        """Acknowledges the message. It does not come again."""
         refuse_loop_unless(self._batch.gathers, "message.aack()")
         self._decide(settling.ack(self._job.id, self.attempt, self._job.fence, self._batch.worked()))
 
     def retry(self, delay: clock.Delay | None = None, reason: str = "") -> None:
-        """The attempt has failed: again after `delay`, or as its ladder says. After the last attempt it has failed for good."""
+        """Reports a failed attempt. The message comes again after `delay`, or by its backoff. After the last attempt it has failed."""
         refuse_loop_unless(self._batch.gathers, "message.aretry(…)")
         if self.is_last_attempt:
             self._put_off("fail", 0, reason or "no attempt is left")
@@ -125,17 +125,17 @@ class Message:
             self._put_off("retry", duration(delay, "delay", "message.retry()"), reason)
 
     def snooze(self, delay: clock.Delay, reason: str = "") -> None:
-        """Not now: again after `delay`. The attempt does not count."""
+        """Returns the message. It comes again after `delay`. The attempt does not count."""
         refuse_loop_unless(self._batch.gathers, "message.asnooze(…)")
         self._put_off("snooze", duration(delay, "delay", "message.snooze()"), reason)
 
     def fail(self, reason: str = "") -> None:
-        """It has failed for good, whatever attempts are left. People see it, and may requeue it."""
+        """Fails the message for good. Staff can requeue it."""
         refuse_loop_unless(self._batch.gathers, "message.afail(…)")
         self._put_off("fail", 0, reason or "failed by its consumer")
 
     def extend(self, lease: clock.Delay | None = None) -> None:
-        """Holds it for longer: for `lease` from now, as long as it was pulled for by default. Done at once, also within `with`."""
+        """Extends the lease: to `lease` from now, or to the lease of the pull. It takes effect at once, also within `with`."""
         refuse_loop("message.aextend(…)")
         self._batch.prolong([self], lease)
 
@@ -155,8 +155,8 @@ class Message:
 
 
 class MessageBatch(Sequence[Message]):
-    """Messages that were pulled together; empty when there were none in time. As a context, `with delayq.pull(…) as batch:`, what is
-    decided within is told to Redis at its end, in one call. What was not decided comes again when its lease has ended.
+    """Messages that were pulled together. It is empty if none were due in time. At the end of `with delayq.pull(…) as batch:`, all
+    decisions are sent to Redis in one call. Messages without a decision come again when their lease has ended.
     """
 
     def __init__(self, holder: Holder, lease_ms: int) -> None:
@@ -219,17 +219,17 @@ class MessageBatch(Sequence[Message]):
         self._messages.append(Message(self, job, header, body, options))
 
     def settle(self) -> None:
-        """Tells Redis now what has been decided so far.
+        """Sends the decisions so far to Redis.
 
         Raises:
-            LeaseLost: some were held no more (`fields["messages"]` names them); all others are settled.
-            StoreUnavailable: whether they count is not known. It may be asked again.
+            LeaseLost: some messages were no longer held (`fields["messages"]` names them). All others are settled.
+            StoreUnavailable: the result is not known. You can repeat the call.
         """
         refuse_loop("batch.asettle()")
         self._settle()
 
     def ack(self) -> None:
-        """Acks all that have not been decided otherwise, and tells Redis of the whole batch in one call. Raises: see `settle`."""
+        """Acknowledges all messages without another decision, and sends the whole batch to Redis in one call. Raises: see `settle`."""
         refuse_loop("batch.aack()")
         for message in self._messages:
             if message.end is None:
@@ -238,7 +238,7 @@ class MessageBatch(Sequence[Message]):
         self._settle()
 
     def extend(self, lease: clock.Delay | None = None) -> None:
-        """Holds all that are not settled for longer: for `lease` from now. Raises: see `Message`."""
+        """Extends the leases of all messages that are not settled: to `lease` from now. Raises: see `Message`."""
         refuse_loop("batch.aextend(…)")
         self.prolong([message for message in self._messages if not message.settled], lease)
 

@@ -16,19 +16,19 @@ from django_delayq.store.queue import MOST
 def pull(
     queue: str, n: int = 1, *, wait: clock.Delay = 0, lease: clock.Delay | None = None, older_than: clock.Delay | None = None
 ) -> MessageBatch:
-    """Takes due messages under a lease: `with delayq.pull("mail", 50, wait="10s") as batch:`. Each is in the hands of one at a time.
+    """Takes due messages under a lease: `with delayq.pull("mail", 50, wait="10s") as batch:`. Each message has one holder at a time.
 
     Args:
-        n: at most so many, up to 200. Fewer come as soon as there are some.
-        wait: how long to wait while there are none; a push ends the wait at once. None come: the batch is empty.
-        lease: how long they are this consumer's, 5 seconds to 12 hours; as the queue's LEASE says by default. What is not settled
-            until then was an attempt, and comes again as its ladder says.
-        older_than: only those that have been due for so long.
+        n: maximum number of messages, up to 200. Fewer are returned as soon as there are some.
+        wait: how long to wait while there are none. A push ends the wait. After it, the batch is empty.
+        lease: how long the messages are held, 5 seconds to 12 hours; by default the LEASE of the queue. A message that is not settled
+            then comes again by its backoff, and the attempt counts.
+        older_than: only messages that have been due for so long.
 
     Raises:
-        QueueUnknown, ConfigError: a queue that workers serve, or an option that cannot work.
-        StoreUnavailable: Redis does not answer. What it may have handed out for this call, the next pull of this process gets.
-        SynchronousOnlyOperation: in async code: there, await `apull`.
+        QueueUnknown, ConfigError: the queue is one of workers, or an option is not valid.
+        StoreUnavailable: Redis does not answer. The next pull of this process gets what Redis may have handed out.
+        SynchronousOnlyOperation: in async code; await `apull`.
     """
     refuse_loop("delayq.apull(…)")
     ask, seconds = _ask(queue, n, wait, lease, older_than)
@@ -48,7 +48,7 @@ def pull(
 async def apull(
     queue: str, n: int = 1, *, wait: clock.Delay = 0, lease: clock.Delay | None = None, older_than: clock.Delay | None = None
 ) -> MessageBatch:
-    """Async twin of `pull`: the wait holds up nothing else. `async with await delayq.apull("mail", 50, wait="10s") as batch:`."""
+    """Async version of `pull`: the wait holds up nothing else. `async with await delayq.apull("mail", 50, wait="10s") as batch:`."""
     return await taken(queue, *_ask(queue, n, wait, lease, older_than))
 
 

@@ -54,16 +54,16 @@ def push(
     using: str | None = None,
     durability: Durability | None = None,
 ) -> Job:
-    """Puts a message in: `push("mail", {"to": "…"}, delay="10m")`. The queue's `CONSUMER` is "pull".
+    """Puts a message into a queue whose `CONSUMER` is "pull": `push("mail", {"to": "…"}, delay="10m")`.
 
     Args:
-        body: anything that JSON holds; `pull` gives it back as it was.
+        body: any JSON value; `pull` returns it unchanged.
         delay, run_at: when it can be pulled; none: now.
-        options: the others, see `delayq.schedule`.
+        options: others of `delayq.schedule`.
 
     Raises:
         PayloadError, PayloadTooLarge: JSON cannot hold the body, or it is larger than MAX_PAYLOAD of the queue.
-        QueueUnknown, ConfigError: a queue or an option that cannot work.
+        QueueUnknown, ConfigError: the queue is unknown or one of workers, or an option is not valid.
         KeyTaken, StoreUnavailable, SynchronousOnlyOperation: as `delayq.schedule`.
     """
     refuse_loop("delayq.apush(…)")
@@ -73,7 +73,7 @@ def push(
 
 @like(push)
 async def apush(queue: str, body: Any, **given: Any) -> Job:
-    """Async twin of `push`. It commits by itself.
+    """Async version of `push`. It commits by itself.
 
     Raises:
         CancelledError: whether the message was put in is not known; the error has its id in a tuple, `jobs`.

@@ -31,20 +31,18 @@ def cancel(
     actor: str = "",
     reason: str = "",
 ) -> Change:
-    """Cancels a scheduled job, at once: after `done` it does not run. A running one gets a request (`running`): the task may look at
-    `current().cancel_requested`, and is not retried when it fails. With `abort` its run is ended (`running` as well, since that comes
-    within a third of its lease): `Cancelled` is raised in the task, a coroutine is cancelled, and what does not hear that within five
-    seconds ends with its process. By job, by id, or by `key` and `queue`: then all jobs of that key
-    that are not finished, also those that Redis does not have yet. A job that was merged into another stands for that one.
+    """Cancels a job by a job, by an id, or by `key` and `queue`: then all unfinished jobs with that key. A scheduled job does not run
+    any more (`done`). A running job gets a request (`running`): the task can read `current().cancel_requested`, and is not retried if
+    it fails. With `abort`, `Cancelled` is raised in the running task, or its coroutine is cancelled, and a task that does not end
+    within five seconds ends with its process.
 
-    With `at_commit` it is part of the open transaction of `DELAYQ["DATABASE"]`. It answers `pending`, and a rollback takes it back. It
-    is carried out at the commit; if this process dies then, or Redis is away, a relay does it. Without a transaction it acts at once.
+    It takes effect at once. With `at_commit`, it takes effect when the open transaction of `DELAYQ["DATABASE"]` commits: the answer is
+    `pending`, and a rollback takes it back.
 
     Raises:
         ConfigError: `at_commit`, and a transaction is open on another database only.
-        StoreUnavailable: Redis cannot be asked, so nothing is known. It may be repeated: a job that is cancelled answers `done` again.
-        DatabaseError: nothing is known: either its row could not be read, and nothing has happened, or it is cancelled in Redis and
-            its row could not be told, so that a failover might undo it. It may be repeated.
+        StoreUnavailable: Redis cannot be reached, so the result is not known. It is safe to repeat the call.
+        DatabaseError: the row could not be read or changed, so the result is not known. It is safe to repeat the call.
     """
     refuse_loop("delayq.acancel(…)")
     check_words("cancel()", actor, reason)
@@ -62,11 +60,11 @@ def reschedule(
     actor: str = "",
     reason: str = "",
 ) -> Change:
-    """Gives a scheduled job another date, at once: `delay` from now, or `run_at`. By `key` and `queue`: all jobs of that key that wait,
-    also those that Redis does not have yet. `at_commit`: see `cancel`; a delay counts from the call.
+    """Changes the date of a scheduled job: `delay` from now, or `run_at`. By `key` and `queue`: of all waiting jobs with that key.
+    `at_commit`: see `cancel`; a delay counts from the call.
 
     Raises:
-        ConfigError: neither or both given, or a naive datetime; `at_commit`: as for `cancel`.
+        ConfigError: neither or both are given, or the datetime is naive; `at_commit`: as for `cancel`.
         StoreUnavailable, DatabaseError: as for `cancel`.
     """
     refuse_loop("delayq.areschedule(…)")
@@ -87,7 +85,7 @@ def run_now(
     actor: str = "",
     reason: str = "",
 ) -> Change:
-    """Makes a scheduled job due at once.
+    """Makes a scheduled job due now.
 
     Raises:
         StoreUnavailable: as for `cancel`.
@@ -104,18 +102,16 @@ def requeue(
     actor: str = "",
     reason: str = "",
 ) -> Change:
-    """Puts a failed or cancelled job back, due now, with a fresh ladder. `conflict`: it is scheduled already, or succeeded, or its key
-    is held by another job, or its name by one in another partition, or the open transaction has scheduled it and must be committed
-    first, or it is unresolved: only a person requeues it, in the admin or by a command. If its expiry has passed it has none any more.
-    By job, by id, or by `key` and `queue`: the latest job of that key, however it stands, so that nothing older runs after one that
-    succeeded. Only the database knows which that is.
+    """Runs a failed or cancelled job again, due now, with new attempts and without an expiry that has passed. By `key` and `queue`: the
+    latest job with that key. The answer is `conflict` if the job is scheduled or has succeeded, if another job has its key or its
+    concurrency name in another partition, if the open transaction has scheduled it, or if it is unresolved: only a person requeues
+    such a job, in the admin or with the command.
 
-    With SIGNING it is noted in the database before Redis is asked. In an open transaction it happens at the commit, if that comes;
-    `done` then says that nothing stood against it at the call.
+    With SIGNING it is noted in the database before Redis, so in an open transaction it takes effect at the commit.
 
     Raises:
-        StoreUnavailable: as for `cancel`; or Redis was rolled back, and the rows that end jobs again are still being compared.
-        ConfigError: with SIGNING, where `django_delayq` is not in INSTALLED_APPS.
+        StoreUnavailable: as for `cancel`; or Redis was rolled back, and its jobs are still compared with the rows.
+        ConfigError: with SIGNING, if `django_delayq` is not in INSTALLED_APPS.
     """
     refuse_loop("delayq.arequeue(…)")
     return _requeue(job, key, queue, actor, reason, by_person=False)

@@ -19,66 +19,66 @@ from django_delayq.states import FINISHED, UNFINISHED, Change, State
 
 
 class Job(JobRef):
-    """One job, by its id. `created`: False when another job holds the key, and this stands for that one; None while a transaction that
-    decides it is open.
+    """One job, by its id. `created` is False if another job has the key, and this object is that job; it is None while the transaction
+    that decides is open.
     """
 
     __slots__ = ()
 
     @property
     def state(self) -> State | None:
-        """Where it stands now, asked anew each time; None if nobody knows it: not committed yet, ended and not mirrored, or
-        unresolved (no event says how it ended).
+        """The current state, read each time. None if it is not known: not committed yet, ended and not in the database, or
+        unresolved.
         """
         refuse_loop("job.astate()")
         return _state(self.id, self.queue)
 
     async def astate(self) -> State | None:
-        """Async twin of `state`."""
+        """Async version of `state`."""
         return await sync_to_async(_state)(self.id, self.queue)
 
     @property
     def error(self) -> str:
-        """The text of the last attempt that failed, by its row; "" without one."""
+        """The text of the last attempt that failed, or ""."""
         found = wait_for_result.look(self)
         return "" if found is None else found.error
 
     @property
     def attempts(self) -> int:
-        """How many attempts have counted so far, by its row."""
+        """How many attempts have counted so far."""
         found = wait_for_result.look(self)
         return 0 if found is None else found.attempts
 
     @property
     def asked(self) -> int:
-        """How often its task has asked and heard "not yet" so far, by its row."""
+        """How often the task has raised `NotYet` so far."""
         found = wait_for_result.look(self)
         return 0 if found is None else found.asked
 
     def wait(self, timeout: clock.Delay) -> State | None:
-        """How the job has ended: waits for that, `timeout` at most. None: it has not.
+        """Waits for the end of the job, for `timeout` at most. Returns the state, or None if the job has not ended.
 
         Raises:
-            ResultGone: no row tells of it, and none will.
-            ConfigError: it would wait for what cannot come: in a task, or in the transaction that publishes the job.
+            ResultGone: no row has the end, and none will.
+            ConfigError: the end cannot come: inside a task, or in the transaction that publishes the job.
         """
         refuse_loop("job.aresult(…)")
         found = wait_for_result.wait_for(self, timeout)
         return None if found is None else found.state
 
     def result(self, timeout: clock.Delay = 0) -> Any:
-        """What the task has returned. Waits for that, `timeout` at most; by default it only looks.
+        """Returns the value that the task returned. Waits for it, for `timeout` at most; by default it does not wait.
 
         Raises:
-            JobFailed: it has failed, or was cancelled.
-            NotFinished: it has not ended within the timeout.
+            JobFailed: the job has failed, or was cancelled.
+            NotFinished: the job has not ended within the timeout.
             ResultGone, ConfigError: as `wait`.
         """
         refuse_loop("job.aresult(…)")
         return wait_for_result.value(self, wait_for_result.wait_for(self, timeout))
 
     async def aresult(self, timeout: clock.Delay = 0) -> Any:
-        """Async twin of `result`."""
+        """Async version of `result`."""
         return wait_for_result.value(self, await wait_for_result.awaited(self, timeout))
 
     def cancel(self, *, abort: bool = False, at_commit: bool = False, actor: str = "", reason: str = "") -> Change:
@@ -109,12 +109,11 @@ class Job(JobRef):
 
 
 def get(job: Job | UUID | str | None = None, *, key: str | None = None, queue: str | None = None) -> Job | None:
-    """A job; None if neither Redis nor the database knows it. By job, by id, or by `key` and `queue`: the unfinished job
-    that holds the key. With an id, `queue` is where to look in Redis.
+    """Finds a job by a job, by an id, or by `key` and `queue`: the unfinished job with the key. None if neither Redis nor the database
+    has it. With an id, `queue` is where to look in Redis.
 
     Raises:
-        StoreUnavailable: Redis cannot be asked, and the database does not know the id, or a key is given: who holds it, Redis says, but
-            for far jobs.
+        StoreUnavailable: Redis cannot be reached, and the database does not have the id, or a key is given.
     """
     refuse_loop("delayq.aget(…)")
     if key is not None:

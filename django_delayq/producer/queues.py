@@ -20,11 +20,11 @@ T = TypeVar("T")
 
 
 def pause(queue: str, *, actor: str = "", reason: str = "") -> bool:
-    """Stops claims of a queue; running jobs go on. False when it was paused already. A row notes it, so that the queue stays paused
-    when Redis loses its contents; if the database is away, Redis alone knows it.
+    """Stops claims of jobs in a queue. Running jobs continue. Returns False if the queue was paused already. The database notes it, so
+    that the queue stays paused if Redis loses its data.
 
     Raises:
-        QueueUnknown, StoreUnavailable: of several partitions, the others are paused; ask again.
+        QueueUnknown, StoreUnavailable: of several partitions, the others are paused; repeat the call.
     """
     refuse_loop("delayq.apause(…)")
     check_words("pause()", actor, reason)
@@ -40,7 +40,7 @@ def pause(queue: str, *, actor: str = "", reason: str = "") -> bool:
 
 
 def resume(queue: str, *, actor: str = "", reason: str = "") -> bool:
-    """Lets a paused queue go on. False when it was not paused. The row first: who brings pauses back after a loss waits for it.
+    """Allows claims of jobs in a paused queue again. Returns False if the queue was not paused.
 
     Raises:
         QueueUnknown, StoreUnavailable.

@@ -109,7 +109,7 @@ class Bound(Generic[P, R]):
         return put_in(self.task, self.options, args, kwargs)
 
     async def aschedule(self, *args: P.args, **kwargs: P.kwargs) -> Job:
-        """Async twin of `schedule`. See `delayq.aschedule`."""
+        """Async version of `schedule`. See `delayq.aschedule`."""
         return await _aput(self.bind(*args, **kwargs))
 
 
@@ -170,7 +170,7 @@ def schedule(
 
 @like(schedule)
 async def aschedule(task: Bound[Any, Any], *args: Any, **kwargs: Any) -> Job:
-    """Async twin of `schedule`. It commits by itself.
+    """Async version of `schedule`. It commits by itself.
 
     Raises:
         CancelledError: whether the job was scheduled is not known; the error has its id in a tuple, `jobs`.
@@ -196,7 +196,7 @@ def schedule_many(bindings: Iterable[Binding], *given: Never, using: str | None 
 
 @like(schedule_many)
 async def aschedule_many(bindings: Iterable[Binding], *given: Never, using: str | None = None) -> list[Job]:
-    """Async twin of `schedule_many`. It commits by itself, batch by batch.
+    """Async version of `schedule_many`. It commits by itself, batch by batch.
 
     Raises:
         CancelledError: which of the jobs were scheduled is not known; the error has their ids in a tuple, `jobs`.

@@ -44,7 +44,7 @@ def twin(of: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
 
     awaited.__name__ = f"a{of.__name__}"
     awaited.__qualname__ = awaited.__name__.join(of.__qualname__.rsplit(of.__name__, 1))
-    awaited.__doc__ = f"Async twin of `{of.__name__}`."
+    awaited.__doc__ = f"Async version of `{of.__name__}`."
     return awaited
 
 

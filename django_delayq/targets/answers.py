@@ -51,7 +51,7 @@ class Reply:
 
 
 class DeliveryFailed(DelayqError):
-    """A delivery that the host did not take; `fields`: `target`; `status`, `ms`, `answer` if it answered."""
+    """A delivery that the host did not accept; `fields`: `target`; and `status`, `ms` and `answer` if the host answered."""
 
     code = "delivery_failed"
 

@@ -24,7 +24,7 @@ State = Literal["closed", "open", "probing"]
 
 
 class Circuit(NamedTuple):
-    """How one host is doing: `failures` in a row, `seconds` until it is tried again (0: now), `running` requests."""
+    """The state of one host: `failures` in a row, `seconds` until the next try (0: now), `running` requests."""
 
     target: str
     state: State

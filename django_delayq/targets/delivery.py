@@ -33,8 +33,8 @@ UNSAID: Final[Any] = type("Unsaid", (), {"__repr__": lambda _: "none"})()  # sin
 
 
 def header_secret(name: str, *, prefix: str = "") -> dict[str, str]:
-    """The value of a header that is a secret of `DELAYQ["HTTP"]["SECRETS"]`, behind a prefix such as `"Bearer "`. What travels with
-    the job is its name.
+    """The value of a header that is a secret in `DELAYQ["HTTP"]["SECRETS"]`, after a prefix such as `"Bearer "`. The job has only the
+    name of the secret.
     """
     return {"secret": name, "prefix": prefix} if prefix else {"secret": name}
 
@@ -91,7 +91,7 @@ async def adeliver(
     on_failure: Task[..., Any] | None = None,
     **options: Unpack[UntimedOptions],
 ) -> Job:
-    """Async twin of `deliver`. It commits by itself."""
+    """Async version of `deliver`. It commits by itself."""
     # In a thread, since it may ask Redis for the time.
     bound, arguments = await in_thread(prepared, url, json, data, method, headers, secret, timeout, redirects, on_failure, options)
     return await bound.aschedule(**arguments)

@@ -63,15 +63,15 @@ class Offers(Task[..., Any]):
 
 
 def offer(message: Any, *, to: str, **options: Unpack[JobOptions]) -> Job:
-    """Puts in what a worker pushes to a list or a stream of Redis at its date: `offer({"order": 7}, to="shipping", delay="2m")`.
+    """Schedules a message that a worker adds to a list or a stream in Redis: `offer({"order": 7}, to="shipping", delay="2m")`.
 
     Args:
-        message: what JSON holds. A reader finds it beside the job's id.
+        message: a JSON value. A reader gets it with the id of the job.
         to: a name in `DELAYQ["TARGETS"]`.
         options: those of `schedule`.
 
     Raises:
-        TargetRefused: no target of that name is listed.
+        TargetRefused: no target with that name is listed.
         As `schedule`.
     """
     refuse_loop("delayq.aoffer(…)")
@@ -81,7 +81,7 @@ def offer(message: Any, *, to: str, **options: Unpack[JobOptions]) -> Job:
 
 @like(offer)
 async def aoffer(message: Any, *, to: str, **options: Unpack[JobOptions]) -> Job:
-    """Async twin of `offer`. It commits by itself."""
+    """Async version of `offer`. It commits by itself."""
     _check(to)
     return await offers.using(**options).aschedule(message, to=to)
 

@@ -29,14 +29,14 @@ TEXTS: Final[Mapping[str, str]] = {
 
 
 class SignatureRefused(DelayqError):
-    """A request that does not bear a good signature: answer 400 or 401, and do nothing. `code` says what is wrong with it."""
+    """A request without a valid signature. Answer 400 or 401, and do nothing. `code` is the reason."""
 
     code = "signature_wrong"
 
 
 class Verified(NamedTuple):
-    """A request that the holder of a secret has signed. `id`: the same for every attempt of a delivery, to do its work once;
-    `signed_at`: when this attempt was made.
+    """A request with a valid signature. `id`: the same for every attempt of a delivery, so that you can do its work once; `signed_at`:
+    when this attempt was made.
     """
 
     id: str
@@ -49,16 +49,16 @@ def signatures(id: str, timestamp: int, body: bytes, secrets: Iterable[str]) -> 
 
 
 def verify(request: Any, secrets: str | Iterable[str], *, body: bytes | None = None, tolerance: clock.Delay = "5m") -> Verified:
-    """Looks at the signature of a request, in constant time.
+    """Verifies the signature of a request, in constant time.
 
     Args:
-        request: of Django; or a mapping of headers, with the bytes of the `body` as they came.
-        secrets: `"whsec_…"`, or several of which one must fit.
-        tolerance: how far its date may be from now, in either direction.
+        request: a request of Django; or a mapping of headers, with the bytes of the `body` as they came.
+        secrets: `"whsec_…"`, or several of which one must match.
+        tolerance: how far the date of the request may be from now, in either direction.
 
     Raises:
-        SignatureRefused: it bears no good one.
-        ConfigError: a secret is none, or there is none; a body is missing.
+        SignatureRefused: the request has no valid signature.
+        ConfigError: a secret is not valid, or there is none; or the body is missing.
     """
     headers, content = _parts(request, body)
     keys = _keys(secrets)

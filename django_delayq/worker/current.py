@@ -40,12 +40,7 @@ class RunFacts(Protocol):
 
 
 class CurrentJob:
-    """One run of one job, as its task sees it.
-
-    `attempt` counts from 1; `crashes` are earlier runs whose worker vanished; `run_at` is when the job was due and
-    `lateness` how much later the run began; `fence` is unique to this run; `key` is "" without a business key. `nonce` is that of the
-    claim: all jobs that were claimed together have the same.
-    """
+    """The run of a job, as its task sees it."""
 
     __slots__ = ("_run",)
 
@@ -54,12 +49,12 @@ class CurrentJob:
 
     @property
     def id(self) -> UUID:
-        """The job's id, the same in every run."""
+        """The id of the job, the same in every run."""
         return ids.full(self._run.job.id)
 
     @property
     def short_id(self) -> str:
-        """The same in 22 characters, as lists, logs and pages show it."""
+        """The id in 22 characters, as lists, logs and pages show it."""
         return self._run.job.id
 
     @property
@@ -70,12 +65,12 @@ class CurrentJob:
 
     @property
     def queue(self) -> str:
-        """Where it came from."""
+        """The queue of the job."""
         return self._run.job.queue
 
     @property
     def key(self) -> str:
-        """Its business key, "" for none."""
+        """The key of the job, or ""."""
         return self._run.header.key
 
     @property
@@ -85,71 +80,71 @@ class CurrentJob:
 
     @property
     def crashes(self) -> int:
-        """Earlier runs whose worker vanished."""
+        """How many earlier runs ended with a crash of the worker."""
         return self._run.job.crashes
 
     @property
     def asked(self) -> int:
-        """How often the job has asked before this run, and heard "not yet"."""
+        """How often the task has raised `NotYet` before this run."""
         return self._run.job.asks
 
     @property
     def max_attempts(self) -> int:
-        """How many attempts count before the job fails; 0: it is tried until it expires."""
+        """How many attempts the job has; 0: no limit until it expires."""
         most = self._run.header.max_attempts
         return 0 if most == NO_LIMIT else most
 
     @property
     def is_last_attempt(self) -> bool:
-        """Whether the job fails for good if this attempt does."""
+        """Whether the job fails for good if this attempt fails."""
         return self.attempt >= self._run.header.max_attempts
 
     @property
     def args(self) -> list[Any]:
-        """The positional arguments of the job. A list of its own: changes change nothing."""
+        """A copy of the positional arguments."""
         return list(self._run.args)
 
     @property
     def kwargs(self) -> dict[str, Any]:
-        """The keyword arguments of the job, likewise."""
+        """A copy of the keyword arguments."""
         return dict(self._run.kwargs)
 
     @property
     def meta(self) -> dict[str, Any]:
-        """What the scheduler attached to the job, likewise."""
+        """A copy of `meta` of the job."""
         return {name: value for name, value in (self._run.options.get("meta") or {}).items() if name not in (CARRIED, NAMED, ONLY)}
 
     def luggage(self, name: str) -> Any:
-        """What the carrier of that name has packed when the job was scheduled; None: nothing."""
+        """What the carrier with this name has packed for the job, or None."""
         found = (self._run.options.get("meta") or {}).get(CARRIED)
         return found.get(name) if isinstance(found, dict) else None
 
     @property
     def nonce(self) -> str:
-        """What proves the claim."""
+        """Identifies the claim. Jobs that were claimed together have the same value."""
         return self._run.job.fence
 
     @property
     def fence(self) -> str:
-        """Text that no other run of any job has."""
+        """A text that no other run of any job has."""
         return f"{self.nonce}/{self._run.job.id}"
 
     @property
     def name(self) -> str:
-        """The name of which only so many jobs run at a time, see `serial`; "" without one."""
+        """The concurrency name that the job holds, or ""."""
         found = in_meta(self._run.options.get("meta"))
         return found.text if found else ""
 
     @property
     def turn(self) -> int | None:
-        """A number that rises with every holder of the name, so that what this run writes elsewhere can be told from what a later one
-        has written; None without a name.
+        """A number that rises with every holder of the concurrency name, so that another system can refuse writes of an older run; None
+        without a name.
         """
         return self._run.job.turn or None
 
     @property
     def worker(self) -> str:
-        """The id of the worker that runs it."""
+        """The id of the worker."""
         return self._run.holdings.worker
 
     @property
@@ -159,42 +154,42 @@ class CurrentJob:
 
     @property
     def now(self) -> datetime:
-        """The present by Redis' clock, by which jobs become due and expire. The clock of this host may be wrong."""
+        """The current time by the clock of Redis. The clock of this host can be wrong."""
         return clock.from_ms(self._run.now_ms)
 
     @property
     def started_at(self) -> datetime:
-        """When this run began, by Redis' clock."""
+        """When this run started, by the clock of Redis."""
         return clock.from_ms(self._run.started_ms)
 
     @property
     def expires_at(self) -> datetime | None:
-        """After which date it does not run again; None: never."""
+        """The date after which the job does not start again; None: never."""
         expires_ms = self._run.header.expires_ms
         return clock.from_ms(expires_ms) if expires_ms else None
 
     @property
     def lateness(self) -> timedelta:
-        """How long after `run_at` this run began; never negative."""
+        """The time between `run_at` and the start of this run; never negative."""
         return timedelta(milliseconds=max(0, self._run.started_ms - self._run.job.due_ms))
 
     @property
     def time_left(self) -> float | None:
-        """Seconds until the timeout of this run, 0 behind it; None: it has none."""
+        """Seconds until the timeout of this run, 0 after it; None without a timeout."""
         run = self._run
         return None if run.timeout is None else max(0.0, run.started + run.timeout - clock.monotonic())
 
     @property
     def cancel_requested(self) -> bool:
-        """Whether somebody asked to cancel this job. The task may stop early; if it then fails, it is not retried."""
+        """Whether this job should be cancelled. The task can stop early. If it fails then, it is not retried."""
         run = self._run
         return run.holdings.is_cancelled(run.row, run.turn)
 
     def progress(self, done: int, total: int = 0) -> None:
-        """Shows how far the run is: `done` of `total` (0: unknown), whole numbers.
+        """Shows the progress of the run: `done` of `total` (0: unknown), as whole numbers.
 
         Raises:
-            LeaseLost: this run no longer owns its job, and another may be under way. Stop, and write nothing.
+            LeaseLost: this run no longer owns its job, and another may be running. Stop, and write nothing.
         """
         self.check_lease()
         self._run.holdings.progress(self._run.row, f"{int(done)}/{int(total)}")
@@ -221,11 +216,11 @@ CURRENT: Final[ContextVar[CurrentJob]] = ContextVar("django_delayq.current")
 
 
 def current() -> CurrentJob:
-    """The job whose task is running in this thread or asyncio task.
+    """The job that runs in this thread or asyncio task.
 
     Raises:
-        RuntimeError: no task of a worker is running here; also in threads that the task started itself, unless it ran
-            them in a copy of its context (`contextvars.copy_context().run`).
+        RuntimeError: no job is running here. Threads that the task has started see the job only if they run in a copy of its context
+            (`contextvars.copy_context().run`).
     """
     return running("delayq.current()")
 

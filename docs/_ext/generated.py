@@ -22,7 +22,6 @@ FACES = (  # what a project may import
     "django_delayq.contrib.sentry",
     "django_delayq.contrib.tasks",
     "django_delayq.testing",
-    "django_delayq.testing.contract",
     "django_delayq.testing.kit",
     "django_delayq.admin",
 )

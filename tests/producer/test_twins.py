@@ -102,7 +102,7 @@ def test_every_function_that_waits_has_a_twin_with_its_parameters():
         assert inspect.signature(twin) == inspect.signature(getattr(delayq, name)), name
         assert inspect.iscoroutinefunction(twin), name
         assert twin.__name__ == f"a{name}"
-        assert twin.__doc__.startswith(f"Async twin of `{name}`")
+        assert twin.__doc__.startswith(f"Async version of `{name}`")
 
 
 def test_who_gives_up_waiting_is_told_the_ids(delayq_redis, monkeypatch):

@@ -82,7 +82,7 @@ class ContractCase(Case):
         return result
 
     async def adone(self, result: Any) -> Any:
-        """Async twin of `done`."""
+        """Async version of `done`."""
         if not self.runs:
             self.skipTest("nothing runs")
         await sync_to_async(self.run_tasks)()
