@@ -135,9 +135,6 @@ def test_every_logger_is_in_the_table():
     assert made == set(LOGGERS)
 
 
-# states and internals
-
-
 # the history of a job, and internals
 
 
@@ -174,9 +171,6 @@ def test_every_script_is_described():
 
 def test_every_key_is_described():
     the_same(set(NAMES.values()) - {""}, table_column(section("internals", "Keys")), "docs/internals.md, Keys")
-
-
-# guarantees
 
 
 # the pages themselves
