@@ -36,8 +36,8 @@ NAME = "tests.tasks_for_tests.close_order"
 BATCH = 200
 PATIENCE = 30.0  # seconds until what is due must have run
 FIELDS = (
-    "generation", "seen:0", "seen:1", "server", "mirrored", "run", "moved_to", "moved_at", "surplus", "restoring", "rolled", "timer",
-    "timer_until", "backup", "backup_until", "others_until", "asked", "armed", "alive", "guard_from", "guard_until",
+    "generation", "seen:0", "seen:1", "server", "mirrored", "mirror_token", "run", "moved_to", "moved_at", "surplus", "restoring",
+    "rolled", "timer", "timer_until", "backup", "backup_until", "others_until", "asked", "armed", "alive", "guard_from", "guard_until",
     "guard_since", "guard_next",
 )  # fmt: skip  # not `paused`, nor a newer `format`: who writes these stops the queue, as the docs say
 NUMBERS = ("0", "-1", "1", "2", "1e999", "nan", "-inf", "99999999999999999999", "1.5", "x", "", "9e15", "2147483648")

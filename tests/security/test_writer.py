@@ -357,6 +357,7 @@ FIELDS = (
     "seen:1",
     "server",
     "mirrored",
+    "mirror_token",
     "run",
     "moved_to",
     "moved_at",
