@@ -33,7 +33,9 @@ OFFER: Final = "django_delayq.offer"
 # In `fingerprint` of the row of a parked job: its task is not registered in the worker, or takes other arguments there.
 PARKED_TASK: Final = "parked-task"
 PARKED_ARGUMENTS: Final = "parked-arguments"
-PARKED: Final = frozenset({PARKED_TASK, PARKED_ARGUMENTS})
+PARKED_CARRIERS: Final = "parked-carriers"
+PARKED_SIGNATURE: Final = "parked-signature"
+PARKED: Final = frozenset({PARKED_TASK, PARKED_ARGUMENTS, PARKED_CARRIERS, PARKED_SIGNATURE})
 UNFINISHED: Final = frozenset({State.SCHEDULED, State.RUNNING})
 FINISHED: Final = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED})
 

@@ -44,6 +44,12 @@ SENTENCES: Final[Mapping[str, Promise]] = {
     "parked_arguments": _(
         "It is parked: its task takes other arguments in the worker %(worker)s. It fails a day after it was first parked. %(reason)s"
     ),
+    "parked_carriers": _(
+        "It is parked: the worker %(worker)s lacks a carrier whose luggage it has. It fails a day after it was first parked. %(reason)s"
+    ),
+    "parked_signature": _(
+        "It is parked: the worker %(worker)s has no key that signed it. It fails a day after it was first parked. %(reason)s"
+    ),
     "host_asked": _("%(target)s has asked to be left alone for %(duration)s."),
     "task_asked": _("Its task has asked to be tried again after %(duration)s."),
     "circuit_open": _(

@@ -28,7 +28,7 @@ from django_delayq.mirror.commit_requests import unlisted
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.models import PARKED_ROWS, UNPUBLISHED, Job, SetAside
 from django_delayq.producer.stores import stores
-from django_delayq.states import PARKED_ARGUMENTS
+from django_delayq.states import PARKED_ARGUMENTS, PARKED_CARRIERS, PARKED_SIGNATURE, PARKED_TASK
 from django_delayq.store.fitness import (
     link_findings,
     version_findings,
@@ -36,8 +36,24 @@ from django_delayq.store.fitness import (
 
 MOST_OUTBOX = 60.0  # seconds; a row unpublished for longer is a finding
 MOST_PARKED = 20  # queues and tasks that are named
-_UNKNOWN_TASK = "Deploy workers that have it; its module must be the tasks module of an installed app, or in DELAYQ['TASK_MODULES']."
-_OTHER_ARGUMENTS = "Deploy workers of the release that scheduled them, or give new parameters a default."
+_PARKED_WHY = {
+    PARKED_TASK: (
+        "the workers that looked know no task {task!r}.",
+        "Deploy workers that have it; its module must be the tasks module of an installed app, or in DELAYQ['TASK_MODULES'].",
+    ),
+    PARKED_ARGUMENTS: (
+        "the task {task!r} takes other arguments in the workers that looked.",
+        "Deploy workers of the release that scheduled them, or give new parameters a default.",
+    ),
+    PARKED_CARRIERS: (
+        "the workers that looked lack a carrier whose luggage jobs of {task!r} have.",
+        "Deploy workers whose DELAYQ['CARRIERS'] has it.",
+    ),
+    PARKED_SIGNATURE: (
+        "the workers that looked have no key that signed them.",
+        "Give workers the new SECRET_KEY, or put the old one into SECRET_KEY_FALLBACKS. If no key changed, others write to Redis.",
+    ),
+}
 UNASKED = {"D001", "D003", "D007", "E013", "E014", "E015", "E016", "E025"}  # behind these there is nothing to compare rows with
 UNUSABLE = {"E001", "E002", "E003", "E006"}  # settings that lead to no server or no database: nothing more can be asked
 
@@ -143,9 +159,8 @@ def _parked_findings(using: str) -> list[dict[str, str]]:
     parked = Job.objects.using(using).filter(PARKED_ROWS).values_list("queue", "task", "fingerprint").annotate(Count("pk"))
     for queue, task, code, count in parked.order_by("queue", "task", "fingerprint")[:MOST_PARKED]:
         jobs = f"{count} {'job is' if count == 1 else 'jobs are'} parked in {queue!r}"
-        why, hint = f"the workers that looked know no task {task!r}.", _UNKNOWN_TASK
-        if code == PARKED_ARGUMENTS:
-            why, hint = f"the task {task!r} takes other arguments in the workers that looked.", _OTHER_ARGUMENTS
+        said, hint = _PARKED_WHY[code]
+        why = said.format(task=task)
         found.append(finding("D035", f"{jobs}: {why}", f"{hint} A job fails a day after it was first parked."))
     return found
 

@@ -19,22 +19,22 @@ from django_delayq.messages import settling
 from django_delayq.messages.message import MessageBatch
 from django_delayq.messages.settling import Holder
 from django_delayq.producer.stores import stores
-from django_delayq.states import MESSAGE
+from django_delayq.states import MESSAGE, PARKED_SIGNATURE
 from django_delayq.store.message_consumers import TAG
 from django_delayq.store.queue import Claim, Outcome, QueueStore
 from django_delayq.store.record import ClaimedJob, Header, read
 from django_delayq.store.wake import BROKEN, WakeLine
+from django_delayq.worker import outcome_detail
 
 logger = Logger("django_delayq.messages")
 
 LOOK: Final = 1.0  # seconds between looks; consumers come and go, and which of them keeps the timer may be gone
 NOT_HELD: Final = ("lost", "gone", "wait")  # answers to extend
 LEASE_LOST: Final = "the lease of its consumer ran out"
-PUT_AWAY_MS: Final = 600_000  # how long a job of a task is left alone that has come into a queue of messages
-STANDING: Final = {
-    "unsigned": "its record is not signed, and SIGNING is on; if you trust it: delayq resign --unsigned, then requeue",
-    "wrong": "its record was changed, or signed with a key that is neither SECRET_KEY nor in SECRET_KEY_FALLBACKS",
-}
+PUT_AWAY_MS: Final = 600_000  # how long a job is left alone that no consumer can take: of a task, or signed with an unknown key
+PATIENCE_MS: Final = 86_400_000  # how long a deploy may take to bring that key
+UNSIGNED: Final = "its record is not signed, and SIGNING is on; if you trust it: delayq resign --unsigned, then requeue"
+NO_KEY: Final = "its record was changed, or signed with a key that is neither SECRET_KEY nor in SECRET_KEY_FALLBACKS"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,8 +173,12 @@ class Puller:
 
     def _read(self, job: ClaimedJob, now_ms: int) -> tuple[Header, object, dict[str, object]] | Outcome:
         signer = self._store.signer
-        if signer is not None and (why := STANDING.get(signer.standing(job.record, queue=job.queue, id=job.id))):
-            return _poison(job, "poison-signature", why)
+        standing = "newest" if signer is None else signer.standing(job.record, queue=job.queue, id=job.id)
+        if standing == "wrong" and job.unknown_ms <= PATIENCE_MS:
+            detail = outcome_detail.of_park(PARKED_SIGNATURE, NO_KEY)
+            return Outcome(job.id, job.attempt, job.fence, "park", PUT_AWAY_MS, detail)
+        if standing in ("unsigned", "wrong"):
+            return _poison(job, "poison-signature", UNSIGNED if standing == "unsigned" else NO_KEY)
         try:
             ids.check(job.id)
             header, payload = read(job.record)

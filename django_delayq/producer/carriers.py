@@ -46,6 +46,17 @@ def luggage(meta: Mapping[str, Any] | None) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def missing(meta: Mapping[str, Any] | None) -> list[str]:
+    """The carriers whose luggage a job has and which this process does not. Without them its task would run in another context, such as
+    that of another tenant. Watchers only follow a job: it runs without them.
+    """
+    carried = luggage(meta)
+    if not carried:
+        return []
+    known = {name for name, _ in load(conf.get().carriers)}
+    return sorted(name for name in carried if name not in known and not name.startswith(watchers.OURS))
+
+
 def wrapped(fn: Callable[..., Any], meta: Mapping[str, Any], is_async: bool) -> Callable[..., Any]:
     """The function of a task inside all carriers, the first one outermost. `meta`: of the job, as it travels."""
     carriers = load(conf.get().carriers)

@@ -10,6 +10,7 @@ from django_delayq.logger import Logger
 from django_delayq.producer.commit import Plan
 
 logger = Logger("django_delayq.producer")
+OURS: Final = "django_delayq."  # the names of all watchers begin so
 
 
 class Call:
@@ -29,7 +30,8 @@ class Call:
 class Watcher(Protocol):
     """Somebody who hears of such calls, in the thread of the caller. What it raises is logged, and changes nothing.
 
-    `name` says in the job whose luggage it is, as that of a carrier does (`CurrentJob.luggage`); it must not change while jobs wait.
+    `name` says in the job whose luggage it is, as that of a carrier does (`CurrentJob.luggage`). It begins with `OURS`, and must not
+    change while jobs wait.
     """
 
     name: str

@@ -89,6 +89,7 @@ def executor(holdings: OneRun, *receivers: Receiver) -> Executor:
         receivers=receivers,
         coroutines=CoroutinesHere(nothing),
         timer=NoTimer(),
+        missing=carriers.missing,
         wrap=overlap.guarded(carriers.wrapped if conf.get().carriers else None),
     )
 

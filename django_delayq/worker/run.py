@@ -30,6 +30,12 @@ ENDS: Final[Mapping[str, Signal]] = {
 
 
 Wrap = Callable[[Callable[..., Any], Mapping[str, Any], bool], Callable[..., Any]]
+Missing = Callable[[Mapping[str, Any] | None], list[str]]
+
+
+def no_carrier(_meta: Mapping[str, Any] | None) -> list[str]:
+    """Where no job has luggage."""
+    return []
 
 
 class AnyTask(Protocol):
@@ -52,7 +58,8 @@ class Run:
     say where in the `holdings` it stands, `claimed` when it was claimed (monotonic seconds), `zero_ms` what Redis' clock showed at
     monotonic 0: the clock of this host may be wrong, and decides nothing.
 
-    `poison`: why it is set aside without a run, one of "poison-signature", "poison-record", "poison-task", "poison-arguments".
+    `poison`: why it is set aside without a run, one of "poison-signature", "poison-record", "poison-task", "poison-arguments",
+    "poison-carriers".
     `header`, `args`, `kwargs` and `options` hold once the record has been read, `task` once it was found. `started`: when a consumer
     took it up (monotonic seconds). `current` is None as long as the run has not begun; then `timeout` (seconds, None for none) and
     `started_ms` (by Redis' clock) hold too. `fuse` is there while it may be interrupted, and empty when it was, see

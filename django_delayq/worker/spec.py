@@ -9,7 +9,7 @@ from django_delayq.store.places import Places
 from django_delayq.worker.latest_text import LatestText
 from django_delayq.worker.line import Line
 from django_delayq.worker.loop_process import LoopProcess
-from django_delayq.worker.run import AnyTask, Receiver, Wrap
+from django_delayq.worker.run import AnyTask, Missing, Receiver, Wrap, no_carrier
 from django_delayq.worker.tally import WorkerFigures
 
 
@@ -21,7 +21,8 @@ def nothing() -> None:
 class Hooks:
     """What the worker calls around jobs, so that it need not know the database: receivers of runs, and what is to be done before a
     process is forked and at the end of a thread that runs jobs. The latter two must not raise. `before_fork` closes connections; it
-    returns the name of each socket that it has closed, by its inode. `wrap`: gives the function of a task for
+    returns the name of each socket that it has closed, by its inode. `missing`: the carriers that a job needs and this worker lacks,
+    from the meta of the job. `wrap`: gives the function of a task for
     one run, from the function, the meta of the job, and whether it is a coroutine function; None: the function itself. `metrics`: what
     `GET /metrics` answers; None: nothing is counted for it, and `no_metrics` says why there is none. `watch_circuits`: is given, in a
     task process, what takes its open circuits as JSON; None: it has none.
@@ -30,6 +31,7 @@ class Hooks:
     receivers: Sequence[Receiver] = ()
     before_fork: Callable[[], Mapping[int, str]] = dict
     end_thread: Callable[[], None] = nothing
+    missing: Missing = no_carrier
     wrap: Wrap | None = None
     metrics: Callable[[WorkerFigures], bytes] | None = None
     no_metrics: str = ""

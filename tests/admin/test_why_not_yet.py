@@ -129,6 +129,8 @@ def test_the_command_says_it_in_words_and_in_codes(outside, open_for, run: Run):
     [
         ("parked-task", "It is parked: the worker host:1:w does not know its task. It fails a day after it was first parked."),
         ("parked-arguments", "It is parked: its task takes other arguments in the worker host:1:w."),
+        ("parked-carriers", "It is parked: the worker host:1:w lacks a carrier whose luggage it has."),
+        ("parked-signature", "It is parked: the worker host:1:w has no key that signed it."),
     ],
 )
 def test_a_parked_job_says_so_and_no_longer_when_it_was_claimed_again(outside, orders, staff, code, told):

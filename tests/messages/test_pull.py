@@ -39,6 +39,20 @@ def test_what_is_acked_does_not_come_again():
     assert stores.inspector().job("quick", job.id).state == "finished"
 
 
+def test_a_message_that_no_key_here_has_signed_waits_and_one_without_a_signature_fails(settings):
+    unsigned = delayq.push("quick", 0)
+    settings.DELAYQ = {**settings.DELAYQ, "SIGNING": True}
+    settings.SECRET_KEY = "new"
+    job = delayq.push("quick", 1)
+    settings.SECRET_KEY = "old"
+    assert len(delayq.pull("quick")) == 0
+    assert stores.inspector().job("quick", unsigned.id).state == "failed"
+    assert stores.inspector().job("quick", job.id).state == "scheduled"
+    delayq.run_now(job)
+    settings.SECRET_KEY = "new"
+    assert [message.body for message in delayq.pull("quick")] == [1]
+
+
 def test_what_is_not_due_waits():
     delayq.push("quick", 1, delay="1h")
     assert len(delayq.pull("quick")) == 0

@@ -87,7 +87,7 @@ def test_a_record_copied_from_another_deployment_is_kept_and_not_run(redis_serve
     bench.run()
     bench.close()
     assert ran == [2]
-    assert bench.body("failed")["p"] == "poison-signature"
+    assert bench.body("snoozed")["p"] == "parked-signature"
 
 
 def raw(job: delayq.Job) -> bytes:

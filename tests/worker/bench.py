@@ -12,6 +12,7 @@ from typing import Any
 from django_delayq import codec, ids
 from django_delayq.exceptions import UnknownTask
 from django_delayq.ladder import Ladder
+from django_delayq.producer import carriers
 from django_delayq.producer.task import Task
 from django_delayq.store.connection import Link
 from django_delayq.store.queue import ScheduleItem
@@ -105,6 +106,7 @@ class Bench:
             receivers=(SignalReceiver(), JobLog("w/1")),
             coroutines=Coroutines(lambda: None),
             timer=SoftTimer(),
+            missing=carriers.missing,
         )
         self.pace = Pace(threads)
         self.consumers = [

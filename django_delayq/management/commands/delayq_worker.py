@@ -296,6 +296,7 @@ def _spec(
         health_host=options["health_host"],
         hooks=replace(
             measured,
+            missing=carriers.missing,
             wrap=overlap.guarded(carriers.wrapped if config.carriers else None),
             watch_circuits=_circuits().tell_to if config.http is not None else None,
         ),

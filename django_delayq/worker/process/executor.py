@@ -19,7 +19,7 @@ from django_delayq.exceptions import (
     Snooze,
     UnknownTask,
 )
-from django_delayq.states import PARKED_ARGUMENTS, PARKED_TASK
+from django_delayq.states import PARKED_ARGUMENTS, PARKED_CARRIERS, PARKED_SIGNATURE, PARKED_TASK
 from django_delayq.store.queue import Kind, Outcome
 from django_delayq.store.record import read
 from django_delayq.worker import once, outcome_detail, retry
@@ -29,13 +29,13 @@ from django_delayq.worker.process import interrupt, stray_copies, timeouts
 from django_delayq.worker.process.coroutines import Coroutines
 from django_delayq.worker.process.parked_jobs import ParkedJobs
 from django_delayq.worker.process.timeouts import SoftTimer
-from django_delayq.worker.run import AnyTask, Receiver, Receivers, Run, Wrap
+from django_delayq.worker.run import AnyTask, Missing, Receiver, Receivers, Run, Wrap, no_carrier
 
 
 class Executor:
     """1. A job that may not run ends at once: its lease is in doubt, its record is not signed or cannot be read, its task is unknown or
-    has other parameters. 2. Any other job is called as the current job, under its timeout. 3. The result is one Outcome, and the
-    receivers get it. It dies with its process, and loses nothing by that.
+    has other parameters, or a carrier is missing. 2. Any other job is called as the current job, under its timeout. 3. The result is
+    one Outcome, and the receivers get it. It dies with its process, and loses nothing by that.
     """
 
     def __init__(
@@ -47,12 +47,14 @@ class Executor:
         receivers: Sequence[Receiver],
         coroutines: Coroutines,
         timer: SoftTimer,
+        missing: Missing = no_carrier,
         wrap: Wrap | None = None,
     ) -> None:
         self._holdings = holdings
         self._find_task = find_task
         self._numbers = task_numbers
         self._receivers = Receivers(receivers)
+        self._missing = missing
         self._wrap = wrap
         self._timer = timer
         self._coroutines = coroutines
@@ -100,13 +102,12 @@ class Executor:
                 "poison-signature",
                 "its record is not signed, and SIGNING is on; if you trust it: delayq resign --unsigned, then requeue",
             )
-        if standing == "wrong":
-            return _poison(
-                run,
-                "poison-signature",
-                "its record was changed, or signed with a key that is neither SECRET_KEY nor in SECRET_KEY_FALLBACKS; if a key "
-                "was dropped too early: put it back, delayq resign, then requeue",
+        if standing == "wrong":  # it does not run either way, and a deploy may bring the key
+            reason = (
+                "Its record was changed, or signed with a key that is neither SECRET_KEY nor in SECRET_KEY_FALLBACKS. If a deploy "
+                "brings a new key, deploy workers; if a key was dropped too early: put it back, delayq resign, then requeue."
             )
+            return self._park(run, None, reason, PARKED_SIGNATURE, "poison-signature")
         return None
 
     def _decode(self, run: Run) -> Outcome | None:
@@ -128,9 +129,12 @@ class Executor:
         except PayloadError as error:  # before the call, which is the task's own code and an attempt
             reason = f"{error} Was a parameter added or removed, or is a deploy under way?"
             return self._park(run, error, reason, PARKED_ARGUMENTS, "poison-arguments")
+        if names := self._missing(run.options.get("meta")):
+            reason = f"DELAYQ['CARRIERS'] lacks {', '.join(names)}, and the job has luggage of it. Is a deploy under way?"
+            return self._park(run, None, reason, PARKED_CARRIERS, "poison-carriers")
         return None
 
-    def _park(self, run: Run, error: DelayqError, reason: str, code: str, poison: str) -> Outcome:
+    def _park(self, run: Run, error: DelayqError | None, reason: str, code: str, poison: str) -> Outcome:
         delay = self._parked.delay(run.job.id, run.job.unknown_ms / 1000)
         if delay is None:
             return _poison(run, poison, f"{reason} It has waited for a day.")

@@ -1,5 +1,5 @@
-"""Jobs that this release cannot run: their task is not registered here, or takes other arguments. They wait, as during a deploy, and
-fail after a day.
+"""Jobs that this release cannot run: their task is not registered here or takes other arguments, or a carrier or a key is missing.
+They wait, as during a deploy, and fail after a day.
 """
 
 from __future__ import annotations

@@ -97,6 +97,7 @@ class TaskProcess:
             receivers=(*spec.hooks.receivers, SignalReceiver(), JobLog(worker)),
             coroutines=Coroutines(spec.hooks.end_thread),
             timer=SoftTimer(),
+            missing=spec.hooks.missing,
             wrap=spec.hooks.wrap,
         )
 

@@ -14,6 +14,7 @@ from django.utils import translation
 import django_delayq as delayq
 from django_delayq import clock, ids, signals
 from django_delayq.ladder import Ladder
+from django_delayq.states import CARRIED
 from django_delayq.store.queue import ScheduleItem
 from django_delayq.store.record import JobRecord
 from django_delayq.worker import once
@@ -192,6 +193,38 @@ def test_arguments_that_do_not_fit_park_the_job_before_an_attempt_counts(bench: 
     assert "is parked for 1m: newer(a, /, b, *more, c, d=4, **others) cannot be called with these arguments" in caplog.text
     assert bench.board.link.execute("HGET", bench.board.keys["runs"], id).startswith(b"0:0:n::u")
     assert told == []
+
+
+def luggage(**carried: Any) -> dict[str, Any]:
+    return {"meta": {CARRIED: {name.replace("__", "."): packed for name, packed in carried.items()}}}
+
+
+def test_a_job_whose_carrier_this_worker_lacks_is_parked_before_an_attempt_counts(bench: Bench, caplog) -> None:
+    assert run(bench, hello, options=luggage(Tenant="acme")).kind == "park"
+    assert bench.body("snoozed")["p"] == "parked-carriers"
+    assert "DELAYQ['CARRIERS'] lacks Tenant" in caplog.text
+
+
+def test_a_job_whose_carrier_no_worker_has_for_a_day_fails_as_poison(bench: Bench) -> None:
+    link, keys = bench.board.link, bench.board.keys
+    link.execute("HSET", keys["meta"], "format", 1)
+    bench.register(hello)
+    id = bench.put("hello", options=luggage(Tenant="acme"))
+    bench.run()
+    link.execute("HSET", keys["runs"], id, f"0:0:n::u{clock.wall_ms() - 86_401_000}")
+    link.execute("ZADD", keys["normal"], 1, id)
+    bench.executor._parked = ParkedJobs()
+    bench.run()
+    assert bench.body("failed")["p"] == "poison-carriers"
+
+
+def test_a_job_runs_where_its_carriers_are_known_and_a_watcher_is_not(bench: Bench, settings) -> None:
+    settings.DELAYQ = {**settings.DELAYQ, "CARRIERS": ["tests.carriers.Tenant"]}
+    assert run(bench, hello, options=luggage(Tenant="acme", django_delayq__otel={})).kind == "ack"
+
+
+def hello() -> None:
+    """Does nothing."""
 
 
 def test_a_job_that_has_run_before_is_parked_too_and_runs_when_its_task_fits_again(bench: Bench) -> None:
