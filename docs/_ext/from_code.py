@@ -105,7 +105,7 @@ def add_search_words(app: Sphinx, doctree: nodes.document) -> None:
     entries = [("single", word, "", "main", None) for word in words if word]
     if entries:
         doctree.append(addnodes.index(entries=entries))
-        doctree.append(nodes.meta(name="keywords", content=", ".join(words)))
+        doctree.append(nodes.meta(name="keywords", content=", ".join(sorted({part for word in words for part in word.split()}))))
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
