@@ -11,7 +11,9 @@ from django_delayq import clock, ids
 from django_delayq.mirror import restore
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.models import Attempt, Job
+from django_delayq.producer.publish import Publisher
 from django_delayq.producer.stores import stores
+from django_delayq.store.recovery import GroundStore
 from tests.mirror.conftest import Orders
 from tests.mirror.restoring import bring_back, in_redis, put_ahead, settle_down, snapshot
 from tests.tasks_for_tests import close_order
@@ -299,3 +301,37 @@ def test_nothing_is_requeued_while_an_old_copy_is_put_right_by_rows_that_would_e
     assert answers == [delayq.Change.DONE]
     assert delayq.requeue(job.id) is delayq.Change.DONE
     assert in_redis(orders) == {ids.short(job.id): "scheduled", ids.short(other.id): "scheduled"}
+
+
+def test_while_jobs_leave_no_other_job_takes_the_key_of_one(orders, loop, redis_server, monkeypatch):
+    """A publisher has put in what holds the key, and the sweep takes that away before the publisher sends its own job."""
+    delayq.schedule(close_order, 1, delay="1h")
+    settle_down(orders, loop)
+    copy = snapshot(redis_server.link)
+    delayq.schedule(close_order, 2, delay="1h")
+    orders.fold()
+    bring_back(redis_server.link, copy)
+    first = delayq.schedule(close_order, 3, delay="1h", key="k")
+    put_right, sweep, others = Publisher._put_right, GroundStore.sweep, []
+
+    def leaves(self, *args):
+        put_right(self, *args)
+        sweep(loop.ground, loop.look()[0].generation, "0", progress="x 0 0")
+
+    def sweeps(self, *args, **options):
+        if not others:
+            stores.learn(orders.store, orders.store.ground())
+            with monkeypatch.context() as meanwhile:
+                meanwhile.setattr(Publisher, "_put_right", leaves)
+                others.append(delayq.schedule(close_order, 4, delay="1h", key="k"))
+        return sweep(self, *args, **options)
+
+    monkeypatch.setattr(GroundStore, "sweep", sweeps)
+    settle_down(orders, loop)
+    [other] = others
+    assert (first.created, other.created) == (True, None)
+    for _ in range(3):
+        orders.relay.poll()
+        orders.fold()
+    assert Job.objects.get(pk=first.id).state == "scheduled"
+    assert Job.objects.get(pk=other.id).merged_into == first.id

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from django_delayq import codec, ids
+from django_delayq.shared_name import NAMED
 from django_delayq.store import scripts, site
+from django_delayq.store.error_replies import StoreError
 from django_delayq.store.events import FIRST
 from django_delayq.store.items import NOBODY, ScheduleItem, ScheduleReply
 from django_delayq.store.recovery import GroundStore
@@ -250,3 +253,20 @@ def test_without_a_limit_or_without_a_key_nothing_more_is_sent(held, monkeypatch
     for one in (record(2, key="k"), limited(3, "a.task", key="")):
         held.store.start_schedule([ScheduleItem.of(one, due_ms=NOW, on_conflict="keep")], now_ms=NOW)()
     assert [told[-2] for told in sent] == ["keep", "keep"]
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_while_jobs_leave_a_key_is_given_to_nobody(board, named):
+    options = {"payload": json.dumps([[], {}, {"meta": {NAMED: ["order:1", 1]}}], separators=(",", ":")).encode()} if named else {}
+    board.put(9)  # the store has a generation
+    board.link.execute("HSET", board.keys["meta"], "rolled", "sweep")
+    item = ScheduleItem.of(record(1, key="k", **options), due_ms=NOW)
+    with pytest.raises(StoreError, match="RESTORING") as refused:
+        board.store.schedule([item], now_ms=NOW)
+    assert refused.value.nothing_done
+    assert board.dump()["jobs"] == [9]
+    [reply] = board.store.start_schedule([item], mode="ask told", now_ms=NOW)()[1]
+    assert reply.status == "free"
+    assert board.put(2) == "created"
+    board.link.execute("HSET", board.keys["meta"], "rolled", "adopt")
+    assert board.put(1, key="k") == "created"

@@ -61,7 +61,7 @@ def disturbance(chance: random.Random) -> tuple[Any, ...]:
     fields = {
         "format": ("0", "1", "1", "1", "9", "x"),
         "server": ("s", RUN, RUN),
-        "rolled": ("rest",),
+        "rolled": ("rest", "sweep"),
         "armed": ("x", "nan", *range(NOW, NOW + 70, 10)),
         "surplus": ("0", "2", "4", "-3", "-9", "nan", "x"),
         "generation": ("g", "g", "h"),
@@ -110,7 +110,7 @@ def answer(link: Any, *command: Any) -> Any:
     try:
         return link.execute(*command)
     except StoreError as error:  # what else it says names the script, and the line
-        return re.findall(r"EVENTSFULL|WRONGTYPE|BADRECORD|FORMAT|equal or smaller|exhausted", error.reply)
+        return re.findall(r"EVENTSFULL|RESTORING|WRONGTYPE|BADRECORD|FORMAT|equal or smaller|exhausted", error.reply)
 
 
 def contents(link: Any, keys: Keys) -> dict[str, Any]:

@@ -21,7 +21,8 @@
 --   holder: the id that holds the key, '' of forbidden, and of asked if none does here; due: its date as asked for, or as it is; 0 of a
 --     job that was in already, and has begun to run or has ended.
 -- A holder that has expired before it was claimed is none; nor is one that would be moved behind its expiry: the new job replaces it.
--- Errors before any write: BADRECORD n; EVENTSFULL. The only script that Redis refuses at maxmemory: its first write
+-- Errors before any write: BADRECORD n; EVENTSFULL; RESTORING, during a sweep, for a job with a key whose sender has asked the rows: the
+--   holder of the key may have left after that. The only script that Redis refuses at maxmemory: its first write
 --   must stay one that needs memory (HSET).
 -- O(log N) per job.
 local STRIDE, FIRST = 4, 7
@@ -48,6 +49,9 @@ for i = 1, items do
 end
 if is_behind(surplus, limit) then
   return redis.error_reply('EVENTSFULL the mirror is ' .. int(limit) .. ' jobs behind')
+end
+if keyed and told and rolled == 'sweep' and not asks then
+  return redis.error_reply('RESTORING the holder of a key may be away until its row brings it back; ask again in a moment')
 end
 present()
 if not generation and not asks then

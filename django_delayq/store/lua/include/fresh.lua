@@ -85,6 +85,8 @@ repeat
     if string.sub(mode, -4) ~= 'told' then
       local info = server and not rolled and redis.pcall('INFO', 'server')
       fresh = info and server == (type(info) == 'string' and string.match(info, 'run_id:(%w+)') or '')
+    else
+      fresh = rolled ~= 'sweep' or asks
     end
     for i = 1, fresh and #keys or 0, 2 do
       fresh = fresh and not redis.call('HGET', k_keys, keys[i])
