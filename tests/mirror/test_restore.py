@@ -10,6 +10,7 @@ from django_delayq.mirror import redis_only, restore, unfinished
 from django_delayq.mirror.atomic_runs import DatabaseEffects
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.models import Attempt, Checkpoint, Event, Job, of_state
+from django_delayq.producer import acts
 from django_delayq.producer.stores import stores
 from django_delayq.store.items import ScheduleItem
 from django_delayq.store.record import JobRecord
@@ -266,7 +267,7 @@ def test_the_rows_of_jobs_of_redis_durability_that_redis_has_lost_say_so(orders,
     assert set(Job.objects.filter(of_state("unresolved")).values_list("id", flat=True)) == {waited.id, ran.id}
     assert Job.objects.get(pk=waited.id).error == redis_only.LOST
     assert Attempt.objects.get(job=ran.id).outcome == "crashed"
-    assert delayq.requeue(waited.id) is delayq.Change.DONE
+    assert acts.requeue_by_person(waited.id) is delayq.Change.DONE
     settle_down(orders, loop)
     assert Job.objects.get(pk=waited.id).state == "scheduled"
 
