@@ -446,8 +446,8 @@ KINDS: Final[Mapping[str, FindingKind]] = {
     "D035": FindingKind(
         "warning",
         DOCTOR,
-        "Jobs are parked: workers do not know their task, or know it with other parameters.",
-        "Deploy workers that have the task, or add its module to TASK_MODULES.",
+        "Jobs are parked: workers do not know their task, know it with other parameters, or lack a carrier or the key that signed them.",
+        "Deploy workers of the release that scheduled these jobs, or add the module of the task to TASK_MODULES.",
     ),
     "D036": FindingKind(
         "warning",
