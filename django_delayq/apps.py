@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from functools import partial
+from importlib import import_module
+from typing import Any, Final
 
 from django.apps import AppConfig
+from django.core import checks
 from django.utils.module_loading import autodiscover_modules, import_string
 from django.utils.translation import gettext_lazy as _
+
+# The system checks: module, function, tag and how it is registered. A web process runs none, so they are loaded when they run.
+CHECKS: Final[tuple[tuple[str, str, str, dict[str, bool]], ...]] = (
+    ("checks", "check_settings", checks.Tags.compatibility, {}),
+    ("checks", "check_tasks", checks.Tags.compatibility, {}),
+    ("checks", "check_inline", checks.Tags.security, {"deploy": True}),
+    ("checks", "check_server", checks.Tags.security, {"deploy": True}),
+    ("checks", "check_rights", checks.Tags.database, {"deploy": True}),
+    ("periodic.declaration_checks", "check_declarations", checks.Tags.compatibility, {}),
+)
 
 
 class DelayqConfig(AppConfig):
@@ -22,15 +35,16 @@ class DelayqConfig(AppConfig):
         """Imports the `tasks` module of every installed app and `TASK_MODULES`, the system checks, and what tasks may call of what the
         settings have: a process that loaded it only later might find the files of another release.
         """
-        from django_delayq import checks, conf, logger, signals  # noqa: F401  # models must be loaded before these
+        from django_delayq import conf, logger, signals  # models must be loaded before these
         from django_delayq.mirror.atomic_runs import DatabaseEffects
         from django_delayq.mirror.outbox import DatabaseOutbox
         from django_delayq.mirror.site_row import DatabaseSite
-        from django_delayq.periodic import declaration_checks  # noqa: F401  # registers them
         from django_delayq.producer import database, inline, worker_modules
         from django_delayq.store import site
         from django_delayq.worker import once
 
+        for module, name, tag, options in CHECKS:
+            checks.register(partial(_check, module, name), tag, **options)
         database.install(DatabaseOutbox())
         site.install(DatabaseSite())
         once.install(DatabaseEffects())
@@ -46,6 +60,10 @@ class DelayqConfig(AppConfig):
             from django_delayq.messages import pull, push  # noqa: F401  # loaded; `__init__` lends their names
         for path in conf.task_backends():
             _register_tasks_of_django(path)
+
+
+def _check(module: str, name: str, **given: Any) -> Any:
+    return getattr(import_module(f"django_delayq.{module}"), name)(**given)
 
 
 def _has_messages(queues: Any) -> bool:

@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
 from django.apps import apps
-from django.core.checks import CheckMessage, Tags, register
+from django.core.checks import CheckMessage
 from django.db import connections
 
 from django_delayq import conf
@@ -42,7 +42,6 @@ from django_delayq.store.worker_registry import WorkerRegistry
 MOST_NAMED: Final = 5  # tasks in a message
 
 
-@register(Tags.compatibility)
 def check_settings(**_: Any) -> list[CheckMessage]:
     """The settings themselves, and what they refer to."""
     problems = conf.problems()
@@ -64,7 +63,6 @@ def check_settings(**_: Any) -> list[CheckMessage]:
     ]
 
 
-@register(Tags.compatibility)
 def check_tasks(**_: Any) -> list[CheckMessage]:
     """The registered tasks against the queues."""
     if conf.problems():
@@ -89,7 +87,6 @@ def check_tasks(**_: Any) -> list[CheckMessage]:
     return found
 
 
-@register(Tags.security, deploy=True)
 def check_inline(**_: Any) -> list[CheckMessage]:
     """Whether production has workers at all."""
     if conf.problems() or not conf.runs_inline_in_production():
@@ -98,7 +95,6 @@ def check_inline(**_: Any) -> list[CheckMessage]:
     return [check_message("E009", message)]
 
 
-@register(Tags.security, deploy=True)
 def check_server(**_: Any) -> list[CheckMessage]:
     """The way to the server, the server's settings, and what its workers say; only with --deploy, since it connects."""
     if conf.problems():
@@ -110,7 +106,6 @@ def check_server(**_: Any) -> list[CheckMessage]:
     return found
 
 
-@register(Tags.database, deploy=True)
 def check_rights(databases: Collection[str] | None = None, **_: Any) -> list[CheckMessage]:
     """The rights of the Redis user: `check --deploy --database default`. The probe writes keys, so it has to be asked for."""
     if not databases or conf.problems():

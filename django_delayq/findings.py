@@ -446,7 +446,7 @@ KINDS: Final[Mapping[str, FindingKind]] = {
     "D035": FindingKind(
         "warning",
         DOCTOR,
-        "Jobs are parked: workers do not know their task, know it with other parameters, or lack a carrier or the key that signed them.",
+        "Jobs are parked: workers do not know their task, know it with other parameters, or lack a carrier or the signing key.",
         "Deploy workers of the release that scheduled these jobs, or add the module of the task to TASK_MODULES.",
     ),
     "D036": FindingKind(

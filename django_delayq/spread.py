@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 BUCKETS: Final = 25
 MINUTES: Final = 60  # of the past that are told one by one
@@ -23,8 +22,7 @@ _WIDTH: Final = 1 + 2 * BUCKETS + len(KINDS) * SLOT  # numbers of a slot: its ow
 LENGTH: Final = SLOTS * _WIDTH * 4  # bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
+class Spread(NamedTuple):
     """`late`, `ran`: how late jobs were claimed and how long they ran, as counts per bucket. The others: jobs per minute, the oldest
     minute first, the last one being the one under way; a retried job may be counted many times.
     """

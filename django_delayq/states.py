@@ -5,9 +5,8 @@ Nothing here acts: the moves are Lua scripts of `store/`, and tests hold the tab
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 
 class State(StrEnum):
@@ -132,8 +131,7 @@ class EndCause(StrEnum):
     REPLACED = "replaced"
 
 
-@dataclass(frozen=True, slots=True)
-class Transition:
+class Transition(NamedTuple):
     """One arrow: `verb` takes a job from `before` (None: it did not exist) to `after`, inside `script`."""
 
     verb: str

@@ -5,7 +5,6 @@ loop that carries out what the process of the transaction has not.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import asdict
 from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -40,7 +39,7 @@ class DatabaseRequests:
 
     def keep_request(self, request: ChangeRequest, using: str) -> int:
         """Dated by the database's clock, as rows of jobs are."""
-        given = {name: value for name, value in asdict(request).items() if name not in ("id", "job", "at", "left_ms")}
+        given = {name: value for name, value in request._asdict().items() if name not in ("id", "job", "at", "left_ms")}
         given |= {"actor": rows.clean(request.actor, 200), "reason": rows.clean(request.reason), "job_id": request.job}
         now = database_clock.now(transaction.get_connection(using))
         return int(CommitRequest.objects.using(using).create(**given, at=now).pk)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from django_delayq import clock, ids
@@ -71,8 +70,7 @@ OUT_OF_ENDS: Final = frozenset({EventKind.REQUEUED, EventKind.RESTORED})  # thei
 _full: Final = lru_cache(maxsize=20_000)(ids.full)  # a batch asks for each id half a dozen times
 
 
-@dataclass(frozen=True, slots=True)
-class RefusedItem:
+class RefusedItem(NamedTuple):
     """An item that is not taken in, and why: a code for programs, a text for people."""
 
     entry: Entry

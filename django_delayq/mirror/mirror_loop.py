@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -410,4 +409,4 @@ def _singles(entry: Entry) -> list[Entry]:
     by_job: dict[str, list[Any]] = {}
     for item in entry.items:
         by_job.setdefault(item.fields[0] if item.fields else "", []).append(item)
-    return [replace(entry, items=tuple(items)) for items in by_job.values()]
+    return [entry._replace(items=tuple(items)) for items in by_job.values()]

@@ -6,7 +6,6 @@ import os
 import secrets
 import socket
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any, Final
 from uuid import UUID
 
@@ -313,14 +312,14 @@ class RestoreLoop:
             # Another restore died on the way, and what it has done stands; or Redis was wiped, and what it has is new: no mirror has
             # ever confirmed this store, as it did with any old copy.
             given = "" if ground.generation else self.store.new_generation
-            target, phase = replace(ground, generation=ground.generation or given), ADOPT
+            target, phase = ground._replace(generation=ground.generation or given), ADOPT
             self._note(ground, target.generation)
             # It may be a copy all the same, of a server that was not confirmed yet, and older than what was answered there.
             self._send_again(changes_unknown_to(self.log, self.queue.name, self.partition, self.using, checkpoint.last_event))
             self._go_on(ground, ADOPT, renew=given)
         else:
             behind = position(self.log.last_id()) < position(checkpoint.last_event)
-            target, phase = replace(ground, generation=fresh_generation()), SWEEP
+            target, phase = ground._replace(generation=fresh_generation()), SWEEP
             self._note(ground, target.generation)
             self._go_on(ground, SWEEP, renew=target.generation, behind=checkpoint.last_event if behind else "")
             yield from self._sweep(target)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from django.core.checks import CheckMessage, Tags, register
+from django.core.checks import CheckMessage
 
 from django_delayq import clock, conf
 from django_delayq.exceptions import ConfigError, DelayqError
@@ -18,7 +18,6 @@ from django_delayq.periodic.tick_writer import check_jobs
 from django_delayq.producer.task import registry
 
 
-@register(Tags.compatibility)
 def check_declarations(**_: Any) -> list[CheckMessage]:
     """The declared schedules, one by one."""
     found = [message for one in declarations.all() for message in _of_dates(one)]

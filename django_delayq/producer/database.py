@@ -5,7 +5,6 @@ installs it when it is ready.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
 from typing import Any, Literal, NamedTuple, Protocol
@@ -17,8 +16,7 @@ from django_delayq.store.items import ScheduleItem, ScheduleReply
 from django_delayq.store.record import JobRecord
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutboxRow:
+class OutboxRow(NamedTuple):
     """A row as the producer needs it. `left_ms`: until its date, by the database's clock, where a delay was asked for; else None.
     `published`: Redis has confirmed it; `seen`: the last event that it has folded; `holder`: the job into which it was merged; `far`:
     Redis has never heard of it; `unresolved`: no event says how the job ended, or whether it ran.
@@ -78,8 +76,7 @@ class WaitingRow(NamedTuple):
     task: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChangeRequest:
+class ChangeRequest(NamedTuple):
     """A change that a transaction carries out when it commits, kept as a row of that transaction. `job`, or `queue` and `key`, name the
     job. `delay_ms`: the delay that was asked for; `left_ms`: what is left of it, by the database's clock. `at`: when it was asked for,
     by the same clock. `id`: 0 before it is kept.
@@ -99,8 +96,7 @@ class ChangeRequest:
     left_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class Told(NamedTuple):
     """A change that Redis has made and answered, for the row: `event` is the stream id of what tells the mirror of it. `kind`: of that
     event; `run_at_ms`: its date, of one that was moved; `proposed`: another call of `schedule` moved it; the last time is noted.
     `abort`: the request is one to abort. `request`: the change at a commit that this carries out, 0 for none; its row goes with this.

@@ -9,7 +9,6 @@ decides.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from uuid import UUID
 
@@ -146,7 +145,7 @@ def keep_or_meet(publisher: Publisher, item: JobRecord) -> OutboxRow | None:
             raise StoreUnavailable(code="far_key_unknown", key=item.key, queue=publisher.store.queue)
         if reply.id != item.id:
             outbox.bring_in([item.id], publisher.using)  # or somebody else has just now
-            row = replace(row, far=False)
+            row = row._replace(far=False)
     elif row is not None and not row.unpublished:
         row = None
     outbox.checked(item.id, publisher.using)

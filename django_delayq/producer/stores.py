@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
@@ -21,12 +21,14 @@ from django_delayq.producer.breaker import REST, Breaker, Guard
 from django_delayq.setting_readers import SETTING
 from django_delayq.store import site
 from django_delayq.store.connection import Link
-from django_delayq.store.figures import Figures
-from django_delayq.store.inspector import Inspector
 from django_delayq.store.places import Nodes, Places
 from django_delayq.store.queue import QueueStore
 from django_delayq.store.reach import WHOLE, PartialReach, Reach
 from django_delayq.store.replicas import Replicas
+
+if TYPE_CHECKING:
+    from django_delayq.store.figures import Figures
+    from django_delayq.store.inspector import Inspector
 
 T = TypeVar("T")
 
@@ -170,11 +172,15 @@ class StoreSet:
 
     def inspector(self, reach: Reach = WHOLE) -> Inspector:
         """Reads for people."""
+        from django_delayq.store.inspector import Inspector  # a web process reads nothing for people, but for the admin
+
         config = conf.get()
         return Inspector(self.places, prefix=config.prefix, partitions=config.partitions, reach=reach)
 
     def figures(self, reach: Reach = WHOLE) -> Figures:
         """Numbers over time, for people."""
+        from django_delayq.store.figures import Figures  # likewise
+
         config = conf.get()
         return Figures(self.places, prefix=config.prefix, partitions=config.partitions, reach=reach)
 

@@ -6,9 +6,8 @@ import ipaddress
 import re
 import ssl
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import parse_qs, urlsplit
 
 from redis import Redis
@@ -54,8 +53,7 @@ CLUSTER_LINE: Final = "redis+cluster://user:password@host1:6379,host2:6379"
 PORT: Final = 6379
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class Way(NamedTuple):
     """How a server is reached. `network`: not by a unix socket; `here`: it is on this host; `checked`: TLS looks at certificate and
     name; `password`: there is one, or what provides it.
     """

@@ -19,9 +19,8 @@ import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, NamedTuple
 from urllib.parse import quote
 
 from django_delayq import clock
@@ -38,8 +37,7 @@ LEFT: Final = ("temp-", "dump.rdb")  # begins what a server leaves that was kill
 OTHERS: Final = 0o077  # rights of others than the owner
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EmbeddedServer:
+class EmbeddedServer(NamedTuple):
     """`pid`: of the server of that directory, 0 if none runs. `answers`: whether it did a moment ago."""
 
     directory: Path

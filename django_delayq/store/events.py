@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
@@ -31,8 +30,7 @@ class Item(NamedTuple):
     raw: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """What one script call changed. `id` is the stream id, "ms-n"; `at_ms` Redis' time; `by` the worker or the person; `format`: that
     of the queue when it was written.
     """
@@ -63,8 +61,7 @@ class NewerEvents(StoreError):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Lag:
+class Lag(NamedTuple):
     """How far behind the mirror of a queue is: entries that wait, and the age of the oldest in seconds."""
 
     entries: int

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 from django_delayq.store import decode, encode, scripts
@@ -26,8 +25,7 @@ class Taken(NamedTuple):
     now_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class LockStore:
+class LockStore(NamedTuple):
     """The locks of one queue. Every call is one script, and safe to repeat with the same arguments. `now_ms`, and what they raise: as
     the methods of `QueueStore`.
     """

@@ -13,7 +13,6 @@ from typing import Protocol, TypeVar
 from redis.connection import Connection
 
 from django_delayq.store.address import RedisSpec, resolve
-from django_delayq.store.cluster import Cluster
 from django_delayq.store.connection import Link, link_to
 from django_delayq.store.connection_options import unconnected
 
@@ -136,6 +135,8 @@ def place(spec: RedisSpec, *, name: str, timeout: float = 2.0, patience: float =
 
     def make(host: str, port: int, seconds: float) -> Connection:
         return unconnected(connection_class, {**rest, "host": host, "port": port}, name=name, timeout=seconds, where=f"{host}:{port}")
+
+    from django_delayq.store.cluster import Cluster  # where one is used
 
     return Cluster(make, kwargs["cluster"], timeout=timeout, patience=patience)
 

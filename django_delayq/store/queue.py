@@ -7,7 +7,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, get_args
 from uuid import UUID
 
@@ -37,8 +36,7 @@ SETTLED: Final[Mapping[bytes, Settled]] = {answer.encode(): answer for answer in
 Resigned = Literal["done", "changed", "gone"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class Claim(NamedTuple):
     """The answer to a claim. `wait_ms`: when to ask again; `more`: due jobs remain; `generation`: of the store's data; `server`: the
     run of the server that holds it ("" where INFO is not allowed).
     """
@@ -74,8 +72,7 @@ class Outcome(NamedTuple):
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Tidied:
+class Tidied(NamedTuple):
     """What one call of tidy dropped, and where to go on (`cursor` "0": done)."""
 
     tombstones: int

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 from uuid import UUID
 
@@ -53,8 +52,7 @@ class RestoreItem(NamedTuple):
     asks: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Ground:
+class Ground(NamedTuple):
     """`site`: to which the queue belongs ("" for none); `generation` of the data ("" for none), the run of the `server` that holds it
     ("" where INFO is not allowed), the one that was
     `confirmed` to hold what the database has seen (None: none ever was); `older`: an event is missing that the database has; `rolled`:

@@ -6,12 +6,11 @@ the body.
 from __future__ import annotations
 
 import hashlib
+import pkgutil
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache, partial
-from importlib.resources import files
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, cast
 
 from django_delayq.store import decode, formats, site
 from django_delayq.store.connection import Link, ScriptMissing
@@ -48,8 +47,7 @@ SCRIPTS = (
 ACCEPTS: Final = {"inspect": "none", "assign": "any"}  # which scripts accept a queue without an id, or of any site; see begin.lua
 
 
-@dataclass(frozen=True, slots=True)
-class Script:
+class Script(NamedTuple):
     """One Lua file, ready to be sent: its text, its SHA-1 as Redis knows it, and the short names of its keys."""
 
     name: str
@@ -59,7 +57,7 @@ class Script:
 
 
 def _read(path: str) -> str:
-    return files("django_delayq.store").joinpath("lua").joinpath(path).read_text("utf-8")
+    return cast(bytes, pkgutil.get_data("django_delayq.store", f"lua/{path}")).decode()
 
 
 def _header(text: str, field: str) -> tuple[str, ...]:

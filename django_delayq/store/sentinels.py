@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import unquote
 
 from redis.backoff import NoBackoff
@@ -117,8 +116,7 @@ def _place(entrance: Entrance) -> str:
     return f"{entrance[1].get('host', 'localhost')}:{entrance[1].get('port', PORT)}"
 
 
-@dataclass(frozen=True, slots=True)
-class SentinelUrl:
+class SentinelUrl(NamedTuple):
     """A URL by Sentinel, taken apart: places of Sentinels, the name of the master, and the rest as a plain URL would say it."""
 
     places: Sequence[tuple[str, int]]

@@ -33,6 +33,33 @@ from django.core.management import execute_from_command_line
 execute_from_command_line(["", "delayq_worker", "--burst", "--roles", sys.argv[1]])
 print(json.dumps(sorted(sys.modules)))
 """
+# The modules of the package that a web process has in memory, by room. Each costs time at its start, so the list may only get shorter.
+WEB = {
+    "": (
+        "apps clock codec conf exceptions failpoints findings fingerprint http_settings ids ladder lanes locks logger mirror "
+        "models periodic producer setting_readers shared_name signals signing spread states store target text "
+        "token_limits under_test worker"
+    ),
+    "locks": "lease_keeper lock",
+    "mirror": (
+        "agreed_clock atomic_runs checkpoint commit_requests database_clock event_items exists far_rows outbox pauses period_keys "
+        "rows site_row unfinished writers"
+    ),
+    "mirror.writers": "outbox_insert values",
+    "models": "calendar fields indexes internal operation",
+    "periodic": "dates declarations",
+    "producer": (
+        "acts annotations at_commit breaker carriers changes commit database equivalents homes horizon inline job "
+        "misfit name_format options plan_groups publish put put_back queues schedule schedule_checks silent stores task "
+        "task_options twins untaken wait_for_result watchers where worker_modules"
+    ),
+    "store": (
+        "address cluster_slots commands connection connection_options decode embedded encode error_replies events "
+        "formats items keys lock_store mirror_tokens open_connections packing places queue reach record recovery replicas "
+        "rest scripts sentinels site wake wire worker_registry"
+    ),
+    "worker": "current once",
+}
 THEIRS = ("cronsim", "django.contrib.admin", "prometheus_client", "rich", "urllib3")
 
 
@@ -56,7 +83,18 @@ def test_a_web_process_has_neither_commands_nor_loops_nor_the_worker_in_memory()
     rooms = ["management", "worker.process", "worker.supervisor", *LOOPS]
     found = loaded("")
     assert within(found, *(f"django_delayq.{room}" for room in rooms)) == []
-    assert within(found, "django_delayq.console") == ["django_delayq.console", "django_delayq.console.job_links"]  # for its check
+    assert within(found, "django_delayq.console") == []
+
+
+def test_a_web_process_has_no_other_modules_in_memory_than_these():
+    listed = {f"django_delayq.{room}.{name}".replace("..", ".") for room, names in WEB.items() for name in names.split()}
+    assert {name for name in loaded("") if name.startswith("django_delayq.")} == listed
+
+
+@pytest.mark.parametrize("module", ["checks", "store.cluster", "store.figures", "store.inspector"])
+def test_what_a_web_process_loads_when_it_is_asked_for_a_worker_has_before_it_forks(module):
+    assert f"django_delayq.{module}" not in loaded("")
+    assert f"django_delayq.{module}" in loaded(WORKER)
 
 
 def test_of_the_commands_a_worker_has_its_own_in_memory():

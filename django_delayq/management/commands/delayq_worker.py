@@ -29,6 +29,7 @@ from django_delayq.mirror.database_pools import THREADS, narrow_pools
 from django_delayq.periodic import overlap
 from django_delayq.producer import carriers, wait_for_result
 from django_delayq.producer.task import registry
+from django_delayq.store import cluster, figures  # noqa: F401  # a web process loads them when asked, a worker before it forks
 from django_delayq.store.address import RedisSpec
 from django_delayq.store.fitness import server_findings
 from django_delayq.store.inspector import Inspector
