@@ -69,7 +69,7 @@ def prose(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list
 
 
 def _raises_in_words(lines: list[str]) -> None:
-    """An item of `Raises:` that is no "Error: when" ("As `schedule`.") becomes a sentence behind the others."""
+    """An item of `Raises:` that is no "Error: when" ("As `schedule`.") becomes a sentence after the others."""
     if "Raises:" not in lines:
         return
     begin = lines.index("Raises:")
@@ -94,7 +94,7 @@ class Generated(SphinxDirective):
     final_argument_whitespace = True
 
     def run(self) -> list[nodes.Node]:
-        """What Sphinx calls."""
+        """Called by Sphinx."""
         text = generated.DIRECTIVES[self.name](self.arguments[0] if self.arguments else "")
         return self.parse_text_to_nodes(text, allow_section_headings=True)
 
@@ -109,7 +109,7 @@ def add_search_words(app: Sphinx, doctree: nodes.document) -> None:
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """What Sphinx calls."""
+    """Called by Sphinx."""
     set_up()
     app.connect("autodoc-process-docstring", prose, priority=100)  # before napoleon, which knows no marks
     app.connect("doctree-read", add_search_words)

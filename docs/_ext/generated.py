@@ -248,7 +248,7 @@ def permissions(_: str = "") -> str:
 
 
 def imports(_: str = "") -> str:
-    """What a project may import, by module."""
+    """The names that a project may import, by module."""
     return table(("Import from", "Names"), [(code(path), ", ".join(map(code, sorted(public(path))))) for path in FACES])
 
 
