@@ -29,8 +29,8 @@ ALL = [
     Mutant(
         "to ask replaces",
         "store/lua/schedule.lua",
-        "if asks then\n      return\n",
-        "if false then\n      return\n",
+        "if asks then\n      status = ",
+        "if asks then\n      if leaver then leave(leaver, leaver_lane, place_of) end\n      status = ",
         "lua",
         bug="to ask who holds a key ended the holder",
     ),
@@ -63,8 +63,8 @@ ALL = [
     Mutant(
         "a takeover forgets a cancel request",
         "store/lua/claim.lua",
-        "redis.call('HEXISTS', k_cancels, id) == 1",
-        "false",
+        "local cancelled = redis.call('HEXISTS', k_cancels, id) == 1",
+        "local cancelled = false",
         "lua",
         bug="what was cancelled while its worker died ran again",
     ),
