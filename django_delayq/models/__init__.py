@@ -101,7 +101,7 @@ OUTCOMES: Final = [
 class Job(models.Model):
     """One job. `published`: when Redis confirmed it (NULL: not yet, the relay will push it); `last_event`: the stream entry that
     this row has folded last, so that an entry folded twice changes nothing; `settled`: the fence under which an atomic run has
-    committed (see `Step`), or SUCCEEDED_HERE: such a success stands against any later event;
+    committed (see `Step`), or SUCCEEDED_HERE: no later event undoes such a success;
     `far`: Redis has never heard of it, since its date lies beyond `HORIZON`; `far_key`: what is unique among far rows of its key, from
     the insert on; of a row that is not far any more it means nothing once that is published;
     `ending`: how a cancelled job was displaced, merged or replaced (`merged_into`: by which job) or expired, NULL for what people
