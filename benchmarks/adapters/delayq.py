@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from itertools import starmap
 from typing import Any
@@ -15,6 +16,8 @@ import django
 
 django.setup()
 
+from django.db import transaction
+
 import django_delayq as delayq
 from benchmarks import sightings, tasks
 from benchmarks.adapters import base
@@ -24,7 +27,7 @@ from django_delayq.mirror import rows
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.mirror.service import Service
-from django_delayq.producer.options import NONE, Options
+from django_delayq.producer.options import NONE, Conflict, Options
 from django_delayq.producer.schedule import Binding
 from django_delayq.producer.schedule import plan as plan_of
 from django_delayq.producer.stores import stores
@@ -83,6 +86,18 @@ def restore(count: int) -> float:
     raise SystemExit(f"{loop.progress.back} of {count} jobs are back")
 
 
+def confirm(count: int) -> float:
+    """Has the server confirmed, as a worker with a mirror does it; seconds."""
+    config = conf.get()
+    common: Any = {"prefix": config.prefix, "using": config.database, "signer": config.signer}
+    loop = RestoreLoop(stores.link, config.queue("default"), **common)
+    mirror = MirrorLoop(stores.link, config.queue("default"), **common)
+    began = time.perf_counter()
+    for _ in loop.drain():
+        mirror.poll()
+    return time.perf_counter() - began
+
+
 def messages(count: int) -> float:
     """Pushes so many; seconds."""
     began = time.perf_counter()
@@ -137,6 +152,24 @@ def named(names: int | None, count: int) -> float:
     return due
 
 
+def keyed(policy: Conflict, keys: int | None, count: int, *, atomic: bool = False) -> float:
+    """Schedules so many in calls of their own, with that many keys in turn (None: each with a key of its own); seconds."""
+    began = time.perf_counter()
+    for number in range(count):
+        with transaction.atomic() if atomic else nullcontext():
+            key = f"{policy}:{atomic}:{number % (keys or count)}"
+            delayq.schedule(TASKS["nothing"], f"{number:0100d}", delay=3600, key=key, on_conflict=policy)
+    return time.perf_counter() - began
+
+
+def keyed_many(count: int) -> float:
+    """Schedules so many in bulk, each with a key of its own; seconds."""
+    began = time.perf_counter()
+    task = TASKS["nothing"]
+    delayq.schedule_many(task.using(delay=3600, key=f"many:{number}").bind(f"{number:0100d}") for number in range(count))
+    return time.perf_counter() - began
+
+
 def in_turn(count: int) -> float:
     """Puts in so many jobs of one name, of which one runs at a time, each 5 ms; seconds."""
     began = time.perf_counter()
@@ -186,12 +219,19 @@ class Delayq(base.Adapter):
         "insert": insert,
         "fold": fold,
         "restore": restore,
+        "confirm": confirm,
         "messages": messages,
         "pull": pull,
         "unnamed": partial(named, 0),
         "named": partial(named, None),
         "named100": partial(named, 100),
         "named10000": partial(named, 10_000),
+        "keyed": partial(keyed, "keep", None),
+        "keyed_atomic": partial(keyed, "keep", None, atomic=True),
+        "keyed_many": keyed_many,
+        "kept": partial(keyed, "keep", 1),
+        "replaced": partial(keyed, "replace", 1),
+        "latest": partial(keyed, "latest", 1),
         "in_turn": in_turn,
         "relayed": relayed,
         "seen": seen,

@@ -13,6 +13,7 @@ NAMES = (
     "single",
     "bulk",
     "outbox",
+    "keys",
     "noop",
     "orm",
     "lateness",
