@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 import django_delayq as delayq
@@ -39,7 +37,7 @@ def test_what_the_mirror_read_just_before_a_roll_back_hides_nothing(orders, loop
         monkeypatch.setattr(orders.mirror.ground, "look", look)
 
     look = orders.mirror.ground.look
-    monkeypatch.setattr(orders.mirror.ground, "look", lambda seen: replace(look(seen), server="the one before"))
+    monkeypatch.setattr(orders.mirror.ground, "look", lambda seen: look(seen)._replace(server="the one before"))
     monkeypatch.setattr(orders.mirror, "_write", replaced)
     orders.mirror.poll()
     monkeypatch.setattr(orders.mirror, "_write", write)
