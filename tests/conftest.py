@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import settings as hypothesis_settings
 
+from django_delayq import ids
 from django_delayq.producer.stores import TIMEOUT, stores
 from django_delayq.store import commands
 from django_delayq.store.connection import Link, connect
@@ -96,8 +97,11 @@ def fast_tests_neither_freeze_nor_kill_a_server(request: pytest.FixtureRequest, 
 
 @pytest.fixture(autouse=True)
 def links_are_closed() -> Iterator[None]:
-    """Those that tests have opened by `tests.links`; and commands that a server of one test refused are tried again in the next."""
+    """Those that tests have opened by `tests.links`; and commands that a server of one test refused are tried again in the next. Ids of
+    a test whose clock was ahead are ahead too, and so would be those of the next test.
+    """
     yield
+    ids._sequence = ids._Sequence()
     links.close_all()
     commands.forget()
 

@@ -104,6 +104,7 @@ UNMARKED = {
     "mirror/restore.py": {"poll": "a turn that only reads"},
     "mirror/checkpoint.py": {
         "locked_checkpoint": "the failpoints are in the turns; an empty checkpoint says nothing",
+        "note_refused": "a note that the next look makes as well",
         "note_address": "a checkpoint without an address gets one at the next look",
     },
     "console/operation_loop.py": {

@@ -100,11 +100,11 @@ def test_with_inline_on_a_message_still_waits_to_be_pulled(settings):
     assert len(delayq.pull("mail")) == 1
 
 
-def test_a_message_that_was_changed_in_redis_fails_where_records_are_signed(settings):
+def test_a_message_whose_signature_is_wrong_is_parked(settings):
     settings.DELAYQ = {**settings.DELAYQ, "SIGNING": True}
     good, bad = delayq.push("mail", "good"), delayq.push("mail", "bad")
     key = stores.queue("mail", 0).keys["jobs"]
     raw = stores.link.execute("HGET", key, bad.short_id)
     stores.link.execute("HSET", key, bad.short_id, raw.replace(b"bad", b"mad"))
     assert [message.id for message in delayq.pull("mail", 10)] == [good.id]
-    assert stores.inspector().job("mail", bad.id).state == "failed"
+    assert stores.inspector().job("mail", bad.id).state == "scheduled"  # a newer key may have signed it

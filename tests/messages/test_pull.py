@@ -241,10 +241,10 @@ def test_nothing_is_pulled_from_a_queue_that_another_database_records(monkeypatc
     stores.forget()
     store = stores.queue("quick", 0)
     store.link.execute("HSET", store.keys["meta"], "mirror_token", "2-00000000000000bb")
-    monkeypatch.setattr(site, "known", lambda _queue, _partition: Known("", "0-0", "2-00000000000000aa"))
+    monkeypatch.setattr(site, "known", lambda _queue, _partition, **_: Known("", "0-0", "2-00000000000000aa"))
     monkeypatch.setattr(site, "LAG", 0.0)
     monkeypatch.setattr(site, "_behind", {})
     with pytest.raises(SiteRefused, match="Another database"):
         delayq.pull("quick")
-    monkeypatch.setattr(site, "known", lambda _queue, _partition: None)
+    monkeypatch.setattr(site, "known", lambda _queue, _partition, **_: None)
     assert [message.body for message in delayq.pull("quick")] == [1]

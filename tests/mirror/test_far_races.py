@@ -329,7 +329,7 @@ def test_what_is_published_between_the_two_looks_of_a_far_one_is_seen(orders, ho
         orders.fold()
         return lambda: found
 
-    monkeypatch.setattr(put, "_held", lambda *_: None)  # asked behind the commit only, as in a transaction
+    monkeypatch.setattr(put, "_held", lambda *_: {})  # asked behind the commit only, as in a transaction
     monkeypatch.setattr(producer_horizon, "meet", lambda *_: False)  # the near one has looked before there was a far one
     monkeypatch.setattr(Publisher, "send", send)
     delayq.schedule(close_order, 1, delay="2h", key="k")

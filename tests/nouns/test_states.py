@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import pickle
 
 import pytest
@@ -135,6 +134,6 @@ def test_every_end_of_an_attempt_has_its_event() -> None:
 
 def test_a_transition_is_frozen_and_pickles() -> None:
     row = TRANSITIONS[0]
-    with pytest.raises(dataclasses.FrozenInstanceError):
+    with pytest.raises(AttributeError):
         row.verb = "other"
     assert pickle.loads(pickle.dumps(row)) == row == Transition("schedule", None, State.SCHEDULED, "schedule")

@@ -29,8 +29,8 @@ def test_a_job_whose_carrier_fails_has_failed(shop: Shop) -> None:
     assert shop.counts() == {}
 
 
-def test_without_carriers_luggage_is_nobodys(shop: Shop) -> None:
-    id = shop.put("async_facts", options=LUGGAGE)
+def test_without_carriers_the_meta_of_a_job_is_all_it_has(shop: Shop) -> None:
+    id = shop.put("async_facts", options={"meta": {"by": "form"}})
     shop.work()
     eventually(lambda: "succeeded" in shop.happened(id))
     assert shop.detail(id, "succeeded")["r"] == [[], {}, {"by": "form"}, 1, 10, False, None]
