@@ -108,6 +108,7 @@ class Migration(migrations.Migration):
                 ('servers', models.TextField(null=True)),
                 ('way_back', models.CharField(max_length=64, null=True)),
                 ('address', models.TextField(null=True)),
+                ('format', models.PositiveSmallIntegerField(db_default=1, default=1)),
                 ('mirror_tokens', models.CharField(max_length=80, null=True)),
             ],
             options={

@@ -92,7 +92,7 @@ def known_of(queue: str, partition: int, using: str) -> Known | None:
 
 
 def _known(checkpoint: Checkpoint) -> Known:
-    return Known(checkpoint.address or "", checkpoint.last_event, checkpoint.mirror_tokens or "")
+    return Known(checkpoint.address or "", checkpoint.last_event, checkpoint.mirror_tokens or "", checkpoint.format)
 
 
 def note_address(store: QueueStore, using: str) -> None:

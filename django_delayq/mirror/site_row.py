@@ -23,7 +23,7 @@ from django_delayq.store.site import Known, SiteRefused
 T = TypeVar("T")
 DERIVED: Final = site.Derived()
 NOTHING: Final = Known("", FIRST)  # no checkpoint
-FACTS: Final = "queue", "partition", "address", "last_event", "mirror_tokens"
+FACTS: Final = "queue", "partition", "address", "last_event", "mirror_tokens", "format"
 
 
 class DatabaseSite:
@@ -71,7 +71,9 @@ def _id_and_checkpoints() -> tuple[str | None, dict[tuple[str, int], Known]]:
 
 def _checkpoints(**wanted: Any) -> dict[tuple[str, int], Known]:
     rows = Checkpoint.objects.using(conf.get().database).filter(**wanted).values_list(*FACTS)
-    return {(queue, partition): Known(address or "", last, tokens or "") for queue, partition, address, last, tokens in rows}
+    return {
+        (queue, partition): Known(address or "", last, tokens or "", format) for queue, partition, address, last, tokens, format in rows
+    }
 
 
 def _checkpoint(queue: str, partition: int) -> Known:

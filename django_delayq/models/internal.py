@@ -144,7 +144,8 @@ class Checkpoint(models.Model):
     """How far the mirror has come in the events of one partition; saved in the transaction of the rows. `restored`: the generation
     of Redis' data that is known to hold every unfinished job; `servers`: the runs of servers that were confirmed, the last one first;
     `way_back`: the generation that is being brought back, until what is lost for good is looked for; `address`: where Redis was when it
-    was confirmed last, see `site.address`; `mirror_tokens`: of the last two turns, see `store/mirror_tokens.py`.
+    was confirmed last, see `site.address`; `mirror_tokens`: of the last two turns, see `store/mirror_tokens.py`; `format`: of the
+    queue, see `store/formats.py`. A queue that Redis has lost starts with this number again.
     """
 
     queue: models.CharField[str, str] = models.CharField(max_length=100)
@@ -157,6 +158,7 @@ class Checkpoint(models.Model):
     servers: models.TextField[str | None, str | None] = models.TextField(null=True)  # noqa: DJ001  # old code inserts rows without it
     way_back: models.CharField[str | None, str | None] = models.CharField(max_length=64, null=True)  # noqa: DJ001  # likewise
     address: models.TextField[str | None, str | None] = models.TextField(null=True)  # noqa: DJ001  # old code inserts rows without it
+    format: models.PositiveSmallIntegerField[int, int] = models.PositiveSmallIntegerField(default=1, db_default=1)
     mirror_tokens: models.CharField[str | None, str | None] = models.CharField(max_length=80, null=True)  # noqa: DJ001  # likewise
 
     class Meta:

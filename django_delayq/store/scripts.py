@@ -160,6 +160,7 @@ def _begin(link: Link, keys: Keys, found: str) -> None:
 
     Raises:
         SiteRefused: the queue belongs to another site, or may belong to one.
+        FormatNewer: the database knows a newer format of the queue than this process does.
     """
     site.check(keys.prefix, keys.queue, link.home, found)
     # What the owner has not touched yet belongs to it as well, as the workers and the first partition say. Those that another server
@@ -171,10 +172,15 @@ def _begin(link: Link, keys: Keys, found: str) -> None:
         if not isinstance(owner, Exception):
             site.check(keys.prefix, queue, link.home, decode.text(owner))
     place = keys.prefix, keys.queue, keys.partition, link.home
+    format = formats.FORMAT
     if keys.jobs and not site.is_proven(*place):
         known = partial(site.known, keys.queue, keys.partition)
-        site.check_address(keys.prefix, keys.queue, link.home, known(), partial(known, apart=True))
-    [assigned, _] = run(link, load("assign", keys), keys, "", "", "", "", "", "")
+        facts = known()
+        site.check_address(keys.prefix, keys.queue, link.home, facts, partial(known, apart=True))
+        if facts is not None and facts.address:  # the queue has been in Redis before
+            formats.check(keys.queue, facts.format)
+            format = facts.format
+    [assigned, _] = run(link, load("assign", keys), keys, "", "", "", "", "", "", format)
     link.rest.end()
     site.check(keys.prefix, keys.queue, link.home, decode.text(assigned))
     site.prove(*place)

@@ -41,12 +41,13 @@ class SiteRefused(StoreError):
 
 class Known(NamedTuple):
     """The facts about one partition in the database: the `address` on which it was confirmed last ("" for never), the `last_event` that
-    is recorded ("" if the database did not answer), and the `tokens` of the mirror.
+    is recorded ("" if the database did not answer), the `tokens` of the mirror, and the `format` of the queue.
     """
 
     address: str
     last_event: str
     tokens: str = ""
+    format: int = 1
 
 
 class Trimmed(NamedTuple):

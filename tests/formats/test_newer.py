@@ -9,9 +9,9 @@ import pytest
 import django_delayq as delayq
 from django_delayq import ids
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.models import Checkpoint, Job
+from django_delayq.models import Checkpoint, Job, Site
 from django_delayq.producer.stores import stores
-from django_delayq.store import formats
+from django_delayq.store import formats, site
 from tests.formats.stage import eventually
 from tests.mirror.conftest import Orders
 from tests.tasks_for_tests import close_order
@@ -62,6 +62,32 @@ def test_the_mirror_leaves_the_stream_as_it_is(orders):
     put_format(formats.FORMAT)
     orders.fold()
     assert orders.mirror.log.length() == 0
+
+
+@pytest.fixture
+def by_database(orders, monkeypatch):
+    """The queue is that of a database with an id, as outside of tests."""
+    monkeypatch.setattr("django_delayq.under_test.derives_site", lambda: False)
+    Site.objects.get_or_create(number=1, defaults={"site": "0123456789abcdef"})
+    stores.link.execute("UNLINK", orders.store.keys["meta"])
+    site.forget()
+    yield orders
+    monkeypatch.undo()
+    site.forget()
+
+
+@pytest.mark.parametrize("format", [formats.FORMAT, NEWER])
+def test_a_queue_that_redis_has_lost_starts_with_the_format_that_the_database_knows(by_database, monkeypatch, format):
+    monkeypatch.setattr(site, "check_address", lambda *_: None)
+    Checkpoint.objects.create(queue="orders", address="where it was", format=format)
+    if format == NEWER:
+        with pytest.raises(formats.FormatNewer):
+            by_database.store.ground()
+            by_database.store.pause()
+        assert not stores.link.execute("EXISTS", by_database.store.keys["meta"])
+    else:
+        by_database.store.pause()
+        assert stores.link.execute("HGET", by_database.store.keys["meta"], "format") == b"%d" % format
 
 
 @pytest.mark.slow

@@ -37,7 +37,6 @@ BOOKKEEPING: Final = (
     "brought_back",
     "moved_to",
     "moved_at",
-    "format",
 )
 
 Dates = dict[str, float]

@@ -126,7 +126,7 @@ def test_a_question_to_an_empty_store_changes_nothing(board):
     assert publish(board, 1, mode="ask").status == "asked"
     assert publish(board, 1, mode="ask told").status == "free"
     assert publish(board, 1, key="", mode="ask").status == "free"
-    assert everything(board) == ({}, [], [b"site", site.of("t").encode()])
+    assert everything(board) == ({}, [], [b"site", site.of("t").encode(), b"format", b"1"])
 
 
 @pytest.mark.parametrize(

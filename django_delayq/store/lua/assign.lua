@@ -2,7 +2,7 @@
 -- keys: jobs high normal low runs leases cancels progress keys claims failed finished events wake meta stats spread asks offered names holders blocked waiters locks lock_ends lock_waits unlocked workers asked
 -- include: begin
 -- ARGV: now by why, the id that the queue must have ('' none), the last event that the database has, if Redis is ahead of it ('' leaves
---   the noted one), '1' to remove all that is there
+--   the noted one), '1' to remove all that is there, the format with which the queue starts, if it has none ('' none)
 -- Returns the id that the queue has now, and before ('' none).
 -- O(1), and the keys that go.
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory
@@ -20,4 +20,7 @@ else
   end
 end
 redis.call('HSET', k_meta, 'site', SITE)
+if (ARGV[7] or '') ~= '' then
+  redis.call('HSETNX', k_meta, 'format', ARGV[7])
+end
 return {SITE, before}
