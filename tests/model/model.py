@@ -23,6 +23,10 @@ ENDS: Final[dict[float, ScheduleStatus]] = {0.25: "succeeded", 0.5: "cancelled",
 UNDECIDED: Final = ("contested", "behind")  # of these nothing is written
 
 
+class Restoring(Exception):
+    """A script refuses a call while rows bring back what an older copy of Redis lacks."""
+
+
 class Model(Grounds):
     """A method per script. After each call `events` holds what that call appends to the stream."""
 
@@ -39,6 +43,8 @@ class Model(Grounds):
         if not items or ground not in ("", self.known):
             return self.known, []
         asks, self.told = mode.startswith("ask"), mode.endswith("told")
+        if self.rolled == "sweep" and self.told and not asks and any(item.key for item in items):
+            raise Restoring  # the holder may have left after the sender asked the rows
         if not asks:
             self._stand(self.new_generation)
         replies = [self._schedule(item, asks) for item in items]
@@ -478,6 +484,8 @@ class Model(Grounds):
         now_ms: int,
     ) -> tuple[Change, UUID]:
         self._begin(now_ms)
+        if self.rolled:
+            raise Restoring  # rows that have not heard of it would end the job again
         id, due = short(job), due_ms if due_ms is not None else self.now + delay_ms
         kept = self.jobs.get(id)
         if kept and kept.state is not State.FAILED:
