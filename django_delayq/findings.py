@@ -439,7 +439,7 @@ KINDS: Final[Mapping[str, FindingKind]] = {
     "D033": FindingKind(
         "error",
         DOCTOR,
-        "Jobs are unresolved: they have ended, and no event says how.",
+        "Jobs are unresolved: no event says how they ended, or whether they ran before Redis lost them.",
         "List them: manage.py delayq list --state unresolved. Find out what each of them did. Then run manage.py delayq "
         "mark-succeeded ID, mark-failed ID or requeue ID.",
     ),

@@ -20,6 +20,7 @@ WORDS: Final[dict[str, str]] = {
     "howto/asgi": "async, asgi, async view, uvicorn, channels",
     "howto/windows-and-macos": "windows, macos, mac, wsl",
     "howto/deploy": "docker, kubernetes, graceful shutdown, systemd, heroku, deploy, compose, helm, sigterm, container, k8s",
+    "howto/run-workers": "worker, start a worker, processes, threads, concurrency, memory, roles, burst, fork, autoreload",
     "howto/run-redis": "redis, failover, backup, valkey, acl, persistence, sentinel, appendonly, eviction",
     "howto/pgbouncer": "pgbouncer, connection pool, pool, too many connections",
     "howto/upgrade": "upgrade, rolling deploy, release",
