@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
@@ -24,10 +24,12 @@ from django_delayq.mirror.far_rows import DatabaseFarRows
 from django_delayq.mirror.writers import outbox_insert
 from django_delayq.models import SUCCEEDED_HERE, UNENDED, UNPUBLISHED, UNRESOLVED, Checkpoint, Event, Job
 from django_delayq.producer.database import Ending, Once, OutboxRow, TakenKey, Told, WaitingRow
+from django_delayq.producer.plan_groups import batches
 from django_delayq.states import REQUEUEABLE, UNFINISHED, EndingKind, EventKind, State
 from django_delayq.store.decode import position
 
 TRIES: Final = 3  # the mirror may fold another event of the job in the meantime, but not often
+ENDED: Final = 100  # rows of one statement: each takes five variables, and SQLite takes 999 in its older builds
 EDITED: Final = "edited"  # an event that no script writes: the arguments were changed, and its detail says what they were
 HOLDING: Final = Q(durable=True) | Q(ending=EndingKind.UNKNOWN.value)  # the unfinished rows that hold their keys
 # Columns of rows that may wait. The database sees only the conditions that leave few rows: PostgreSQL takes longer to plan the others
@@ -151,23 +153,24 @@ class DatabaseOutbox(DatabaseFarRows, DatabaseRequests):
         known = Checkpoint.objects.using(using).filter(queue=queue, partition=partition).values_list("servers", flat=True).first()
         return (known or "").split()
 
-    def end(self, job: UUID, ending: EndingKind, holder: UUID | None, using: str) -> None:
-        """An unpublished row ends as cancelled: merged into the job that holds its key, or replaced by it."""
-        failpoint("outbox.end")
-        self._unpublished(job, using).update(
-            state=State.CANCELLED.value,
-            finished_at=database_clock.ago(using),
-            ending=ending.value,
-            merged_into=holder,
-            error=rows.displaced(ending, holder),
-        )
-        failpoint("outbox.ended")
+    def end(self, ending: EndingKind, holders: Mapping[UUID, UUID | None], using: str) -> None:
+        """Unpublished rows end as cancelled: each merged into the job that holds its key, or replaced by it."""
+        for batch in batches(holders.items(), ENDED):
+            failpoint("outbox.end")
+            self._unpublished([job for job, _ in batch], using).update(
+                state=State.CANCELLED.value,
+                finished_at=database_clock.ago(using),
+                ending=ending.value,
+                merged_into=_each("merged_into", dict(batch)),
+                error=_each("error", {job: rows.displaced(ending, holder) for job, holder in batch}),
+            )
+            failpoint("outbox.ended")
 
     def withdraw(self, job: UUID, actor: str, reason: str, using: str) -> None:
         """Ends a row of the caller's transaction, in it."""
         now = database_clock.ago(using)
         failpoint("outbox.withdraw")
-        self._unpublished(job, using).update(state=State.CANCELLED.value, finished_at=now, error=rows.clean(reason), published=now)
+        self._unpublished([job], using).update(state=State.CANCELLED.value, finished_at=now, error=rows.clean(reason), published=now)
         rows.note(job, "", EventKind.CANCELLED, actor, reason, using)
 
     def move(self, job: UUID, run_at_ms: int, delay_ms: int | None, actor: str, reason: str, using: str) -> None:
@@ -176,7 +179,7 @@ class DatabaseOutbox(DatabaseFarRows, DatabaseRequests):
         if delay_ms is not None:
             run_at = database_clock.later(database_clock.now(transaction.get_connection(using)), delay_ms)
         failpoint("outbox.move")
-        if self._unpublished(job, using).update(run_at=run_at, delay_ms=delay_ms):
+        if self._unpublished([job], using).update(run_at=run_at, delay_ms=delay_ms):
             rows.note(job, "", EventKind.RESCHEDULED, actor, reason, using)
 
     def resolve(self, job: UUID, state: State, actor: str, reason: str, using: str) -> bool:
@@ -267,8 +270,8 @@ class DatabaseOutbox(DatabaseFarRows, DatabaseRequests):
         """See the protocol."""
         pauses.forget(queue, using)
 
-    def _unpublished(self, job: UUID, using: str):  # type: ignore[no-untyped-def]  # the queryset's type has no public name
-        return Job.objects.using(using).filter(UNPUBLISHED, pk=job)
+    def _unpublished(self, jobs: Collection[UUID], using: str):  # type: ignore[no-untyped-def]  # the queryset's type has no public name
+        return Job.objects.using(using).filter(UNPUBLISHED, pk__in=jobs)
 
 
 def _values(told: Told, using: str) -> dict[str, Any]:
@@ -286,6 +289,13 @@ def _values(told: Told, using: str) -> dict[str, Any]:
         return {"cancel_requested": True}
     waits = Case(When(state=State.RUNNING.value, then=Value(State.SCHEDULED.value)), default=F("state"))  # by now, says Redis
     return {"run_at": clock.from_ms(told.run_at_ms), "delay_ms": None, "state": waits}
+
+
+def _each(column: str, values: Mapping[UUID, Any]) -> Case:
+    """A value of its own for each row. The column is there as a default, since PostgreSQL takes the type of it."""
+    field: Any = Job._meta.get_field(column)
+    whens = [When(pk=job, then=Value(value, output_field=field)) for job, value in values.items()]
+    return Case(*whens, default=F(column), output_field=field)
 
 
 def _detail(told: Told) -> Any:

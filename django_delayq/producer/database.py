@@ -4,7 +4,7 @@ installs it when it is ready.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from hashlib import sha256
 from typing import Any, Literal, NamedTuple, Protocol
@@ -248,8 +248,8 @@ class Outbox(FarRows, Requests, Protocol):
     def servers(self, queue: str, partition: int, using: str) -> list[str]:
         """The runs of servers that were confirmed to hold it, the last one first: nobody sees what another of them answers."""
 
-    def end(self, job: UUID, ending: EndingKind, holder: UUID | None, using: str) -> None:
-        """An unpublished row ends: merged into the job that holds its key, or replaced by it."""
+    def end(self, ending: EndingKind, holders: Mapping[UUID, UUID | None], using: str) -> None:
+        """Unpublished rows end: each merged into the job that holds its key, or replaced by it."""
 
     def withdraw(self, job: UUID, actor: str, reason: str, using: str) -> None:
         """Ends a row of the caller's transaction, in it."""

@@ -304,10 +304,9 @@ class Publisher:
     def _tell(self, answers: Sequence[tuple[ScheduleItem, ScheduleReply]], ground: str) -> set[UUID]:
         """Writes the answers into the rows. Returns the jobs that wait for a holder to end and may not replace another such job."""
         denied: set[UUID] = set()
-        for item, reply in answers:
-            if reply.status in ("kept", "moved", *REFUSED):
-                holder = None if reply is FORBIDDEN else reply.id
-                database.need().end(item.id, EndingKind.MERGED, holder, self.using)
+        told = [(item.id, reply) for item, reply in answers if reply.status in ("kept", "moved", *REFUSED)]
+        if told:  # before followers are read: one of these may wait for the same holder
+            database.need().end(EndingKind.MERGED, {id: None if reply is FORBIDDEN else reply.id for id, reply in told}, self.using)
         behind = {item.id: item.key for item, reply in answers if reply.status == "behind"}
         for followers in self._followers(behind, {reply.id for _, reply in answers if reply.status == "behind"}):
             kept: list[OutboxRow] = []
@@ -316,10 +315,11 @@ class Publisher:
                     kept.append(row)
                 else:
                     denied.add(row.record.id)
-                    database.need().end(row.record.id, EndingKind.MERGED, None, self.using)
             *older, last = kept
             if older:
                 self._replace(older, last, ground)
+        if denied:
+            database.need().end(EndingKind.MERGED, dict.fromkeys(denied), self.using)
         return denied
 
     def _replace(self, older: list[OutboxRow], last: OutboxRow, ground: str) -> None:
@@ -328,9 +328,9 @@ class Publisher:
         for start in range(0, len(older), MOST):
             batch = older[start : start + MOST]
             replies = self.send([late(row, policy=policy) for row in batch], ground)()[1]
-            for row, reply in zip(batch, replies, strict=False):  # no replies on another ground: the next round comes back to it
-                if reply.status == "displaced":
-                    database.need().end(row.record.id, EndingKind.REPLACED, last.record.id, self.using)
+            # No replies on another ground: the next round comes back to it.
+            gone = [row.record.id for row, reply in zip(batch, replies, strict=False) if reply.status == "displaced"]
+            database.need().end(EndingKind.REPLACED, dict.fromkeys(gone, last.record.id), self.using)
         first = min(older, key=lambda row: row.run_at_ms)
         if first.run_at_ms < last.run_at_ms:  # what is left of a delay stays one
             left = None if first.left_ms is None else max(0, first.left_ms)

@@ -240,6 +240,17 @@ def test_a_batch_on_ground_that_nobody_has_confirmed_asks_once_for_all_its_keys(
     assert sent == ["ask", "ask told", "told"]
 
 
+def test_a_batch_whose_keys_are_held_ends_its_rows_at_once(orders, django_assert_max_num_queries):
+    holders = delayq.schedule_many([close_order.using(key=f"k{number}").bind(number) for number in range(50)])
+    orders.fold()
+    with django_assert_max_num_queries(8), transaction.atomic():
+        jobs = delayq.schedule_many([close_order.using(key=f"k{number}").bind(number) for number in range(50)])
+    assert [job.id for job in jobs] == [job.id for job in holders]
+    ended = Job.objects.filter(ending="merged")
+    assert {row.args[0]: row.merged_into for row in ended} == {number: job.id for number, job in enumerate(holders)}
+    assert all(row.error.endswith(ids.short(row.merged_into)) for row in ended)
+
+
 # --- moved by a policy ---
 
 
