@@ -1,5 +1,6 @@
-"""How much code one job really runs through: files, functions, and moves from one file to another. The limits are the figures of today. A
-change may only lower them.
+"""How much code one job really runs through: files, functions, and moves from one file to another.
+
+The limits are the figures of today. A change may only lower them.
 """
 
 from __future__ import annotations
