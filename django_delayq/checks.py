@@ -210,7 +210,8 @@ def _zones() -> Iterator[CheckMessage]:
     if not conf.has_timezones():
         yield check_message(
             "E036",
-            "USE_TZ is off, and rows of jobs would bear local times: jobs would run early or late by the zone, schedules not at all.",
+            "USE_TZ is off, so rows of jobs would have local times: jobs would run early or late by the offset of the time zone, "
+            "and schedules would not run.",
         )
 
 
@@ -244,7 +245,7 @@ def _tenants() -> Iterator[CheckMessage]:
     yield check_message(
         "W045",
         "django-tenants is installed, and keys, names of serial and concurrency, and locks are shared by all tenants of a queue: "
-        f"one tenant can hold back or cancel the job of another.{shown}",
+        f"one tenant can delay or cancel the jobs of another.{shown}",
     )
 
 
@@ -262,7 +263,7 @@ def _not_obeyed(config: conf.Config) -> Iterator[CheckMessage]:
     for redis in config.servers:
         if names := not_obeyed(redis):
             yield check_message(
-                "W004", f"{_of(config, redis)}DELAYQ['REDIS'] has options that delayq does not obey: {', '.join(names)}."
+                "W004", f"{_of(config, redis)}DELAYQ['REDIS'] has options that delayq does not support: {', '.join(names)}."
             )
 
 
@@ -276,7 +277,7 @@ def _database(config: conf.Config) -> Iterator[CheckMessage]:
     if config.database not in connections:
         yield check_message(
             "E006",
-            f'DELAYQ["DATABASE"] is {config.database!r}, which is no alias in DATABASES.',
+            f'DELAYQ["DATABASE"] is {config.database!r}, which is not an alias in DATABASES.',
             f"The aliases are: {', '.join(connections)}.",
         )
 
@@ -287,7 +288,7 @@ def _requests(config: conf.Config) -> Iterator[CheckMessage]:
             yield check_message(
                 "W003",
                 f"Requests run in transactions of the database {alias!r} (ATOMIC_REQUESTS), and rows of jobs are written to "
-                f"{config.database!r}: a schedule in such a request is refused, since its row would outlive a rollback.",
+                f"{config.database!r}: schedule() in such a request is refused, because its row would survive a rollback.",
                 f"Set DELAYQ['DATABASE'] to {alias!r}, or pass using={config.database!r} or durability='redis' to schedule.",
             )
 
@@ -305,5 +306,6 @@ def _shared_cache(config: conf.Config) -> Iterator[CheckMessage]:
         if theirs and theirs in mine:
             yield check_message(
                 "W002",
-                f"Jobs share the Redis database of the cache {alias!r} ({theirs}): cache.clear() empties all of it, jobs included.",
+                f"Jobs share the Redis database of the cache {alias!r} ({theirs}): cache.clear() deletes everything in it, "
+                f"including jobs.",
             )

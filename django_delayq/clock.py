@@ -80,11 +80,11 @@ def to_ms(moment: datetime) -> int:
     except TypeError:
         given: object = moment
         if not isinstance(given, datetime):
-            raise ValueError(f"{given!r} is no datetime; pass an aware one, such as {_AWARE}") from None
+            raise ValueError(f"{given!r} is not a datetime; pass an aware one, such as {_AWARE}") from None
         if moment.utcoffset() is not None:  # not looked at before, since that takes half as long as the rest
             raise
         raise ValueError(
-            f"{moment.isoformat()} is a naive datetime: it does not say which moment it means; pass an aware one, such as {_AWARE}"
+            f"{moment.isoformat()} is a naive datetime, which has no time zone; pass an aware one, such as {_AWARE}"
         ) from None
 
 
@@ -95,7 +95,7 @@ def from_ms(ms: int) -> datetime:
             return _EPOCH + ms * _MILLISECOND  # timedelta(milliseconds=…) takes twice as long
     except OverflowError:
         pass
-    raise ValueError(f"{ms} ms since 1970 is at the end of or beyond the year 9999; was it seconds or microseconds?")
+    raise ValueError(f"{ms} ms since 1970 is in the year 9999 or later; check whether the value is in seconds or microseconds")
 
 
 def seconds(delay: Delay) -> float:

@@ -362,7 +362,7 @@ def _twins(names: Iterable[Any]) -> Iterator[Problem]:
         plain = "".join(c for c in unicodedata.normalize("NFKD", str(name)) if not unicodedata.combining(c)).casefold()
         if plain in seen:
             where = f'{SETTING}["QUEUES"][{name!r}]'.replace("'", '"')
-            hint = "Some databases take the two for one; rename it."
+            hint = "Some databases treat the two names as equal. Rename one."
             yield Problem("E002", where, f"differs from {seen[plain]!r} only by case or accents.", hint)
         seen[plain] = str(name)
 
@@ -371,7 +371,7 @@ def _queue(name: Any, options: Any, values: Mapping[str, Any]) -> tuple[list[Pro
     where = f'{SETTING}["QUEUES"][{name!r}]'.replace("'", '"')
     try:
         if "/" in readers.text(name) or "," in name or len(name) > 100:
-            raise readers.Wrong("must have no slash, no comma, and 100 characters at most.")
+            raise readers.Wrong("must have at most 100 characters, without slashes and commas.")
     except readers.Wrong as error:
         return [Problem("E002", where, f"as the name of a queue {error.message}", "Rename it.")], None
     if not isinstance(options, Mapping):

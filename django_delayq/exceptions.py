@@ -18,66 +18,69 @@ SHORTEST_SNOOZE: Final = 1.0  # seconds; each run of a job costs more than it co
 
 # The English text of an error by its code. Errors of other codes bring their text along.
 _AWAY: Final = "Redis at {where} is not available: {cause}. "
-_REFUSED: Final = "Redis at {where} refused it, and nothing was done: {cause}. "
+_REFUSED: Final = "Redis at {where} refused the command, and nothing was changed: {cause}. "
 _MISFIT: Final = "{task}{signature} cannot be called with these arguments: {cause}."
 _UNLISTED: Final = 'The queue {name!r} is not listed in DELAYQ["QUEUES"]'
 _LIST_IT: Final = "Add it there, so that a worker serves it; the queues listed are: {listed}."
 TEXTS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "redis_away": _AWAY + "Check that the server runs. The request may have been carried out.",
-        "redis_unreached": _AWAY + "Check that the server runs, and that this host reaches it. Nothing was sent.",
+        "redis_unreached": _AWAY + "Check that the server runs and that this host can reach it. Nothing was sent.",
         "redis_clients": _REFUSED + "Raise its maxclients, or close other connections.",
-        "redis_loading": _AWAY + "It is loading its data, which passes.",
-        "redis_login": _REFUSED + "Check user and password in DELAYQ['REDIS'].",
-        "redis_entry": _AWAY + "Check user, password and database number in DELAYQ['REDIS'], and what the server is.",
-        "redis_readonly": _REFUSED + "It takes no writes. Wait until the failover is over, or name the primary in DELAYQ['REDIS'].",
+        "redis_loading": _AWAY + "The server is loading its data. Try again in a moment.",
+        "redis_login": _REFUSED + "Check the user and the password in DELAYQ['REDIS'].",
+        "redis_entry": _AWAY + "Check the user, the password and the database number in DELAYQ['REDIS'], and the type of the server.",
+        "redis_readonly": _REFUSED + "The server does not accept writes. Wait until the failover has ended, or set DELAYQ['REDIS'] "
+        "to the primary.",
         "redis_replicas": _REFUSED + "Start its replicas, or lower min-replicas-to-write.",
-        "redis_full": _REFUSED + "It has no memory left. Raise its maxmemory, or delete what fills it.",
-        "redis_disk": _REFUSED + "It cannot save its data. Look at its disk and at its log.",
-        "redis_busy": _REFUSED + "A script of another client keeps it busy.",
+        "redis_full": _REFUSED + "The server has no memory left. Raise its maxmemory, or delete data.",
+        "redis_disk": _REFUSED + "The server cannot save its data. Check its disk and its log.",
+        "redis_busy": _REFUSED + "A script of another client blocks the server. Try again later.",
         "redis_rights": _REFUSED + "Give its user the rights that `manage.py delayq settings REDIS` lists.",
-        "events_full": _REFUSED + "Run a worker with the role mirror, and look at its log.",
-        "bad_record": _REFUSED + "The record of the job cannot be read there.",
+        "events_full": _REFUSED + "Run a worker with the role mirror, and check its log.",
+        "bad_record": _REFUSED + "Redis cannot read the record of the job.",
         "restoring": _REFUSED + "Try again in a moment.",
-        "redis_cluster": "Redis at {where} is a node of a Redis Cluster, and DELAYQ['REDIS'] names it as a server of its own: {cause}. "
-        "Write redis+cluster://… there; manage.py delayq doctor shows how.",
-        "redis_slot": "Redis at {where} does not do this now: {cause}. A master is replaced, or a slot moves; ask again.",
-        "replicas_lack": "The change is in Redis and on {found} of {wanted} replicas: should Redis at {where} be lost, so is that. "
-        "Look whether its replicas run, and ask again.",
-        "replicas_unasked": "The change is in Redis at {where}. It refused WAIT, which counts the replicas that have it: {cause}. "
-        "Allow the command, or take REPLICAS out of the settings.",
-        "redis_rests": "Redis at {where} is not available: it was not a moment ago.",
-        "redis_left_alone": "Redis at {where} failed a moment ago and is left alone for {seconds:.0f} s: {cause}.",
-        "server_replaced": "The server that answered for job {job} was replaced by another one, where the job is still as it was. "
-        "It is told soon; ask again, when DELAYQ['REDIS'] leads to the new one.",
-        "format_newer": "The queue {queue!r} has format {found} in Redis, and this process knows formats up to {known} only: it leaves "
-        "the queue alone. Upgrade django-delayq in this process, and start it again.",
-        "site_other": "Redis at {where} has the queue {queue!r} of another site: this database is site {ours}, and the queue belongs "
-        "to site {theirs}. Nothing was changed there. Give this project another DELAYQ['PREFIX'] or another Redis database; if the "
-        "queue is its own and the site has moved, run manage.py delayq adopt.",
-        "site_workers": "Redis at {where} has the workers of another site under this prefix: this database is site {ours}, and they "
-        "work for site {theirs}. Nothing was changed there. Give this project another DELAYQ['PREFIX'] or another Redis database; if "
-        "this site has moved, run manage.py delayq adopt.",
+        "redis_cluster": "Redis at {where} is a node of a Redis Cluster, but DELAYQ['REDIS'] names it as a single server: {cause}. "
+        "Use a redis+cluster://… URL. manage.py delayq doctor prints it.",
+        "redis_slot": "Redis at {where} cannot do this now: {cause}. The Cluster is replacing a master or moving a slot. Try again.",
+        "replicas_lack": "The change is in Redis and on {found} of {wanted} replicas. If Redis at {where} fails now, the change may "
+        "be lost. Check that its replicas run, and try again.",
+        "replicas_unasked": "The change is in Redis at {where}. The server refused WAIT, which counts the replicas that have the "
+        "change: {cause}. Allow the command, or remove REPLICAS from the settings.",
+        "redis_rests": "Redis at {where} is not available: the last attempt failed a moment ago.",
+        "redis_left_alone": "Redis at {where} failed a moment ago and is not tried again for {seconds:.0f} s: {cause}.",
+        "server_replaced": "The server that answered for job {job} was replaced by another server, on which the job has not "
+        "changed. The change is sent there soon. Try again when DELAYQ['REDIS'] leads to the new server.",
+        "format_newer": "The queue {queue!r} has format {found} in Redis, but this process supports formats up to {known} only, so "
+        "it does not use the queue. Upgrade django-delayq in this process, and restart it.",
+        "site_other": "Redis at {where} has the queue {queue!r} of another site: this database is site {ours}, but the queue "
+        "belongs to site {theirs}. Nothing was changed. Use another DELAYQ['PREFIX'] or another Redis database for this project. If "
+        "the queue belongs to this project and the site has moved, run manage.py delayq adopt.",
+        "site_workers": "Redis at {where} has workers of another site under this prefix: this database is site {ours}, but the "
+        "workers belong to site {theirs}. Nothing was changed. Use another DELAYQ['PREFIX'] or another Redis database for this "
+        "project. If this site has moved, run manage.py delayq adopt.",
         "site_moved": "Redis at {where} has no jobs of the queue {queue!r} of site {ours}, which was last at {known}. This database "
-        "may be a copy, so nothing is written there, run or sent. If the site has moved, or this copy is to run, run manage.py delayq "
-        "adopt.",
-        "site_behind": "Redis at {where} is ahead of this database in the queue {queue!r}: its mirror came to {theirs} there, and "
-        "site {ours} has recorded {known}. Another database with the same id records this queue, or this one has lost commits. No jobs "
-        "are claimed or published from here. Give a copy another DELAYQ['PREFIX'] or another Redis database; if this database is to go "
-        "on, run manage.py delayq adopt.",
-        "site_unknown": "The database did not tell the id of this site, and nothing is written to Redis before that: {cause}. Check "
-        "the database, and run manage.py migrate.",
+        "may be a copy, so this process writes nothing to Redis, runs no jobs and sends nothing. If the site has moved, or to run "
+        "jobs from this copy, run manage.py delayq adopt.",
+        "site_behind": "Redis at {where} is ahead of this database in the queue {queue!r}: the mirror has reached {theirs} in "
+        "Redis, but site {ours} has recorded {known}. Another database with the same id records this queue, or this database has "
+        "lost commits. This process claims and publishes no jobs. Use another DELAYQ['PREFIX'] or another Redis database for a "
+        "copy. To continue with this database, run manage.py delayq adopt.",
+        "site_unknown": "The id of this site could not be read from the database: {cause}. Nothing is written to Redis until then. "
+        "Check the database, and run manage.py migrate.",
         "far_locked": "Another transaction has held {what}, a far job or the key of one, for more than {seconds} s. Nothing was "
-        "changed; ask again, and keep transactions that schedule with a key short.",
-        "period_key_locked": "Another transaction that takes the same key has been open for more than 2 s. Nothing was "
-        "scheduled; ask again.",
-        "far_key_contested": "The key {key!r} of queue {queue!r} changes hands faster than it can be asked for. Nothing was changed; "
-        "ask again.",
-        "far_key_unknown": "Redis lacks jobs of queue {queue!r} just now, so it does not know who holds the key {key!r}. Ask again.",
-        "partitions_away": "It was not done in {partitions}, which cannot be reached: {cause} The others have it; ask again.",
+        "changed. Try again, and keep transactions that schedule with a key short.",
+        "period_key_locked": "Another transaction that takes the same key has been open for more than 2 s. Nothing was scheduled. "
+        "Try again.",
+        "far_key_contested": "The key {key!r} of queue {queue!r} changes its holder faster than it can be read. Nothing was "
+        "changed. Try again.",
+        "far_key_unknown": "Jobs of queue {queue!r} are missing in Redis at the moment, so the holder of the key {key!r} is not "
+        "known. Try again.",
+        "partitions_away": "Nothing was changed in {partitions}, which cannot be reached: {cause} The other partitions have the "
+        "change. Try again.",
         "redis_answered": "Redis at {where} answered: {cause}.",
         "task_unknown": "No task named {name!r} is registered in this process. Workers know the tasks in the tasks modules of "
-        "installed apps and in DELAYQ['TASK_MODULES']. Was it renamed or removed, or is a deploy under way?",
+        "installed apps and in DELAYQ['TASK_MODULES']. Check whether it was renamed or removed, or whether a deploy is in progress.",
         "queue_unknown": _UNLISTED + ". " + _LIST_IT,
         "queue_misspelt": _UNLISTED + " (did you mean {near!r}?). " + _LIST_IT,
         "json": "these bytes are not strict JSON: {cause}",
@@ -87,36 +90,38 @@ TEXTS: Final[Mapping[str, str]] = MappingProxyType(
         "argument_unknown": _MISFIT,
         "argument_twice": _MISFIT,
         "arguments": _MISFIT,
-        "argument_type": "{task}: its argument {argument} is annotated {annotation}, and was given {given}. Pass what it says, or "
-        "correct the annotation; DELAYQ['CHECK_TYPES'] turns this check on and off.",
-        "message_arguments": "a message has one positional argument, its body, and no others; {given} were given",
-        "own_task": "{task}: its arguments are made by the function that schedules it, such as delayq.deliver; call that again",
+        "argument_type": "{task}: its argument {argument} has the annotation {annotation}, but the value is {given}. Pass a value "
+        "of that type, or correct the annotation. DELAYQ['CHECK_TYPES'] turns this check on and off.",
+        "message_arguments": "a message takes one positional argument, its body, but {given} were given",
+        "own_task": "{task}: the function that schedules this task, such as delayq.deliver, makes its arguments. Call that function "
+        "again",
         "payload_size": "{task}: the arguments are {size:,} bytes of JSON, and the limit is {limit:,} (MAX_PAYLOAD); store the content "
         "in the database or a file, and pass its id",
         "key_held": "the key is held by the unfinished job {holder}; cancel or reschedule it, or choose another on_conflict",
         "lock_taken": "The lock {lock!r} is held by {holder} since {since:%Y-%m-%d %H:%M:%S} UTC; its lease ends in {left:.0f} s, "
         "unless it is extended. Wait longer (wait=), or try again later.",
-        "lock_lost": "The lock {lock!r} is lost: its lease ran out, or Redis lost its contents, and somebody else may have it. Stop, "
-        "and write nothing more. What this holder writes all the same can be refused by its fence, {fence}.",
-        "lock_outside": "The lock {lock!r} is not held: its block has not begun, or has ended. Look within the block.",
-        "lock_forked": "The lock {lock!r} was taken by the process of which this one is a copy: it is not held here. Take it here.",
+        "lock_lost": "The lock {lock!r} is lost: its lease expired, or Redis lost its data. Another holder may have the lock now. "
+        "Stop, and write nothing more. To reject late writes of this holder, compare its fence, {fence}.",
+        "lock_outside": "The lock {lock!r} is not held: its block has not begun, or has ended. Use it within the block.",
+        "lock_forked": "The lock {lock!r} belongs to the parent of this process, so this process does not hold it. Acquire it in "
+        "this process.",
         "result_size": "{task}: the return value is {size:,} bytes of JSON, and at most {limit:,} can be kept (MAX_PAYLOAD); store the "
         "content in the database or a file, and return its id",
-        "gave_up": "{steps} times it has asked and waited, and the answer is still: not yet. {reason}",
+        "gave_up": "The task still raised NotYet after its last poll delay (number {steps}). {reason}",
         "not_finished": "Job {job} has not ended yet. Give result() a longer timeout, or ask again.",
-        "end_unknown": "The outcome of job {job} is not known: no event says how it ended. A person decides: look at it with manage.py "
-        "delayq inspect {job}",
-        "result_gone": "No row tells what came of job {job}: it is unknown, or DELAYQ['AUDIT'] or DELAYQ['RETENTION'] of the queue "
-        "{queue!r} keeps none of it.",
-        "actor_inactive": "{actor} is no longer active, so nothing more is done in their name.",
-        "value_depth": "{path} lies more than {most} levels deep; pass a flatter value, or store it and pass its id",
+        "end_unknown": "The outcome of job {job} is not known, because no event reports its end. Inspect the job, and decide: "
+        "manage.py delayq inspect {job}",
+        "result_gone": "No row has the result of job {job}: the job is unknown, or DELAYQ['AUDIT'] or DELAYQ['RETENTION'] of the "
+        "queue {queue!r} does not keep it.",
+        "actor_inactive": "{actor} is no longer active, so the operation stops.",
+        "value_depth": "{path} is nested more than {most} levels deep; pass a flatter value, or store it and pass its id",
         "value_digits": "{path} is an int of more than 4,000 digits; pass it as text, hex(value)",
-        "value_surrogate": "{path} holds half of a surrogate pair, which UTF-8 cannot encode; pass clean text, such as "
+        "value_surrogate": "{path} contains half of a surrogate pair, which UTF-8 cannot encode; pass valid text, such as "
         'value.encode("utf-8", "replace").decode()',
-        "name_surrogate": "{path} has the key {name} with half of a surrogate pair; pass clean text keys",
-        "search_partial": "{text} alone is looked for among ten thousand jobs only, and an operation is about all that match. Cancel "
-        "it, and start one that says where it stands: key:, task:, error: or arg:name=value.",
-        "permission_gone": "{actor} has no longer the permission {permission}.",
+        "name_surrogate": "{path} has the key {name} with half of a surrogate pair; pass keys of valid text",
+        "search_partial": "A search for {text} alone covers ten thousand jobs only, but an operation applies to all matching jobs. "
+        "Cancel the operation, and start one that names the field: key:, task:, error: or arg:name=value.",
+        "permission_gone": "{actor} no longer has the permission {permission}.",
     }
 )
 

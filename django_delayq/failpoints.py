@@ -55,7 +55,7 @@ def arm(text: str) -> dict[str, _Point]:
         what, _, nth = what.partition("@")
         action, _, argument = what.partition(":")
         if not found or action not in ACTIONS:
-            raise ValueError(f"{word!r} in {VARIABLE} is no failpoint; write name=kill, name=sleep:0.5 or name=raise:text@3")
+            raise ValueError(f"{word!r} in {VARIABLE} is not a failpoint; write name=kill, name=sleep:0.5 or name=raise:text@3")
         points[name] = _Point(action, argument, int(nth or 0))
     _armed = points
     return points

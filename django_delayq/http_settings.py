@@ -40,12 +40,12 @@ def signing_key(secret: str) -> bytes:
         ValueError: it is none; the text does not hold it.
     """
     if not secret.startswith(SIGNING):
-        raise ValueError(f"a secret that signs begins with {SIGNING}")
+        raise ValueError(f"a secret for signing begins with {SIGNING}")
     try:
         written = secret.removeprefix(SIGNING)
         key = base64.b64decode(written + "=" * (-len(written) % 4), validate=True)
     except (binascii.Error, ValueError):
-        raise ValueError(f"what stands behind {SIGNING} is not base64") from None
+        raise ValueError(f"the text after {SIGNING} is not base64") from None
     if not SHORTEST <= len(key) <= LONGEST:
-        raise ValueError(f"a secret that signs has {SHORTEST} to {LONGEST} bytes behind {SIGNING}, in base64, not {len(key)}")
+        raise ValueError(f"a secret for signing has {SHORTEST} to {LONGEST} bytes after {SIGNING}, in base64, not {len(key)}")
     return key

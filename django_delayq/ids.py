@@ -206,7 +206,7 @@ def by_partition(jobs: Iterable[UUID]) -> dict[int, list[UUID]]:
 def _of_a_job(id: UUID) -> int:
     version = id.version
     if version is None or version not in (6, 7):
-        raise ValueError(f"{id} is a UUID of version {version}, which bears no time; job ids are version 6 or 7")
+        raise ValueError(f"{id} is a UUID of version {version}, which contains no time; job ids are version 6 or 7")
     return version
 
 

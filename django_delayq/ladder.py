@@ -40,11 +40,11 @@ class Ladder:
         found = _JITTER.fullmatch(words[-1]) if words else None
         if found is not None:
             if jitter is not None:
-                raise ValueError(f"the ladder {_cut(text)!r} names its jitter; leave jitter={jitter!r} out")
+                raise ValueError(f"the ladder {_cut(text)!r} already names its jitter; remove jitter={jitter!r} out")
             words.pop()
             jitter = float(found[1]) / 100
         if not words:
-            raise ValueError(f"{_cut(text)!r} is a ladder without steps; pass durations parted by spaces, such as {_EXAMPLE}")
+            raise ValueError(f"{_cut(text)!r} is a ladder without steps; pass durations separated by spaces, such as {_EXAMPLE}")
         self._fill(tuple(_step(word, number) for number, word in enumerate(words, 1)), jitter)
 
     @classmethod
@@ -74,7 +74,7 @@ class Ladder:
         if not callable(fn):
             raise ValueError(f"{fn!r} is not a formula; pass a function of the attempt, such as lambda n: 60 * n")
         if isinstance(start, bool) or start not in (0, 1):
-            raise ValueError(f"start={start!r} is no first number of a formula; pass 0 or 1")
+            raise ValueError(f"start={start!r} cannot be the first number of a formula; pass 0 or 1")
         ladder = cls._made((), jitter)
         object.__setattr__(ladder, "_formula", fn)
         object.__setattr__(ladder, "_start", int(start))
@@ -149,10 +149,10 @@ class Ladder:
         return hash((self._all(), self._jitter))
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise AttributeError(f"a Ladder does not change: make a new one instead of setting {name}")
+        raise AttributeError(f"a Ladder is immutable: create a new one instead of setting {name}")
 
     def __delattr__(self, name: str) -> NoReturn:
-        raise AttributeError(f"a Ladder does not change: make a new one instead of deleting {name}")
+        raise AttributeError(f"a Ladder is immutable: create a new one instead of deleting {name}")
 
     def __reduce__(self) -> tuple[type[Ladder], tuple[str]]:
         return Ladder, (str(self),)
@@ -165,7 +165,7 @@ class Ladder:
 
     def _fill(self, steps: tuple[float, ...], jitter: float | None) -> None:
         if len(steps) > MAX_STEPS:
-            raise ValueError(f"a ladder of {len(steps)} steps is too long; the last step repeats, {MAX_STEPS} are allowed")
+            raise ValueError(f"a ladder of {len(steps)} steps is too long; at most {MAX_STEPS} are allowed, and the last step repeats")
         object.__setattr__(self, "_formula", None)
         object.__setattr__(self, "_jitter", _checked_jitter(jitter))
         object.__setattr__(self, "_steps", steps)

@@ -73,7 +73,8 @@ def lease(value: Any) -> float:
     seconds = duration(value)
     if seconds < SHORTEST_LEASE:
         raise Wrong(
-            f"must be at least {SHORTEST_LEASE:g} seconds: a short pause of the host would lose it, and its jobs would run twice.",
+            f"must be at least {SHORTEST_LEASE:g} seconds: with a shorter lease, a short pause of the host loses it, and its jobs "
+            f"run twice.",
             "Write 30: it is extended every third of it, so tasks may run much longer.",
         )
     return seconds
@@ -83,8 +84,7 @@ def horizon(value: Any) -> float:
     seconds = duration(value)
     if seconds < SHORTEST_HORIZON:
         raise Wrong(
-            f"must be at least {SHORTEST_HORIZON / 60:g} minutes, or None: for so long at least the relay may be "
-            "away, and jobs are in time.",
+            f"must be at least {SHORTEST_HORIZON / 60:g} minutes, or None: if the relay is down for that long, jobs are still in time.",
             "Write '1h'.",
         )
     return seconds
@@ -122,7 +122,7 @@ def conflict(where: str, queue: Mapping[str, Any]) -> Problem | None:
         hint = "The rows of its jobs outlast any failover: set REPLICAS to 0 there, or in queues of redis durability alone."
         return Problem("E002", f'{where}["REPLICAS"]', "is for DURABILITY 'redis' only.", hint)
     if queue["CONSUMER"] == "pull" and (queue["PARTITIONS"] > 1 or queue["FORMER_PARTITIONS"]):
-        hint = "Consumers of your own pull from one partition: leave PARTITIONS out there, or make several queues."
+        hint = "Your consumers pull from one partition: remove PARTITIONS there, or make several queues."
         return Problem("E002", f'{where}["PARTITIONS"]', "cannot be with CONSUMER 'pull'.", hint)
     return None
 
@@ -223,12 +223,12 @@ def log_url(value: Any) -> str:
     try:
         pieces = list(Formatter().parse(value))
     except ValueError as error:
-        raise Wrong(f"is no template: {error}.", f"It may name {named}. A brace that stands for itself is written twice.") from None
+        raise Wrong(f"is not a valid template: {error}.", f"It may name {named}. To write a literal brace, double it.") from None
     for _, name, spec, conversion in pieces:
         if name is not None and (name not in IN_LOG_URL or spec or conversion):
             shown = f"{{{name}{f'!{conversion}' if conversion else ''}{f':{spec}' if spec else ''}}}"
             near = did_you_mean(name, IN_LOG_URL)
-            raise Wrong(f"names {shown}{near}; it may name {named}.", "A brace that stands for itself is written twice.")
+            raise Wrong(f"names {shown}{near}; the allowed names are {named}.", "To write a literal brace, double it.")
     return value
 
 
@@ -238,7 +238,7 @@ def networks(value: Any) -> tuple[Network, ...]:
     try:
         return tuple(ip_network(one) for one in value)
     except ValueError as error:
-        raise Wrong(f"names what is no network: {error}.", "Write networks such as '10.1.0.0/16', or addresses.") from None
+        raise Wrong(f"contains an invalid network: {error}.", "Write networks such as '10.1.0.0/16', or addresses.") from None
 
 
 def secrets(value: Any) -> Mapping[str, tuple[str, ...]]:
@@ -252,8 +252,9 @@ def _secret_values(name: str, given: Any) -> tuple[str, ...]:
     values = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, (list, tuple)) else ()
     if not values or not all(isinstance(one, str) and re.fullmatch(r"[!-~]+( [!-~]+)*", one) for one in values):
         raise Wrong(
-            f"has for {name!r} what is no secret: text of visible ASCII characters, or a list of such, the newest first.",
-            "Make one that signs: whsec_ and what `openssl rand -base64 32` prints.",
+            f"has for {name!r} an invalid secret. A secret is text of visible ASCII characters, or a list of such texts, the newest "
+            f"first.",
+            "To make one for signing, write whsec_ and the output of `openssl rand -base64 32`.",
         )
     for one in values:
         if one.startswith(SIGNING):
@@ -261,7 +262,8 @@ def _secret_values(name: str, given: Any) -> tuple[str, ...]:
                 signing_key(one)
             except ValueError as error:
                 raise Wrong(
-                    f"has for {name!r} what cannot sign: {error}.", "Make one: whsec_ and what `openssl rand -base64 32` prints."
+                    f"has for {name!r} a secret that cannot sign: {error}.",
+                    "To make one, write whsec_ and the output of `openssl rand -base64 32`.",
                 ) from None
     return values
 
@@ -316,7 +318,7 @@ def unknown(given: Mapping[Any, Any], known: tuple[str, ...], where: str, *, gen
     """Keys that are none. `general`: those that may stand above, for all queues."""
     for key in given:
         if key not in known:
-            wrong = "holds for all queues alike." if key in general else f"is no setting{did_you_mean(str(key).upper(), known)}."
+            wrong = "applies to all queues." if key in general else f"is an unknown setting{did_you_mean(str(key).upper(), known)}."
             hint = f"The keys known here are: {', '.join(sorted(known))}."
             yield Problem("E001", f"{where}[{key!r}]".replace("'", '"'), wrong, hint)
 
@@ -338,7 +340,7 @@ def values(
         try:
             read_values[key] = read(given[key] if key in given or usual is None else usual[key])
         except Wrong as error:
-            hint = error.hint or f"What may stand there: manage.py delayq settings {of or key}"
+            hint = error.hint or f"For the allowed values, run manage.py delayq settings {of or key}"
             found.append(Problem("E002", f'{where}["{key}"]', error.message, hint))
     return read_values, found
 
@@ -373,7 +375,7 @@ def targets(given: Any, prefix: str) -> tuple[list[Problem], dict[str, OfferTarg
         wrong = list(unknown(options, tuple(TARGET), where))
         for lacking in TARGET.keys() - options.keys():
             hint = "Write how many entries it may hold, of which the oldest go; or None, for any number." if lacking == "MAXLEN" else ""
-            wrong.append(Problem("E002", f'{where}["{lacking}"]', "must be said.", hint or "Name the key of Redis, and what it holds."))
+            wrong.append(Problem("E002", f'{where}["{lacking}"]', "is missing.", hint or "Name the key of Redis, and what it holds."))
         told, refused = values(options, TARGET, where, of="TARGETS")
         wrong += refused or ([] if wrong else list(_shared(told["KEY"], where, prefix, listed)))
         found += wrong
@@ -385,7 +387,9 @@ def targets(given: Any, prefix: str) -> tuple[list[Problem], dict[str, OfferTarg
 def _shared(key: str, where: str, prefix: str, others: Mapping[str, OfferTarget]) -> Iterator[Problem]:
     place = f'{where}["KEY"]'
     if prefix and (key == prefix or key.startswith(f"{prefix}:")):
-        yield Problem("E050", place, f"begins as the keys of the queues do ({prefix}:), where nobody else may write.", "Rename it.")
+        yield Problem("E050", place, f"begins with the prefix of the queues ({prefix}:), which only delayq may use.", "Rename it.")
     for other in others.values():
         if other.key == key:
-            yield Problem("E050", place, f"is that of the target {other.name!r}, too.", "Give each a key of its own, or take one out.")
+            yield Problem(
+                "E050", place, f"is that of the target {other.name!r}, too.", "Give each target a different key, or remove one."
+            )

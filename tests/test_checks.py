@@ -58,7 +58,7 @@ def test_e001_of_a_name_in_small_letters_names_the_setting(settings):
 
 def test_e001_of_what_holds_for_all_queues_says_so(settings):
     assert (
-        'DELAYQ["QUEUES"]["orders"]["PREFIX"] holds for all queues alike.'
+        'DELAYQ["QUEUES"]["orders"]["PREFIX"] applies to all queues.'
         in found(settings, QUEUES={"orders": {"PREFIX": "x"}})["delayq.E001"]
     )
 
@@ -143,7 +143,7 @@ class Good(Twin): ...
     [
         (["nowhere.Carrier"], "'nowhere.Carrier' cannot be imported"),
         (["tests.test_checks.Missing"], "cannot be imported"),
-        (["tests.test_checks.Registry"], "is no carrier.*pack"),
+        (["tests.test_checks.Registry"], "is not a carrier.*pack"),
         (["tests.test_checks.Good", "tests.test_checks.Twin"], "has the name 'Good' of another"),
     ],
 )
@@ -175,7 +175,7 @@ def test_e060_what_makes_no_links(settings, path, said):
         ("https://logs.example/?q={ids}", r"did you mean 'id'"),
         ("https://logs.example/?q={id!r}", r"names {id!r}"),
         ("https://logs.example/?q={}", r"names {}"),
-        ("https://logs.example/?q={id", r"is no template"),
+        ("https://logs.example/?q={id", r"is not a valid template"),
     ],
 )
 def test_e002_a_link_to_the_log_that_is_none(settings, url, said):
@@ -196,7 +196,7 @@ SHIPPING = {"KEY": "shipping-out", "KIND": "stream", "MAXLEN": None}
         ({"shipping": {**SHIPPING, "KEY": "a b"}}, "must be a key of Redis"),
         ({"shipping": {**SHIPPING, "KIND": "hash"}}, r'\["KIND"\] must be one of \'stream\', \'list\''),
         ({"shipping": {**SHIPPING, "MAXLEN": 0}}, r'\["MAXLEN"\] must be a whole number of at least 1.*settings TARGETS'),
-        ({"shipping": {"KEY": "shipping-out", "KIND": "list"}}, r'\["MAXLEN"\] must be said.*or None'),
+        ({"shipping": {"KEY": "shipping-out", "KIND": "list"}}, r'\["MAXLEN"\] is missing.*or None'),
         ({"shipping": {"KIND": "list", "MAXLEN": 1}}, r'\["KEY"\] must be said'),
     ],
 )
@@ -497,7 +497,7 @@ def test_e018_slots_that_nobody_serves_and_e019_a_node_that_cannot_be_reached(se
         cluster.masters[1].terminate()
         said = deploy(settings, f"redis+cluster://127.0.0.1:{cluster.masters[0].port}", SIGNING=True)
         assert {"delayq.E018", "delayq.E019", "delayq.W025"} <= set(said)
-        assert "1 slots of the Cluster are served by no node: 16000." in said["delayq.E018"]
+        assert "Slots of the Cluster without a node (1): 16000." in said["delayq.E018"]
         assert f"127.0.0.1:{cluster.masters[1].port}" in said["delayq.E019"]
 
 
@@ -723,7 +723,7 @@ def test_w022_a_queue_of_messages_whose_records_nobody_keeps(settings, own_redis
     workers.beat("host:1:c", {"queues": ["redis"], "records": []})
     said = deploy(settings, server.url, QUEUES=queues)
     assert list(said) == ["delayq.W022"]
-    assert "Workers run jobs of the queue 'redis', and none keeps its records" in said["delayq.W022"]
+    assert "Workers run jobs of the queue 'redis', but no worker with the roles mirror and relay serves it" in said["delayq.W022"]
     link.close()
 
 

@@ -113,7 +113,7 @@ class Lock:
 
     def _refuse_itself(self) -> None:
         if self._holding is not None:
-            raise ConfigError(f"lock({self.name}): its own block is open, and would wait for itself. Make another lock for that.")
+            raise ConfigError(f"lock({self.name}): its block is still open, so it would wait for itself. Create another lock object.")
 
     def _steps(self) -> Generator[float, None, None]:
         """Looks, and yields for how long to sleep before the next look. It ends when the lock is held."""
@@ -276,7 +276,7 @@ def _unlock(holding: Holding) -> str:
                 answer = holding.store.unlock(holding.name, holding.token, repeats=holding.fence if last else 0)
         except StoreUnavailable as error:
             if last:
-                logger.warning("the lock %s could not be given back, and is free when its lease has ended: %s", holding.name, error)
+                logger.warning("the lock %s could not be released. It is free when its lease expires: %s", holding.name, error)
         else:
             return "unknown" if last and answer in ("lost", "gone") else answer
     return "unknown"

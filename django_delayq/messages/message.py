@@ -297,7 +297,7 @@ class MessageBatch(Sequence[Message]):
         except (LeaseLost, StoreUnavailable) as other:
             if error is None:
                 raise
-            logger.warning("what was decided of a batch before an error was not taken: %s", other)
+            logger.warning("messages that were settled in a batch before an error could not be stored: %s", other)
 
 
 def lease_of(lease: clock.Delay, where: str) -> int:

@@ -188,7 +188,7 @@ class Puller:
         except (PayloadError, ValueError) as error:
             return _poison(job, "poison-record", f"the message cannot be read: {error}")
         if header.task != MESSAGE:
-            reason = f"the queue {job.queue!r} holds messages, and this is a job of {header.task}: no worker claims it here"
+            reason = f"the queue {job.queue!r} holds messages, and this is a job of {header.task}: workers do not claim from it"
             return settling.put_off("park", job.id, job.attempt, job.fence, PUT_AWAY_MS, reason)
         if job.lost:
             if job.attempt >= header.max_attempts:

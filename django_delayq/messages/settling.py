@@ -100,8 +100,8 @@ def lost(messages: Sequence[str]) -> LeaseLost:
     """The error about these messages, by short id."""
     shown = ", ".join(messages[:20]) + (" …" if len(messages) > 20 else "")
     return LeaseLost(
-        f"{'The message' if len(messages) == 1 else f'{len(messages)} messages:'} {shown}: the lease ran out before this, or it was "
-        "settled before, so nothing was written, and another consumer may have it. Take what was done for it as done by an attempt "
-        "that failed; pull with a longer lease, or extend it.",
+        f"{'The message' if len(messages) == 1 else f'{len(messages)} messages:'} {shown}: the lease ran out before this, or the "
+        f"message was settled before. Nothing was written, and another consumer may have it. Treat your work on it as a failed "
+        f"attempt. Pull with a longer lease, or extend the lease.",
         messages=tuple(messages),
     )

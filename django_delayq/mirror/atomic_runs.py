@@ -60,7 +60,7 @@ class DatabaseEffects:
             if done is None:
                 raise
             if done.fence == run.nonce:  # this run's own commit: what failed came behind it
-                logger.exception("job %s: its effect is committed, and then something failed", run.id)
+                logger.exception("job %s: its changes are committed, but a later step failed", run.id)
             return done.result
         failpoint("effects.committed")
         return result
@@ -127,8 +127,8 @@ def _claim_step(run: AtomicRun, name: str, using: str) -> None:
         Step.objects.using(using).create(job_id=run.id, name=name, fence=run.nonce, at=database_clock.ago(using))
     except IntegrityError:
         raise LeaseLost(
-            f"job {run.id}: another run of it has done the step {name!r} while this one was at it; what this one has written there "
-            "is rolled back. Stop here"
+            f"job {run.id}: another run has done the step {name!r} at the same time, so the changes of this run in that step are "
+            f"rolled back. Stop here"
         ) from None
 
 
@@ -143,7 +143,7 @@ def _guarded(hook: Callable[[], Any], run: AtomicRun) -> Callable[[], None]:
         try:
             hook()
         except BaseException:  # SystemExit too: a task cannot end the worker
-            logger.exception("job %s (%s): it has committed; a hook behind its commit failed", run.id, run.task)
+            logger.exception("job %s (%s): it has committed; an on_commit hook failed", run.id, run.task)
 
     call.__wrapped__ = hook  # type: ignore[attr-defined]  # whose hook it is, the test kit asks
     return call

@@ -89,7 +89,7 @@ class BringInLoop:
                 publisher.publish_rows(jobs[start : start + MOST])
                 failpoint("bring_in.published")
         if brought:
-            logger.info("brought in %d jobs of %s", len(brought), self.queue.name)
+            logger.info("published %d far jobs of %s", len(brought), self.queue.name)
         return brought
 
     def _away(self) -> list[int]:
@@ -127,8 +127,8 @@ class BringInLoop:
         first = None if now is None else far_rows.first_far(self.queue.name, self.using)
         late = first is not None and now is not None and far_rows.is_late(first, now, self.queue)
         if late and not self._late and first is not None:
-            text = "far jobs of %s are brought in late: the first is due at %s, and the horizon is %.0f s"
+            text = "far jobs of %s reach Redis late: the first is due at %s, and the horizon is %.0f s"
             logger.warning(text, self.queue.name, first.isoformat(), self.queue.horizon or 0)
         elif self._late and not late:
-            logger.warning("far jobs of %s are brought in in time again", self.queue.name)
+            logger.warning("far jobs of %s reach Redis in time again", self.queue.name)
         self._late = late

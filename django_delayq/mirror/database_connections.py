@@ -99,7 +99,7 @@ class Connections:
         try:
             connection = connections[alias]
             if connection.in_atomic_block:
-                logger.warning("a transaction on the database %r was left open by a task; it is rolled back", alias)
+                logger.warning("a transaction on the database %r was left open by a task and is rolled back", alias)
                 connection.close()
                 self._drop(alias)
             elif interrupted:  # perhaps in the middle of a query, whose answer is still to come
@@ -107,7 +107,7 @@ class Connections:
             else:
                 connection.close_if_unusable_or_obsolete()
         except Exception:
-            logger.exception("a connection to the database %r could not be closed behind a job", alias)
+            logger.exception("a connection to the database %r could not be closed after a job", alias)
             self._drop(alias)
 
     def _drop(self, alias: str) -> None:

@@ -36,7 +36,7 @@ def narrow_pools(threads: int = THREADS) -> Iterator[Finding]:
             yield Finding(
                 "W070",
                 f"The pool of the database {pool.alias!r} opens {pool.largest} connections at most. A worker with --threads {threads} "
-                f"runs {threads} jobs at once in each task process, so jobs wait for a connection and fail when the pool gives up.",
+                f"runs {threads} jobs at once in each task process, so jobs wait for a connection and fail when the wait times out.",
                 f"Set OPTIONS['pool'][{pool.option!r}] of that database to {max(threads, RECORDS)} or more{remedy}.",
             )
 

@@ -97,13 +97,11 @@ class EndTeller:
             if row is not None and row.state not in FINISHED:
                 continue  # it goes on: requeued meanwhile, or brought back
             if clock.monotonic() < self._left_until:
-                logger.warning("%d ends of %s are not told: the receivers of job_ended are too slow", len(ends) - place, self._queue)
+                logger.warning("%d ends of %s are not sent: receivers of job_ended are too slow", len(ends) - place, self._queue)
                 return
             if not self._patiently(lambda end=end, row=row: self._call(end, row), PATIENCE):  # type: ignore[misc]  # bound per turn
                 self._left_until = clock.monotonic() + LEFT
-                logger.error(
-                    "the receivers of job_ended take longer than %g s for job %s; they are left for a minute", PATIENCE, end.id
-                )
+                logger.error("the receivers of job_ended take longer than %g s for job %s; they pause for a minute", PATIENCE, end.id)
 
     def _call(self, end: End, row: Row | None) -> None:
         task, key = (row.task, row.key) if row is not None else ("", "")

@@ -134,7 +134,7 @@ def count(text: str) -> int:
     """Attempts or crashes, as scripts write them."""
     number = int(text)
     if not 0 <= number <= MOST_COUNTED:
-        raise ValueError(f"{text[:20]} is no number of attempts or crashes")
+        raise ValueError(f"{text[:20]} is not a number of attempts or crashes")
     return number
 
 

@@ -40,7 +40,7 @@ def _put(failed: Sequence[tuple[UUID, Entry]], using: str) -> None:
     rows = list(Job.objects.using(using).filter(pk__in={id for id, _ in failed}).only("task", "options", "kwargs"))
     for row in rows:
         if row.task != MESSAGE and registry.find(row.task) is None:
-            said = "job %s has failed, and its task %s is unknown here: if it has an on_failure, that is not scheduled"
+            said = "job %s has failed, and its task %s is not known in this process. If it has an on_failure, that is not scheduled"
             logger.warning(said, row.short_id, row.task)
     followers = {
         row.pk: (follower, carriers.luggage((row.options or {}).get("meta")))

@@ -29,7 +29,7 @@ def note(queue: str, partition: int, actor: str, reason: str, using: str, *, fir
             if first or row.paused_at is None:
                 QueueState.objects.using(using).filter(pk=row.pk).update(**said)
     except (DatabaseError, InterfaceError) as error:
-        logger.warning("queue %s is paused in Redis only, and goes on if Redis loses its contents: %s", queue, error)
+        logger.warning("queue %s is paused in Redis only. If Redis loses its data, the queue resumes: %s", queue, error)
 
 
 def forget(queue: str, using: str) -> None:
@@ -38,7 +38,7 @@ def forget(queue: str, using: str) -> None:
         with transaction.atomic(using=using):
             QueueState.objects.using(using).filter(queue=queue).update(paused_at=None, paused_by="", paused_why="")
     except (DatabaseError, InterfaceError) as error:
-        logger.warning("queue %s goes on, but is paused again if Redis loses its contents: %s", queue, error)
+        logger.warning("queue %s is resumed, but is paused again if Redis loses its data: %s", queue, error)
 
 
 def fold(queue: str, partition: int, entry: Entry, using: str) -> None:
@@ -68,4 +68,4 @@ def again(store: QueueStore, using: str) -> None:
         mine.update(partition=store.partition)  # takes the lock on all databases: who lets the queue go on waits
         for row in mine:
             if store.pause(actor=row.paused_by, reason=row.paused_why):
-                logger.warning("queue %s: is paused again, as it was before Redis lost its contents", store.queue)
+                logger.warning("queue %s: is paused again, as before the loss of Redis data", store.queue)

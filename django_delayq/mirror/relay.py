@@ -217,7 +217,7 @@ class RelayLoop:
         failpoint("relay.saved")
         created = sum(reply.status in ("created", "replaced") for reply in replies)
         if created:
-            logger.info("published %d jobs of %s that Redis did not have", created, self.queue.name)
+            logger.info("published %d jobs of %s that were missing in Redis", created, self.queue.name)
 
     def _note(self, known: list[UUID], ended: Mapping[UUID, str]) -> None:
         """Notes the jobs that Redis had before, and that have no event. A job that ended there may have run for another site, or not at
@@ -231,8 +231,8 @@ class RelayLoop:
             unresolved += leave_to_a_person(those, unknown_end(status))
         if unresolved:
             logger.error(
-                "how %d jobs of %s ended is not known, since the events of their ends are lost. Decide about each: "
-                "manage.py delayq list --state unresolved",
+                "%d jobs of %s have an unknown outcome, because the events of their ends are lost. Decide about each: manage.py "
+                "delayq list --state unresolved",
                 unresolved,
                 self.queue.name,
             )
@@ -251,7 +251,7 @@ class RelayLoop:
             try:
                 rows.record_of(row)
             except PayloadError as error:
-                logger.error("job %s of %s cannot be published, and fails: %s", row.id, self.queue.name, error)
+                logger.error("job %s of %s cannot be published and fails: %s", row.id, self.queue.name, error)
                 failpoint("relay.give_up")
                 Job.objects.using(self.using).filter(pk=row.pk, published__isnull=True).update(
                     state=State.FAILED.value,

@@ -260,7 +260,7 @@ class RestoreLoop:
             self._mark = position(self.log.last_id())
 
     def _send_again(self, changes: Sequence[UnfoldedChange]) -> None:
-        reason = "the server was replaced after it"
+        reason = "the server was replaced later"
         for change in changes:
             failpoint("restore.cancel")
             if change.kind is EventKind.CANCELLED:
@@ -282,8 +282,8 @@ class RestoreLoop:
         # The command may have brought all back since the look: a pause behind its end would be lifted by nobody.
         if self.store.pause(actor=ACTOR, reason="run manage.py delayq restore", on_way_back=True):
             logger.error(
-                "queue %s: Redis has lost its contents or was rolled back; the queue is paused until somebody runs: "
-                "manage.py delayq restore --queue %s",
+                "queue %s: Redis lost its data or was rolled back. The queue is paused. To continue, run manage.py delayq restore "
+                "--queue %s",
                 self.queue.name,
                 self.queue.name,
             )
@@ -298,9 +298,9 @@ class RestoreLoop:
         self.progress = RestoreProgress(total=total, began=clock.monotonic())
         if total or ground.rolled or checkpoint.restored:
             logger.warning(
-                "queue %s: Redis %s; %d unfinished jobs are looked up in the database",
+                "queue %s: Redis %s. Unfinished jobs in the database: %d",
                 self.queue.name,
-                "has lost its contents" if ground.confirmed is None else "was rolled back to older data",
+                "lost its data" if ground.confirmed is None else "was rolled back to older data",
                 total,
             )
         now_ms = ground.now_ms or decode.time_ms(self.store.link.execute("TIME"))
@@ -420,5 +420,5 @@ class RestoreLoop:
         done = self.progress
         if done.total:
             seconds, there = clock.monotonic() - done.began, max(0, done.done - done.back)
-            said = "queue %s: restored in %.1f s: %d jobs are back, %d of %d rows were there"
+            said = "queue %s: restored in %.1f s: jobs returned to Redis: %d, rows already there: %d of %d"
             logger.warning(said, self.queue.name, seconds, done.back, there, done.done)

@@ -127,12 +127,12 @@ class LoopRunner:
             self.failures += 1
             self.away = isinstance(error, StoreUnavailable)
             if self.failures == 1 and is_news(error):
-                logger.warning("%s waits, nothing is lost: %s", self.name, error)
+                logger.warning("%s waits. Nothing is lost: %s", self.name, error)
             self.next = clock.monotonic() + min(self._longest, 0.25 * 2 ** min(self.failures, 10))
             _drop_broken_connections()
             return
         if self.failures:
-            logger.warning("%s goes on after %d failed passes", self.name, self.failures)
+            logger.warning("%s continues after %d failed passes", self.name, self.failures)
         self.failures, self.away = 0, False
         found = sleep != self._idle
         if found or raced:
@@ -325,7 +325,7 @@ class Service:
                 runner.wake()
         except StoreError as error:
             if not isinstance(error, CommandRefused):
-                logger.warning("no event line, so the record keeper asks for events four times a second: %s", error)
+                logger.warning("Redis refuses a blocking read, so the mirror polls for events four times a second: %s", error)
             self._listen_at = clock.monotonic() + REFUSED
         else:
             for runner in (*self._restores, *self._folders) if news else ():
@@ -369,13 +369,13 @@ class Service:
         for mirror in self.mirrors:
             queue, server = mirror.queue.label(mirror.partition), self._links[mirror.queue.name, mirror.partition].server
             if server in away:
-                logger.warning("the mirror of %s leaves while Redis is away; it goes on when it is started again", queue)
+                logger.warning("the mirror of %s stops while Redis is not available; it continues when it is started again", queue)
                 continue
             try:
                 mirror.drain()
             except (StoreUnavailable, StoreError, DriverError) as error:
                 logger.warning(
-                    "the mirror of %s leaves before it has seen everything; it goes on when it is started again: %s", queue, error
+                    "the mirror of %s stops before it has read all events; it continues when it is started again: %s", queue, error
                 )
                 if isinstance(error, StoreUnavailable):
                     away.add(server)

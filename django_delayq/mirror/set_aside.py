@@ -32,7 +32,7 @@ def write(refused: Sequence[RefusedItem], queue: str, partition: int, using: str
         model.bulk_create(found[start : start + (1 if most else CHUNK)], ignore_conflicts=True)
     for one in found:
         logger.error(
-            "an event of job %s on %s is set aside (entry %s, item %d, %s): `delayq set-aside` shows it and tries it again",
+            "an event of job %s on %s is set aside (entry %s, item %d, %s): to see and retry it, run `delayq set-aside`",
             one.job_id or "?",
             queue,
             one.stream_id,

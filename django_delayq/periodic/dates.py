@@ -107,8 +107,9 @@ class Dates:
             raise ConfigError(f"{where}: every={every!r} is too short.", hint="The shortest is a second, every='1s'.")
         if jitter_ms >= every_ms:
             raise ConfigError(
-                f"{where}: jitter={jitter!r} is not shorter than every={every!r}: a tick's job could be due after that of the next.",
-                hint="Give a shorter jitter, or none.",
+                f"{where}: jitter={jitter!r} is not shorter than every={every!r}: the job of a tick could be due after the job of "
+                f"the next tick.",
+                hint="Choose a shorter jitter, or remove it.",
             )
         return cls(every_ms=every_ms, jitter_ms=jitter_ms)
 
@@ -121,7 +122,7 @@ class Dates:
             ValueError: the moment is naive.
         """
         if moment.utcoffset() is None:
-            raise ValueError(f"{moment!r} is naive: it does not say which moment it means.")
+            raise ValueError(f"{moment!r} is naive: it has no time zone.")
         try:
             if self.every_ms:
                 yield from self._periods(moment)
@@ -229,10 +230,10 @@ def zone_of(name: str) -> ZoneInfo:
     except (KeyError, ValueError, OSError):  # unknown; no name of a zone; a folder of zones
         known = available_timezones()
         if not known:
-            hint = "This host knows no zones at all: pip install tzdata."
+            hint = "This host has no time zone data. Run pip install tzdata."
         else:
             hint = "Write a name as in the IANA database, such as 'Europe/Berlin' or 'UTC'; a newer one may need a newer tzdata."
-        raise ConfigError(f"{name!r} is no time zone that this host knows{did_you_mean(name, known)}.", hint=hint) from None
+        raise ConfigError(f"{name!r} is not a time zone that this host knows{did_you_mean(name, known)}.", hint=hint) from None
 
 
 def place_of(name: str) -> ZoneInfo:
@@ -243,7 +244,7 @@ def place_of(name: str) -> ZoneInfo:
     """
     if name in NO_PLACES or name.startswith("right/"):
         raise ConfigError(
-            f"{name!r} is the zone of no place: hosts differ in it, or it counts leap seconds.",
+            f"{name!r} is not the zone of a place: its definition differs between hosts, or it counts leap seconds.",
             hint="Write a name as in the IANA database, such as 'Europe/Berlin' or 'UTC'.",
         )
     return zone_of(name)
@@ -266,7 +267,7 @@ def _cron(cron: Any, where: str) -> str:
     parts = cron.split()
     if len(parts) != len(FIELDS):
         meant = _NICKNAMES.get(cron.strip().lower())
-        hint = f"Write {meant!r}." if meant else "Such as '0 3 * * *', every night at three; for seconds there is every='10s'."
+        hint = f"Write {meant!r}." if meant else "Such as '0 3 * * *', every night at three; for seconds, use every='10s'."
         fields = ", ".join(name for name, _, _ in FIELDS)
         raise ConfigError(f"{where}: the cron {cron!r} has {len(parts)} of the five fields {fields}.", hint=hint)
     for number, (part, (name, takes, size)) in enumerate(zip(parts, FIELDS, strict=True)):
@@ -281,7 +282,7 @@ def _cron(cron: Any, where: str) -> str:
             if step and int(step) >= (_span(number, base) if "-" in base else size):
                 raise ConfigError(
                     f"{where}: the cron {cron!r} has {part!r} as {name}: there is no second step of {step} within {base}.",
-                    hint="For a period there is every=, such as every='90m'.",
+                    hint="For a period, use every=, such as every='90m'.",
                 )
     return " ".join(parts)
 

@@ -30,15 +30,15 @@ def _of_dates(one: Declaration) -> Iterator[CheckMessage]:
     where = f"The schedule {one.name} ({one.place})"
     if one.dates.cron and not dates.installed():
         yield check_message(
-            "E034", f"{where} has the cron {one.dates.cron!r}, and the package that reads it is not installed: it would never run."
+            "E034",
+            f"{where} has the cron {one.dates.cron!r}, and the package cronsim is not installed, so the schedule would never run.",
         )
         return
     try:
         if one.dates.first_after(clock.now()) is None:
             yield check_message(
                 "E033",
-                f"{where} has the cron {one.dates.cron!r}, which never fires: there is no such day, or the clock never shows that time "
-                "on it.",
+                f"{where} has the cron {one.dates.cron!r}, which never fires: no such day exists, or the clock skips that time on it.",
             )
     except ConfigError as error:  # it was declared where nothing could read it
         yield check_message("E033", f"{where}: {error}", error.fields.get("hint", ""))

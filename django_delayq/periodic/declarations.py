@@ -79,7 +79,7 @@ class Declarations:
         if known is not None and (known.place != declaration.place or its_task is task):
             raise ConfigError(
                 f"Two schedules have the name {declaration.name!r}: the one in {known.place}, and the one in {declaration.place}.",
-                hint="Give each a name= of its own; without one it is the name of the task.",
+                hint="Give each schedule a different name=; the default is the name of the task.",
             )
         self._all[declaration.name] = (declaration, task)
 
@@ -166,7 +166,7 @@ def periodic(
     if unknown:
         strange = next(iter(unknown))
         hint = f"The options are: {', '.join(OPTIONS)}."
-        raise ConfigError(f"{where}: {strange!r} is no option{_meant(strange)}.", hint=hint)
+        raise ConfigError(f"{where}: {strange!r} is an unknown option{_meant(strange)}.", hint=hint)
     if given or not isinstance(cron, str):
         shown = given[0] if given else cron
         raise ConfigError(
@@ -176,12 +176,12 @@ def periodic(
     dates = _dates(cron, every, timezone, jitter, where)
     for option, value, known in (("missed", missed, MISSED), ("overlap", overlap, OVERLAP)):
         if value not in known:
-            raise ConfigError(f"{where}: {option}={value!r} is none of {', '.join(known)}{did_you_mean(value, known)}.")
+            raise ConfigError(f"{where}: {option}={value!r} is not one of {', '.join(known)}{did_you_mean(value, known)}.")
     arguments, named = _arguments(args, kwargs, where)
 
     def decorate(function: Any) -> Task[Any, Any]:
         if not callable(function):
-            raise ConfigError(f"{where}: it stands above {function!r}, which is no function.", hint="Write def below it.")
+            raise ConfigError(f"{where}: it decorates {function!r}, which is not a function.", hint="Write def below it.")
         ready: Task[Any, Any] = function if isinstance(function, Task) else task(function)
         try:
             ready.check_arguments(arguments, named)
@@ -234,8 +234,8 @@ def _meant(strange: str) -> str:
 def _dates(cron: str, every: clock.Delay | None, timezone: str | None, jitter: clock.Delay | None, where: str) -> Dates:
     if every is not None and timezone is not None:
         raise ConfigError(
-            f"{where}: timezone={timezone!r} is given with every={every!r}, which counts the same in all zones.",
-            hint="Leave it out; for a time of day write a cron.",
+            f"{where}: timezone={timezone!r} is given with every={every!r}, which does not depend on the time zone.",
+            hint="Remove it. For a time of day, use a cron.",
         )
     if timezone is None:
         timezone = conf.project_timezone() if every is None and cron else "UTC"
@@ -254,9 +254,9 @@ def _refused(error: PayloadError, ready: Task[Any, Any], where: str) -> ConfigEr
     """The same error, of arguments, as it is told above a schedule."""
     strange = error.fields.get("argument")
     if error.code == "argument_unknown" and strange in JOB_OPTIONS:  # what `schedule` says of it helps nobody here
-        hint = "Options of its jobs stand at the task, @delayq.task(…) below it; when they are due, the schedule says."
+        hint = "Set options of its jobs in @delayq.task(…) below it; the schedule sets their dates."
         return ConfigError(f"{where}: {ready.name}{error.fields['signature']} has no argument {strange!r}.", hint=hint)
-    return ConfigError(f"{where}: {str(error).rstrip('.')}.", hint="Jobs are given what stands in args=(…) and kwargs={…}.")
+    return ConfigError(f"{where}: {str(error).rstrip('.')}.", hint="Jobs get the arguments in args=(…) and kwargs={…}.")
 
 
 def _name(name: Any, where: str) -> str:

@@ -57,7 +57,7 @@ def check(tick: Any) -> None:
             elif not held:
                 _note(job, Fate.SCHEDULED)
     except (DriverError, StoreUnavailable, StoreError) as error:
-        raise Snooze(UNKNOWN, f"whether another run of its schedule is under way is not known: {type(error).__name__}") from None
+        raise Snooze(UNKNOWN, f"could not check whether another run of the schedule is in progress: {type(error).__name__}") from None
     if not held:
         return
     if skipped:

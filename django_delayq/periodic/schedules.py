@@ -195,7 +195,7 @@ def create(
             with transaction.atomic(using=using):
                 row.save(using=using, force_insert=True)
         except IntegrityError:
-            raise ConfigError(f"{where}: there is one of this name.", hint="Give it another one.") from None
+            raise ConfigError(f"{where}: a schedule with this name exists.", hint="Choose another name.") from None
         note(row, "periodic_created", now, using, actor=actor, reason=reason, task=task, dates=dates.text)
     return row
 
@@ -227,7 +227,7 @@ def change(
     dates = _dates(cron, every, timezone, jitter, where)
     with _living(name, using) as row:
         if row.owner != Periodic.Owner.ADMIN:
-            raise ConfigError(f"The schedule {name!r} is declared in code.", hint="Change it there, or give it other dates here.")
+            raise ConfigError(f"The schedule {name!r} is declared in code.", hint="Change it there, or change its dates here.")
         row.task = row.task if task is None else task
         row.args = row.args if args is None else _listed(args)
         row.kwargs = row.kwargs if kwargs is None else dict(kwargs)
@@ -261,7 +261,7 @@ def delete(name: str, actor: str, reason: str = "") -> None:
                 raise _unknown(name)
             _check_ours(row)
             if row.enabled:
-                raise ConfigError(f"The schedule {name!r} was turned on while it was deleted.", hint="If it is to go, delete it again.")
+                raise ConfigError(f"The schedule {name!r} was turned on while it was deleted.", hint="To remove it, delete it again.")
             if not row.withdrawing:
                 note(row, "periodic_deleted", schedule_rows.now(using), using, actor=actor, reason=reason, task=row.task)
                 Tick.objects.using(using).filter(schedule=row).delete()
@@ -276,7 +276,9 @@ def _living(name: str, using: str) -> Iterator[Periodic]:
         if row is None:
             raise _unknown(name)
         if row.retired_at is not None:
-            raise ConfigError(f"The schedule {name!r} is retired: no code declares it.", hint="It goes on when code declares it again.")
+            raise ConfigError(
+                f"The schedule {name!r} is retired: no code declares it.", hint="It continues when code declares it again."
+            )
         yield row
 
 
@@ -293,21 +295,21 @@ def _unknown(name: str) -> ConfigError:
     known = list(Periodic.objects.using(_using()).values_list("name", flat=True)[:1000])
     return ConfigError(
         f"There is no schedule {name!r}{did_you_mean(name, known)}.",
-        hint="A declared one is there when a worker with the role relay has seen it.",
+        hint="A declared schedule exists when a worker with the role relay has registered it.",
     )
 
 
 def _dates(cron: str, every: clock.Delay | None, timezone: str, jitter: clock.Delay | None, where: str) -> Dates:
     dates = Dates.of(cron, every=every, timezone=timezone, jitter=jitter, where=where)
     if not dates.fires:
-        raise ConfigError(f"{where}: the cron {cron!r} never comes.", hint="Is there such a day in one of these months?")
+        raise ConfigError(f"{where}: the cron {cron!r} never comes.", hint="Check whether one of these months has such a day.")
     return dates
 
 
 def _check_policies(where: str, missed: str, overlap: str) -> None:
     for option, value, known in (("missed", missed, MISSED), ("overlap", overlap, OVERLAP)):
         if value not in known:
-            raise ConfigError(f"{where}: {option}={value!r} is none of {', '.join(known)}{did_you_mean(value, known)}.")
+            raise ConfigError(f"{where}: {option}={value!r} is not one of {', '.join(known)}{did_you_mean(value, known)}.")
 
 
 def _listed(args: Sequence[Any]) -> Any:
@@ -334,7 +336,7 @@ def _carry_out(schedule: int, using: str) -> None:
     try:
         withdrawals.carry_out(schedule, using)
     except (DelayqError, StoreError, DriverError) as error:
-        logger.warning("waiting jobs of a schedule are cancelled by a worker, as soon as it can: %s", error)
+        logger.warning("a worker will cancel the waiting jobs of a schedule: %s", error)
 
 
 def _free_instant(row: Periodic, now: datetime, using: str) -> datetime:

@@ -107,7 +107,9 @@ class Sightings:
         for one in new:
             if one.name not in there and one.name not in self._unkept:
                 self._unkept.add(one.name)
-                logger.error("schedule %s has no row: the database takes its name for that of another. Give it another name", one.name)
+                logger.error(
+                    "schedule %s has no row: the database treats its name as equal to that of another schedule. Rename it", one.name
+                )
         return [one for one in new if one.name in there]
 
     def _adopt(self, one: Declaration) -> None:
@@ -138,7 +140,7 @@ class Sightings:
             begin(row, now, now)
             row.save(using=self.using)
             note(row, "periodic_retired", now, self.using, reason="no code has declared it for an hour")
-        logger.warning("schedule %s is retired: no code has declared it for an hour. Its ticks that wait are cancelled", name)
+        logger.warning("schedule %s is retired: no code has declared it for an hour. Its waiting jobs are cancelled", name)
 
 
 def alive(sighting: Sighting, now: datetime) -> bool:

@@ -118,7 +118,7 @@ class TickLoop:
             try:
                 left |= not withdrawals.carry_out(one.pk, self.using)
             except (StoreUnavailable, StoreError) as error:  # ticks are written all the same; this is tried with each look
-                logger.debug("jobs of schedule %s are still to be cancelled: %s", one.name, error)
+                logger.debug("jobs of schedule %s are not yet cancelled: %s", one.name, error)
                 return False
             except Exception as error:
                 if not _of_one(error):
@@ -159,9 +159,7 @@ class TickLoop:
         said = f"{type(error).__name__}: {error}"
         self._barred[one.pk] = now + BARRED, said
         if said != before:
-            logger.error(
-                "schedule %s cannot be kept here: %s", one.name, error, exc_info=None if isinstance(error, DelayqError) else error
-            )
+            logger.error("schedule %s cannot run here: %s", one.name, error, exc_info=None if isinstance(error, DelayqError) else error)
         self._tell(one, error, now)
 
     def _tell_orphans(self, due: Sequence[_Due], now: datetime) -> None:
@@ -197,5 +195,5 @@ class UnendingLoop:
         except (StoreUnavailable, StoreError, DriverError):
             raise
         except Exception:
-            logger.exception("schedules are not kept here for now")
+            logger.exception("schedules do not run here for now")
             return BARRED.total_seconds()

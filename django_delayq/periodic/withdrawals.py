@@ -73,7 +73,7 @@ def _left_behind(job: UUID, error: QueueUnknown, using: str) -> bool:
     begun = Job.objects.using(using).filter(pk=job, state__in=(State.RUNNING, State.SUCCEEDED, State.FAILED)).exists()
     if not begun:
         logger.warning(
-            "the job %s of a tick that is withdrawn stays where it is: %s If that queue comes back, it runs", ids.short(job), error
+            "the job %s of a withdrawn tick stays in its queue: %s If that queue is served again, the job runs", ids.short(job), error
         )
     return not begun
 

@@ -44,10 +44,10 @@ class AtCommit:
             for request in database.need().requests(self._using, pk=self.request):  # none: a later call took its place
                 carry_out(request, self._using)
         except StoreUnavailable as error:
-            logger.warning("a relay carries out a change that was committed, since Redis does not answer: %s", error)
+            logger.warning("Redis does not answer, so the relay carries out a committed change: %s", error)
             signals.store_unavailable.send_robust(sender=None, error=error)
         except Error as error:
-            logger.warning("a relay carries out a change that was committed, since the database does not answer: %s", error)
+            logger.warning("the database does not answer, so the relay carries out a committed change: %s", error)
 
 
 def is_open(call: str) -> bool:
@@ -69,8 +69,8 @@ def is_open(call: str) -> bool:
             )
     if not connection.in_atomic_block and not connection.get_autocommit():
         raise ConfigError(
-            f"{call}: at_commit=True needs transaction.atomic(). Autocommit is off on the database {alias!r}, and Django calls no hook "
-            "when such a transaction is committed."
+            f"{call}: at_commit=True needs transaction.atomic(). Autocommit is off on the database {alias!r}, where Django runs no "
+            f"hooks on commit."
         )
     return False
 
@@ -119,10 +119,10 @@ def carry_out(request: ChangeRequest, using: str, *, late: bool = False) -> None
         else:
             change = changes.one(_act(request), request.job, request.queue or None)
     except QueueUnknown as error:
-        logger.error("%s of %s was committed. It waits for a process whose settings list the queue: %s", request.verb, name, error)
+        logger.error("%s of %s was committed. It waits for a process with this queue in its settings: %s", request.verb, name, error)
         return
     except ConfigError as error:
-        logger.error("%s of %s was committed, and cannot be carried out: %s", request.verb, name, error)
+        logger.error("%s of %s was committed but cannot be carried out: %s", request.verb, name, error)
     else:
         level = logger.info if change in (Change.DONE, Change.UNKNOWN) else logger.warning
         level("%s of %s at the commit: %s", request.verb, name, change)
@@ -153,7 +153,10 @@ def warn(call: str, job: UUID | None, queue: str, key: str) -> None:
         frame, level = frame.f_back, level + 1
     if frame.f_globals.get("__name__", "").split(".")[0] == PACKAGE:
         return
-    said = f"{call} acts at once: a rollback of the open transaction does not undo it. Pass at_commit=True to make it part of that."
+    said = (
+        f"{call} takes effect immediately: a rollback of the open transaction does not undo it. "
+        "Pass at_commit=True to make it part of the transaction."
+    )
     warnings.warn(said, RuntimeWarning, stacklevel=level)
 
 

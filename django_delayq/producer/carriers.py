@@ -103,7 +103,7 @@ def load(paths: Sequence[str]) -> tuple[tuple[str, Carrier], ...]:
             raise ConfigError(f"{where} cannot be imported: {error}.", hint="Write the dotted path of a class.") from error
         carrier = kind() if isinstance(kind, type) else kind
         if not isinstance(carrier, Carrier):
-            raise ConfigError(f"{where} is no carrier.", hint="Give it the methods pack(self) and wrap(self, packed).")
+            raise ConfigError(f"{where} is not a carrier.", hint="Give it the methods pack(self) and wrap(self, packed).")
         name = str(getattr(carrier, "name", "") or type(carrier).__name__)
         if name in found:
             raise ConfigError(f"{where} has the name {name!r} of another carrier.", hint="Give one of them an attribute name.")

@@ -10,10 +10,10 @@ from django_delayq.text import did_you_mean
 _DELAY: Final = "delay=, such as delay='30s'"
 _RUN_AT: Final = "run_at=, an aware datetime"
 _BACKOFF: Final = "backoff=, the delays between attempts, such as backoff='15s 3m 10m'"
-_ATTEMPTS: Final = "max_attempts=, which counts the first run, too"
+_ATTEMPTS: Final = "max_attempts=, which includes the first run"
 _TIMEOUT: Final = "timeout=, such as timeout='30s'"
 _ARGUMENTS: Final = "the arguments themselves, as in a call of the function"
-_KEY: Final = "key=, unique among the unfinished jobs of a queue; ids are drawn by delayq"
+_KEY: Final = "key=, unique among the unfinished jobs of a queue; delayq makes the ids"
 
 # Of schedule(), using() and @task(): Celery, RQ, Huey, Dramatiq, Procrastinate, django-q2, arq, Oban, Sidekiq and django.tasks.
 _OPTIONS: Final[Mapping[str, str]] = {
@@ -40,12 +40,12 @@ _OPTIONS: Final[Mapping[str, str]] = {
     "default_retry_delay": _BACKOFF,
     "min_backoff": _BACKOFF,
     "max_backoff": _BACKOFF,
-    "retry_when": "backoff=f, where f(attempt, exception) answers None for what is not to be retried",
-    "autoretry_for": "backoff=f, where f(attempt, exception) answers None for what is not to be retried",
-    "throws": "backoff=f, where f(attempt, exception) answers None for what is not to be retried",
-    "bind": "delayq.current() inside the task, which knows the job",
-    "context": "delayq.current() inside the task, which knows the job",
-    "takes_context": "delayq.current() inside the task, which knows the job",
+    "retry_when": "backoff=f, where f(attempt, exception) returns None for errors without a retry",
+    "autoretry_for": "backoff=f, where f(attempt, exception) returns None for errors without a retry",
+    "throws": "backoff=f, where f(attempt, exception) returns None for errors without a retry",
+    "bind": "delayq.current() inside the task",
+    "context": "delayq.current() inside the task",
+    "takes_context": "delayq.current() inside the task",
     "time_limit": _TIMEOUT,
     "soft_time_limit": _TIMEOUT,
     "job_timeout": _TIMEOUT,
@@ -60,8 +60,8 @@ _OPTIONS: Final[Mapping[str, str]] = {
     "lock": _KEY,
     "queueing_lock": _KEY,
     "unique": _KEY,
-    "acks_late": "nothing: a job is settled after its run, always",
-    "ignore_result": "nothing: results are kept for as long as DELAYQ['RETENTION'] says",
+    "acks_late": "nothing: a job is always settled after its run",
+    "ignore_result": "nothing: DELAYQ['RETENTION'] sets how long results are kept",
 }
 
 # Methods of tasks there.
@@ -95,4 +95,4 @@ def of_keyword(task: str, name: str, options: Collection[str], cutoff: float = 0
     if name in options:
         return f"{name!r} is an option: write {task}.using({name}=…).schedule(…), or delayq.schedule({task}, …, {name}=…)"
     meant = of_option(name, options, cutoff)
-    return f"{name!r} is no option{meant}" if meant else ""
+    return f"{name!r} is an unknown option{meant}" if meant else ""

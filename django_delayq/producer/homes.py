@@ -42,7 +42,7 @@ def of(mould: Mould, key: str, name: SharedName | None) -> int | None:
     if name is not None and key and name.text != key and queue.divided:
         raise ConfigError(
             f"{mould.where}: key={key!r} and the name {name.text!r} are each counted in one partition, and the queue {queue.name!r} "
-            "has several. Give both the same text, or only one of them; or schedule into a queue whose PARTITIONS is 1."
+            "has several. Use the same text for both, or only one of them, or schedule into a queue with PARTITIONS 1."
         )
     if name is not None:
         text = name.text

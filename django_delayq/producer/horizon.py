@@ -82,10 +82,10 @@ class Written:
         try:
             self._ask(publish)
         except StoreUnavailable as error:
-            logger.warning("Redis was not asked about the keys of far jobs; the relay asks: %s", error)
+            logger.warning("the keys of far jobs could not be checked in Redis; the relay checks them: %s", error)
             signals.store_unavailable.send_robust(sender=None, error=error)
         except Error as error:
-            logger.warning("the keys of far jobs are left to the relay, the database does not answer: %s", error)
+            logger.warning("the relay handles the keys of far jobs, because the database does not answer: %s", error)
 
     def _ask(self, publish: Publish) -> None:
         for plan in self.far:
@@ -194,7 +194,7 @@ def meet_key(queue: str, key: str) -> None:
                 with stores.guarded(queue, partition, schedules=True):
                     _publisher(queue, partition, using).complete(key)
     except (StoreUnavailable, Error) as error:
-        logger.warning("whether a far job holds the key %r of %s was not asked: %s", key, queue, error)
+        logger.warning("whether a far job holds the key %r of %s could not be checked: %s", key, queue, error)
 
 
 def meet_in_redis(plans: Sequence[Plan], queue: str) -> None:
@@ -210,7 +210,7 @@ def meet_in_redis(plans: Sequence[Plan], queue: str) -> None:
             with stores.guarded(queue, partition, schedules=True):
                 _publisher(queue, partition, using).publish_before(plans)
     except (StoreUnavailable, Error) as error:
-        logger.warning("whether far jobs hold the keys of %d jobs was not asked: %s", len(plans), error)
+        logger.warning("whether far jobs hold the keys of %d jobs could not be checked: %s", len(plans), error)
 
 
 def _created(plan: Plan) -> None:

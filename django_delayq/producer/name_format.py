@@ -56,7 +56,7 @@ class NameFormat:
             if not isinstance(value, _KINDS):
                 raise PayloadError(
                     f"{where}: {self.option}={self.text!r} takes its name from {parameter}, which is {_shown(value)}. A name is "
-                    "made of text and numbers: pass one, or say another format for this job, task.using(serial=…)."
+                    "made of text and numbers: pass one, or set another format for this job: task.using(serial=…)."
                 )
             said += str(value)
         if not is_text(said):
@@ -79,17 +79,21 @@ def given(
     if serial is None and concurrency is None:
         return None
     if serial is not None and concurrency is not None:
-        raise ConfigError(f"{where}: give serial or concurrency, not both: a job waits for one name. serial is concurrency with 1.")
+        raise ConfigError(
+            f"{where}: give serial or concurrency, not both: a job has one name. serial is concurrency with a limit of 1."
+        )
     if serial is not None:
         return _format(serial, 1, "serial", signature, where, sensitive)
     if not isinstance(concurrency, tuple | list) or len(concurrency) != 2:
         raise ConfigError(
-            f"{where}: concurrency must be a name and how many of it run at a time, such as ('tenant:{{tenant}}', 5), "
+            f"{where}: concurrency must be a name and the number of jobs that run at a time, such as ('tenant:{{tenant}}', 5), "
             f"not {concurrency!r}."
         )
     text, most = concurrency
     if type(most) is not int or not 1 <= most <= MOST:
-        raise ConfigError(f"{where}: concurrency={concurrency!r}: how many run at a time must be a whole number from 1 to {MOST:,}.")
+        raise ConfigError(
+            f"{where}: concurrency={concurrency!r}: the number of jobs at a time must be a whole number from 1 to {MOST:,}."
+        )
     return _format(text, most, "concurrency", signature, where, sensitive)
 
 
@@ -99,9 +103,7 @@ def _format(text: Any, most: int, option: str, signature: inspect.Signature, whe
     try:
         parsed = list(Formatter().parse(text))
     except ValueError as error:
-        raise ConfigError(
-            f"{where}: {option}={text!r} is no format: {error}. A brace that stands for itself is written twice."
-        ) from None
+        raise ConfigError(f"{where}: {option}={text!r} is not a valid format: {error}. To write a literal brace, double it.") from None
     known = {name: one for name, one in signature.parameters.items() if one.kind in _NAMED}
     positional = [name for name, one in known.items() if one.kind is not one.KEYWORD_ONLY]
     pieces = []
@@ -111,15 +113,17 @@ def _format(text: Any, most: int, option: str, signature: inspect.Signature, whe
             continue
         if spec or conversion or (field not in known and any(char in field for char in ".[")):
             raise ConfigError(
-                f"{where}: {option}={text!r} asks for more than an argument in {{{field}}}: write the bare name of a parameter. "
-                "A brace that stands for itself is written twice."
+                f"{where}: {option}={text!r} has more than the name of a parameter in {{{field}}}: write the bare name. "
+                "To write a literal brace, double it."
             )
         if field not in known:
             near = did_you_mean(field, known)
             has = f"Its parameters are: {', '.join(known)}." if known else "It has none."
-            raise ConfigError(f"{where}: {option}={text!r} names {field!r}, which is no parameter of the task{near}. {has}")
+            raise ConfigError(f"{where}: {option}={text!r} names {field!r}, which is not a parameter of the task{near}. {has}")
         if field in sensitive:
-            raise ConfigError(f"{where}: {option}={text!r} names {field!r}, which is sensitive, and names are shown. Name another.")
+            raise ConfigError(
+                f"{where}: {option}={text!r} names {field!r}, which is sensitive, but names are shown. Use another parameter."
+            )
         default = known[field].default
         place = positional.index(field) if field in positional else _NOWHERE
         pieces.append(Piece(literal, field, place, None if default is inspect.Parameter.empty else default))

@@ -105,7 +105,7 @@ class Options(NamedTuple):
         except (TypeError, ValueError):
             name = next(name for name in given if name not in NAMES)
             meant = equivalents.of_option(name, OPTIONS)
-            raise ConfigError(f"{task}.using(): {name!r} is no option{meant}. The options are: {', '.join(OPTIONS)}.") from None
+            raise ConfigError(f"{task}.using(): {name!r} is an unknown option{meant}. The options are: {', '.join(OPTIONS)}.") from None
 
 
 NONE: Final = Options()
@@ -136,13 +136,12 @@ def moment(value: Any, option: str, where: str) -> int:
         ms = clock.to_ms(value)
     except ValueError:
         raise ConfigError(
-            f"{where}: {option}={value!r} is naive: it does not say in which time zone. "
-            "Use django.utils.timezone.now() or timezone.make_aware(value)."
+            f"{where}: {option}={value!r} is naive: it has no time zone. Use django.utils.timezone.now() or timezone.make_aware(value)."
         ) from None
     if not 0 <= ms <= clock.LAST_MS:
         raise ConfigError(
-            f"{where}: {option}={value!r} lies before 1970 or at the end of the year 9999 or later, where no clock and no "
-            "database follows. For a job that shall not run yet, schedule it when it shall."
+            f"{where}: {option}={value!r} is before 1970, or at the end of the year 9999 or later, which clocks and databases do "
+            f"not support. If a job has no date yet, schedule it when the date is known."
         )
     return ms
 
@@ -160,8 +159,8 @@ def lease_ms(value: Any, where: str, kept: str) -> int:
     ms = duration(value, "lease", where)
     if not setting_readers.SHORTEST_LEASE <= ms / 1000 <= LONGEST_LEASE:
         raise ConfigError(
-            f"{where}: lease={value!r} must be from {setting_readers.SHORTEST_LEASE:g} seconds to 12 hours. A shorter one would be "
-            f"lost to a short pause of the host; a longer one {kept}."
+            f"{where}: lease={value!r} must be from {setting_readers.SHORTEST_LEASE:g} seconds to 12 hours. A shorter lease is lost "
+            f"in a short pause of the host; a longer one {kept}."
         )
     return ms
 
@@ -290,7 +289,7 @@ def _mould(task: Planned, options: Options, using: str | None, config: conf.Conf
         _check_outbox(alias, config.database, where)
     elif options.on_conflict == "after":
         raise ConfigError(
-            f"{where}: on_conflict='after' needs durability='outbox': what runs behind a running job waits as a row until then."
+            f"{where}: on_conflict='after' needs durability='outbox': a job that runs after a running job waits as a row until then."
         )
     durable = durable and (is_message or not config.inline)
     lane, max_attempts = lane_of(priority), most_attempts(options.max_attempts, task.max_attempts, queue.max_attempts)
@@ -320,7 +319,7 @@ def _named(options: Options, task: Planned, where: str) -> NameFormat | None:
     if options.serial is None and options.concurrency is None:
         return task.named
     if task.signature is None:
-        raise ConfigError(f"{where}: serial and concurrency are for tasks, which workers run one at a time; messages are pulled.")
+        raise ConfigError(f"{where}: serial and concurrency apply to tasks that workers run; messages are pulled.")
     return name_format.given(options.serial, options.concurrency, task.signature, where, task.sensitive)
 
 
@@ -332,8 +331,8 @@ def most_attempts(*said: int | None) -> int:
 def _misplaced(queue: conf.QueueConfig, where: str) -> str:
     if queue.pulled:
         return (
-            f"{where}: the queue {queue.name!r} holds messages (CONSUMER is 'pull'), which no worker runs. "
-            f"Put a message in with delayq.push({queue.name!r}, …), or schedule into another queue."
+            f"{where}: the queue {queue.name!r} holds messages (CONSUMER is 'pull'), which workers do not run. Add a message with "
+            f"delayq.push({queue.name!r}, …), or schedule into another queue."
         )
     return (
         f"{where}: the queue {queue.name!r} is served by workers, which run tasks. For messages that you pull yourself, set "
@@ -358,7 +357,7 @@ def _check_names(options: Options, where: str) -> None:
     if options.queue is not None and not isinstance(options.queue, str):
         raise ConfigError(f"{where}: queue={options.queue!r} must be the name of one queue in DELAYQ['QUEUES'].")
     if options.using is not None and options.using not in list(connections):
-        raise ConfigError(f"{where}: using={options.using!r} is no database of this project. DATABASES has {', '.join(connections)}.")
+        raise ConfigError(f"{where}: using={options.using!r} is not in DATABASES. The aliases are {', '.join(connections)}.")
 
 
 def _check_options(options: Options, where: str) -> None:

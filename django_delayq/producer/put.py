@@ -59,7 +59,7 @@ class Flight:
         except (StoreUnavailable, KeyTaken) as other:
             if error is None:
                 raise
-            logger.warning("the batch before the one that failed was not taken either: %s", other)
+            logger.warning("the batch before the failed one was not accepted either: %s", other)
 
     def launch(self, publisher: Publisher, batch: Sequence[Plan]) -> None:
         self._read()
@@ -324,7 +324,7 @@ def _publish(plans: Sequence[Plan], flight: Flight | None = None, *, alone: bool
                     raise
                 lost = ", ".join(ids.short(plan.id) for plan in batch)
                 logger.error(
-                    "Redis did not take committed jobs of redis durability, and nobody sends them again: %s: %s",
+                    "Redis did not accept committed jobs of redis durability, and they are not sent again: %s: %s",
                     lost,
                     error,
                 )
@@ -397,7 +397,7 @@ def _refused(plan: Plan, reply: ScheduleReply) -> KeyTaken:
     if reply is FORBIDDEN:
         text = f"The key {plan.key!r} of the job {ids.short(plan.id)} is held by a job of a task of which its sender may not know."
         return KeyTaken(text, holder=reply.id, code="key_denied")
-    why = "runs and cannot be replaced now" if reply.status == "running" else "is unfinished"
+    why = "is running and cannot be replaced now" if reply.status == "running" else "is unfinished"
     return KeyTaken(
         f"The key {plan.key!r} of the job {ids.short(plan.id)} is held by the job {ids.short(reply.id)}, which {why}.",
         holder=reply.id,
@@ -435,7 +435,7 @@ def _publish_rows(plans: Sequence[Plan], *, alone: bool) -> None:
             waiting.note(node, lacking[node], unavailable)
             signals.store_unavailable.send_robust(sender=None, error=unavailable)
     except Error as error:
-        logger.warning("%d committed jobs are left to the relay, the database does not answer: %s", len(plans), error)
+        logger.warning("Committed jobs left to the relay, because the database does not answer: %d: %s", len(plans), error)
     _tell_refused(refused, alone=alone)
 
 

@@ -93,8 +93,8 @@ def warn_unserved(job: UUID, queue: str) -> None:
     config, partition = conf.get().queue(queue), ids.partition(job)
     if partition not in config.served:
         logger.warning(
-            "job %s is back in partition %d of %s, which PARTITIONS and FORMER_PARTITIONS do not name: a worker that is started from "
-            "now on runs it. Add %d to FORMER_PARTITIONS, and deploy.",
+            "job %s is back in partition %d of %s, which is not in PARTITIONS or FORMER_PARTITIONS. Workers that start from now on "
+            "run it. Add %d to FORMER_PARTITIONS, and deploy.",
             ids.short(job),
             partition,
             queue,
@@ -151,7 +151,7 @@ def waits_for_commit() -> bool:
         return config.signer is not None
     if not connection.get_autocommit():
         raise ConfigError(
-            f"With SIGNING a requeue is noted in the database {config.database!r} before Redis is asked; autocommit is off there, so "
-            "nobody would see the note. Requeue within transaction.atomic(), or with autocommit on."
+            f"With SIGNING, a requeue is recorded in the database {config.database!r} before Redis is called. Autocommit is off "
+            "there, so other connections would not see the record. Requeue within transaction.atomic(), or turn autocommit on."
         )
     return False

@@ -235,13 +235,11 @@ def plan(
         if not mould.says_using:
             check_transaction(mould.using, mould.where)
     if not options.key and mould.on_conflict != "keep":
-        raise ConfigError(f"{mould.where}: on_conflict={mould.on_conflict!r} is about the holder of a key: give key= as well.")
+        raise ConfigError(f"{mould.where}: on_conflict={mould.on_conflict!r} needs a key: pass key= as well.")
     delay_ms, due_ms = date(options.delay, options.run_at, mould.where)
     expires_ms = 0 if options.expires is None else expires_at(options.expires, delay_ms, due_ms, mould)
     if mould.max_attempts == NO_LIMIT and not expires_ms:
-        raise ConfigError(
-            f"{mould.where}: max_attempts=0 means that no number of attempts ends the job: give expires= as well, a date that does."
-        )
+        raise ConfigError(f"{mould.where}: max_attempts=0 means no limit of attempts: pass expires= as well, so that the job ends.")
     meta = None if options.meta is None else checked_meta(options.meta, mould.where)
     if tick:
         meta = {**(meta or {}), PERIODIC: tick}
@@ -335,8 +333,8 @@ def _options(task: Any, given: Options) -> Options:
     """Those of the task, and in their place what is given."""
     if not isinstance(task, Bound):
         raise ConfigError(
-            f"schedule() was given {task!r}, which is no task. "
-            "Decorate the function with @delayq.task, and pass the function itself, not a call of it."
+            f"schedule() was given {task!r}, which is not a task. Decorate the function with @delayq.task, and pass the function "
+            f"itself, not a call of it."
         )
     if task.options is NONE:
         return given
@@ -348,8 +346,8 @@ def _many(bindings: Iterable[Binding], given: tuple[object, ...]) -> Iterable[Bi
     if given or isinstance(bindings, Binding) or not isinstance(bindings, Iterable):
         shown = f"{bindings!r} and {given[0]!r}" if given else repr(bindings)
         raise ConfigError(
-            f"schedule_many() was given {shown}, where it wants many jobs: a list, or a generator, of what task.bind(…) makes, "
-            "such as schedule_many(task.bind(pk) for pk in pks)."
+            f"schedule_many() was given {shown}, but needs many jobs: a list or a generator of task.bind(…), such as "
+            f"schedule_many(task.bind(pk) for pk in pks)."
         )
     return bindings
 
@@ -358,7 +356,7 @@ def _checked(binding: Binding) -> Binding:
     if not isinstance(binding, Binding):
         lacking = isinstance(binding, Bound)
         raise ConfigError(
-            f"schedule_many() was given {binding!r}, which {'lacks its arguments' if lacking else 'is no job to be'}. "
-            "Pass what bind() makes: task.bind(…), or task.using(delay=…).bind(…)."
+            f"schedule_many() was given {binding!r}, which {'is not bound to arguments' if lacking else 'is not a bound task'}. "
+            "Pass the result of bind(): task.bind(…), or task.using(delay=…).bind(…)."
         )
     return binding

@@ -28,7 +28,7 @@ def refuse_options(task: Any, kwargs: Mapping[str, Any], *, mixed: bool = False)
             continue
         meant = equivalents.of_keyword(label(task), name, OPTIONS, cutoff=0.8)
         if meant:
-            own = f" If the task is to get it, write {label(task)}.schedule(…, {name}=…)." if mixed else ""
+            own = f" To pass it to the task, write {label(task)}.schedule(…, {name}=…)." if mixed else ""
             raise ConfigError(f"schedule({task.name}): {meant}.{own}")
 
 
@@ -46,8 +46,8 @@ def expires_at(value: Any, delay_ms: int | None, due_ms: int, mould: Mould) -> i
     expires_ms = moment(value, "expires", where) if isinstance(value, datetime) else now_ms + duration(value, "expires", where)
     if expires_ms <= (due_ms if delay_ms is None else now_ms + delay_ms):
         raise ConfigError(
-            f"{where}: expires={value!r} is not behind the date of the job, so it could never run. Both count from now: give an "
-            "expiry that is longer than the delay, or none."
+            f"{where}: expires={value!r} is not after the date of the job, so the job could never run. Both count from now: pass an "
+            f"expiry that is longer than the delay, or none."
         )
     return expires_ms
 
@@ -57,13 +57,15 @@ def checked_meta(value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise PayloadError(f"{where}: meta must be a dict with text keys, not {value!r}.")
     if CARRIED in value:
-        raise PayloadError(f"{where}: meta has the key {CARRIED!r}, under which carriers pack. Name it otherwise.")
+        raise PayloadError(f"{where}: meta has the key {CARRIED!r}, which is reserved for carriers. Use another key.")
     if NAMED in value:
-        raise PayloadError(f"{where}: meta has the key {NAMED!r}, under which a job's name travels. Give serial= or concurrency=.")
+        raise PayloadError(
+            f"{where}: meta has the key {NAMED!r}, which is reserved for the name of a job. Pass serial= or concurrency= instead."
+        )
     if ONLY in value:
-        raise PayloadError(f"{where}: meta has the key {ONLY!r}, under which the limit of a token travels. Use another key.")
+        raise PayloadError(f"{where}: meta has the key {ONLY!r}, which is reserved for the limit of a token. Use another key.")
     if PERIODIC in value:
-        raise PayloadError(f"{where}: meta has the key {PERIODIC!r}, by which jobs of ticks name their schedule. Name it otherwise.")
+        raise PayloadError(f"{where}: meta has the key {PERIODIC!r}, which is reserved for jobs of schedules. Use another key.")
     return dict(value)
 
 
@@ -75,7 +77,7 @@ def check_transaction(alias: str, where: str) -> None:
         if commit.is_open(other):
             raise ConfigError(
                 f"{where}: a transaction is open on the database {other.alias!r}, and the row of the job goes into {alias!r} "
-                f"(DELAYQ['DATABASE']): if the transaction is rolled back, the job runs all the same. Open one on {alias!r} "
-                f"around both; pass using={alias!r} if the job shall be published whether or not it is rolled back; or, to have it "
-                f"published by the commit on {other.alias!r}, using={other.alias!r} and durability='redis'."
+                f"(DELAYQ['DATABASE']): if the transaction is rolled back, the job still runs. Open one on {alias!r} "
+                f"around both; pass using={alias!r} to publish the job even after a rollback; or, to publish it at the commit on "
+                f"{other.alias!r}, using={other.alias!r} and durability='redis'."
             )

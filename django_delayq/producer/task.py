@@ -264,7 +264,7 @@ def task(
     def decorate(function: Callable[..., Any]) -> Task[Any, Any]:
         where = f"@task on {task_options.place(function)}"
         if isinstance(function, Task):
-            raise ConfigError(f"{where}: it is a task already. Write @task once, right above def, and @periodic above it.")
+            raise ConfigError(f"{where}: it is already a task. Write @task once, directly above def, and @periodic above it.")
         ready = made(
             Task,
             function,
@@ -284,10 +284,10 @@ def task(
             object_url=object_url,
         )
         if ready.name == MESSAGE:
-            raise ConfigError(f"{where}: the name {MESSAGE!r} stands for messages, which have no task. Give it another.")
+            raise ConfigError(f"{where}: the name {MESSAGE!r} is reserved for messages, which have no task. Choose another name.")
         clash = [parameter for parameter in ready.signature.parameters if parameter in OPTIONS]
         if clash:
-            said = f"{where}: its parameter {clash[0]!r} is also an option of schedule(), so the two could not be told apart."
+            said = f"{where}: its parameter {clash[0]!r} is also an option of schedule(), so the two would be ambiguous."
             raise ConfigError(f"{said} Rename the parameter, for example to {clash[0]}_value.")
         registry.add(ready)
         return ready
@@ -295,7 +295,7 @@ def task(
     if unknown:
         strange = next(iter(unknown))
         meant = equivalents.of_option(strange, _TASK_OPTIONS)
-        raise ConfigError(f"@task: {strange!r} is no option{meant}. The options are: {', '.join(_TASK_OPTIONS)}.")
+        raise ConfigError(f"@task: {strange!r} is an unknown option{meant}. The options are: {', '.join(_TASK_OPTIONS)}.")
     if fn is None:
         return decorate
     if given or not callable(fn):
@@ -345,8 +345,8 @@ def made(
     task.named = name_format.given(serial, concurrency, task.signature, where, task.sensitive)
     if atomic and task.is_async:
         raise ConfigError(
-            f"{where}: atomic=True needs a plain function, since Django's transactions belong to a thread. "
-            "Write def in place of async def."
+            f"{where}: atomic=True needs a plain function, because transactions in Django belong to a thread. Write def instead of "
+            f"async def."
         )
     return task
 

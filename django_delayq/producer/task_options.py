@@ -21,9 +21,9 @@ ObjectUrl = Callable[[Any], str | None]  # of a row, `models.Job`
 def name_of(name: str | None, fn: Callable[..., Any], where: str) -> str:
     """The name of a task: as given, or that of its function."""
     if inspect.isclass(fn):
-        raise ConfigError(f"{where}: a class is no task, since JSON does not have what a call of it gives. Write a function.")
+        raise ConfigError(f"{where}: a class cannot be a task, because JSON cannot store its instances. Write a function.")
     if not name and not hasattr(fn, "__qualname__"):
-        raise ConfigError(f"{where}: an object that can be called has no name of its own. Give it a name=, or write a function.")
+        raise ConfigError(f"{where}: a callable object has no name. Pass name=, or write a function.")
     found = name or f"{fn.__module__}.{fn.__qualname__}"
     if "<locals>" in found:
         raise ConfigError(f"{where}: it is defined inside a function. Move it to a module, or give it a name=.")
@@ -92,7 +92,7 @@ def sensitive(value: Any, fn: Callable[..., Any], where: str) -> Collection[str]
         # A name with a slip of the pen would hide nothing. What `**kwargs` takes may be called anything.
         if name not in parameters and not any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
             near = did_you_mean(name, parameters)
-            raise ConfigError(f"{where}: sensitive names {name!r}, which is no parameter of it{near}.")
+            raise ConfigError(f"{where}: sensitive names {name!r}, which is not one of its parameters{near}.")
     return value
 
 

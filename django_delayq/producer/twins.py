@@ -32,11 +32,11 @@ def refuse_loop(twin: str, *, block: bool = False) -> None:
     """
     if running_loop() is not None and not os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE"):
         way = f"use async with {twin}" if block else f"use await {twin}"
-        raise SynchronousOnlyOperation(f"This was called in async code, where it would hold up the event loop: {way}.")
+        raise SynchronousOnlyOperation(f"This was called in async code, where it would block the event loop: {way}.")
 
 
 def twin(of: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
-    """The async twin of a function. It commits by itself, since Django's transactions belong to a thread."""
+    """The async twin of a function. It commits by itself, because transactions in Django belong to a thread."""
 
     @wraps(of)
     async def awaited(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -108,6 +108,6 @@ async def scheduled(drawn: Sequence[UUID], put: Callable[..., R], *args: Any) ->
     except asyncio.CancelledError as error:
         error.jobs = tuple(drawn)  # type: ignore[attr-defined]  # who cancels may ask for them by delayq.aget
         error.add_note(
-            f"Whether these jobs were scheduled is not known: {', '.join(map(ids.short, drawn[:20]))}. delayq.aget(id) tells."
+            f"It is not known whether these jobs were scheduled: {', '.join(map(ids.short, drawn[:20]))}. Check with delayq.aget(id)."
         )
         raise

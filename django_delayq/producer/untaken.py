@@ -37,20 +37,20 @@ class Untaken:
         # The relay has published the jobs of a former outage by now.
         since = untold if now - told_at < 2 * REST else 0
         level = logging.ERROR if strange else logging.WARNING
-        logger.log(level, "Redis did not take %d committed jobs; the relay publishes them: %s", jobs + since, error)
+        logger.log(level, "Redis did not accept %d committed jobs; the relay publishes them: %s", jobs + since, error)
 
 
 def told(error: StoreUnavailable, batch: Sequence[Plan]) -> StoreUnavailable:
     """The same error, which says what is known of these jobs; `jobs` has their ids."""
     jobs = tuple(plan.id for plan in batch)
     which, is_, was = (f"the job {ids.short(jobs[0])}", "is", "was") if len(jobs) == 1 else (f"{len(jobs)} jobs", "are", "were")
-    then = "`jobs` of this error has the ids, for delayq.get(id, queue=…). To call schedule() again makes another job."
+    then = "`jobs` of this error has the ids, for delayq.get(id, queue=…). Calling schedule() again makes another job."
     if isinstance(error, ReplicasLack):
         where, found, wanted = (error.fields[name] for name in ("where", "found", "wanted"))
-        said = f"Now {which} {is_} in Redis and on {found} of {wanted} replicas: should Redis at {where} be lost, nobody has that. "
-        return ReplicasLack(f"{said}Look whether its replicas run. {then}", jobs=jobs, code=error.code, **error.fields)
+        said = f"Now {which} {is_} in Redis and on {found} of {wanted} replicas. If Redis at {where} fails now, this may be lost. "
+        return ReplicasLack(f"{said}Check that its replicas run. {then}", jobs=jobs, code=error.code, **error.fields)
     if not error.nothing_done:
         return StoreUnavailable(f"{error} Whether {which} {is_} in Redis is not known: {then}", jobs=jobs)
-    told = type(error)(f"{error} {which[0].upper()}{which[1:]} {was} not taken.", jobs=jobs, code=error.code, **error.fields)
+    told = type(error)(f"{error} {which[0].upper()}{which[1:]} {was} not accepted.", jobs=jobs, code=error.code, **error.fields)
     told.nothing_done = True
     return told

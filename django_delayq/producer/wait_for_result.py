@@ -119,15 +119,15 @@ def _kept(queue: str) -> bool:
 def _refuse(job: Asked) -> None:
     if _in_task():
         raise ConfigError(
-            f"job {job.short_id}: a task must not wait for another job, since that may wait for the thread of this one. "
-            "Schedule what follows from the other task, or raise delayq.Snooze and look again."
+            f"job {job.short_id}: a task must not wait for another job, because that job may wait for the thread of this one. "
+            f"Schedule the next step from the other task, or raise delayq.Snooze and check again."
         )
     connection = transaction.get_connection(conf.get().database)
     if connection.in_atomic_block:
         found = look(job)
         if found is not None and found.unpublished:
             raise ConfigError(
-                f"job {job.short_id}: it is published when this transaction commits, so it cannot end before. Wait after it."
+                f"job {job.short_id}: it is published when this transaction commits, so it cannot end earlier. Wait after the commit."
             )
 
 

@@ -93,4 +93,4 @@ def _harmless(watcher: Watcher) -> Iterator[None]:
     try:
         yield
     except Exception:
-        logger.exception("%s failed around a schedule, which goes on", type(watcher).__name__)
+        logger.exception("%s failed while a job was scheduled; scheduling continues", type(watcher).__name__)

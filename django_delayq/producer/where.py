@@ -96,11 +96,11 @@ def keyed(key: str, queue: str | None, job: JobRef | UUID | str | None) -> str:
         QueueUnknown: the settings do not list the queue.
     """
     if job is not None:
-        raise ConfigError(f"A job and key={key!r} are two ways to name one: pass a Job or its id, or key= and queue=.")
+        raise ConfigError(f"A job and key={key!r} both name a job. Pass a Job or its id, or key= and queue=.")
     if queue is None:
-        raise ConfigError(f"key={key!r} names a job within a queue: pass queue= as well.")
+        raise ConfigError(f"key={key!r} identifies a job only within its queue. Pass queue= as well.")
     if not validate_key(key):
-        raise ConfigError("key='' names no job: most jobs have no key, and one of them would be taken for it.")
+        raise ConfigError("key='' does not identify a job, because most jobs have no key.")
     return conf.get().queue(queue).name
 
 
@@ -108,7 +108,7 @@ def check_words(where: str, actor: str, reason: str) -> None:
     """Who and why are text, else ConfigError."""
     for name, value in (("actor", actor), ("reason", reason)):
         if not isinstance(value, str):
-            raise ConfigError(f"{where}: {name}={value!r} must be text. For an object pass str() of it, or nothing.")
+            raise ConfigError(f"{where}: {name}={value!r} must be text. For an object, pass str() of it.")
 
 
 def row_of(id: UUID) -> OutboxRow | None:

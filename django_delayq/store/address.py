@@ -45,8 +45,8 @@ HOST: Final = re.compile(r"[\w.:%-]+")  # names, and addresses of both kinds
 NAME: Final = re.compile(r"[\w-]+")
 DATABASE: Final = re.compile(r"/?[0-9]*")  # of anything else redis-py takes what digits there are, or 0
 UNCHECKED: Final = (None, "none", ssl.CERT_NONE)  # values of ssl_cert_reqs
-HOW_ENCODED: Final = "What is no letter or digit in a password is percent-encoded: %40 for @, %2F for /."
-HOW: Final = "Write redis://:PASSWORD@host:6379/1, and what is no letter or digit in a password percent-encoded: %40 for @, %2F for /."
+HOW_ENCODED: Final = "Percent-encode characters of a password that are not letters or digits: %40 for @, %2F for /."
+HOW: Final = f"Write redis://:PASSWORD@host:6379/1. {HOW_ENCODED}"
 SHARDS: Final = ("NotImplementedError",)  # raised by a client that spreads its keys over several servers, asked for one
 SHARDED: Final = "It spreads keys over several servers. Name one server: write a URL, or an alias that has one."
 CLUSTER_LINE: Final = "redis+cluster://user:password@host1:6379,host2:6379"
@@ -297,7 +297,7 @@ def _from_cache(alias: str) -> tuple[type[Connection], dict[str, Any]]:
     if alias not in caches.settings:
         said = repr(alias) if NAME.fullmatch(alias) else "a text"
         raise ConfigError(
-            f'DELAYQ["REDIS"] is {said}, which is no alias in CACHES.',
+            f'DELAYQ["REDIS"] is {said}, which is not an alias in CACHES.',
             hint='Add it there, or write a URL such as "redis://localhost:6379/1".',
         )
     place = f"LOCATION of the cache {alias!r} in DELAYQ['REDIS']"

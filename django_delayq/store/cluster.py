@@ -227,7 +227,7 @@ class SlotLink(Link):
         return replies
 
     def _unconnected(self) -> Connection:
-        raise NotImplementedError("a link to a slot has no connections of its own: its node has them")
+        raise NotImplementedError("a link to a slot has no connections: the link of its node has them")
 
 
 def _part(commands: Sequence[tuple[Any, ...]], number: int) -> range:

@@ -69,22 +69,22 @@ def _findings(masters: Sequence[Link], away: list[Link]) -> Iterator[Finding]:
     if lacking and told:
         yield Finding(
             "E018",
-            f"{len(lacking):,} slots of the Cluster are served by no node: {_some(map(str, lacking))}. Queues there stand still.",
+            f"Slots of the Cluster without a node ({len(lacking):,}): {_some(map(str, lacking))}. Queues in these slots stop.",
             f"redis-cli --cluster fix {_place(masters[0])}",
         )
     if opened:
         yield Finding(
             "W024",
-            f"Slots that are being moved, or whose move has stopped half-way: {_some(map(_way, opened.items()))}. Until the move has "
-            "ended, queues there stand still.",
-            f"If nobody moves them now: redis-cli --cluster fix {_place(masters[0])}",
+            f"Slots that are being moved, or whose move has stopped half-way: {_some(map(_way, opened.items()))}. Queues in these "
+            f"slots stop until the move has ended.",
+            f"If no move is in progress, run redis-cli --cluster fix {_place(masters[0])}",
         )
     if alone:
-        yield Finding("W025", f"Masters of the Cluster without a replica: {_some(alone)}. When one dies, its queues stand still.")
+        yield Finding("W025", f"Masters of the Cluster without a replica: {_some(alone)}. When one fails, its queues stop.")
     if strict:
         yield Finding(
             "W026",
-            f"With {COVERAGE} one master that is away stops the queues of all others too.",
+            f"With {COVERAGE} the loss of one master also stops the queues of all others.",
         )
 
 

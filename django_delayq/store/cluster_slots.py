@@ -64,10 +64,10 @@ def served(reply: Any, asked: str) -> list[SlotRange]:
     try:
         found = [SlotRange(int(first), int(last), *_nodes(nodes, asked)) for first, last, *nodes in reply]
     except (TypeError, ValueError, IndexError, AttributeError) as error:
-        raise ValueError(f"it tells of its slots in an unknown form: {error}") from None
+        raise ValueError(f"its list of slots has an unknown form: {error}") from None
     for one in found:
         if not 0 <= one.first <= one.last < SLOTS:
-            raise ValueError(f"it tells of slots {one.first} to {one.last}")
+            raise ValueError(f"it lists slots {one.first} to {one.last}")
     return found
 
 

@@ -242,7 +242,7 @@ class Link:
             if not (type(error) is ResponseError and not CODED.match(str(error))):
                 raise failure from error
             found = UNKNOWN_COMMAND.match(str(error))
-            command = f"the command {found[1].upper()}" if found else "AUTH or SELECT, by which a client is let in"
+            command = f"the command {found[1].upper()}" if found else "AUTH or SELECT, which clients send when they connect"
         if failure is not None:
             entry = StoreUnavailable(code="redis_entry", where=self.where, cause=f"it refused {command}")
             entry.nothing_done = True
@@ -353,8 +353,8 @@ def connect(spec: RedisSpec, *, name: str = "delayq", timeout: float = 2.0) -> L
     connection_class, kwargs = resolve(spec)
     if "cluster" in kwargs:
         raise ConfigError(
-            'DELAYQ["REDIS"] leads to a Redis Cluster, and what is done here is done on one server.',
-            hint='Name a server that is part of no Cluster, as redis://host:6379/1, or "embedded".',
+            'DELAYQ["REDIS"] leads to a Redis Cluster, but this operation needs a single server.',
+            hint='Use a server that is not part of a Cluster, such as redis://host:6379/1, or "embedded".',
         )
     return link_to(connection_class, kwargs, name=name, timeout=timeout)
 

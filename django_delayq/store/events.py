@@ -56,8 +56,7 @@ class NewerEvents(StoreError):
     def __init__(self, queue: str, entry: Entry) -> None:
         super().__init__(
             f"the entry {entry.id} of {queue!r} has format {entry.format}, and this process knows formats up to "
-            f"{formats.FORMAT}: its mirror "
-            "stops. Upgrade django-delayq in this process, and start it again"
+            f"{formats.FORMAT}: its mirror stops. Upgrade django-delayq in this process, and restart it"
         )
 
 

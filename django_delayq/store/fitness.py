@@ -29,7 +29,7 @@ def target_findings(targets: Sequence[tuple[OfferTarget, str]]) -> list[Finding]
     found = [
         Finding(
             "D051",
-            f"At the key {target.key!r} of the target {target.name!r} stands something else than a {target.kind}: its offers fail.",
+            f"The key {target.key!r} of the target {target.name!r} is not a {target.kind}, so its offers fail.",
         )
         for target, wrong in targets
         if wrong == "type"
@@ -58,11 +58,11 @@ def server_findings(facts: ServerFacts) -> list[Finding]:
         oldest = ".".join(map(str, OLDEST[facts.flavour]))
         found.append(Finding("E011", f"{facts.flavour.capitalize()} {version} is too old: the scripts need {oldest}."))
     if facts.role not in ("", "master"):
-        found.append(Finding("E012", f"The server is a {facts.role}, which takes no writes."))
+        found.append(Finding("E012", f"The server is a {facts.role}, which does not accept writes."))
     if not facts.aof and not facts.rdb:
-        found.append(Finding("W010", "Redis keeps nothing on disk: a restart forgets all jobs."))
+        found.append(Finding("W010", "Redis keeps nothing on disk: a restart loses all jobs."))
     elif not facts.aof:
-        found.append(Finding("W011", "Redis writes snapshots only: a crash takes it back to the last one."))
+        found.append(Finding("W011", "Redis writes snapshots only: a crash loses all changes since the last one."))
     if abs(facts.skew) > MOST_SKEW + facts.round_trip:
         found.append(
             Finding(
@@ -80,25 +80,28 @@ def link_findings(redis: RedisSpec, *, signed: bool) -> Iterator[Finding]:
     """
     if is_embedded(redis):
         if fault := embedded_fault(redis):
-            yield Finding("W018", f"Others on this host may read or hold up the jobs of the embedded server: {fault}.")
+            yield Finding("W018", f"Other users of this host may read or block the jobs of the embedded server: {fault}.")
         return
     seen = way(redis)
     if not seen.network:
         return
     if not (seen.tls or seen.here):
-        yield Finding("W014", f"Redis at {seen.where} is reached without TLS: who is on the way reads and changes passwords and jobs.")
+        yield Finding(
+            "W014", f"Redis at {seen.where} is reached without TLS: anyone on the network path can read and change passwords and jobs."
+        )
     if not seen.password:
         yield Finding(
-            "W015", f"Redis at {seen.where} is reached without a password: whoever reaches its port can schedule and delete jobs."
+            "W015", f"Redis at {seen.where} is reached without a password: anyone who can reach its port can schedule and delete jobs."
         )
     if seen.tls and not seen.checked:
         yield Finding(
             "W016",
-            f"The certificate of Redis at {seen.where} is not checked, or not its name: whoever answers there gets the password.",
+            f"The certificate of Redis at {seen.where} or its host name is not checked: any server that answers there gets the "
+            f"password.",
         )
     if not signed:
         yield Finding(
-            "W017", f"Jobs in Redis at {seen.where} are not signed: whoever can write there can run any task with any arguments."
+            "W017", f"Jobs in Redis at {seen.where} are not signed: anyone who can write there can run any task with any arguments."
         )
 
 
@@ -135,7 +138,8 @@ def record_findings(queues: Sequence[str], workers: Sequence[Mapping[str, Any]],
     for name in unmirrored([name for name in queues if name not in pulled], workers):
         yield Finding(
             "W022",
-            f"Workers run jobs of the queue {name!r}, and none keeps its records: rows stand still, nothing is restored or relayed.",
+            f"Workers run jobs of the queue {name!r}, but no worker with the roles mirror and relay serves it: rows are not "
+            "updated, and nothing is restored or relayed.",
             f"Give one of them the roles mirror and relay, or start one: manage.py delayq_worker --roles mirror,relay --queues {name}",
         )
     if all(worker.get("silent") for worker in workers):
@@ -143,7 +147,8 @@ def record_findings(queues: Sequence[str], workers: Sequence[Mapping[str, Any]],
     for name in unkept([name for name in queues if name in pulled], workers):
         yield Finding(
             "W022",
-            f"Consumers pull from the queue {name!r}, and no worker keeps its records: rows stand still, nothing is restored.",
+            f"Consumers pull from the queue {name!r}, but no worker with the roles mirror and relay serves it: rows are not "
+            "updated, and nothing is restored.",
             f"Start one: manage.py delayq_worker --roles mirror,relay --queues {name}",
         )
 
@@ -154,5 +159,5 @@ def version_findings(installed: Mapping[str, str]) -> Iterator[Finding]:
         there = tuple(map(int, re.findall(r"\d+", installed.get(name, ""))[: len(newest)]))
         if there > newest:
             yield Finding(
-                "W020", f"{name} {installed[name]} is newer than the {'.'.join(map(str, newest))} that this release was tested up to."
+                "W020", f"{name} {installed[name]} is newer than the {'.'.join(map(str, newest))} that this release was tested with."
             )

@@ -74,8 +74,8 @@ def _large(one: Divided, by_master: Mapping[Link, Sequence[int]], prefix: str) -
         more = f" and {len(named) - SHOWN} others" * (len(named) > SHOWN)
         yield Finding(
             "W028",
-            f"Partitions of {one.queue!r} are too large to be moved: {', '.join(named[:SHOWN])}{more}, and their masters move "
-            f"{min(limits):,} jobs without harm.",
+            f"Partitions of {one.queue!r} are too large to move: {', '.join(named[:SHOWN])}{more}, and their masters can move "
+            f"{min(limits):,} jobs without delays.",
         )
 
 

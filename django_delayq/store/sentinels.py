@@ -70,7 +70,7 @@ class Sentinels:
                 return found
             answered = True
         if answered:
-            raise MasterUnknown(f"its Sentinels know no master of the name {self.name!r}")
+            raise MasterUnknown(f"its Sentinels know no master named {self.name!r}")
         raise ConnectionError(f"no Sentinel answers ({'; '.join(troubles)})")
 
     @property
@@ -153,7 +153,8 @@ def split_url(url: str, refuse: Callable[[str], ConfigError]) -> SentinelUrl:
 
 
 def places(text: str, default: int) -> list[tuple[str, int]]:
-    """Hosts and ports that stand there, parted by commas; none if one of them is no such thing. `default`: the port of who has none."""
+    """Hosts and ports that stand there, separated by commas; none if one of them is no such thing. `default`: the port of who has "
+    "none."""
     matches = [PLACE.fullmatch(place) for place in text.split(",")]
     found = [(match["six"] or match["host"], int(match["port"] or default)) for match in matches if match is not None]
     return found if len(found) == len(matches) and all(0 < port < 65_536 for _, port in found) else []

@@ -90,7 +90,7 @@ def _tls_finding(kwargs: Mapping[str, Any], by_cluster: bool) -> Finding:
     database = "" if by_cluster else f"/{kwargs.get('db') or 0}"
     return Finding(
         "E020",
-        f"What answers at {place} speaks TLS, and the address is one without.",
+        f"The server at {place} uses TLS, but the address does not.",
         f"Write {scheme}://[user:password@]{place}{database} in DELAYQ['REDIS'], and the file of its authority as ssl_ca_certs.",
     )
 
@@ -99,14 +99,14 @@ def _of_sentinels(sentinels: Sentinels, database: int) -> Finding | None:
     try:
         sentinels.ask()
     except MasterUnknown:
-        return Finding("E016", f"The Sentinels in DELAYQ['REDIS'] know no master of the name {sentinels.name!r}.")
+        return Finding("E016", f"The Sentinels in DELAYQ['REDIS'] know no master named {sentinels.name!r}.")
     except (RedisError, OSError):  # told by who goes on
         by_tls = [place for place in sentinels.plain if _speaks_tls(place, PATIENCE)]
         if by_tls:
             hosts = ",".join(_place(*place) for place in by_tls)
             return Finding(
                 "E020",
-                f"The Sentinels at {hosts} speak TLS, and the address is one without.",
+                f"The Sentinels at {hosts} use TLS, but the address does not.",
                 f"Write rediss+sentinel://[user:password@]{hosts}/{sentinels.name}/{database} in DELAYQ['REDIS'], with all of them, "
                 "and the file of their authority as ssl_ca_certs.",
             )
@@ -127,13 +127,13 @@ def _found(link: Link, kwargs: Mapping[str, Any], tls: bool, by_cluster: bool) -
     if clustered and not by_cluster:
         yield Finding(
             "E013",
-            f"Redis at {place} is a node of a Redis Cluster, and the address is that of a server of its own.",
-            f"Write {_cluster_line(kwargs, tls)} in DELAYQ['REDIS'], with several of its nodes, parted by commas.",
+            f"Redis at {place} is a node of a Redis Cluster, but the address is that of a single server.",
+            f"Write {_cluster_line(kwargs, tls)} in DELAYQ['REDIS'], with several of its nodes, separated by commas.",
         )
     elif by_cluster and not clustered and not {"redis_mode:sentinel", "server_mode:sentinel"} & set(facts):
         yield Finding(
             "E017",
-            f"The server at {place} is no node of a Redis Cluster.",
+            f"The server at {place} is not a node of a Redis Cluster.",
             f"Write {'rediss' if tls else 'redis'}://[user:password@]{kwargs.get('host')}:{kwargs.get('port')}/0 in DELAYQ['REDIS'].",
         )
     elif by_cluster and clustered:
@@ -162,11 +162,12 @@ def _line(kwargs: Mapping[str, Any], tls: bool) -> str:
 
 
 def _sentinel_finding(place: str, line: str, names: Sequence[str]) -> Finding:
-    told = f"It watches over {', '.join(names)}." if names else "The name is that of its `sentinel monitor`."
+    told = f"Its masters are {', '.join(names)}." if names else "Use the name in its `sentinel monitor`."
     return Finding(
         "E014",
-        f"At {place} a Sentinel answers, which keeps no jobs.",
-        f"Write {line.format(name=names[0] if names else 'mymaster')} in DELAYQ['REDIS'], with all Sentinels, parted by commas. {told}",
+        f"The server at {place} is a Sentinel, which stores no jobs.",
+        f"Write {line.format(name=names[0] if names else 'mymaster')} in DELAYQ['REDIS'], with all Sentinels, separated by commas. "
+        f"{told}",
     )
 
 

@@ -63,7 +63,7 @@ class WorkerRegistry:
         worker, or it has fallen silent.
         """
         if act not in ACTS:
-            raise ValueError(f"{act!r} is none of {', '.join(ACTS)}")
+            raise ValueError(f"{act!r} is not one of {', '.join(ACTS)}")
         raw = self.link.execute("HGET", self._key, worker)
         now_ms = self._now_ms()
         if raw is None or _silent(_read(raw), now_ms):

@@ -42,7 +42,7 @@ CARRIERS: Final = (
 THEMSELVES: Final = (IPv6Address("::"), IPv6Address("::1"))
 ANYWHERE: Final[tuple[Network, ...]] = (ip_network("0.0.0.0/0"), ip_network("::/0"))
 TEXT: Final = (
-    "{target} is the address {address} ({kind}), to which nothing is delivered. If it is meant, list its network in "
+    "{target} is the address {address} ({kind}), to which deliveries are not allowed. To allow it, list its network in "
     'DELAYQ["HTTP"]["ALLOW"].'
 )
 

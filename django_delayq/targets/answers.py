@@ -15,13 +15,13 @@ LONGEST_WAIT: Final = 86_400.0  # seconds that a Retry-After may ask for
 BUSY: Final = frozenset({408, 425, 429, 500, 502, 503, 504})  # an answer that says: the host is not well
 TEXTS: Final[Mapping[str, str]] = {
     "answer": "{target} answered {status} after {ms} ms: {answer}",
-    "redirect": "{target} answered {status} after {ms} ms, which leads elsewhere; a delivery follows 307 and 308 only, and "
-    "{redirects} of them (redirects=…).",
+    "redirect": "{target} answered {status} after {ms} ms, which is a redirect. A delivery follows only redirects with 307 and 308, "
+    "at most {redirects} (redirects=…).",
     "name": "{target} has no address: {cause}.",
     "connect": "{target} could not be reached: {cause}.",
-    "timeout": "{target} did not answer in time; {limit} is allowed for all of it.",
-    "tls": "{target} did not prove who it is: {cause}.",
-    "broken": "{target} broke off before it had answered: {cause}.",
+    "timeout": "{target} did not answer within {limit}, the limit for the whole delivery.",
+    "tls": "{target} could not prove its identity: {cause}.",
+    "broken": "{target} closed the connection before it had answered: {cause}.",
     "unready": 'This worker cannot deliver: DELAYQ["HTTP"] is not set there, or the package urllib3 is missing.',
     "secret": "The secret {secret!r} is not in DELAYQ['HTTP']['SECRETS'] of this worker, or cannot sign.",
 }

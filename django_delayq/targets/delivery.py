@@ -143,7 +143,7 @@ def _config() -> HttpConfig:
     config = conf.get().http
     if config is None:
         raise ConfigError(
-            'DELAYQ["HTTP"] is not set, so workers do not know how to deliver.',
+            'DELAYQ["HTTP"] is not set, so workers cannot deliver.',
             hint='Write "HTTP": {} into DELAYQ.',
         )
     if find_spec("urllib3") is None:
@@ -159,30 +159,31 @@ def _body(json: Any, data: str | bytes | None) -> tuple[dict[str, str], str]:
         try:
             return {"body": json_text.dumps(json, ensure_ascii=False, allow_nan=False, separators=(",", ":"))}, "application/json"
         except (TypeError, ValueError, RecursionError) as error:
-            raise PayloadError(f"{WHERE}: json holds what is no JSON: {error}") from None
+            raise PayloadError(f"{WHERE}: json cannot be written as JSON: {error}") from None
     if data is None:
         return {}, ""
     if isinstance(data, str):
         return {"body": data}, "text/plain; charset=utf-8"
     if isinstance(data, bytes):
         return {"body64": base64.b64encode(data).decode()}, "application/octet-stream"
-    raise ConfigError(f"{WHERE}: data must be text or bytes, not {type(data).__name__}. For what JSON holds, use json=.")
+    raise ConfigError(f"{WHERE}: data must be text or bytes, not {type(data).__name__}. For JSON values, use json=.")
 
 
 def _headers(given: Mapping[str, Any], config: HttpConfig) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in given.items():
         if not isinstance(name, str) or not name.isascii() or not name.replace("-", "").replace("_", "").isalnum():
-            raise ConfigError(f"{WHERE}: headers names {name!r}, which is no header.")
+            raise ConfigError(f"{WHERE}: headers names {name!r}, which is not a valid header name.")
         if name.lower() in OURS or name.lower() in map(str.lower, found):
-            raise ConfigError(f"{WHERE}: the header {name} is set by the delivery itself, or given twice. Leave it out.")
+            raise ConfigError(f"{WHERE}: the header {name} is set by the delivery, or given twice. Remove it.")
         if isinstance(value, Mapping):
             found[name] = _named(name, value, config)
         elif not isinstance(value, str) or not value.isprintable() or not value.isascii():
             raise ConfigError(f"{WHERE}: the value of the header {name} must be text of visible ASCII characters, or a secret's name.")
         elif name.lower() in CREDENTIALS:
             raise ConfigError(
-                f"{WHERE}: the header {name} may not be written out, since it would be kept with the job for all to read.",
+                f"{WHERE}: the header {name} must not contain its value, because the value would be stored with the job in readable "
+                f"form.",
                 hint=f'Put it into DELAYQ["HTTP"]["SECRETS"], and name it: headers={{"{name}": header_secret("…")}}.',
             )
         else:
@@ -206,11 +207,11 @@ def _named(header: str, value: Mapping[str, Any], config: HttpConfig) -> dict[st
 def _check_secret(name: Any, config: HttpConfig, *, signs: bool) -> None:
     """Where this process knows any, it knows all; else the workers do."""
     if not isinstance(name, str) or not name:
-        raise ConfigError(f"{WHERE}: a secret is named by text, by which it stands in DELAYQ['HTTP']['SECRETS'].")
+        raise ConfigError(f"{WHERE}: the name of a secret must be text, its key in DELAYQ['HTTP']['SECRETS'].")
     if not config.secrets:
         return
     if name not in config.secrets:
         near = did_you_mean(name, config.secrets)
         raise ConfigError(f"{WHERE}: DELAYQ['HTTP']['SECRETS'] has no secret {name!r}{near}.", hint="Add it there.")
     if signs and not all(value.startswith(SIGNING) for value in config.secrets[name]):
-        raise ConfigError(f"{WHERE}: the secret {name!r} cannot sign.", hint=f"What signs begins with {SIGNING}.")
+        raise ConfigError(f"{WHERE}: the secret {name!r} cannot sign.", hint=f"Secrets for signing begin with {SIGNING}.")

@@ -32,8 +32,8 @@ def check_allowed(**_: Any) -> list[CheckMessage]:
     return [
         check_message(
             "W021",
-            f"DELAYQ['HTTP']['ALLOW'] lists {network}, so deliveries may reach addresses of the kind {kind!r}: who can choose a URL "
-            "reads and calls what listens there.",
+            f"DELAYQ['HTTP']['ALLOW'] lists {network}, so deliveries may reach addresses of the kind {kind!r}: anyone who can "
+            f"choose a URL can call the servers there and read their answers.",
         )
         for network in http.allow
         if (

@@ -99,8 +99,8 @@ def attempt(
 
 
 HELD: Final = {
-    "open": "{target} has failed several times in a row, as this process saw it, and is left alone",
-    "busy": "{target} gets as many requests as are allowed at once",
+    "open": "{target} has failed several times in a row in this process, so deliveries to it pause",
+    "busy": "{target} already gets the maximum number of concurrent requests",
 }
 
 
@@ -175,7 +175,7 @@ def _judged(answer: Reply, to: Endpoint, config: HttpConfig, redirects: int, job
     else:
         error = failure("answer", to.place, text=WITHHELD if withholds else "", **kept)
     if answer.status in config.gone:
-        raise Fail(f"{to.place} answered {answer.status}, which is for good") from error
+        raise Fail(f"{to.place} answered {answer.status}, which is permanent") from error
     delay = answers.wait(answer.retry_after, answer.date, job.now) if answer.retry_after else None
     if delay is None:
         raise error

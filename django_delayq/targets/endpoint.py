@@ -14,9 +14,9 @@ PORTS: Final = {"http": 80, "https": 443}
 _HOST: Final = re.compile(r"(?!-)[a-z0-9_-]+(\.[a-z0-9_-]+)*\.?")
 _PLAIN: Final = "%/:?#[]@!$&'()*+,;=-._~"  # what may stand in path and query as it is
 TEXTS: Final = {
-    "url": "This is no URL to deliver to: {why}. Write one such as https://partner.example/hook.",
+    "url": "Deliveries cannot use this URL: {why}. Write a URL such as https://partner.example/hook.",
     "url_scheme": "A delivery goes to http:// or https://, not to {scheme!r}.",
-    "url_userinfo": "The URL for {target} holds a user or a password, which every log on its way would show. Take it out, and name a "
+    "url_userinfo": "The URL for {target} holds a user or a password, which logs on its way would show. Remove it, and name a "
     'secret of DELAYQ["HTTP"]["SECRETS"] in a header: headers={{"Authorization": header_secret(…)}}.',
 }
 
@@ -89,7 +89,7 @@ def joined(endpoint: Endpoint, location: str) -> Endpoint:
     try:
         return read(urljoin(endpoint.url, location))
     except ValueError:
-        raise refused("url", why="the Location of a redirect is none") from None
+        raise refused("url", why="the Location of a redirect is not a URL") from None
 
 
 def _host(host: str, netloc: str) -> str:
@@ -99,11 +99,11 @@ def _host(host: str, netloc: str) -> str:
                 return str(IPv6Address(host))
         except ValueError:
             pass
-        raise refused("url", why="what stands in brackets is no IPv6 address")
+        raise refused("url", why="the text in brackets is not an IPv6 address")
     try:
         name = host.encode("idna").decode().lower()
     except UnicodeError:
         name = ""
     if not _HOST.fullmatch(name) or len(name) > 253:
-        raise refused("url", why="it names no host")
+        raise refused("url", why="it has no host")
     return name

@@ -27,15 +27,15 @@ TRIES: Final = 2  # of one run: a reply may be lost
 TEXTS: Final = {
     "target_unknown": "{target!r} is not listed in DELAYQ['TARGETS']. {known}",
     "target_misspelt": "{target!r} is not listed in DELAYQ['TARGETS'] (did you mean {near!r}?). {known}",
-    "target_type": "The target {target!r}: something else than a {kind} stands at the key {key!r}, so nothing was pushed. Rename one "
-    "of the two, or delete what stands there.",
-    "target_full": "The target {target!r}: Redis has no memory left (maxmemory), so nothing was pushed to the key {key!r}. Let "
-    "somebody read what is there, lower its MAXLEN, or give Redis more memory.",
-    "target_error": "The target {target!r}: Redis refused to push to the key {key!r}: {cause} May its user do that? `delayq doctor` "
-    "has the line that allows it.",
-    "unlisted": "The target {target!r} is not listed in DELAYQ['TARGETS'] of this worker; the job waits for one that knows it.",
+    "target_type": "The target {target!r}: the key {key!r} is not a {kind}, so nothing was pushed. Rename the key of the target, or "
+    "delete the key.",
+    "target_full": "The target {target!r}: Redis has no memory left (maxmemory), so nothing was pushed to the key {key!r}. Read the "
+    "entries, lower its MAXLEN, or give Redis more memory.",
+    "target_error": "The target {target!r}: Redis refused to push to the key {key!r}: {cause} Check the rights of its user: `delayq "
+    "doctor` prints the command that allows it.",
+    "unlisted": "The target {target!r} is not listed in DELAYQ['TARGETS'] of this worker; the job waits for a worker that lists it.",
     "away": "Whether it was offered is not known yet: {cause}",
-    "gone": "Redis has lost this run; the job is offered when it is back.",
+    "gone": "Redis lost this run; the job is offered when it is restored.",
     "cancel": "It was cancelled before it was offered.",
 }
 
@@ -90,7 +90,7 @@ def _check(to: str) -> None:
     targets = conf.get().targets
     if isinstance(to, str) and to in targets:
         return
-    known = f"Add it there; the targets listed are: {', '.join(sorted(targets))}." if targets else "It lists none; add it there."
+    known = f"Add it there; the targets listed are: {', '.join(sorted(targets))}." if targets else "Add it there."
     near = nearest(to, targets)
     code = "target_misspelt" if near else "target_unknown"
     raise TargetRefused(TEXTS[code].format(target=to, near=near, known=known), code=code, target=to, **({"near": near} if near else {}))
@@ -107,7 +107,7 @@ def push(message: Any, *, to: str) -> dict[str, str]:
         raise Snooze(_about(UNLISTED_PAUSE), TEXTS["unlisted"].format(target=to))
     reply = _pushed(job, target, codec.dumps(message))
     if reply.status == "lost":
-        raise LeaseLost(f"job {job.short_id}: another worker has it; nothing was pushed")
+        raise LeaseLost(f"job {job.short_id}: another worker has the job; nothing was pushed")
     if reply.status == "gone":
         raise Snooze(_about(AWAY_PAUSE), TEXTS["gone"])
     if reply.status == "cancel":

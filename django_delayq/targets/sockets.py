@@ -44,7 +44,7 @@ def left(most: float) -> float:
     """
     seconds = _LIMITS.get().end - clock.uptime()
     if seconds <= 0:
-        raise TimeoutError("the time for the whole delivery is over")
+        raise TimeoutError("the time limit of the delivery has passed")
     return min(seconds, most)
 
 

@@ -19,12 +19,12 @@ HEADERS: Final = (ID, TIMESTAMP, SIGNATURE)
 VERSION: Final = "v1"
 MOST: Final = 20  # signatures of one request that are looked at
 TEXTS: Final[Mapping[str, str]] = {
-    "header_missing": "The request has no header {header}: it is no signed delivery, or something on its way took it off.",
-    "timestamp_wrong": "Its webhook-timestamp is no number of seconds since 1970.",
+    "header_missing": "The request has no header {header}: it is not a signed delivery, or a proxy removed the header.",
+    "timestamp_wrong": "Its webhook-timestamp is not a number of seconds since 1970.",
     "timestamp_old": "It was signed {seconds} s ago, and {tolerance} s are tolerated: an old request sent again, or a wrong clock.",
     "timestamp_new": "It was signed {seconds} s from now, and {tolerance} s are tolerated: one of the two clocks is wrong.",
-    "signature_wrong": "No signature of it is of one of these secrets: it is forged, was changed on its way, or signed with another "
-    "secret.",
+    "signature_wrong": "No signature matches one of these secrets: the request is forged, was changed on its way, or was signed "
+    "with another secret.",
 }
 
 
@@ -86,7 +86,7 @@ def _signature(id: str, stamp: str, body: bytes, key: bytes) -> str:
 def _parts(request: Any, body: bytes | None) -> tuple[Mapping[str, str], bytes]:
     if isinstance(request, Mapping):
         if not isinstance(body, bytes):
-            raise ConfigError("verify() was given headers without the body. Pass body=, the bytes as they came.")
+            raise ConfigError("verify() was given headers without the body. Pass body=, the bytes as received.")
         return request, body
     return request.headers, request.body if body is None else body
 
@@ -95,9 +95,9 @@ def _keys(secrets: str | Iterable[str]) -> list[bytes]:
     try:
         keys = [signing_key(one) for one in ([secrets] if isinstance(secrets, str) else secrets)]
     except ValueError as error:
-        raise ConfigError(f"verify() was given a secret that is none: {error}.") from None
+        raise ConfigError(f"verify() was given an invalid secret: {error}.") from None
     if not keys:
-        raise ConfigError("verify() was given no secret. Pass one, or a list: the new one and the old one while they change.")
+        raise ConfigError("verify() was given no secret. Pass one, or a list with the new and the old one during a rotation.")
     return keys
 
 

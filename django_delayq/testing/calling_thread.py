@@ -102,7 +102,7 @@ def run_by_hand(plan: Plan, *receivers: Receiver, attempt: int = 1, crashes: int
     """
     for name, number, least in (("attempt", attempt, 1), ("crashes", crashes, 0), ("asked", asked, 0)):
         if type(number) is not int or not least <= number <= MAX_ATTEMPTS:
-            raise ValueError(f"{plan.task}: {name}={number!r} is no whole number of at least {least}.")
+            raise ValueError(f"{plan.task}: {name}={number!r} is not a whole number of at least {least}.")
     line = replace(lines_of(conf.get(), {plan.queue: 1})[0], signer=None)
     job = ClaimedJob(ids.short(plan.id), attempt, crashes, due_ms, plan.encode(), BY_HAND, plan.queue, asks=asked)
     holdings = OneRun(1)

@@ -18,7 +18,7 @@ class DelayqMixin:
         super().__init_subclass__(**kwargs)
         order = cls.__mro__
         if TestCase in order and order.index(TestCase) < order.index(DelayqMixin):  # whose setUp calls no other
-            raise TypeError(f"{cls.__qualname__}: DelayqMixin stands in front: class {cls.__name__}(DelayqMixin, …)")
+            raise TypeError(f"{cls.__qualname__}: DelayqMixin must be the first base class: class {cls.__name__}(DelayqMixin, …)")
 
     def setUp(self) -> None:
         """Behind this, in `setUp` of subclasses too, the kit is there."""

@@ -91,7 +91,7 @@ def named(schedule: Any) -> frozenset[str]:
     # A name is printable; of what is not, a database may not even be asked.
     if not schedule.isprintable() or (declarations.get(schedule) is None and not _rows(schedule).exists()):
         near = did_you_mean(schedule, [one.name for one in declarations.all()])
-        raise ConfigError(f"There is no schedule {schedule!r}{near}.", hint="Pass its name, or the task that it is declared for.")
+        raise ConfigError(f"No schedule is named {schedule!r}{near}.", hint="Pass its name, or the task that it is declared for.")
     return frozenset((schedule,))
 
 
@@ -102,7 +102,7 @@ def upcoming(schedule: Any, count: int) -> list[datetime]:
         ConfigError: there is none, or more than one. ValueError: `count` is no whole number from 0.
     """
     if type(count) is not int or count < 0:
-        raise ValueError(f"upcoming(count={count!r}): a schedule may go on for ever; pass a whole number of dates, 0 or more.")
+        raise ValueError(f"upcoming(count={count!r}): a schedule may have no end; pass a whole number of dates, 0 or more.")
     names = named(schedule)
     if len(names) > 1:
         raise ConfigError(f"{schedule!r} has several schedules: {', '.join(sorted(names))}.", hint="Name one of them.")

@@ -22,7 +22,7 @@ def moment_ms(moment: Any, where: str) -> int:
     except ValueError as error:
         raise ValueError(f"{where}: {error}.") from None
     if not 0 <= ms <= clock.LAST_MS:
-        raise ValueError(f"{where}: {moment!r} lies before 1970, or at the end of the year 9999 or later, where no clock follows.")
+        raise ValueError(f"{where}: {moment!r} is before 1970, or at the end of the year 9999 or later, which clocks do not support.")
     return ms
 
 

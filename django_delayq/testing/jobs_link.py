@@ -61,7 +61,7 @@ class JobsLink(Link):
     def _reach(self) -> None:
         if self.down:
             self.lacks_rows = True
-            raise StoreUnavailable(code="redis_away", where=self.where, cause="a test says so, by redis_down()")
+            raise StoreUnavailable(code="redis_away", where=self.where, cause="a test made Redis unavailable with redis_down()")
 
     def _dated(self, command: tuple[Any, ...]) -> tuple[Any, ...]:
         if not isinstance(command[0], Opening):

@@ -42,8 +42,8 @@ __all__ = ["Kit", "Ran", "ScheduledJob"]
 MOST_RUNS: Final = 10_000  # in one verb
 NEVER: Final = clock.LAST_MS
 WITHIN_A_LOOP: Final = (
-    "The test kit of delayq was called within an event loop. Write: await sync_to_async(delayq.advance)(…), and so with each of its "
-    "verbs."
+    "The test kit of delayq was called within an event loop. Call each of its functions with sync_to_async: await "
+    "sync_to_async(delayq.advance)(…)."
 )
 
 
@@ -74,7 +74,7 @@ class Kit:
             RuntimeError: another kit is in use, or Django's test environment is not in force.
         """
         if self._patched or commit.is_open is project_commits.is_open:
-            raise RuntimeError("The test kit of delayq is in use already: a test has one, by the fixture or by the mixin.")
+            raise RuntimeError("The test kit of delayq is already in use. A test can have one kit, from the fixture or from the mixin.")
         self._clean()
         self._faults.waiting.clear()
         self._followed = FollowedSchedules()
@@ -237,7 +237,7 @@ class Kit:
             AssertionError: there is none; its text shows what is scheduled. ConfigError: `task` is none, and so is None.
         """
         if task is None:
-            raise ConfigError("assert_scheduled() was given None for the task, which would be any. For any: assert delayq.scheduled().")
+            raise ConfigError("assert_scheduled() was given None for the task. For any task, write assert delayq.scheduled().")
         wanted = Wanted(task, args=args, kwargs=kwargs, key=key, queue=queue, delay=delay, run_at=run_at, within=within)
         found = wanted.among(jobs := self._waiting())
         if not found or count not in (None, len(found)):
@@ -290,7 +290,7 @@ class Kit:
             PayloadError, ConfigError: as `schedule`. ValueError: `attempt` is no whole number from 1, or `crashes` or `asked` from 0.
         """
         if not isinstance(task, Bound):
-            raise ConfigError(f"perform() was given {task!r}, which is no task. Pass the function that @delayq.task decorates.")
+            raise ConfigError(f"perform() was given {task!r}, which is not a task. Pass the function that @delayq.task decorates.")
         options, tick = without_tick(task.options)
         planned = plan(task.task, options, args, kwargs, None, tick=tick)
         due_ms = self._clock.now_ms() if run_at is None else moment_ms(run_at, "perform(): run_at")
@@ -382,16 +382,16 @@ class Kit:
     def _too_many(self, verb: str, ran: Sequence[Ran]) -> str:
         tasks = ", ".join(f"{task} {count:,} times" for task, count in Counter(one.task for one in ran).most_common(3))
         return (
-            f"delayq.{verb}() has run {len(ran) - 1:,} jobs and would go on: {tasks}. Does a task schedule itself? Then advance() by "
-            "less at a time."
+            f"delayq.{verb}() has run {len(ran) - 1:,} jobs and would continue: {tasks}. If a task schedules itself, advance() in "
+            f"smaller steps."
         )
 
     def _refuse_within_a_task(self, verb: str) -> None:
         running = CURRENT.get(None)
         if self._busy or running is not None:
             raise RuntimeError(
-                f"delayq.{verb}() was called within {running.task if running else 'a run'}: time passes in the test, not in what it "
-                "runs. Schedule the other job there, and the call that runs this one runs that one, too."
+                f"delayq.{verb}() was called within {running.task if running else 'a run'}: only the test can move the time. "
+                f"Schedule the other job in the task; the call that runs this job also runs the other one."
             )
 
 

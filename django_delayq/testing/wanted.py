@@ -62,7 +62,7 @@ class Wanted:
         found = [job for job in jobs if self._is_it(job)]
         if not found or self.among(found):
             return ""
-        return f"Of another date: {', '.join(when(job.delay) for job in found[:5])}.\n"
+        return f"With another date: {', '.join(when(job.delay) for job in found[:5])}.\n"
 
     def __str__(self) -> str:
         said = [self.task or "any task"]
@@ -105,7 +105,7 @@ def task_name(task: Any) -> str:
         return name
     if isinstance(named := getattr(task, "module_path", task), str):  # a task of Django's says so where it is
         return registry.get(named).name
-    raise ConfigError(f"{task!r} is no task. Pass the function that @delayq.task decorates, or its name.")
+    raise ConfigError(f"{task!r} is not a task. Pass the function that @delayq.task decorates, or its name.")
 
 
 def _as_stored(value: Any, where: str) -> Any:

@@ -206,7 +206,7 @@ class CurrentJob:
                 f"job {self.short_id}: the lease of attempt {self.attempt} is lost, and another worker may run the job; stop here"
             )
         if not run.holdings.is_at_work(run.row, run.turn):
-            raise LeaseLost(f"job {self.short_id}: attempt {self.attempt} has ended, and what it left behind runs on; stop here")
+            raise LeaseLost(f"job {self.short_id}: attempt {self.attempt} has ended, but its code still runs; stop here")
 
     def __repr__(self) -> str:
         return f"<CurrentJob {self.task} {self.short_id} attempt {self.attempt}>"

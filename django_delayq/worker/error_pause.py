@@ -74,9 +74,9 @@ class ErrorPause:
             elif isinstance(error, SiteRefused):
                 logger.error("%s: %s Its jobs wait.", self.name, error)
             elif isinstance(error, (StoreUnavailable, FormatNewer)) or (isinstance(error, StoreError) and error.nothing_done):
-                logger.warning("%s: %s It will be tried again until it works.", self.name, error)
+                logger.warning("%s: %s The worker tries again until it succeeds.", self.name, error)
             else:
-                logger.exception("%s: an unexpected error; the next pass follows after a pause", self.name, exc_info=error)
+                logger.exception("%s: unexpected error; the next pass starts after a pause", self.name, exc_info=error)
         if isinstance(error, StoreUnavailable):
             signals.store_unavailable.send_robust(sender=None, error=error)
         pause = min(SHORTEST * 2.0 ** min(self.failures - 1, 20), self._longest)
@@ -118,7 +118,8 @@ class LineBreaks:
         if len(self._moments) >= MANY and now - self._told_at > HOUR:
             self._told_at = now
             logger.warning(
-                "%s: %s That was %d times within a minute. Does a proxy cut idle connections? Jobs run, some up to a second late.",
+                "%s: %s This happened %d times within a minute. Check whether a proxy closes idle connections. Jobs run, but some "
+                "start up to a second late.",
                 self._name,
                 error,
                 MANY,

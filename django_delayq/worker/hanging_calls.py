@@ -37,7 +37,7 @@ class _Call(Generic[T]):
             finally:
                 self._behind()
         except Exception:
-            logger.exception("a question could not be answered")
+            logger.exception("a request could not be answered")
         finally:
             with _lock:
                 calls = _under_way[self._question]

@@ -16,11 +16,11 @@ logger = Logger("django_delayq.worker.job")
 
 WORDS: Final = {
     "ack": "succeeded",
-    "retry": "failed and is retried",
-    "snooze": "is snoozed",
-    "ask": "asks again",
+    "retry": "failed",
+    "snooze": "was snoozed",
+    "ask": "must poll again",
     "fail": "failed",
-    "cancel": "is cancelled",
+    "cancel": "was cancelled",
 }
 PUT_OFF: Final = ("snooze", "ask")  # no failures, whatever was raised
 
@@ -43,8 +43,8 @@ class JobLog:
             if logger.isEnabledFor(level):
                 self._ended(run, outcome, level)
         elif run.poison:
-            told = "it cannot be read; the job's row says why" if run.poison == "poison-record" else outcome.reason
-            logger.error("job %s is set aside as poison: %s", run.job.id, told, extra=self._fields(run, ""))
+            told = "it cannot be read; see the job's row" if run.poison == "poison-record" else outcome.reason
+            logger.error("job %s failed as poison: %s", run.job.id, told, extra=self._fields(run, ""))
         elif outcome.kind == "park":
             delay = clock.text(outcome.delay_ms / 1000)
             logger.warning("job %s is parked for %s: %s", run.job.id, delay, outcome.reason, extra=self._fields(run, ""))
@@ -89,11 +89,11 @@ def _level(outcome: Outcome) -> int:
 def _further(outcome: Outcome) -> str:
     words = [""]
     if outcome.kind in ("retry", *PUT_OFF):
-        words.append(f"again in {clock.text(outcome.delay_ms / 1000)}")
+        words.append(f"runs again in {clock.text(outcome.delay_ms / 1000)}")
     if outcome.error is None and outcome.reason:
         words.append("its result was not kept")
     if isinstance(outcome.error, ControlFlow):
         words.append(class_name(outcome.error))
     if outcome.error is not None or outcome.reason:
-        words.append("the job's row says why")
+        words.append("see the job's row")
     return one_line("; ".join(words))  # classes bear whatever name the project gives them

@@ -66,7 +66,7 @@ def need() -> Effects:
         ConfigError: the app is not installed.
     """
     if _installed is None:
-        raise ConfigError('Effects that happen once need the database. Add "django_delayq" to INSTALLED_APPS, and migrate.')
+        raise ConfigError('delayq.once() needs the database. Add "django_delayq" to INSTALLED_APPS, and migrate.')
     return _installed
 
 

@@ -62,7 +62,7 @@ def of_park(code: str, reason: str) -> bytes:
 def of_crash(exit_code: int | None) -> bytes:
     """Of a run whose process has died. `exit_code`: of the process, negative: by that signal; None: its worker died as a whole."""
     if exit_code is None:
-        return codec.dumps({"d": "its whole worker has died", "k": "worker_died", "v": {}})
+        return codec.dumps({"d": "its whole worker died", "k": "worker_died", "v": {}})
     if exit_code < 0:
         name = signal_name(-exit_code)
         code, often = ("process_sigkill", ", perhaps out of memory") if -exit_code == signal.SIGKILL else ("process_signal", "")

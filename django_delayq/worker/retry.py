@@ -25,7 +25,7 @@ def choose(options: Mapping[str, Any], backoff: Backoff | None, default: Ladder)
         try:
             return Ladder(text)
         except ValueError as error:
-            logger.error("the job's own ladder cannot be read, so the queue's ladder is used: %s", error)
+            logger.error("the backoff of the job cannot be read, so the backoff of the queue is used: %s", error)
             return default
     return default if backoff is None else backoff
 
@@ -39,7 +39,7 @@ def delay_ms(
         return None if found is None else clock.milliseconds(found)
     except Exception:
         # Not the ladder itself: to be written down, it would ask the formula that has just erred.
-        logger.exception("the backoff %s failed at attempt %d, so the queue's ladder is used", repr(backoff), attempt)
+        logger.exception("the backoff %s failed at attempt %d, so the backoff of the queue is used", repr(backoff), attempt)
         return clock.milliseconds(default.delay(attempt, rand=rand))
 
 
@@ -53,7 +53,7 @@ def poll_ms(poll: Ladder | None, asks: int, *, rand: Callable[[], float] = rando
     try:
         return clock.milliseconds(ladder.delay(asks + 1, rand=rand))
     except Exception:
-        logger.exception("the poll ladder %s failed at step %d, so the usual one is used", repr(ladder), asks + 1)
+        logger.exception("the poll ladder %s failed at step %d, so the default is used", repr(ladder), asks + 1)
         return clock.milliseconds(POLL.delay(asks + 1, rand=rand))
 
 

@@ -410,7 +410,7 @@ def test_the_dates_are_shown_before_anything_is_saved(orders, staff):
         ({"cron": "@daily"}, "Write '0 0 * * *'."),
         ({"cron": "0 0 30 2 *"}, "No date fits it"),
         ({"timezone": "Europe/Berlni"}, "did you mean 'Europe/Berlin'?"),
-        ({"timezone": "localtime"}, "'localtime' is the zone of no place"),
+        ({"timezone": "localtime"}, "'localtime' is not the zone of a place"),
         ({"cron": "", "every": "soon"}, "soon is no duration."),
         ({"cron": "", "every": "500ms"}, "is too short"),
         ({"cron": "", "every": "0.0000001s"}, "too short"),

@@ -76,7 +76,7 @@ def test_other_dates_are_looked_at_first_and_taken_back_later(tabs, admin, night
     expect(admin.get_by_label("Cron")).to_have_value("30 2 * * *")
     admin.get_by_label("Time zone").fill("Europe/Nowhere")
     admin.get_by_role("button", name="Save").click()
-    expect(admin.locator(".errorlist")).to_contain_text("is no time zone")
+    expect(admin.locator(".errorlist")).to_contain_text("is not a time zone")
     shoot(admin, "schedule-refused")
     tabs.watch(admin).forgive("400")
     admin.get_by_label("Time zone").fill("Europe/Berlin")

@@ -275,7 +275,7 @@ def test_d051_something_else_stands_at_the_key_of_a_target_and_the_look_changes_
     settings.DELAYQ = {**settings.DELAYQ, "REDIS": server.url, "TARGETS": TARGETS}
     server.call("SET", "shipping-out", "theirs")
     server.call("RPUSH", "invoices-out", "1", "2")
-    assert "'shipping-out' of the target 'shipping' stands something else than a stream" in only(run, "D051")["message"]
+    assert "The key 'shipping-out' of the target 'shipping' is not a stream" in only(run, "D051")["message"]
     assert (server.call("LLEN", "invoices-out"), server.call("STRLEN", "shipping-out")) == (":2", ":6")
 
 

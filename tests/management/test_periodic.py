@@ -118,7 +118,7 @@ def test_one_that_makes_no_jobs_makes_the_exit_code_1_and_says_why_in_english(ru
 def test_dates_that_this_host_cannot_read_are_said(run, orders):
     made()
     Periodic.objects.update(timezone="Mars/Olympus")
-    assert "'Mars/Olympus' is no time zone that this host knows" in run("periodic", "nightly", "--json").json["trouble"]
+    assert "'Mars/Olympus' is not a time zone that this host knows" in run("periodic", "nightly", "--json").json["trouble"]
 
 
 def test_what_is_sensitive_is_masked(run, orders, settings):

@@ -192,7 +192,7 @@ def test_a_task_is_refused_on_a_queue_of_messages_and_a_message_on_one_of_worker
 
 
 def test_no_task_may_bear_the_name_that_stands_for_messages():
-    with pytest.raises(delayq.ConfigError, match="stands for messages"):
+    with pytest.raises(delayq.ConfigError, match="is reserved for messages"):
         delayq.task(name=MESSAGE)(lambda: None)
 
 

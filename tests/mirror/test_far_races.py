@@ -248,7 +248,7 @@ def test_that_far_jobs_come_in_late_is_said_once_and_when_it_is_over(horizon, or
             horizon.loop._say_late(clock.now() + timedelta(minutes=106))
         horizon.later(hours=2)
         horizon.loop.poll()
-    assert caplog.text.count("are brought in late") == 1
+    assert caplog.text.count("reach Redis late") == 1
     assert caplog.text.count("in time again") == 1
 
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.mark.parametrize("durability", ["outbox", "redis"])
 def test_no_limit_wants_an_expiry(orders, durability):
-    with pytest.raises(delayq.ConfigError, match="give expires= as well"):
+    with pytest.raises(delayq.ConfigError, match="pass expires= as well"):
         delayq.schedule(close_order, 1, max_attempts=0, durability=durability)
     job = delayq.schedule(close_order, 1, max_attempts=0, expires="1h", durability=durability)
     assert orders.store.link.execute("HGET", orders.store.keys["jobs"], job.short_id).split(b":")[0].endswith(b"%d" % NO_LIMIT)

@@ -81,7 +81,7 @@ def test_without_the_database_the_address_is_the_one_that_was_read_with_the_id(d
     monkeypatch.setattr("django_delayq.mirror.site_row.Error", connection.Database.OperationalError)
     assert database.known("orders", 0) == Known("here", "")
     assert database.all_known() is None
-    with pytest.raises(SiteRefused, match="did not tell the id of this site"):
+    with pytest.raises(SiteRefused, match="id of this site could not be read"):
         database.id("delayq")
 
 

@@ -146,7 +146,7 @@ def test_code_hears_that_it_cannot_be_changed(orders, unresolved):
     job = unresolved(key="o:7")
     assert (job.state, job.cancel(), job.reschedule(delay="1h")) == (None, "conflict", "conflict")
     assert delayq.cancel(**KEY) is delayq.Change.CONFLICT
-    with pytest.raises(ResultGone, match="no event says how it ended"):
+    with pytest.raises(ResultGone, match="no event reports its end"):
         job.result()
 
 

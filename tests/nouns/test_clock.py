@@ -249,5 +249,5 @@ def test_a_text_that_is_too_long_in_every_spelling_is_given_no_other(long: str) 
 
 @pytest.mark.parametrize("thing", [None, 5, "2030-01-01", date(2030, 1, 1)])
 def test_what_is_no_datetime_is_refused_with_the_way_out(thing: datetime) -> None:
-    with pytest.raises(ValueError, match=r"is no datetime.*timezone\.now\(\)"):
+    with pytest.raises(ValueError, match=r"is not a datetime.*timezone\.now\(\)"):
         clock.to_ms(thing)

@@ -247,15 +247,15 @@ def test_an_integer_too_long_for_python_to_print_is_refused() -> None:
         (ValueError("x"), r"str\(value\)"),
         (object(), "pass an id"),
         (Angry(), "pass an id"),
-        ("\ud800", "clean text"),
-        ("a\udfffb", "clean text"),
+        ("\ud800", "valid text"),
+        ("a\udfffb", "valid text"),
         ({1: 2}, "pass str keys"),
         ({None: 2}, "pass str keys"),
         ({Word.A: 2}, "pass str keys"),
         ({Loud("x"): 2}, "pass str keys"),
         ({(1, 2): 2}, "pass str keys"),
         pytest.param({10**5_000: 2}, "pass str keys", id="vast key"),
-        ({"\ud800": 2}, "clean text keys"),
+        ({"\ud800": 2}, "keys of valid text"),
     ],
 )
 def test_what_does_not_survive_is_refused_with_its_place_and_what_to_pass(value: object, remedy: str) -> None:

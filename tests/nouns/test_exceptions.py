@@ -91,7 +91,7 @@ def test_job_failed_says_how_it_ended_and_by_what_if_there_was_anything(fields: 
 
 def test_gave_up_says_how_long_it_asked_and_what_it_heard_last() -> None:
     error = GaveUp(steps=9, reason="the bank has not booked it")
-    assert str(error) == "9 times it has asked and waited, and the answer is still: not yet. the bank has not booked it"
+    assert str(error) == "The task still raised NotYet after its last poll delay (number 9). the bank has not booked it"
     assert (error.code, error.fields) == ("gave_up", {"steps": 9, "reason": "the bank has not booked it"})
     again = pickle.loads(pickle.dumps(error))
     assert (type(again), str(again), again.fields) == (GaveUp, str(error), error.fields)

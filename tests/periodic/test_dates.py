@@ -404,7 +404,7 @@ def test_a_step_over_the_whole_field_is_refused(cron):
     ("cron", "hint"),
     [
         ("0 3 * *", "Such as '0 3 * * *'"),
-        ("0 0 3 * * *", "for seconds there is every='10s'"),
+        ("0 0 3 * * *", "for seconds, use every='10s'"),
         ("@daily", "Write '0 0 * * *'"),
         ("@Hourly ", "Write '0 * * * *'"),
         ("@reboot", "Such as '0 3 * * *'"),
@@ -433,11 +433,11 @@ def test_five_fields_and_no_others(cron, hint):
         ({"every": "10d", "jitter": "2d"}, "longer than a day"),
         ({"cron": "0 3 * * *", "jitter": "soon"}, "jitter='soon' is not a duration"),
         ({"cron": "0 3 * * *", "timezone": "Europe/Berln"}, "did you mean 'Europe/Berlin'"),
-        ({"cron": "0 3 * * *", "timezone": "Europe"}, "no time zone that this host knows"),
-        ({"cron": "0 3 * * *", "timezone": "../etc/passwd"}, "no time zone that this host knows"),
-        ({"cron": "0 3 * * *", "timezone": "localtime"}, "timezone: 'localtime' is the zone of no place"),
-        ({"cron": "0 3 * * *", "timezone": "posixrules"}, "is the zone of no place"),
-        ({"cron": "0 3 * * *", "timezone": "Factory"}, "is the zone of no place"),
+        ({"cron": "0 3 * * *", "timezone": "Europe"}, "not a time zone that this host knows"),
+        ({"cron": "0 3 * * *", "timezone": "../etc/passwd"}, "not a time zone that this host knows"),
+        ({"cron": "0 3 * * *", "timezone": "localtime"}, "timezone: 'localtime' is not the zone of a place"),
+        ({"cron": "0 3 * * *", "timezone": "posixrules"}, "is not the zone of a place"),
+        ({"cron": "0 3 * * *", "timezone": "Factory"}, "is not the zone of a place"),
         ({"cron": "0 3 * * *", "timezone": "right/Europe/Berlin"}, "it counts leap seconds"),
         ({"cron": "0 3 * * *", "timezone": ""}, "must be the name of a zone"),
         ({"cron": "0 3 * * *", "timezone": UTC}, "must be the name of a zone"),
@@ -466,7 +466,7 @@ def test_a_naive_moment_is_refused():
 def test_what_a_row_holds_and_nobody_can_read_is_an_error_not_silence():
     with pytest.raises(ConfigError, match="'61' as minute"):
         Dates("61 3 * * *").first_after(SOME_DAY)
-    with pytest.raises(ConfigError, match="no time zone"):
+    with pytest.raises(ConfigError, match="not a time zone"):
         Dates("0 3 * * *", timezone="Moon/Base").first_after(SOME_DAY)
 
 

@@ -188,9 +188,9 @@ def test_a_name_that_no_page_could_show_is_refused(name):
         ({"timezone": "Europe/Berln"}, "did you mean 'Europe/Berlin'"),
         ({"every": "10m"}, "both a cron and every="),
         ({"jitter": "-5m"}, "jitter='-5m' is not a duration"),
-        ({"tz": "UTC"}, "'tz' is no option (here it is timezone=)"),
-        ({"hour": 3}, "'hour' is no option (here it is the second field of the cron"),
-        ({"overlaps": "skip"}, "'overlaps' is no option (did you mean 'overlap'?)"),
+        ({"tz": "UTC"}, "'tz' is an unknown option (here it is timezone=)"),
+        ({"hour": 3}, "'hour' is an unknown option (here it is the second field of the cron"),
+        ({"overlaps": "skip"}, "'overlaps' is an unknown option (did you mean 'overlap'?)"),
         ({"queue": "orders"}, "an option of the task: @delayq.task(queue=…) below it"),
         ({"args": "eu"}, "args='eu' must be a list or tuple"),
         ({"args": {"eu"}}, "must be a list or tuple"),
@@ -241,7 +241,7 @@ def test_arguments_are_refused_as_schedule_would(declared, on, options, said):
 
 def test_an_option_of_jobs_among_the_arguments_is_refused_with_where_it_belongs(declared):
     found = refused("0 3 * * *", on=weekly, args=("eu",), kwargs={"delay": 5})
-    assert "has no argument 'delay'. Options of its jobs stand at the task" in found
+    assert "has no argument 'delay'. Set options of its jobs in @delayq.task" in found
     assert ".using(" not in found
     assert declared.all() == []
 
@@ -259,9 +259,9 @@ class Report: ...
 @pytest.mark.parametrize(
     ("on", "said"),
     [
-        (Report, "a class is no task"),
-        ("shop.nightly", "above 'shop.nightly', which is no function"),
-        (None, "above None, which is no function"),
+        (Report, "a class cannot be a task"),
+        ("shop.nightly", "decorates 'shop.nightly', which is not a function"),
+        (None, "decorates None, which is not a function"),
     ],
 )
 def test_what_is_no_function_is_refused(on, said):
@@ -276,7 +276,7 @@ def test_a_function_inside_a_function_has_no_name_that_workers_know():
 
 def test_task_above_periodic_is_refused_since_the_schedule_would_not_have_its_options():
     made = delayq.periodic("0 3 * * *")(nightly)
-    with pytest.raises(ConfigError, match=r"a task already.*@periodic above it"):
+    with pytest.raises(ConfigError, match=r"already a task.*@periodic above it"):
         delayq.task(queue="orders")(made)
 
 

@@ -440,7 +440,7 @@ def test_one_whose_queue_has_left_the_settings_is_deleted_and_its_job_is_left_th
     assert not Periodic.objects.exists()
     assert not Tick.objects.exists()
     assert in_redis(Job.objects.get()) == "scheduled"
-    assert len([record for record in caplog.records if "stays where it is" in record.getMessage()]) == 1
+    assert len([record for record in caplog.records if "stays in its queue" in record.getMessage()]) == 1
 
 
 @pytest.mark.parametrize(("state", "fate"), [("scheduled", "cancelled"), ("succeeded", "scheduled")])
@@ -457,7 +457,7 @@ def test_a_withdrawn_tick_whose_queue_has_left_the_settings_is_given_up_behind_i
     assert fates() == [("12:10:00", fate)]
     row = Periodic.objects.get()
     assert (row.withdrawing, row.write_at, row.problem) == (False, None, None)
-    told = [record.getMessage() for record in caplog.records if "stays where it is" in record.getMessage()]
+    told = [record.getMessage() for record in caplog.records if "stays in its queue" in record.getMessage()]
     assert len(told) == (fate == "cancelled")
 
 

@@ -406,7 +406,7 @@ def test_names_that_the_database_takes_for_one_are_told(code, clock, caplog):
     clock.advance(seconds=31)
     code.poll()
     assert Periodic.objects.count() == 1
-    assert len([record for record in caplog.records if "takes its name for that of another" in record.getMessage()]) == 1
+    assert len([record for record in caplog.records if "treats its name as equal to that of another" in record.getMessage()]) == 1
 
 
 def test_a_person_may_cancel_the_job_of_a_tick_like_any_other(code, clock):
@@ -471,7 +471,7 @@ def test_what_nobody_expected_ends_no_pass_of_the_record_keeper_and_is_logged(co
     with monkeypatch.context() as patch:
         patch.setattr(code.loop._sightings, "look", broken)
         assert loop.poll() > 0
-    assert "schedules are not kept here" in caplog.text
+    assert "schedules do not run here" in caplog.text
     loop.poll()
     assert Tick.objects.count() == 1
 

@@ -19,7 +19,7 @@ def offers(monkeypatch):
 
 
 def test_their_arguments_are_given_by_their_functions_alone(offers):
-    with pytest.raises(delayq.PayloadError, match="call that again") as caught:
+    with pytest.raises(delayq.PayloadError, match="Call that function again") as caught:
         edit.check(offers.name, "default", ["elsewhere", {}], {})
     assert caught.value.code == "own_task"
 

@@ -48,7 +48,7 @@ def test_tasks_bound_to_the_same_options_are_equal():
 
 
 def test_one_binding_where_many_are_wanted_says_what_to_pass(settings):
-    with pytest.raises(delayq.ConfigError, match="a list, or a generator"):
+    with pytest.raises(delayq.ConfigError, match="a list or a generator"):
         delayq.schedule_many(ping.bind())
 
 

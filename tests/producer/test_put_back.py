@@ -116,7 +116,7 @@ def test_other_arguments_make_no_name_that_is_counted_in_another_partition(divid
     same = next(n for n in range(2, 1_000) if home(f"order:{n}") == home("order:1"))
     job = pay.schedule(1)
     fail(claim())
-    with pytest.raises(PayloadError, match=f"the name 'order:{other}', and that is counted in another partition"):
+    with pytest.raises(PayloadError, match=f"the name 'order:{other}', which belongs to another partition"):
         edit.edit_and_requeue(job.id, (other,), {})
     assert job.state == "failed"
     assert edit.edit_and_requeue(job.id, (1,), {"note": "once more"}) == "done"

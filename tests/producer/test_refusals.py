@@ -44,7 +44,7 @@ UNKNOWN = [
     "ERR The user executing the script can't run this command or subcommand script: abc, on @user_script:9.",
     "NEWCODE of a newer server",
 ]
-ADVICE = {"OOM": "maxmemory", "READONLY": "name the primary", "NOPERM": "evalsha", "EVENTSFULL": "role mirror", "MISCONF": "disk"}
+ADVICE = {"OOM": "maxmemory", "READONLY": "to the primary", "NOPERM": "evalsha", "EVENTSFULL": "role mirror", "MISCONF": "disk"}
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def node(own_redis, settings):
 @pytest.mark.parametrize("said", CERTAIN)
 def test_a_certain_refusal_is_sent_once_and_says_that_the_job_was_not_taken(node, said):
     node.refuse("EVALSHA", said, times=9)
-    with pytest.raises(delayq.StoreUnavailable, match=r"was not taken\.$") as caught:
+    with pytest.raises(delayq.StoreUnavailable, match=r"was not accepted\.$") as caught:
         delayq.schedule(ping)
     error, code = caught.value, said.partition(" ")[0]
     assert node.refused == ["EVALSHA"]
@@ -154,14 +154,14 @@ def test_a_server_that_cannot_be_reached_has_taken_nothing(own_redis, settings):
     settings.DELAYQ = {**settings.DELAYQ, "REDIS": server.url}
     stores.reset()
     server.stop()
-    with pytest.raises(delayq.StoreUnavailable, match=r"Nothing was sent\. The job \w+ was not taken\.$") as caught:
+    with pytest.raises(delayq.StoreUnavailable, match=r"Nothing was sent\. The job \w+ was not accepted\.$") as caught:
         delayq.schedule(ping)
     assert caught.value.nothing_done
 
 
 def test_a_batch_that_is_refused_names_all_of_its_jobs(node):
     node.refuse("EVALSHA", CERTAIN[0], times=9)
-    with pytest.raises(StoreRefused, match=r"3 jobs were not taken\.$") as caught:
+    with pytest.raises(StoreRefused, match=r"3 jobs were not accepted\.$") as caught:
         delayq.schedule_many(ping.bind() for _ in range(3))
     assert node.refused == ["EVALSHA"]
     assert len(caught.value.jobs) == 3

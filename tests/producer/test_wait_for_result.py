@@ -134,7 +134,7 @@ def test_nobody_waits_in_a_task(delayq_redis, monkeypatch):
 
 @pytest.mark.parametrize("wait", [0, "1s"])
 def test_a_job_that_nobody_knows_has_no_result(delayq_redis, wait):
-    with pytest.raises(delayq.ResultGone, match="No row tells"):
+    with pytest.raises(delayq.ResultGone, match="No row has the result"):
         delayq.Job(id=uuid4(), queue="orders").result(wait)
 
 

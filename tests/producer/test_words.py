@@ -16,7 +16,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"dely": "5m"}, "'dely' is no option .did you mean 'delay'"),
+        ({"dely": "5m"}, "'dely' is an unknown option .did you mean 'delay'"),
         ({"runat": 5}, "did you mean 'run_at'"),
         ({"eta": datetime(2030, 1, 1, tzinfo=UTC)}, "here it is run_at="),
         ({"countdown": 5}, "here it is delay="),
@@ -47,7 +47,7 @@ def test_an_option_among_the_arguments_is_refused(delayq_redis, task, call):
 
 @pytest.mark.parametrize("policy", ["replace", "earliest", "latest", "error"])
 def test_a_policy_for_a_key_needs_the_key(delayq_redis, policy):
-    with pytest.raises(delayq.ConfigError, match=rf"on_conflict='{policy}' .*give key="):
+    with pytest.raises(delayq.ConfigError, match=rf"on_conflict='{policy}' .*pass key="):
         delayq.schedule(close_order, 1, on_conflict=policy)
 
 
@@ -88,7 +88,7 @@ def test_any_other_attribute_is_merely_not_there():
     ],
 )
 def test_an_unknown_option_of_a_task_names_what_it_is_here(option, said):
-    with pytest.raises(delayq.ConfigError, match=rf"@task: '{option}' is no option.*{said}.*The options are: name, queue"):
+    with pytest.raises(delayq.ConfigError, match=rf"@task: '{option}' is an unknown option.*{said}.*The options are: name, queue"):
         delayq.task(**{option: 1})
 
 
@@ -96,7 +96,7 @@ def test_an_object_that_can_be_called_needs_a_name():
     class Call:
         def __call__(self) -> None: ...
 
-    with pytest.raises(delayq.ConfigError, match="Give it a name="):
+    with pytest.raises(delayq.ConfigError, match="Pass name="):
         delayq.task(Call())
 
 
@@ -112,7 +112,7 @@ def test_many_jobs_are_not_a_task_and_its_arguments(delayq_redis):
 
 
 def test_a_task_with_options_lacks_its_arguments(delayq_redis):
-    with pytest.raises(delayq.ConfigError, match=r"<<Task .*close_order>\.using\(delay=1\)>, which lacks its arguments"):
+    with pytest.raises(delayq.ConfigError, match=r"<<Task .*close_order>\.using\(delay=1\)>, which is not bound to arguments"):
         delayq.schedule_many([close_order.using(delay=1)])
 
 
@@ -143,7 +143,7 @@ def test_a_duration_in_other_words_is_guessed(text, meant, delayq_redis):
 
 
 def test_a_class_is_no_task():
-    with pytest.raises(delayq.ConfigError, match="a class is no task"):
+    with pytest.raises(delayq.ConfigError, match="a class cannot be a task"):
         delayq.task(name="t")(int)
 
 

@@ -99,7 +99,7 @@ def test_a_wrong_password_is_told_so_without_showing_it(redis_server, settings):
     url = redis_server.url.replace("unix://", f"unix://{servers.USER}:hunter2@")
     with pytest.raises(delayq.StoreUnavailable) as error:
         opened(url).execute("PING")
-    assert "Check user and password" in str(error.value)
+    assert "Check the user and the password" in str(error.value)
     assert "hunter2" not in str(error.value)
 
 

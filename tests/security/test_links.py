@@ -31,7 +31,7 @@ MISTAKES: dict[str, Any] = {
     "scheme with a plus": "redis+tls://:hunters3cret@cache.internal:6379/0",
     "scheme of the web": "http://:hunters3cret@cache.internal:6379/0",
     "one slash": "redis:/:hunters3cret@cache.internal:6379/0",
-    "no slash": "redis::hunters3cret@cache.internal:6379/0",
+    "without slashes": "redis::hunters3cret@cache.internal:6379/0",
     "no scheme": ":hunters3cret@cache.internal:6379/0",
     "no scheme, two slashes": "//:hunters3cret@cache.internal:6379/0",
     "only the separator": "://:hunters3cret@cache.internal:6379/0",
@@ -182,7 +182,7 @@ def test_a_server_that_quotes_what_it_was_sent_is_not_quoted(request, caplog):
     said = without_source(everything_said(lambda: link.execute("PING")))
     clean(said)
     clean(caplog.text)
-    assert "Check user, password" in said
+    assert "Check the user, the password" in said
     with pytest.raises(StoreUnavailable):
         link.dedicated()
     clean(without_source(everything_said(link.dedicated)))

@@ -159,7 +159,7 @@ def test_the_log_says_class_place_and_frames(redis_server, logged):
     bench.close()
     [record] = logged.records
     here, place = __file__, caused.__code__.co_firstlineno + 4
-    assert record.getMessage().endswith(f"; the job's row says why; {__name__}.Talkative at {here}:{place} caused")
+    assert record.getMessage().endswith(f"; see the job's row; {__name__}.Talkative at {here}:{place} caused")
     assert SECRET in bench.body("failed")["t"]
     frames = record.traceback.split("\n")
     assert f"{__name__}.Talkative" in frames
@@ -194,7 +194,7 @@ def test_a_record_that_cannot_be_read_is_not_quoted(redis_server, logged):
     bench.put("plainly", payload=b'[["x"],{},{"%s":1}]' % SECRET.encode())
     bench.run()
     bench.close()
-    assert "set aside as poison" in text_of(logged)
+    assert "failed as poison" in text_of(logged)
     assert SECRET in bench.body("failed")["m"]
     assert SECRET not in text_of(logged)
 
@@ -237,7 +237,7 @@ def test_a_hook_behind_a_commit_does_not_quote_its_error(orders, logged):
 
     run = SimpleNamespace(id=delayq.schedule(close_order, 7).id, task="shop.pay", queue="orders", nonce="f", check_lease=bool)
     DatabaseEffects().run(run, work)
-    assert "a hook behind its commit failed" in text_of(logged)
+    assert "an on_commit hook failed" in text_of(logged)
     assert SECRET not in text_of(logged)
 
 
@@ -274,7 +274,7 @@ def test_who_asks_a_worker_writes_no_line_of_its_log(shop: Shop, form):
     assert registry.ask(registry.all()[0]["id"], "stop", by=f"admin:clerk\n{LINE}\u2028\u202e\x9b2J")
     worker.wait()
     text = worker.log.read_bytes().decode()
-    [said] = [line for line in text.split("\n") if "asked by" in line]
+    [said] = [line for line in text.split("\n") if "requested by" in line]
     assert f"admin:clerk\\\\n{LINE}" in said if form == "json" else f"admin:clerk\\n{LINE}" in said
     assert not STEERING.search(text)
     assert not any(line.startswith(LINE) for line in text.splitlines())

@@ -256,7 +256,7 @@ PARTS = (
     "'. ",
     "'.",
     "f cannot be called with these arguments: got an unexpected keyword argument 'x",
-    " has no longer the permission x.",
+    " no longer has the permission x.",
     "x: the arguments are 1,1 bytes of JSON, and the limit is 1",
     "these bytes are not strict JSON: x: line 1 column 1 ",
 )

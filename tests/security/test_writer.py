@@ -313,7 +313,7 @@ def test_without_autocommit_a_requeue_is_refused_before_anything_has_happened(si
     job = ended(signed, "failed")
     transaction.set_autocommit(False)
     try:
-        with pytest.raises(delayq.ConfigError, match=r"autocommit is off.*transaction\.atomic"):
+        with pytest.raises(delayq.ConfigError, match=r"Autocommit is off.*transaction\.atomic"):
             job.requeue()
     finally:
         transaction.rollback()

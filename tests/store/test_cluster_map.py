@@ -269,9 +269,9 @@ def test_who_told_something_old_is_not_asked_again_at_once(nodes, cluster, time)
     ("told", "said"),
     [
         (b"*0\r\n", "knows of no slots"),
-        (b"+OK\r\n", "tells of its slots in an unknown form"),
-        (b"*1\r\n*2\r\n:0\r\n:5\r\n", "tells of its slots in an unknown form"),
-        (b"*1\r\n*3\r\n:0\r\n:99999\r\n*2\r\n$1\r\nh\r\n:1\r\n", "tells of slots 0 to 99999"),
+        (b"+OK\r\n", "list of slots has an unknown form"),
+        (b"*1\r\n*2\r\n:0\r\n:5\r\n", "list of slots has an unknown form"),
+        (b"*1\r\n*3\r\n:0\r\n:99999\r\n*2\r\n$1\r\nh\r\n:1\r\n", "lists slots 0 to 99999"),
         (b"-ERR unknown command 'CLUSTER'\r\n", "unknown command"),
         (b"-NOPERM this user has no permissions to run the 'cluster|slots' command\r\n", "has no permissions"),
     ],

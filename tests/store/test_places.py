@@ -32,7 +32,7 @@ def put(nodes, queue: str, count: int, delay_ms: int = 60_000) -> None:
 
 
 def test_equal_values_share_a_link_and_nothing_is_looked_up_before_it_is_asked_for():
-    nodes = Nodes("no alias", {"a": "no alias either", "b": "redis://b/1", "c": "redis://b/1"}, name="test")
+    nodes = Nodes("not an alias", {"a": "not an alias either", "b": "redis://b/1", "c": "redis://b/1"}, name="test")
     assert [nodes.number(queue) for queue in ("a", "b", "c", "unknown")] == [1, 2, 2, 0]
     assert nodes.of("b", 0) is nodes.of("c", 3)
     assert nodes.of("b", 0).where == "b:6379, db 1"

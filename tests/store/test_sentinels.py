@@ -126,7 +126,7 @@ def test_a_wrong_password_of_the_sentinels_is_told(quiet):
 def test_a_name_that_no_sentinel_knows_is_told(quiet):
     url = quiet.url.replace("shop.jobs", "shop.other")
     assert [found.code for found in kind_findings(url)] == ["E016"]
-    with pytest.raises(StoreUnavailable, match=r"know no master of the name 'shop\.other'"):
+    with pytest.raises(StoreUnavailable, match=r"know no master named 'shop\.other'"):
         opened(url).execute("PING")
 
 

@@ -83,7 +83,7 @@ def test_the_workers_of_another_site_are_not_shown_asked_or_dropped(board, name)
     registry.ask("a", "quiet", by="x")
     give_away(board, "workers")
     before = contents(board)
-    with pytest.raises(SiteRefused, match="the workers of another site"):
+    with pytest.raises(SiteRefused, match="workers of another site"):
         WORKERS[name](registry)
     assert contents(board) == before
 

@@ -28,14 +28,14 @@ def first(job) -> Attempt:
 @pytest.mark.parametrize(
     ("bad", "told"),
     [
-        pytest.param(drop, "broke off before it had answered", id="closes without a word"),
-        pytest.param(half(b"HTTP/1.1 20"), "broke off before it had answered", id="half a status"),
-        pytest.param(half(b"nonsense\r\n\r\n"), "broke off before it had answered", id="no HTTP at all"),
-        pytest.param(half(b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 200), "broke off before it had answered", id="headers without end"),
-        pytest.param(half(b"HTTP/1.1 200 OK\r\nA: " + b"b" * 70_000), "broke off before it had answered", id="an endless header"),
-        pytest.param(hang, "did not answer in time", id="hangs"),
-        pytest.param(drip(b"HTTP/1.1 200 OK\r\nA: "), "did not answer in time", id="drips headers"),
-        pytest.param(drip(b"", b"HTTP/1.1 100 Continue\r\n\r\n", every=0), "did not answer in time", id="says to go on for ever"),
+        pytest.param(drop, "before it had answered", id="closes without a word"),
+        pytest.param(half(b"HTTP/1.1 20"), "before it had answered", id="half a status"),
+        pytest.param(half(b"nonsense\r\n\r\n"), "before it had answered", id="no HTTP at all"),
+        pytest.param(half(b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 200), "before it had answered", id="headers without end"),
+        pytest.param(half(b"HTTP/1.1 200 OK\r\nA: " + b"b" * 70_000), "before it had answered", id="an endless header"),
+        pytest.param(hang, "did not answer within", id="hangs"),
+        pytest.param(drip(b"HTTP/1.1 200 OK\r\nA: "), "did not answer within", id="drips headers"),
+        pytest.param(drip(b"", b"HTTP/1.1 100 Continue\r\n\r\n", every=0), "did not answer within", id="says to go on for ever"),
     ],
 )
 def test_no_answer_is_a_failed_attempt_and_the_next_one_succeeds(delayq, host, bad, told):
@@ -138,7 +138,7 @@ def test_a_host_that_goes_over_to_another_protocol_has_not_answered(delayq, host
     partner = host(half(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: other\r\n\r\nHTTP/1.1 200 OK\r\n\r\n"))
     job = deliver(partner.url(), json=1)
     assert [ran.outcome for ran in delayq.run_due()] == ["retry"]
-    assert "broke off before it had answered" in first(job).message
+    assert "before it had answered" in first(job).message
 
 
 # redirects
@@ -172,7 +172,7 @@ def test_a_chain_of_redirects_ends_where_it_was_said(delayq, host):
     job = deliver(partner.url(), json=1, redirects=3)
     assert [ran.outcome for ran in delayq.run_due()] == ["retry"]
     assert len(partner.requests) == 4
-    assert "which leads elsewhere" in first(job).message
+    assert "which is a redirect" in first(job).message
 
 
 def test_a_chain_of_302_ends_at_its_first(delayq, host):

@@ -34,7 +34,7 @@ def test_unset_there_are_no_deliveries(settings):
     [
         ("ALLOW", "10.0.0.0/8", "list of networks"),
         ("ALLOW", ["10.0.0.1/8"], "host bits"),
-        ("ALLOW", ["partner.example"], "no network"),
+        ("ALLOW", ["partner.example"], "invalid network"),
         ("ALLOW", [7], "list of networks"),
         ("SECRETS", ["very-secret"], "dict of names"),
         ("SECRETS", {"": "very-secret"}, "dict of names"),

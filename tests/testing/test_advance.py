@@ -166,7 +166,7 @@ def test_travel_runs_nothing_and_run_due_runs_what_is_late(delayq):
 def test_a_task_that_schedules_itself_for_ever_is_an_error_that_names_it(delayq, monkeypatch):
     monkeypatch.setattr("django_delayq.testing.kit.MOST_RUNS", 50)
     schedule(again, "1s")
-    with pytest.raises(RuntimeError, match=r"has run 50 jobs and would go on: tests\.testing\.shop\.again 51 times"):
+    with pytest.raises(RuntimeError, match=r"has run 50 jobs and would continue: tests\.testing\.shop\.again 51 times"):
         delayq.drain()
 
 
@@ -310,7 +310,7 @@ def test_settings_that_a_test_changes_count_from_then_on(delayq, settings):
 
 
 def test_a_second_kit_at_once_is_refused(delayq):
-    with pytest.raises(RuntimeError, match="in use already"):
+    with pytest.raises(RuntimeError, match="already in use"):
         Kit().start()
 
 

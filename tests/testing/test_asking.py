@@ -33,7 +33,7 @@ def test_at_the_ladders_end_it_gives_up_and_a_requeue_begins_anew(delayq):
     assert last.error.fields == {"steps": 3, "reason": "the bank has not booked it"}
     row = Job.objects.get(pk=job.id)
     assert (row.state, row.asked) == ("failed", 3)
-    assert row.error.startswith("django_delayq.exceptions.GaveUp: 3 times it has asked and waited")
+    assert row.error.startswith("django_delayq.exceptions.GaveUp: The task still raised NotYet after its last poll delay (number 3)")
     assert job.requeue() == "done"
     SEEN.clear()
     assert [ran.outcome for ran in delayq.advance("15s")] == ["ask", "ask"]

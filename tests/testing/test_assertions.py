@@ -60,7 +60,7 @@ def test_an_assertion_that_fails_shows_what_is_scheduled_instead(delayq):
 def test_one_that_differs_by_its_date_only_is_said_first(delayq):
     schedule(settle_cart, 42, delay="20m")
     told = refused(lambda: delayq.assert_scheduled(settle_cart, args=[42], delay="30m"))
-    assert "Of another date: in 20m." in told
+    assert "With another date: in 20m." in told
 
 
 def test_nothing_is_said_to_be_scheduled_where_nothing_is(delayq):
@@ -88,7 +88,7 @@ def test_scheduled_gives_the_jobs_by_date_task_and_key(delayq):
 
 
 def test_what_can_be_no_answer_is_refused(delayq):
-    with pytest.raises(django_delayq.ConfigError, match="is no task"):
+    with pytest.raises(django_delayq.ConfigError, match="is not a task"):
         delayq.assert_scheduled(print)
     with pytest.raises(django_delayq.UnknownTask):
         delayq.assert_scheduled("shop.close_ordre")

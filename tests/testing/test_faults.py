@@ -167,7 +167,7 @@ def test_perform_runs_a_task_as_a_given_attempt_and_returns_what_it_returns(dela
 def test_perform_refuses_what_schedule_would_refuse(delayq):
     with pytest.raises(django_delayq.PayloadError):
         delayq.perform(settle_cart, object())
-    with pytest.raises(django_delayq.ConfigError, match="is no task"):
+    with pytest.raises(django_delayq.ConfigError, match="is not a task"):
         delayq.perform(print, 1)
 
 
@@ -182,12 +182,12 @@ def test_what_no_run_could_raise_is_refused_and_burns_no_attempt(delayq, wrong):
 @pytest.mark.parametrize("wrong", [-1, "2", None, 1.0, True, 2**40])
 @pytest.mark.parametrize("name", ["attempt", "crashes", "asked"])
 def test_perform_refuses_numbers_that_no_job_has(delayq, name, wrong):
-    with pytest.raises(ValueError, match=f"settle_cart: {name}=.* is no whole number"):
+    with pytest.raises(ValueError, match=f"settle_cart: {name}=.* is not a whole number"):
         delayq.perform(settle_cart, 1, **{name: wrong})
 
 
 def test_attempts_count_from_1(delayq):
-    with pytest.raises(ValueError, match=r"attempt=0 is no whole number of at least 1\."):
+    with pytest.raises(ValueError, match=r"attempt=0 is not a whole number of at least 1\."):
         delayq.perform(settle_cart, 1, attempt=0)
     assert delayq.perform(greet, "Ada", attempt=1, crashes=0, asked=0) == "hello Ada"
 

@@ -170,7 +170,7 @@ def test_runs_that_may_not_overlap_know_it_here_too(delayq):
 
 def test_what_is_no_schedule_is_refused(delayq):
     declare()
-    with pytest.raises(ConfigError, match=r"There is no schedule 'nihgtly' \(did you mean 'nightly'\?\)"):
+    with pytest.raises(ConfigError, match=r"No schedule is named 'nihgtly' \(did you mean 'nightly'\?\)"):
         delayq.follow("nihgtly")
     with pytest.raises(ConfigError, match="No schedule is declared for"):
         delayq.follow(shop.greet)
@@ -199,11 +199,11 @@ def test_so_many_dates_are_a_whole_number(delayq, count):
 @pytest.mark.parametrize(
     ("to", "said"),
     [
-        (None, "None is no datetime"),
-        (5, "5 is no datetime"),
-        ("2030-01-01", "'2030-01-01' is no datetime"),
+        (None, "None is not a datetime"),
+        (5, "5 is not a datetime"),
+        ("2030-01-01", "'2030-01-01' is not a datetime"),
         (datetime(2030, 1, 1), "naive"),
-        (datetime(1, 1, 1, tzinfo=UTC), "lies before 1970"),
+        (datetime(1, 1, 1, tzinfo=UTC), "is before 1970"),
         (datetime.max.replace(tzinfo=UTC), "year 9999"),
     ],
 )

@@ -24,6 +24,6 @@ def test_a_worker_that_is_asked_claims_no_more_and_then_leaves_in_order(shop: Sh
     assert worker.wait() == 0  # not hurried
     assert shop.happened(running)[-1] == "succeeded"
     assert shop.happened(left) == ["scheduled"]
-    assert "asked by admin:clerk: stop" in worker.text()
+    assert "stop requested by admin:clerk" in worker.text()
     assert registry.all() == []
     assert not registry.ask(id, "stop", by="admin:clerk")

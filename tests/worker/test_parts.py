@@ -245,7 +245,7 @@ def test_a_process_that_cannot_be_forked_is_tried_again_and_leaves_nothing_open(
     monkeypatch.setattr(os, "fork", no_room)
     slot.fill()
     assert slot.child is None
-    assert "task-1 cannot be started, which is tried again in 5 s" in caplog.text
+    assert "task-1 cannot be started. The next attempt follows in 5 s" in caplog.text
     assert len(os.listdir("/dev/fd")) <= len(before)  # fewer, if connections of this process were closed before the fork
     monkeypatch.undo()
     later = clock.monotonic() + 6

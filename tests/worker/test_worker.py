@@ -86,7 +86,7 @@ def test_a_task_asks_along_its_own_ladder_whose_count_outlasts_a_retry_and_gives
     assert [fields[5] for fields in told] == ["1", "2", "3"]
     detail = shop.detail(id, "failed")
     assert detail["c"] == "django_delayq.exceptions.GaveUp"
-    assert detail["m"] == "3 times it has asked and waited, and the answer is still: not yet. answer 5 is: not yet"
+    assert detail["m"] == "The task still raised NotYet after its last poll delay (number 3). answer 5 is: not yet"
 
 
 def test_coroutines_run_side_by_side(shop: Shop) -> None:

@@ -71,7 +71,7 @@ class Adopter:
             return False
         adopted = sum(answer == "adopted" for answer in answers)
         logger.warning(
-            "queue %s: %d of %d jobs that this process holds are its own on the new ground",
+            "queue %s: %d of %d jobs of this process are confirmed after the change in Redis",
             line.queue,
             adopted,
             len(held),

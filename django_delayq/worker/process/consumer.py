@@ -181,7 +181,7 @@ class Consumer:
             failpoint("consumer.ran")
         except BaseException:
             # Not the task's error, which is an outcome, but ours or a hook's. The lease is let run out: a crash.
-            logger.exception("job %s: the worker itself failed around it; its lease is left to run out", run.job.id)
+            logger.exception("job %s: the worker failed while it handled the job, which runs again when its lease expires", run.job.id)
             outcome = None
         self._pace.note(clock.monotonic() - run.started)
         self._settler.add(run, outcome)

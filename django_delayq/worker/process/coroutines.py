@@ -109,6 +109,6 @@ def _turn(loop: asyncio.AbstractEventLoop) -> None:
     while not loop.is_closed():
         try:
             loop.run_forever()
-            logger.warning("a task stopped the event loop of its process, which others share; it goes on")
+            logger.warning("a task stopped the event loop of its process, which other tasks use. The loop continues")
         except BaseException as error:
-            logger.warning("%s ended the event loop of its process, which others share; it goes on", type(error).__name__)
+            logger.warning("%s ended the event loop of its process, which other tasks use. The loop continues", type(error).__name__)

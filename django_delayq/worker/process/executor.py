@@ -89,7 +89,7 @@ class Executor:
             return None
         # It has waited here so long, or Redis has been away so long, that the lease may have run out: another worker
         # may have it. Given back under its fence, which changes nothing if so.
-        return run.outcome("snooze", reason="the lease could not be extended before it began")
+        return run.outcome("snooze", reason="the lease could not be extended before the job began")
 
     def _check_signature(self, run: Run) -> Outcome | None:
         signer = run.line.signer
@@ -127,10 +127,10 @@ class Executor:
         try:
             run.task.check_arguments(run.args, run.kwargs)
         except PayloadError as error:  # before the call, which is the task's own code and an attempt
-            reason = f"{error} Was a parameter added or removed, or is a deploy under way?"
+            reason = f"{error} Check whether a parameter was added or removed, or whether a deploy is in progress."
             return self._park(run, error, reason, PARKED_ARGUMENTS, "poison-arguments")
         if names := self._missing(run.options.get("meta")):
-            reason = f"DELAYQ['CARRIERS'] lacks {', '.join(names)}, and the job has luggage of it. Is a deploy under way?"
+            reason = f"DELAYQ['CARRIERS'] lacks {', '.join(names)}, which this job needs. Check whether a deploy is in progress."
             return self._park(run, None, reason, PARKED_CARRIERS, "poison-carriers")
         return None
 

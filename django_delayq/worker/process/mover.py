@@ -165,7 +165,7 @@ class Mover:
         try:
             self._hand_over()
         except Exception as error:  # the others then find out by their safety poll
-            logger.info("the timers could not be handed over: %s", error)
+            logger.info("the timers could not be moved to Redis: %s", error)
 
     @property
     def stuck_for(self) -> float:

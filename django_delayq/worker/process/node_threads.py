@@ -91,7 +91,7 @@ class NodeThread(ABC, Generic[LoopT]):
                 if self.sleep(self._round()):
                     self._due.clear()
             except Exception:  # else what is on this server would stand still, and nobody would know
-                logger.exception("a thread of loops failed, and goes on")
+                logger.exception("a thread of loops failed and continues")
                 clock.sleep(AFTER_A_BUG)
         self.close()
 
@@ -105,7 +105,7 @@ class NodeThread(ABC, Generic[LoopT]):
                 try:
                     pause = self.step(loop)
                 except Exception:
-                    logger.exception("a loop failed, and goes on")
+                    logger.exception("a loop failed and continues")
                     pause = AFTER_A_BUG
                 self._due[loop] = 0.0 if self.is_over(loop) else clock.monotonic() + pause
                 self._of.heed(loop, self)

@@ -193,13 +193,13 @@ class Settler:
 
     def _one_by_one(self, line: Line, batch: Sequence[Ended], error: StoreError) -> Sequence[str]:
         # One item that Redis refuses must not hold up the others for ever.
-        logger.error("settling %d jobs was refused: %s They are settled one by one.", len(batch), error)
+        logger.error("Redis refused to settle %d jobs together: %s They are settled one by one.", len(batch), error)
         answers: list[str] = []
         for ended in batch:
             try:
                 answers += self._send(line, [ended])
             except StoreError as refusal:
-                logger.error("job %s cannot be settled, its lease is left to run out: %s", ended[0].job.id, refusal)
+                logger.error("job %s cannot be settled. It runs again when its lease expires: %s", ended[0].job.id, refusal)
                 answers.append("refused")
         return answers
 
@@ -215,7 +215,7 @@ class Settler:
                 failed += kind in ("fail", "retry")
             elif answer in ("lost", "gone"):
                 logger.warning(
-                    "job %s: the lease of attempt %d was lost, so its outcome (%s) changes nothing",
+                    "job %s: the lease of attempt %d was lost, so its outcome (%s) is discarded",
                     run.job.id,
                     run.job.attempt,
                     outcome.kind,

@@ -45,7 +45,7 @@ class SiteWatch(threading.Thread):
             try:
                 self.look()
             except Exception:  # claims must not go on unwatched
-                logger.exception("the look at other databases failed; the next one follows")
+                logger.exception("the check for other databases failed; it is repeated")
             clock.sleep(EVERY * (0.5 + random.random() / 2))
 
     def look(self) -> None:

@@ -32,7 +32,7 @@ def end(error: BaseException | None) -> None:
             code = error.code if isinstance(error.code, int) else int(error.code is not None)
         elif error is not None:
             code = 1
-            logger.error("a process that a task forked ended by an error", exc_info=error)
+            logger.error("a process that a task forked ended with an error", exc_info=error)
         sys.stdout.flush()
         sys.stderr.flush()
     finally:

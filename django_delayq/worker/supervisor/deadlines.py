@@ -98,8 +98,8 @@ class Deadlines:
         for one in held:
             if (one.row, one.turn) in child.deaf:
                 logger.error(
-                    "%s, job %s: it has run for %.1f s and did not end %s; its process is replaced, and killed when its other %d jobs "
-                    "have ended or have had their time",
+                    "%s, job %s: it has run for %.1f s and did not end %s. Its process is replaced, and is killed when its other "
+                    "jobs (%d) have ended or timed out",
                     self._name(one),
                     one.id,
                     now - one.started,

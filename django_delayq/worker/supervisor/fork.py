@@ -165,7 +165,7 @@ class Forker:
                     code = main(Ends(read, self._alive_read))
                     signals.process_stopped.send_robust(sender=None, worker=worker, process=name)
             except BaseException:
-                logger.exception("%s: ended by an error", name)
+                logger.exception("%s: ended with an error", name)
             finally:
                 with contextlib.suppress(Exception):
                     logging.shutdown()
@@ -212,7 +212,7 @@ def _owns_its_connections(name: str, closed: Mapping[int, str], threads: str) ->
     for shared in inherited_sockets.still_open(closed).values():
         logger.error(
             "%s does not start: it has inherited %s, which is still open although the worker has closed it. Two processes that "
-            "share a connection get each other's answers. Close it in a receiver of django_delayq.signals.before_fork.",
+            "share a connection receive each other's replies. Close it in a receiver of django_delayq.signals.before_fork.",
             name,
             shared,
         )

@@ -87,7 +87,7 @@ class HostRecovery:
             _Line(QueueStore(self._places, prefix=self._prefix, queue=queue, partition=partition), lease_ms, max_crashes)
             for queue, partition, lease_ms, max_crashes in head.lines
         ]
-        logger.warning("%s is gone, with its supervisor (pid %d)", head.worker, head.origin.pid)
+        logger.warning("%s stopped without a shutdown, as did its supervisor (pid %d)", head.worker, head.origin.pid)
         self._recovery.add(
             DeadProcess(
                 worker=head.worker,

@@ -170,4 +170,4 @@ class Keeper:
                 # It still stands there, so this is not a job that was settled while we asked.
                 holdings.lost(held)
                 self.lost[line.queue] += 1
-                logger.warning("job %s: its lease is lost, and another worker may run it", held.id)
+                logger.warning("job %s: its lease is lost. Another worker may run it", held.id)

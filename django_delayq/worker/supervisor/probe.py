@@ -144,8 +144,8 @@ class Probe:
             answer = not_found(f"try {', '.join(self._answers)}") if found is None else found()
             return _response(answer, words[0] == "GET")
         except Exception:  # of code that is not ours, in part; what asks must not end the supervisor
-            logger.exception("GET %s cannot be answered", words[1])
-            return _response(Answer("500 Internal Server Error", {"error": "the log of the worker says why"}), words[0] == "GET")
+            logger.exception("GET %s failed", words[1])
+            return _response(Answer("500 Internal Server Error", {"error": "see the log of the worker"}), words[0] == "GET")
 
     def _drop(self, descriptor: int) -> None:
         client = self._clients.pop(descriptor)

@@ -154,10 +154,10 @@ class ProcessRecovery:
             if items:
                 crashed = sum(item.kind == "crash" for item in items)
                 logger.warning(
-                    "%s held %d jobs of the queue %s, which are given back: %d were running and count a crash",
+                    "%s held jobs of the queue %s, which return to it: %d held, of which %d were running and count a crash",
                     dead.worker,
-                    len(items),
                     line.store.queue,
+                    len(items),
                     crashed,
                 )
                 self._name_crashed(dead, line.store.queue, items)
@@ -222,4 +222,4 @@ def _item(id: str, attempt: int, fence: str, kind: Kind, detail: bytes = b"") ->
 
 
 def _told(detail: bytes) -> str:
-    return str(json.loads(detail)["d"]) if detail else "nobody knows how"
+    return str(json.loads(detail)["d"]) if detail else "the cause is unknown"

@@ -52,6 +52,6 @@ def _compiles(path: str) -> bool:
         with open(path, "rb") as file:
             compile(file.read(), path, "exec")
     except (OSError, SyntaxError, ValueError) as error:
-        logger.warning("%s has changed but cannot be loaded, so the worker goes on as it was: %s", path, error)
+        logger.warning("%s has changed but cannot be loaded, so the worker keeps running the old code: %s", path, error)
         return False
     return True

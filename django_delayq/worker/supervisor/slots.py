@@ -38,7 +38,7 @@ class Slot:
             self.child = self._fork(self.name)
         except OSError as error:  # no memory or no process left just now: no reason to end those that work
             self._fill_at = clock.monotonic() + NO_ROOM_PAUSE
-            logger.error("%s cannot be started, which is tried again in %.0f s: %s", self.name, NO_ROOM_PAUSE, error)
+            logger.error("%s cannot be started. The next attempt follows in %.0f s: %s", self.name, NO_ROOM_PAUSE, error)
 
     def vacate(self) -> None:
         """Its occupant is on the way out; the next may come."""
@@ -90,6 +90,6 @@ class Recycler:
         if self._spec.max_jobs and child.holdings is not None and child.holdings.counts()[0] >= self._spec.max_jobs:
             yield f"it has run {child.holdings.counts()[0]} jobs"
         if child.holdings is not None and child.holdings.retires():
-            yield "it holds a job on its last chance, which is to run alone"
+            yield "it holds a job that must run alone after a crash"
         if self._spec.max_memory and (memory := resident_memory(child.pid)) > self._spec.max_memory:
             yield f"it has {memory // 1_048_576} MB of memory"

@@ -243,7 +243,7 @@ class Supervisor:
             if child.kill_at > now:
                 continue
             if child.told_now or child.deaf:  # a deaf run is not given back while it may still do something
-                logger.warning("%s (pid %d) does not end, and is killed", child.name, child.pid)
+                logger.warning("%s (pid %d) does not exit and is killed", child.name, child.pid)
                 child.kill()
                 child.kill_at = float("inf")
             else:
@@ -270,7 +270,7 @@ class Supervisor:
                 for child in self._children():
                     child.show_stacks()
             elif order == "quiet":
-                logger.info("quiet: no more jobs are claimed")
+                logger.info("quiet: the worker claims no more jobs")
                 self._quiet = True
                 self._loops.soon(self._beat)
                 for child in self._in_slots():
@@ -279,7 +279,7 @@ class Supervisor:
                 self._stop_or_hurry(order)
 
     def _asked(self, act: str, by: str) -> None:
-        logger.info("asked by %s: %s", by, act)
+        logger.info("%s requested by %s", act, by)
         if act == "quiet":
             self._signals.add("quiet")
         elif not self._stopping or self._reloading:  # else it would count as a second signal, and hurry
@@ -291,7 +291,7 @@ class Supervisor:
             self._reloading = False
             self._stop(self._spec.grace)
             return
-        logger.warning("leaving at once: running jobs are given back")
+        logger.warning("leaving at once: running jobs return to their queues")
         if order == "interrupt":
             self._exit_code = 130
         self._leave_at = clock.monotonic()
@@ -340,7 +340,7 @@ class Supervisor:
         try:
             self._beat.leave()
         except (StoreUnavailable, StoreError) as error:
-            logger.warning("the worker could not take itself out of the registry: %s", error)
+            logger.warning("the worker could not remove its entry from the registry: %s", error)
         if self._probe is not None:
             self._probe.close()
         if self._systemd is not None:
@@ -351,7 +351,7 @@ class Supervisor:
 
     def _changed(self, path: str) -> None:
         if not self._stopping:
-            logger.info("%s has changed: running jobs finish, then the worker starts again", path)
+            logger.info("%s has changed. The worker restarts when the running jobs have finished", path)
             self._reloading = True
             self._stop(self._spec.grace)
 

@@ -59,7 +59,7 @@ class Systemd:
             self._socket.sendto(text.encode(), self._address)
         except OSError as error:
             if self._heard:
-                logger.warning("systemd does not hear %s: %s", text, error)
+                logger.warning("systemd could not be notified of %s: %s", text, error)
             self._heard = False
             return False
         self._heard = True

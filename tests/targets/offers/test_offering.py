@@ -65,7 +65,7 @@ def test_a_target_that_is_not_listed_is_refused_at_the_call_with_the_nearest_nam
 
 def test_where_none_are_listed_none_is_meant(delayq, settings):
     settings.DELAYQ = {**settings.DELAYQ, "TARGETS": {}}
-    with pytest.raises(TargetRefused, match="It lists none"):
+    with pytest.raises(TargetRefused, match="Add it there"):
         offer(1, to="shipping")
 
 

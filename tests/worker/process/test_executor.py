@@ -81,7 +81,7 @@ def test_a_formula_that_errs_gives_way_to_the_queues_ladder(bench: Bench, caplog
 
     outcome = run(bench, task, backoff=Ladder.formula(lambda n: 1 / 0, times=3))
     assert (outcome.kind, outcome.delay_ms) == ("retry", 60_000)
-    assert "so the queue's ladder is used" in caplog.text
+    assert "so the backoff of the queue is used" in caplog.text
 
 
 def test_a_backoff_function_that_errs_gives_way_to_the_queues_ladder(bench: Bench, caplog) -> None:

@@ -115,12 +115,12 @@ def test_a_listener_that_is_gone_ends_no_worker_and_is_told_of_once(shop: Shop, 
     worker = shop.work()
     listening.wait_for("READY=1")
     listening.socket.close()
-    eventually(lambda: "systemd does not hear" in worker.text())
+    eventually(lambda: "systemd could not be notified of" in worker.text())
     job = shop.put("count", 1)
     eventually(lambda: "succeeded" in shop.happened(job))
     worker.signal(signal.SIGTERM)
     assert worker.wait() == 0
-    assert worker.text().count("systemd does not hear") == 1
+    assert worker.text().count("systemd could not be notified of") == 1
 
 
 def test_nobody_is_told_anything_where_nobody_listens() -> None:
