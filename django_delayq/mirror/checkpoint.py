@@ -15,7 +15,7 @@ from django_delayq.failpoints import failpoint
 from django_delayq.mirror.writers import values
 from django_delayq.models import Checkpoint
 from django_delayq.store import site
-from django_delayq.store.mirror_tokens import refused
+from django_delayq.store.mirror_tokens import REFUSED
 from django_delayq.store.queue import QueueStore
 from django_delayq.store.recovery import Ground
 from django_delayq.store.site import Known, SiteRefused
@@ -77,13 +77,13 @@ def check_site(store: QueueStore, ground: Ground, checkpoint: Checkpoint, again:
 
 
 def note_refused(error: SiteRefused, using: str) -> None:
-    """Notes that another database records a queue, if that is why it was refused: after a wipe nothing else would tell."""
-    if error.code != "site_behind":
+    """Notes that another database records a queue, if that is why it was refused: after a wipe nothing else tells. If the checkpoint
+    has other tokens than those that were compared, it notes nothing. The read was old, as from a replica of the database.
+    """
+    if error.code != "site_behind" or (tokens := error.fields["tokens"]).startswith(REFUSED):
         return
     mine = Checkpoint.objects.using(using).filter(queue=error.fields["queue"], partition=error.fields["partition"])
-    for tokens in mine.values_list("mirror_tokens", flat=True):
-        if (noted := refused(tokens or "")) != tokens:
-            mine.update(mirror_tokens=noted)
+    mine.filter(mirror_tokens=tokens or None).update(mirror_tokens=REFUSED + tokens)
 
 
 def known_of(queue: str, partition: int, using: str) -> Known | None:

@@ -8,8 +8,8 @@ number, and trim accepts only the first. The other database finds a token that i
 A lower number is an older token of this database: the database can only pass a token that Redis had. Redis was rolled back then, which
 the restore loop looks for.
 
-A database that was refused keeps that in its checkpoint (`refused`). When Redis is wiped afterwards, no token is left to compare.
-Without the note the copy would bring its old rows into Redis.
+A database that was refused keeps that in its checkpoint (`refused`), and stays refused until a person adopts the queue. When Redis is
+wiped or rolled back afterwards, its token says nothing about the copy. Without the note the copy would bring its old rows into Redis.
 """
 
 from __future__ import annotations
@@ -28,27 +28,21 @@ def token_in(raw: bytes | None) -> str:
 
 
 def has_written(tokens: str, token: str) -> bool:
-    """Whether the database with these `tokens` wrote the token that Redis has. True for a queue without a token, which was wiped,
-    adopted, or never trimmed, unless the database was refused before.
+    """Whether the database with these `tokens` wrote the token that Redis has, and was never refused. True for a queue without a token,
+    which was wiped, adopted, or never trimmed.
     """
-    if not token:
-        return not tokens.startswith(REFUSED)
-    known = tokens.removeprefix(REFUSED).split()
-    return token in known or bool(known and _number(token) < _number(known[0]))
+    if tokens.startswith(REFUSED):
+        return False
+    known = tokens.split()
+    return not token or token in known or bool(known and _number(token) < _number(known[0]))
 
 
 def tokens_after(tokens: str, token: str) -> str:
     """The tokens of the checkpoint after a turn that found `token` in Redis."""
-    tokens = tokens.removeprefix(REFUSED)
     last = last_token(tokens)
     if token != last:
         return tokens  # the trim after the last turn did not reach Redis, or Redis was rolled back
     return f"{last} {_number(last) + 1 if last else 1}-{secrets.token_hex(8)}".strip()
-
-
-def refused(tokens: str) -> str:
-    """The tokens of a checkpoint whose database was refused."""
-    return REFUSED + tokens.removeprefix(REFUSED)
 
 
 def last_token(tokens: str) -> str:

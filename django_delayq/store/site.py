@@ -192,6 +192,7 @@ def check_mirror(
                 ours=of(keys.prefix),
                 theirs=str(trimmed),
                 known=_turn(known.last_event, last_token(known.tokens)),
+                tokens=known.tokens,
             )
             raise error
         clock.sleep(LAG if looks > 1 else 0)

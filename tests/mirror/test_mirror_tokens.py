@@ -6,7 +6,9 @@ import pytest
 
 import django_delayq as delayq
 from django_delayq import under_test
+from django_delayq.mirror.checkpoint import note_refused
 from django_delayq.mirror.mirror_loop import MirrorLoop
+from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.models import Checkpoint, Site
 from django_delayq.producer.stores import stores
 from django_delayq.store import site
@@ -164,3 +166,40 @@ def test_a_queue_without_a_token_is_no_other_database(compared):
     event()
     compared.fold()
     assert (tokens(), in_redis(compared)) == (last, last.split()[-1])
+
+
+@pytest.mark.parametrize("lost", [1, 2, 3])
+def test_a_copy_that_was_refused_stays_refused_when_redis_is_rolled_back(compared, lost):
+    """By then Redis has a token that the copy wrote, or an older one; the rows of the copy are old all the same."""
+    link, meta = compared.store.link, compared.store.keys["meta"]
+    states = []
+    for _ in range(3):
+        event()
+        compared.fold()
+        states.append(link.execute("HMGET", meta, "mirrored", "mirror_token"))
+    copy = Copied()
+    event()
+    compared.fold()
+    copy.here()
+    restore = RestoreLoop(stores.link, compared.config, using="default", prefix="delayq")
+    with pytest.raises(SiteRefused):
+        restore.poll()
+    mirrored, token = states[-lost]
+    link.execute("HSET", meta, "mirrored", mirrored, "mirror_token", token)
+    with pytest.raises(SiteRefused):
+        restore.poll()
+
+
+def test_a_refusal_by_an_old_read_of_the_checkpoint_is_not_noted(compared):
+    event()
+    compared.fold()
+    copy = Copied()
+    event()
+    compared.fold()
+    ours = copy.here()
+    with pytest.raises(SiteRefused) as refusal:
+        RestoreLoop(stores.link, compared.config, using="default", prefix="delayq").look()
+    ours.here()
+    before = tokens()
+    note_refused(refusal.value, "default")
+    assert tokens() == before
