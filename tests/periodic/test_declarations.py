@@ -181,10 +181,10 @@ def test_a_name_that_no_page_could_show_is_refused(name):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"missed": "nonce"}, "missed='nonce' is none of skip, once, all (did you mean 'once'?)"),
-        ({"overlap": "skp"}, "overlap='skp' is none of allow, skip, wait (did you mean 'skip'?)"),
-        ({"missed": None}, "missed=None is none of"),
-        ({"overlap": ["skip"]}, "overlap=['skip'] is none of"),
+        ({"missed": "nonce"}, "missed='nonce' is not one of skip, once, all (did you mean 'once'?)"),
+        ({"overlap": "skp"}, "overlap='skp' is not one of allow, skip, wait (did you mean 'skip'?)"),
+        ({"missed": None}, "missed=None is not one of"),
+        ({"overlap": ["skip"]}, "overlap=['skip'] is not one of"),
         ({"timezone": "Europe/Berln"}, "did you mean 'Europe/Berlin'"),
         ({"every": "10m"}, "both a cron and every="),
         ({"jitter": "-5m"}, "jitter='-5m' is not a duration"),
@@ -247,9 +247,9 @@ def test_an_option_of_jobs_among_the_arguments_is_refused_with_where_it_belongs(
 
 
 def test_each_sentence_about_arguments_has_its_end(declared):
-    assert "pass its text, str(value). Jobs are given" in refused("0 3 * * *", on=everything, args=(Decimal(1),))
-    assert "a list or a dict. Jobs are given" in refused("0 3 * * *", on=everything, args=(object(),))
-    assert ". Jobs are given" in refused("0 3 * * *", on=weekly)
+    assert "pass its text, str(value). Jobs get" in refused("0 3 * * *", on=everything, args=(Decimal(1),))
+    assert "a list or a dict. Jobs get" in refused("0 3 * * *", on=everything, args=(object(),))
+    assert ". Jobs get" in refused("0 3 * * *", on=weekly)
     assert ".." not in refused("0 3 * * *", on=weekly)
 
 

@@ -60,7 +60,7 @@ def test_a_name_is_a_format_over_the_arguments_by_name(options, args, kwargs, na
     [
         ({"serial": "order:{ordr_id}"}, ["serial='order:{ordr_id}'", "'ordr_id'", "order_id", "pay"]),
         ({"serial": "order:{rest}"}, ["'rest'", "not a parameter"]),
-        ({"serial": "order:{}"}, ["no parameter"]),
+        ({"serial": "order:{}"}, ["not a parameter"]),
         ({"serial": "order:{order_id.real}"}, ["bare name"]),
         ({"serial": "order:{order_id!r}"}, ["bare name"]),
         ({"serial": "order:{order_id:>9}"}, ["bare name"]),
