@@ -52,7 +52,7 @@ def verify(request: Any, secrets: str | Iterable[str], *, body: bytes | None = N
     """Verifies the signature of a request, in constant time.
 
     Args:
-        request: a request of Django; or a mapping of headers, with the bytes of the `body` as they came.
+        request: a request of Django; or the headers of any framework, with the bytes of the `body` as they came.
         secrets: `"whsec_…"`, or several of which one must match.
         tolerance: how far the date of the request may be from now, in either direction.
 
@@ -83,12 +83,12 @@ def _signature(id: str, stamp: str, body: bytes, key: bytes) -> str:
     return base64.b64encode(hmac.digest(key, f"{id}.{stamp}.".encode("utf-8", "surrogatepass") + body, "sha256")).decode()
 
 
-def _parts(request: Any, body: bytes | None) -> tuple[Mapping[str, str], bytes]:
-    if isinstance(request, Mapping):
-        if not isinstance(body, bytes):
-            raise ConfigError("verify() was given headers without the body. Pass body=, the bytes as received.")
-        return request, body
-    return request.headers, request.body if body is None else body
+def _parts(request: Any, body: bytes | None) -> tuple[Any, bytes]:
+    headers = getattr(request, "headers", request)
+    content = getattr(request, "body", None) if body is None else body
+    if not isinstance(content, bytes):
+        raise ConfigError("verify() was given headers without the body. Pass body=, the bytes as received.")
+    return headers, content
 
 
 def _keys(secrets: str | Iterable[str]) -> list[bytes]:
@@ -101,10 +101,10 @@ def _keys(secrets: str | Iterable[str]) -> list[bytes]:
     return keys
 
 
-def _header(headers: Mapping[str, str], name: str) -> str:
-    for given in headers:
-        if given.lower() == name and headers[given]:
-            return headers[given]
+def _header(headers: Any, name: str) -> str:
+    for given, value in headers.items():  # the headers of http.server and Flask have items(), but are not a Mapping
+        if given.lower() == name and value:
+            return str(value)
     raise _refused("header_missing", header=name)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from email.message import Message
+
 import pytest
 from django.test import RequestFactory
 
@@ -83,6 +85,27 @@ def test_while_a_secret_changes_receivers_may_know_either(delayq, host, http):
 def test_a_request_of_django_is_enough(then):
     request = RequestFactory().post("/hook", BODY, content_type="application/json", headers=headers())
     assert verify(request, [OTHER, SECRET]).id == ID
+
+
+def test_the_headers_of_http_server_are_enough(then):
+    message = Message()
+    for name, value in headers().items():
+        message[name] = value
+    assert verify(message, SECRET, body=BODY).id == ID
+
+
+class PairHeaders:
+    """As those of Flask: no Mapping, and iteration gives pairs."""
+
+    def __iter__(self):
+        return iter(headers().items())
+
+    def items(self):
+        return iter(self)
+
+
+def test_the_headers_of_flask_are_enough(then):
+    assert verify(PairHeaders(), SECRET, body=BODY).id == ID
 
 
 @pytest.mark.parametrize(
