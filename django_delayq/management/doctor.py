@@ -64,7 +64,9 @@ def doctor(out: TextIO, options: dict[str, Any]) -> int:
         raise CommandError("--fix goes with --deep.", returncode=USAGE)
     findings = _settings_findings()
     if not UNUSABLE & {finding["code"] for finding in findings}:
-        findings += [*_link_findings(), *_database_findings(), *redis_findings()]
+        findings += [*_link_findings(), *_database_findings()]
+        unusable = any(finding["code"] in ("D001", "D003") for finding in findings)  # so it does not tell the id of the site either
+        findings += [finding for finding in redis_findings() if not (unusable and finding["code"] == "D003")]
         if options["deep"] and not any(finding["code"] in UNASKED for finding in findings):
             findings += _orphans(options)
     errors = sum(finding["level"] == "error" for finding in findings)

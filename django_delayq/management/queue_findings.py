@@ -127,6 +127,8 @@ def _servers(config: conf.Config) -> list[tuple[str, RedisSpec]]:
 
 
 def _away(name: str, error: Exception) -> dict[str, str]:
+    if isinstance(error, DelayqError) and error.code == UNKNOWN:
+        return finding("D003", str(error))
     place = f"REDIS of the queue {name!r}" if name else "DELAYQ['REDIS']"
     return finding("D007", str(error), f"Check {place}, and that the server runs.")
 

@@ -7,11 +7,11 @@ from datetime import timedelta
 
 import pytest
 
-from django_delayq import clock
+from django_delayq import clock, under_test
 from django_delayq.mirror import database_clock
-from django_delayq.models import CommitRequest, Job
+from django_delayq.models import CommitRequest, Job, Site
 from django_delayq.producer.stores import stores
-from django_delayq.store import decode
+from django_delayq.store import decode, site
 from django_delayq.store.worker_registry import WorkerRegistry
 from tests import servers
 from tests.management.conftest import NOWHERE, Answer, beat, lose_redis, without_database
@@ -60,6 +60,26 @@ def test_d001_migrations_are_not_applied(run, healthy, settings, monkeypatch, tm
     assert (answer.code, answer.json["ok"]) == (1, False)
     assert only(run, "D001")["hint"] == "Run manage.py migrate."
     assert not findings(answer, "D003"), "that the tables are missing follows, and is not told again"
+
+
+@pytest.mark.parametrize(("name", "code"), [("empty.sqlite3", "D001"), ("missing/db.sqlite3", "D003")])
+def test_a_database_that_does_not_tell_the_site_is_no_fault_of_redis(run, healthy, settings, monkeypatch, tmp_path, name, code):
+    without_database(settings, monkeypatch, str(tmp_path / name))
+    forget_site(monkeypatch)
+    assert [one["code"] for one in run("doctor", "--json").json["findings"] if one["level"] == "error"] == [code]
+
+
+def test_d003_the_table_of_the_site_is_empty(run, healthy, monkeypatch):
+    Site.objects.all().delete()
+    forget_site(monkeypatch)
+    assert "manage.py delayq adopt makes an id" in only(run, "D003")["message"]
+    assert not findings(run("doctor", "--json"), "D007")
+
+
+def forget_site(monkeypatch) -> None:
+    """The id of the site comes from the database, as outside of tests."""
+    monkeypatch.setattr(under_test, "derives_site", lambda: False)
+    site.forget()
 
 
 def test_d002_the_outbox_is_not_emptied(run, healthy, orders, monkeypatch):
