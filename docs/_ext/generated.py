@@ -56,18 +56,18 @@ def plain(text: str) -> str:
 
 @cache
 def _names() -> re.Pattern[str]:
-    from django_delayq import conf
+    from django_delayq import conf, setting_readers
 
-    ours = "|".join(sorted({*conf.DEFAULTS, *conf.OF_QUEUES}, key=len, reverse=True))
+    ours = "|".join(sorted({*conf.DEFAULTS, *conf.OF_QUEUES, *setting_readers.HTTP}, key=len, reverse=True))
     return re.compile(
         r"`[^`]+`"
         r"|DELAYQ(?:\[['\"]\w+['\"]\])*"
-        rf"|\b(?:{ours}|[A-Z]+_[A-Z_]+|TASKS|CACHES|DATABASES|DEBUG|OPTIONS|KEY|KIND|MAXLEN|ALLOW)\b(?:\[['\"]\w+['\"]\])*"
+        rf"|\b(?:{ours}|[A-Z]+_[A-Z_]+|TASKS|CACHES|DATABASES|DEBUG|OPTIONS|KEY|KIND|MAXLEN)\b(?:\[['\"]\w+['\"]\])*"
         r"|(?<![\w-])--[a-z][\w-]*"
-        r"|manage\.py [a-z_]+(?: [a-z-]+)?(?: --[\w-]+| [A-Z]{2,})*"
-        r'|pip install "[^"]+"|ACL SETUSER [^;]+|(?:\+[a-z|]+ ?)+\b|redis-cli --cluster \S+'
-        r"|\b[a-z]+(?:\+[a-z]+)?://\S*[^\s,;:.)\"'\]}]"
-        r"|\{\"[^}]*\}|\"[^\"\n]{1,120}\"|(?<!\w)'[^'\s]+'(?!\w)|(?<![\w`])(?:None|True|False)\b"
+        r"|manage\.py [a-z_]+(?: [a-z-]+)?(?: --state [a-z]+| --[\w-]+| [A-Z]{2,})*"
+        r'|pip install "[^"]+"|ACL SETUSER [^;]+|(?<!\w)(?:\+[a-z|]+ ?)+\b|redis-cli (?:--cluster \S+|-p \d+(?: [A-Z]+)+)'
+        r"|\b[a-z]+(?:\+[a-z]+)?://(?:\S*[^\s,;:.)\"'\]}])?"
+        r"|\{\"[^}]*\}|\"[^\"\n]{1,120}\"|(?<!\w)'[^'\n]{1,40}'(?!\w)|(?<![\w`])(?:None|True|False)\b"
         r"|\b[a-z_]+=(?:'[^']*'|\d+|(?=[\s,.)]|$))|\b[\w.]+\(\)|\bwhsec_"
     )
 
@@ -105,6 +105,8 @@ def _setting(name: str, default: object, accepts: str, meaning: str, per_queue: 
     from django_delayq import conf
 
     place = "in a queue only" if name in conf.OF_QUEUES else "in `DELAYQ`, and in a queue" if per_queue else "in `DELAYQ`"
+    for value in re.findall('"([a-z]+)"', accepts):
+        meaning = re.sub(rf"(?<![\w`]){value}:", f"`{value}`:", meaning)
     head = f"````{{confval}} {name}\n:default: {literal(default)}\n"
     return f"{head}\n{plain(meaning)}\n\n- Accepts: {plain(accepts)}\n- Where: {place}\n````\n"
 
