@@ -195,11 +195,12 @@ def apply(act: Act, jobs: Iterable[tuple[UUID, str | None]], **how: Any) -> Iter
     """
     away = Silent()
     for id, queue in jobs:
+        link = node = None
         answer: Change | DelayqError | None = None
         try:
-            link = stores.places.of(queue, ids.partition(id)) if queue else None
-            node = link.server if link else None
-            answer = away.error(link) if link else None
+            if queue:
+                link = stores.places.of(queue, ids.partition(id))
+                node, answer = link.server, away.error(link)
             if answer is None:
                 answer = act(id, queue=queue, **how)
         except DelayqError as error:
