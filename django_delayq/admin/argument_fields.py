@@ -139,7 +139,7 @@ class Argument:
         if way == self.way and len(boxes) == 1:
             return boxes[0]
         raise ValidationError(
-            now("A value was written here, and “%(way)s” chosen. Choose %(ways)s, or empty the field.")
+            now("You entered a value but selected “%(way)s”. Select %(ways)s, or clear the field.")
             % {"way": self.label_of(way), "ways": " / ".join(map(self.label_of, boxes))}
         )
 
@@ -151,7 +151,7 @@ class Argument:
         whole = self.takes is not None and float not in self.takes and type(self.value) is not float
         if type(value) is int or (type(value) is float and not whole):
             return value
-        raise ValidationError(_("Write a whole number, such as 7.") if whole else _("Write a number, such as 7 or 0.5."))
+        raise ValidationError(_("Enter a whole number, such as 7.") if whole else _("Enter a number, such as 7 or 0.5."))
 
     def _data(self, text: str) -> Any:
         value = self._loaded(text)
@@ -224,12 +224,12 @@ def together(found: Sequence[tuple[Argument, Any]], job: Job) -> Given:
             named |= {} if value is ABSENT else {each.name: value}
         elif value is ABSENT:
             if beyond:
-                raise ValidationError({each.name: _("Give it, since others behind it are given by place.")})
+                raise ValidationError({each.name: _("This field is required because arguments after it are positional.")})
             gap = gap or each.name
         elif not gap and (each.placed or beyond or kind is each.parameter.POSITIONAL_ONLY):
             args.append(value)
         elif kind is each.parameter.POSITIONAL_ONLY:
-            raise ValidationError({gap: _("Give it, since others behind it are given by place.")})
+            raise ValidationError({gap: _("This field is required because arguments after it are positional.")})
         else:
             gap = gap or each.name
             named[each.name] = value

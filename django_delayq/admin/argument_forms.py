@@ -24,7 +24,7 @@ from django_delayq.models import Job
 from django_delayq.producer import edit
 from django_delayq.producer.task import registry
 
-HIDDEN: Final = _("The task or its queue does not take these arguments; some of them are hidden from you.")
+HIDDEN: Final = _("The task or its queue does not accept these arguments. You are not allowed to see some of them.")
 
 ONE_LINE: Final = 80  # characters of a text for which a box of one line is enough
 MOST_LINES: Final = 12  # of a box
@@ -90,12 +90,12 @@ class EditForm(ReasonForm):
 
     def clean_args(self) -> list[Any]:
         """A JSON list."""
-        args: list[Any] = self._json("args", list, _('Write a list in JSON, such as [7, "text"].'))
+        args: list[Any] = self._json("args", list, _('Enter a JSON list, such as [7, "text"].'))
         return args
 
     def clean_kwargs(self) -> dict[str, Any]:
         """A JSON object."""
-        kwargs: dict[str, Any] = self._json("kwargs", dict, _('Write an object in JSON, such as {"note": "text"}.'))
+        kwargs: dict[str, Any] = self._json("kwargs", dict, _('Enter a JSON object, such as {"note": "text"}.'))
         return kwargs
 
     def clean(self) -> dict[str, Any]:
@@ -115,7 +115,7 @@ class EditForm(ReasonForm):
     def check_change(self) -> None:
         """Refuses arguments that it has."""
         if not self.changes:
-            raise ValidationError(_("These are the arguments that it has. To run it again with them, requeue it."))
+            raise ValidationError(_("The arguments are unchanged. To run the job again with the same arguments, requeue it."))
 
     @property
     def changes(self) -> bool:
@@ -144,7 +144,7 @@ class EditForm(ReasonForm):
 
     def _read(self, arguments: Sequence[Argument], cleaned: dict[str, Any]) -> None:
         if any(name not in self.data for name in self.fields if name.startswith(("value-", "as-"))):
-            raise ValidationError(_("The form was not sent as a whole. Try again."))
+            raise ValidationError(_("The form was incomplete. Try again."))
         found = []
         for each in arguments:
             if each.hidden is not None:
@@ -194,7 +194,11 @@ class EditForm(ReasonForm):
 class CopyForm(EditForm):
     """A job once more: with the arguments that it had, or with others."""
 
-    delay = forms.CharField(label=_("Delay from now"), required=False, help_text=_("+10m, 90s, 1h30m, 2d. Left empty: at once."))
+    delay = forms.CharField(
+        label=_("Delay from now"),
+        required=False,
+        help_text=_("For example +10m, 90s, 1h30m or 2d. If empty, the job is due immediately."),
+    )
     field_order: Sequence[str] = ("args", "kwargs", "delay", "reason")
 
     def clean_delay(self) -> float:
@@ -222,7 +226,7 @@ def _fields(arguments: Sequence[Argument]) -> Iterator[tuple[str, forms.Field]]:
         if any(way in WRITTEN for way in ways):
             yield _box(each), forms.CharField(label=each.label, required=False, strip=False, initial=each.text, widget=_widget(each))
         if len(ways) > 1 or ways[0] not in WRITTEN:
-            label = now("What %(name)s is") % {"name": each.label}
+            label = now("About %(name)s") % {"name": each.label}
             choices = [(way, each.label_of(way)) for way in ways]
             select = forms.Select(attrs={"aria-label": label})
             yield _way(each), forms.ChoiceField(label=label, choices=choices, initial=each.way, widget=select)
@@ -238,7 +242,7 @@ def _widget(argument: Argument) -> forms.Widget:
 
 
 def _boxes(job: Job) -> Iterator[tuple[str, forms.Field]]:
-    for name, label, rows in (("args", _("Arguments by place"), 6), ("kwargs", _("Arguments by name"), 10)):
+    for name, label, rows in (("args", _("Positional arguments"), 6), ("kwargs", _("Keyword arguments"), 10)):
         widget = forms.Textarea(attrs={**_PLAIN, "rows": rows})
         yield name, forms.CharField(label=label, initial=indented(getattr(job, name)), widget=widget)
 

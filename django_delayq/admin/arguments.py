@@ -39,7 +39,7 @@ def of(task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[NamedV
     """The arguments of a job of that task, masked already."""
     known = registry.find(task)
     parameters = known.signature.parameters if known else {}
-    return _lines([*_by_place(task, args, parameters), *_by_name(kwargs, parameters)], now("… and %(count)d arguments more"))
+    return _lines([*_by_place(task, args, parameters), *_by_name(kwargs, parameters)], now("… and %(count)d more arguments"))
 
 
 def of_result(value: Any) -> list[NamedValue]:
@@ -47,7 +47,7 @@ def of_result(value: Any) -> list[NamedValue]:
     if value is None:
         return []
     if isinstance(value, dict) and value:
-        return _lines([(str(name), _type(inner), inner) for name, inner in value.items()], now("… and %(count)d values more"))
+        return _lines([(str(name), _type(inner), inner) for name, inner in value.items()], now("… and %(count)d more values"))
     return _lines([("", _type(value), value)], "")
 
 

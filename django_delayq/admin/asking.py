@@ -62,7 +62,7 @@ def page(
     """Asks about these jobs. `hidden`: what the answer brings along; `back`: where one goes who does not want it; `alone`: asked on the
     page of one job.
     """
-    keep = (now("Keep it") if verb.danger else now("Back to the job")) if alone else verb.keep
+    keep = (now("Keep the job") if verb.danger else now("Back to the job")) if alone else verb.keep
     context = admin.page_context(
         request,
         verb.label,

@@ -31,10 +31,12 @@ from django_delayq.states import DELIVERY, FINISHED, OFFER, REQUEUEABLE, Change,
 
 ANSWERS = {
     Change.DONE: _("Requeued with other arguments."),
-    Change.CONFLICT: _("Nothing was changed: somebody was faster, another job holds the key, or the mirror has not caught up yet."),
-    Change.RUNNING: _("Nothing was changed: it runs already."),
-    Change.FINISHED: _("Nothing was changed: it has succeeded."),
-    Change.UNKNOWN: _("Nothing was changed: nobody knows this job any more."),
+    Change.CONFLICT: _(
+        "Nothing was changed: the job has changed in the meantime, another job has the key, or the mirror has not caught up yet."
+    ),
+    Change.RUNNING: _("Nothing was changed: the job is already running."),
+    Change.FINISHED: _("Nothing was changed: the job has already succeeded."),
+    Change.UNKNOWN: _("Nothing was changed: the job no longer exists."),
 }
 
 
@@ -155,18 +157,18 @@ def _copy(request: HttpRequest, job: Job, form: EditForm) -> UUID:
     try:
         id = ids.parse(request.POST.get("drawn", ""))
     except ValueError:
-        messages.error(request, now("Nothing was scheduled: the form was not sent as a whole. Try again."))
+        messages.error(request, now("Nothing was scheduled because the form was incomplete. Try again."))
         return job.pk
     before = where.row_in_any(id, conf.get().queue(job.queue).served if job.queue in conf.get().queues else ())
     if before is not None:
-        messages.warning(request, now("This copy is scheduled already."))
+        messages.warning(request, now("This copy has already been scheduled."))
         return before.record.id
     try:
         made = schedule_copy(
             job, given["args"], given["kwargs"], id=id, delay=given["delay"], actor=actor(request), reason=given["reason"]
         )
     except KeyTaken as error:
-        text = now("Nothing was scheduled: the job %(holder)s, which has not ended, has the key %(key)s.")
+        text = now("Nothing was scheduled: the job %(holder)s has the key %(key)s and has not ended.")
         messages.error(request, text % {"holder": ids.short(error.holder), "key": visible(job.key)})
         return job.pk
     except DelayqError as error:
@@ -182,10 +184,14 @@ def _copy(request: HttpRequest, job: Job, form: EditForm) -> UUID:
 
 EDIT: Final = Act(
     title=_("Edit and requeue"),
-    says=_("The job is put back, due now and with all its attempts, with the arguments that you give. Its task stays."),
+    says=_(
+        "The job is requeued with the arguments that you enter. It becomes due immediately and gets all its attempts "
+        "again. The task stays the same."
+    ),
     button=_("Requeue with these"),
     refused=_(
-        "This job cannot be edited: it has not failed, its task takes no arguments from people, or you may not see its arguments."
+        "This job cannot be edited: it has not failed, its task does not accept arguments entered by users, or you are "
+        "not allowed to see its arguments."
     ),
     form=EditForm,
     states=REQUEUEABLE,
@@ -195,10 +201,14 @@ EDIT: Final = Act(
 COPY: Final = Act(
     title=_("Schedule a copy"),
     says=_(
-        "A new job of the same task is scheduled, with an id of its own and all attempts. It has the queue, key and meta of this one."
+        "This schedules a new job of the same task, with its own id and all attempts. The new job has the same queue, "
+        "key and meta as this job."
     ),
     button=_("Schedule with these"),
-    refused=_("This job cannot be copied: it has not ended, its task takes no arguments from people, or you may not see them."),
+    refused=_(
+        "This job cannot be copied: it has not ended, its task does not accept arguments entered by users, or you "
+        "are not allowed to see the arguments."
+    ),
     form=CopyForm,
     states=FINISHED,
     again=True,

@@ -77,7 +77,7 @@ def respond(admin: Any, request: HttpRequest) -> HttpResponseBase:
 
 def _ending(search: Search, walk: export.Walk) -> str:
     """What the last line of a file says where it may lack jobs; "" where it has all."""
-    more = now("More jobs match: this file ends here.") if walk.cut else ""
+    more = now("There are more matching jobs. This file ends here.") if walk.cut else ""
     return " ".join(filter(None, (more, search_hints.searched(search, partly=True) if walk.partly else "")))
 
 

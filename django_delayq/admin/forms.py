@@ -30,7 +30,7 @@ class ReasonForm(forms.Form):
         label=_("Reason"),
         required=False,
         max_length=500,
-        help_text=_("Kept with the job's events; others will see it."),
+        help_text=_("The reason is kept with the job's events. Other users can see it."),
     )
 
     def date(self) -> dict[str, Any]:
@@ -51,7 +51,7 @@ class ExportForm(ReasonForm):
     """Why a list leaves the admin."""
 
     reason = forms.CharField(
-        label=_("Reason"), required=False, max_length=500, help_text=_("Kept in the history of actions; others will see it.")
+        label=_("Reason"), required=False, max_length=500, help_text=_("The reason is kept in the history. Other users can see it.")
     )
 
 
@@ -82,16 +82,18 @@ class RescheduleForm(ReasonForm):
         """A date that rows and clocks hold."""
         moment: datetime | None = self.cleaned_data["run_at"]
         if moment is not None and not 0 <= clock.to_ms(moment) <= clock.LAST_MS:
-            raise ValidationError(_("Give a date between the years 1970 and 9999."))
+            raise ValidationError(_("Enter a date between the years 1970 and 9999."))
         if moment is not None and moment < database_clock.now(connections[conf.get().database]):
-            raise ValidationError(_("This date has passed, so the job would run at once: give one that lies ahead, or use “Run now”."))
+            raise ValidationError(
+                _("This date is in the past, so the job would run immediately. Enter a date in the future, or use “Run now”.")
+            )
         return moment
 
     def clean(self) -> dict[str, Any]:
         """One of the two."""
         cleaned = super().clean() or self.cleaned_data
         if not self.errors and (cleaned.get("delay") is None) == (cleaned.get("run_at") is None):
-            raise ValidationError(_("Give a delay or a date, one of them."))
+            raise ValidationError(_("Enter either a delay or a date."))
         return cleaned
 
     def date(self) -> dict[str, Any]:
@@ -105,7 +107,10 @@ class OperationForm(ReasonForm):
     over = forms.CharField(
         label=_("Spread over"),
         required=False,
-        help_text=_("20m, 2h … so that what they call is not flooded. Left empty: as fast as a worker can."),
+        help_text=_(
+            "For example 20m or 2h. Spreading prevents overloading the services that the jobs call. If empty, jobs "
+            "run as fast as the workers can."
+        ),
     )
     field_order: Sequence[str] = ("over", "reason")
 
@@ -116,7 +121,7 @@ class OperationForm(ReasonForm):
             return None
         seconds = parsed(text)
         if seconds > LONGEST_OPERATION:
-            raise ValidationError(_("Spread it over 30 days at most."))
+            raise ValidationError(_("The maximum is 30 days."))
         return round(seconds)
 
     def options(self) -> dict[str, Any]:
@@ -140,7 +145,7 @@ def parsed(text: str) -> float:
     try:
         return clock.seconds(text.removeprefix("+"))
     except ValueError:
-        said = _("%(text)s is no duration. Write 90s, 10m, 1h30m or 2d, for example.")
+        said = _("%(text)s is not a valid duration. Use, for example, 90s, 10m, 1h30m or 2d.")
         raise ValidationError(said, params={"text": text}) from None
 
 
@@ -152,7 +157,7 @@ def form_for(verb: Verb, *args: Any, **kwargs: Any) -> ReasonForm:
 class PurgeForm(ReasonForm):
     """The queue's name, typed."""
 
-    typed = forms.CharField(label=_("Type the queue's name"), required=False, max_length=200)
+    typed = forms.CharField(label=_("Type the name of the queue"), required=False, max_length=200)
     field_order: Sequence[str] = ("typed", "reason")
 
     def __init__(self, queue: str, *args: Any, **kwargs: Any) -> None:
@@ -163,7 +168,7 @@ class PurgeForm(ReasonForm):
         """Just that."""
         typed: str = self.cleaned_data["typed"]
         if typed != self.queue:
-            raise ValidationError(_("That is not the queue's name."))
+            raise ValidationError(_("This is not the name of the queue."))
         return typed
 
 

@@ -86,7 +86,7 @@ def _shown(name: str, value: Any) -> str:
     if name == "MAX_ATTEMPTS":
         return allowed(value)
     if isinstance(value, Mapping):
-        return ", ".join(f"{state} {now('for ever') if kept is None else clock.text(kept)}" for state, kept in value.items())
+        return ", ".join(f"{state} {now('forever') if kept is None else clock.text(kept)}" for state, kept in value.items())
     return number_format(value, force_grouping=True) if isinstance(value, int) else str(value)
 
 
@@ -96,7 +96,7 @@ def _duration(seconds: float | None) -> str:
 
 def _ladder(ladder: Any) -> str:
     if not isinstance(ladder, Ladder):
-        return now("a function of the task decides")
+        return now("set by a function of the task")
     try:
         steps = ladder.steps(min(len(ladder), STEPS))
     except Exception:  # a formula is the project's code, and may raise anything

@@ -48,9 +48,9 @@ class JobAdmin(JobColumns, ReadOnlyAdmin):
     list_filter = (QueueFilter, TaskFilter)
     search_fields = ("id", "key", "task")
     search_help_text = _(
-        "A text, looked for in ids, keys, names of tasks, errors and arguments; or "
-        "id: key: task: queue: state: error: arg:order_id=77 meta:tenant=3 host: target: worker: after:-2h before:2026-05-01 "
-        "fingerprint: is:asking is:blocked; - or not before a word, OR in between"
+        "Text to find in ids, keys, task names, errors and arguments. Or use id: key: task: queue: state: error: "
+        "arg:order_id=77 meta:tenant=3 host: target: worker: after:-2h before:2026-05-01 fingerprint: is:asking "
+        "is:blocked; put - or not before a term, and OR between terms"
     )
     list_per_page = 50
     list_max_show_all = 200
@@ -133,14 +133,14 @@ class JobAdmin(JobColumns, ReadOnlyAdmin):
             for text in request.POST.getlist(ACTION_CHECKBOX_NAME):
                 UUID(text)
         except ValueError:
-            messages.error(request, now("Nothing was done: what was ticked is no id of a job. Tick the jobs anew."))
+            messages.error(request, now("No jobs were changed because the selection contains an invalid id. Select the jobs again."))
             return None
         return super().response_action(request, queryset, *more, **options)
 
     def _ask_then_act(self, request: HttpRequest, queryset: QuerySet[Job], verb: Verb) -> HttpResponse | None:
         if _ACROSS.clean(request.POST.get("select_across")):  # as Django reads it: "2" and "true" mean all, too
             if verb not in self.verbs_for_all(request):
-                messages.error(request, now("You may not do this to all jobs that match; tick them one by one."))
+                messages.error(request, now("You are not allowed to do this to all matching jobs. Select the jobs individually."))
                 return None
             return HttpResponseRedirect(self._start_address(request, verb))
         confirmed = "confirmed" in request.POST
@@ -151,7 +151,7 @@ class JobAdmin(JobColumns, ReadOnlyAdmin):
         found = [job for job in ticked if search.exact(job)]
         jobs = [job for job in found if self.may(request, verb, job)]
         if len(jobs) < len(found):
-            text = now("You may not do this to %(count)d of these jobs; they are left alone.")
+            text = now("You are not allowed to do this to %(count)d of these jobs. They were not changed.")
             messages.warning(request, text % {"count": len(found) - len(jobs)})
         if not jobs:
             return None

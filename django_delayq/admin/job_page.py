@@ -27,7 +27,7 @@ from django_delayq.store.inspector import JobView
 RELATED: Final = 10  # jobs of the same key
 AHEAD: Final = 3  # lines that lie ahead, before the others are folded
 DISPLACED: Final[dict[str, Promise]] = {  # what is said of the job that displaced this one
-    EndingKind.MERGED: _("it held the key, so this one was merged into it"),
+    EndingKind.MERGED: _("this job was merged into it because it had the key"),
     EndingKind.REPLACED: _("it replaced this one"),
 }
 

@@ -99,19 +99,19 @@ def doubtful(request: HttpRequest) -> list[str]:
     found = []
     if view not in VIEWS:
         states = ", ".join(STATES)
-        found.append(f"{VIEW}:{visible(view[:LONGEST])} – {now('the states are: %(states)s.') % {'states': states}}")
+        found.append(f"{VIEW}:{visible(view[:LONGEST])} – {now('possible states: %(states)s.') % {'states': states}}")
     for name in NARROWING:
         if len(request.GET.getlist(name)) > 1:
-            found.append(now("%(word)s: may stand there once.") % {"word": name})
+            found.append(now("%(word)s: can be used only once.") % {"word": name})
         if name in NAMED and "\0" in request.GET.get(name, ""):  # a search complains itself
-            found.append(now("%(word)s: a NUL character stands in it; leave it away.") % {"word": name})
+            found.append(now("%(word)s contains a NUL character. Remove it.") % {"word": name})
     return found
 
 
 def strange(request: HttpRequest) -> list[str]:
     """The same for an operation, which knows no filters of other apps: it would be about more jobs than the list."""
     names = [visible(name) for name in request.GET if name not in NARROWING]
-    said = now("An operation cannot be narrowed down by %(name)s.")
+    said = now("You cannot filter an operation by %(name)s.")
     return [*doubtful(request), *(said % {"name": name} for name in names)]
 
 

@@ -54,13 +54,13 @@ Stage = Operation.Stage
 
 # What may be done to an operation: from which stages, to which, and what is said.
 STEERING: Final[dict[str, tuple[tuple[str, ...], str, Any, Any]]] = {
-    "pause": ((Stage.WAITING, Stage.RUNNING), Stage.PAUSED, _("Pause"), _("Paused: at most one more chunk is done.")),
-    "resume": ((Stage.PAUSED,), Stage.RUNNING, _("Resume"), _("It goes on where it was.")),
+    "pause": ((Stage.WAITING, Stage.RUNNING), Stage.PAUSED, _("Pause"), _("Paused. At most one more batch will be processed.")),
+    "resume": ((Stage.PAUSED,), Stage.RUNNING, _("Resume"), _("Resumed where it stopped.")),
     "cancel": (
         (Stage.WAITING, Stage.RUNNING, Stage.PAUSED),
         Stage.CANCELLED,
         _("Cancel the rest"),
-        _("Cancelled: what is done stays done."),
+        _("Cancelled. Jobs that were already changed stay changed."),
     ),
 }
 DONE: Final = {"pause": "operation_paused", "resume": "operation_resumed", "cancel": "operation_cancelled"}  # kinds of events
@@ -69,8 +69,8 @@ OUTCOMES: Final = {
     "running": _("already running"),
     "finished": _("already finished"),
     "conflict": _("in conflict"),
-    "unknown": _("not known to Redis"),
-    "left": _("left alone"),
+    "unknown": _("not found in Redis"),
+    "left": _("unchanged"),
     "again": _("done before an interruption"),
 }
 SHORT: Final = {**{name: verb.short for name, verb in VERBS.items()}, operation_loop.PURGE: _("purge")}
@@ -163,7 +163,7 @@ class OperationAdmin(ReadOnlyAdmin):
         """GET: what would be done, to how many, with a sample. POST: starts it."""
         verb = VERBS.get(name)
         if verb is None:
-            raise Http404(now("There is no such verb."))
+            raise Http404(now("There is no such action."))
         if not all(self.allows(request, name) for name in ("view_job", "start_operation", verb.permission)):
             raise PermissionDenied
         jobs = self._jobs_to_act_on(request, verb)
@@ -174,7 +174,7 @@ class OperationAdmin(ReadOnlyAdmin):
         if request.method == "POST" and not complaints:
             form, seen = operation_form(verb, request.POST), Preview.read(request.POST.get("preview", ""), wanted)
             if seen is None:
-                complaints.append(now("What matches is no longer what you have seen; look at it again."))
+                complaints.append(now("The matching jobs have changed in the meantime. Check the selection again."))
             elif form.is_valid():
                 return self._started(request, verb, seen.of(wanted), seen.upto, form)
         else:
@@ -191,7 +191,7 @@ class OperationAdmin(ReadOnlyAdmin):
             return Job.objects.using(conf.get().database)
         jobs = self.admin_site.get_model_admin(Job)
         if not (isinstance(jobs, JobAdmin) and jobs.starts_operations() and jobs.may(request, verb)):
-            raise PermissionDenied(now("On this site nothing may be done to all jobs that match."))
+            raise PermissionDenied(now("This site does not allow actions on all matching jobs."))
         return jobs.get_queryset(request)
 
     def _preview(
@@ -201,7 +201,7 @@ class OperationAdmin(ReadOnlyAdmin):
         if not complaints:
             count = counting.count(wanted, jobs, MOST_COUNTED, conf.get().database)
             looked = keyset.page(wanted, jobs, asking.EXAMPLES).jobs
-        title = now("%(verb)s: all jobs that match") % {"verb": verb.label}
+        title = now("%(verb)s: all matching jobs") % {"verb": verb.label}
         context = self.page_context(
             request,
             title,
@@ -236,7 +236,7 @@ class OperationAdmin(ReadOnlyAdmin):
             seconds=form.cleaned_data["over"] or 0,
         )
         _record(request, operation, "operation_started", f"{verb.label}: {wanted.words}", operation.reason)
-        messages.success(request, now("Started. A worker carries it out; you may leave this page."))
+        messages.success(request, now("Started. A worker carries out the operation. You can leave this page."))
         return HttpResponseRedirect(self.page_of(request, operation) or self._jobs(request))
 
     def change_view(
@@ -296,7 +296,7 @@ class OperationAdmin(ReadOnlyAdmin):
             messages.success(request, said)
         else:
             operation.refresh_from_db()
-            messages.warning(request, now("Nothing changed: it is %(stage)s already.") % {"stage": word(operation.stage)})
+            messages.warning(request, now("Nothing was changed: the stage is already “%(stage)s”.") % {"stage": word(operation.stage)})
         return HttpResponseRedirect(self._address(operation))
 
     def _operation(self, request: HttpRequest, object_id: str) -> Operation | None:
@@ -352,7 +352,7 @@ def described(operation: Operation) -> tuple[str, bool]:
 
 def readable(words: str) -> str:
     """The same for people: what a fingerprint says is only that the causes are one."""
-    return " ".join(now("failed for one cause") if FINGERPRINT.fullmatch(word) else word for word in words.split(" "))
+    return " ".join(now("failed with the same cause") if FINGERPRINT.fullmatch(word) else word for word in words.split(" "))
 
 
 def _trouble(operation: Operation) -> str:

@@ -36,10 +36,15 @@ BEHIND: Final = "behind"  # the tick behind which a page of the history begins
 LOOK: Final = "look"  # the button that shows dates and changes nothing
 # What a button does: the permission, the function, what the log says, what is said when it is done.
 ACTS: Final[dict[str, tuple[str, Callable[..., Any], Any, Any]]] = {
-    "on": ("switch_periodic", schedules.turn_on, _("Turn on"), _("It is on: its next tick is the next of its dates.")),
-    "off": ("switch_periodic", schedules.turn_off, _("Turn off"), _("It is off: what waited for its date is cancelled.")),
-    "run": ("run_periodic", schedules.run_now, _("Run now"), _("A job of it is due now.")),
-    "drop": ("override_periodic", schedules.drop_override, _("Drop the other dates"), _("The dates of its owner hold again.")),
+    "on": ("switch_periodic", schedules.turn_on, _("Turn on"), _("The schedule is on. It continues with its next date.")),
+    "off": ("switch_periodic", schedules.turn_off, _("Turn off"), _("The schedule is off. Its waiting jobs are cancelled.")),
+    "run": ("run_periodic", schedules.run_now, _("Run now"), _("One of its jobs is due now.")),
+    "drop": (
+        "override_periodic",
+        schedules.drop_override,
+        _("Remove the override"),
+        _("The schedule uses the dates of its owner again."),
+    ),
 }
 
 
@@ -167,7 +172,7 @@ class PeriodicAdmin(ReadOnlyAdmin):
             return "-"
         coming, trouble = schedule_page.upcoming(row, 1)
         if trouble:
-            return format_html('<span title="{}">{}</span>', trouble, now("cannot be told here"))
+            return format_html('<span title="{}">{}</span>', trouble, now("cannot be shown here"))
         if not coming:
             return now("never")
         first = coming[0]
@@ -240,7 +245,7 @@ class PeriodicAdmin(ReadOnlyAdmin):
         if reason is not None and _fits(act, row):
             self._carried_out(request, row, label, said, reason, partial(change, row.name))
         elif reason is not None:
-            messages.warning(request, now("Nothing was changed: it is so already."))
+            messages.warning(request, now("Nothing was changed: the schedule is already in this state."))
         return HttpResponseRedirect(self._address(row))
 
     # forms
@@ -254,7 +259,7 @@ class PeriodicAdmin(ReadOnlyAdmin):
             raise PermissionDenied
         form = OverrideForm(row, request.POST if request.method == "POST" else None)
         if self._good(request, form):
-            done, said = partial(schedules.override, row.name, **form.given()), _("These dates hold from now on.")
+            done, said = partial(schedules.override, row.name, **form.given()), _("These dates apply from now on.")
             if self._carried_out(request, row, _("Other dates"), said, form.cleaned_data["reason"], done):
                 return HttpResponseRedirect(self._address(row))
         return self._form(request, form, now("Other dates"), row)
@@ -272,7 +277,7 @@ class PeriodicAdmin(ReadOnlyAdmin):
                 form.add_error(None, worded(error))
             else:
                 log(request, Periodic, [(str(row.pk), name)], _said(now("Made"), reason), ADDITION)
-                messages.success(request, now("It is there, and on."))
+                messages.success(request, now("The schedule has been added and is on."))
                 return HttpResponseRedirect(self._address(row))
         return self._form(request, form, now("Add a schedule"), None)
 
@@ -288,7 +293,7 @@ class PeriodicAdmin(ReadOnlyAdmin):
         if self._good(request, form):
             done, said = (
                 partial(schedules.change, row.name, **form.given()),
-                _("Changed; what waited for its date comes by the new ones."),
+                _("Changed. Waiting jobs are rescheduled to the new dates."),
             )
             if self._carried_out(request, row, _("Change"), said, form.cleaned_data["reason"], done):
                 return HttpResponseRedirect(self._address(row))
@@ -304,7 +309,9 @@ class PeriodicAdmin(ReadOnlyAdmin):
         form = ReasonForm(request.POST if request.method == "POST" else None)
         if form.is_valid():
             done = partial(schedules.delete, row.name)
-            if self._carried_out(request, row, _("Delete"), _("It is gone."), form.cleaned_data["reason"], done, DELETION):
+            if self._carried_out(
+                request, row, _("Delete"), _("The schedule has been deleted."), form.cleaned_data["reason"], done, DELETION
+            ):
                 return HttpResponseRedirect(self.address("delayq_periodic_changelist"))
         context = self.page_context(request, now("Delete the schedule"), row=row, name=visible(row.name), form=form)
         return TemplateResponse(request, "admin/delayq/periodic/delete.html", context, status=400 if form.errors else 200)

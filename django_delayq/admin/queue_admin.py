@@ -33,7 +33,7 @@ from django_delayq.producer import queues
 from django_delayq.store.fitness import unmirrored
 
 ACTS: dict[str, tuple[Callable[..., bool], Any, Any]] = {
-    "pause": (queues.pause, _("Paused: %(queue)s. Nothing more is claimed."), _("Paused already: %(queue)s.")),
+    "pause": (queues.pause, _("Paused: %(queue)s. No more jobs are claimed."), _("Already paused: %(queue)s.")),
     "resume": (queues.resume, _("Resumed: %(queue)s."), _("Not paused: %(queue)s.")),
 }
 
@@ -139,11 +139,11 @@ class QueueAdmin(ReadOnlyAdmin):
             raise PermissionDenied
         queue = unquote(name)
         if queue not in conf.get().queues:
-            raise Http404(now("There is no queue of that name."))
+            raise Http404(now("There is no queue with this name."))
         form = PurgeForm(queue, request.POST if request.method == "POST" else None)
         if form.is_valid():
             operation = begin_purge(request, queue, form.cleaned_data["reason"])
-            messages.success(request, now("Started. A worker carries it out; you may leave this page."))
+            messages.success(request, now("Started. A worker carries out the operation. You can leave this page."))
             return HttpResponseRedirect(self.page_of(request, operation) or self._list_url())
         found = {each.name: each for each in look().queues}.get(queue)
         context = self.page_context(
@@ -169,7 +169,7 @@ class QueueAdmin(ReadOnlyAdmin):
             raise PermissionDenied
         queue = unquote(name)
         if queue not in conf.get().queues:
-            raise Http404(now("There is no queue of that name."))
+            raise Http404(now("There is no queue with this name."))
         change, done, nothing = ACTS[act]
         reason = reason_given(request)
         if reason is None:

@@ -34,27 +34,27 @@ class DatesForm(ReasonForm):
         label=_("Cron"),
         required=False,
         max_length=NAME,
-        help_text=_("Minute, hour, day of month, month, day of week: 0 3 * * * is every night at three."),
+        help_text=_("Minute, hour, day of month, month, day of week. For example, 0 3 * * * is every day at 03:00."),
         widget=forms.TextInput(attrs={"class": "vTextField", "spellcheck": "false", "autocomplete": "off"}),
     )
     timezone = forms.CharField(
         label=_("Time zone"),
         required=False,
         max_length=MAX_TIMEZONE,
-        help_text=_("By whose clock the cron goes, such as Europe/Berlin."),
+        help_text=_("The time zone of the cron expression, such as Europe/Berlin."),
         widget=forms.TextInput(attrs={"class": "vTextField", "list": ZONES, "autocomplete": "off"}),
     )
     every = forms.CharField(
         label=_("Or a period"),
         required=False,
         max_length=50,
-        help_text=_("90s, 10m, 2h, 1d … counted from 1970 in UTC, so that a day is always 24 hours."),
+        help_text=_("For example 90s, 10m, 2h or 1d. Counted from 1970 in UTC, so a day always has 24 hours."),
     )
     reason = forms.CharField(
         label=_("Reason"),
         required=False,
         max_length=500,
-        help_text=_("Kept with what happened to the schedule; others will see it."),
+        help_text=_("The reason is kept in the history of the schedule. Other users can see it."),
     )
     field_order: Sequence[str] = ("cron", "timezone", "every", "reason")
 
@@ -89,13 +89,13 @@ class DatesForm(ReasonForm):
             return cleaned
         cron, every = cleaned["cron"], cleaned["every"]
         if bool(cron) == (every is not None):
-            raise ValidationError(_("Give a cron or a period, one of them."))
+            raise ValidationError(_("Enter either a cron expression or a period."))
         try:
             cleaned["dates"] = found = Dates.of(
                 cron, every=every, timezone=cleaned["timezone"] if cron else "UTC", jitter=self.jitter, where="dates"
             )
             if not found.fires:
-                self.add_error("cron", _("No date fits it, neither now nor ever."))
+                self.add_error("cron", _("The cron expression never matches a date."))
         except ConfigError as error:
             self.add_error("cron" if cron else "every", _message(error))
         return cleaned
@@ -140,15 +140,18 @@ class ScheduleForm(DatesForm):
         label=_("Jitter"),
         required=False,
         max_length=50,
-        help_text=_("5m … each job is due some time after its tick, below this, so that not all come at once."),
+        help_text=_(
+            "For example 5m. Each job becomes due at a random time after its tick, up to this long, so that the jobs "
+            "do not all start at once."
+        ),
     )
     missed = forms.ChoiceField(label=_("Missed ticks"), choices=list(POLICIES["missed"].items()), initial="once")
     overlap = forms.ChoiceField(label=_("Overlap"), choices=list(POLICIES["overlap"].items()), initial="allow")
     args = forms.CharField(
-        label=_("Arguments by place"), required=False, widget=forms.Textarea(attrs={"rows": 3, "spellcheck": "false"})
+        label=_("Positional arguments"), required=False, widget=forms.Textarea(attrs={"rows": 3, "spellcheck": "false"})
     )
     kwargs = forms.CharField(
-        label=_("Arguments by name"), required=False, widget=forms.Textarea(attrs={"rows": 5, "spellcheck": "false"})
+        label=_("Keyword arguments"), required=False, widget=forms.Textarea(attrs={"rows": 5, "spellcheck": "false"})
     )
     field_order: Sequence[str] = [
         "name",
@@ -203,19 +206,19 @@ class ScheduleForm(DatesForm):
         """One that a schedule may have, and that none has."""
         name = str(self.cleaned_data["name"])
         if not name.isprintable():
-            raise ValidationError(_("Characters that are not seen may not stand in a name."))
+            raise ValidationError(_("The name cannot contain invisible characters."))
         if Periodic.objects.using(conf.get().database).filter(name=name).exists():
-            raise ValidationError(_("There is a schedule of that name."))
+            raise ValidationError(_("A schedule with this name already exists."))
         return name
 
     def clean_args(self) -> list[Any]:
         """A JSON list."""
-        found: list[Any] = self._json("args", list, _('Write a list in JSON, such as [7, "text"].'))
+        found: list[Any] = self._json("args", list, _('Enter a JSON list, such as [7, "text"].'))
         return found
 
     def clean_kwargs(self) -> dict[str, Any]:
         """A JSON object."""
-        found: dict[str, Any] = self._json("kwargs", dict, _('Write an object in JSON, such as {"note": "text"}.'))
+        found: dict[str, Any] = self._json("kwargs", dict, _('Enter a JSON object, such as {"note": "text"}.'))
         return found
 
     def clean(self) -> dict[str, Any]:

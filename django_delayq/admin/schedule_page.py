@@ -35,14 +35,14 @@ ALARMING: Final = 60.0  # seconds late
 OWNERS: Final[dict[str, Promise]] = {Periodic.Owner.CODE: _("code"), Periodic.Owner.ADMIN: _("made here")}
 POLICIES: Final[dict[str, dict[str, Promise]]] = {
     "missed": {
-        "skip": _("skip: those that are missed get no job"),
-        "once": _("once: the newest of those that are missed gets a job"),
-        "all": _("all: each that is missed gets a job, a hundred at most"),
+        "skip": _("skip: missed ticks create no jobs"),
+        "once": _("once: only the latest missed tick creates a job"),
+        "all": _("all: every missed tick creates a job, at most 100"),
     },
     "overlap": {
         "allow": _("allow: runs may overlap"),
-        "skip": _("skip: a tick whose run would overlap with another is not run"),
-        "wait": _("wait: a run waits until the other one has ended"),
+        "skip": _("skip: a tick does not run if another run is still in progress"),
+        "wait": _("wait: a run waits until the previous run has ended"),
     },
 }
 

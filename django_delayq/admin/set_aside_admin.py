@@ -104,7 +104,7 @@ class SetAsideAdmin(ReadOnlyAdmin):
         """When it happened."""
         return moment(kept.at)
 
-    @admin.display(description=_("noticed"))
+    @admin.display(description=_("rejected at"))
     def noticed_shown(self, kept: SetAside) -> str:
         """When it was first refused."""
         return moment(kept.noticed_at)
@@ -114,7 +114,7 @@ class SetAsideAdmin(ReadOnlyAdmin):
         """How many there were, and whether some are lost."""
         if not set_aside.is_cut(kept):
             return str(kept.length)
-        return now("%(length)d, of which the database could take %(kept)d; so it cannot be taken in any more") % {
+        return now("%(length)d, but the database could store only %(kept)d, so this event cannot be retried") % {
             "length": kept.length,
             "kept": len(kept.raw),
         }
@@ -124,7 +124,7 @@ class SetAsideAdmin(ReadOnlyAdmin):
         """Who did what this tells."""
         return visible(kept.actor)
 
-    @admin.display(description=_("refused because"))
+    @admin.display(description=_("reason for rejection"))
     def text_shown(self, kept: SetAside) -> str:
         """In the words of the database, which may repeat what it refused."""
         return visible(kept.text)
@@ -134,7 +134,7 @@ class SetAsideAdmin(ReadOnlyAdmin):
         """What whoever did it gave as a reason."""
         return visible(kept.why)
 
-    @admin.display(description=_("as it stood in the stream"))
+    @admin.display(description=_("original content"))
     def bytes_shown(self, kept: SetAside) -> str:
         """The bytes, as text."""
         text = visible(bytes(kept.raw[:MOST_SHOWN]).decode("utf-8", "backslashreplace"))
@@ -159,8 +159,8 @@ class SetAsideAdmin(ReadOnlyAdmin):
         except (*DOWN, DriverError) as error:
             messages.error(request, worded(error))
         if done:
-            text = ngettext("%(count)d event is in its row now.", "%(count)d events are in their rows now.", done)
+            text = ngettext("%(count)d event has been saved.", "%(count)d events have been saved.", done)
             messages.success(request, text % {"count": done})
         if refused:
-            text = ngettext("%(count)d event was refused again.", "%(count)d events were refused again.", refused)
+            text = ngettext("%(count)d event was rejected again.", "%(count)d events were rejected again.", refused)
             messages.warning(request, text % {"count": refused})

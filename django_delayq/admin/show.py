@@ -82,7 +82,7 @@ WORDS: dict[str, Promise] = {
     "requeued": _("requeued"),
     "copied": _("copied"),
     "expired": _("expired"),
-    "aside": _("aside"),
+    "aside": _("rejected"),
     "requeue_asked": _("asked to requeue"),
     "restored": _("restored"),
     "dropped": _("dropped"),

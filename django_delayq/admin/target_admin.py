@@ -35,10 +35,10 @@ from django_delayq.store.worker_registry import WorkerRegistry
 
 SHOWN: Final = 120  # characters of an error
 FAULTS: Final[dict[str, Promise]] = {
-    "type": _("something else stands at this key, so every offer fails"),
-    "rights": _("the user of Redis may not look there; delayq doctor has the line that allows it"),
+    "type": _("this key has another type, so every offer fails"),
+    "rights": _("the Redis user is not allowed to read this; delayq doctor shows the required ACL rule"),
 }
-DEEDS: Final = (("requeue", "failed", _("Requeue the failed …")), ("cancel", "scheduled", _("Cancel what waits …")))
+DEEDS: Final = (("requeue", "failed", _("Requeue the failed …")), ("cancel", "scheduled", _("Cancel the waiting jobs …")))
 
 
 class TargetAdmin(ReadOnlyAdmin):

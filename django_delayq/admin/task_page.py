@@ -41,7 +41,7 @@ def respond(admin: ReadOnlyAdmin, request: HttpRequest, name: str) -> HttpRespon
     task = unquote(name)
     found = gather(request, task, admin.get_queryset(request), partial(admin.has_view_permission, request))
     if found is None:
-        raise Http404(now("There is no task of that name."))
+        raise Http404(now("There is no task with this name."))
     found |= {"may_see_queues": admin.allows(request, "view_queue"), "media": admin.media + CSS}
     context = admin.page_context(request, task_name(task), **found)
     return TemplateResponse(request, "admin/delayq/job/task.html", context)

@@ -141,7 +141,7 @@ def pretty(value: Any, most: int = MOST_SHOWN) -> str:
     text = visible(indented(value))
     if len(text) <= most:
         return text
-    return f"{text[:most]}\n{now('… and %(count)d characters more') % {'count': len(text) - most}}"
+    return f"{text[:most]}\n{now('… and %(count)d more characters') % {'count': len(text) - most}}"
 
 
 def progress_of(view: JobView | None) -> Progress | None:
@@ -156,7 +156,7 @@ def _beginning(job: Job, events: Iterable[Event]) -> list[Moment]:
     found = [Moment(at=job.created_at, what=now("accepted"))]
     again = any(event.kind == EventKind.REQUEUED for event in events)  # then `published` speaks of that
     if job.published and not again:
-        text = now("committed, and published to Redis") if job.durable else now("in Redis")
+        text = now("committed and published to Redis") if job.durable else now("in Redis")
         # Redis' clock and the database's may differ, and one of them counts in whole milliseconds.
         found.append(Moment(at=max(job.published, job.created_at), what=now("published"), text=text))
     return found
@@ -181,7 +181,7 @@ def _attempt(job: Job, run: Attempt, view: JobView | None, sensitive: bool) -> M
         error = died if run.outcome == AttemptOutcome.CRASHED else f"{error}. {died}"
     running = view is not None and view.state == "running" and view.fence == run.fence
     if running and view is not None and not run.finished_at:
-        text = now("held until %(time)s") if job.task == MESSAGE else now("under a lease until %(time)s")
+        text = now("held until %(time)s") if job.task == MESSAGE else now("leased until %(time)s")
         error = text % {"time": f"{_here(clock.from_ms(view.date_ms)):%H:%M:%S}"}
     answer = _answer(job, run, sensitive)
     held = job.task == MESSAGE and run.outcome == AttemptOutcome.RUNNING
@@ -221,7 +221,7 @@ def _event(job: Job, event: Event, sensitive: bool) -> Moment:
     what, detail = word(event.kind), dict(given) if isinstance(given, dict) else {}
     if event.kind == EDITED:
         what, before = now("edited"), json.dumps([detail.get("args"), detail.get("kwargs")], ensure_ascii=False)
-        text = " · ".join(filter(None, (event.reason, now("The arguments were: %(before)s") % {"before": before})))
+        text = " · ".join(filter(None, (event.reason, now("Previous arguments: %(before)s") % {"before": before})))
         return Moment(at=event.at, what=what, who=visible(event.actor), text=visible(text))
     if detail.pop("abort", None):
         what = now("abort requested")
@@ -240,7 +240,7 @@ def _end(job: Job, latest: list[Attempt]) -> list[Moment]:
     """The final state, where an attempt led to it; a cancel or an expiry is an event of its own."""
     if job.state not in (State.SUCCEEDED, State.FAILED) or job.finished_at is None:
         return []
-    text = now("no attempt is left") if job.state == State.FAILED and job.attempts >= job.max_attempts else ""
+    text = now("no attempts left") if job.state == State.FAILED and job.attempts >= job.max_attempts else ""
     return [
         Moment(
             at=max(job.finished_at, latest[0].started_at if latest else job.finished_at),
@@ -292,10 +292,10 @@ def _ahead(job: Job, view: JobView | None) -> list[Moment]:
         about = _later(about, step.wait)
         what = now("attempt %(number)d") % {"number": step.attempt}
         if step.wait is None:
-            text = now("%(text)s, at a date that its task's own rule gives") % {"text": text}
+            text = now("%(text)s, at a date set by the task's own retry rule") % {"text": text}
         found.append(Moment(at=None, what=what, delta=wait_text, text=text, ahead=True, about=about))
     if job.max_attempts == NO_LIMIT and job.expires_at is not None:
-        text = now("tried until it expires, at %(date)s") % {"date": second(job.expires_at)}
+        text = now("retried until it expires, at %(date)s") % {"date": second(job.expires_at)}
         return [*found, Moment(at=None, what=now("failed"), text=text, ahead=True)]
     if more:
         found.append(Moment(at=None, what=now("and %(count)d more attempts") % {"count": more}, ahead=True))
@@ -315,7 +315,7 @@ def _later(moment: datetime | None, seconds: float | None) -> datetime | None:
 
 def _asking(job: Job, view: JobView | None) -> list[Moment]:
     """What comes if a job that has asked before hears once more that it is not yet."""
-    found, text = asks.of(job, view), now("if the answer is still: not yet")
+    found, text = asks.of(job, view), now("if the condition is still not met")
     if found is None or found.ladder is None:
         return []
     if found.next_wait is None:

@@ -33,13 +33,13 @@ from django_delayq.store.message_consumers import HeldMessage, MessageConsumer, 
 from django_delayq.store.worker_registry import WorkerRegistry
 
 ASKED: Final = {
-    "quiet": _("Asked %(worker)s to claim no more. It hears of it within about five seconds."),
-    "stop": _("Asked %(worker)s to stop. It hears of it within about five seconds, and then finishes what runs."),
+    "quiet": _("Asked %(worker)s to claim no more jobs. It receives the request within about five seconds."),
+    "stop": _("Asked %(worker)s to stop. It receives the request within about five seconds and then finishes its running jobs."),
 }
 DISMISSED: Final = _("%(worker)s is no longer in the list.")
-ALIVE: Final = _("%(worker)s was left in the list: it is alive, or has left by itself.")
+ALIVE: Final = _("%(worker)s was not removed: it is running, or it has already stopped.")
 MOST_HELD: Final = 20  # messages of a consumer that are named
-GONE: Final = _("%(worker)s is not there: it has left, or has said nothing for half a minute. Nothing was asked.")
+GONE: Final = _("%(worker)s is not running: it has stopped, or it has not reported for 30 seconds. No request was sent.")
 
 
 class WorkerAdmin(ReadOnlyAdmin):

@@ -56,8 +56,8 @@ def shortly(job: Job, view: JobView | None = None) -> str:
 def worded(times: int, most: int | None) -> str:
     """The words for so many times, of at most so many; None: nobody knows."""
     if most is None:
-        return ngettext("asked once", "asked %(times)d times", times) % {"times": times}
-    return now("asked %(times)d of %(most)d") % {"times": times, "most": most}
+        return ngettext("polled once", "polled %(times)d times", times) % {"times": times}
+    return now("polled %(times)d of %(most)d") % {"times": times, "most": most}
 
 
 def fully(job: Job, view: JobView | None) -> str:

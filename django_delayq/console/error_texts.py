@@ -15,8 +15,10 @@ from django_delayq.exceptions import ConfigError
 from django_delayq.text import visible
 
 _AWAY: Final = _("Redis at %(where)s is not available: %(cause)s.")
-_REFUSED: Final = _("Redis at %(where)s refused this, and nothing was done: %(cause)s.")
-_LACK: Final = _("It is in Redis at %(where)s and on %(found)s of %(wanted)s replicas, so a failover may lose it. Ask again.")
+_REFUSED: Final = _("Redis at %(where)s rejected this. Nothing was changed: %(cause)s.")
+_LACK: Final = _(
+    "The job was written to Redis at %(where)s, but only %(found)s of %(wanted)s replicas have it. A failover may lose it. Try again."
+)
 SENTENCES: Final[Mapping[str, Promise]] = {
     **dict.fromkeys(
         (
@@ -37,13 +39,13 @@ SENTENCES: Final[Mapping[str, Promise]] = {
     "redis_away": _AWAY,
     "redis_loading": _AWAY,
     "redis_entry": _AWAY,
-    "redis_left_alone": _("Redis at %(where)s has just failed, and is asked again in a moment: %(cause)s."),
-    "redis_cluster": _("Redis at %(where)s is a node of a Redis Cluster, and the settings name it as a server of its own: %(cause)s."),
-    "redis_slot": _("Redis at %(where)s does not do this now, since a master is replaced or a slot moves: %(cause)s."),
+    "redis_left_alone": _("Redis at %(where)s has just failed and will be tried again shortly: %(cause)s."),
+    "redis_cluster": _("Redis at %(where)s is a node of a Redis Cluster, but the settings configure it as a single server: %(cause)s."),
+    "redis_slot": _("Redis at %(where)s cannot do this now because a master is being replaced or a slot is being moved: %(cause)s."),
     "replicas_lack": _LACK,
     "replicas_unasked": _LACK,
-    "server_replaced": _("The server that answered was replaced by another one, where the job is still as it was. Ask again soon."),
-    "format_newer": _("The queue %(queue)s has format %(found)s in Redis, and this process knows formats up to %(known)s only."),
+    "server_replaced": _("The server that answered has been replaced. On the new server the job is unchanged. Try again shortly."),
+    "format_newer": _("The queue %(queue)s has format %(found)s in Redis, but this process only supports formats up to %(known)s."),
     "site_other": _(
         "Redis at %(where)s has the queue %(queue)s of another site, %(theirs)s. This database is site %(ours)s. See manage.py delayq "
         "adopt."
@@ -52,46 +54,50 @@ SENTENCES: Final[Mapping[str, Promise]] = {
         "Redis at %(where)s has the workers of another site, %(theirs)s. This database is site %(ours)s. See manage.py delayq adopt."
     ),
     "site_moved": _(
-        "Redis at %(where)s has no jobs of the queue %(queue)s of this site, %(ours)s, which was last at %(known)s. Nothing runs there "
-        "before manage.py delayq adopt."
+        "Redis at %(where)s has no jobs of the queue %(queue)s of this site, %(ours)s. The queue was last at %(known)s. "
+        "No jobs run there until you run manage.py delayq adopt."
     ),
     "site_behind": _(
-        "Redis at %(where)s is ahead of this database, site %(ours)s, in the queue %(queue)s: another database records it, or this one "
-        "has lost commits. See manage.py delayq adopt."
+        "Redis at %(where)s is ahead of this database, site %(ours)s, in the queue %(queue)s. Either another database "
+        "records the queue, or this database lost commits. See manage.py delayq adopt."
     ),
-    "site_unknown": _("The database did not tell the id of this site, so nothing is written to Redis: %(cause)s."),
-    "partitions_away": _("It was not done in %(partitions)s, which cannot be reached: %(cause)s The others have it; ask again."),
+    "site_unknown": _("The database did not return the id of this site, so nothing is written to Redis: %(cause)s."),
+    "partitions_away": _(
+        "This was not done in %(partitions)s, which cannot be reached: %(cause)s It was done in the other partitions. Try again."
+    ),
     "redis_answered": _("Redis at %(where)s answered: %(cause)s."),
-    "task_unknown": _("No task named %(name)s is registered in this process; was it renamed or removed, or is a deploy under way?"),
-    "queue_unknown": _("The settings do not list the queue %(name)s."),
-    "queue_misspelt": _("The settings do not list the queue %(name)s. Did you mean %(near)s?"),
-    "json_place": _("Line %(line)s, column %(column)s is no JSON."),
-    "json": _("That is no JSON."),
-    "argument_missing": _("The argument %(argument)s is missing."),
-    "argument_surplus": _("There are more arguments by place than the task takes."),
-    "argument_unknown": _("The task takes no argument %(argument)s."),
-    "argument_twice": _("The argument %(argument)s is given twice, by place and by name."),
-    "argument_type": _("The argument %(argument)s must be %(annotation)s, and is %(given)s."),
-    "message_arguments": _("A message has one argument by place, its body, and no others; %(given)s were given."),
-    "payload_size": _("The arguments are %(size)s bytes of JSON, and the limit is %(limit)s."),
-    "value_depth": _("%(path)s lies more than %(most)s levels deep."),
-    "value_digits": _("%(path)s is a number of more than 4,000 digits."),
-    "value_surrogate": _("%(path)s holds half of a character."),
-    "name_surrogate": _("%(path)s has a name that holds half of a character: %(name)s"),
-    "actor_inactive": _("%(actor)s is no longer active, so nothing more is done in their name."),
-    "permission_gone": _("%(actor)s has no longer the permission %(permission)s."),
-    "search_partial": _(
-        "%(text)s alone is looked for among ten thousand jobs only, and an operation is about all that match. Cancel it, and start one "
-        "that says where it stands: key:, task:, error: or arg:name=value."
+    "task_unknown": _(
+        "No task named %(name)s is registered in this process. Was it renamed or removed, or is a deployment in progress?"
     ),
-    "unexpected": _("An error that nobody expected: %(kind)s: %(cause)s"),
+    "queue_unknown": _("The queue %(name)s is not in the settings."),
+    "queue_misspelt": _("The queue %(name)s is not in the settings. Did you mean %(near)s?"),
+    "json_place": _("Line %(line)s, column %(column)s is not valid JSON."),
+    "json": _("This is not valid JSON."),
+    "argument_missing": _("The argument %(argument)s is missing."),
+    "argument_surplus": _("There are more positional arguments than the task accepts."),
+    "argument_unknown": _("The task does not accept the argument %(argument)s."),
+    "argument_twice": _("The argument %(argument)s was given twice, by position and by name."),
+    "argument_type": _("The argument %(argument)s must be %(annotation)s, not %(given)s."),
+    "message_arguments": _("A message takes exactly one positional argument, its body. %(given)s were given."),
+    "payload_size": _("The arguments are %(size)s bytes of JSON. The limit is %(limit)s."),
+    "value_depth": _("%(path)s is nested more than %(most)s levels deep."),
+    "value_digits": _("%(path)s is a number with more than 4,000 digits."),
+    "value_surrogate": _("%(path)s contains an unpaired surrogate."),
+    "name_surrogate": _("%(path)s has a name with an unpaired surrogate: %(name)s"),
+    "actor_inactive": _("%(actor)s is no longer an active user, so the operation has stopped."),
+    "permission_gone": _("%(actor)s no longer has the permission %(permission)s."),
+    "search_partial": _(
+        "The text %(text)s alone searches only 10,000 jobs, but an operation applies to all matching jobs. Cancel this "
+        "operation and start one that names the field: key:, task:, error: or arg:name=value."
+    ),
+    "unexpected": _("Unexpected error: %(kind)s: %(cause)s"),
 }
 # How the process of a run has died, as the problem of that run says.
 DEATHS: Final[Mapping[str, Promise]] = {
     "process_sigkill": _("Its process was killed by %(signal)s, perhaps because the machine was out of memory."),
     "process_signal": _("Its process was killed by %(signal)s."),
     "process_exit": _("Its process ended with exit code %(exit_code)s."),
-    "worker_died": _("Its worker has died as a whole, with all of its processes."),
+    "worker_died": _("The whole worker died, with all its processes."),
 }
 GROUPED: Final = frozenset({"size", "limit"})  # fields whose thousands are set apart
 

@@ -64,13 +64,13 @@ def of(job: Job) -> JobLinks:
         given = _asked(job)
     except Exception as error:  # of the project's code, which may raise anything
         logger.warning("the link to the object of job %s could not be made", job.short_id, exc_info=error)
-        told = now("The function that makes it has raised %(error)s; the log says where.")
+        told = now("The function that creates the link raised %(error)s. See the log.")
         return JobLinks(log=log, trouble=told % {"error": class_name(error)})
     if given is None or given == "":
         return JobLinks(log=log)
     url = str(given)
     if not url.startswith(STARTS) or url.startswith(("//", "/\\")) or not url.isprintable() or len(url) > LONGEST:
-        return JobLinks(log=log, trouble=now("The function that makes it has returned what is no address of a page."))
+        return JobLinks(log=log, trouble=now("The function that creates the link did not return a valid URL."))
     return JobLinks(log=log, object=url)
 
 

@@ -126,7 +126,7 @@ def signs(using: str) -> list[Vital]:
     parts = [
         text % {"count": found[name]}
         for name, text in (
-            ("trouble", ngettext("%(count)d in trouble", "%(count)d in trouble", found["trouble"])),
+            ("trouble", ngettext("%(count)d with problems", "%(count)d with problems", found["trouble"])),
             ("late", ngettext("%(count)d late", "%(count)d late", found["late"])),
             ("retired", ngettext("%(count)d retired", "%(count)d retired", found["retired"])),
         )

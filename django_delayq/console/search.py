@@ -163,7 +163,9 @@ def parse(text: str, at: datetime | None = None, tasks: Sequence[str] | None = N
     if len(text) > LONGEST:
         return Search(complaints=(now("The search is longer than %(most)d characters.") % {"most": LONGEST},))
     if "\x00" in text or not is_utf8(text):  # PostgreSQL refuses NUL, and no database takes half a surrogate pair
-        return Search(complaints=(now("The search has a character that no job has: NUL, or one that is no text."),))
+        return Search(
+            complaints=(now("The search contains a character that no job can contain: NUL, or a character that is not valid text."),)
+        )
     return _Reader(text, Sense(at or clock.now(), registry.names() if tasks is None else tasks)).read()
 
 
@@ -184,7 +186,7 @@ class _Reader:
     def read(self) -> Search:
         """All of it. Too many conditions are not even read: some ask Redis."""
         if sum(token[0].upper() not in _OPERATORS for token in self.tokens) > MOST_TERMS:
-            return Search(complaints=(now("A search may have %(most)d conditions at most.") % {"most": MOST_TERMS},))
+            return Search(complaints=(now("A search can have at most %(most)d conditions.") % {"most": MOST_TERMS},))
         for token in self.tokens:
             operator = token[0].upper()
             if operator == "NOT":
@@ -201,12 +203,12 @@ class _Reader:
     def _close(self) -> None:
         """Ends a group."""
         if self.turned:
-            self.complaints.append(now("%(word)s stands before a condition.") % {"word": "not"})
+            self.complaints.append(now("%(word)s must be followed by a condition.") % {"word": "not"})
         elif not self.terms and not self.complaints:
-            self.complaints.append(now("%(word)s stands between conditions.") % {"word": "OR"})
+            self.complaints.append(now("%(word)s must be between conditions.") % {"word": "OR"})
         for word in WORDS:
             if sum(term.word == word and not term.negated for term in self.terms) > 1 and word not in OPEN_ENDED:
-                self.complaints.append(now("%(word)s: may stand there once.") % {"word": word})
+                self.complaints.append(now("%(word)s: can be used only once.") % {"word": word})
         self.groups.append(Alternative(tuple(self.terms), " ".join(self.typed)))
         self.terms, self.typed, self.turned = [], [], False
 
@@ -222,14 +224,14 @@ class _Reader:
 
     def _term(self, word: str, value: str, token: re.Match[str]) -> Term | None:
         if token[0] == "-":
-            self.complaints.append(now("%(word)s stands before a condition.") % {"word": "-"})
+            self.complaints.append(now("%(word)s must be followed by a condition.") % {"word": "-"})
             return None
         if token[3] is None and _opens(value.partition("=")[2] if word in OPEN_ENDED else value):
-            said = now("%(text)s: a quotation mark is opened and not closed. In quotes stands all of a value: %(example)s.")
+            said = now("%(text)s: the quotation mark is not closed. Put the whole value in quotes: %(example)s.")
             self.complaints.append(said % {"text": token[0], "example": 'error:"not found", arg:"name=two words"'})
             return None
         if not value.strip():  # as of an unset shell variable: it would mean every job
-            self.complaints.append(now("%(word)s has no value.") % {"word": f"{word}:" if word else '""'})
+            self.complaints.append(now("%(word)s needs a value.") % {"word": f"{word}:" if word else '""'})
             return None
         if not word:
             return free_text(value, self.sense)
@@ -248,7 +250,9 @@ class _Reader:
         if self.known or slip or token[3] is not None:
             self.complaints.append(_unknown(word))
             if not slip:
-                self.complaints.append(now("In quotes it is a text: %(text)s") % {"text": '"{}"'.format(text.replace('"', ""))})
+                self.complaints.append(
+                    now("To search for the text, put it in quotes: %(text)s") % {"text": '"{}"'.format(text.replace('"', ""))}
+                )
             return None
         self.remarks.append(_unknown(word))
         return free_text(text, self.sense)
@@ -261,7 +265,7 @@ def _opens(value: str) -> bool:
 
 def _unknown(word: str) -> str:
     known = ", ".join(f"{name}:" for name in WORDS)
-    said = now("There is no %(word)s: here. The words are: %(known)s.") % {"word": word, "known": known}
+    said = now("Unknown search term %(word)s:. Available terms: %(known)s.") % {"word": word, "known": known}
     if near := nearest(word, WORDS):
-        return now("%(said)s Did you mean %(near)s: ?") % {"said": said, "near": near}
+        return now("%(said)s Did you mean %(near)s:?") % {"said": said, "near": near}
     return said

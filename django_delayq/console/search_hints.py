@@ -36,10 +36,10 @@ def _fault(name: str) -> str:
     if name in known:
         return ""
     if name in conf.get().sensitive or any(name in masking.names_of(task) and has(task, name) for task in tasks):
-        return now("The argument %(name)s is masked: no job is found by it.") % {"name": name}
-    said = now("No task here names an argument %(name)s.") % {"name": name}
+        return now("The argument %(name)s is masked, so you cannot search for it.") % {"name": name}
+    said = now("No task has an argument named %(name)s.") % {"name": name}
     near = nearest(name, known)
-    return now("%(said)s Did you mean %(near)s ?") % {"said": said, "near": near} if near else said
+    return now("%(said)s Did you mean %(near)s?") % {"said": said, "near": near} if near else said
 
 
 def _arguments(tasks: Iterable[str], annotation: str = "") -> Counter[str]:
@@ -60,21 +60,21 @@ def searched(search: Search, *, partly: bool) -> str:
         return ""
     if partly:
         return now(
-            "Ids and beginnings of keys were looked for in all jobs; errors, arguments and parts of keys in the first ten thousand of "
-            "this list only."
+            "Ids and key prefixes were searched in all jobs. Errors, arguments and other parts of keys were searched "
+            "only in the first 10,000 jobs of this list."
         )
-    return now("Looked through were ids, keys, names of tasks, errors, and the arguments that are not masked.")
+    return now("The search included ids, keys, task names, errors, and the arguments that are not masked.")
 
 
 def refusal(search: Search) -> str:
     """Why nothing can be done to all jobs of that search; "" where it can."""
     if search.blind:
-        said = now("An operation leaves out no jobs by their arguments, which a worker may not know: leave away %(text)s.")
+        said = now("An operation cannot exclude jobs by their arguments, because a worker may not know them. Remove %(text)s.")
         return said % {"text": _typed(search.blind[0])}
     if not search.loose:
         return ""
-    said = now("%(text)s alone is looked for among ten thousand jobs only, and an operation is about all that match.")
-    return f"{said % {'text': search.loose[0].value}} {now('Say where it stands: key:, task:, error: or arg:name=value.')}"
+    said = now("The text %(text)s alone searches only 10,000 jobs, but an operation applies to all matching jobs.")
+    return f"{said % {'text': search.loose[0].value}} {now('Name the field: key:, task:, error: or arg:name=value.')}"
 
 
 def others(wanted: Selection) -> list[Selection]:

@@ -111,7 +111,7 @@ def _id(value: str, sense: Sense) -> Term:
     try:
         id: UUID = ids.parse(value)
     except ValueError:
-        raise Refused(now("an id has 22 letters and digits, as lists and logs show it, or is a UUID.")) from None
+        raise Refused(now("an id has 22 letters and digits, as shown in lists and logs, or is a UUID.")) from None
     return Term("id", value, Q(pk=id), lambda row: row.id == id, ("id",))
 
 
@@ -149,7 +149,7 @@ def _queue(value: str, sense: Sense) -> Term:
 def _state(value: str, sense: Sense) -> Term:
     value = value.lower()
     if value not in STATES:
-        raise Refused(now("the states are: %(states)s.") % {"states": ", ".join(STATES)})
+        raise Refused(now("possible states: %(states)s.") % {"states": ", ".join(STATES)})
     columns = ("state", "run_at", "attempts", "fingerprint", "published", "far", "last_event", "ending")
     return Term("state", value, of_state(value, sense.at), lambda row: _is_in_state(row, value, sense.at), columns)
 
@@ -194,14 +194,14 @@ def _is(value: str, sense: Sense) -> Term:
         rows = Q(state__in=UNENDED, asked__gt=0)
         return Term("is", ASKING, rows, lambda row: row.state in UNENDED and (row.asked or 0) > 0, ("state", "asked"))
     if value != BLOCKED:
-        raise Refused(now("a job can be: %(words)s.") % {"words": f"{ASKING}, {BLOCKED}"})
+        raise Refused(now("possible values: %(words)s.") % {"words": f"{ASKING}, {BLOCKED}"})
     try:
         queues = list(conf.get().queues)
         found, missing = stores.from_each(queues, lambda reach: stores.inspector(reach).blocked(queues, MOST_BLOCKED))
         if missing:
             raise missing.first
     except (StoreUnavailable, StoreError):
-        raise Refused(now("Redis cannot be asked now, and only Redis knows it.")) from None
+        raise Refused(now("Redis cannot be reached, and only Redis has this information.")) from None
     ids = frozenset(found)
     rows = Q(state=State.SCHEDULED.value, pk__in=ids)
     return Term("is", BLOCKED, rows, lambda row: row.state == State.SCHEDULED.value and row.id in ids, ("id", "state"), few=True)
@@ -231,7 +231,7 @@ def _moment(value: str, at: datetime) -> datetime:
     except (ValueError, OverflowError):
         moment = None
     if moment is None:
-        raise Refused(now('write 2026-05-01, "2026-05-01 18:30", -2h (two hours ago) or +10m.'))
+        raise Refused(now('use 2026-05-01, "2026-05-01 18:30", -2h (two hours ago) or +10m.'))
     return moment
 
 
@@ -264,9 +264,9 @@ def _meta(value: str, sense: Sense) -> Term:
 def _named_value(value: str) -> tuple[str, list[Any]]:
     name, equals, given = value.partition("=")
     if not equals or not name:
-        raise Refused(now("give a name and its value, as in arg:order_id=77."))
+        raise Refused(now("enter a name and a value, as in arg:order_id=77."))
     if given.count("[") + given.count("{") > MOST_BRACKETS:
-        raise Refused(now("a value may have %(most)d brackets at most.") % {"most": MOST_BRACKETS})
+        raise Refused(now("a value can have at most %(most)d brackets.") % {"most": MOST_BRACKETS})
     return name, _values(given)
 
 

@@ -71,12 +71,12 @@ class Verb:
 _SAME: Final[dict[Change, Text]] = {
     Change.RUNNING: _("%(count)d already running"),
     Change.FINISHED: _("%(count)d already finished"),
-    Change.UNKNOWN: _("%(count)d not known to Redis"),
+    Change.UNKNOWN: _("%(count)d not found in Redis"),
     Change.CONFLICT: _("%(count)d in conflict"),
 }
 _WAITING: Final = frozenset({State.SCHEDULED})
 UNRESOLVED: Final = frozenset({"unresolved"})
-_MARK: Final[dict[Change, Text]] = {**_SAME, Change.CONFLICT: _("%(count)d left alone (they are not unresolved)")}
+_MARK: Final[dict[Change, Text]] = {**_SAME, Change.CONFLICT: _("%(count)d unchanged (not unresolved)")}
 
 VERBS: Final = {
     verb.name: verb
@@ -86,10 +86,10 @@ VERBS: Final = {
             label=_("Cancel"),
             short=_("cancel"),
             selected=_("Cancel selected jobs"),
-            question=_("Cancel these jobs? One that runs already is asked to stop, and is not retried."),
+            question=_("Cancel these jobs? Running jobs are asked to stop and are not retried."),
             confirm=ngettext_lazy("Cancel %(shown)s job", "Cancel %(shown)s jobs", "count"),
             keep=_("Keep them"),
-            asked=_("Cancel this job? If it runs already, it is asked to stop, and is not retried."),
+            asked=_("Cancel this job? If it is running, it is asked to stop and is not retried."),
             danger=True,
             help="cancel jobs; running jobs get a request to stop",
             permission="cancel_job",
@@ -124,7 +124,7 @@ VERBS: Final = {
             label=_("Reschedule"),
             short=_("reschedule"),
             selected=_("Reschedule selected jobs"),
-            question=_("Give these jobs another date?"),
+            question=_("Change the date of these jobs?"),
             confirm=ngettext_lazy("Reschedule %(shown)s job", "Reschedule %(shown)s jobs", "count"),
             help="change the date of scheduled jobs",
             permission="reschedule_job",
@@ -139,7 +139,7 @@ VERBS: Final = {
             label=_("Requeue"),
             short=_("requeue"),
             selected=_("Requeue selected jobs"),
-            question=_("Put these jobs back, due now and with all their attempts?"),
+            question=_("Requeue these jobs? They become due immediately and get all their attempts again."),
             confirm=ngettext_lazy("Requeue %(shown)s job", "Requeue %(shown)s jobs", "count"),
             help="run failed, cancelled or unresolved jobs again, with new attempts",
             permission="requeue_job",
@@ -157,9 +157,12 @@ VERBS: Final = {
             label=_("Mark as succeeded"),
             short=_("mark as succeeded"),
             selected=_("Mark selected jobs as succeeded"),
-            question=_("Mark these jobs as succeeded? They did their work. No event says how they ended. They will not run again."),
+            question=_(
+                "Mark these jobs as succeeded? Do this only if they did their work. No event shows how they ended. They "
+                "will not run again."
+            ),
             confirm=ngettext_lazy("Mark %(shown)s job as succeeded", "Mark %(shown)s jobs as succeeded", "count"),
-            asked=_("Mark this job as succeeded? It did its work. No event says how it ended. It will not run again."),
+            asked=_("Mark this job as succeeded? Do this only if it did its work. No event shows how it ended. It will not run again."),
             help="mark unresolved jobs as succeeded",
             permission="resolve_job",
             act=acts.mark_succeeded,
@@ -173,10 +176,14 @@ VERBS: Final = {
             short=_("mark as failed"),
             selected=_("Mark selected jobs as failed"),
             question=_(
-                "Mark these jobs as failed? They did not do their work. No event says how they ended. They can be requeued later."
+                "Mark these jobs as failed? Do this only if they did not do their work. No event shows how they ended. "
+                "You can requeue them later."
             ),
             confirm=ngettext_lazy("Mark %(shown)s job as failed", "Mark %(shown)s jobs as failed", "count"),
-            asked=_("Mark this job as failed? It did not do its work. No event says how it ended. It can be requeued later."),
+            asked=_(
+                "Mark this job as failed? Do this only if it did not do its work. No event shows how it ended. You can "
+                "requeue it later."
+            ),
             danger=True,
             help="mark unresolved jobs as failed",
             permission="resolve_job",

@@ -100,7 +100,7 @@ def far(queues: Sequence[FarQueue]) -> list[Vital]:
     late = [queue for queue in queues if queue.late]
     value = overview.count_shown(sum(queue.count for queue in queues))
     if late:
-        value += ", " + now("brought in late")
+        value += ", " + now("late in reaching Redis")
     return [Vital(name="far", label=_("Far"), value=value, level="bad" if late else "well", page="job", query={"state": "far"})]
 
 

@@ -26,55 +26,66 @@ PULLED_LATELY: Final = 600.0  # seconds since a consumer has asked, after which 
 
 SENTENCES: Final[Mapping[str, Promise]] = {
     "unresolved": _(
-        "Its outcome is not known: no event says how it ended. It may have done its work, or not. It holds its key, and does not "
-        "run again by itself. Find out what it has done. Then mark it as succeeded or as failed, or requeue it."
+        "The outcome of this job is unknown: no event shows how it ended. It may have done its work. It keeps its key "
+        "and does not run again by itself. Find out what it did. Then mark it as succeeded or as failed, or requeue it."
     ),
-    "queue_unlisted": _("Its queue %(queue)s is not listed in the settings, so no worker serves it."),
-    "far": _("It is due at %(date)s, and waits in the database: a relay brings it into Redis %(horizon)s before that."),
-    "far_no_horizon": _("It is due at %(date)s, and waits in the database: its queue has no horizon now, so a relay brings it in."),
-    "outbox_away": _("It is not in Redis yet, since Redis cannot be reached; it is safe in the database, and will be pushed."),
-    "outbox": _("It is safe in the database, but not in Redis yet: the relay of a worker pushes it."),
-    "redis_away": _("Redis cannot be asked. The rows say that it is due at %(date)s."),
-    "redis_unknown": _("Redis does not know it: it has ended a moment ago, or the mirror brings it back."),
-    "asks_later": _("The answer was: not yet (%(asked)s). It asks again in %(duration)s, at %(date)s."),
+    "queue_unlisted": _("The queue %(queue)s is not listed in the settings, so no worker serves it."),
+    "far": _("The job is due at %(date)s and waits in the database. A relay moves it into Redis %(horizon)s before that."),
+    "far_no_horizon": _(
+        "The job is due at %(date)s and waits in the database. Its queue no longer has a horizon, so a relay "
+        "will move the job into Redis."
+    ),
+    "outbox_away": _(
+        "The job is not in Redis yet because Redis cannot be reached. It is saved in the database and will be published later."
+    ),
+    "outbox": _("The job is saved in the database but is not in Redis yet. The relay of a worker will publish it."),
+    "redis_away": _("Redis cannot be reached. According to the database, the job is due at %(date)s."),
+    "redis_unknown": _("Redis does not have this job. Either it has just finished, or the mirror will restore it."),
+    "asks_later": _("The condition was not met yet (%(asked)s). The next check is in %(duration)s, at %(date)s."),
     "attempt_later": _("Attempt %(number)d is due in %(duration)s, at %(date)s."),
-    "later": _("It is due in %(duration)s, at %(date)s."),
-    "put_off": _("%(worker)s has put it off: %(reason)s"),
-    "parked_task": _("It is parked: the worker %(worker)s does not know its task. It fails a day after it was first parked."),
+    "later": _("The job is due in %(duration)s, at %(date)s."),
+    "put_off": _("%(worker)s has postponed it: %(reason)s"),
+    "parked_task": _("The job is parked: worker %(worker)s does not know its task. It fails one day after it was first parked."),
     "parked_arguments": _(
-        "It is parked: its task takes other arguments in the worker %(worker)s. It fails a day after it was first parked. %(reason)s"
+        "The job is parked: its task accepts different arguments in worker %(worker)s. It fails one day after it was "
+        "first parked. %(reason)s"
     ),
     "parked_carriers": _(
-        "It is parked: the worker %(worker)s lacks a carrier whose luggage it has. It fails a day after it was first parked. %(reason)s"
+        "The job is parked: worker %(worker)s does not have a carrier that the job needs. It fails one day after it was "
+        "first parked. %(reason)s"
     ),
     "parked_signature": _(
-        "It is parked: the worker %(worker)s has no key that signed it. It fails a day after it was first parked. %(reason)s"
+        "The job is parked: worker %(worker)s does not have the key that signed it. It fails one day after it was first "
+        "parked. %(reason)s"
     ),
-    "host_asked": _("%(target)s has asked to be left alone for %(duration)s."),
-    "task_asked": _("Its task has asked to be tried again after %(duration)s."),
+    "host_asked": _("%(target)s asked to wait for %(duration)s."),
+    "task_asked": _("The task asked to be retried after %(duration)s."),
     "circuit_open": _(
-        "The circuit of %(target)s is open until %(date)s, as %(worker)s says: the delivery waits, and counts no attempt."
+        "Worker %(worker)s reports that the circuit of %(target)s is open until %(date)s. The delivery waits and uses no attempt."
     ),
-    "circuit_over": _("The circuit of %(target)s was open until %(date)s, as %(worker)s says: the next delivery is the probe."),
-    "target_unlisted": _("The target %(target)s is not in TARGETS of the workers that serve its queue, so they leave the job alone."),
-    "paused_by": _("Its queue %(queue)s is paused, by %(who)s since %(date)s."),
-    "paused": _("Its queue %(queue)s is paused since %(date)s."),
-    "paused_reason": _("The reason: %(reason)s"),
-    "name_taken": _("It is due, and waits for the name %(name)s, which the job %(job)s holds since %(date)s."),
+    "circuit_over": _(
+        "Worker %(worker)s reports that the circuit of %(target)s was open until %(date)s. The next delivery is the probe."
+    ),
+    "target_unlisted": _("The target %(target)s is not in TARGETS of the workers that serve the queue, so they do not run the job."),
+    "paused_by": _("The queue %(queue)s has been paused by %(who)s since %(date)s."),
+    "paused": _("The queue %(queue)s has been paused since %(date)s."),
+    "paused_reason": _("Reason: %(reason)s"),
+    "name_taken": _("The job is due and is waiting for the name %(name)s. The job %(job)s has held this name since %(date)s."),
     "names_taken": _(
-        "It is due, and waits for the name %(name)s, of which %(number)d jobs run at a time; one of them is %(job)s, since %(date)s."
+        "The job is due and is waiting for the name %(name)s. At most %(number)d jobs with this name run at the same "
+        "time. One of them is %(job)s, since %(date)s."
     ),
-    "name_free": _("It is due, and waits for the name %(name)s, which has just become free."),
-    "to_be_pulled": _("It is due, and waits for a consumer to pull it."),
-    "never_pulled": _("It is due, and nobody pulls its queue %(queue)s: no consumer has asked yet."),
-    "not_pulled": _("It is due, and nobody pulls its queue %(queue)s: a consumer has last asked %(duration)s ago."),
-    "no_worker": _("No worker serves the queue %(queue)s: start one that does."),
+    "name_free": _("The job is due and is waiting for the name %(name)s, which has just become free."),
+    "to_be_pulled": _("The message is due and is waiting for a consumer to pull it."),
+    "never_pulled": _("The message is due, but no consumer has ever pulled from the queue %(queue)s."),
+    "not_pulled": _("The message is due, but no consumer pulls from the queue %(queue)s. The last pull was %(duration)s ago."),
+    "no_worker": _("No worker serves the queue %(queue)s. Start one."),
     "workers_unseen": _(
-        "It is due. Whether a worker serves the queue %(queue)s cannot be said now: workers show themselves on another server, which "
-        "cannot be reached."
+        "The job is due. It is unknown whether a worker serves the queue %(queue)s: workers register on another server, "
+        "which cannot be reached."
     ),
-    "quiet_workers": _("The workers of the queue %(queue)s are quiet or leaving, and claim no more."),
-    "soon": _("It is due, and a worker will claim it any moment."),
+    "quiet_workers": _("The workers of the queue %(queue)s are quiet or shutting down and claim no more jobs."),
+    "soon": _("The job is due. A worker will claim it at any moment."),
 }
 
 
@@ -129,8 +140,8 @@ def _sentence(one: Why, date: Callable[[datetime], str]) -> str:
     fields = {name: _shown(value, date) for name, value in one.fields.items()}
     if one.code == "crowded":
         text = ngettext(
-            "It is due and waits for a free slot: the only slot is busy, and %(due)d jobs are due.",
-            "It is due and waits for a free slot: all %(slots)d slots are busy, and %(due)d jobs are due.",
+            "The job is due and is waiting for a free slot. The only slot is busy. Jobs due: %(due)d.",
+            "The job is due and is waiting for a free slot. All %(slots)d slots are busy. Jobs due: %(due)d.",
             fields["slots"],
         )
         return text % fields

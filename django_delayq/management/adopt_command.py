@@ -19,9 +19,9 @@ from django_delayq.text import one_line
 
 REPORTED: Final = 60.0  # seconds; a worker that has shown itself since may be running jobs
 WHY: Final = {
-    "moved": "has no jobs of this site, which was elsewhere before",
+    "moved": "has no jobs of this site, which was at another address before",
     "other": "belongs to another site",
-    "behind": "is recorded by another database, or this one has lost commits",
+    "behind": "is recorded by another database, or this database has lost commits",
 }
 
 
@@ -43,7 +43,7 @@ def adopt(out: TextIO, options: dict[str, Any]) -> int:
         "cancelled": 0,
     }
     if not wanted:
-        return said(out, options, document, f"Redis belongs to this site, {ours}; nothing is to be adopted.")
+        return said(out, options, document, f"Redis already belongs to this site, {ours}. There is nothing to adopt.")
     text = _text(wanted, ours, theirs, count, empty=options["empty"])
     if options["dry_run"]:
         return said(out, options, document, text)
@@ -61,23 +61,26 @@ def adopt(out: TextIO, options: dict[str, Any]) -> int:
     adoption.take(parts, config, actor(), options["reason"], empty=options["empty"])
     stores.forget()
     document |= {"site": site.of(config.prefix), "adopted": len(wanted), "cancelled": cancelled}
-    then = f" {cancelled} rows were cancelled." if options["empty"] else ""
-    return said(out, options, document, f"Adopted by site {site.of(config.prefix)}.{then} Restart processes that run.")
+    then = f" Cancelled rows: {cancelled}." if options["empty"] else ""
+    return said(out, options, document, f"Adopted by site {site.of(config.prefix)}.{then} Restart all running processes.")
 
 
 def _text(wanted: Sequence[Adoptable], ours: str, theirs: Sequence[str], count: int, *, empty: bool) -> str:
-    lines = [f"This database is site {ours}, with {count} unfinished jobs."]
+    lines = [f"This database is site {ours}. Its unfinished jobs: {count}."]
     lines += [f"Redis has queues of site {', '.join(theirs)}."] if theirs else []
-    lines += [f"{part.label}: Redis at {part.link.home} {WHY[part.standing]}; it has {part.jobs} unfinished jobs." for part in wanted]
+    lines += [f"{part.label}: Redis at {part.link.home} {WHY[part.standing]}. Unfinished jobs there: {part.jobs}." for part in wanted]
     gone = sum(part.jobs for part in wanted if part.standing == "other" or (empty and part.standing == "behind"))
     if gone:
-        lines.append(f"The {gone} unfinished jobs that are there are removed from Redis.")
+        lines.append(f"Unfinished jobs that will be removed from Redis: {gone}.")
     if empty:
-        lines.append(f"The {count} unfinished jobs of this database are cancelled, here only.")
+        lines.append(f"Unfinished jobs that will be cancelled in this database only: {count}.")
     elif any(part.standing == "behind" for part in wanted):
-        lines.append("Redis keeps its jobs. Jobs that have ended meanwhile are unfinished here: manage.py delayq doctor --deep.")
+        lines.append(
+            "Redis keeps its jobs. Jobs that have ended in the meantime are still unfinished in this database. To "
+            "find them, run manage.py delayq doctor --deep."
+        )
     else:
-        lines.append(f"The {count} unfinished jobs of this database go into Redis, and run.")
+        lines.append(f"Unfinished jobs of this database that will be restored in Redis and run: {count}.")
     return "\n".join(lines)
 
 
@@ -91,6 +94,6 @@ def _refuse_workers(wanted: Sequence[Adoptable], *, force: bool) -> None:
     alive = [one_line(worker["id"]) for worker in registry.all(silent_ms=limit, of_any_site=True) if not worker["silent"]]
     if alive:
         raise CommandError(
-            f"Nothing was changed: workers have reported within a minute: {', '.join(alive)}. They may be running these jobs. Stop "
-            "them, and ask again, or add --force."
+            f"Nothing was changed: workers have reported within the last minute: {', '.join(alive)}. They may be running these jobs. "
+            "Stop them and run the command again, or add --force."
         )

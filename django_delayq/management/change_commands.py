@@ -31,10 +31,10 @@ WORDS = {
     Change.RUNNING: "running",
     Change.FINISHED: "already finished",
     Change.UNKNOWN: "unknown",
-    Change.CONFLICT: "in conflict (its key is held, or it is not in a state for this)",
+    Change.CONFLICT: "in conflict (another job has its key, or its state does not allow this)",
 }
-ASKED = " A cancel is requested; the task may stop, and is not retried."  # of a running job
-ABORTED = " It is being ended; the task hears of that within seconds, and is not retried."
+ASKED = " A cancellation was requested. The task can stop by itself and is not retried."  # of a running job
+ABORTED = " An abort was requested. The task ends within seconds and is not retried."
 ASK_FROM = 20  # jobs chosen by a filter; fewer need no confirmation
 
 
@@ -64,7 +64,7 @@ def change(verb: Verb, out: TextIO, options: dict[str, Any]) -> int:
         text = f"Would {verb.command} {len(chosen)} jobs{named_some}."
         return said(out, options, {"would": verb.command, "jobs": len(chosen)}, text)
     if not options["ids"] and len(chosen) >= ASK_FROM and not options["yes"]:
-        confirm(f"This will {verb.command} {len(chosen)} jobs. Go on? [y/N] ")
+        confirm(f"This will {verb.command} {len(chosen)} jobs. Continue? [y/N] ")
     answers: list[dict[str, Any]] = []
     errors: list[tuple[UUID, DelayqError]] = []
     with progress(len(chosen), verb.command, quiet=options["json"]) as advance:
@@ -95,7 +95,7 @@ def _by_cause(errors: Sequence[tuple[UUID, DelayqError]]) -> Iterator[str]:
 def _date(options: dict[str, Any]) -> dict[str, Any]:
     delay, run_at = seconds(options["delay"], "--delay"), options["run_at"]
     if (delay is None) == (run_at is None):
-        raise CommandError("Give --delay or --run-at, one of them.", returncode=USAGE)
+        raise CommandError("Specify either --delay or --run-at.", returncode=USAGE)
     return {"delay": delay} if run_at is None else {"run_at": moment(run_at, "--run-at")}
 
 
@@ -106,7 +106,7 @@ def _report(out: TextIO, options: dict[str, Any], verb: Verb, answers: Sequence[
         told = {change.value: counts[change] for change in counts}
         print_json(out, {"verb": verb.command, "jobs": list(answers), "counts": told})
     elif not answers:
-        out.write("No job matches.\n")
+        out.write("No matching jobs.\n")
     else:
         parts = [f"{counts[change]} {WORDS[change]}" for change in Change if counts[change]]
         out.write(f"{verb.command}: {', '.join(parts)}.\n")
@@ -121,12 +121,12 @@ def _report(out: TextIO, options: dict[str, Any], verb: Verb, answers: Sequence[
 
 def pause(out: TextIO, options: dict[str, Any]) -> int:
     """Pauses a queue."""
-    return _turn(out, options, queues.pause, paused=True, words=("is paused", "was paused already"))
+    return _turn(out, options, queues.pause, paused=True, words=("is paused", "is already paused"))
 
 
 def resume(out: TextIO, options: dict[str, Any]) -> int:
     """Resumes a queue."""
-    return _turn(out, options, queues.resume, paused=False, words=("goes on", "was not paused"))
+    return _turn(out, options, queues.resume, paused=False, words=("is resumed", "is not paused"))
 
 
 def _turn(out: TextIO, options: dict[str, Any], turn: Callable[..., bool], *, paused: bool, words: tuple[str, str]) -> int:
@@ -142,11 +142,11 @@ def purge(out: TextIO, options: dict[str, Any]) -> int:
     counted, lacking = stores.from_each([queue], lambda reach: stores.inspector(reach).parts([queue]))
     total, missing = sum(depth.scheduled for depth in counted.values()) + overview.count_unpublished(queue), lacking.labels
     if options["dry_run"]:
-        text = f"{total} scheduled jobs of {queue} would be cancelled."
+        text = f"Scheduled jobs of {queue} that would be cancelled: {total}."
         return said(out, options, {"queue": queue, "would_cancel": total}, text, missing or None)
     if (total or missing) and not options["yes"]:
-        without = f", not counting {', '.join(missing)}, which cannot be asked now" if missing else ""
-        _typed(queue, f"This cancels {total} scheduled jobs of {queue}{without}. Type the queue's name to go on: ")
+        without = f" (not counting {', '.join(missing)}, which cannot be reached)" if missing else ""
+        _typed(queue, f"This cancels all scheduled jobs of {queue}: {total}{without}. Type the name of the queue to continue: ")
     done = 0
     try:
         with progress(total, f"purging {queue}", quiet=options["json"]) as advance:
@@ -161,7 +161,7 @@ def purge(out: TextIO, options: dict[str, Any]) -> int:
 
 
 def _purged(out: TextIO, options: dict[str, Any], queue: str, done: int, missing: Mapping[str, StoreUnavailable] | None = None) -> int:
-    text = f"{done} scheduled jobs of {queue} are cancelled; running ones go on."
+    text = f"Cancelled scheduled jobs of {queue}: {done}. Running jobs continue."
     return said(out, options, {"queue": queue, "cancelled": done}, text, missing)
 
 
@@ -184,16 +184,16 @@ def prune(out: TextIO, options: dict[str, Any]) -> int:
         loops += [operations, ticks]
     total = sum(counts.values())
     if options["dry_run"]:
-        return said(out, options, {"would_delete": counts}, f"{total} rows would be deleted.")
+        return said(out, options, {"would_delete": counts}, f"Rows that would be deleted: {total}.")
     if total and not options["yes"]:
-        confirm(f"This deletes {total} rows for good. Go on? [y/N] ")
+        confirm(f"This permanently deletes rows: {total}. Continue? [y/N] ")
     done = 0
     with progress(total, "pruning", quiet=options["json"]) as advance:
         for loop in loops:
             while gone := loop.prune():
                 done += gone
                 advance(gone)
-    return said(out, options, {"deleted": done}, f"{done} rows are deleted.")
+    return said(out, options, {"deleted": done}, f"Deleted rows: {done}.")
 
 
 def said(
@@ -206,7 +206,7 @@ def said(
     else:
         out.write(f"{text}\n")
         for name, why in (missing or {}).items():
-            out.write(f"{name} is left out: {one_line(str(why))}\n")
+            out.write(f"{name} is not included: {one_line(str(why))}\n")
     return 1 if missing else 0
 
 
@@ -218,12 +218,15 @@ def confirm(question: str) -> None:
 
 def _typed(wanted: str, question: str) -> None:
     if _answer(question).strip() != wanted:
-        raise CommandError("Nothing was changed: that is not the queue's name.")
+        raise CommandError("Nothing was changed: this is not the name of the queue.")
 
 
 def _answer(question: str) -> str:
     if not sys.stdin.isatty():
-        raise CommandError("There is nobody to confirm this. Add --yes, or look first with --dry-run.", returncode=USAGE)
+        raise CommandError(
+            "This command needs confirmation, but standard input is not a terminal. Add --yes, or use --dry-run to see the effect.",
+            returncode=USAGE,
+        )
     sys.stderr.write(question)
     sys.stderr.flush()
     return sys.stdin.readline()

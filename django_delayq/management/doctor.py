@@ -38,20 +38,26 @@ MOST_OUTBOX = 60.0  # seconds; a row unpublished for longer is a finding
 MOST_PARKED = 20  # queues and tasks that are named
 _PARKED_WHY = {
     PARKED_TASK: (
-        "the workers that looked know no task {task!r}.",
-        "Deploy workers that have it; its module must be the tasks module of an installed app, or in DELAYQ['TASK_MODULES'].",
+        "the workers have no task named {task!r}.",
+        (
+            "Deploy workers that have the task. Its module must be the tasks module of an installed app, or listed in "
+            "DELAYQ['TASK_MODULES']."
+        ),
     ),
     PARKED_ARGUMENTS: (
-        "the task {task!r} takes other arguments in the workers that looked.",
-        "Deploy workers of the release that scheduled them, or give new parameters a default.",
+        "the task {task!r} accepts different arguments in the workers.",
+        "Deploy workers of the release that scheduled the jobs, or give new parameters a default value.",
     ),
     PARKED_CARRIERS: (
-        "the workers that looked lack a carrier whose luggage jobs of {task!r} have.",
-        "Deploy workers whose DELAYQ['CARRIERS'] has it.",
+        "the workers do not have a carrier that jobs of {task!r} need.",
+        "Deploy workers whose DELAYQ['CARRIERS'] lists the carrier.",
     ),
     PARKED_SIGNATURE: (
-        "the workers that looked have no key that signed them.",
-        "Give workers the new SECRET_KEY, or put the old one into SECRET_KEY_FALLBACKS. If no key changed, others write to Redis.",
+        "the workers do not have the key that signed the jobs.",
+        (
+            "Give the workers the new SECRET_KEY, or add the old one to SECRET_KEY_FALLBACKS. If no key changed, another "
+            "program writes to Redis."
+        ),
     ),
 }
 UNASKED = {"D001", "D003", "D007", "E013", "E014", "E015", "E016", "E025"}  # behind these there is nothing to compare rows with
@@ -61,7 +67,7 @@ UNUSABLE = {"E001", "E002", "E003", "E006"}  # settings that lead to no server o
 def doctor(out: TextIO, options: dict[str, Any]) -> int:
     """Everything that is wrong, with its remedy."""
     if options["fix"] and not options["deep"]:
-        raise CommandError("--fix goes with --deep.", returncode=USAGE)
+        raise CommandError("--fix requires --deep.", returncode=USAGE)
     findings = _settings_findings()
     if not UNUSABLE & {finding["code"] for finding in findings}:
         findings += [*_link_findings(), *_database_findings()]
@@ -73,7 +79,7 @@ def doctor(out: TextIO, options: dict[str, Any]) -> int:
     if options["json"]:
         print_json(out, {"ok": not errors, "findings": findings})
     elif not findings:
-        out.write("Nothing is wrong.\n")
+        out.write("No problems found.\n")
     else:
         for finding in findings:
             out.write(f"{finding['level'].upper():<8} {finding['code']} {finding['message']}\n")
@@ -99,14 +105,14 @@ def _database_findings() -> list[dict[str, str]]:
         executor = MigrationExecutor(connections[using])
         plan = executor.migration_plan([node for node in executor.loader.graph.leaf_nodes() if node[0] == "delayq"])
         if plan:
-            return [finding("D001", f"{len(plan)} migrations of delayq are not applied to {using!r}.")]
+            return [finding("D001", f"The database {using!r} has unapplied migrations of delayq: {len(plan)}.")]
         kept = SetAside.objects.using(using).values_list("queue").annotate(Count("pk"), Min("noticed_at")).order_by("queue")
         aside = [
             finding(
                 "D011",
-                f"Events of {queue!r} are set aside: {count}, the first at {first:%Y-%m-%d %H:%MZ}. The rows of "
-                "their jobs do not say what has happened.",
-                f"Look at them: manage.py delayq set-aside --queue {queue}. When the reason is gone, add --retry.",
+                f"The database rejected events of {queue!r}: {count}, the first at {first:%Y-%m-%d %H:%MZ}. The rows of "
+                "their jobs are out of date.",
+                f"To list the events, run manage.py delayq set-aside --queue {queue}. After you have fixed the cause, add --retry.",
             )
             for queue, count, first in kept
         ]
@@ -123,10 +129,10 @@ def _database_findings() -> list[dict[str, str]]:
         if age > MOST_OUTBOX and overview.count_absent():
             return [
                 *aside,
-                finding("D002", f"The outbox holds jobs that Redis does not have, the oldest for {duration(age)}."),
+                finding("D002", f"The outbox has jobs that are not in Redis. The oldest has waited for {duration(age)}."),
             ]
     except DatabaseError as error:
-        return [finding("D003", f"The database {using!r} cannot be asked: {error}")]
+        return [finding("D003", f"The database {using!r} cannot be read: {error}")]
     return aside
 
 
@@ -138,7 +144,8 @@ def _unresolved_findings() -> list[dict[str, str]]:
     return [
         finding(
             "D033",
-            f"{jobs} unresolved: no event of this site reports an end. Another site may use this Redis database, or Redis lost data.",
+            f"{jobs} unresolved: no event of this site shows how they ended. Another site may use this Redis "
+            f"database, or Redis lost data.",
         )
     ]
 
@@ -174,7 +181,7 @@ def _far_findings() -> list[dict[str, str]]:
             found.append(
                 finding(
                     "D023",
-                    f"Far jobs of {queue.name!r} come in late: the first is due at {queue.first:%Y-%m-%d %H:%MZ}, and not in Redis.",
+                    f"Far jobs of {queue.name!r} are late: the first is due at {queue.first:%Y-%m-%d %H:%MZ} but is not in Redis.",
                 )
             )
     return found
@@ -190,29 +197,29 @@ def _orphans(options: dict[str, Any]) -> list[dict[str, str]]:
     fixed = options["fix"] and not options["dry_run"] and any(orphans.values())
     if fixed:
         _fix(sides, orphans, options)
-    hint = "It has been put right." if fixed else ""
+    hint = "This has been fixed." if fixed else ""
     found: list[dict[str, str]] = []
     for name in orphans:
         there, left = orphans[name], sides[name].left
         for code, jobs, what in (
-            ("D008", _without(there.missing, left.missing), "unfinished rows are not in Redis"),
-            ("D009", there.risen, "jobs are in Redis, and their rows are finished"),
-            ("D010", _without(there.rowless, left.rowless), "jobs are in Redis, and have no row"),
-            ("D013", there.lost, "jobs of redis durability are not in Redis, and may have run or not"),
-            ("D034", there.ended, "unfinished rows have jobs that ended in Redis, and no event says how"),
-            ("D008", left.missing, "unfinished rows are not in Redis and could not be brought back"),
-            ("D010", left.rowless, "jobs are in Redis and can get no row, since their records cannot be read or are not signed"),
-            ("D037", _without(there.nowhere, left.nowhere), "jobs have a record in Redis and no date, so no worker would run them"),
-            ("D037", left.nowhere, "jobs have a record in Redis and no date, and no row says when they are due"),
+            ("D008", _without(there.missing, left.missing), "unfinished jobs in the database are not in Redis"),
+            ("D009", there.risen, "jobs in Redis are already finished in the database"),
+            ("D010", _without(there.rowless, left.rowless), "jobs in Redis have no row in the database"),
+            ("D013", there.lost, "jobs of redis durability are no longer in Redis and may have run"),
+            ("D034", there.ended, "unfinished jobs in the database have ended in Redis, but no event shows how"),
+            ("D008", left.missing, "unfinished jobs in the database are not in Redis and could not be restored"),
+            ("D010", left.rowless, "jobs in Redis cannot get a row because their records cannot be read or are not signed"),
+            ("D037", _without(there.nowhere, left.nowhere), "jobs in Redis have no date, so no worker runs them"),
+            ("D037", left.nowhere, "jobs in Redis have no date, and no row shows when they are due"),
         ):
             if jobs:
                 shown = ", ".join(map(ids.short, jobs[:3])) + (", …" if len(jobs) > 3 else "")
                 stays = any(jobs is one for one in (left.missing, left.rowless, left.nowhere))
-                remedy = f"Look at one: manage.py delayq inspect {ids.short(jobs[0])}" if stays else hint
+                remedy = f"For details, run manage.py delayq inspect {ids.short(jobs[0])}" if stays else hint
                 if jobs is left.nowhere:
-                    remedy = f"Run each now, or end it: manage.py delayq requeue {ids.short(jobs[0])}, or cancel."
+                    remedy = f"Requeue or cancel each job: manage.py delayq requeue {ids.short(jobs[0])}"
                 level: Literal["warning", ""] = "warning" if fixed and not stays else ""
-                found.append(finding(code, f"{len(jobs)} {what}, in {name!r}: {shown}.", remedy, level))
+                found.append(finding(code, f"Queue {name!r}: {what}: {len(jobs)} ({shown}).", remedy, level))
     return found
 
 
@@ -229,10 +236,10 @@ def _fix(sides: dict[str, Comparison], orphans: dict[str, Orphans], options: dic
     ended += lost
     if not options["yes"]:
         confirm(
-            f"This brings {back} jobs back into Redis, drops {dropped} from it, writes {written} rows, and makes {ended} unresolved. "
-            "Go on? [y/N] "
+            f"This restores jobs in Redis ({back}), removes jobs from Redis ({dropped}), writes rows ({written}) and marks jobs as "
+            f"unresolved ({ended}). Continue? [y/N] "
         )
-    with progress(back + dropped + written + ended, "putting right", quiet=options["json"]) as advance:
+    with progress(back + dropped + written + ended, "fixing", quiet=options["json"]) as advance:
         for name, found in orphans.items():
             for count in sides[name].fix(found):
                 advance(count)

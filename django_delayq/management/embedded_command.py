@@ -21,7 +21,7 @@ def embedded_server(out: TextIO, options: dict[str, Any]) -> int:
     spec = conf.get().redis
     if not is_embedded(spec):
         raise CommandError(
-            f'DELAYQ["REDIS"] leads to {address(spec)}, and not to an embedded server: stop it the way in which it was started.',
+            f'DELAYQ["REDIS"] is {address(spec)}, which is not an embedded server. Stop that server in the way it was started.',
             returncode=USAGE,
         )
     directory = None if isinstance(spec, str) else spec["EMBEDDED"]
@@ -31,10 +31,14 @@ def embedded_server(out: TextIO, options: dict[str, Any]) -> int:
     if options["json"]:
         print_json(out, {"directory": str(after.directory), "pid": after.pid, "answers": after.answers, "stopped": stopped})
     elif stopped:
-        out.write(f"Stopped, its files written: {before.directory}. The next process that needs it starts it again.\n")
+        out.write(
+            f"Stopped the server. Its data is saved in {before.directory}. The next process that needs the server starts it again.\n"
+        )
     elif not after.pid:
-        out.write(f"No server runs in {after.directory}.\n")
+        out.write(f"No server is running in {after.directory}.\n")
     else:
         how = "and answers" if after.answers else "and does not answer"
-        out.write(f"A server runs in {after.directory}, process {after.pid}, {how}. `delayq embedded stop` ends it.\n")
+        out.write(
+            f"A server is running in {after.directory}, process {after.pid}, {how}. To stop it, run manage.py delayq embedded stop.\n"
+        )
     return 0 if options["act"] == "stop" or after.answers else 1

@@ -64,7 +64,7 @@ def known_queue(name: str | None) -> str | None:
     queues = conf.get().queues
     if name not in queues:
         raise CommandError(
-            f"{name}: no such queue{did_you_mean(name, list(queues))}. The queues are: {', '.join(queues)}.",
+            f"{name}: no such queue{did_you_mean(name, list(queues))}. Available queues: {', '.join(queues)}.",
             returncode=USAGE,
         )
     return name
@@ -80,7 +80,7 @@ def chosen(options: dict[str, Any]) -> Selection:
     """The jobs that the filters leave, in the admin's own language: `--state`, `--queue` and `--task` are its words too."""
     text, words = options.get("search"), options.get("words")
     if text is not None and words is not None:
-        raise CommandError("There are two searches; give one, as an argument or by --search.", returncode=USAGE)
+        raise CommandError("Specify the search only once, as an argument or with --search.", returncode=USAGE)
     name, text = ("--search", text) if words is None else ("The search", words)
     if text is not None and not text.strip():  # as of an unset shell variable: taken for none, it would leave every job
         raise CommandError(f"{name} is empty.", returncode=USAGE)
@@ -158,7 +158,7 @@ def named_key(options: dict[str, Any]) -> tuple[str, str] | None:
         raise CommandError("--key is empty.", returncode=USAGE)
     queue = known_queue(options["queue"])
     if queue is None:
-        raise CommandError(f"--key {key}: a key names a job within a queue; add --queue.", returncode=USAGE)
+        raise CommandError(f"--key {key}: keys are unique only within a queue. Add --queue.", returncode=USAGE)
     _alone("--key", options, *NARROWING, "limit")
     return key, queue
 
@@ -170,14 +170,16 @@ def targets(options: dict[str, Any], *, states: frozenset[str]) -> list[NamedJob
         queue = known_queue(options.get("queue"))
         return [NamedJob(parse_id(text), queue) for text in options["ids"]]
     if all(options.get(name) is None for name in ("queue", *NARROWING)):
-        raise CommandError("Name the jobs: by id, by --key with --queue, or by --queue, --state, --task, --search.", returncode=USAGE)
+        raise CommandError("Select jobs by id, by --key with --queue, or by --queue, --state, --task or --search.", returncode=USAGE)
     wanted = chosen(options)
     with translation.override("en"):
         if refusal := search_hints.refusal(wanted.search):
             raise CommandError(refusal, returncode=USAGE)
     for term in wanted.search.terms:
         if term.word == "task" and not term.negated and len(term.tasks) > 1:
-            raise CommandError(f"task:{term.value} stands for {', '.join(term.tasks)}: name one with --task.", returncode=USAGE)
+            raise CommandError(
+                f"task:{term.value} matches several tasks: {', '.join(term.tasks)}. Select one with --task.", returncode=USAGE
+            )
     rows = _rows().defer(*LONG - wanted.search.columns)
     if not wanted.shown_view:
         rows = rows.filter(reduce(or_, map(of_state, states)))
@@ -209,7 +211,7 @@ def moment(text: str, option: str) -> datetime:
     except ValueError:  # well written, but there is no such day
         found = None
     if found is None or found.tzinfo is None:
-        raise CommandError(f"{option} {text}: write a date with a time zone, as 2030-01-31T18:00:00+01:00.", returncode=USAGE)
+        raise CommandError(f"{option} {text}: use a date with a time zone, such as 2030-01-31T18:00:00+01:00.", returncode=USAGE)
     try:
         clock.from_ms(clock.to_ms(found))
     except ValueError as error:  # within the year 9999 there, beyond it in UTC, where no row can hold it
@@ -220,10 +222,10 @@ def moment(text: str, option: str) -> datetime:
 def _alone(what: str, options: dict[str, Any], *others: str) -> None:
     given = [f"--{name}" for name in others if options.get(name) is not None]
     if given:
-        raise CommandError(f"Name the jobs either by {what} or by {', '.join(given)}, not by both.", returncode=USAGE)
+        raise CommandError(f"Select jobs either by {what} or by {', '.join(given)}, not by both.", returncode=USAGE)
 
 
 def at_least_1(text: str) -> int:
     if text.isdecimal() and int(text) > 0:
         return int(text)
-    raise ArgumentTypeError(f"{text!r} is no whole number of at least 1")
+    raise ArgumentTypeError(f"{text!r} is not a whole number of at least 1")

@@ -40,7 +40,7 @@ def status(out: TextIO, options: dict[str, Any]) -> int:
         if document["redis"]:
             document["rows"] = overview.count_rows(list(config.queues))
     except DatabaseError as error:
-        document["database"] = f"The database cannot be asked: {told(error)}"
+        document["database"] = f"The database cannot be read: {told(error)}"
     if options["json"]:
         print_json(out, document)
     else:
@@ -52,7 +52,7 @@ def status(out: TextIO, options: dict[str, Any]) -> int:
 def list_jobs(out: TextIO, options: dict[str, Any]) -> int:
     """Rows, newest first."""
     if options["csv"] and options["json"]:
-        raise CommandError("--csv and --json: give one of them.", returncode=USAGE)
+        raise CommandError("Specify either --csv or --json, not both.", returncode=USAGE)
     jobs, said = filtered(options)
     if options["csv"]:
         out.writelines(export.table(jobs))
@@ -61,7 +61,7 @@ def list_jobs(out: TextIO, options: dict[str, Any]) -> int:
         print_json(out, [job_document(job) for job in jobs])
         return 0
     if not jobs:
-        for line in ("No job matches.", *said):
+        for line in ("No matching jobs.", *said):
             out.write(f"{line}\n")
         return 0
     head = ("id", "state", "queue", "task", "key", "run at", "attempts", "last error")
@@ -103,7 +103,7 @@ def inspect(out: TextIO, options: dict[str, Any]) -> int:
     if redis is not None:
         trouble = ""
     if job is None and redis is None:
-        trouble = trouble or f"Neither Redis nor the database knows a job {ids.short(id)}."
+        trouble = trouble or f"There is no job {ids.short(id)} in Redis or in the database."
     document: dict[str, Any] = {"job": job_document(job, redis) if job else None, "redis": None, "attempts": [], "events": []}
     waits: list[Why] = []
     try:
@@ -142,7 +142,7 @@ def inspect(out: TextIO, options: dict[str, Any]) -> int:
                 out.write(f"  {name:<16} {shown(value)}\n")
     if waits:
         with translation.override("en"):  # as all that commands say
-            asked = "how has it ended?" if job is not None and job.unresolved else "why has it not run yet?"
+            asked = "how did it end?" if job is not None and job.unresolved else "why has it not run yet?"
         out.write(f"{asked}\n  {why_not_yet.told(waits, shown)}\n")
     if trouble:
         out.write(f"{trouble}\n")
@@ -173,7 +173,7 @@ def _print_status(out: TextIO, document: dict[str, Any]) -> None:
     if document["redis"]:
         out.write(f"{document['redis']}\n")
         if "rows" in document:
-            out.write("What the database knows:\n")
+            out.write("From the database:\n")
             known = [(name, *map(overview.count_text, counts.values())) for name, counts in document["rows"].items()]
             print_table(out, ("queue", *State), known)
     else:
@@ -183,27 +183,29 @@ def _print_status(out: TextIO, document: dict[str, Any]) -> None:
             rows += [_part_row(part, f"  {row['queue']}/{part['partition']}") for part in row.get("partitions", ())]
         print_table(out, _HEAD, rows)
         for name, why in document["missing"].items():
-            out.write(f"\n{one_line(name)} is left out: {one_line(why)}\n")
+            out.write(f"\n{one_line(name)} is not included: {one_line(why)}\n")
         for why, names in _parts_away(document).items():
-            out.write(f"\nIn no sum: {one_line(', '.join(names))}. {one_line(why)}\n")
+            out.write(f"\nNot included in the totals: {one_line(', '.join(names))}. {one_line(why)}\n")
         if document["unseen"]:
-            out.write(f"\nWhich workers there are is not known: {one_line(document['unseen'])}\n")
+            out.write(f"\nThe workers are unknown: {one_line(document['unseen'])}\n")
         elif not document["workers"]:
-            out.write("\nNo worker is running. Start one: manage.py delayq_worker\n")
+            out.write("\nNo worker is running. To start one, run manage.py delayq_worker\n")
     if document["unpublished"]:
         one = document["unpublished"] == 1
-        said = "job is not in Redis yet; the relay pushes it" if one else "jobs are not in Redis yet; the relay pushes them"
+        said = "job is not in Redis yet. The relay will publish it" if one else "jobs are not in Redis yet. The relay will publish them"
         out.write(f"\n{overview.count_text(document['unpublished'])} committed {said}.\n")
     if document["unresolved"]:
         one = document["unresolved"] == 1
-        said = "job is unresolved: no event says how it ended" if one else "jobs are unresolved: no event says how they ended"
-        out.write(f"\n{overview.count_text(document['unresolved'])} {said}. List them: manage.py delayq list --state unresolved\n")
+        said = "job is unresolved: no event shows how it ended" if one else "jobs are unresolved: no event shows how they ended"
+        out.write(
+            f"\n{overview.count_text(document['unresolved'])} {said}. To list them, run manage.py delayq list --state unresolved\n"
+        )
     if document["parked"]:
         said = "job is parked" if document["parked"] == 1 else "jobs are parked"
-        out.write(f"\n{overview.count_text(document['parked'])} {said}; manage.py delayq doctor says why.\n")
+        out.write(f"\n{overview.count_text(document['parked'])} {said}. For the reason, run manage.py delayq doctor.\n")
     for queue in document["far"]:
         if queue["count"]:
-            late = ", and comes in late" if queue["late"] else ""
+            late = ", and late in reaching Redis" if queue["late"] else ""
             count, first = overview.count_text(queue["count"]), shown(queue["first"])
             far = "job of {} is far" if queue["count"] == 1 else "jobs of {} are far"
             out.write(f"\n{count} {far.format(one_line(queue['name']))}; the first is due at {first}{late}.\n")
@@ -212,7 +214,7 @@ def _print_status(out: TextIO, document: dict[str, Any]) -> None:
 
 
 def _blocked(row: dict[str, Any]) -> str:
-    return f"{row['blocked']:,} wait for a name" if row["blocked"] else ""
+    return f"{row['blocked']:,} waiting for a name" if row["blocked"] else ""
 
 
 def _without(row: dict[str, Any]) -> str:
@@ -235,7 +237,7 @@ def _parts_away(document: dict[str, Any]) -> dict[str, list[str]]:
 def _part_row(part: dict[str, Any], name: str) -> tuple[Any, ...]:
     """The line of a partition: its place stands where workers do."""
     if "error" in part:
-        return (name, *["?"] * 6, part["place"], "?", "cannot be asked")
+        return (name, *["?"] * 6, part["place"], "?", "unreachable")
     return _status_row(part, name, part["place"])
 
 

@@ -38,9 +38,11 @@ def _unserved(queue: QueueConfig) -> list[Finding]:
     return [
         Finding(
             code="D026",
-            message=f"{count:,} jobs of {queue.name!r} are in partitions that PARTITIONS and FORMER_PARTITIONS do not name. A worker "
-            "that is started while they are there runs them; no other does.",
-            hint=f"Add {last + 1} to FORMER_PARTITIONS of this queue, and deploy, until delayq doctor says that it may go.",
+            message=f"Jobs of {queue.name!r} are in partitions that PARTITIONS and FORMER_PARTITIONS do not include: "
+            f"{count:,}. Only workers "
+            "that start from now on run them.",
+            hint=f"Add {last + 1} to FORMER_PARTITIONS of this queue and deploy. Keep it until delayq doctor reports "
+            f"that you can remove it.",
         )
     ]
 
@@ -59,9 +61,9 @@ def _former(queue: QueueConfig, there: Collection[int]) -> list[Finding]:
         return [
             Finding(
                 code="D028",
-                message=f"FORMER_PARTITIONS of {queue.name!r} is still needed: {away:,} keys and names are outside their home, and "
-                f"{left:,} jobs are in partitions that get no new ones"
-                + (f"; and so are {rows:,} jobs that are far, or not published." if rows else "."),
+                message=f"FORMER_PARTITIONS of {queue.name!r} is still needed. Keys and names in former partitions: "
+                f"{away:,}. Jobs in former "
+                f"partitions: {left:,}." + (f" Unpublished and far jobs that go to former partitions: {rows:,}." if rows else ""),
             )
         ]
     if rows is None or len(there) < len(queue.served):
@@ -69,7 +71,7 @@ def _former(queue: QueueConfig, there: Collection[int]) -> list[Finding]:
     return [
         Finding(
             code="D027",
-            message=f"FORMER_PARTITIONS of {queue.name!r} may go: each key and name is in its home, and no partition is left over.",
+            message=f"You can remove FORMER_PARTITIONS of {queue.name!r}: no keys, names or jobs are left in former partitions.",
         )
     ]
 

@@ -27,10 +27,10 @@ def periodic(out: TextIO, options: dict[str, Any]) -> int:
     """All schedules, one of them, or what is done to one."""
     name, on, off, run_now = options["name"], options["on"], options["off"], options["run_now"]
     if name is not None and not name.isprintable():  # bytes of the shell that are no UTF-8 come as halves of surrogate pairs
-        raise CommandError(f"{name!r} is the name of no schedule: it has characters that cannot be printed.", returncode=USAGE)
+        raise CommandError(f"{name!r} is not a valid schedule name: it contains unprintable characters.", returncode=USAGE)
     if on or off or run_now:
         if name is None:
-            raise CommandError("Name the schedule: manage.py delayq periodic NAME --on", returncode=USAGE)
+            raise CommandError("Specify the name of the schedule: manage.py delayq periodic NAME --on", returncode=USAGE)
         return _run(out, options, name) if run_now else _turn(out, options, name, on=on)
     return _list(out, options) if name is None else _show(out, options, name)
 
@@ -43,7 +43,7 @@ def _list(out: TextIO, options: dict[str, Any]) -> int:
     if options["json"]:
         print_json(out, found)
     elif not rows:
-        out.write("There are no schedules. A declared one is there when a worker with the role relay has seen it.\n")
+        out.write("There are no schedules. A declared schedule appears when a worker with the role relay has seen it.\n")
     else:
         head = ("name", "state", "dates", "next", "last", "ended", "task")
         lines = [
@@ -111,7 +111,7 @@ def _turn(out: TextIO, options: dict[str, Any], name: str, *, on: bool) -> int:
     turn(name, actor(), options["reason"])
     changed = before.enabled != on
     document = {"name": name, "on": on, "changed": changed}
-    return said(out, options, document, f"{name} {'is' if changed else 'was'} {'on' if on else 'off'}{'' if changed else ' already'}.")
+    return said(out, options, document, f"{name} is {'' if changed else 'already '}{'on' if on else 'off'}.")
 
 
 def _run(out: TextIO, options: dict[str, Any], name: str) -> int:

@@ -89,8 +89,8 @@ def schedule(out: TextIO, options: dict[str, Any]) -> int:
     name = options["task"]
     known = registry.find(name)
     if name in OWN or (known is not None and known.own):
-        way = f" Write: manage.py {OWN[name]} …" if name in OWN else ""
-        raise CommandError(f"TASK {name}: its arguments are made by the package, and none are taken here.{way}", returncode=USAGE)
+        way = f" Use manage.py {OWN[name]}." if name in OWN else ""
+        raise CommandError(f"TASK {name}: you cannot schedule this task directly.{way}", returncode=USAGE)
     task = _task(name, "TASK")
     args, kwargs = _json(options["task_args"], "--args", list), _json(options["task_kwargs"], "--kwargs", dict)
     with _usage():
@@ -171,7 +171,7 @@ def _meta(options: dict[str, Any]) -> dict[str, Any]:
     meta = {} if options["meta"] is None else _json(options["meta"], "--meta", dict)
     for name in (SCHEDULED_BY, SCHEDULED_WHY):
         if name in meta:
-            raise CommandError(f"--meta has {name}, by which the command says who has scheduled it, or why.", returncode=USAGE)
+            raise CommandError(f"--meta cannot contain {name}: the command uses this name itself.", returncode=USAGE)
     return {**meta, SCHEDULED_BY: actor(), **({SCHEDULED_WHY: options["reason"]} if options["reason"] else {})}
 
 
@@ -196,16 +196,16 @@ def _text(given: str) -> str:
     try:
         return sys.stdin.read()
     except UnicodeDecodeError as error:
-        raise CommandError(f"Standard input is no text in UTF-8: {error}.", returncode=USAGE) from None
+        raise CommandError(f"Standard input is not valid UTF-8: {error}.", returncode=USAGE) from None
 
 
 def _json(text: str, where: str, kind: type | None = None) -> Any:
     try:
         found = codec.loads(text.encode())
     except PayloadError as error:
-        raise CommandError(f"{where}: {error}. Text stands in quotation marks, as '\"x\"'.", returncode=USAGE) from None
+        raise CommandError(f"{where}: {error}. Put text in quotation marks, as in '\"x\"'.", returncode=USAGE) from None
     except UnicodeEncodeError:
-        raise CommandError(f"{where} is no text in UTF-8.", returncode=USAGE) from None
+        raise CommandError(f"{where} is not valid UTF-8.", returncode=USAGE) from None
     if kind is not None and type(found) is not kind:
         wanted = "a list, as [1, 2]" if kind is list else 'an object, as {"a": 1}'
         raise CommandError(f"{where} must be {wanted}.", returncode=USAGE)
@@ -230,10 +230,10 @@ def _told(out: TextIO, options: dict[str, Any], job: Job, what: str) -> int:
         "created": job.created,
     }
     if job.created is False:
-        text = f"{shown(job.id)} has the key {job.key!r} already, so nothing was put in."
+        text = f"{shown(job.id)} already has the key {job.key!r}. Nothing was scheduled."
     else:
         inlined = conf.get().inline and job.created
         due = "" if inlined or job.run_at is None else f", due {'now' if job.run_at <= clock.now() else shown(job.run_at)}"
-        later = " Redis did not take it yet; the relay publishes it." if job.created is None else ""
+        later = " It is not in Redis yet. The relay will publish it." if job.created is None else ""
         text = f"{shown(job.id)}: {what}{due}.{later}"
     return said(out, options, document, text)

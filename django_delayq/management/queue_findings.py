@@ -130,7 +130,7 @@ def _away(name: str, error: Exception) -> dict[str, str]:
     if isinstance(error, DelayqError) and error.code == UNKNOWN:
         return finding("D003", str(error))
     place = f"REDIS of the queue {name!r}" if name else "DELAYQ['REDIS']"
-    return finding("D007", str(error), f"Check {place}, and that the server runs.")
+    return finding("D007", str(error), f"Check {place}, and check that the server is running.")
 
 
 def _server_findings(redis: RedisSpec, link: Link) -> list[dict[str, str]]:
@@ -156,7 +156,7 @@ def _rights_findings(inspector: Inspector, redis: RedisSpec, link: Link) -> list
     names = " and ".join(" ".join(command[:2]) for command in inspector.may(*RISKY, link=link))
     if not names:
         return []
-    return [finding("D014", f"The Redis user of this project may call {names}, which delayq never does.")]
+    return [finding("D014", f"The Redis user of this project is allowed to call {names}, which delayq never needs.")]
 
 
 def _queue_findings(name: str, queue: conf.QueueConfig, workers: Sequence[dict[str, Any]] | None) -> list[dict[str, str]]:
@@ -183,19 +183,17 @@ def _queue_findings(name: str, queue: conf.QueueConfig, workers: Sequence[dict[s
             finding(
                 "D005",
                 f"The queue {name!r} is {paused(asdict(depth))}.",
-                f"Resume it: manage.py delayq resume {name}",
+                f"To resume it, run manage.py delayq resume {name}",
             )
         )
     most = config.most_events
     if most and depth.untold >= HALF * most:
-        found.append(
-            finding("D012", f"The mirror of {name!r} is {depth.untold:,} jobs behind, of {most:,} at which schedules are refused.")
-        )
+        found.append(finding("D012", f"The mirror of {name!r} is {depth.untold:,} jobs behind. At {most:,}, new jobs are rejected."))
     common: Any = {"prefix": config.prefix, "using": config.database}
     lags = [MirrorLoop(stores.places, queue, partition=partition, **common).lag() for partition in formats_there]
     lag = Lag(sum(one.entries for one in lags), max(one.seconds for one in lags))
     if lag.seconds > LAG[1]:
-        found.append(finding("D006", f"The mirror of {name!r} is {duration(lag.seconds)} and {lag.entries} entries behind."))
+        found.append(finding("D006", f"The mirror of {name!r} is {duration(lag.seconds)} behind. Events to write: {lag.entries:,}."))
     return found
 
 
@@ -205,8 +203,8 @@ def _worker_findings(name: str, queue: conf.QueueConfig, workers: Sequence[dict[
         found.append(
             finding(
                 "D004",
-                f"No worker keeps the records of the queue {name!r}, from which consumers pull.",
-                f"Start one: manage.py delayq_worker --roles mirror,relay --queues {name}",
+                f"No worker has the role mirror for the queue {name!r}, from which consumers pull.",
+                f"To start one, run manage.py delayq_worker --roles mirror,relay --queues {name}",
             )
         )
     elif not queue.pulled and not any(name in worker.get("queues", ()) for worker in workers):
@@ -214,15 +212,15 @@ def _worker_findings(name: str, queue: conf.QueueConfig, workers: Sequence[dict[
             finding(
                 "D004",
                 f"No worker serves the queue {name!r}.",
-                f"Start one: manage.py delayq_worker --queues {name}",
+                f"To start one, run manage.py delayq_worker --queues {name}",
             )
         )
     elif not queue.pulled and unmirrored([name], workers):
         found.append(
             finding(
                 "D004",
-                f"No worker has the role mirror for the queue {name!r}: its rows do not say what happens to its jobs.",
-                f"Start one: manage.py delayq_worker --roles mirror,relay --queues {name}",
+                f"No worker has the role mirror for the queue {name!r}, so the rows of its jobs are not updated.",
+                f"To start one, run manage.py delayq_worker --roles mirror,relay --queues {name}",
             )
         )
     return [*found, *_relay_findings(queue, workers)]
@@ -239,10 +237,11 @@ def _left_behind(name: str) -> list[dict[str, str]]:
     return [
         finding(
             "D025",
-            f"The queue {name!r} has a REDIS of its own, and {count:,} of its jobs are on the server of DELAYQ['REDIS'], where nobody "
+            f"The queue {name!r} has its own REDIS, but {count:,} of its jobs are on the server of DELAYQ['REDIS'], where no worker "
             "runs them.",
-            "Durable ones run on its own server, from their rows. Of redis durability? Then take its REDIS out until they have run. "
-            f"When none is left that counts, delete {parts[0].keys['jobs']} there, and what else begins like it.",
+            "Durable jobs run on the new server, from their rows. If there are jobs of redis durability, remove REDIS "
+            "from the queue until "
+            f"they have run. Then delete {parts[0].keys['jobs']} and all keys with the same prefix from the old server.",
         )
     ]
 
@@ -255,8 +254,9 @@ def _relay_findings(queue: conf.QueueConfig, workers: Sequence[dict[str, Any]]) 
     return [
         finding(
             "D022",
-            f"No worker has the role relay for the queue {queue.name!r}, which has a HORIZON: no far job is brought into Redis.",
-            f"Start one: manage.py delayq_worker --roles mirror,relay --queues {queue.name}",
+            f"No worker has the role relay for the queue {queue.name!r}, which has a HORIZON, so its far jobs are not "
+            f"moved into Redis.",
+            f"To start one, run manage.py delayq_worker --roles mirror,relay --queues {queue.name}",
         )
     ]
 

@@ -30,10 +30,10 @@ def resign(out: TextIO, options: dict[str, Any]) -> int:
     todo = sum(found[standing] for standing in wanted)
     document: dict[str, Any] = {standing: found[standing] for standing in ("newest", "older", "unsigned", "wrong")}
     if options["dry_run"]:
-        return said(out, options, {**document, "would_sign": todo}, f"{_text(found)} Would sign {todo} again.")
+        return said(out, options, {**document, "would_sign": todo}, f"{_text(found)} Records that would be signed again: {todo}.")
     if todo and not options["yes"]:
-        trust = "Whatever lies there unsigned will be run. " if found["unsigned"] and options["unsigned"] else ""
-        confirm(f"{_text(found)} This signs {todo} of them again. {trust}Go on? [y/N] ")
+        trust = "All unsigned jobs will run. " if found["unsigned"] and options["unsigned"] else ""
+        confirm(f"{_text(found)} Records that will be signed again: {todo}. {trust}Continue? [y/N] ")
     signed = 0
     with progress(todo, "signing", quiet=options["json"]) as advance:
         for name in names if todo else ():
@@ -45,7 +45,7 @@ def resign(out: TextIO, options: dict[str, Any]) -> int:
         out,
         options,
         {**document, "signed": signed},
-        f"{_text(found)} {signed} are signed again.{_rest(found, options)}",
+        f"{_text(found)} Records signed again: {signed}.{_rest(found, options)}",
     )
     return 1 if found["wrong"] or (found["unsigned"] and not options["unsigned"]) else 0
 
@@ -66,15 +66,15 @@ def _sign(queue: str, items: list[tuple[str, bytes]]) -> int:
 
 def _text(found: Counter[Standing]) -> str:
     return (
-        f"{found.total()} records: {found['newest']} signed with the newest key, {found['older']} with an older one, "
-        f"{found['unsigned']} without a signature, {found['wrong']} with one that does not verify."
+        f"Records: {found.total()}. Signed with the newest key: {found['newest']}, with an older key: {found['older']}, "
+        f"unsigned: {found['unsigned']}, with an invalid signature: {found['wrong']}."
     )
 
 
 def _rest(found: Counter[Standing], options: dict[str, Any]) -> str:
     text = ""
     if found["unsigned"] and not options["unsigned"]:
-        text += " Those without a signature do not run; if you trust them, add --unsigned."
+        text += " Unsigned jobs do not run. If you trust them, add --unsigned."
     if found["wrong"]:
-        text += " Those that do not verify do not run, and stay: was a key dropped from SECRET_KEY_FALLBACKS too early?"
+        text += " Jobs with an invalid signature do not run and are kept. Was a key removed from SECRET_KEY_FALLBACKS too early?"
     return text

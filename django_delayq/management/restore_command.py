@@ -27,10 +27,10 @@ def restore(out: TextIO, options: dict[str, Any]) -> int:
     rows = {name: loop.unfinished().count() for name, loop in wanted.items()}
     total = sum(rows.values())
     if options["dry_run"]:
-        text = f"{total} unfinished rows would be looked up in Redis: {', '.join(wanted) or 'no queue needs it'}."
+        text = f"Unfinished rows that would be checked in Redis: {total} ({', '.join(wanted) or 'no queue needs it'})."
         return said(out, options, {"queues": list(wanted), "rows": total}, text, missing)
     if total and not options["yes"]:
-        confirm(f"Redis lacks what the database has seen in {', '.join(wanted)}: {total} unfinished rows. Go on? [y/N] ")
+        confirm(f"Redis has lost data of {', '.join(wanted)}. Unfinished rows to check: {total}. Continue? [y/N] ")
     back = 0
     with progress(total, "restoring", quiet=options["json"]) as advance:
         for loop in wanted.values():
@@ -42,8 +42,8 @@ def restore(out: TextIO, options: dict[str, Any]) -> int:
     resumed = [name for name in named if name not in lacking.queues and _resume(name, lacking.parts.get(name, {}))]
     document = {"queues": list(wanted), "rows": total, "back": back, "resumed": resumed}
     if not wanted:
-        return said(out, options, document, "Redis has what the database has seen; nothing is to do.", missing)
-    return said(out, options, document, f"{back} of {total} jobs are back; the others were there.", missing)
+        return said(out, options, document, "Redis has lost no data. There is nothing to restore.", missing)
+    return said(out, options, document, f"Restored jobs: {back} of {total}. The others were still in Redis.", missing)
 
 
 def _lacking(names: list[str], reach: Reach) -> dict[str, RestoreLoop]:

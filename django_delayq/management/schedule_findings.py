@@ -25,14 +25,14 @@ def schedule_findings(using: str) -> Iterator[Finding]:
     for row in rows.filter(which["trouble"])[:MOST]:
         with translation.override(None):  # what commands say is English everywhere
             why = schedule_views.problem(row)
-        yield Finding("D030", f"The schedule {row.name!r} makes no jobs: {why}", _look(row))
+        yield Finding("D030", f"The schedule {row.name!r} creates no jobs: {why}", _look(row))
     for row in rows.filter(which["late"])[:MOST]:
-        yield Finding("D031", f"Nobody has written the ticks of the schedule {row.name!r} since {row.write_at:%Y-%m-%d %H:%MZ}.")
+        yield Finding("D031", f"The ticks of the schedule {row.name!r} have not been written since {row.write_at:%Y-%m-%d %H:%MZ}.")
     for row in rows.filter(which["retired"])[:MOST]:
         yield Finding(
-            "D032", f"The schedule {row.name!r} is retired since {row.retired_at:%Y-%m-%d %H:%MZ}: no code declares it any more."
+            "D032", f"The schedule {row.name!r} has been retired since {row.retired_at:%Y-%m-%d %H:%MZ}: no code declares it."
         )
 
 
 def _look(row: Periodic) -> str:
-    return f"For details: manage.py delayq periodic {row.name!r}"
+    return f"For details, run manage.py delayq periodic {row.name!r}"

@@ -47,7 +47,7 @@ def set_aside(out: TextIO, options: dict[str, Any]) -> int:
         print_json(out, {"total": total, "events": found})
         return 0
     if not total:
-        out.write("Nothing is set aside.\n")
+        out.write("There are no rejected events.\n")
     for row in found:
         job = ids.short(row["job_id"]) if row["job_id"] else "?"
         out.write(
@@ -72,9 +72,9 @@ def _retry(out: TextIO, options: dict[str, Any], names: list[str]) -> int:
             wanted.setdefault((name, partition), []).append(pk)
     total = sum(map(len, wanted.values()))
     if options["dry_run"]:
-        return said(out, options, {"would_retry": total}, f"Would be tried again: {total}.")
+        return said(out, options, {"would_retry": total}, f"Rejected events that would be retried: {total}.")
     if total and not options["yes"]:
-        confirm(f"This tries to take in what is set aside ({total}). Go on? [y/N] ")
+        confirm(f"This retries rejected events: {total}. Continue? [y/N] ")
     done = refused = 0
     with progress(total, "trying again", quiet=options["json"]) as advance:
         for (name, partition), keys in wanted.items():
@@ -89,6 +89,6 @@ def _retry(out: TextIO, options: dict[str, Any], names: list[str]) -> int:
         out,
         options,
         {"taken_in": done, "refused": refused},
-        f"In their rows now: {done}. Refused again: {refused}.",
+        f"Saved events: {done}. Rejected again: {refused}.",
     )
     return 1 if refused else 0

@@ -187,7 +187,7 @@ def settings(out: TextIO, options: dict[str, Any]) -> int:
     """Prints one setting, or all. It reads no setting of the project, which may be wrong."""
     name = str(options["name"] or "").upper()
     if name and name not in MEANINGS:
-        raise CommandError(f"{options['name']} is no setting{did_you_mean(name, MEANINGS)}.", returncode=USAGE)
+        raise CommandError(f"Unknown setting {options['name']}{did_you_mean(name, MEANINGS)}.", returncode=USAGE)
     documents = [document(key) for key in ([name] if name else MEANINGS)]
     if options["json"]:
         print_json(out, documents)

@@ -42,7 +42,7 @@ def check_site(places: Places, config: Config, queues: Iterable[str], warn: Call
                     note_refused(error, config.database)
                 raise CommandError(visible(f"{error} The worker does not start.")) from error
             if not waits:
-                warn(f"{error} The worker waits for the database.")
+                warn(f"{error} The worker is waiting for the database.")
             waits = True
             connections[config.database].close()  # a connection that broke stays broken
             clock.sleep(WAIT)

@@ -90,7 +90,7 @@ OUTCOMES: Final = [
     (AttemptOutcome.SUCCEEDED.value, _("succeeded")),
     (AttemptOutcome.RETRIED.value, _("retried")),
     (AttemptOutcome.SNOOZED.value, _("snoozed")),
-    (AttemptOutcome.ASKED.value, _("asked")),
+    (AttemptOutcome.ASKED.value, _("polled")),
     (AttemptOutcome.EVICTED.value, _("evicted")),
     (AttemptOutcome.FAILED.value, _("failed")),
     (AttemptOutcome.CRASHED.value, _("crashed")),
@@ -139,7 +139,7 @@ class Job(models.Model):
     ending: models.CharField[str | None, str | None] = models.CharField(max_length=10, null=True)  # noqa: DJ001  # most rows have none
     merged_into: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(null=True)
     delay_ms: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(null=True)
-    asked: models.PositiveIntegerField[int | None, int | None] = models.PositiveIntegerField(_("asked"), null=True)
+    asked: models.PositiveIntegerField[int | None, int | None] = models.PositiveIntegerField(_("polled"), null=True)
     far: models.BooleanField[bool, bool] = models.BooleanField(_("far"), default=False, db_default=False)
     far_key: models.CharField[str | None, str | None] = models.CharField(max_length=32, null=True)  # noqa: DJ001  # unique, and most have none
     # A copy for queries of what the id says.

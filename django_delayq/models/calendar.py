@@ -45,9 +45,9 @@ class Periodic(models.Model):
     kwargs = ExactJSONField(_("keyword arguments"), default=dict)
     fingerprint: models.CharField[str, str] = models.CharField(max_length=64, blank=True, default="")
     enabled: models.BooleanField[bool, bool] = models.BooleanField(_("on"), default=True)
-    override_cron: models.CharField[str, str] = models.CharField(_("cron, by people"), max_length=NAME, blank=True, default="")
-    override_every_ms: models.BigIntegerField[int, int] = models.BigIntegerField(_("every (ms), by people"), default=0)
-    override_timezone: models.CharField[str, str] = models.CharField(_("time zone, by people"), max_length=100, blank=True, default="")
+    override_cron: models.CharField[str, str] = models.CharField(_("cron (override)"), max_length=NAME, blank=True, default="")
+    override_every_ms: models.BigIntegerField[int, int] = models.BigIntegerField(_("every (ms, override)"), default=0)
+    override_timezone: models.CharField[str, str] = models.CharField(_("time zone (override)"), max_length=100, blank=True, default="")
     decided_to: models.DateTimeField[datetime, datetime] = models.DateTimeField()
     write_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(null=True, db_index=True)
     withdrawing: models.BooleanField[bool, bool] = models.BooleanField(default=False)
@@ -94,7 +94,7 @@ class Tick(models.Model):
 
         SCHEDULED = "scheduled", _("has its job")
         MISSED = "missed", _("missed")
-        SKIPPED = "skipped", _("skipped, since another one ran")
+        SKIPPED = "skipped", _("skipped because another run was in progress")
         WITHDRAWN = "withdrawn", _("being withdrawn")
         CANCELLED = "cancelled", _("withdrawn")
 

@@ -29,14 +29,14 @@ class SetAside(models.Model):
     raw: models.BinaryField[bytes, bytes] = models.BinaryField()
     length: models.PositiveBigIntegerField[int, int] = models.PositiveBigIntegerField(_("bytes"))
     code: models.CharField[str, str] = models.CharField(_("code"), max_length=40)
-    text: models.TextField[str, str] = models.TextField(_("refused because"), blank=True, default="")
-    noticed_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(_("noticed"))
+    text: models.TextField[str, str] = models.TextField(_("reason for rejection"), blank=True, default="")
+    noticed_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(_("rejected at"))
     tries: models.PositiveIntegerField[int, int] = models.PositiveIntegerField(_("tries"), default=1)
 
     class Meta:
         db_table = "delayq_set_aside"
-        verbose_name = _("event set aside")
-        verbose_name_plural = _("events set aside")
+        verbose_name = _("rejected event")
+        verbose_name_plural = _("rejected events")
         ordering = ("-id",)
         default_permissions = ("view",)
         permissions = (("retry_setaside", "Can try again what the mirror has set aside"),)

@@ -95,7 +95,7 @@ def test_all_jobs_that_match_lead_to_an_operation(orders, staff):
     asked = choose(staff(), "cancel", jobs[:1], query="?state=scheduled&q=key:a*", select_across="1")
     assert asked.redirect_chain == [("/admin/delayq/operation/start/cancel/?state=scheduled&q=key%3Aa%2A", 302)]
     refused = choose(staff("view_job", "cancel_job"), "cancel", jobs[:1], query="?state=scheduled", select_across="1")
-    assert "tick them one by one" in said(refused)[0]
+    assert "Select the jobs individually" in said(refused)[0]
     assert {orders.in_redis(job) for job in jobs} == {"scheduled"}
 
 
@@ -106,7 +106,7 @@ def test_all_that_match_are_never_meant_by_an_action_however_the_form_says_so(or
     client = staff("view_job", "cancel_job")
     refused = choose(client, "cancel", jobs[:1], query="?state=scheduled", select_across=across, **confirmed)
     assert {orders.in_redis(job) for job in jobs} == {"scheduled"}
-    assert "tick them one by one" in said(refused)[0]
+    assert "Select the jobs individually" in said(refused)[0]
 
 
 @pytest.mark.parametrize("across", ["0", "", "false", "False"])
@@ -128,7 +128,7 @@ def test_a_ticked_job_that_the_search_only_nearly_means_is_left_alone(orders, st
 def test_what_is_ticked_by_hand_and_is_no_id_is_said(orders, staff, ticked):
     orders.scheduled(1)
     form = {"action": "cancel", "_selected_action": [ticked], "index": "0", "confirmed": "1"}
-    assert "Tick the jobs anew" in said(staff().post(JOBS, form, follow=True))[0]
+    assert "Select the jobs again" in said(staff().post(JOBS, form, follow=True))[0]
 
 
 def test_without_redis_nothing_is_done_and_that_is_said(orders, staff, settings):
@@ -153,11 +153,11 @@ def test_jobs_of_a_queue_that_is_no_longer_listed_do_not_stop_the_others(orders,
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
-        ({}, "Give a delay or a date"),
+        ({}, "Enter either a delay or a date"),
         ({"delay": "soon"}, "soon"),
-        ({"delay": "10m", "run_at": "2030-01-01T10:00"}, "Give a delay or a date"),
+        ({"delay": "10m", "run_at": "2030-01-01T10:00"}, "Enter either a delay or a date"),
         ({"run_at": "yesterday"}, "Enter a valid date/time"),
-        ({"run_at": "2020-01-01T10:00"}, "This date has passed"),
+        ({"run_at": "2020-01-01T10:00"}, "This date is in the past"),
         ({"run_at": "1969-12-31T10:00"}, "between the years 1970 and 9999"),
         ({"run_at": "9999-12-31T23:59"}, "between the years 1970 and 9999"),
     ],

@@ -125,18 +125,18 @@ def test_what_is_written_becomes_a_value_of_the_type_that_the_task_names(kinds, 
 @pytest.mark.parametrize(
     ("given", "field", "complaint"),
     [
-        ({"order_id": "seven"}, "value-order_id", "Write a whole number, such as 7."),
-        ({"order_id": "7.5"}, "value-order_id", "Write a whole number, such as 7."),
-        ({"order_id": ""}, "value-order_id", "Write a whole number, such as 7."),
-        ({"order_id": "true"}, "value-order_id", "Write a whole number, such as 7."),
-        ({"price": "cheap"}, "value-price", "Write a number, such as 7 or 0.5."),
-        ({"price": "NaN"}, "value-price", "Write a number, such as 7 or 0.5."),
+        ({"order_id": "seven"}, "value-order_id", "Enter a whole number, such as 7."),
+        ({"order_id": "7.5"}, "value-order_id", "Enter a whole number, such as 7."),
+        ({"order_id": ""}, "value-order_id", "Enter a whole number, such as 7."),
+        ({"order_id": "true"}, "value-order_id", "Enter a whole number, such as 7."),
+        ({"price": "cheap"}, "value-price", "Enter a number, such as 7 or 0.5."),
+        ({"price": "NaN"}, "value-price", "Enter a number, such as 7 or 0.5."),
         ({"paid": ("maybe", "")}, "as-paid", "Select a valid choice."),
-        ({"tags": ("json", '["a"')}, "value-tags", "is no JSON."),
-        ({"tags": ("json", '{"a": 1}')}, "value-tags", "The argument tags must be list, and is dict."),
+        ({"tags": ("json", '["a"')}, "value-tags", "is not valid JSON."),
+        ({"tags": ("json", '{"a": 1}')}, "value-tags", "The argument tags must be list, not dict."),
         ({"extra": ("json", "[" * 101 + "]" * 101)}, "value-extra", "must be dict | None"),
-        ({"extra": ("json", '{"a": ' * 101 + "1" + "}" * 101)}, "value-extra", "lies more than 100 levels deep"),
-        ({"free": "7"}, "value-free", "Choose text / JSON, or empty the field."),
+        ({"extra": ("json", '{"a": ' * 101 + "1" + "}" * 101)}, "value-extra", "is nested more than 100 levels deep"),
+        ({"free": "7"}, "value-free", "Select text / JSON, or clear the field."),
         ({"title": "\0"}, "value-title", "Null characters are not allowed."),
     ],
 )
@@ -148,7 +148,7 @@ def test_what_is_no_such_value_is_said_at_its_field(kinds, given, field, complai
 
 def test_a_value_and_a_choice_that_contradict_each_other_are_not_guessed_about(kinds):
     found = complaints([*FULL, "first"], {}, note=("none", "second"))
-    assert found == {"value-note": ["A value was written here, and “no value (None)” chosen. Choose text, or empty the field."]}
+    assert found == {"value-note": ["You entered a value but selected “no value (None)”. Select text, or clear the field."]}
     assert made([*FULL, "first"], {}, note=("none", "first")) == ([*FULL, None], {})
     assert made([*FULL, "first"], {}, note=("left", "first")) == (FULL, {})
 
@@ -173,7 +173,7 @@ def test_what_nobody_touches_stays_as_it_is_whatever_it_is(kinds, args, kwargs):
 
 
 def test_arguments_that_it_has_are_no_change(kinds):
-    assert "These are the arguments that it has" in complaints(FULL, {})["__all__"][0]
+    assert "The arguments are unchanged" in complaints(FULL, {})["__all__"][0]
     assert made(FULL, {}, paid=("true", ""), order_id="8")[0][3] is True
 
 
@@ -198,7 +198,9 @@ def test_a_value_that_only_its_place_tells_needs_those_before_it(more_tasks):
 
     more_tasks(NAME, placed)
     assert made([5, 6], {}, two=("left", "6")) == ([5], {})
-    assert complaints([5, 6], {}, one=("left", "5")) == {"value-one": ["Give it, since others behind it are given by place."]}
+    assert complaints([5, 6], {}, one=("left", "5")) == {
+        "value-one": ["This field is required because arguments after it are positional."]
+    }
 
 
 def any_number(first: int, *items: int, **options: str) -> None: ...
@@ -209,16 +211,16 @@ def test_what_takes_many_is_written_as_json(more_tasks):
     assert [row.argument.label for row in form_of([1], {}).rows] == ["first", "*items", "**options"]
     assert made([1, 2, 3], {"a": "b"}, items="[4]", options='{"c": "d"}') == ([1, 4], {"c": "d"})
     assert made([], {"first": 1}, items="[2]") == ([1, 2], {})
-    assert complaints([1], {}, items='{"a": 1}') == {"value-items": ["The argument *items must be list, and is dict."]}
+    assert complaints([1], {}, items='{"a": 1}') == {"value-items": ["The argument *items must be list, not dict."]}
     assert complaints([1], {}, options='{"first": 2}') == {
-        "value-options": ["The argument first is given twice, by place and by name."]
+        "value-options": ["The argument first was given twice, by position and by name."]
     }
 
 
 def test_the_types_of_an_item_are_checked_where_they_are_checked_at_all(more_tasks, settings):
     more_tasks(NAME, any_number)
     settings.DELAYQ = {**settings.DELAYQ, "CHECK_TYPES": True}
-    assert complaints([1, 2], {}, items='["x"]') == {"value-items": ["The argument items must be int, and is str."]}
+    assert complaints([1, 2], {}, items='["x"]') == {"value-items": ["The argument items must be int, not str."]}
     settings.DELAYQ = {**settings.DELAYQ, "CHECK_TYPES": False}
     assert made([1, 2], {}, items='["x"]') == ([1, "x"], {})
 
@@ -235,14 +237,14 @@ def test_what_the_task_misses_is_said_at_its_field(kinds):
 
 
 def test_what_is_too_long_for_the_queue_is_refused(kinds):
-    assert "and the limit is" in complaints(FULL, {}, title="x" * 70_000)["__all__"][0]
+    assert "The limit is" in complaints(FULL, {}, title="x" * 70_000)["__all__"][0]
 
 
 def test_a_form_of_which_a_part_is_lost_changes_nothing(kinds):
     given = sent(form_of(FULL), order_id="8")
     del given["value-title"]
     form = EditForm(row_of(FULL, {}), given, sensitive=True)
-    assert form.errors == {"__all__": ["The form was not sent as a whole. Try again."]}
+    assert form.errors == {"__all__": ["The form was incomplete. Try again."]}
 
 
 def test_a_message_is_edited_by_its_body(delayq_redis):
@@ -261,18 +263,18 @@ def test_a_message_is_edited_by_its_body(delayq_redis):
     ("args", "kwargs", "complaint"),
     [
         ([], {}, "The argument order_id is missing."),
-        ([7, 8], {}, "There are more arguments by place than the task takes."),
-        ([7], {"colour": "blue"}, "The task takes no argument colour."),
-        ({}, {}, "Write a list in JSON"),
-        ([7], [], "Write an object in JSON"),
-        ([7], {"colour": "red"}, "The task takes no argument colour."),
+        ([7, 8], {}, "There are more positional arguments than the task accepts."),
+        ([7], {"colour": "blue"}, "The task does not accept the argument colour."),
+        ({}, {}, "Enter a JSON list"),
+        ([7], [], "Enter a JSON object"),
+        ([7], {"colour": "red"}, "The task does not accept the argument colour."),
     ],
 )
 def test_what_fits_the_task_no_longer_is_edited_as_json(orders, staff, args, kwargs, complaint):
     job, client = orders.ended("fail", max_attempts=1), staff()
     Job.objects.update(kwargs={"colour": "red"})
     shown = client.get(edit_of(job))
-    assert "does not fit the task as it is here" in shown.content.decode()
+    assert "do not match the current task" in shown.content.decode()
     digest = shown.context["form"].digest
     given = {"args": json.dumps(args), "kwargs": json.dumps(kwargs), "digest": digest, "confirmed": "1"}
     answer = client.post(edit_of(job), given)
@@ -376,13 +378,13 @@ def test_an_error_about_what_is_hidden_does_not_tell_of_it(staff, paid, settings
         Job.objects.update(args=[7, secret])
         given = sent(client.get(edit_of(paid)).context["form"], order_id="8")
         texts.append(list(client.post(edit_of(paid), given).context["form"].non_field_errors()))
-    assert texts == [["The task or its queue does not take these arguments; some of them are hidden from you."]] * 2
+    assert texts == [["The task or its queue does not accept these arguments. You are not allowed to see some of them."]] * 2
 
 
 def test_what_is_hidden_and_fits_the_task_no_longer_cannot_be_edited(staff, paid):
     Job.objects.update(kwargs={"colour": "red"})
     client = staff(*HIDING)
-    assert "you may not see its arguments" in said(client.get(edit_of(paid), follow=True))[0]
+    assert "you are not allowed to see its arguments" in said(client.get(edit_of(paid), follow=True))[0]
     assert "/edit/" not in client.get(page(paid)).content.decode()
 
 
@@ -391,7 +393,7 @@ def test_where_all_is_hidden_there_is_nothing_to_edit_but_a_copy_to_make(orders,
     job, client = orders.ended("fail", max_attempts=1), staff(*HIDING)
     text = client.get(page(job)).content.decode()
     assert ("/edit/" in text, "/copy/" in text) == (False, True)
-    assert "you may not see its arguments" in said(client.get(edit_of(job), follow=True))[0]
+    assert "you are not allowed to see its arguments" in said(client.get(edit_of(job), follow=True))[0]
 
 
 def test_a_copy_takes_along_what_is_hidden(staff, paid):

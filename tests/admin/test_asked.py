@@ -34,28 +34,28 @@ def asking(orders):
 def test_page_and_list_say_how_often_it_has_asked_and_when_it_does_again(orders, staff, asking):
     works()
     text = staff().get(page(asking)).content.decode()
-    assert "asked 2 of 3, next in" in text
-    assert "0/10, asked 2 of 3" in staff().get(JOBS).content.decode()
-    assert why(staff(), asking).startswith("The answer was: not yet (asked 2 of 3). It asks again in ")
+    assert "polled 2 of 3, next in" in text
+    assert "0/10, polled 2 of 3" in staff().get(JOBS).content.decode()
+    assert why(staff(), asking).startswith("The condition was not met yet (polled 2 of 3). The next check is in ")
 
 
 def test_the_timeline_has_each_time_it_asked_and_what_comes_if_the_answer_is_still_not_yet(orders, staff, asking):
     seen = moments(staff(), asking)
     assert seen.count("attempt 1 the bank has not booked it") == 2
-    assert "asked if the answer is still: not yet" in seen
+    assert "polled if the condition is still not met" in seen
     Job.objects.filter(pk=asking.id).update(run_at=clock.now())
     asking.run_now()
     ask(orders, asking, 1, 600_000)
-    assert "failed if the answer is still: not yet" in moments(staff(), asking)
+    assert "failed if the condition is still not met" in moments(staff(), asking)
 
 
 def test_without_redis_or_its_task_the_page_says_what_is_known(orders, asking):
     row = Job.objects.get(pk=asking.id)
-    assert asks.fully(row, None).startswith("asked 2 of 3, next in ")
+    assert asks.fully(row, None).startswith("polled 2 of 3, next in ")
     row.task = "shop.gone"
-    assert asks.shortly(row) == "asked 2 times"
+    assert asks.shortly(row) == "polled 2 times"
     row.asked = 1
-    assert asks.shortly(row) == "asked once"
+    assert asks.shortly(row) == "polled once"
     row.asked = None
     assert asks.fully(row, None) == ""
 
@@ -65,10 +65,10 @@ def test_of_a_job_that_runs_or_has_ended_no_next_date_is_told(orders, asking):
     [run] = orders.claim()
     orders.fold()
     view = stores.inspector().job("orders", asking.id)
-    assert asks.fully(Job.objects.get(pk=asking.id), view) == "asked 2 of 3"
+    assert asks.fully(Job.objects.get(pk=asking.id), view) == "polled 2 of 3"
     orders.settle(run, "ack")
     orders.fold()
-    assert asks.fully(Job.objects.get(pk=asking.id), stores.inspector().job("orders", asking.id)) == "asked 2 of 3"
+    assert asks.fully(Job.objects.get(pk=asking.id), stores.inspector().job("orders", asking.id)) == "polled 2 of 3"
 
 
 def test_a_job_without_a_limit_of_attempts_is_tried_until_it_expires(orders, staff):
@@ -78,4 +78,4 @@ def test_a_job_without_a_limit_of_attempts_is_tried_until_it_expires(orders, sta
     assert "0 / ∞" in text
     assert "99999999" not in text
     assert "0/∞" in staff().get(JOBS).content.decode()
-    assert moments(staff(), job)[-1].startswith("failed tried until it expires, at ")
+    assert moments(staff(), job)[-1].startswith("failed retried until it expires, at ")

@@ -14,7 +14,7 @@ from tests.admin.conftest import JOBS, OPERATIONS, act, choose, page, said
 
 
 @pytest.mark.parametrize(
-    ("verb", "button", "keep"), [("cancel", "Cancel 1 job", "Keep it"), ("run_now", "Run 1 job now", "Back to the job")]
+    ("verb", "button", "keep"), [("cancel", "Cancel 1 job", "Keep the job"), ("run_now", "Run 1 job now", "Back to the job")]
 )
 def test_the_page_of_a_job_asks_before_it_is_cancelled_or_run(orders, staff, verb, button, keep):
     job, client = orders.scheduled(key="order:7")[0], staff()

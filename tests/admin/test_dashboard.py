@@ -171,7 +171,7 @@ def test_thousands_are_set_apart_as_the_language_does(orders, staff, settings, l
     text = staff().get(QUEUES, headers={"accept-language": language}).content.decode()
     with translation.override(language):
         assert cell(text, translation.gettext("Scheduled")) == shown
-    assert f"{shown} in all" in text or f"{shown} insgesamt" in text
+    assert f"{shown} in total" in text or f"{shown} insgesamt" in text
 
 
 def test_charts_are_pictures_with_their_numbers_beside_them(orders, staff):
@@ -221,7 +221,7 @@ def test_the_forecast_of_one_queue_leaves_the_others_out(orders, staff):
     orders.scheduled(3, delay="30m")
     client = staff()
     assert "Due per minute, next hour: 3" in client.get(QUEUES).content.decode()
-    assert "Nothing becomes due here." in client.get(QUEUES + "?queue=default").content.decode()
+    assert "No jobs become due here." in client.get(QUEUES + "?queue=default").content.decode()
     assert "Due per minute, next hour: 3" in client.get(QUEUES + "?queue=nowhere").content.decode()
 
 
@@ -331,5 +331,5 @@ def test_what_stands_in_redis_instead_of_counters_is_no_trouble(orders, staff, r
         redis_server.link.execute("DEL", "delayq:{orders}:spread")
         redis_server.link.execute(*litter)
         text = staff().get(QUEUES).content.decode()
-        assert "Redis cannot be asked" not in text
+        assert "Redis cannot be reached" not in text
         assert cell(text, "Done").split()[1] == "0/h"

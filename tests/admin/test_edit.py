@@ -64,7 +64,7 @@ def test_what_changes_is_shown_first_and_then_done(orders, staff):
     assert (edited.actor, edited.reason, edited.detail) == ("admin:clerk0", "a typo", {"args": [7], "kwargs": {}})
     assert LogEntry.objects.get().change_message == "Edit and requeue: a typo"
     text = client.get(page(job)).content.decode()
-    assert "The arguments were: [[7], {}]" in text
+    assert "Previous arguments: [[7], {}]" in text
 
 
 def test_large_numbers_stay_exact(orders, staff):
@@ -89,7 +89,7 @@ def test_a_form_that_was_opened_before_somebody_else_edited_is_refused(orders, s
     opened = sent(client.get(form_of(job)).context["form"], order_id="8")
     Job.objects.update(args=[10])
     answer = client.post(form_of(job), {**opened, **DO})
-    assert "Somebody else has changed" in answer.content.decode()
+    assert "Another user has changed" in answer.content.decode()
     assert orders.in_redis(job) == "failed"
 
 
@@ -240,7 +240,7 @@ def test_a_queue_is_purged_when_its_name_is_typed(orders, staff):
     address = f"{QUEUES}orders/purge/"
     assert "3 jobs are scheduled" in client.get(address).content.decode()
     refused = client.post(address, {"typed": "order", "reason": "x"})
-    assert (refused.status_code, "not the queue" in refused.content.decode()) == (400, True)
+    assert (refused.status_code, "not the name of the queue" in refused.content.decode()) == (400, True)
     assert not Operation.objects.exists()
     client.post(address, {"typed": "orders", "reason": "a loop"})
     work()
@@ -310,9 +310,9 @@ def test_who_sends_the_form_twice_gets_one_copy(orders, staff):
     job, client = orders.ended("ack"), staff()
     drawn = client.get(copy_of(job)).context["drawn"]
     copied(client, job, more={"drawn": drawn})
-    assert said(copied(client, job, more={"drawn": drawn})) == ["This copy is scheduled already."]
+    assert said(copied(client, job, more={"drawn": drawn})) == ["This copy has already been scheduled."]
     assert Job.objects.count() == 2
-    assert "not sent as a whole" in said(copied(client, job, more={"drawn": "nothing"}))[0]
+    assert "form was incomplete" in said(copied(client, job, more={"drawn": "nothing"}))[0]
     assert Job.objects.count() == 2
 
 
@@ -326,7 +326,7 @@ def test_so_does_who_copies_a_job_of_a_queue_with_several_partitions(delayq_redi
     first = copied(client, job, more={"drawn": drawn})
     [made] = Job.objects.exclude(pk=job.id)
     again = copied(client, job, more={"drawn": drawn})
-    assert (said(first), said(again)) == ([f"Scheduled a copy, the job {made.short_id}."], ["This copy is scheduled already."])
+    assert (said(first), said(again)) == ([f"Scheduled a copy, the job {made.short_id}."], ["This copy has already been scheduled."])
     assert [answer.redirect_chain for answer in (first, again)] == [[(page(made), 302)]] * 2
     assert Job.objects.count() == 2
 
@@ -334,14 +334,14 @@ def test_so_does_who_copies_a_job_of_a_queue_with_several_partitions(delayq_redi
 def test_a_key_that_another_job_holds_stays_with_it(orders, staff):
     job, client = orders.ended("ack", key="k"), staff()
     holder = delayq.schedule(close_order, 7, key="k", delay="1h")
-    assert said(copied(client, job)) == [f"Nothing was scheduled: the job {holder.short_id}, which has not ended, has the key k."]
+    assert said(copied(client, job)) == [f"Nothing was scheduled: the job {holder.short_id} has the key k and has not ended."]
     assert Job.objects.count() == 2
 
 
 def test_a_copy_wants_arguments_that_the_task_takes(orders, staff):
     answer = copied(staff(), orders.ended("ack"), order_id="seven", more=DO)
     assert answer.status_code == 400
-    assert "Write a whole number" in answer.content.decode()
+    assert "Enter a whole number" in answer.content.decode()
     assert Job.objects.count() == 1
 
 

@@ -50,10 +50,10 @@ def test_the_page_says_how_many_there_will_be(orders, staff, monkeypatch):
     for _ in range(3):
         ended()
     client = staff()
-    assert "3 jobs match" in client.get(f"{EXPORT}?state=failed").content.decode()
+    assert "3 matching jobs" in client.get(f"{EXPORT}?state=failed").content.decode()
     monkeypatch.setattr(export, "MOST", 2)
     text = client.get(f"{EXPORT}?state=failed").content.decode()
-    assert "More than 2 jobs match" in text
+    assert "More than 2 matching jobs" in text
     assert "the first 2 of them" in text
     assert "not known before" in client.get(f"{EXPORT}?q=error:x").content.decode()
 
@@ -129,7 +129,7 @@ def test_a_rule_about_rows_holds_in_the_file(orders, staff, monkeypatch):
     monkeypatch.setattr(JobAdmin, "get_queryset", lambda self, request: inherited(self, request).filter(key="mine"))
     client = staff()
     assert [job["key"] for job in documents(taken(client))] == ["mine"]
-    assert "1 job matches" in client.get(EXPORT).content.decode()
+    assert "1 matching job" in client.get(EXPORT).content.decode()
 
 
 @pytest.mark.parametrize("query", ["?state=faild", "?state=failed&state=running", "?q=state%3Afaild", "?q=%00", "?queue=%00"])

@@ -220,7 +220,7 @@ def test_a_form_refuses_in_the_language_of_the_page(orders, staff):
     with translation.override("de"):
         assert "Das ist nicht der Name der Warteschlange." in client.post(f"{QUEUES}orders/purge/", {"typed": "other"}).content.decode()
         form = schedule(made(), "override")
-        assert "Dazu passt kein Termin" in client.post(form, {"cron": "0 0 30 2 *"}).content.decode()
+        assert "Zu diesem Cron-Ausdruck passt kein Datum" in client.post(form, {"cron": "0 0 30 2 *"}).content.decode()
         shown = client.post(form, {"cron": "0 3 * * *", "look": "1"}).content.decode()
         assert "Nächste Termine" in shown
         assert left_in_english(shown, catalog("de")[0]) == []

@@ -46,7 +46,7 @@ def test_a_job_that_runs_is_listed_though_the_mirror_has_not_heard_of_it(orders,
 def test_jobs_that_run_and_have_no_row_are_counted(orders, staff):
     job = orders.running()
     Job.objects.filter(pk=job.id).delete()
-    assert "1 more job runs that has no row yet" in staff().get(RUNNING).content.decode()
+    assert "1 more job is running but has no row yet" in staff().get(RUNNING).content.decode()
 
 
 def test_rows_that_redis_has_are_not_said_to_be_missing_there(orders, staff, monkeypatch):

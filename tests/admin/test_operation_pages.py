@@ -33,7 +33,7 @@ def test_a_preview_says_how_many_and_shows_a_sample(orders, staff):
     orders.scheduled(23)
     client = staff()
     text = client.get(f"{START}cancel/?state=scheduled&queue=orders").content.decode()
-    assert "23 jobs match:" in text
+    assert "23 matching jobs:" in text
     assert "state:scheduled queue:orders" in text
     assert text.count("tests.tasks_for_tests.close_order</a>") == 20
     assert not Operation.objects.exists()
@@ -43,11 +43,11 @@ def test_what_is_started_is_carried_out_by_a_worker_and_told(orders, staff):
     orders.scheduled(3)
     client = staff()
     answer = client.post(f"{START}cancel/?state=scheduled", {"reason": "stock", "over": ""}, follow=True)
-    assert said(answer) == ["Started. A worker carries it out; you may leave this page."]
+    assert said(answer) == ["Started. A worker carries out the operation. You can leave this page."]
     operation = Operation.objects.get()
     assert operation.selection["view"] == "scheduled"
     assert (operation.actor, operation.reason, operation.permission) == ("admin:clerk0", "stock", "delayq.cancel_job")
-    assert "waits for a worker" in answer.content.decode()
+    assert "Waiting for a worker" in answer.content.decode()
     work()
     text = client.get(f"{OPERATIONS}{operation.pk}/change/").content.decode()
     assert "3 / 3" in text
@@ -76,14 +76,14 @@ def test_from_the_list_of_what_runs_an_operation_is_about_the_jobs_of_the_list_a
     assert [job.pk for job in client.get(f"{JOBS}?state=running").context["cl"].result_list] == [starts.id]
     shown = client.get(f"{START}cancel/?state=running")
     text = shown.content.decode()
-    assert "1 job matches:" in text
-    assert "those of the list. What starts later is left alone." in text
+    assert "1 matching job:" in text
+    assert "Jobs that start later are not changed." in text
     assert [example.job.pk for example in shown.context["examples"]] == [starts.id]
     orders.claim()  # the third begins after the page was looked at
     answer = client.post(f"{START}cancel/?state=running", {"preview": shown.context["preview"]}, follow=True)
     operation = Operation.objects.get()
     assert operation.selection["only"] == [starts.short_id]
-    assert "the 1 job that ran when this was started" in answer.content.decode()
+    assert "the 1 job that was running when the operation started" in answer.content.decode()
     assert "q=state" not in answer.content.decode()  # a list of what runs now would be of others
     work()
     operation.refresh_from_db()
@@ -109,7 +109,7 @@ def test_without_redis_it_says_that_it_goes_by_rows(orders, staff, settings):
     client = staff()
     lose_redis(settings)
     text = client.get(f"{START}cancel/?state=running").content.decode()
-    assert "this is about those whose rows say so" in text
+    assert "the database shows as running" in text
     assert "those of the list" not in text
 
 
@@ -119,9 +119,9 @@ def test_what_came_back_with_no_jobs_that_may_have_run_starts_nothing(orders, st
     client = staff()
     at, upto, digest, _ = client.get(f"{START}cancel/?state=running").context["preview"].split(".")
     answer = client.post(f"{START}cancel/?state=running", {"preview": f"{at}.{upto}.{digest}.{only}"})
-    assert "What matches is no longer what you have seen" in answer.content.decode()
+    assert "The matching jobs have changed in the meantime" in answer.content.decode()
     some = client.post(f"{START}cancel/?state=scheduled", {"preview": f"{at}.{upto}.{digest}.0351mwlhF1evujssuwn1yy"})
-    assert "What matches is no longer what you have seen" in some.content.decode()
+    assert "The matching jobs have changed in the meantime" in some.content.decode()
     assert not Operation.objects.exists()
 
 
@@ -129,7 +129,7 @@ def test_a_page_that_keeps_itself_fresh_takes_no_message_away(orders, staff):
     orders.scheduled(1)
     client = staff()
     answer = client.post(f"{START}cancel/?state=scheduled", {"reason": "", "over": ""})
-    said_so = "Started. A worker carries it out"
+    said_so = "Started. A worker carries out the operation"
     part = client.get(f"{answer['Location']}?live=1").content.decode()
     assert said_so not in part
     assert "<h1><span>Operation: Cancel</span>" in part
@@ -187,7 +187,7 @@ def test_what_was_started_leads_to_where_one_may_go(orders, staff, may, place):
     answer = client.post(f"{START}cancel/?state=scheduled", {}, follow=True)
     assert answer.status_code == 200
     assert re.fullmatch(place, answer.redirect_chain[0][0])
-    assert said(answer) == ["Started. A worker carries it out; you may leave this page."]
+    assert said(answer) == ["Started. A worker carries out the operation. You can leave this page."]
 
 
 @pytest.mark.parametrize("missing", ["view_job", "start_operation", "cancel_job"])
@@ -268,7 +268,7 @@ def test_of_a_preview_that_is_no_longer_true_nothing_is_started(orders, staff, m
     for given in (seen, "nonsense", "1.2.3", f"{2**60}.{seen.split('.', 1)[1]}"):
         answer = client.post(address, {"preview": given})
         assert answer.status_code == 400, given
-        assert "no longer what you have seen" in answer.content.decode()
+        assert "have changed in the meantime" in answer.content.decode()
     assert not Operation.objects.exists()
     client.post(address, {"preview": preview(client, address)})
     assert Operation.objects.get().selection["tasks"] == ["order_refunds", "tests.tasks_for_tests.close_order"]
@@ -296,7 +296,7 @@ def test_it_is_paused_resumed_and_cancelled_with_a_reason(orders, staff):
         client.post(f"{address}/{act}/", {"reason": "lunch"}, follow=True)
         operation.refresh_from_db()
         assert operation.stage == stage
-    assert said(client.post(f"{address}/pause/", follow=True)) == ["Nothing changed: it is cancelled already."]
+    assert said(client.post(f"{address}/pause/", follow=True)) == ["Nothing was changed: the stage is already “cancelled”."]
     assert LogEntry.objects.filter(object_id=str(operation.pk)).count() == 3
     assert operation.finished_at
 
@@ -434,7 +434,8 @@ def test_the_list_shows_progress_reason_and_jobs_to_click_at_and_follows_by_itse
     assert '<progress max="5000" value="1203" aria-label="progress"></progress> <bdi>1,203 / 5,000</bdi>' in text
     assert "the bank is back" in text
     assert (
-        f'<a href="{JOBS}?q=fingerprint%3A48ab10e1f73b+state%3Afailed"><code>failed for one cause state:<wbr>failed</code></a>' in text
+        f'<a href="{JOBS}?q=fingerprint%3A48ab10e1f73b+state%3Afailed"><code>failed with the same cause state:<wbr>failed</code></a>'
+        in text
     )
     part, again = sent_live(client, OPERATIONS)
     assert "<html" not in part.content.decode()
@@ -446,7 +447,7 @@ def test_its_page_says_what_is_left_for_later_and_why(orders, staff):
     problem = {"code": "redis_away", "fields": {"where": "127.0.0.1:6379", "cause": "it does not answer"}}
     operation = begin(stage="running", problem=problem, passed_over=[{"parts": [["orders", 0], ["mail", 3]], "last": None}])
     page = staff("view_operation").get(f"/admin/delayq/operation/{operation.pk}/change/").content.decode()
-    assert "Left for later, since their server is away: mail, orders." in page
+    assert "Postponed because their server cannot be reached: mail, orders." in page
     assert "it does not answer" in page
     Operation.objects.update(stage="finished")
     page = staff("view_operation").get(f"/admin/delayq/operation/{operation.pk}/change/").content.decode()

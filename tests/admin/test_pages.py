@@ -138,16 +138,16 @@ def test_redis_word_and_the_rows_are_told_apart_while_the_mirror_is_behind(order
     client = staff()
     text = client.get(page(job)).content.decode()
     assert "delayq-runs" in text
-    assert "Redis has moved on" in text
+    assert "Redis already has newer data" in text
     orders.settle(claimed, "ack")
-    assert "Redis has moved on" in client.get(page(job)).content.decode()
+    assert "Redis already has newer data" in client.get(page(job)).content.decode()
     orders.fold()
-    assert "Redis has moved on" not in client.get(page(job)).content.decode()
+    assert "Redis already has newer data" not in client.get(page(job)).content.decode()
 
 
 def test_a_row_that_redis_does_not_have_is_explained(orders, staff, monkeypatch):
     job = orders.unpublished(monkeypatch)
-    assert "It is safe in the database" in staff().get(page(job)).content.decode()
+    assert "The job is saved in the database" in staff().get(page(job)).content.decode()
 
 
 def test_a_job_that_nobody_knows_leads_back_to_the_list(orders, staff):
@@ -162,7 +162,7 @@ def test_the_job_page_works_without_redis(orders, staff, settings):
     lose_redis(settings)
     response = client.get(page(job))
     assert response.status_code == 200
-    assert "Redis cannot be asked" in response.content.decode()
+    assert "Redis cannot be reached" in response.content.decode()
 
 
 # Queues
@@ -189,14 +189,14 @@ def test_the_queues_page_shows_depths_and_workers(orders, staff):
 def test_a_queue_is_paused_and_resumed_with_a_reason(orders, staff):
     client = staff()
     assert said(client.post(f"{QUEUES}orders/pause/", {"reason": "stock taking"}, follow=True)) == [
-        "Paused: orders. Nothing more is claimed."
+        "Paused: orders. No more jobs are claimed."
     ]
     orders.scheduled(1, delay=0)
     assert orders.claim() == []
     text = client.get(QUEUES).content.decode()
     assert "by admin:clerk0" in text
     assert "stock taking" in text
-    assert said(client.post(f"{QUEUES}orders/pause/", follow=True)) == ["Paused already: orders."]
+    assert said(client.post(f"{QUEUES}orders/pause/", follow=True)) == ["Already paused: orders."]
     client.post(f"{QUEUES}orders/resume/", {"reason": "done"})
     assert len(orders.claim()) == 1
     assert [entry.change_message for entry in LogEntry.objects.order_by("id")] == [
@@ -238,7 +238,7 @@ def test_the_queues_page_falls_back_on_the_database(orders, staff, settings):
     client = staff()
     lose_redis(settings)
     text = client.get(QUEUES).content.decode()
-    assert "Redis cannot be asked" in text
+    assert "Redis cannot be reached" in text
     assert row(text, "orders") == ["orders", "3", "0", "1", "0", "0"]
     answer = client.post(f"{QUEUES}orders/pause/", follow=True)
     assert "Redis" in said(answer)[0]
@@ -247,9 +247,9 @@ def test_the_queues_page_falls_back_on_the_database(orders, staff, settings):
 def test_rows_that_redis_does_not_have_are_announced(orders, staff, monkeypatch):
     orders.unpublished(monkeypatch)
     client = staff()
-    assert "1 committed job is not in Redis yet; the relay of a worker pushes it." in client.get(QUEUES).content.decode()
+    assert "1 committed job is not in Redis yet. The relay of a worker will publish it." in client.get(QUEUES).content.decode()
     orders.unpublished(monkeypatch)
-    assert "2 committed jobs are not in Redis yet; the relay of a worker pushes them." in client.get(QUEUES).content.decode()
+    assert "2 committed jobs are not in Redis yet. The relay of a worker will publish them." in client.get(QUEUES).content.decode()
 
 
 # Workers
@@ -264,7 +264,7 @@ def test_the_workers_page_tells_the_silent_from_the_working(orders, staff, monke
     assert "host:1:a" in text
     assert "2 × 8" in text
     assert "host:2:b" not in text  # forgotten after a day
-    assert re.search(r"host:3:c.*?gone.*?silent", text, re.S)
+    assert re.search(r"host:3:c.*?gone.*?no report", text, re.S)
 
 
 def test_no_worker_is_said_with_the_way_to_start_one(orders, staff):

@@ -156,7 +156,7 @@ def test_it_stays_fresh_and_is_not_sent_again_while_nothing_changes(orders, staf
 def test_dates_that_cannot_be_read_here_do_not_break_a_page(orders, staff):
     row = made()
     Periodic.objects.update(timezone="Mars/Olympus")
-    assert "cannot be told here" in text_of(staff().get(SCHEDULES))
+    assert "cannot be shown here" in text_of(staff().get(SCHEDULES))
     assert "Mars/Olympus" in text_of(staff().get(page(row)))
 
 
@@ -167,11 +167,11 @@ def test_the_page_shows_what_code_says_and_what_people_say_beside_it(orders, sta
     row = declared(monkeypatch, missed="all", overlap="wait", jitter="5m")
     schedules.override("nightly", cron="30 5 * * 1", timezone="America/New_York", actor="admin:bob", reason="the bank moves house")
     text = text_of(staff().get(page(row)))
-    assert "dates in force 30 5 * * 1, America/New_York, jitter 5m At 05:30 on Monday, America/New_York given by people" in text
+    assert "dates in force 30 5 * * 1, America/New_York, jitter 5m At 05:30 on Monday, America/New_York set by users" in text
     assert text.count(" 05:30:00 -0") == 10
     assert "dates by the code 0 3 * * *, Europe/Berlin, jitter 5m" in text
     assert "code tests.admin.test_periodic, line" in text
-    assert "all: each that is missed gets a job" in text
+    assert "all: every missed tick creates a job" in text
     assert "wait: a run waits" in text
     assert "other dates admin:bob the bank moves house 30 5 * * 1, America/New_York, jitter 5m" in text
 
@@ -212,7 +212,7 @@ def test_ticks_say_what_became_of_them(orders, staff):
     past(row, 50, fate="cancelled", actor="admin:eve")
     text = text_of(staff().get(page(row)))
     ticks = text.partition(" Ticks ")[2]
-    shown = ("succeeded", "missed", "skipped", "by hand admin:bob", "has no row any more", "withdrawn admin:eve")
+    shown = ("succeeded", "missed", "skipped", "by hand admin:bob", "no longer has a row", "withdrawn admin:eve")
     places = [ticks.index(word) for word in shown]
     assert places == sorted(places)
     assert ids_of(late) in ticks
@@ -264,7 +264,7 @@ def test_what_rows_carry_is_escaped_and_made_visible(orders, staff):
 def test_a_row_in_trouble_says_why(orders, staff):
     row = made()
     Periodic.objects.update(problem={"code": "config", "fields": {"message": "The cron is odd.", "hint": "Write another."}})
-    assert "It makes no jobs: The cron is odd. Write another." in text_of(staff().get(page(row)))
+    assert "This schedule creates no jobs: The cron is odd. Write another." in text_of(staff().get(page(row)))
 
 
 def test_an_address_that_is_none_is_answered_as_django_does(orders, staff):
@@ -281,9 +281,9 @@ def test_an_address_that_is_none_is_answered_as_django_does(orders, staff):
 def test_acts_are_done_logged_and_told(orders, staff):
     row, client = made(), staff()
     for act, kind, words in (
-        ("off", "periodic_off", "It is off"),
-        ("on", "periodic_on", "It is on"),
-        ("run", "periodic_run", "A job of it is due now."),
+        ("off", "periodic_off", "The schedule is off"),
+        ("on", "periodic_on", "The schedule is on"),
+        ("run", "periodic_run", "One of its jobs is due now."),
     ):
         answer = client.post(page(row, act), {"reason": f"why {act}"}, follow=True)
         assert said(answer)[0].startswith(words)
@@ -300,7 +300,7 @@ def test_acts_are_done_logged_and_told(orders, staff):
 def test_what_is_so_already_is_said_and_not_logged(orders, staff):
     row, client = made(), staff()
     for act in ("on", "drop"):
-        assert said(client.post(page(row, act), follow=True)) == ["Nothing was changed: it is so already."]
+        assert said(client.post(page(row, act), follow=True)) == ["Nothing was changed: the schedule is already in this state."]
     assert not LogEntry.objects.exists()
 
 
@@ -359,7 +359,7 @@ def test_a_retired_one_says_so_and_is_left_alone(orders, staff, monkeypatch):
     row, client = declared(monkeypatch), staff()
     Periodic.objects.update(retired_at=clock.now())
     text = text_of(client.get(page(row)))
-    assert "It is retired since" in text
+    assert "Retired since" in text
     assert "Turn off" not in text
     for act, given in (("run", {}), ("off", {}), ("override", DATES)):
         (told,) = said(client.post(page(row, act), given, follow=True))
@@ -380,7 +380,7 @@ def test_a_task_that_is_gone_is_told_in_words(orders, staff):
 def test_other_dates_hold_from_now_on_and_may_be_dropped(orders, staff):
     row, client = made(), staff()
     answer = client.post(page(row, "override"), {**DATES, "reason": "summer"}, follow=True)
-    assert said(answer) == ["These dates hold from now on."]
+    assert said(answer) == ["These dates apply from now on."]
     row.refresh_from_db()
     assert (row.override_cron, row.override_timezone, row.cron) == ("0 4 * * *", "Europe/Berlin", "0 3 * * *")
     assert Event.objects.get(kind="periodic_dates").reason == "summer"
@@ -404,14 +404,14 @@ def test_the_dates_are_shown_before_anything_is_saved(orders, staff):
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
-        ({"cron": "", "every": ""}, "Give a cron or a period, one of them."),
-        ({"every": "10m"}, "Give a cron or a period, one of them."),
+        ({"cron": "", "every": ""}, "Enter either a cron expression or a period."),
+        ({"every": "10m"}, "Enter either a cron expression or a period."),
         ({"cron": "0 25 * * *"}, "has '25' as hour"),
         ({"cron": "@daily"}, "Write '0 0 * * *'."),
-        ({"cron": "0 0 30 2 *"}, "No date fits it"),
+        ({"cron": "0 0 30 2 *"}, "The cron expression never matches a date"),
         ({"timezone": "Europe/Berlni"}, "did you mean 'Europe/Berlin'?"),
         ({"timezone": "localtime"}, "'localtime' is not the zone of a place"),
-        ({"cron": "", "every": "soon"}, "soon is no duration."),
+        ({"cron": "", "every": "soon"}, "soon is not a valid duration."),
         ({"cron": "", "every": "500ms"}, "is too short"),
         ({"cron": "", "every": "0.0000001s"}, "too short"),
         ({"reason": "x" * 501}, "at most 500 characters"),
@@ -455,7 +455,7 @@ def test_a_form_that_was_opened_before_somebody_else_changed_the_schedule_is_ref
     mine = {**WHOLE, "digest": opened}
     answer = client.post(page(row, "edit"), mine)
     assert answer.status_code == 400
-    assert "Somebody else has changed the schedule meanwhile" in text_of(answer)
+    assert "Another user has changed the schedule in the meantime" in text_of(answer)
     row.refresh_from_db()
     assert (row.cron, row.every_ms, row.args) == ("", 3_600_000, [8])
     assert client.post(page(row, "edit"), {**WHOLE, "digest": digest(client, row)}).status_code == 302
@@ -467,7 +467,7 @@ def test_people_make_a_schedule_change_it_and_delete_it(orders, staff):
     client = staff()
     assert client.get(f"{SCHEDULES}add/").status_code == 200
     answer = client.post(f"{SCHEDULES}add/", WHOLE, follow=True)
-    assert said(answer) == ["It is there, and on."]
+    assert said(answer) == ["The schedule has been added and is on."]
     row = Periodic.objects.get()
     assert (row.name, row.task, row.args, row.kwargs, row.owner) == ("weekly", TASK, [7], {"note": "x"}, "admin")
     assert (row.cron, row.timezone, row.jitter_ms, row.missed, row.overlap) == ("0 8 * * 1", "America/New_York", 300_000, "all", "skip")
@@ -483,8 +483,8 @@ def test_people_make_a_schedule_change_it_and_delete_it(orders, staff):
     waiting.refresh_from_db()
     assert waiting.fate == "cancelled"
 
-    assert "goes with its ticks" in text_of(client.get(page(row, "delete")))
-    assert said(client.post(page(row, "delete"), {"reason": "over"}, follow=True)) == ["It is gone."]
+    assert "and its ticks are deleted" in text_of(client.get(page(row, "delete")))
+    assert said(client.post(page(row, "delete"), {"reason": "over"}, follow=True)) == ["The schedule has been deleted."]
     assert not Periodic.objects.exists()
     flags = list(LogEntry.objects.order_by("pk").values_list("action_flag", "change_message"))
     assert flags == [(ADDITION, "Made: asked for"), (CHANGE, "Change: asked for"), (DELETION, "Delete: over")]
@@ -497,15 +497,15 @@ def test_people_make_a_schedule_change_it_and_delete_it(orders, staff):
     [
         ({"task": "os.system"}, "Select a valid choice."),
         ({"args": "[]"}, "The argument order_id is missing."),
-        ({"args": "{}"}, "Write a list in JSON"),
-        ({"args": "[7"}, "Line 1, column 3 is no JSON."),
-        ({"kwargs": '{"colour": 1}'}, "The task takes no argument colour."),
-        ({"args": f"[{'7' * 5000}]"}, "That is no JSON"),
-        ({"args": '["' + "x" * 70_000 + '"]'}, "the limit is"),
+        ({"args": "{}"}, "Enter a JSON list"),
+        ({"args": "[7"}, "Line 1, column 3 is not valid JSON."),
+        ({"kwargs": '{"colour": 1}'}, "The task does not accept the argument colour."),
+        ({"args": f"[{'7' * 5000}]"}, "This is not valid JSON"),
+        ({"args": '["' + "x" * 70_000 + '"]'}, "The limit is"),
         ({"name": ""}, "This field is required."),
         ({"name": "x" * 201}, "at most 200 characters"),
-        ({"name": "a\u202eb"}, "Characters that are not seen may not stand in a name."),
-        ({"name": "nightly"}, "There is a schedule of that name."),
+        ({"name": "a\u202eb"}, "The name cannot contain invisible characters."),
+        ({"name": "nightly"}, "A schedule with this name already exists."),
         ({"spread": "2d"}, "is longer than a day"),
         ({"missed": "never"}, "Select a valid choice."),
         ({"cron": "", "every": "1m", "spread": "5m"}, "is not shorter than"),
@@ -524,7 +524,7 @@ def test_arguments_that_one_may_not_see_stay_when_the_rest_is_changed(orders, st
     row = made(args=[424242])
     changed = {**WHOLE, "args": "[1]", "task": "tests.tasks_for_tests.takes_all"}
     client = staff("view_periodic", "schedule_job")
-    assert "Its arguments are hidden from you" in text_of(client.get(page(row, "edit")))
+    assert "You are not allowed to see the arguments" in text_of(client.get(page(row, "edit")))
     assert client.post(page(row, "edit"), {**changed, "digest": digest(client, row)}).status_code == 302
     row.refresh_from_db()
     assert (row.args, row.task, row.cron) == ([424242], TASK, "0 8 * * 1")
@@ -561,7 +561,7 @@ def test_the_dashboard_says_what_is_wrong_with_schedules_and_nothing_else_of_the
     Periodic.objects.filter(name="two").update(write_at=clock.now() - timedelta(minutes=2))
     Periodic.objects.filter(name="three").update(retired_at=clock.now())
     text = text_of(client.get(QUEUES))
-    assert "1 in trouble, 1 late, 1 retired" in text
+    assert "1 with problems, 1 late, 1 retired" in text
     Periodic.objects.update(retired_at=clock.now() - timedelta(days=8))
     assert "remedies/#schedules" not in client.get(QUEUES).content.decode()
 

@@ -54,7 +54,7 @@ def test_a_rule_of_the_site_is_no_missing_permission(orders, staff, monkeypatch)
     job = delayq.schedule(close_order, 7, key="secret")
     orders.fold()
     text = refused(staff("view_job").get(page(job)))
-    assert "A rule of this site does not allow it" in text
+    assert "A rule of this site does not allow this action" in text
     assert "delayq.view_job" not in text
 
 
@@ -99,5 +99,5 @@ def test_a_list_bears_the_name_of_what_it_shows(orders, staff):
 def test_an_object_that_nobody_has_touched_says_so(orders, staff):
     operation = Operation.objects.create(verb="cancel", actor="admin:x")
     text = staff().get(f"{OPERATIONS}{operation.pk}/history/").content.decode()
-    assert "Nobody has done anything to it by way of the admin." in text
+    assert "No actions have been taken on this object in the admin." in text
     assert "change history" not in text

@@ -63,7 +63,7 @@ def test_a_queue_whose_server_is_away_keeps_its_place_on_the_dashboard(site, sta
     page = seen.content.decode()
     assert page.count(">does not answer</td>") == 2
     assert f'<a href="{QUEUES}default/change/">default</a>' in page
-    assert "The numbers from Redis are without default, orders." in page
+    assert "The figures from Redis do not include default, orders." in page
 
 
 def test_selected_jobs_of_the_server_that_answers_are_cancelled_and_the_others_are_named(site, staff: Staff):
@@ -88,7 +88,7 @@ def test_trends_are_of_the_queues_that_answer(site, staff: Staff):
     for span in ("1h", "7d"):
         seen = staff().get(f"{QUEUES}trends/?span={span}")
         assert (seen.context["trouble"], [line["name"] for line in seen.context["queues"]]) == ("", ["default", "orders"])
-        assert "The numbers from Redis are without own." in seen.content.decode()
+        assert "The figures from Redis do not include own." in seen.content.decode()
 
 
 @pytest.mark.parametrize("away", ["shared", "own"])

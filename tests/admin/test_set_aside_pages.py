@@ -54,11 +54,11 @@ def test_nobody_sees_or_tries_them_without_the_permission(kept, staff):
 
 def test_they_are_tried_again(kept, staff):
     client = staff()
-    assert said(choose(client, kept)) == ["1 event was refused again."]
+    assert said(choose(client, kept)) == ["1 event was rejected again."]
     kept.refresh_from_db()
     assert kept.tries == 2
     SetAside.objects.update(raw=bytes(kept.raw).replace(b"many", b"1"), length=kept.length - 3)
-    assert said(choose(client, kept)) == ["1 event is in its row now."]
+    assert said(choose(client, kept)) == ["1 event has been saved."]
     assert not SetAside.objects.exists()
     assert Job.objects.get(pk=kept.job_id).state == "failed"
     assert [entry.change_message for entry in LogEntry.objects.all()] == ["Try again"] * 2
@@ -85,5 +85,5 @@ def test_of_many_bytes_the_first_are_shown_and_it_says_so(kept, staff):
 def test_what_the_database_could_not_keep_whole_says_that_it_is_lost(kept, staff):
     SetAside.objects.update(length=10**9)
     text = staff("view_setaside", "view_sensitive").get(f"{SET_ASIDE}{kept.pk}/change/").content.decode()
-    assert "it cannot be taken in any more" in text
+    assert "this event cannot be retried" in text
     assert "any more" not in staff("view_setaside").get(f"{SET_ASIDE}{kept.pk}/change/").content.decode()

@@ -103,8 +103,8 @@ def test_who_says_that_a_circuit_is_open_is_named(orders, staff):
     seen = rows(staff(), "hosts")
     assert list(seen) == ["bad.example", "worst.example"]
     circuit = seen["bad.example"][0]
-    assert re.search(r"open until \d\d:\d\d:\d\d, for 1m(30|29)s bad.example:8443, 7 failures in a row, says host:1:w", circuit)
-    assert "the next delivery is the probe bad.example:8443, 5 failures in a row, says host:2:w" in circuit
+    assert re.search(r"open until \d\d:\d\d:\d\d, 1m(30|29)s left bad.example:8443, 7 failures in a row, reported by host:1:w", circuit)
+    assert "the next delivery is the probe bad.example:8443, 5 failures in a row, reported by host:2:w" in circuit
 
 
 @pytest.mark.parametrize("told", [7, {"a": 1}, [[]], [{"target": "a:1", "until": "soon"}], [{"target": "a:1", "until": -5}]])
@@ -158,8 +158,8 @@ def test_what_the_user_of_redis_may_not_ask_is_told(orders, staff, settings):
     elsewhere = {"KEY": "elsewhere-out", "KIND": "list", "MAXLEN": None}
     settings.DELAYQ = {**settings.DELAYQ, "TARGETS": {**LISTED, "elsewhere": elsewhere}}
     seen = rows(staff(), "offers")
-    assert "the user of Redis may not look there" in seen["elsewhere"][1]
-    assert seen["shipping"][1:3] == ["0 of 100", "may not be asked (XINFO GROUPS)"]
+    assert "the Redis user is not allowed to read this" in seen["elsewhere"][1]
+    assert seen["shipping"][1:3] == ["0 of 100", "no permission (XINFO GROUPS)"]
 
 
 def links(client: Any, name: str) -> dict[str, str]:
@@ -203,7 +203,7 @@ def test_masked_names_are_listed_only_for_who_may_see_them(orders, staff, settin
     works(circuits=[{"target": "bad.example:443", "failures": 5, "until": clock.wall_ms() + 60_000}])
     text = staff("view_target").get(TARGETS).content.decode()
     assert "bad.example" not in text
-    assert "are masked here" in text
+    assert "are masked" in text
     assert Permission.objects.filter(codename="view_target").exists()
     assert list(rows(staff("view_target", "view_sensitive"), "hosts")) == ["bad.example"]
 
@@ -214,7 +214,7 @@ def test_without_redis_the_page_shows_what_the_rows_say(orders, staff, settings,
     lose_redis(settings)
     answer = client.get(TARGETS)
     assert answer.status_code == 200
-    assert "Redis cannot be asked" in answer.content.decode()
+    assert "Redis cannot be reached" in answer.content.decode()
     assert list(rows(client, "hosts")) == ["bad.example"]
 
 

@@ -106,10 +106,10 @@ def test_a_queue_has_a_page_with_what_it_has_done(orders, staff):
 def test_the_page_of_a_queue_tells_who_holds_a_name_and_how_many_wait(orders, staff):
     jobs = [delayq.schedule(close_order, number, serial="tenant:<9>") for number in range(4)]
     delayq.schedule(close_order, 9)
-    assert "Names that jobs share" not in plain(staff(), PAGE)
+    assert "Shared names" not in plain(staff(), PAGE)
     orders.claim()
     text = plain(staff(), PAGE)
-    assert f"Names that jobs share Name Held by Wait for it tenant:<9> {jobs[0].short_id} 3" in text
+    assert f"Shared names Name Held by Waiting tenant:<9> {jobs[0].short_id} 3" in text
     assert f"{JOBS}{jobs[0].id}/change/" in staff().get(PAGE).content.decode()
 
 
@@ -174,16 +174,16 @@ def test_without_redis_a_queue_is_told_by_its_rows_and_the_page_says_so(orders, 
         assert (total(found["well"]), total(found["unwell"])) == (1, 1)
         assert {cells for _, cells in found["ran"].rows} == {("–", "–"), ("8.0s", "8.0s")}
     text = plain(client, PAGE)
-    assert "Redis cannot be asked" in text
-    assert "All of it is taken from the newest 10,000 rows." in text
-    assert "Nothing is claimed: paused since" in text
+    assert "Redis cannot be reached" in text
+    assert "Based on the latest 10,000 rows." in text
+    assert "No jobs are claimed: paused since" in text
     assert "by admin:ann" in text
     assert client.get(TRENDS).status_code == client.get(OF_TASK).status_code == 200
 
 
 def test_pauses_are_told_by_whom_and_why_for_this_queue_alone(orders, staff):
     client = staff()
-    assert "None among the latest 1,000 events of queues." in plain(client, PAGE)
+    assert "None in the latest 1,000 queue events." in plain(client, PAGE)
     client.post(f"{QUEUES}orders/pause/", {"reason": "stock taking"})
     client.post(f"{QUEUES}orders/resume/", {"reason": "done"})
     orders.fold()
@@ -196,7 +196,7 @@ def test_pauses_are_told_by_whom_and_why_for_this_queue_alone(orders, staff):
 def test_who_keeps_no_records_of_a_queue_is_said(orders, staff):
     beat("orders", processes=1, threads=1, sides=["records"], records=["default"])
     client = staff()
-    assert "No worker that is there keeps the records of this queue" in plain(client, PAGE)
+    assert "No running worker has the role mirror for this queue" in plain(client, PAGE)
     assert "move 1" in plain(client, PAGE)
     beat("orders", processes=1, threads=1, sides=["records"], records=["orders"])
     assert "keeps the records" not in plain(client, PAGE)
@@ -214,7 +214,7 @@ def test_what_differs_from_the_general_settings_is_marked(orders, staff, setting
 def test_consumers_of_a_pulled_queue_are_named(settings, delayq_redis, transactional_db, staff):
     settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"mail": {"CONSUMER": "pull"}, "default": {}}}
     client = staff()
-    assert "Nobody pulls it." in plain(client, f"{QUEUES}mail/change/")
+    assert "No consumer pulls from it." in plain(client, f"{QUEUES}mail/change/")
     delayq.push("mail", {"to": "a"})
     delayq.push("mail", {"to": "b"})
     assert len(delayq.pull("mail", 2)) == 2
@@ -269,7 +269,7 @@ def test_a_task_has_a_page_with_its_attempts(orders, staff):
     assert [(label, cells) for label, cells in context["histograms"][1].rows if cells != ["0"]] == [("< 1.0s", ["1"]), ("< 16s", ["4"])]
     found = {chart.name: chart for chart in context["charts"]}
     assert (total(found["well"]), [total(found["unwell"], column) for column in range(3)]) == (4, [2, 0, 1])
-    assert "By all 7 attempts that are recorded" in plain(staff(), OF_TASK)
+    assert "Based on all 7 recorded attempts" in plain(staff(), OF_TASK)
 
 
 def test_attempts_of_jobs_that_retry_are_there_too(orders, staff):
@@ -297,7 +297,7 @@ def test_the_settings_of_a_task_say_who_says_them(orders, staff, more_tasks):
     assert found["backoff"] == ("<Ladder of a formula, 3 steps>", "this task")
     assert response.context["place"].startswith(__file__)
     found = {name: value for name, value, _ in client.get(f"{JOBS}task/decide/").context["settings"]}
-    assert found["backoff"] == "a function of the task decides"
+    assert found["backoff"] == "set by a function of the task"
     assert found["poll"] == "1m 2m"
 
 
@@ -307,7 +307,7 @@ def test_tasks_that_are_not_registered_have_a_page_as_long_as_there_are_jobs(ord
     assert client.get(f"{JOBS}task/{quote(name)}/").status_code == 404
     ended(task=name)
     text = plain_html(client, f"{JOBS}task/{quote(name)}/")
-    assert "No task of this name is registered" in text
+    assert "No task with this name is registered" in text
     assert "<b>" not in text
     assert "\u202e" not in text
     ended(task=MESSAGE)
@@ -323,8 +323,8 @@ def test_only_the_newest_rows_are_looked_at_and_the_page_says_since_when(orders,
     context = client.get(OF_TASK).context
     assert (context["attempts"], context["short"]) == (3, True)
     assert max(line["ran"] for line in context["slowest"]) == "3.0s"
-    assert "there are older ones" in plain(client, OF_TASK)
-    assert "reaches back to" in plain(client, f"{PAGE}?span=7d")
+    assert "There are older attempts" in plain(client, OF_TASK)
+    assert "goes back only to" in plain(client, f"{PAGE}?span=7d")
 
 
 @pytest.mark.parametrize("jobs", [1, 40])

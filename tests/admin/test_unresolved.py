@@ -35,8 +35,8 @@ def test_staff_finds_it_in_a_view_of_its_own_and_by_a_search(unresolved, staff):
 
 def test_its_page_says_what_is_known_and_what_a_person_can_do(unresolved, staff):
     text = staff().get(page(unresolved)).content.decode()
-    assert "How has it ended?" in text
-    assert "Its outcome is not known" in text
+    assert "How did it end?" in text
+    assert "The outcome of this job is unknown" in text
     assert "Why has it not run yet?" not in text
     for button in ("mark_succeeded", "mark_failed", "requeue"):
         assert f'formaction="../{button}/"' in text
@@ -52,7 +52,7 @@ def test_other_jobs_have_no_such_buttons(orders, staff):
 @pytest.mark.parametrize(("verb", "state"), [("mark_succeeded", "succeeded"), ("mark_failed", "failed")])
 def test_a_person_marks_it_from_its_page(unresolved, staff, verb, state):
     client = staff()
-    assert "No event says how it ended" in client.post(act(unresolved, verb)).content.decode(), "it asks first"
+    assert "No event shows how it ended" in client.post(act(unresolved, verb)).content.decode(), "it asks first"
     client.post(act(unresolved, verb), {"confirmed": "1", "reason": "the bank has it"})
     assert Job.objects.get(pk=unresolved.id).state == state
     assert Event.objects.get(job=unresolved.id, kind="resolved").reason == "the bank has it"
@@ -94,7 +94,7 @@ def test_the_dashboard_the_figures_and_the_commands_count_it(unresolved, staff, 
 def test_the_command_marks_and_answers_for_others(unresolved, orders, run):  # noqa: F811
     other = delayq.schedule(close_order, 1, delay="1h")
     assert run("list", "--state", "unresolved", "--json").json[0]["derived"] == "unresolved"
-    assert "how has it ended?" in run("inspect", unresolved.id).out
+    assert "how did it end?" in run("inspect", unresolved.id).out
     assert run("mark-failed", other.id).code == 1
     answer = run("mark-succeeded", "--queue", "orders", "--yes")
     assert (answer.code, answer.out) == (0, "mark-succeeded: 1 done.\n")

@@ -48,20 +48,20 @@ def test_a_host_that_is_left_alone_is_named_with_who_says_so_and_until_when(outs
     job = outside(DELIVERY, {"d": "it is left alone"}, host="partner.example")
     open_for(60)
     said = why(staff(), job)
-    assert "The circuit of partner.example:443 is open until " in said
-    assert said.endswith(", as web-1:7:ab says: the delivery waits, and counts no attempt.")
-    assert "has put it off" not in said
+    assert "the circuit of partner.example:443 is open until " in said
+    assert said.endswith(". The delivery waits and uses no attempt.")
+    assert "has postponed it" not in said
     open_for(-1)
-    assert why(staff(), job).endswith("as web-1:7:ab says: the next delivery is the probe.")
+    assert why(staff(), job).endswith(". The next delivery is the probe.")
 
 
 def test_a_delivery_that_is_due_waits_for_the_same_host_and_others_do_not(outside, open_for, staff):
     due, other = outside(DELIVERY, host="partner.example"), outside(DELIVERY, host="other.example")
     open_for(60)
-    assert why(staff(), due).startswith("The circuit of partner.example:443 is open until ")
-    assert why(staff(), other) == "It is due, and a worker will claim it any moment."
+    assert why(staff(), due).startswith("Worker web-1:7:ab reports that the circuit of partner.example:443 is open until ")
+    assert why(staff(), other) == "The job is due. A worker will claim it at any moment."
     open_for(60, target="[::1]:80")
-    assert why(staff(), outside(DELIVERY, host="::1")).startswith("The circuit of [::1]:80 is open")
+    assert why(staff(), outside(DELIVERY, host="::1")).startswith("Worker web-1:7:ab reports that the circuit of [::1]:80 is open")
 
 
 def test_a_circuit_says_nothing_of_a_delivery_whose_date_lies_ahead(orders, open_for, staff):
@@ -76,7 +76,7 @@ def test_what_workers_of_other_queues_or_silent_ones_say_does_not_count(outside,
     job = outside(DELIVERY, host="partner.example")
     works()
     open_for(60, queues=["default"])
-    assert why(staff(), job) == "It is due, and a worker will claim it any moment."
+    assert why(staff(), job) == "The job is due. A worker will claim it at any moment."
 
 
 def test_a_host_that_has_asked_to_be_left_alone(outside, staff):
@@ -85,9 +85,9 @@ def test_a_host_that_has_asked_to_be_left_alone(outside, staff):
     job = outside(DELIVERY, told, "retry", host="partner.example")
     said = why(staff(), job)
     assert said.startswith("Attempt 2 is due in ")
-    assert said.endswith("partner.example:443 has asked to be left alone for 10m.")
+    assert said.endswith("partner.example:443 asked to wait for 10m.")
     job = outside("shop.tasks.other", {"m": "later", "w": 600_000}, "retry")
-    assert why(staff(), job).endswith("Its task has asked to be tried again after 10m.")
+    assert why(staff(), job).endswith("The task asked to be retried after 10m.")
 
 
 def test_a_target_that_no_worker_lists(outside, open_for, staff):
@@ -95,10 +95,10 @@ def test_a_target_that_no_worker_lists(outside, open_for, staff):
     listed = outside(OFFER, to="shipping")
     works("old:1:w")  # of a release that does not tell
     open_for(60)
-    assert why(staff(), job) == "It is due, and a worker will claim it any moment."
+    assert why(staff(), job) == "The job is due. A worker will claim it at any moment."
     works("old:1:w", targets=["other"])
-    assert why(staff(), job).startswith("The target invoices is not in TARGETS of the workers that serve its queue")
-    assert why(staff(), listed) == "It is due, and a worker will claim it any moment."
+    assert why(staff(), job).startswith("The target invoices is not in TARGETS of the workers that serve the queue")
+    assert why(staff(), listed) == "The job is due. A worker will claim it at any moment."
 
 
 def test_a_masked_place_is_not_told(outside, open_for, staff, settings):
@@ -112,8 +112,8 @@ def test_the_command_says_it_in_words_and_in_codes(outside, open_for, run: Run):
     job = outside(DELIVERY, {"d": "it is left alone"}, host="partner.example")
     open_for(60)
     text = run("inspect", job.id).out
-    assert "why has it not run yet?\n  It is due in " in text
-    assert "as web-1:7:ab says" in text
+    assert "why has it not run yet?\n  The job is due in " in text
+    assert "Worker web-1:7:ab reports" in text
     later, circuit = run("inspect", job.id, "--json").json["waits_for"]
     assert later["code"] == "later"
     assert 500 < later["fields"]["duration"] <= 600
@@ -127,10 +127,10 @@ def test_the_command_says_it_in_words_and_in_codes(outside, open_for, run: Run):
 @pytest.mark.parametrize(
     ("code", "told"),
     [
-        ("parked-task", "It is parked: the worker host:1:w does not know its task. It fails a day after it was first parked."),
-        ("parked-arguments", "It is parked: its task takes other arguments in the worker host:1:w."),
-        ("parked-carriers", "It is parked: the worker host:1:w lacks a carrier whose luggage it has."),
-        ("parked-signature", "It is parked: the worker host:1:w has no key that signed it."),
+        ("parked-task", "The job is parked: worker host:1:w does not know its task. It fails one day after it was first parked."),
+        ("parked-arguments", "The job is parked: its task accepts different arguments in worker host:1:w."),
+        ("parked-carriers", "The job is parked: worker host:1:w does not have a carrier that the job needs."),
+        ("parked-signature", "The job is parked: worker host:1:w does not have the key that signed it."),
     ],
 )
 def test_a_parked_job_says_so_and_no_longer_when_it_was_claimed_again(outside, orders, staff, code, told):
@@ -144,6 +144,6 @@ def test_a_parked_job_says_so_and_no_longer_when_it_was_claimed_again(outside, o
     [claimed] = orders.claim()
     orders.settle(claimed, "snooze", delay=600_000, detail=codec.dumps({"d": "the partner sleeps"}))
     orders.fold()
-    assert "host:1:w has put it off: the partner sleeps" in why(staff(), job)
+    assert "host:1:w has postponed it: the partner sleeps" in why(staff(), job)
     row.refresh_from_db()
     assert (row.fingerprint, row.error) == ("", "")

@@ -115,7 +115,7 @@ def test_a_failed_job_is_requeued_and_its_page_tells_the_whole_story(admin, jobs
     trace.get_by_role("button", name="Copy the traceback").click()
     expect(trace.get_by_role("button", name="Copied")).to_be_visible()
     assert "DoesNotExist" in admin.evaluate("navigator.clipboard.readText()")
-    trace.get_by_text("All of it").click()
+    trace.get_by_text("Full text").click()
     expect(trace.locator(".delayq-whole")).to_contain_text("DoesNotExist")
     look_until(admin, admin.get_by_role("button", name="Requeue"))
     assert buttons(admin)[0] == "Requeue"
@@ -189,7 +189,7 @@ def test_the_page_of_a_job_follows_it_but_takes_away_nothing_that_is_written(adm
     field = admin.locator("form.delayq-act").first.get_by_label("Reason")
     field.fill("half a sen")
     field.blur()
-    expect(admin.locator("#delayq-told")).to_have_text("waits while you write or choose")
+    expect(admin.locator("#delayq-told")).to_have_text("paused while you type or select")
     cancel = "import django_delayq as d; d.cancel(key='followed', queue='orders', actor='kim', reason='no more')"
     example.run(cancel)
     expect(admin.get_by_role("heading", level=1).locator(".delayq-state")).to_have_text("scheduled")

@@ -81,11 +81,11 @@ def test_views_bear_their_counts_and_pages_follow_one_another(admin, jobs):
 
 def test_a_search_speaks_the_words_and_says_what_it_does_not_know(admin, jobs):
     search_jobs(admin, "state:scheduled arg:order_id=4999")
-    expect(admin.locator("#result_list tbody tr").or_(admin.get_by_role("link", name="Search on")).first).to_be_visible()
+    expect(admin.locator("#result_list tbody tr").or_(admin.get_by_role("link", name="Continue searching")).first).to_be_visible()
     search_jobs(admin, "key:many:77")
     expect(admin.locator("#result_list tbody tr")).to_have_count(1)
     search_jobs(admin, "stat:failed")
-    expect(admin.locator(".errornote")).to_contain_text("Did you mean state: ?")
+    expect(admin.locator(".errornote")).to_contain_text("Did you mean state:?")
     shoot(admin, "console-search-refused")
 
 
@@ -106,7 +106,7 @@ def test_the_list_is_worked_with_the_keyboard_alone(admin, jobs):
 
 def test_a_waiting_job_says_why_and_shows_its_ladder(admin, jobs):
     admin.goto(change(jobs["waiting"]))
-    expect(admin.locator(".delayq-why")).to_contain_text("It is due in 2")
+    expect(admin.locator(".delayq-why")).to_contain_text("The job is due in 2")
     expect(admin.locator(".delayq-ahead")).to_have_count(8 + 4)  # due, ten attempts less two, "and more", the end
     shoot(admin, "console-waiting")
 
@@ -119,7 +119,7 @@ def test_a_failed_job_is_requeued_with_other_arguments(tabs, admin, jobs):
     order = admin.get_by_label("order_id", exact=True)
     order.fill("not a number")
     admin.get_by_role("button", name="Show what changes").click()
-    expect(admin.locator(".errorlist").first).to_contain_text("Write a whole number")
+    expect(admin.locator(".errorlist").first).to_contain_text("Enter a whole number")
     tabs.watch(admin).forgive("400 (Bad Request)")
     order.fill("987640001")
     admin.get_by_label("Reason").fill("a digit was wrong")
@@ -195,11 +195,11 @@ def test_a_queue_is_purged_by_typing_its_name(tabs, admin, example, jobs):
     )
     admin.goto(QUEUES)
     admin.locator("#queues tbody tr").filter(has_text="partners").get_by_role("link", name="Purge").click()
-    admin.get_by_label("Type the queue's name").fill("partner")
+    admin.get_by_label("Type the name of the queue").fill("partner")
     admin.get_by_role("button", name="Purge").click()
-    expect(admin.locator(".errorlist")).to_contain_text("That is not the queue's name.")
+    expect(admin.locator(".errorlist")).to_contain_text("This is not the name of the queue.")
     tabs.watch(admin).forgive("400 (Bad Request)")
-    admin.get_by_label("Type the queue's name").fill("partners")
+    admin.get_by_label("Type the name of the queue").fill("partners")
     admin.get_by_role("button", name="Purge").click()
     expect(admin.get_by_role("heading", level=1).locator(".delayq-state")).to_have_text("finished")
     expect(admin.locator(".delayq-operation dl")).to_contain_text("5")
@@ -265,7 +265,7 @@ def test_the_list_stays_fresh_but_not_under_a_ticked_box(tabs, admin, example, j
     rows = admin.locator("#result_list tbody tr")
     expect(rows).to_have_count(1)
     admin.locator("input.action-select").first.check()
-    expect(admin.locator("#delayq-told")).to_have_text("waits while you write or choose")
+    expect(admin.locator("#delayq-told")).to_have_text("paused while you type or select")
     expect(admin.locator(".action-counter")).to_have_text("1 of 1 selected")  # the admin's own script knows the new boxes
     example.run(more.format(2))
     admin.wait_for_timeout(2500)

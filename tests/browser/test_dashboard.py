@@ -94,7 +94,7 @@ def test_what_somebody_writes_is_not_taken_away(tabs, admin):
     queue_row(admin, "orders").locator("summary").click()
     field = queue_row(admin, "orders").get_by_label("Reason")
     field.fill("a long reason")
-    expect(admin.locator("#delayq-told")).to_have_text("waits while you write or choose")
+    expect(admin.locator("#delayq-told")).to_have_text("paused while you type or select")
     before = depth(admin, "orders", "Scheduled").inner_text()
     place_order(tabs.open())
     admin.wait_for_timeout(2500)

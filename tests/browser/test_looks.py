@@ -118,7 +118,7 @@ def test_axe_finds_nothing_on_any_page(tabs, jobs, axe, scheme):
     page = tabs.open("viewer")
     page.emulate_media(color_scheme=scheme)
     page.goto(SET_ASIDE)
-    expect(page.get_by_text("This needs a permission")).to_be_visible()
+    expect(page.get_by_text("This action needs a permission")).to_be_visible()
     tabs.watch(page).forgive("403 (Forbidden)")
     judge("403")
     assert {name: lines for name, lines in found.items() if lines} == {}

@@ -161,10 +161,10 @@ def test_what_is_hostile_is_text_where_one_is_asked_and_where_changes_are_shown(
     admin.locator("#action-toggle").check()
     admin.locator("select[name=action]").select_option("requeue")
     admin.locator("button[name=index]").click()
-    expect(admin.get_by_text("Put these jobs back")).to_be_visible()
+    expect(admin.get_by_text("Requeue these jobs")).to_be_visible()
     is_text(admin)
     admin.goto(f"{JOBS}{hostile['edited']}/edit/")
-    admin.get_by_label("What order_id is").select_option("number")  # as its annotation says; it is a text
+    admin.get_by_label("About order_id").select_option("number")  # as its annotation says; it is a text
     admin.get_by_label("order_id", exact=True).fill("2")
     press(admin, "Show what changes")
     expect(admin.locator(".delayq-removed").first).to_contain_text("onerror")
@@ -338,7 +338,7 @@ def test_arguments_are_edited_and_the_job_requeued_with_the_keyboard_alone(tabs,
     admin.keyboard.type("x987650000")
     tab_to(admin, admin.get_by_role("button", name="Show what changes"))
     admin.keyboard.press("Enter")
-    expect(admin.locator(".errorlist").first).to_contain_text("Write a whole number")
+    expect(admin.locator(".errorlist").first).to_contain_text("Enter a whole number")
     tabs.watch(admin).forgive("400 (Bad Request)")
     tab_to(admin, arguments)
     admin.keyboard.press("End")

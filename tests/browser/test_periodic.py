@@ -57,7 +57,7 @@ def test_a_worker_writes_the_tick_of_what_was_made_in_the_admin(admin, nightly):
 def test_it_is_turned_off_and_on(admin, nightly):
     admin.goto(nightly)
     press(admin, "Turn off", "stock taking")
-    expect(told(admin)).to_contain_text("It is off")
+    expect(told(admin)).to_contain_text("The schedule is off")
     expect(heading(admin).locator(".delayq-state")).to_have_text("off")
     expect(table(admin, "Next dates")).to_have_text("None.")
     look_until(admin, table(admin, "Ticks").filter(has_text="withdrawn"))
@@ -84,7 +84,7 @@ def test_other_dates_are_looked_at_first_and_taken_back_later(tabs, admin, night
     admin.get_by_role("button", name="Save").click()
     expect(heading(admin)).to_contain_text("other dates")
     expect(admin.locator(".delayq-facts del")).to_contain_text("0 3 * * *")
-    press(admin, "Drop the other dates")
+    press(admin, "Remove the override")
     expect(heading(admin)).not_to_contain_text("other dates")
 
 
@@ -112,14 +112,14 @@ def test_a_schedule_is_made_and_deleted_with_the_keyboard_alone(admin, nightly):
         admin.keyboard.press("Control+A")
         admin.keyboard.type(text)
     admin.keyboard.press("Enter")
-    expect(told(admin)).to_contain_text("It is there, and on.")
+    expect(told(admin)).to_contain_text("The schedule has been added and is on.")
     expect(admin.locator(".delayq-facts").first).to_contain_text("every 10m")
     admin.get_by_role("link", name="Delete …").focus()
     admin.keyboard.press("Enter")
     admin.get_by_label("Reason").focus()
     admin.keyboard.type("over")
     admin.keyboard.press("Enter")
-    expect(told(admin)).to_contain_text("It is gone.")
+    expect(told(admin)).to_contain_text("The schedule has been deleted.")
     expect(admin.locator("#result_list tbody tr").filter(has_text="by keyboard")).to_have_count(0)
 
 

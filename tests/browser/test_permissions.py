@@ -233,7 +233,7 @@ def test_what_is_masked_is_nowhere_to_be_found_without_the_permission(tabs, cler
     expect(button("Requeue")(page)).to_be_visible()
     expect(link("Edit and requeue")(page)).to_have_count(0)
     page.goto(f"{JOBS}{ids['failed']}/edit/")  # typed by hand
-    expect(page.locator(".messagelist")).to_contain_text("you may not see its arguments")
+    expect(page.locator(".messagelist")).to_contain_text("you are not allowed to see its arguments")
     assert str(SECRET) not in page.content()
     page.goto(f"{JOBS}?q=arg:order_id={SECRET}")
     expect(page.locator("#result_list tbody tr")).to_have_count(0)

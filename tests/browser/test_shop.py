@@ -156,7 +156,7 @@ def test_a_job_cancelled_from_the_list_never_closes_its_order(tabs, admin):
     expect(moment(admin, "cancelled").get_by_role("cell", name="admin:admin")).to_be_visible()
     admin.get_by_role("link", name="History").click()
     expect(admin.get_by_role("heading", name="What happened")).to_be_in_viewport()
-    admin.get_by_role("link", name="Open its object").click()
+    admin.get_by_role("link", name="Open the object").click()
     expect(admin.get_by_role("heading", name=f"Order {order_id}")).to_be_visible()
     admin.get_by_role("link", name="Back to the catalogue").click()
     expect(admin.get_by_role("heading", name="Catalogue")).to_be_visible()

@@ -166,7 +166,7 @@ def test_say_what_waits_because_its_queue_is_paused(hand):
 def test_say_what_waits_because_of_a_name(hand):
     hand.link("Queues")
     row = queue_row(hand.page, "orders")
-    expect(row).to_contain_text("1 wait for a name")
+    expect(row).to_contain_text("1 waiting for a name")
     hand.click(row.locator("[data-label=Due] a"))
     open_result(hand, "pack:5301:second")
     expect(hand.page.locator(".delayq-why")).to_contain_text("order:5301")

@@ -51,14 +51,14 @@ def test_a_far_job_stands_in_the_list_as_far_and_not_as_unpublished(far, staff):
 def test_its_page_says_why_it_has_not_run_yet_also_while_redis_is_away(far, staff, settings):
     client = staff()
     said = client.get(page(far)).context["why"]
-    assert "waits in the database: a relay brings it into Redis 1h before that" in said
+    assert "waits in the database. A relay moves it into Redis 1h before that" in said
     lose_redis(settings)
     assert client.get(page(far)).context["why"] == said
 
 
 def test_of_a_queue_without_a_horizon_it_says_that_it_comes_in(far, staff, settings):
     settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"orders": {}, "default": {}}}
-    assert "has no horizon now" in staff().get(page(far)).context["why"]
+    assert "no longer has a horizon" in staff().get(page(far)).context["why"]
 
 
 def test_the_forecast_counts_far_jobs(far, staff):

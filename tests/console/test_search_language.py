@@ -210,8 +210,8 @@ def test_errors_and_arguments_are_looked_through_in_the_first_rows_only_and_keys
     assert numbers("close_order") == list(range(12))
     assert numbers("all -state:failed") == numbers("all")
     text = staff().get(JOBS, {"q": "all"}).content.decode()
-    assert "in the first ten thousand of this list only" in text
-    assert "Search on" not in text
+    assert "only in the first 10,000 jobs of this list" in text
+    assert "Continue searching" not in text
 
 
 def test_a_search_by_error_and_key_comes_to_all_rows_in_stretches(orders, monkeypatch):
@@ -260,22 +260,22 @@ def test_only_what_may_name_a_task_that_is_not_here_is_looked_for_as_one(orders)
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("OR", "OR stands between conditions."),
-        ("state:failed OR", "OR stands between conditions."),
-        ("OR state:failed", "OR stands between conditions."),
-        ("a OR OR b", "OR stands between conditions."),
-        ("state:failed not", "not stands before a condition."),
-        ("not OR key:a", "not stands before a condition."),
-        ("state:failed - key:a", "- stands before a condition."),
-        ("-foo:bar state:failed", "There is no foo: here"),
-        ('foo:"bar baz"', "There is no foo: here"),
-        ("customer:9 state:failed", 'In quotes it is a text: "customer:9"'),
-        ("state: failed", "state: has no value"),
-        ("meta:tenant", "give a name and its value"),
-        ("a " * 31, "30 conditions at most"),
-        ('error:"not found', 'error:"not: a quotation mark is opened and not closed.'),
-        ('state:failed "order 5', '"order: a quotation mark is opened and not closed.'),
-        ('arg:note="two words"', 'arg:note="two: a quotation mark is opened and not closed.'),
+        ("OR", "OR must be between conditions."),
+        ("state:failed OR", "OR must be between conditions."),
+        ("OR state:failed", "OR must be between conditions."),
+        ("a OR OR b", "OR must be between conditions."),
+        ("state:failed not", "not must be followed by a condition."),
+        ("not OR key:a", "not must be followed by a condition."),
+        ("state:failed - key:a", "- must be followed by a condition."),
+        ("-foo:bar state:failed", "Unknown search term foo:"),
+        ('foo:"bar baz"', "Unknown search term foo:"),
+        ("customer:9 state:failed", 'To search for the text, put it in quotes: "customer:9"'),
+        ("state: failed", "state: needs a value"),
+        ("meta:tenant", "enter a name and a value"),
+        ("a " * 31, "at most 30 conditions"),
+        ('error:"not found', 'error:"not: the quotation mark is not closed.'),
+        ('state:failed "order 5', '"order: the quotation mark is not closed.'),
+        ('arg:note="two words"', 'arg:note="two: the quotation mark is not closed.'),
     ],
 )
 def test_what_cannot_be_understood_is_said(text, said):
@@ -292,7 +292,7 @@ def test_a_quotation_mark_within_a_value_is_a_part_of_it():
 def test_of_too_many_conditions_none_is_read(orders, monkeypatch):
     asked = []
     monkeypatch.setattr(Inspector, "blocked", lambda *given: asked.append(given) or [])
-    assert search.parse("is:blocked OR " * 30 + "is:blocked").complaints == ("A search may have 30 conditions at most.",)
+    assert search.parse("is:blocked OR " * 30 + "is:blocked").complaints == ("A search can have at most 30 conditions.",)
     assert asked == []
     assert search.parse(" OR ".join(["is:blocked"] * 30)).complaints == ()
     assert len(asked) == 30
@@ -311,8 +311,8 @@ def test_quotes_make_a_text_of_any_word(orders):
 def test_a_word_that_is_none_is_looked_for_as_a_text_and_said(orders, staff):
     text = staff().get(JOBS, {"q": "foo:bar"}).content.decode()
     assert "No job matches." in text
-    assert "There is no foo: here. The words are: id:, key:," in text
-    assert "Did you mean state: ?" in staff().get(JOBS, {"q": "status:failed"}).content.decode()
+    assert "Unknown search term foo:. Available terms: id:, key:," in text
+    assert "Did you mean state:?" in staff().get(JOBS, {"q": "status:failed"}).content.decode()
 
 
 @pytest.mark.parametrize("key", ["order:5", "post:5", "https://a.example/5", "Customer:5"])
@@ -332,7 +332,7 @@ def test_where_nothing_is_found_other_searches_are_links_that_work(orders, staff
     orders.fold()
     client = staff()
     empty = client.get(JOBS, {"q": "5193", "state": "failed"})
-    assert "Looked through were ids, keys, names of tasks, errors" in empty.content.decode()
+    assert "The search included ids, keys, task names, errors" in empty.content.decode()
     assert {"state:failed error:5193", "state:failed arg:order_id=5193", "5193"} <= set(links(empty))
     for words, address in empty.context["cl"].others:
         answer = client.get(JOBS + address)
@@ -348,8 +348,8 @@ def test_it_is_said_why_an_argument_finds_nothing(orders, staff, settings):
     settings.DELAYQ = {**settings.DELAYQ, "SENSITIVE": ["note"]}
     client = staff()
     for text, said in {
-        "arg:note=x": "The argument note is masked: no job is found by it.",
-        "arg:order_idd=x": "No task here names an argument order_idd. Did you mean order_id ?",
+        "arg:note=x": "The argument note is masked, so you cannot search for it.",
+        "arg:order_idd=x": "No task has an argument named order_idd. Did you mean order_id?",
     }.items():
         assert said in client.get(JOBS, {"q": text}).content.decode()
     assert "masked: no job" not in client.get(JOBS, {"q": "arg:order_id=1"}).content.decode()
@@ -361,10 +361,10 @@ def test_it_is_said_why_an_argument_finds_nothing(orders, staff, settings):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("5193", "5193 alone is looked for among ten thousand jobs only"),
-        ("key:a OR refund", "refund alone is looked for"),
-        ("state:scheduled -refund", "leave away -refund"),
-        ("-arg:order_id=1", "leave away -arg:order_id=1"),
+        ("5193", "The text 5193 alone searches only 10,000 jobs"),
+        ("key:a OR refund", "The text refund alone searches"),
+        ("state:scheduled -refund", "Remove -refund"),
+        ("-arg:order_id=1", "Remove -arg:order_id=1"),
     ],
 )
 def test_nothing_is_started_by_what_is_looked_for_in_some_jobs_only(orders, staff, run, text, said):

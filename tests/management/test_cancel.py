@@ -66,7 +66,7 @@ def test_an_unknown_key_is_said_and_gives_exit_code_1(run, orders):
 def test_a_key_without_its_queue_is_refused(run, orders):
     answer = run("cancel", "--key", "o:7")
     assert answer.code == 2
-    assert "add --queue" in answer.error
+    assert "Add --queue" in answer.error
 
 
 def test_a_filter_takes_the_unfinished_jobs_of_a_queue(run, orders):
@@ -101,7 +101,7 @@ def test_a_limit_below_1_is_refused_instead_of_meaning_all(run, orders, limit):
 def test_nothing_named_is_refused(run, orders):
     answer = run("cancel")
     assert answer.code == 2
-    assert answer.error.startswith("Name the jobs")
+    assert answer.error.startswith("Select jobs")
 
 
 @pytest.mark.parametrize("empty", ["--key", "--task"])
@@ -132,7 +132,7 @@ def test_a_key_together_with_a_filter_is_refused(run, orders):
 
 
 def test_a_filter_that_leaves_nothing_is_no_failure(run, orders):
-    assert run("cancel", "--queue", "orders").out == "No job matches.\n"
+    assert run("cancel", "--queue", "orders").out == "No matching jobs.\n"
     assert run("cancel", "--queue", "orders", "--json").json["jobs"] == []
 
 
@@ -144,7 +144,7 @@ def test_counts_are_honest(run, orders):
     assert answer.code == 1
     assert answer.lines == [
         "cancel: 3 done, 1 running, 1 already finished, 1 unknown.",
-        f"  {ids.short(running.id)}: running. A cancel is requested; the task may stop, and is not retried.",
+        f"  {ids.short(running.id)}: running. A cancellation was requested. The task can stop by itself and is not retried.",
         f"  {ids.short(finished.id)}: already finished.",
         f"  {ids.short(nobody)}: unknown.",
     ]
@@ -172,7 +172,7 @@ def test_a_running_job_is_aborted_and_the_event_says_so(run, orders):
     assert answer.code == 1
     assert answer.lines == [
         "cancel: 1 done, 1 running.",
-        f"  {ids.short(running.id)}: running. It is being ended; the task hears of that within seconds, and is not retried.",
+        f"  {ids.short(running.id)}: running. An abort was requested. The task ends within seconds and is not retried.",
     ]
     event = Event.objects.get(kind="cancel_requested")
     assert (event.detail, event.reason, event.actor[:4]) == ({"abort": True}, "runs wild", "cli:")
@@ -206,7 +206,7 @@ def test_a_malformed_id_is_a_usage_error(run, orders, id):
 def test_an_unknown_queue_comes_with_the_nearest_name(run, orders):
     answer = run("cancel", "--queue", "oders")
     assert answer.code == 2
-    assert "(did you mean 'orders'?). The queues are: default, orders, redis." in answer.error
+    assert "(did you mean 'orders'?). Available queues: default, orders, redis." in answer.error
 
 
 def test_an_unknown_task_comes_with_the_nearest_name(run, orders):
@@ -248,7 +248,7 @@ def test_yes_answers_the_question_beforehand(run, orders):
 def test_a_person_may_say_yes(run, orders, capsys):
     orders.scheduled(20)
     assert run("cancel", "--queue", "orders", typed="y").code == 0
-    assert capsys.readouterr().err == "This will cancel 20 jobs. Go on? [y/N] "
+    assert capsys.readouterr().err == "This will cancel 20 jobs. Continue? [y/N] "
 
 
 @pytest.mark.parametrize("typed", ["", "n", "yep"])
@@ -308,7 +308,7 @@ def test_a_search_names_the_jobs(run, orders):
 def test_a_value_that_is_empty_names_no_job(run, orders, search):
     orders.scheduled()
     answer = run("cancel", "--search", search)
-    assert (answer.code, "has no value" in answer.error) == (2, True)
+    assert (answer.code, "needs a value" in answer.error) == (2, True)
 
 
 def test_a_part_of_a_name_that_stands_for_several_tasks_is_refused(run, orders, monkeypatch):
@@ -316,7 +316,7 @@ def test_a_part_of_a_name_that_stands_for_several_tasks_is_refused(run, orders, 
     delayq.task(name="shop.close_order_later", queue="orders")(lambda: None)
     orders.scheduled()
     answer = run("cancel", "--search", "task:close_order")
-    assert (answer.code, "name one with --task" in answer.error, "shop.close_order_later" in answer.error) == (2, True, True)
+    assert (answer.code, "Select one with --task" in answer.error, "shop.close_order_later" in answer.error) == (2, True, True)
 
 
 def test_a_search_and_ids_do_not_mix(run, orders):

@@ -99,7 +99,7 @@ def test_inspect_of_a_job_that_redis_has_forgotten_shows_the_row(run, orders):
 def test_inspect_of_an_unknown_job_says_that_nobody_knows_it(run, orders):
     nobody = uuid.uuid4()
     answer = run("inspect", nobody)
-    assert (answer.code, answer.out) == (1, f"Neither Redis nor the database knows a job {ids.short(nobody)}.\n")
+    assert (answer.code, answer.out) == (1, f"There is no job {ids.short(nobody)} in Redis or in the database.\n")
 
 
 def test_inspect_of_an_unknown_job_is_a_document_too(run, orders):
@@ -107,7 +107,7 @@ def test_inspect_of_an_unknown_job_is_a_document_too(run, orders):
     answer = run("inspect", nobody, "--json")
     assert answer.code == 1
     assert (answer.json["job"], answer.json["redis"]) == (None, None)
-    assert answer.json["trouble"] == f"Neither Redis nor the database knows a job {ids.short(nobody)}."
+    assert answer.json["trouble"] == f"There is no job {ids.short(nobody)} in Redis or in the database."
 
 
 @pytest.mark.parametrize("id", ["7", "!" * 22, "0191-not-a-uuid"])

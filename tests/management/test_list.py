@@ -101,14 +101,16 @@ def test_list_stops_at_its_limit(run, orders):
 def test_list_refuses_a_limit_below_1(run, orders, limit):
     answer = run("list", "--limit", limit)
     assert answer.code != 0
-    assert "no whole number of at least 1" in answer.error
+    assert "not a whole number of at least 1" in answer.error
 
 
 def test_list_of_nothing_says_so(run, orders):
-    assert run("list").out == "No job matches.\n"
+    assert run("list").out == "No matching jobs.\n"
     assert run("list", "--json").json == []
-    assert run("list", "--state", "running").out == "No job matches.\n"
-    assert run("list", "--state", "running", "--queue", "orders").out == "No job matches.\nTry instead: queue:orders | state:running\n"
+    assert run("list", "--state", "running").out == "No matching jobs.\n"
+    assert (
+        run("list", "--state", "running", "--queue", "orders").out == "No matching jobs.\nTry instead: queue:orders | state:running\n"
+    )
 
 
 def test_list_keeps_to_one_line_and_out_of_the_terminals_way(run, orders):
@@ -153,7 +155,7 @@ def test_the_database_down_is_one_sentence(run, orders, settings, monkeypatch):
     without_database(settings, monkeypatch)
     answer = run("list")
     assert (answer.code, answer.out) == (1, "")
-    assert answer.error.startswith("The database cannot be asked: ")
+    assert answer.error.startswith("The database cannot be read: ")
 
 
 def test_list_speaks_the_language_of_the_admins_search(run, orders):
@@ -203,4 +205,4 @@ def test_list_as_csv_has_the_fields_of_its_json(run, orders):
     assert run("list", "--csv", "--limit", "1").out.count("\n") == 2
     answer = run("list", "--csv", "--json")
     assert answer.code == 2
-    assert "give one of them" in answer.error
+    assert "not both" in answer.error

@@ -83,7 +83,7 @@ def test_a_dry_run_of_reschedule_moves_nothing(run, orders):
 def test_neither_or_both_of_delay_and_run_at_are_refused(run, orders, date):
     [job] = orders.scheduled()
     answer = run("reschedule", job.id, *date)
-    assert (answer.code, answer.error) == (2, "Give --delay or --run-at, one of them.")
+    assert (answer.code, answer.error) == (2, "Specify either --delay or --run-at.")
 
 
 @pytest.mark.parametrize("date", ["2040-01-31T18:00:00", "2040-01-31", "tomorrow", "2040-13-01T00:00:00Z", ""])
@@ -91,7 +91,7 @@ def test_a_naive_or_unreadable_date_is_refused_with_an_example(run, orders, date
     [job] = orders.scheduled()
     answer = run("reschedule", job.id, "--run-at", date)
     assert answer.code == 2
-    assert "write a date with a time zone, as 2030-01-31T18:00:00+01:00" in answer.error
+    assert "use a date with a time zone, such as 2030-01-31T18:00:00+01:00" in answer.error
     assert seconds_ahead(job) < 7200
 
 
@@ -180,7 +180,7 @@ def test_requeue_says_that_the_key_is_held(run, orders):
     orders.scheduled(key="o:7")
     answer = run("requeue", job.id)
     assert answer.code == 1
-    assert "1 in conflict (its key is held" in answer.lines[0]
+    assert "1 in conflict (another job has its key" in answer.lines[0]
 
 
 def test_requeue_by_key_takes_the_latest_job_of_that_key(run, orders):

@@ -34,7 +34,7 @@ def states() -> list[str]:
 
 def test_prune_deletes_what_is_past_its_retention_and_keeps_the_rest(run, old):
     answer = run("prune", "--yes")
-    assert (answer.code, answer.out) == (0, "1 rows are deleted.\n")
+    assert (answer.code, answer.out) == (0, "Deleted rows: 1.\n")
     assert states() == ["cancelled", "failed", "scheduled"]
 
 
@@ -68,12 +68,12 @@ def test_prune_goes_by_the_retention_of_each_queue(run, old, settings):
 
 
 def test_prune_of_one_queue_leaves_the_others(run, old):
-    assert run("prune", "--queue", "default", "--yes").out == "0 rows are deleted.\n"
-    assert run("prune", "--queue", "orders", "--yes").out == "1 rows are deleted.\n"
+    assert run("prune", "--queue", "default", "--yes").out == "Deleted rows: 0.\n"
+    assert run("prune", "--queue", "orders", "--yes").out == "Deleted rows: 1.\n"
 
 
 def test_a_dry_run_of_prune_counts_and_deletes_nothing(run, old):
-    assert run("prune", "--dry-run").out == "1 rows would be deleted.\n"
+    assert run("prune", "--dry-run").out == "Rows that would be deleted: 1.\n"
     counted = run("prune", "--dry-run", "--json").json["would_delete"]
     assert {name: count for name, count in counted.items() if count} == {"orders succeeded": 1}
     assert len(states()) == 4
@@ -115,13 +115,13 @@ def test_prune_without_a_person_is_refused_with_a_hint(run, old):
 @pytest.mark.parametrize(("typed", "left"), [("y", 3), ("n", 4), ("", 4)])
 def test_prune_asks_a_person(run, old, typed, left, capsys):
     run("prune", typed=typed)
-    assert capsys.readouterr().err == "This deletes 1 rows for good. Go on? [y/N] "
+    assert capsys.readouterr().err == "This permanently deletes rows: 1. Continue? [y/N] "
     assert len(states()) == left
 
 
 def test_prune_with_nothing_to_delete_asks_nobody(run, orders):
     orders.ended("ack")
-    assert run("prune").out == "0 rows are deleted.\n"
+    assert run("prune").out == "Deleted rows: 0.\n"
 
 
 def test_prune_deletes_nothing_while_redis_cannot_say_what_time_it_is(run, old, settings):

@@ -25,7 +25,7 @@ def test_pause_stops_claims_and_says_so(run, orders):
 
 def test_pause_twice_says_that_it_was_paused(run, orders):
     assert run("pause", "orders", "--json").json == {"queue": "orders", "paused": True, "changed": True}
-    assert run("pause", "orders").out == "orders was paused already.\n"
+    assert run("pause", "orders").out == "orders is already paused.\n"
     assert run("pause", "orders", "--json").json == {"queue": "orders", "paused": True, "changed": False}
 
 
@@ -33,14 +33,14 @@ def test_resume_lets_the_queue_go_on(run, orders):
     orders.scheduled(delay=0)
     run("pause", "orders")
     answer = run("resume", "orders", "--reason", "counted")
-    assert (answer.code, answer.out) == (0, "orders goes on.\n")
+    assert (answer.code, answer.out) == (0, "orders is resumed.\n")
     assert len(orders.claim()) == 1
     orders.fold()
     assert Event.objects.get(kind="resumed").reason == "counted"
 
 
 def test_resume_of_a_queue_that_is_not_paused_says_so(run, orders):
-    assert run("resume", "orders").out == "orders was not paused.\n"
+    assert run("resume", "orders").out == "orders is not paused.\n"
     assert run("resume", "orders", "--json").json == {"queue": "orders", "paused": False, "changed": False}
 
 
@@ -48,7 +48,7 @@ def test_purge_cancels_the_scheduled_jobs_and_leaves_the_running_one(run, orders
     running = orders.running()
     orders.scheduled(3)
     answer = run("purge", "orders", "--yes", "--reason", "wrong import")
-    assert (answer.code, answer.out) == (0, "3 scheduled jobs of orders are cancelled; running ones go on.\n")
+    assert (answer.code, answer.out) == (0, "Cancelled scheduled jobs of orders: 3. Running jobs continue.\n")
     assert orders.in_redis(running) == "running"
     orders.fold()
     assert sorted(Job.objects.values_list("state", flat=True)) == ["cancelled"] * 3 + ["running"]
@@ -63,13 +63,13 @@ def test_purge_goes_on_beyond_one_batch(run, orders):
 def test_purge_shows_its_progress_beside_the_output(run, orders, capsys):
     orders.scheduled(201)
     answer = run("purge", "orders", "--yes")
-    assert answer.lines == ["201 scheduled jobs of orders are cancelled; running ones go on."]
+    assert answer.lines == ["Cancelled scheduled jobs of orders: 201. Running jobs continue."]
     assert "purging orders" in capsys.readouterr().err
 
 
 def test_a_dry_run_of_purge_changes_nothing(run, orders):
     orders.scheduled(2)
-    assert run("purge", "orders", "--dry-run").out == "2 scheduled jobs of orders would be cancelled.\n"
+    assert run("purge", "orders", "--dry-run").out == "Scheduled jobs of orders that would be cancelled: 2.\n"
     assert run("purge", "orders", "--dry-run", "--json").json == {"queue": "orders", "would_cancel": 2}
     assert depth().scheduled == 2
 
@@ -78,14 +78,14 @@ def test_purge_without_a_person_is_refused_with_a_hint(run, orders):
     orders.scheduled()
     answer = run("purge", "orders")
     assert answer.code == 2
-    assert "Add --yes, or look first with --dry-run." in answer.error
+    assert "Add --yes, or use --dry-run" in answer.error
     assert depth().scheduled == 1
 
 
 def test_purge_asks_for_the_queues_name(run, orders, capsys):
     orders.scheduled()
     assert run("purge", "orders", typed="orders").code == 0
-    assert capsys.readouterr().err == "This cancels 1 scheduled jobs of orders. Type the queue's name to go on: "
+    assert capsys.readouterr().err == "This cancels all scheduled jobs of orders: 1. Type the name of the queue to continue: "
     assert depth().scheduled == 0
 
 
@@ -93,13 +93,13 @@ def test_purge_asks_for_the_queues_name(run, orders, capsys):
 def test_purge_takes_nothing_but_the_queues_name(run, orders, typed):
     orders.scheduled()
     answer = run("purge", "orders", typed=typed)
-    assert (answer.code, answer.error) == (1, "Nothing was changed: that is not the queue's name.")
+    assert (answer.code, answer.error) == (1, "Nothing was changed: this is not the name of the queue.")
     assert depth().scheduled == 1
 
 
 def test_purge_of_an_empty_queue_needs_no_answer(run, orders):
     answer = run("purge", "orders")
-    assert (answer.code, answer.out) == (0, "0 scheduled jobs of orders are cancelled; running ones go on.\n")
+    assert (answer.code, answer.out) == (0, "Cancelled scheduled jobs of orders: 0. Running jobs continue.\n")
 
 
 @pytest.mark.parametrize("verb", ["pause", "resume", "purge"])

@@ -39,13 +39,13 @@ def orphans(run, *words: str) -> dict[str, str]:
 
 def test_restore_brings_back_what_redis_has_lost(run, wiped, orders):
     answer = run("restore", "--yes")
-    assert (answer.code, answer.out) == (0, "3 of 3 jobs are back; the others were there.\n")
+    assert (answer.code, answer.out) == (0, "Restored jobs: 3 of 3. The others were still in Redis.\n")
     assert [orders.in_redis(job) for job in wiped] == ["scheduled"] * 3
-    assert run("restore").out == "Redis has what the database has seen; nothing is to do.\n"
+    assert run("restore").out == "Redis has lost no data. There is nothing to restore.\n"
 
 
 def test_restore_asks_first(run, wiped, orders):
-    assert "nobody to confirm" in run("restore").error
+    assert "needs confirmation" in run("restore").error
     assert "Nothing was changed" in run("restore", typed="n").error
     assert [orders.in_redis(job) for job in wiped] == [None] * 3
     assert run("restore", typed="y").code == 0
@@ -179,7 +179,7 @@ def test_deep_finds_a_record_without_a_place_and_fix_puts_it_where_its_row_says(
     stray(orders, job, kept)
     assert orphans(run).keys() == {"D037"}
     said = orphans(run, "--fix", "--yes")["D037"]
-    assert said.startswith("3 jobs have a record in Redis and no date")
+    assert said.startswith("Queue 'orders': jobs in Redis have no date, so no worker runs them: 3")
     for one in (job, kept):
         view = stores.inspector().job("orders", one.id)
         assert (view.state, view.date_ms) == ("scheduled", clock.to_ms(Job.objects.get(pk=one.id).run_at))
@@ -195,7 +195,7 @@ def test_a_record_without_a_place_and_without_a_row_is_left_to_a_person(run, ord
         answer = run("doctor", "--deep", "--json", *words)
     [found] = [finding for finding in answer.json["findings"] if finding["code"] == "D037"]
     assert found["level"] == "error"
-    assert "no row says when they are due" in found["message"]
+    assert "no row shows when they are due" in found["message"]
     assert run("requeue", ran.id).code == 0
     assert orders.in_redis(ran) == "scheduled"
     assert run("cancel", ended.id).code == 0
@@ -269,10 +269,10 @@ def test_fix_asks_first_and_says_what_it_would_do(run, orders, capsys):
     Job.objects.filter(pk=rowless.id).delete()
     alone = run("doctor", "--deep", "--fix")
     assert (alone.code, alone.out) == (2, "")
-    assert "nobody to confirm" in alone.error
+    assert "needs confirmation" in alone.error
     refused = run("doctor", "--deep", "--fix", typed="n")
     assert (refused.code, refused.error) == (1, "Nothing was changed.")
-    assert "This brings 1 jobs back into Redis, drops 1 from it, writes 1 rows, and makes 0 unresolved." in capsys.readouterr().err
+    assert "restores jobs in Redis (1), removes jobs from Redis (1), writes rows (1)" in capsys.readouterr().err
     assert orphans(run, "--fix", "--dry-run").keys() == orphans(run).keys() == {"D008", "D009", "D010"}
     run("doctor", "--deep", "--fix", typed="y")
     assert orphans(run) == {}
@@ -285,7 +285,7 @@ def test_fix_does_not_say_that_it_has_put_right_what_it_could_not(run, orders):
     findings = run("doctor", "--deep", "--fix", "--yes", "--json").json["findings"]
     written, left = (found for found in findings if found["code"] == "D010")
     assert list(Job.objects.values_list("id", flat=True)) == [good.id]
-    assert (ids.short(good.id) in written["message"], written["hint"]) == (True, "It has been put right.")
+    assert (ids.short(good.id) in written["message"], written["hint"]) == (True, "This has been fixed.")
     assert (ids.short(bad.id) in left["message"], "inspect" in left["hint"]) == (True, True)
 
 
@@ -297,7 +297,7 @@ def test_fix_does_not_say_that_it_has_brought_back_what_cannot_be_a_job(run, ord
     findings = run("doctor", "--deep", "--fix", "--yes", "--json").json["findings"]
     back, left = (found for found in findings if found["code"] == "D008")
     assert (orders.in_redis(good), orders.in_redis(bad)) == ("scheduled", None)
-    assert (good.short_id in back["message"], back["level"], back["hint"]) == (True, "warning", "It has been put right.")
+    assert (good.short_id in back["message"], back["level"], back["hint"]) == (True, "warning", "This has been fixed.")
     assert (bad.short_id in left["message"], left["level"], "inspect" in left["hint"]) == (True, "error", True)
 
 
@@ -310,8 +310,8 @@ def test_fix_shows_its_progress_beside_the_output(run, orders, capsys):
     jobs = delayq.schedule_many(close_order.using(delay="1h").bind(number) for number in range(220))
     orders.fold()
     Job.objects.filter(pk__in=[job.id for job in jobs]).delete()
-    assert "220 jobs are in Redis, and have no row" in run("doctor", "--deep", "--fix", "--yes").out
-    assert "putting right" in capsys.readouterr().err
+    assert "jobs in Redis have no row in the database: 220" in run("doctor", "--deep", "--fix", "--yes").out
+    assert "fixing" in capsys.readouterr().err
     assert Job.objects.count() == 220
 
 

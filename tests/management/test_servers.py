@@ -31,7 +31,7 @@ def test_status_says_which_queues_it_lacks(run, own):
     assert answer.code == 1
     assert [queue["queue"] for queue in answer.json["queues"]] == ["default", "orders"]
     assert list(answer.json["missing"]) == ["redis"]
-    assert "redis is left out: Redis at unix:" in run("status").out
+    assert "redis is not included: Redis at unix:" in run("status").out
 
 
 def test_inspect_finds_a_job_while_another_server_is_away(run, own):
@@ -66,7 +66,7 @@ def test_doctor_judges_each_server(run, own):
     assert [found["code"] for found in run("doctor", "--json").json["findings"]] == ["W010"]
     own.terminate()
     [found] = run("doctor", "--json").json["findings"]
-    assert (found["code"], found["hint"]) == ("D007", "Check REDIS of the queue 'redis', and that the server runs.")
+    assert (found["code"], found["hint"]) == ("D007", "Check REDIS of the queue 'redis', and check that the server is running.")
 
 
 def test_doctor_asks_a_server_that_is_away_no_more_often_for_queues_that_are_elsewhere(run, own, own_redis, settings, monkeypatch):
@@ -78,7 +78,7 @@ def test_doctor_asks_a_server_that_is_away_no_more_often_for_queues_that_are_els
     delayq.pause("redis", actor="kim")
     gone.terminate()
     found = run("doctor", "--json").json["findings"]
-    assert [one["hint"] for one in found if one["code"] == "D007"] == ["Check DELAYQ['REDIS'], and that the server runs."]
+    assert [one["hint"] for one in found if one["code"] == "D007"] == ["Check DELAYQ['REDIS'], and check that the server is running."]
     assert any("'redis'" in one["message"] for one in found if one["code"] != "D007"), "what it says of the other one"
     times = sum(gone.socket in where for where in asked)
     queues = {**settings.DELAYQ["QUEUES"], **{f"own{n}": {"REDIS": own.url} for n in range(3)}}
@@ -95,7 +95,7 @@ def test_inspect_says_what_a_job_waits_for_while_nobody_sees_the_workers(run, ow
     due, later = delayq.schedule(close_order, 1, queue="own"), delayq.schedule(close_order, 2, queue="own", delay="1h")
     said = run("inspect", due.short_id, "--json").json
     assert (said["trouble"], [one["code"] for one in said["waits_for"]]) == ("", ["workers_unseen"])
-    assert "Whether a worker serves the queue own cannot be said now" in run("inspect", due.short_id).out
+    assert "It is unknown whether a worker serves the queue own" in run("inspect", due.short_id).out
     assert [one["code"] for one in run("inspect", later.short_id, "--json").json["waits_for"]] == ["later"]
     delayq.pause("own", actor="kim")
     assert [one["code"] for one in run("inspect", due.short_id, "--json").json["waits_for"]] == ["paused_by"]
@@ -128,9 +128,9 @@ def test_restore_says_what_the_healthy_server_lacks_and_names_the_one_that_is_aw
     assert (answer.code, answer.json["queues"], answer.json["rows"]) == (1, ["orders"], 1)
     assert list(answer.json["missing"]) == ["redis"]
     answer = run("restore", "--dry-run")
-    assert (answer.code, answer.out.splitlines()[0]) == (1, "1 unfinished rows would be looked up in Redis: orders.")
-    assert "redis is left out: Redis at unix:" in answer.out
+    assert (answer.code, answer.out.splitlines()[0]) == (1, "Unfinished rows that would be checked in Redis: 1 (orders).")
+    assert "redis is not included: Redis at unix:" in answer.out
     answer = run("restore", "--yes")
     assert answer.code == 1
-    assert "1 of 1 jobs are back" in answer.out
+    assert "Restored jobs: 1 of 1" in answer.out
     assert orders.in_redis(job) == "scheduled"

@@ -30,24 +30,24 @@ def test_it_shows_them_and_takes_them_in(run, kept):
     assert ids.short(kept.job_id) in shown
     assert kept.code in shown
     assert "LLLL" not in run("set-aside", "--json").out
-    assert run("set-aside", "--retry", "--dry-run").out == "Would be tried again: 1.\n"
+    assert run("set-aside", "--retry", "--dry-run").out == "Rejected events that would be retried: 1.\n"
     assert run("set-aside", "--retry").code == 2, "there is nobody to confirm it"
     answer = run("set-aside", "--retry", "--yes", "--json")
     assert (answer.code, answer.json) == (0, {"taken_in": 1, "refused": 0})
     assert Job.objects.get(pk=kept.job_id).state == "failed"
-    assert run("set-aside").out == "Nothing is set aside.\n"
+    assert run("set-aside").out == "There are no rejected events.\n"
 
 
 def test_what_is_refused_again_stays_and_the_exit_code_says_so(run, kept):
     with narrow():
         answer = run("set-aside", "--retry", "--yes", "--queue", "orders")
-    assert (answer.code, answer.out) == (1, "In their rows now: 0. Refused again: 1.\n")
+    assert (answer.code, answer.out) == (1, "Saved events: 0. Rejected again: 1.\n")
     assert SetAside.objects.get().tries == 2
 
 
 def test_the_doctor_tells_of_them(run, kept):
     [finding] = findings(run("doctor", "--json"), "D011")
-    assert "Events of 'orders' are set aside: 1" in finding["message"]
+    assert "The database rejected events of 'orders': 1" in finding["message"]
     assert "delayq set-aside --queue orders" in finding["hint"]
 
 

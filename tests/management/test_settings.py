@@ -29,7 +29,7 @@ def test_all_or_one_as_json(run):
 
 def test_a_name_that_is_none_is_refused_with_the_nearest(run):
     answer = run("settings", "LEESE")
-    assert (answer.code, answer.error) == (2, "LEESE is no setting (did you mean 'LEASE'?).")
+    assert (answer.code, answer.error) == (2, "Unknown setting LEESE (did you mean 'LEASE'?).")
 
 
 @pytest.mark.parametrize("key", [key for key in conf.READERS if key not in ("PREFIX", "DATABASE")])

@@ -57,7 +57,7 @@ def test_status_as_json(run, busy):
 
 
 def test_status_says_that_no_worker_runs_and_how_to_start_one(run, orders):
-    assert "No worker is running. Start one: manage.py delayq_worker" in run("status").out
+    assert "No worker is running. To start one, run manage.py delayq_worker" in run("status").out
 
 
 def test_status_counts_the_workers_of_each_queue(run, orders):
@@ -97,10 +97,10 @@ def test_status_says_how_late_the_oldest_job_is(run, orders):
 def test_status_tells_of_committed_jobs_that_redis_lacks(run, orders, monkeypatch):
     orders.unpublished(monkeypatch, age=60)
     orders.unpublished(monkeypatch, age=1)
-    assert "1 committed job is not in Redis yet; the relay pushes it." in run("status").out
+    assert "1 committed job is not in Redis yet. The relay will publish it." in run("status").out
     assert run("status", "--json").json["unpublished"] == 1
     orders.unpublished(monkeypatch, age=60)
-    assert "2 committed jobs are not in Redis yet; the relay pushes them." in run("status").out
+    assert "2 committed jobs are not in Redis yet. The relay will publish them." in run("status").out
 
 
 def test_status_without_redis_gives_what_the_database_knows(run, busy, settings):
@@ -108,7 +108,7 @@ def test_status_without_redis_gives_what_the_database_knows(run, busy, settings)
     answer = run("status")
     assert answer.code == 1
     assert answer.lines[0].startswith("Redis at unix:/nowhere/delayq.sock, db 0 is not available")
-    assert answer.lines[1] == "What the database knows:"
+    assert answer.lines[1] == "From the database:"
     assert answer.lines[2].split() == ["queue", "scheduled", "running", "succeeded", "failed", "cancelled"]
     assert answer.lines[4].split() == ["orders", "4", "1", "0", "1", "0"]
 
@@ -134,7 +134,7 @@ def test_status_without_the_database_gives_what_redis_knows(run, busy, settings,
     answer = run("status")
     assert answer.code == 1
     assert answer.lines[2].split()[:2] == ["orders", "4"]
-    assert answer.lines[-1].startswith("The database cannot be asked: ")
+    assert answer.lines[-1].startswith("The database cannot be read: ")
     as_json = run("status", "--json")
     assert as_json.code == 1
     assert row(as_json)["scheduled"] == 4

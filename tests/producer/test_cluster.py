@@ -313,7 +313,7 @@ def test_the_lateness_of_a_queue_is_that_of_its_worst_partition_that_is_not_paus
 def test_pages_come_without_the_partitions_that_do_not_answer(divided, admin_client):
     page = admin_client.get(reverse("admin:delayq_queue_changelist")).content.decode()
     assert f"without {divided.without}" in page
-    assert f"The numbers from Redis are without orders/{divided.away[0]}" in page
+    assert f"The figures from Redis do not include orders/{divided.away[0]}" in page
     stores.forget()
     page = admin_client.get(reverse("admin:delayq_queue_change", args=["orders"])).content.decode()
     assert f"Without {divided.without} partitions." in page
@@ -323,7 +323,7 @@ def test_pages_come_without_the_partitions_that_do_not_answer(divided, admin_cli
         answer = admin_client.get(reverse(f"admin:{address}"))
         assert answer.status_code == 200
     page = answer.content.decode()
-    assert f"The numbers from Redis are without orders/{divided.away[0]}" in page, "of the trends"
+    assert f"The figures from Redis do not include orders/{divided.away[0]}" in page, "of the trends"
     for away in (True, False):
         job = next(job for job in divided.jobs if (ids.partition(job.id) in divided.away) is away)
         stores.forget()

@@ -218,7 +218,7 @@ def test_an_answer_to_a_probe_names_neither_host_nor_process(shop: Shop):
 @pytest.mark.parametrize(
     ("options", "code", "text"),
     [
-        (["--health-host", "127.0.0.1"], 2, "--health-host goes with --health-port"),
+        (["--health-host", "127.0.0.1"], 2, "--health-host requires --health-port"),
         (["--health-port", "8081", "--health-host", "192.0.2.1"], 1, "cannot listen on 192.0.2.1:8081"),
     ],
 )

@@ -82,7 +82,7 @@ def test_what_does_not_verify_is_never_signed(signing_on, run):
     rotate(signing_on, keep=False)
     answer = run("resign", "--unsigned", "--yes")
     assert answer.code == 1
-    assert "1 with one that does not verify" in answer.out
+    assert "with an invalid signature: 1" in answer.out
     assert standing(job) == "wrong"
 
 

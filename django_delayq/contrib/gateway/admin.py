@@ -53,7 +53,7 @@ class TokenAdmin(ReadOnlyAdmin):
         """Asks first, and then ends them at once, for good."""
         chosen = list(queryset.filter(revoked_at=None))
         if not chosen:
-            messages.warning(request, now("Nothing was done: these tokens are revoked already."))
+            messages.warning(request, now("Nothing was changed: these tokens are already revoked."))
             return None
         form = ReasonForm(request.POST if "confirmed" in request.POST else None)
         if not form.is_valid():

@@ -24,7 +24,7 @@ def _tls() -> list[CheckMessage]:
         return []
     return [
         check_message(
-            "W040", "The gateway is installed, and nothing says that requests come by TLS only: tokens would travel in the clear."
+            "W040", "The gateway is installed, but requests without TLS are not redirected, so tokens could be sent unencrypted."
         )
     ]
 
@@ -33,5 +33,5 @@ def _cache() -> list[CheckMessage]:
     kind = next((one.__name__ for one in type(caches["default"]).__mro__ if one.__name__ in LOCAL), "")
     if not kind:
         return []
-    wrong = "counts nothing, so the gateway lets nobody in" if kind == "DummyCache" else "is each process's own memory"
-    return [check_message("W041", f"The gateway counts requests, and keeps what was settled, in the cache 'default', which {wrong}.")]
+    wrong = "stores nothing, so the gateway rejects all requests" if kind == "DummyCache" else "is not shared between processes"
+    return [check_message("W041", f"The gateway counts requests and stores settled messages in the cache 'default', which {wrong}.")]

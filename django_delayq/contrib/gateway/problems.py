@@ -18,113 +18,128 @@ class Refusal:
 
 
 REFUSALS: Final[Mapping[str, Refusal]] = {
-    "length_unknown": Refusal(400, "Bad request", "The request does not say how long its body is.", "Send Content-Length as a number."),
-    "body_lost": Refusal(400, "Bad request", "The body did not arrive as it was announced.", "Send the request again."),
-    "json": Refusal(400, "No JSON", "The body is no strict JSON: {cause}.", "Send one JSON object in UTF-8, without NaN or infinity."),
+    "length_unknown": Refusal(400, "Bad request", "The request has no Content-Length.", "Send Content-Length as a number."),
+    "body_lost": Refusal(400, "Bad request", "The body is incomplete.", "Send the request again."),
+    "json": Refusal(
+        400, "Invalid JSON", "The body is not valid JSON: {cause}.", "Send one JSON object in UTF-8, without NaN or infinity."
+    ),
     "idempotency_key": Refusal(
         400, "Bad header", "Idempotency-Key must be 1 to 255 printable ASCII characters.", "Send a UUID, for example."
     ),
     "idempotency_unkept": Refusal(
         400,
         "Bad header",
-        "A pull takes no Idempotency-Key: an answer that is kept would give messages again whose leases are over.",
-        "Send it without. What the lost answer of a pull has taken comes again when its lease has ended.",
+        "A pull does not accept an Idempotency-Key: a stored response would return messages whose leases have expired.",
+        "Send the request without it. If the response of a pull is lost, its messages are delivered again after their leases expire.",
     ),
-    "query": Refusal(400, "Bad query", "The query lacks {name}, or has it more than once.", "Give each parameter once."),
+    "query": Refusal(
+        400, "Bad query", "The parameter {name} is missing or is given more than once.", "Send each parameter exactly once."
+    ),
     "token_missing": Refusal(401, "Token missing", "No token was sent.", "Send the header Authorization: Bearer TOKEN."),
     "token_invalid": Refusal(
-        401, "Token invalid", "The token is unknown, has expired or was revoked.", "Ask the operator of the queue for another one."
+        401, "Token invalid", "The token is unknown, expired or revoked.", "Ask the operator of the queue for another one."
     ),
-    "verb_denied": Refusal(403, "Not allowed", "The token may not {verb}.", "Ask the operator of the queue for that verb."),
-    "queue_denied": Refusal(403, "Not allowed", "The token does not lead to this queue.", "Ask the operator for that queue."),
-    "task_denied": Refusal(403, "Not allowed", "The token may not schedule this task.", "GET tasks lists those that it may."),
+    "verb_denied": Refusal(
+        403, "Not allowed", "The token is not allowed to {verb}.", "Ask the operator of the queue for this permission."
+    ),
+    "queue_denied": Refusal(
+        403, "Not allowed", "The token does not give access to this queue.", "Ask the operator for access to the queue."
+    ),
+    "task_denied": Refusal(
+        403, "Not allowed", "The token is not allowed to schedule this task.", "GET tasks lists the tasks that the token can schedule."
+    ),
     "secret_denied": Refusal(
         403,
         "Not allowed",
-        "The token may not have this secret sent to this host.",
-        "Ask the operator for that secret, with scheme, host and port.",
+        "The token is not allowed to send this secret to this host.",
+        "Ask the operator for access to the secret, with scheme, host and port.",
     ),
-    "target_denied": Refusal(403, "Not allowed", "The token may not offer to this target.", "Ask the operator for that target."),
-    "job_unknown": Refusal(404, "Not found", "No job of that id or key is known to this token.", "Check the id and the queue."),
-    "queue_unknown": Refusal(404, "Not found", "No queue of that name is known to this token.", "GET queues lists them."),
-    "method": Refusal(405, "Method not allowed", "This address does not take {method}.", "The header Allow lists what it takes."),
+    "target_denied": Refusal(
+        403, "Not allowed", "The token is not allowed to offer to this target.", "Ask the operator for access to the target."
+    ),
+    "job_unknown": Refusal(
+        404, "Not found", "There is no job with this id or key that the token can access.", "Check the id and the queue."
+    ),
+    "queue_unknown": Refusal(404, "Not found", "There is no queue with this name that the token can access.", "GET queues lists them."),
+    "method": Refusal(
+        405, "Method not allowed", "This URL does not accept {method}.", "See the Allow header for the accepted methods."
+    ),
     "key_held": Refusal(
         409,
         "Key held",
-        "The key is held by an unfinished job; its id is in holder.",
-        "Cancel or reschedule that one, choose another on_conflict, or wait until it has ended.",
+        "An unfinished job has this key. Its id is in holder.",
+        "Cancel or reschedule that job, use another on_conflict, or wait until the job has ended.",
     ),
-    "not_changed": Refusal(
-        409, "Not changed", "The job is not in a state in which this can be done: {change}.", "GET the job says how it stands."
-    ),
+    "not_changed": Refusal(409, "Not changed", "The state of the job does not allow this: {change}.", "GET the job to see its state."),
     "queue_of_workers": Refusal(
-        409, "Queue of workers", "Workers serve this queue; it holds no messages.", "POST jobs schedules into it; pull from another."
+        409,
+        "Queue of workers",
+        "Workers serve this queue, so it contains no messages.",
+        "Use POST jobs to schedule a job in this queue, or pull from another queue.",
     ),
     "no_deliveries": Refusal(
-        409, "No deliveries", "The project delivers nothing: its settings have no HTTP.", "Ask the operator of the queue."
+        409, "No deliveries", "Deliveries are disabled: the project has no HTTP setting.", "Ask the operator of the queue."
     ),
     "lease_lost": Refusal(
         409,
         "Lease lost",
-        "The lease had run out, or the message was settled before, so nothing was written; another may have it.",
-        "Take what was done as done by an attempt that failed; pull with a longer lease, or extend it.",
+        "The lease has expired, or the message was already settled, so nothing was changed. Another consumer may have the message.",
+        "Treat this attempt as failed. Pull with a longer lease, or extend the lease.",
     ),
     "in_progress": Refusal(
         409,
         "In progress",
-        "A request with this Idempotency-Key is being carried out.",
-        "Send it again after the seconds of Retry-After.",
+        "A request with this Idempotency-Key is in progress.",
+        "Send it again after the time in Retry-After.",
     ),
-    "key_denied": Refusal(
-        403, "Not allowed", "The key is held by a job to which this token does not lead.", "Choose another key, or another queue."
-    ),
-    "body_size": Refusal(413, "Too large", "The body is larger than {limit} bytes.", "Store the content, and send its address."),
+    "key_denied": Refusal(403, "Not allowed", "A job that the token cannot access has this key.", "Use another key or another queue."),
+    "body_size": Refusal(413, "Too large", "The body is larger than {limit} bytes.", "Store the content elsewhere and send its URL."),
     "payload_size": Refusal(
         413,
         "Too large",
-        "Arguments and meta are {size} bytes, and the queue takes {limit}.",
-        "Store the content, and send its address.",
+        "Arguments and meta have {size} bytes. The limit of the queue is {limit}.",
+        "Store the content elsewhere and send its URL.",
     ),
     "body_type": Refusal(415, "Not JSON", "The body must be application/json in UTF-8.", "Send Content-Type: application/json."),
-    "field_missing": Refusal(422, "Field missing", "This field is required.", "Give it."),
-    "field_unknown": Refusal(
-        422, "Field unknown", "There is no such field here.", "Leave it out; openapi.json lists those that there are."
-    ),
-    "field_type": Refusal(422, "Wrong type", "This must be of type {expected}.", "Send that type."),
-    "field_value": Refusal(422, "Wrong value", "{cause}", "openapi.json says what may stand here."),
-    "task_unknown": Refusal(422, "Task unknown", "No task of that name is registered.", "GET tasks lists those that there are."),
-    "queue_unlisted": Refusal(422, "Queue unknown", "The project lists no queue of that name.", "GET queues lists them."),
-    "url_refused": Refusal(422, "URL refused", "{cause}", "Give a URL of http or https, without user and password."),
-    "target_unlisted": Refusal(422, "Target unknown", "The project lists no target of that name.", "Ask the operator of the queue."),
-    "arguments": Refusal(422, "Wrong arguments", "{cause}", "GET tasks names the parameters of each task."),
-    "options": Refusal(422, "Wrong options", "{cause}", "openapi.json says what may stand here."),
+    "field_missing": Refusal(422, "Field missing", "This field is required.", "Add the field."),
+    "field_unknown": Refusal(422, "Field unknown", "Unknown field.", "Remove it. See openapi.json for the available fields."),
+    "field_type": Refusal(422, "Wrong type", "The value must be of type {expected}.", "Send a value of this type."),
+    "field_value": Refusal(422, "Wrong value", "{cause}", "See openapi.json for the allowed values."),
+    "task_unknown": Refusal(422, "Task unknown", "No task with this name is registered.", "GET tasks lists the available tasks."),
+    "queue_unlisted": Refusal(422, "Queue unknown", "The project has no queue with this name.", "GET queues lists them."),
+    "url_refused": Refusal(422, "URL refused", "{cause}", "Use an http or https URL without user name and password."),
+    "target_unlisted": Refusal(422, "Target unknown", "The project has no target with this name.", "Ask the operator of the queue."),
+    "arguments": Refusal(422, "Wrong arguments", "{cause}", "GET tasks lists the parameters of each task."),
+    "options": Refusal(422, "Wrong options", "{cause}", "See openapi.json for the allowed values."),
     "idempotency_reused": Refusal(
-        422, "Key reused", "Another request has used this Idempotency-Key.", "Give each request a key of its own."
+        422, "Key reused", "Another request has already used this Idempotency-Key.", "Use a different key for each request."
     ),
-    "rate": Refusal(429, "Too many requests", "More than {limit} requests in a minute.", "Wait for the seconds of Retry-After."),
+    "rate": Refusal(429, "Too many requests", "More than {limit} requests in a minute.", "Wait for the time in Retry-After."),
     "store_away": Refusal(
         503,
         "Unavailable",
-        "The server of the queues does not answer; what was asked may have happened. If a job is named in job, ask for it by that id.",
-        "Send the request again, with the same Idempotency-Key if it had one: that schedules no second job, and settles nothing twice.",
+        "Redis does not answer. The request may have been carried out. If the response has a job, check it by this id.",
+        "Send the request again, with the same Idempotency-Key if it had one. This does not schedule a second job or "
+        "settle a message twice.",
     ),
     "store_refused": Refusal(
         503,
         "Refused for now",
-        "The server of the queues refused this; what it refused was not done.",
-        "Send the request again after the seconds of Retry-After, with the same Idempotency-Key if it had one.",
+        "Redis rejected the request. Nothing was changed.",
+        "Send the request again after the time in Retry-After, with the same Idempotency-Key if it had one.",
     ),
     "database_away": Refusal(
         503,
         "Unavailable",
-        "The database does not answer; what was asked may have happened. If a job is named in job, ask for it by that id.",
-        "Send the request again, with the same Idempotency-Key if it had one: that schedules no second job, and settles nothing twice.",
+        "The database does not answer. The request may have been carried out. If the response has a job, check it by this id.",
+        "Send the request again, with the same Idempotency-Key if it had one. This does not schedule a second job or "
+        "settle a message twice.",
     ),
     "limit_away": Refusal(
         503,
         "Unavailable",
-        "The cache, which counts requests and keeps what was settled, does not answer, so none is let in.",
-        "Send the request again later; nothing was done.",
+        "The cache does not answer. The gateway needs it to count requests and to store settled messages, so it rejects all requests.",
+        "Send the request again later. Nothing was changed.",
     ),
 }
 

@@ -198,7 +198,7 @@ class Command(BaseCommand):
             self.stderr.write(parser.format_help())
             sys.exit(USAGE)
         if not given.startswith("-") and given not in self.runs:
-            self.stderr.write(f"{visible(given)} is no subcommand{did_you_mean(given, self.runs)}. `{argv[1]} --help` lists them.")
+            self.stderr.write(f"Unknown subcommand {visible(given)}{did_you_mean(given, self.runs)}. `{argv[1]} --help` lists them.")
             sys.exit(USAGE)
         try:
             try:
@@ -218,7 +218,7 @@ class Command(BaseCommand):
         except DelayqError as error:
             raise CommandError(visible(str(error))) from error
         except DatabaseError as error:
-            raise CommandError(f"The database cannot be asked: {told(error)}") from error
+            raise CommandError(f"The database cannot be read: {told(error)}") from error
         if code:
             sys.exit(code)
 

@@ -49,7 +49,7 @@ logger = Logger("django_delayq.worker")
 
 ROLES: Final = ("move", "mirror", "relay")
 USAGE: Final = 2
-NO_METRICS: Final = "There are no metrics without the client of Prometheus; install django-delayq[prometheus]."
+NO_METRICS: Final = "Metrics need the Prometheus client. Install django-delayq[prometheus]."
 MOST_WEIGHT: Final = 100
 LEVELS: Final = {0: logging.WARNING, 1: logging.INFO}
 MOST_LINES: Final = 128  # partitions of one worker: each is asked once a second
@@ -121,13 +121,13 @@ class Command(BaseCommand):
         except DelayqError as error:
             raise CommandError(str(error)) from error
         if options["health_host"] and options["health_port"] is None:
-            raise CommandError("--health-host goes with --health-port.", returncode=USAGE)
+            raise CommandError("--health-host requires --health-port.", returncode=USAGE)
         roles = _words(options["roles"], ROLES, "role")
         _check_metrics(options, roles)
         queues = _queues(config, options["queues"], options["exclude_queues"])
         if roles == ["move"] and all(config.queue(name).pulled for name in queues):
             raise CommandError(
-                f"Nothing is left to run: what is in {', '.join(queues)} is for consumers of your own. Give the role mirror as well.",
+                f"This worker has nothing to run: your own consumers pull from {', '.join(queues)}. Add the role mirror.",
                 returncode=USAGE,
             )
         own = [config.queue(name).redis for name in queues]
@@ -166,7 +166,7 @@ class Command(BaseCommand):
         except StoreUnavailable as error:
             if burst:
                 raise CommandError(visible(str(error))) from error
-            self._warn(f"{error} The worker starts, and waits for it.")
+            self._warn(f"{error} The worker starts and waits for the server.")
             return
         except DelayqError as error:
             raise CommandError(visible(str(error))) from error
@@ -192,10 +192,14 @@ class Command(BaseCommand):
         many = not shared_out and _lines(found, queues) > MOST_LINES >= _lines(config, queues)
         for name in queues:
             if left := found.queue(name).left:
-                served = "With them it would serve too many, so this worker leaves them alone" if many else "This worker serves them"
+                served = (
+                    "With these partitions there would be too many, so this worker does not serve them"
+                    if many
+                    else "This worker serves them"
+                )
                 self._warn(
-                    f"Jobs of {name!r} are in partitions that PARTITIONS and FORMER_PARTITIONS do not name. {served}; "
-                    f"add {left} to FORMER_PARTITIONS, and deploy, until delayq doctor says that it may go."
+                    f"Jobs of {name!r} are in partitions that PARTITIONS and FORMER_PARTITIONS do not include. {served}. "
+                    f"Add {left} to FORMER_PARTITIONS and deploy. Keep it until delayq doctor reports that you can remove it."
                 )
         return config if many else found
 
@@ -248,20 +252,22 @@ def _shares(config: Config, queues: Mapping[str, int], given: str | None) -> dic
         name, _, numbers = part.partition("=")
         first, _, last = numbers.partition("-")
         if name not in queues:
-            raise CommandError(f"--partitions names {name!r}, which this worker does not serve. As in orders=0-63.", returncode=USAGE)
+            raise CommandError(
+                f"--partitions contains {name!r}, which this worker does not serve. Example: orders=0-63.", returncode=USAGE
+            )
         if name in found:
-            raise CommandError(f"--partitions names {name!r} twice. Give one share of it, as in {name}=0-63.", returncode=USAGE)
+            raise CommandError(f"--partitions contains {name!r} twice. Specify one range, as in {name}=0-63.", returncode=USAGE)
         served = config.queue(name).served
         if not first.isdecimal() or not (last or first).isdecimal() or not int(first) <= int(last or first) < len(served):
             raise CommandError(
-                f"--partitions {part}: give numbers from 0 to {served[-1]}, as in {name}=0-{served[-1]}.", returncode=USAGE
+                f"--partitions {part}: use numbers from 0 to {served[-1]}, as in {name}=0-{served[-1]}.", returncode=USAGE
             )
         found[name] = range(int(first), int(last or first) + 1)
     count = sum(len(found.get(name, config.queue(name).served)) for name in queues)
     if count > MOST_LINES and count > len(queues):
         raise CommandError(
-            f"These queues have {count} partitions, and one worker serves {MOST_LINES} at most. Give each worker a share: "
-            "--partitions orders=0-63 here, and the rest to others.",
+            f"These queues have {count} partitions, but one worker serves at most {MOST_LINES}. Give each worker a range: "
+            "--partitions orders=0-63 here, and the rest to other workers.",
             returncode=USAGE,
         )
     return found
@@ -316,9 +322,9 @@ def _check_metrics(options: Mapping[str, Any], roles: Sequence[str]) -> None:
     if not options["metrics_queues"]:
         return
     if options["health_port"] is None:
-        raise CommandError("--metrics-queues goes with --health-port.", returncode=USAGE)
+        raise CommandError("--metrics-queues requires --health-port.", returncode=USAGE)
     if roles == ["move"]:
-        raise CommandError("--metrics-queues goes with the role mirror or relay, whose process asks for the numbers.", returncode=USAGE)
+        raise CommandError("--metrics-queues requires the role mirror or relay, whose process reads the numbers.", returncode=USAGE)
     if _metrics_page() is None:
         raise CommandError(NO_METRICS, returncode=USAGE)
 
@@ -351,7 +357,7 @@ def _queues(config: Config, wanted: str | None, excluded: str | None) -> dict[st
     left_out = [] if excluded is None else _words(excluded, known, "queue")
     found = {name: weight for name, weight in chosen.items() if name not in left_out}
     if not found:
-        raise CommandError("No queue is left to serve: --exclude-queues names them all.", returncode=USAGE)
+        raise CommandError("There are no queues to serve: --exclude-queues excludes all of them.", returncode=USAGE)
     return found
 
 
@@ -359,7 +365,7 @@ def _weights(words: Iterable[str], known: Sequence[str]) -> dict[str, int]:
     found: dict[str, int] = {}
     for name, weight in (_weighed(word, known) for word in words):
         if found.setdefault(name, weight) != weight:
-            raise CommandError(f"{name!r} is given two weights: {found[name]} and {weight}.", returncode=USAGE)
+            raise CommandError(f"{name!r} has two weights: {found[name]} and {weight}.", returncode=USAGE)
     return found
 
 
@@ -369,7 +375,7 @@ def _weighed(word: str, known: Sequence[str]) -> tuple[str, int]:
         return word, 1
     if not re.fullmatch("[1-9][0-9]{0,2}", weight) or int(weight) > MOST_WEIGHT:
         raise CommandError(
-            f"{weight!r} is no weight of a queue; write {name}=4, with a whole number from 1 to {MOST_WEIGHT}.",
+            f"{weight!r} is not a valid weight. Use {name}=4, with a whole number from 1 to {MOST_WEIGHT}.",
             returncode=USAGE,
         )
     return name, int(weight)
@@ -391,9 +397,9 @@ def _known(given: Iterable[str], known: Sequence[str], what: str) -> list[str]:
     words = list(given)
     for word in words:
         if word not in known:
-            raise CommandError(f"{word!r} is no {what}; choose from: {', '.join(known)}.", returncode=USAGE)
+            raise CommandError(f"Unknown {what} {word!r}. Choose from: {', '.join(known)}.", returncode=USAGE)
     if not words:
-        raise CommandError(f"Name at least one {what}: {', '.join(known)}.", returncode=USAGE)
+        raise CommandError(f"Specify at least one {what}: {', '.join(known)}.", returncode=USAGE)
     return words
 
 
@@ -422,5 +428,5 @@ def _duration(text: str) -> float:
 def _memory(text: str) -> int:
     found = re.fullmatch(r"(\d+)([KMG]?)B?", text.strip().upper())
     if found is None or not int(found[1]):
-        raise ArgumentTypeError(f"{text!r} is not an amount of memory; write 512M or 1G")
+        raise ArgumentTypeError(f"{text!r} is not an amount of memory. Use, for example, 512M or 1G")
     return int(found[1]) * UNITS[found[2]]

@@ -126,7 +126,7 @@ def test_a_token_is_revoked_in_the_admin_and_that_is_logged(caller, clerk):
     assert "revoked</span>" in text
     assert "manage.py delayq_gateway rotate" in text
     again = person.post(LIST, form, follow=True)
-    assert said(again) == ["Nothing was done: these tokens are revoked already."]
+    assert said(again) == ["Nothing was changed: these tokens are already revoked."]
 
 
 def deploy() -> dict[str, str]:
@@ -150,7 +150,7 @@ def test_w040_tokens_may_travel_in_the_clear(settings):
 
 def test_w041_requests_are_counted_by_each_process_for_itself(settings):
     settings.SECURE_SSL_REDIRECT = True
-    assert "each process's own memory" in deploy()["delayq.W041"]
+    assert "not shared between processes" in deploy()["delayq.W041"]
     settings.CACHES = {"default": {"BACKEND": "django.core.cache.backends.dummy.DummyCache"}}
     assert "lets nobody in" in deploy()["delayq.W041"]
     assert gateway_checks.check_gateway()

@@ -175,8 +175,8 @@ def test_without_the_client_of_prometheus_the_port_says_what_to_install(shop: Sh
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        (("--metrics-queues",), "--metrics-queues goes with --health-port"),
-        (("--metrics-queues", "--health-port", "0"), "--metrics-queues goes with the role mirror or relay"),
+        (("--metrics-queues",), "--metrics-queues requires --health-port"),
+        (("--metrics-queues", "--health-port", "0"), "--metrics-queues requires the role mirror or relay"),
     ],
 )
 def test_the_option_says_what_it_needs(shop: Shop, options, text) -> None:
