@@ -54,8 +54,8 @@ def test_the_page_says_how_many_there_will_be(orders, staff, monkeypatch):
     monkeypatch.setattr(export, "MOST", 2)
     text = client.get(f"{EXPORT}?state=failed").content.decode()
     assert "More than 2 matching jobs" in text
-    assert "the first 2 of them" in text
-    assert "not known before" in client.get(f"{EXPORT}?q=error:x").content.decode()
+    assert "the first 2 jobs" in text
+    assert "unknown until" in client.get(f"{EXPORT}?q=error:x").content.decode()
 
 
 def test_a_file_has_the_order_of_the_list_and_all_its_pages(orders, staff, monkeypatch):

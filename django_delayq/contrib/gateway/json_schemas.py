@@ -37,7 +37,7 @@ DATE: Final[Schema] = {
     "type": "string",
     "maxLength": 100,
     "format": "date-time",
-    "description": "A date of ISO 8601 with its time zone.",
+    "description": "An ISO 8601 date with a time zone.",
 }
 KEY: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": MAX_KEY, "description": "Printable characters."}
 QUEUE: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": 100}
@@ -45,7 +45,7 @@ LEASE: Final[Schema] = {
     **DURATION,
     "description": f"How long it is held from now on, 5 seconds to 12 hours; LEASE of the queue by default. {DURATION['description']}",
 }
-REASON: Final[Schema] = {"type": "string", "maxLength": LONGEST_REASON, "description": "Why; kept with the event."}
+REASON: Final[Schema] = {"type": "string", "maxLength": LONGEST_REASON, "description": "The reason. It is kept with the event."}
 
 
 def record(properties: Mapping[str, Schema], *required: str) -> Schema:
@@ -63,35 +63,35 @@ OPTIONS: Final[Mapping[str, Schema]] = {
         "type": "string",
         "enum": [*POLICIES],
         "default": "error",
-        "description": "What happens when an unfinished job holds the key; error is 409 with its id.",
+        "description": "What to do if an unfinished job has the key. error: the response is 409 with the id of that job.",
     },
-    "priority": {"type": "integer", "minimum": -MOST_PRIORITY, "maximum": MOST_PRIORITY, "description": "Its sign counts."},
+    "priority": {"type": "integer", "minimum": -MOST_PRIORITY, "maximum": MOST_PRIORITY, "description": "Only the sign matters."},
     "max_attempts": {
         "type": "integer",
         "minimum": 0,
         "maximum": MOST_ATTEMPTS,
-        "description": "0: no limit, until it expires.",
+        "description": "0: no limit until the job expires.",
     },
     "expires": {
         **DURATION,
         "description": f"When a job that has not run is cancelled: a date, or {DURATION['description'].lower()}",
     },
-    "meta": {"type": "object", "description": "Travels with the job."},
+    "meta": {"type": "object", "description": "Data that is kept with the job."},
 }
 SCHEDULE: Final = record(
     {
         "task": {"type": "string", "minLength": 1, "maxLength": MAX_TASK, "description": "The name of a registered task."},
-        "args": {"type": "array", "description": "Arguments by place."},
-        "kwargs": {"type": "object", "description": "Arguments by name."},
+        "args": {"type": "array", "description": "Positional arguments."},
+        "kwargs": {"type": "object", "description": "Keyword arguments."},
         "queue": QUEUE,
         **OPTIONS,
     },
     "task",
 )
-PUSH: Final = record({"body": {"description": "What the consumer gets: anything that JSON holds."}, **OPTIONS}, "body")
+PUSH: Final = record({"body": {"description": "The body for the consumer: any JSON value."}, **OPTIONS}, "body")
 PULL: Final = record(
     {
-        "n": {"type": "integer", "minimum": 1, "maximum": MOST, "default": 1, "description": "At most so many."},
+        "n": {"type": "integer", "minimum": 1, "maximum": MOST, "default": 1, "description": "Maximum number of messages."},
         "wait": {
             **DURATION,
             "maximum": LONGEST_WAIT,
@@ -110,17 +110,17 @@ HEADER: Final[Schema] = {
     "properties": {"secret": NAME, "prefix": {"type": "string", "maxLength": LONGEST_NAME}},
     "required": ["secret"],
     "additionalProperties": False,
-    "description": "Text, or the name of a secret, with what stands before it.",
+    "description": "Text, or the name of a secret with an optional prefix.",
 }
 DELIVER: Final = record(
     {
-        "url": {"type": "string", "minLength": 1, "maxLength": 4000, "description": "Of http or https."},
+        "url": {"type": "string", "minLength": 1, "maxLength": 4000, "description": "An http or https URL."},
         "method": {"type": "string", "enum": [*METHODS], "default": "POST"},
-        "json": {"description": "The body: anything that JSON holds. Or text, or base64."},
+        "json": {"description": "The body as JSON. Alternatively, use text or base64."},
         "text": {"type": "string", "description": "The body, as text."},
         "base64": {"type": "string", "description": "The body, as bytes."},
         "headers": {"type": "object", "additionalProperties": HEADER},
-        "secret": {**NAME, "description": "Signs each attempt by the Standard Webhooks."},
+        "secret": {**NAME, "description": "The secret that signs each attempt (Standard Webhooks)."},
         "timeout": {**DURATION, "description": f"For a whole attempt. {DURATION['description']}"},
         "redirects": {"type": "integer", "minimum": 0, "maximum": MOST_REDIRECTS, "default": 0},
         "queue": QUEUE,
@@ -129,7 +129,7 @@ DELIVER: Final = record(
     "url",
 )
 OFFER: Final = record(
-    {"to": NAME, "message": {"description": "What a reader finds: anything that JSON holds."}, "queue": QUEUE, **OPTIONS},
+    {"to": NAME, "message": {"description": "The message for the reader: any JSON value."}, "queue": QUEUE, **OPTIONS},
     "to",
     "message",
 )
@@ -137,12 +137,12 @@ FENCE: Final[Schema] = {
     "type": "string",
     "minLength": 1,
     "maxLength": 100,
-    "description": "The text that came with the message: it proves that this attempt is the caller's.",
+    "description": "The fence that was sent with the message. It proves that the caller holds this attempt.",
 }
 # What may be said of a message, by the verb, beside its id and its fence; and of all that are told of together.
 SETTLING: Final[Mapping[str, Mapping[str, Schema]]] = {
     "ack": {},
-    "retry": {"delay": {**DURATION, "description": "From now; by its ladder if left out."}, "reason": REASON},
+    "retry": {"delay": {**DURATION, "description": "Delay from now. If omitted, the ladder decides."}, "reason": REASON},
     "snooze": {"delay": DURATION, "reason": REASON},
     "fail": {"reason": REASON},
     "extend": {},

@@ -158,7 +158,7 @@ def _told(given: list[tuple[str, str, dict[str, Any]]]) -> list[ClaimTold]:
     for place, id, one in given:
         short = _id(id, place)
         if short in seen:
-            raise GatewayProblem("field_value", f"{place}/id", cause="It stands here twice.")
+            raise GatewayProblem("field_value", f"{place}/id", cause="The message is listed twice.")
         seen.add(short)
         fence = FENCE.fullmatch(one["fence"])
         if fence is None:

@@ -61,15 +61,15 @@ def make(
         ConfigError: a name, a verb, a queue, a secret, a target or a number that cannot be; or a live token has that name.
     """
     if not NAME.fullmatch(name):
-        raise ConfigError(f"{name!r} is no name of a token: 1 to 100 letters, digits, dots, dashes and underscores.")
+        raise ConfigError(f"{name!r} is not a valid token name. Use 1 to 100 letters, digits, dots, dashes and underscores.")
     _check_known(name, "queues", queues, list(conf.get().queues))
     _check_known(name, "verbs", verbs, VERBS)
     if not tasks:
-        raise ConfigError(f"tasks of the token {name}: name one at least, or {ALL} for all.")
+        raise ConfigError(f"tasks of the token {name}: specify at least one, or {ALL} for all.")
     if not 1 <= per_minute <= MOST_PER_MINUTE:
-        raise ConfigError(f"The token {name} may send 1 to {MOST_PER_MINUTE:,} requests per minute, not {per_minute}.")
+        raise ConfigError(f"The limit of the token {name} must be 1 to {MOST_PER_MINUTE:,} requests per minute, not {per_minute}.")
     if live(name).exists():
-        raise ConfigError(f"A live token is called {name} already. Rotate it, revoke it, or choose another name.")
+        raise ConfigError(f"A live token named {name} already exists. Rotate it, revoke it, or use another name.")
     try:
         until = None if expires is None else _now() + timedelta(seconds=clock.seconds(expires))
     except (ValueError, TypeError) as error:
@@ -93,9 +93,9 @@ def rotate(name: str, *, overlap: clock.Delay = OVERLAP, by: str = "") -> tuple[
     with transaction.atomic(using=conf.get().database):
         found = list(live(name).select_for_update())
         if not found:
-            raise ConfigError(f"No live token is called {name}. Make one.")
+            raise ConfigError(f"There is no live token named {name}. Create one.")
         if len(found) > 1:
-            raise ConfigError(f"Two tokens called {name} live: one was rotated a short while ago. Wait until it ends, or revoke it.")
+            raise ConfigError(f"There are two live tokens named {name}: one was rotated recently. Wait until it expires, or revoke it.")
         former = found[0]
         kept = former.expires_at
         former.expires_at = ends if kept is None else min(kept, ends)
@@ -146,7 +146,9 @@ def digest(text: str) -> str:
 def _check_known(token: str, said: str, given: Sequence[str], known: Sequence[str]) -> None:
     strange = next((one for one in given if one != ALL and one not in known), None)
     if strange is not None or not given:
-        raise ConfigError(f"{said} of the token {token}: {strange!r} is none. There are: {', '.join(known)}, and {ALL} for all.")
+        raise ConfigError(
+            f"{said} of the token {token}: unknown value {strange!r}. Available values: {', '.join(known)}, and {ALL} for all."
+        )
 
 
 def _check_targets(token: str, given: Sequence[str]) -> None:
@@ -154,7 +156,7 @@ def _check_targets(token: str, given: Sequence[str]) -> None:
     strange = next((one for one in given if one != ALL and one not in known), None)
     if strange is not None:
         listing = ", ".join(sorted(known)) or "none"
-        raise ConfigError(f"targets of the token {token}: {strange!r} is none of DELAYQ['TARGETS'], which lists {listing}.")
+        raise ConfigError(f"targets of the token {token}: {strange!r} is not in DELAYQ['TARGETS'], which contains {listing}.")
 
 
 def _secret(token: str, given: str) -> str:
@@ -164,10 +166,10 @@ def _secret(token: str, given: str) -> str:
     http = conf.get().http
     if not name or not url:
         raise ConfigError(
-            f"secrets of the token {token}: {given!r} does not say where it may be sent. Write partner=https://hooks.partner.example."
+            f"secrets of the token {token}: {given!r} has no destination. Use, for example, partner=https://hooks.partner.example."
         )
     if http is not None and http.secrets and name not in http.secrets:
-        raise ConfigError(f"secrets of the token {token}: {name!r} is none of DELAYQ['HTTP']['SECRETS'].")
+        raise ConfigError(f"secrets of the token {token}: {name!r} is not in DELAYQ['HTTP']['SECRETS'].")
     try:
         return secret_of(name, endpoint.read(url).site)
     except TargetRefused as error:

@@ -79,7 +79,7 @@ class Command(BaseCommand):
         except DelayqError as error:
             raise CommandError(visible(str(error))) from error
         except DatabaseError as error:
-            raise CommandError(f"The database cannot be asked: {told(error)}") from error
+            raise CommandError(f"The database cannot be read: {told(error)}") from error
 
     def _make(self, options: dict[str, Any]) -> None:
         given = {name: options[name] for name in ("queues", "verbs", "tasks", "secrets", "targets", "per_minute", "expires")}
@@ -94,8 +94,8 @@ class Command(BaseCommand):
             found = found.filter(shown=options["begins_with"].rstrip("…"))
         done = tokens.revoke(found)
         if not done:
-            raise CommandError(f"No live token is called {visible(options['name'])}.")
-        self._say(options, {"revoked": done}, f"{done} revoked.")
+            raise CommandError(f"There is no live token named {visible(options['name'])}.")
+        self._say(options, {"revoked": done}, f"Revoked tokens: {done}.")
 
     def _list(self, options: dict[str, Any]) -> None:
         rows = list(tokens.rows().values(*LISTED, live=tokens.is_live()))
@@ -104,11 +104,11 @@ class Command(BaseCommand):
             f"verbs {','.join(row['verbs'])}  tasks {','.join(row['tasks'])}  {_more(row)}last used {_day(row['last_used_at'])}"
             for row in rows
         ]
-        self._say(options, rows, "\n".join(lines) or "There is no token.")
+        self._say(options, rows, "\n".join(lines) or "There are no tokens.")
 
     def _prune(self, options: dict[str, Any]) -> None:
         done = idempotency.prune()
-        self._say(options, {"deleted": done}, f"{done} answers are deleted.")
+        self._say(options, {"deleted": done}, f"Deleted responses: {done}.")
 
     def _show_once(self, options: dict[str, Any], token: Token, text: str) -> None:
         document = {"name": token.name, "token": text, "expires_at": token.expires_at}
