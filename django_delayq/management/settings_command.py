@@ -78,7 +78,7 @@ MEANINGS: Final[Mapping[str, Meaning]] = MappingProxyType(
             "can run much longer. Jobs of a lost host wait for so long.",
         ),
         "MAX_ATTEMPTS": Meaning("whole number, at least 1", "How many attempts a job has before it fails."),
-        "BACKOFF": Meaning("ladder: text, as '15s 3m 10m', or delayq.Ladder", "The delays between attempts; the last one repeats."),
+        "BACKOFF": Meaning("text such as '15s 3m 10m', or a delayq.Ladder", "The delays between attempts; the last one repeats."),
         "TIMEOUT": Meaning(
             "duration, or None",
             "When a run has taken so long, SoftTimeout is raised in it. If the run does not end then, its process is replaced. None: "
@@ -154,7 +154,7 @@ MEANINGS: Final[Mapping[str, Meaning]] = MappingProxyType(
         ),
         "HTTP": Meaning(
             f"dict of {', '.join(readers.HTTP)}; or None",
-            "Turns on deliveries by HTTP; {} is enough. None: there are none.",
+            "Turns on deliver(). An empty dict is enough. None: deliver() raises ConfigError.",
         ),
         "TARGETS": Meaning(
             f"dict of name to dict of {', '.join(readers.TARGET)}",
