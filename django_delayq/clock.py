@@ -95,7 +95,7 @@ def from_ms(ms: int) -> datetime:
             return _EPOCH + ms * _MILLISECOND  # timedelta(milliseconds=…) takes twice as long
     except OverflowError:
         pass
-    raise ValueError(f"{ms} ms since 1970 is in the year 9999 or later; check whether the value is in seconds or microseconds")
+    raise ValueError(f"{ms} ms since 1970 is not a date in the years 1 to 9999; check whether the value is in seconds or microseconds")
 
 
 def seconds(delay: Delay) -> float:

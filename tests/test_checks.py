@@ -171,7 +171,7 @@ def test_e060_what_makes_no_links(settings, path, said):
         ("javascript:alert(1)", "must be a URL as text"),
         ("//elsewhere/{id}", "must be a URL as text"),
         (7, "must be a URL as text"),
-        ("https://logs.example/?q={job}", r"names {job}; it may name {id}"),
+        ("https://logs.example/?q={job}", r"names {job}; the allowed names are {id}"),
         ("https://logs.example/?q={ids}", r"did you mean 'id'"),
         ("https://logs.example/?q={id!r}", r"names {id!r}"),
         ("https://logs.example/?q={}", r"names {}"),
@@ -197,7 +197,7 @@ SHIPPING = {"KEY": "shipping-out", "KIND": "stream", "MAXLEN": None}
         ({"shipping": {**SHIPPING, "KIND": "hash"}}, r'\["KIND"\] must be one of \'stream\', \'list\''),
         ({"shipping": {**SHIPPING, "MAXLEN": 0}}, r'\["MAXLEN"\] must be a whole number of at least 1.*settings TARGETS'),
         ({"shipping": {"KEY": "shipping-out", "KIND": "list"}}, r'\["MAXLEN"\] is missing.*or None'),
-        ({"shipping": {"KIND": "list", "MAXLEN": 1}}, r'\["KEY"\] must be said'),
+        ({"shipping": {"KIND": "list", "MAXLEN": 1}}, r'\["KEY"\] is missing'),
     ],
 )
 def test_e002_a_target_that_cannot_be_one(settings, targets, said):

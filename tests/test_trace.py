@@ -86,7 +86,7 @@ def within(found: Figures, limits: Figures) -> None:
 
 
 def test_schedule_with_a_key_in_a_transaction(warm):
-    within(Trace().of(lambda: put(9)), Figures(41, 158, 117))
+    within(Trace().of(lambda: put(9)), Figures(41, 160, 120))
 
 
 def test_from_schedule_to_the_row_of_the_ended_job(warm):

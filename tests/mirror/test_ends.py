@@ -181,7 +181,7 @@ def test_a_receiver_that_hangs_is_left_and_the_mirror_goes_on(orders, monkeypatc
         free.set()
     assert len(calls) == 1
     assert "take longer than 0.05 s" in caplog.text
-    assert "4 ends of orders are not told" in caplog.text
+    assert "4 ends of orders are not sent" in caplog.text
     assert {row.state for row in Job.objects.filter(pk__in=[job.id for job in jobs])} == {"succeeded"}
 
 
@@ -306,7 +306,7 @@ def test_a_mirror_that_does_not_know_a_failed_task_says_that_nothing_follows(ord
     monkeypatch.setattr(registry, "followed", True)
     monkeypatch.delitem(registry._tasks, close_order.name)
     orders.fold()
-    assert f"job {job.short_id} has failed, and its task {close_order.name} is unknown here" in caplog.text
+    assert f"job {job.short_id} has failed, and its task {close_order.name} is not known in this process" in caplog.text
 
 
 @pytest.mark.parametrize("follower", ["close_order", 5, close_order.fn])

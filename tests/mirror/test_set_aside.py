@@ -339,7 +339,7 @@ def test_a_connection_that_the_driver_calls_closed_is_waited_for(caplog):
     runner = LoopRunner("the mirror of orders", Closed())
     runner.run_once()
     assert runner.failures == 1
-    assert "nothing is lost" in caplog.text
+    assert "Nothing is lost" in caplog.text
 
 
 def test_an_event_larger_than_the_server_takes_is_set_aside_as_far_as_it_takes_it(orders):

@@ -85,7 +85,7 @@ def test_e034_nothing_reads_crons(settings, monkeypatch):
 def test_e035_arguments_that_are_not_as_the_annotations_say(settings):
     declare("0 3 * * *", args=("eu", "2026"))
     said = found(settings, CHECK_TYPES=True)["delayq.E035"]
-    assert "its argument year is annotated int" in said
+    assert "its argument year has the annotation int" in said
     assert found(settings, CHECK_TYPES=False) == {}
 
 

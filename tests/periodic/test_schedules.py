@@ -370,7 +370,7 @@ def test_a_schedule_of_the_admin_makes_jobs_like_one_of_the_code(code):
         ({"every": None}, ConfigError, "neither"),
         ({"name": "x" * 201}, ConfigError, "200"),
         ({"name": " x"}, ConfigError, "space"),
-        ({"name": "nightly"}, ConfigError, "of this name"),
+        ({"name": "nightly"}, ConfigError, "with this name"),
     ],
 )
 def test_a_schedule_that_cannot_work_is_not_created(nightly, given, error, said):

@@ -119,5 +119,5 @@ def test_unless_the_project_says_otherwise_it_is_on_in_development_and_in_tests(
 
 
 def test_a_follower_that_takes_no_text_is_refused_where_it_is_named():
-    with pytest.raises(delayq.ConfigError, match=r"on_failure is called with one argument, .* order_id is annotated int"):
+    with pytest.raises(delayq.ConfigError, match=r"on_failure is called with one argument, .* order_id has the annotation int"):
         delayq.task(on_failure=close_order, name="t")(lambda: None)

@@ -429,7 +429,7 @@ def test_a_queue_with_a_cluster_of_its_own_leaves_the_shared_server_what_it_was(
 
 
 def test_the_test_kit_does_not_go_to_a_cluster(cluster, settings):
-    with pytest.raises(ConfigError, match="one server"):
+    with pytest.raises(ConfigError, match="a single server"):
         from django_delayq.testing.kit import Kit
 
         Kit()._link(conf.get())

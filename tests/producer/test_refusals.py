@@ -170,7 +170,7 @@ def test_a_batch_that_is_refused_names_all_of_its_jobs(node):
 def test_a_change_that_is_refused_was_not_made(node):
     job = delayq.schedule(ping, delay="1h")
     node.refuse("EVALSHA", CERTAIN[0], times=9)
-    with pytest.raises(StoreRefused, match="nothing was done"):
+    with pytest.raises(StoreRefused, match="nothing was changed"):
         job.cancel()
     assert node.refused == ["EVALSHA"]
 

@@ -65,7 +65,7 @@ def test_nothing_is_sent_before_a_link_is_used_and_queues_of_one_value_share_the
 def test_what_is_done_on_one_server_is_not_done_on_a_cluster():
     assert is_cluster("redis+cluster://n1")
     assert not is_cluster("embedded")
-    with pytest.raises(ConfigError, match="one server"):
+    with pytest.raises(ConfigError, match="a single server"):
         connect("redis+cluster://n1")
 
 

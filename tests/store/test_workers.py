@@ -66,7 +66,7 @@ def test_a_server_that_answers_late_hears_the_whole_beat_and_who_has_died(regist
 
 def test_nothing_else_can_be_asked(registry):
     registry.beat("a", {})
-    with pytest.raises(ValueError, match="none of quiet, stop"):
+    with pytest.raises(ValueError, match="not one of quiet, stop"):
         registry.ask("a", "exec", by="x")
 
 
