@@ -63,4 +63,4 @@ def test_a_worker_of_messages_alone_keeps_their_records(work):
 def test_a_worker_that_would_do_nothing_for_messages_does_not_start(work):
     worker = work("--queues", "mail", "--roles", "move")
     assert worker.wait() == 2
-    assert "Give the role mirror as well" in worker.text()
+    assert "Add the role mirror" in worker.text()

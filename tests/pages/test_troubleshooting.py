@@ -34,7 +34,7 @@ NAMES = {
     "SIGKILL",
     *["too", "many", "positional", "arguments"],  # Python's own words for arguments that do not fit
 }
-VALUES = NAMES | {"answered", "held", "queue"}
+VALUES = NAMES | {"Queue", "answered", "held", "queue"}
 TABLE = re.compile(r"^(queue|default|orders) ")  # of `delayq status`, compared as a whole
 BLOCKS = re.findall(r"^ *```text\n(.*?)^ *```$", PAGE, flags=re.MULTILINE | re.DOTALL)
 LINES = [line.strip() for block in BLOCKS for line in block.splitlines() if line.strip()]

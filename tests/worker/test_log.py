@@ -150,7 +150,7 @@ def test_a_worker_that_refuses_to_start_says_so_in_json(shop: Shop) -> None:
     assert worker.process.wait(30) == 2
     [said] = [json.loads(line) for line in worker.log.read_text().splitlines()]
     assert said["level"] == "error"
-    assert "'nowhere' is no queue" in said["message"]
+    assert "Unknown queue 'nowhere'" in said["message"]
 
 
 def test_a_project_that_has_handlers_keeps_them(shop: Shop) -> None:

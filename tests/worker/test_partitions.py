@@ -123,7 +123,7 @@ def test_jobs_in_partitions_that_the_settings_do_not_name_any_more_are_run(divid
     worker = divided.work("--burst")
     assert worker.wait() == 0
     assert divided.counts() == dict.fromkeys(range(30), 1)
-    assert f"add {PARTS} to FORMER_PARTITIONS" in worker.text()
+    assert f"Add {PARTS} to FORMER_PARTITIONS" in worker.text()
     after = divided.work("--burst")
     assert after.wait() == 0
     assert "FORMER_PARTITIONS" not in after.text(), "they are empty"
@@ -170,7 +170,7 @@ def test_a_job_in_a_partition_far_beyond_the_settings_keeps_no_worker_from_those
     worker = divided.work("--burst")
     assert worker.wait() == 0, worker.text()
     assert divided.counts() == dict.fromkeys(range(30), 1)
-    assert "leaves them alone; add 301 to FORMER_PARTITIONS" in worker.text()
+    assert "Add 301 to FORMER_PARTITIONS" in worker.text()
     assert divided.work("--burst", "--partitions", "default=300").wait() == 0
     assert divided.counts() == dict.fromkeys(range(31), 1)
 

@@ -226,7 +226,7 @@ def test_a_worker_waits_for_the_database_before_its_first_write(site: MakeSite, 
     one.rows("PRAGMA wal_checkpoint(TRUNCATE)")
     one.database.rename(away)
     worker = one.work()
-    eventually(lambda: "waits for the database" in worker.text(), worker.text())
+    eventually(lambda: "is waiting for the database" in worker.text(), worker.text())
     one.database.unlink(missing_ok=True)
     away.rename(one.database)
     eventually(lambda: one.states() == {"succeeded": 1})
