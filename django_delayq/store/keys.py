@@ -1,61 +1,63 @@
-"""Every key in Redis: name, type, lifetime, who writes it. The queue is the hash tag, so a partition lives in one slot.
+"""Every key in Redis: name, type, lifetime, who writes it. The queue is the hash tag, so a partition has one slot.
+
+The tables of docs/internals.md are made from these.
 
 | key | type | holds | lives |
 |---|---|---|---|
-| jobs | hash | id -> header line + payload, unchanged | to the job's end; failed: to tidy |
+| jobs | hash | id -> header line and payload, unchanged | to the job's end; failed: to tidy |
 | high, normal, low | zset | id by due ms | while the job waits |
 | leases | zset | id by lease end ms | while the job runs |
-| runs | hash | id -> attempt:crashes:lane:nonce[:past]; nonce empty: nobody holds it, see runs.lua | from the first claim to the end |
-| cancels | hash | id -> who asked | while the job runs, or may be adopted |
-| asks | hash | id -> how often it has asked, and heard "not yet"; see asks.lua | from the first time to the end |
-| offered | hash | id -> where its offer was put; see offer.lua | from then on to the settling; of other ends: to tidy |
-| names | hash | id -> most:turn:due:name, of jobs that have a name, see names.lua | as their records |
-| holders | zset | name\\0id, of jobs that hold a name | as their leases |
+| runs | hash | id -> attempt:crashes:lane:nonce[:past], see runs.lua; an empty nonce: no process holds the job | from the first claim to the end |
+| cancels | hash | id -> who asked; a byte 1 before it: abort | while the job runs, or can be adopted |
+| asks | hash | id -> how often it has raised NotYet, see asks.lua | from the first time to the end |
+| offered | hash | id -> where its offer was pushed, see offer.lua | to its success; after other ends: to tidy |
+| names | hash | id -> most:turn:due:name, of jobs with a concurrency name, see names.lua | as long as the record |
+| holders | zset | name\\0id, of jobs that hold a name | as long as the lease |
 | blocked | zset | id by due ms, of due jobs that wait for their name | until a holder ends |
-| waiters | zset | name\\0<lane><due>\\0id, of the same | likewise |
+| waiters | zset | name\\0<lane><due>\\0id, of the same jobs, in the order in which they return | until a holder ends |
 | progress | hash | id -> done/total | while the job runs |
 | keys | hash | business key -> id | while the job is unfinished |
-| claims | hash | worker -> nonce ms id=due … of its last claim | a day |
-| failed | zset | id by ms of failure | until tidy; the row in the database stays |
-| finished | zset | tombstone: id by ms of its end, + a fraction that says how, see tombstone.lua | an hour, and until it is mirrored |
+| claims | hash | worker -> nonce ms id=due … of its last claim, for a claim that is sent again | a day |
+| failed | zset | id by ms of failure; the record stays in jobs | until tidy; the row in the database stays |
+| finished | zset | tombstones: id by ms of the end, plus a fraction that names the end, see tombstone.lua | an hour, and until it is mirrored |
 | events | stream | one entry per script call that changed something | until the mirror has it |
-| wake | list | at most 4 tokens | until a mover pops them |
-| meta | hash | see below | for ever |
+| wake | list | at most 4 tokens that wake an idle mover | until a mover pops them |
+| meta | hash | facts about the partition, see below | for ever |
 | stats | hash | minute:kind -> count | 8 days |
-| spread | string | counts of what ended, how late it began and how long it ran | 70 minutes, 4 KB |
-| locks | hash | name -> fence token since who, of `delayq.lock`; see locks.lua | while it is held; of who vanished: a minute more |
-| lock_ends | zset | name by lease end ms | likewise |
-| lock_waits | zset | name by until when somebody waits for it | 2 seconds |
-| unlocked | stream | the names that were waited for, when they are free | the last 64 |
-| probe_hash, probe_zset, probe_stream, probe_list, probe_text | by name | nothing; see probe.lua | within one call |
-| workers | hash | worker id -> JSON beat; beside the queues, under the tag `workers` | a day |
-| asked | hash | worker id -> what it is asked to do, until when, by whom; under the same tag | until the worker has heard it |
+| spread | string | counts of what ended, how late it began and how long it ran, for charts | 70 minutes, 4 KB |
+| locks | hash | name -> fence token since who, of `delayq.lock`, see locks.lua | while it is held; if its holder vanished: a minute more |
+| lock_ends | zset | name by lease end ms | while it is held; if its holder vanished: a minute more |
+| lock_waits | zset | name by the date until which somebody waits for it | 2 seconds |
+| unlocked | stream | names that became free while somebody waited | the last 64 |
+| probe_hash, probe_zset, probe_stream, probe_list, probe_text | by name | nothing, see probe.lua | within one call |
+| workers | hash | worker id -> JSON beat; its hash tag is `workers` | a day |
+| asked | hash | worker id -> the request (quiet or stop), until when, by whom; its hash tag is `workers` | until the worker has read it |
 
-The past of a run: e<n>, how many times in a row its process was killed for a neighbour's sake, then u<ms>, since
+The past of a run: e<n>, how many times in a row its process was killed because of a neighbour, then u<ms>, since
 when no worker has known its task; see lua/include/runs.lua.
 
 | field of meta | holds |
 |---|---|
 | site | the id of the database to which the queue belongs, see site.py |
-| generation | of the data; a queue that was wiped gets another |
+| generation | the random id of the contents; a queue that was wiped gets another |
 | format | the number of the format of the queue, see formats.py; absent: 1 |
 | seen:<format> | the last call of a process whose newest known format this is; each process writes it once a minute |
 | server, mirrored | the run of the server that the mirror has confirmed last, and the last event that the database has |
-| mirror_token | of the last turn of the mirror, see mirror_tokens.py |
-| run | the run of the server that a worker was last on |
-| brought_back | until which date what came back overdue waits, and until when somebody may hold it all the same |
-| moved_to, moved_at | the run of a server that nobody has confirmed, and when it was noticed |
+| mirror_token | the token of the mirror's last turn, see mirror_tokens.py |
+| run | the run of the server that a worker used last |
+| brought_back | until which date restored overdue jobs wait, and until when another worker may still hold them |
+| moved_to, moved_at | the run of a server that is not confirmed yet, and when it was noticed |
 | named | "1" while any job may have a name, see lua/include/names.lua |
 | turn | the number of the last holder of a name: the time in µs, or more |
-| surplus | of how many jobs the events tell beside one each, as far as no mirror has taken them in |
-| rolled, restoring | on the way back: its phase, see confirm.lua; when, who, and how far a restore is |
+| surplus | how many more jobs than entries the unread events describe |
+| rolled, restoring | during a restore: its phase, see confirm.lua; when, who, and how far it is |
 | paused, paused_by, paused_why | ms, by whom, why |
-| timer, timer_until, backup, backup_until | the idle movers who sleep for the next date, and until when they do |
+| timer, timer_until, backup, backup_until | the idle movers that sleep until the next date, and until when |
 | others_until | until when one of the other idle movers may sleep |
-| asked | "1" when somebody has asked to cancel what may have begun on the ground before; see cancel.lua |
+| asked | "1" when somebody has asked to cancel a job that may have begun on the ground before; see cancel.lua |
 | armed | when the timer owner wakes, or the earlier date for which a token was pushed |
-| alive, guard_from, guard_until | when a worker was here last; leases that were good at `from` stay good until `until` |
-| guard_since, guard_next | of outages one after the other, see alive.lua |
+| alive, guard_from, guard_until | when a worker called last; leases that were valid at `from` stay valid until `until` |
+| guard_since, guard_next | for outages that follow one another, see alive.lua |
 | fence | of the last holder of a lock, see lock.lua |
 | first_fence | of the first lock since Redis has these contents, see unlock.lua |
 

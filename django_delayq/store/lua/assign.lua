@@ -1,4 +1,4 @@
--- assign: no state changes; the queue belongs to the caller's site from now on
+-- assign: no state change; gives the queue to the caller's site
 -- keys: jobs high normal low runs leases cancels progress keys claims failed finished events wake meta stats spread asks offered names holders blocked waiters locks lock_ends lock_waits unlocked workers asked
 -- include: begin
 -- ARGV: now by why, the id that the queue must have ('' none), the last event that the database has, if Redis is ahead of it ('' leaves

@@ -1,4 +1,4 @@
--- cancel: scheduled -> cancelled; running -> running with a request, or with one to abort
+-- cancel: scheduled -> cancelled; running -> running, with a request to cancel or to abort
 -- keys: jobs high normal low runs leases cancels progress keys failed finished events wake meta stats asks names holders blocked waiters
 -- include: begin tries bulk lanes nowhere tombstone asks names wake finish holder ground
 -- ARGV: now by why, lacking, the ground on which nothing is to be done ('' none), abort ('1' or ''), then ids (at most 200); an id that

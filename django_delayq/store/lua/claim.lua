@@ -1,4 +1,4 @@
--- claim: scheduled and due, or lease run out -> running
+-- claim: scheduled and due, or lease expired -> running; past its expiry -> cancelled, or failed if it has run; poison -> failed
 -- keys: jobs high normal low runs leases cancels progress keys claims failed finished events wake meta stats spread asks names holders blocked waiters
 -- include: begin bulk runs lanes tombstone asks names finish wake timer_election alive crash ground spread untold
 -- ARGV: now by(worker) why, nonce, want (at most 200), lease ms, max crashes, ground that the worker knows ('' accepts any),

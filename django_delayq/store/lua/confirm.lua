@@ -1,4 +1,4 @@
--- confirm: no state changes; says on what ground the queue stands: Redis holds all that the database has seen, or is on its way back to it
+-- confirm: no state change; records that Redis holds all that the database has seen, or how far the restore has come
 -- keys: finished events wake meta
 -- include: begin wake ground position
 -- ARGV: now by why, the generation that was looked at, the run of the server that was looked at ('' for any), phase, a new generation ('' keeps

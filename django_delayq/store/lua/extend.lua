@@ -1,4 +1,4 @@
--- extend: running -> running, later lease
+-- extend: running -> running, with a later end of the lease
 -- keys: runs leases cancels progress meta events
 -- include: begin runs alive
 -- ARGV: now by(worker) why, lease ms (for a consumer of the project's own, "/" and the lease of its queue behind), then per job (at most 200): id nonce progress ("done/total" or '')

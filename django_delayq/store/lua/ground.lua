@@ -1,4 +1,4 @@
--- ground: no state changes; a store without a generation gets one
+-- ground: no state change; gives a generation to a store that has none
 -- keys: meta
 -- include: begin
 -- ARGV: now by why, the generation for a store without one: two empty stores would look the same

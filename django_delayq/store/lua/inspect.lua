@@ -1,4 +1,4 @@
--- inspect: reads for people; no state changes, nothing is written
+-- inspect: no state change and no write; reads single jobs for people
 -- keys: jobs high normal low runs leases cancels progress failed finished meta events asks names holders blocked
 -- include: begin runs lanes asks
 -- ARGV: now by why, then ids (at most 200)

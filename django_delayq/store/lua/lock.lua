@@ -1,4 +1,4 @@
--- lock: no state of a job changes; a name is somebody's for one lease
+-- lock: no job changes; takes a lock for one lease
 -- keys: locks lock_ends lock_waits meta events
 -- include: begin locks
 -- ARGV: now by(the holder, in words) why, name, token (of this holding, letters and digits), lease ms, for how many ms the caller

@@ -1,4 +1,4 @@
--- offer: no state changes; what a running job offers goes into a stream or a list of others, once per job
+-- offer: no state change; pushes what a running job offers to a list or stream, once per job
 -- keys: runs cancels offered meta events
 -- include: begin runs target
 -- ARGV: now by(worker) why, id attempt nonce kind most, then of a stream each field and its value, of a list one text

@@ -1,4 +1,4 @@
--- pause: no state changes; no job of the queue is claimed until it is resumed
+-- pause: no state change; stops the claims of the queue, or allows them again
 -- keys: events wake meta
 -- include: begin wake
 -- ARGV: now by why, '1' to pause or '0' to resume; '1' to pause on the way back only: who looked before it ended comes too late

@@ -1,4 +1,4 @@
--- probe: no state of a job changes; tries commands on keys of its own, which are gone afterwards
+-- probe: no job changes; tries commands on separate keys and removes these
 -- keys: meta probe_hash probe_zset probe_stream probe_list probe_text
 -- include:
 -- ARGV: the commands, each as words with a space between them; @hash, @zset, @stream, @list and @text stand for the keys. The first one

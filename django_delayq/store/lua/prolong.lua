@@ -1,4 +1,4 @@
--- prolong: no state of a job changes; locks are their holders' for another lease
+-- prolong: no job changes; extends locks by another lease
 -- keys: locks lock_ends meta events
 -- include: begin locks
 -- ARGV: now by why, then per lock (at most 200): name token lease ms

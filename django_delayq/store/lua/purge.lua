@@ -1,4 +1,4 @@
--- purge: scheduled -> cancelled, many at a time; running jobs go on
+-- purge: scheduled -> cancelled, many at a time; running jobs continue
 -- keys: jobs high normal low runs keys leases cancels progress finished events wake meta stats asks names holders blocked waiters
 -- include: begin tries bulk lanes tombstone asks names wake finish
 -- ARGV: now by why, how many at most (up to 200)

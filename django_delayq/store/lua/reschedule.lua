@@ -1,4 +1,4 @@
--- reschedule: scheduled -> scheduled, another date (run now: delay 0)
+-- reschedule: scheduled -> scheduled, with another date (run now: delay 0)
 -- keys: jobs high normal low leases failed finished keys events wake meta names holders blocked waiters
 -- include: begin tries bulk lanes names wake holder ground
 -- ARGV: now by why, due ('' to use delay), delay ms from Redis' now, the ground on which nothing is to be done ('' none), how the row stands of

@@ -1,4 +1,4 @@
--- resign: no state changes; a record gets another signature, unless it is another record by now
+-- resign: no state change; gives a record another signature, unless the record has changed
 -- keys: jobs meta events
 -- include: begin
 -- ARGV: now by why, then per job (at most 200): id, SHA-1 of the record that was read, in hex, and the same record signed anew

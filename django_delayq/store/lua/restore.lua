@@ -1,4 +1,4 @@
--- restore: nothing -> scheduled | running (from its row; or adopted by the worker that holds it)
+-- restore: nothing -> scheduled or running, from the row; nothing -> running, adopted by the worker that holds it
 -- keys: jobs high normal low runs leases cancels progress keys failed finished events wake meta stats asks names holders blocked waiters
 -- include: begin bulk runs lanes nowhere tombstone asks names name_given wake finish ground holder
 -- ARGV: now by why, generation to give a store without one, ground, progress to note of rows (who done total; '' none), then per job

@@ -1,4 +1,4 @@
--- schedule: nothing -> scheduled
+-- schedule: nothing -> scheduled; the holder of its key -> rescheduled or cancelled, by the policy
 -- keys: jobs high normal low runs leases keys failed finished events wake meta stats asks names holders blocked waiters
 -- include: fresh begin bulk runs lanes nowhere names name_given tombstone wake holder untold ground asks
 -- ARGV: now by why, most jobs that the mirror may be behind (0: no limit), the ground that the sender knows ('' any), mode,

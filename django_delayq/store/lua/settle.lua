@@ -1,4 +1,4 @@
--- settle: running -> succeeded (ack) | scheduled (retry, snooze, ask, evict, park, crash) | failed (fail) | cancelled (cancel)
+-- settle: running -> succeeded (ack), scheduled (retry, snooze, ask, evict, park, crash), failed (fail) or cancelled (cancel)
 -- keys: jobs high normal low runs leases cancels progress keys failed finished events wake meta stats spread asks offered names holders blocked waiters
 -- include: begin bulk runs lanes tombstone asks names finish wake crash spread
 -- ARGV: now by(worker) why, max crashes, then per job (at most 200): id attempt nonce outcome delay detail ran

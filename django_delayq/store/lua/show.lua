@@ -1,4 +1,4 @@
--- show: no state of a job changes; what a worker says about itself, and what it is asked to do
+-- show: no job changes; writes the beat of a worker, or a request to a worker
 -- keys: workers asked meta events
 -- include: begin
 -- ARGV: now by why, worker, facts (JSON; '' removes the worker, '-' leaves what is there), request ('' removes it, '-' leaves it)

@@ -1,4 +1,4 @@
--- sweep: durable jobs leave Redis, whatever their state, and leave nothing behind: what is unfinished comes back from its row
+-- sweep: durable jobs in any state -> nothing; unfinished ones return from their rows
 -- keys: jobs high normal low runs leases cancels progress keys failed finished events wake meta asks names holders blocked waiters
 -- include: begin tries bulk lanes tombstone asks names wake finish
 -- ARGV: now by why, the generation that is swept, progress to note (who done total), cursor ('0' to begin); or '' '' '' and ids (at most 200):

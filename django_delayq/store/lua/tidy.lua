@@ -1,4 +1,4 @@
--- tidy: no state changes; drops what has had its time
+-- tidy: no state change; removes what has expired
 -- keys: jobs high normal low leases cancels failed finished claims stats wake meta events asks offered names holders blocked waiters
 -- include: begin tries bulk ground tombstone lanes names wake
 -- ARGV: now by why, tombstones older than (ms), failed jobs that failed before (ms; '' keeps all: the caller knows how far the

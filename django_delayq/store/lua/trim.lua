@@ -1,4 +1,4 @@
--- trim: no state changes; drops the events that the database has, and notes how far it has come
+-- trim: no state change; removes the events that the database has, and records how far the mirror has come
 -- keys: events meta
 -- include: begin ground position untold
 -- ARGV: now by why, the stream id up to which they go, the run of the server that they were read from ('' for any), of how many jobs

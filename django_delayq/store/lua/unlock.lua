@@ -1,4 +1,4 @@
--- unlock: no state of a job changes; a name is nobody's again, and who waits for it hears so
+-- unlock: no job changes; frees a lock and notifies those who wait for it
 -- keys: locks lock_ends lock_waits unlocked meta events
 -- include: begin locks
 -- ARGV: now by why, name, token, fence of a caller that repeats this, since a reply was lost; '' for the first time
