@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
@@ -181,13 +180,6 @@ def offenders(rule: Callable[[str], Iterable[str]], among: Iterable[str] = MODUL
 
 def test_every_module_has_a_floor_and_no_floor_is_for_a_ghost():
     assert {room(name) for name in MODULES} == set(FLOORS), "say on which floor the new room stands"
-
-
-def test_the_internals_have_the_same_floors():
-    text = (PACKAGE.parent / "docs" / "internals.md").read_text()
-    rows = re.findall(r"^\| (\d) \| (.+?) \|", text, flags=re.MULTILINE)
-    told = {name.rstrip("/").replace("/", "."): int(number) for number, names in rows for name in re.findall(r"`([^`]+)`", names)}
-    assert told == {name: number for name, number in FLOORS.items() if name}
 
 
 def test_imports_go_downward_only():

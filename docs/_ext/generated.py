@@ -317,6 +317,51 @@ def refusals(_: str = "") -> str:
     return table(("Status", "Code", "Meaning", "What to do"), rows)
 
 
+# the engine, for docs/internals.md
+
+
+def scripts(_: str = "") -> str:
+    """Every script, by the first line of its header, and its cost."""
+    from django_delayq.store.scripts import SCRIPTS
+
+    rows = []
+    for name in SCRIPTS:
+        header = (PACKAGE / "store" / "lua" / f"{name}.lua").read_text()
+        moves = re.search(rf"^-- {name}: (.+)$", header, flags=re.MULTILINE)
+        cost = re.search(r"^-- (O\(.+)$", header, flags=re.MULTILINE)
+        rows.append((code(name), _arrows(sentence(moves[1] if moves else "")), _escaped(cost[1].rstrip(".") if cost else "")))
+    return table(("Script", "Meaning", "Cost"), rows)
+
+
+def redis_keys(_: str = "") -> str:
+    """Every key in Redis, by the table in `keys.py`."""
+    from django_delayq.store.keys import NAMES
+
+    writers = {key: names for keys, names in _rows_of_keys("key | written by") for key in keys.split(", ")}
+    rows = []
+    for keys, kind, holds, lives in _rows_of_keys("key | type | holds | lives"):
+        full = ", ".join(code(NAMES[key] or key) for key in keys.split(", "))
+        rows.append((full, kind, _arrows(holds), _arrows(lives), ", ".join(map(code, writers[keys.split(", ")[0]].split(", ")))))
+    return table(("Key", "Type", "Holds", "Lifetime", "Written by"), rows)
+
+
+def meta_fields(_: str = "") -> str:
+    """Every field of `meta`, by the table in `keys.py`."""
+    rows = [(", ".join(map(code, fields.split(", "))), _arrows(holds)) for fields, holds in _rows_of_keys("field of meta | holds")]
+    return table(("Field", "Meaning"), rows)
+
+
+def _rows_of_keys(head: str) -> list[list[str]]:
+    from django_delayq.store import keys
+
+    lines = (keys.__doc__ or "").partition(f"| {head} |")[2].partition("\n\n")[0].splitlines()[2:]
+    return [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in lines]
+
+
+def _arrows(text: str) -> str:
+    return plain(text).replace("->", "→")
+
+
 DIRECTIVES: Mapping[str, Callable[[str], str]] = {
     "delayq-settings": settings,
     "delayq-http-settings": http_settings,
@@ -331,4 +376,7 @@ DIRECTIVES: Mapping[str, Callable[[str], str]] = {
     "delayq-imports": imports,
     "delayq-operations": operations,
     "delayq-refusals": refusals,
+    "delayq-scripts": scripts,
+    "delayq-keys": redis_keys,
+    "delayq-meta-fields": meta_fields,
 }

@@ -12,7 +12,7 @@ var Scorer = {
     ["reference/api", 0.6],
     ["reference/", 1.6],
   ],
-  other: 0.4, // internals and the history of a job
+  other: 0.4, // internals and the code map
   perWord: 6,
   score: ([docname, title, anchor, descr, score, filename, kind]) => {
     const [, factor] = Scorer.folders.find(([folder]) => docname.startsWith(folder)) ?? [, Scorer.other];

@@ -1,4 +1,4 @@
-"""Far rows that several hands reach for: each order in which that may happen. The table is in docs/internals.md."""
+"""Far rows that two actors change at once, in every order."""
 
 from __future__ import annotations
 
