@@ -43,10 +43,10 @@ def figures(document: Mapping[str, Any]) -> str:
     ran_on = document["ran_on"]
     settings = ", ".join(f"`{name} {value}`" for name, value in ran_on["settings"].items())
     ran = (
-        f"Measured on {ran_on['date']}: {ran_on['cores']} cores, which servers, workers and measurement share, {ran_on['machine']}, "
-        f"Python {ran_on['python']}, {ran_on['server']} with {settings}."
+        f"Measured on {ran_on['date']} on {ran_on['machine']} with Python {ran_on['python']}. "
+        f"The servers, the workers and the measurement share {ran_on['cores']} cores. {ran_on['server']} runs with {settings}."
     )
-    parts = [ran, "![Bars: jobs per second, lateness, burst and Redis CPU, each system](../_static/benchmarks.svg)"]
+    parts = [ran, "![Bar chart of each system's jobs per second, lateness, burst and Redis CPU](../_static/benchmarks.svg)"]
     for name in metrics.NAMES:
         if name in document["metrics"]:
             metric = metrics.load(name)
@@ -83,7 +83,7 @@ def table(metric: Metric, document: Mapping[str, Any]) -> str:
     if scaled:
         sizes = sorted({f"{size:g}" for size in scaled.values()})
         names = "all" if len(scaled) == len(taken) else ", ".join(scaled)
-        missed.insert(0, f"Number of jobs, as a share of the text above: {' or '.join(sizes)} ({names}).")
+        missed.insert(0, f"Measured with a fraction of the number of jobs above: {' or '.join(sizes)} ({names}).")
     return "\n".join([*lines, *([""] if missed else []), *(f"- {text}" for text in missed)])
 
 

@@ -108,7 +108,7 @@ def test_a_table_says_that_there_were_fewer_jobs_and_how_many_times_ours_is_bett
     table = report.table(meter.metric, mine.document)
     assert "| delayq | **5** |" in table
     assert "| celery | 8 (0.7×) |" in table
-    assert "Number of jobs, as a share of the text above: 0.25 (all)." in table
+    assert "Measured with a fraction of the number of jobs above: 0.25 (all)." in table
 
 
 def test_a_group_stands_for_its_metrics() -> None:

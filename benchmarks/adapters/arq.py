@@ -45,11 +45,11 @@ class Arq(base.Adapter):
     name = "arq"
     version = version("arq")
     settings = (
-        "defaults (polls every half second; jobs of lost workers run again after their timeout, 5 minutes), no results, 100 jobs "
-        "at once (tuned)"
+        "defaults (polls every half second; lost workers' jobs run again after a timeout of five minutes), no results, "
+        "concurrency 100 (tuned)"
     )
     at_once = 100
-    many_by = "100 calls at once"
+    many_by = "100 concurrent calls"
 
     async def open(self) -> None:
         """Connects."""

@@ -91,12 +91,12 @@ if (verb === "facts") {
     JSON.stringify({
       name: "BullMQ",
       version: require("bullmq/package.json").version,
-      settings: "defaults (locks of 30 s), concurrency 100 (tuned), finished jobs removed",
+      settings: "defaults (30-second locks), concurrency 100 (tuned), finished jobs are removed",
       waits_in: "Redis",
       at_least_once: true,
       can_cancel: true,
       at_once: concurrency,
-      many_by: "addBulk, 500 a call",
+      many_by: "addBulk, 500 per call",
     }),
   );
 } else if (verb === "put") {

@@ -26,8 +26,8 @@ class Celery(base.Adapter):
     name = "Celery"
     version = celery.__version__
     settings = (
-        "acks late, reject on worker lost (another worker gets what was lost after an hour, its default), no results; prefork, "
-        "prefetch 4 (default); threads where ten are asked for"
+        "`acks_late`, `reject_on_worker_lost` (another worker gets lost jobs after an hour, the default), no results; "
+        "prefork, prefetch 4 (default); threads for the column with ten threads"
     )
     at_once = 1
     waits_in = "worker memory"

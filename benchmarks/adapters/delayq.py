@@ -212,7 +212,7 @@ class Delayq(base.Adapter):
 
     name = "django-delayq"
     version = delayq.__version__
-    settings = "defaults: leases, fences and events for every job; no log line per job; no mirror unless said"
+    settings = "defaults: leases, fences and events for every job; no log line per job; no mirror unless noted"
     many_by = "schedule_many"
     verbs = {
         "users": users,

@@ -57,8 +57,8 @@ class DjangoQ2(base.Adapter):
     name = "django-q2"
     version = version("django-q2")
     settings = (
-        "defaults (looks for dates every half minute; a job is taken off before it runs), queue_limit 100 (tuned), results of "
-        "failures only"
+        "defaults (polls for due jobs every 30 seconds; a job is removed before it runs), `queue_limit` 100 (tuned), "
+        "stores only results of failures"
     )
     at_once = 1
     waits_in = "database"

@@ -20,7 +20,7 @@ class Dramatiq(base.Adapter):
 
     name = "Dramatiq"
     version = dramatiq.__version__
-    settings = "defaults: acknowledged when done, retries, 8 threads"
+    settings = "defaults: acknowledged after the run, retries, 8 threads"
     waits_in = "worker memory"
     can_cancel = False
 

@@ -21,7 +21,7 @@ class Huey(base.Adapter):
 
     name = "Huey"
     version = version("huey")
-    settings = "defaults (looks for dates every second; a job is taken off before it runs), no results, 8 threads (tuned)"
+    settings = "defaults (polls for due jobs every second; a job is removed before it runs), no results, 8 threads (tuned)"
     at_least_once = False
 
     def put(self, task: str, args: Sequence[Any], due: float | None) -> None:

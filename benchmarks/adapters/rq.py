@@ -21,9 +21,9 @@ class Rq(base.Adapter):
 
     name = "RQ"
     version = rq.__version__
-    settings = "a fork for each job (default), with scheduler, three retries (jobs of lost workers run again), no results"
+    settings = "one fork per job (default), with scheduler, three retries (lost workers' jobs run again), no results"
     at_once = 1
-    many_by = "enqueue_many; one by one with a date"
+    many_by = "enqueue_many, but one by one with a date"
 
     def put(self, task: str, args: Sequence[Any], due: float | None) -> None:
         """enqueue, enqueue_at."""

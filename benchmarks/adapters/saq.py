@@ -40,11 +40,11 @@ class Saq(base.Adapter):
     name = "SAQ"
     version = version("saq")
     settings = (
-        "three attempts (jobs of lost workers are swept up every minute, after their timeout of 10 s), no results, concurrency 100 "
-        "(tuned); dates are whole seconds"
+        "three attempts (lost workers' jobs are collected every minute, after a timeout of 10 s), no results, concurrency "
+        "100 (tuned); dates are whole seconds"
     )
     at_once = 100
-    many_by = "100 calls at once"
+    many_by = "100 concurrent calls"
 
     async def open(self) -> None:
         """Connects."""

@@ -75,7 +75,7 @@ if $PROGRAM_NAME == __FILE__
   when "facts"
     puts JSON.generate(
       name: "Sidekiq", version: Sidekiq::VERSION, waits_in: "Redis", at_least_once: false, can_cancel: true, at_once: 10,
-      settings: "defaults (looks for dates every five seconds or so), 10 threads", many_by: "push_bulk, 1,000 a call"
+      settings: "defaults (polls for due jobs about every five seconds), 10 threads", many_by: "push_bulk, 1,000 per call"
     )
   when "put"
     given = ARGV.drop(1).to_h { |word| word.delete_prefix("--").split("=", 2).then { |name, value| [name, value || "1"] } }

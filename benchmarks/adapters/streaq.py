@@ -39,7 +39,7 @@ class Streaq(base.Adapter):
 
     name = "streaQ"
     version = streaq.__version__
-    settings = "defaults (a worker that is silent for a minute has lost its jobs), no results, concurrency 100 (tuned)"
+    settings = "defaults (a worker loses its jobs if it doesn't respond for a minute), no results, concurrency 100 (tuned)"
     at_once = 100
     many_by = "enqueue_many"
 

@@ -44,11 +44,9 @@ class Taskiq(base.Adapter):
 
     name = "taskiq"
     version = version("taskiq")
-    settings = (
-        "Redis stream (what is not acknowledged within ten minutes runs again), 100 at once (default), scheduler looks every second"
-    )
+    settings = "Redis stream (unacknowledged jobs run again after ten minutes), concurrency 100 (default), scheduler polls every second"
     at_once = 100
-    many_by = "100 calls at once"
+    many_by = "100 concurrent calls"
 
     async def open(self) -> None:
         """Connects."""

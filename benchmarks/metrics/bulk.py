@@ -29,9 +29,9 @@ METRIC = Metric(
     name="bulk",
     title="Scheduling many jobs",
     text=(
-        "One process uses the system's bulk call. Arguments have 100 bytes, and dates are spread over ten minutes in an "
-        "hour. 200,000 jobs for django-delayq, 20,000 for the others. The memory does not include events that the mirror "
-        "has written."
+        "One process uses the system's bulk call. Arguments have 100 bytes. The jobs' dates are spread over ten minutes, "
+        "starting in an hour. django-delayq schedules 200,000 jobs, and the other systems 20,000. The memory doesn't include "
+        "events that the mirror has already written."
     ),
     columns={
         "rate": Column(title="jobs per second", reach="≥ 100,000"),

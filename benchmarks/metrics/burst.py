@@ -77,8 +77,8 @@ METRIC = Metric(
     name="burst",
     title="Many jobs due at one instant",
     text=(
-        "20,000 jobs for the same moment (RQ and django-q2: 1,000), and one worker with default options. django-delayq also "
-        "runs 100,000, while another connection sends a PING every 5 ms."
+        "20,000 jobs are due at the same moment (1,000 for RQ and django-q2) and run on one worker with default options. "
+        "django-delayq also runs 100,000 jobs, while another connection sends a PING every 5 ms."
     ),
     columns={
         "p50": Column(title="p50", unit="ms", better="less"),

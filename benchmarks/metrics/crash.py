@@ -46,9 +46,9 @@ METRIC = Metric(
     name="crash",
     title="kill -9",
     text=(
-        "Jobs take 50 ms. There are 100 for each job that a worker runs at once. Half way, all processes of the worker are "
-        "killed, and another worker starts. Jobs that did not run within 90 seconds are lost, or another worker gets them "
-        "later."
+        "Jobs take 50 ms. There are 100 jobs for each job that a worker can run concurrently. Halfway through, all of the "
+        "worker's processes are killed, and another worker starts. Jobs that haven't run within 90 seconds are either lost or "
+        "run much later on another worker."
     ),
     columns={
         "running": Column(title="jobs running at the kill", better=""),

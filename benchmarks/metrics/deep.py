@@ -17,7 +17,7 @@ def measure(system: System, size: float) -> Figures:
 METRIC = Metric(
     name="deep",
     title="Ten million waiting jobs",
-    text="As above.",
+    text="The same measurements with ten million waiting jobs.",
     columns=columns(BACKLOGS),
     measure=measure,
     own_only=True,

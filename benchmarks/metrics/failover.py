@@ -65,10 +65,10 @@ METRIC = Metric(
     name="failover",
     title="A master is killed",
     text=(
-        "A queue of 6 partitions with outbox durability, the mirror in PostgreSQL, and two workers, on three masters with a "
-        "replica each and a `cluster-node-timeout` of 2 s. 4,000 jobs are due, one every 5 ms. After a quarter of them, a "
-        "master is killed while another process schedules 500 jobs for now. The lateness of the other partitions shows how "
-        "long they paused."
+        "A queue has 6 partitions and outbox durability on three masters, each with a replica, and a `cluster-node-timeout` of "
+        "2 s. The mirror writes to PostgreSQL, and two workers run the jobs. 4,000 jobs are due, one every 5 ms. After a "
+        "quarter of them, a master is killed while another process schedules 500 jobs that are due immediately. The lateness of "
+        "jobs in the other partitions shows how long these partitions paused."
     ),
     columns={
         "again": Column(title="its partitions run again after", unit="s", better="less", digits=2, reach="≤ 5"),

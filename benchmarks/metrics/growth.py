@@ -51,8 +51,8 @@ METRIC = Metric(
     name="growth",
     title="Growth with the backlog",
     text=(
-        "With this number of jobs waiting for tomorrow: empty jobs per second (50,000), p99 of lateness (1,000 jobs over 10 "
-        "seconds), and Redis memory per waiting job."
+        "Measured with different numbers of jobs waiting for tomorrow: empty jobs per second (50,000 jobs), p99 of lateness "
+        "(1,000 jobs over 10 seconds), and Redis memory per waiting job."
     ),
     columns=columns(BACKLOGS),
     measure=measure,

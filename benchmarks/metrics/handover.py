@@ -38,8 +38,9 @@ METRIC = Metric(
     name="handover",
     title="From one job of a name to the next",
     text=(
-        "900 jobs of 5 ms share one name and run one at a time on two workers. The time is measured from the end of one job "
-        "until the next begins. For comparison: 900 jobs without a name, each of which schedules the next one at its end."
+        "900 jobs of 5 ms share a name and run one at a time on two workers. The table shows the time from the end of one job "
+        "until the next job starts. For comparison, there are 900 jobs without a name, each of which schedules the next one "
+        "when it ends."
     ),
     columns={
         "p50": Column(title="p50", unit="ms", better="less", digits=2, reach="≤ 5"),

@@ -51,8 +51,8 @@ METRIC = Metric(
     name="idle",
     title="Idle",
     text=(
-        "Workers with default options have nothing to do for 20 seconds. django-delayq runs first without the mirror and "
-        "then with it. Workers send requests. Commands also include the calls of scripts in Redis."
+        "Workers with default options are idle for 20 seconds. django-delayq runs first without the mirror and then with it. "
+        "Requests are those that the workers send. Commands also include those that scripts call in Redis."
     ),
     columns={
         "requests": Column(title="requests to Redis/s", better="less", digits=1, reach="≤ 2"),

@@ -48,9 +48,10 @@ METRIC = Metric(
     name="keys",
     title="Scheduling with a key",
     text=(
-        "Each call has `key=`. With redis durability: beside the same call without a key, each with a key of its own, and all with one "
-        "key, by policy. With outbox durability on PostgreSQL: beside the bare INSERT of a row, alone and in `atomic()`. "
-        "Bulk: `schedule_many`."
+        "Each call has `key=`. With Redis durability, the time is compared with the same call without a key: first with a "
+        "different key for each job, then with the same key for all jobs, for each conflict policy. With outbox durability on "
+        "PostgreSQL, the time is compared with the bare INSERT of a row, both in autocommit mode and in `atomic()`. Bulk uses "
+        "`schedule_many()`."
     ),
     columns={
         "redis_times": Column(title="redis, time × without a key", better="less", digits=2, reach="≤ 1.2"),

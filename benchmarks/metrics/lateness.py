@@ -42,7 +42,8 @@ METRIC = Metric(
     name="lateness",
     title="Lateness",
     text=(
-        "How long after its date a job starts: 2,000 jobs over 20 seconds (RQ and django-q2: 400), and one worker with default options."
+        "How long after its date a job starts. 2,000 jobs are due over 20 seconds (400 for RQ and django-q2) and run on one "
+        "worker with default options."
     ),
     columns={
         "p50": Column(title="p50", unit="ms", better="less", digits=1, reach="≤ 1.5"),

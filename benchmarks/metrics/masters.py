@@ -71,10 +71,10 @@ METRIC = Metric(
     name="masters",
     title="A queue on three masters",
     text=(
-        "One queue on one server, and a queue of 6 and of 16 partitions on three masters that share one machine. One worker "
-        "with default options. CPU of Redis is measured from schedule to end of 50,000 empty jobs due at one instant, "
-        "without the idle cost of the servers. Lateness is that of 2,000 jobs, 200 due per second. 16 partitions are split "
-        "6, 5 and 5, so the busiest master has at least 0.375 of the work."
+        "One queue on a single server is compared with queues of 6 and 16 partitions on three masters that share one machine. "
+        "One worker runs with default options. Redis CPU is measured for 50,000 empty jobs due at the same moment, from "
+        "scheduling until they have ended, without the servers' idle load. Lateness is measured for 2,000 jobs, with 200 due "
+        "per second. The 16 partitions are split 6, 5 and 5, so the busiest master handles at least 37.5% of the work."
     ),
     columns={
         "life_1": Column(title="one server: Redis CPU per job life", unit="µs", better="less", digits=1),

@@ -39,8 +39,8 @@ METRIC = Metric(
     name="memory",
     title="Memory with many waiting jobs",
     text=(
-        "The memory of all processes of one worker with default options, before and after scheduling jobs for tomorrow: "
-        "1,000,000 for django-delayq, 20,000 for the others."
+        "The memory of all processes of one worker with default options, before and after jobs are scheduled for tomorrow. "
+        "There are 1,000,000 jobs for django-delayq, and 20,000 for the other systems."
     ),
     columns={
         "empty": Column(title="worker, empty", unit="MB", better="less", digits=1),

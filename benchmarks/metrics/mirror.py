@@ -66,9 +66,10 @@ METRIC = Metric(
     name="mirror",
     title="The mirror",
     text=(
-        "Events per second that the mirror writes: 20,000 jobs with three events each, and nothing else runs. Then empty "
-        "jobs per second while the mirror writes every job and attempt to PostgreSQL, and its lag after the last job. First "
-        "90,000 jobs with 9,000 due per second, then 40,000 jobs due when the worker starts."
+        "Events that the mirror writes per second, for 20,000 jobs with three events each and nothing else running. The other "
+        "columns show empty jobs per second while the mirror writes every job and attempt to PostgreSQL, and the mirror's lag "
+        "after the last job. This is measured with 90,000 jobs, of which 9,000 are due per second, and then with 40,000 jobs "
+        "that are due when the worker starts."
     ),
     columns={
         "postgres": Column(title="PostgreSQL, events/s"),

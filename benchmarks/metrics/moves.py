@@ -94,9 +94,10 @@ METRIC = Metric(
     name="moves",
     title="A slot moves",
     text=(
-        "A queue of 6 partitions on three masters with outbox durability, the mirror in PostgreSQL, and two workers. 3,000 "
-        "jobs are due, one every 5 ms. The slot of one partition, with 100,000 more jobs for tomorrow, moves to another "
-        "master. It moves key by key, ten at a time, like `redis-cli`, and as a whole, like Valkey 9."
+        "A queue has 6 partitions and outbox durability on three masters. The mirror writes to PostgreSQL, and two workers run "
+        "the jobs. 3,000 jobs are due, one every 5 ms. One partition's slot is moved to a different master while it also holds "
+        "100,000 jobs for tomorrow. The slot is moved in two ways: ten keys at a time, as `redis-cli` does, and as a whole, as "
+        "Valkey 9 does."
     ),
     columns={**_columns("keys", "key by key", ""), **_columns("whole", "as a whole", "≤ 1")},
     measure=measure,

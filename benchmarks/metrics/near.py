@@ -29,8 +29,8 @@ METRIC = Metric(
     name="near",
     title="A million jobs on three masters",
     text=(
-        "1,000,000 jobs for tomorrow with an argument of 100 bytes, in 16 partitions on three masters, and in one partition "
-        "on one server. The memory is that of all masters, without that of empty ones."
+        "1,000,000 jobs for tomorrow, each with an argument of 100 bytes, are stored in 16 partitions on three masters, and in "
+        "one partition on one server. The memory is that of all masters, minus the memory of empty masters."
     ),
     columns={
         "each": Column(title="three masters, each job", unit="bytes", better="less"),

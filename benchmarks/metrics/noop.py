@@ -35,9 +35,9 @@ METRIC = Metric(
     name="noop",
     title="Empty jobs",
     text=(
-        "All jobs are due when the worker starts: 50,000 for django-delayq and BullMQ, 2,000 for RQ and django-q2, 20,000 "
-        "for the others. Arguments have 100 bytes. CPU is that of the run with one process, including the start of the "
-        "worker."
+        "All jobs are due when the worker starts. There are 50,000 jobs for django-delayq and BullMQ, 2,000 for RQ and "
+        "django-q2, and 20,000 for the other systems. Arguments have 100 bytes. CPU is measured with one process and includes "
+        "the worker's start."
     ),
     columns={
         "one": Column(title="one process, jobs/s", reach="≥ 25,000"),

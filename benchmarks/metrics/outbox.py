@@ -33,8 +33,8 @@ METRIC = Metric(
     name="outbox",
     title="Scheduling with the outbox",
     text=(
-        "Each call is one transaction that inserts the job's row, followed by the call to Redis. For comparison: the bare "
-        "INSERT of the same row in one transaction. Bulk uses `schedule_many()`."
+        "Each call is one transaction that inserts the job's row, followed by a call to Redis. For comparison, the bare INSERT "
+        "of the same row in one transaction is measured. Bulk uses `schedule_many()`."
     ),
     columns={
         "postgres_rate": Column(title="PostgreSQL, jobs/s"),

@@ -46,8 +46,8 @@ METRIC = Metric(
     name="partitions",
     title="Idle with many partitions",
     text=(
-        "A queue of 16 partitions on three masters, and an idle worker with one process and with a hundred, for 20 seconds. "
-        "For comparison: a hundred processes with one partition on one server."
+        "A queue has 16 partitions on three masters. A worker with one process, and then with a hundred processes, is idle for "
+        "20 seconds. For comparison, a hundred processes are measured with one partition on one server."
     ),
     columns={
         "claims_1": Column(title="one process: claims/s of each partition", better="less", digits=2),

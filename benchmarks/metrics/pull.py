@@ -30,9 +30,9 @@ METRIC = Metric(
     name="pull",
     title="Pulling messages",
     text=(
-        "One Python consumer with one process and one thread pulls and acks 100,000 messages of 100 bytes in batches of "
-        "100. Then a waiting consumer gets 2,000 messages, one every 5 ms, from another process. The wake-up is the time "
-        "from the start of the push until the consumer has the message."
+        "One Python consumer with one process and one thread pulls and acks 100,000 messages of 100 bytes in batches of 100. "
+        "Then another process pushes 2,000 messages, one every 5 ms, to a waiting consumer. The wake-up is the time from the "
+        "start of the push until the consumer has the message."
     ),
     columns={
         "rate": Column(title="messages per second acked", reach="≥ 10,000"),

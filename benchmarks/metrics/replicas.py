@@ -31,9 +31,9 @@ METRIC = Metric(
     name="replicas",
     title="Waiting for replicas",
     text=(
-        "A Redis-only queue with 3 partitions on three masters with a replica each, all on this machine, without `REPLICAS` "
-        "and with `REPLICAS` 1 in turn. One process has one connection to each master. Arguments have 100 bytes, and jobs "
-        "are due in an hour."
+        "A Redis-only queue has 3 partitions on three masters, each with a replica, all on this machine. It is measured in turn "
+        "without `REPLICAS` and with `REPLICAS` set to 1. One process has one connection to each master. Arguments have 100 "
+        "bytes, and jobs are due in an hour."
     ),
     columns={
         "single_0": Column(title="without: `schedule()` per second"),

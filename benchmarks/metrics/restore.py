@@ -31,8 +31,8 @@ METRIC = Metric(
     name="restore",
     title="Restore of a wiped Redis",
     text=(
-        "100,000 jobs with rows in PostgreSQL wait for a later date. Then FLUSHALL empties Redis. The time is measured "
-        "until one process, which restores and mirrors in turn like a worker, has brought back all jobs."
+        "100,000 jobs with rows in PostgreSQL are waiting for a later date. Then FLUSHALL empties Redis. The table shows the "
+        "time until one process, which alternates between restoring and mirroring as a worker does, has restored all jobs."
     ),
     columns={
         "rate": Column(title="jobs per second", reach="≥ 15,000"),

@@ -45,8 +45,8 @@ METRIC = Metric(
     name="routing",
     title="A call to a Cluster",
     text=(
-        "36,000 PINGs to one node of a Cluster, for each of its partitions in turn: over a connection to that server, and "
-        "through the map of the Cluster. The figures are the median of the CPU time per call."
+        "36,000 PINGs are sent to one node of a Cluster for each of its partitions in turn, either over a direct connection to "
+        "that server or through the Cluster's slot map. The figures are the median CPU time per call."
     ),
     columns={
         "plain": Column(title="over a connection", unit="µs", better="less", digits=1),

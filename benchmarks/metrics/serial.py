@@ -49,9 +49,9 @@ METRIC = Metric(
     name="serial",
     title="Concurrency names",
     text=(
-        "20,000 empty jobs are due at one date, on a waiting worker with one process. They have no name, a name each, one "
-        "of 100 names so that most jobs wait, or one of 10,000 names. The lowest of three rounds counts. CPU is that of "
-        "worker and Redis, from the date until all jobs have run."
+        "20,000 empty jobs are due at the same moment on a waiting worker with one process. They have no name, a different name "
+        "each, one of 100 names so that most jobs wait, or one of 10,000 names. The lowest of three rounds is used. CPU is that "
+        "of the worker and Redis, from the due date until all jobs have run."
     ),
     columns={
         "cpu_us": Column(title="without a name: CPU per run", unit="µs", better="less"),

@@ -27,7 +27,7 @@ def measure(system: System, size: float) -> Figures:
 METRIC = Metric(
     name="single",
     title="Scheduling one job at a time",
-    text=("One process with one connection makes one call per job. Each job has an argument of 100 bytes and is due in an hour."),
+    text="One process with one connection makes one call per job. Each job has an argument of 100 bytes and is due in an hour.",
     columns={
         "rate": Column(title="jobs per second", reach="≥ 10,000"),
         "redis_us": Column(title="Redis CPU per job", unit="µs", better="less", digits=1),

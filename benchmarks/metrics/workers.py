@@ -34,8 +34,9 @@ METRIC = Metric(
     name="workers",
     title="Growth with the workers",
     text=(
-        "This number of workers with default options on one machine: p99 of lateness (500 jobs over five seconds), and "
-        "empty jobs per second when 50,000 are due at one instant. The workers share the cores with Redis."
+        "Measured with different numbers of workers with default options on one machine: p99 of lateness (500 jobs over five "
+        "seconds), and empty jobs per second when 50,000 jobs are due at the same moment. The workers and Redis share the "
+        "cores."
     ),
     columns={
         **{f"late_{n}": Column(title=f"{n} workers: p99", unit="ms", better="less", digits=1) for n in WORKERS},
