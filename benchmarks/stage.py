@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -18,7 +19,7 @@ from types import TracebackType
 from typing import Any
 
 from benchmarks.servers import QUEUE, Masters, Redis, bound
-from benchmarks.systems import ROOT, System
+from benchmarks.systems import OWN, ROOT, System
 from django_delayq.store.keys import Keys
 
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -110,6 +111,16 @@ class Stage:
 
     def __enter__(self) -> Stage:
         self.servers.__enter__()
+        if self.system.name == OWN.name and "BENCH_DATABASE" not in self.environment:
+            # A metric without a database: its processes read there which site they are.
+            database = {"ENGINE": "django.db.backends.sqlite3", "NAME": f"{self.marks}.sqlite3"}
+            self.environment |= {"DJANGO_SETTINGS_MODULE": "benchmarks.settings", "BENCH_DATABASE": json.dumps(database)}
+            subprocess.run(
+                [sys.executable, "-m", "django", "migrate", "--verbosity", "0"],
+                cwd=ROOT,
+                env={**self.environment, "PYTHONPATH": str(ROOT)},
+                check=True,
+            )
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -121,6 +132,7 @@ class Stage:
         self.servers.__exit__()
         self.redis.stop()
         shutil.rmtree(self.marks, ignore_errors=True)
+        Path(f"{self.marks}.sqlite3").unlink(missing_ok=True)
 
     def run(self, verb: str, *words: object) -> dict[str, Any]:
         """Runs a verb of the adapter to its end; its last line is JSON."""
