@@ -40,7 +40,7 @@ def test_attributes_and_metrics_are_those_that_are_told():
     told = {name for name in told if not name.startswith("https://")}
     named = set(re.findall(r"`((?:messaging|error|delayq)\.[a-z_.]+)`", section("## OpenTelemetry")))
     assert named == told
-    assert f"conventions {conventions.SCHEMA.rpartition('/')[2].removesuffix('.0')}" in section("## OpenTelemetry")
+    assert f"version {conventions.SCHEMA.rpartition('/')[2].removesuffix('.0')}" in section("## OpenTelemetry")
 
 
 def test_the_options_of_the_integration_are_told():

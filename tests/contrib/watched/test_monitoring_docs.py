@@ -240,4 +240,4 @@ def test_it_costs_redis_as_many_round_trips_as_the_page_says(delayq_redis, setti
     monkeypatch.setattr(Link, "_send", counted)
     samples.of_redis()
     assert trips == 8
-    assert "costs Redis eight round trips" in PAGE
+    assert "takes eight round trips to Redis" in PAGE
