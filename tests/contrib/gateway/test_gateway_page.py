@@ -111,7 +111,7 @@ def test_a_consumer_acks_what_it_has_packed_and_retries_what_it_could_not(
         "NO_PROXY": "*",
         "no_proxy": "*",
     }
-    actor = Actor(log, [*words, str(file)], environment)
+    actor, before = Actor(log, [*words, str(file)], environment), set(threading.enumerate())
     actor.start()
     try:
 
@@ -127,7 +127,7 @@ def test_a_consumer_acks_what_it_has_packed_and_retries_what_it_could_not(
     finally:
         actor.kill_tree()
         # Its last request waits on; later, its error would be that of another test, since the queue is not listed there.
-        until(lambda: not [one for one in threading.enumerate() if "process_request_thread" in one.name], actor.text)
+        until(lambda: not [one for one in threading.enumerate() if one not in before and "process_request" in one.name], actor.text)
     assert [state(job) for job in good] == ["finished"] * 3
     assert state(bad) == "scheduled"
     assert sorted(line for line in actor.text().splitlines() if line.startswith("packed")) == [
