@@ -17,12 +17,10 @@ from django_delayq import conf, under_test
 from django_delayq.models import Checkpoint, Site
 from django_delayq.setting_readers import SETTING
 from django_delayq.store import site
-from django_delayq.store.events import FIRST
-from django_delayq.store.site import Known, SiteRefused
+from django_delayq.store.site import NOTHING, Known, SiteRefused
 
 T = TypeVar("T")
 DERIVED: Final = site.Derived()
-NOTHING: Final = Known("", FIRST)  # no checkpoint
 FACTS: Final = "queue", "partition", "address", "last_event", "mirror_tokens", "format"
 
 

@@ -155,11 +155,11 @@ class Checkpoint(models.Model):
     last_event: models.CharField[str, str] = models.CharField(max_length=40, default="0-0")
     turns: models.PositiveBigIntegerField[int, int] = models.PositiveBigIntegerField(default=0)
     updated_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(null=True)
-    servers: models.TextField[str | None, str | None] = models.TextField(null=True)  # noqa: DJ001  # old code inserts rows without it
-    way_back: models.CharField[str | None, str | None] = models.CharField(max_length=64, null=True)  # noqa: DJ001  # likewise
-    address: models.TextField[str | None, str | None] = models.TextField(null=True)  # noqa: DJ001  # old code inserts rows without it
+    servers: models.TextField[str | None, str | None] = models.TextField(null=True)  # noqa: DJ001  # NULL: none was confirmed
+    way_back: models.CharField[str | None, str | None] = models.CharField(max_length=64, null=True)  # noqa: DJ001  # NULL: no restore is under way
+    address: models.TextField[str | None, str | None] = models.TextField(null=True)  # noqa: DJ001  # NULL: never confirmed
     format: models.PositiveSmallIntegerField[int, int] = models.PositiveSmallIntegerField(default=1, db_default=1)
-    mirror_tokens: models.CharField[str | None, str | None] = models.CharField(max_length=80, null=True)  # noqa: DJ001  # likewise
+    mirror_tokens: models.CharField[str | None, str | None] = models.CharField(max_length=80, null=True)  # noqa: DJ001  # NULL: no turn yet
 
     class Meta:
         db_table = "delayq_checkpoint"

@@ -50,6 +50,9 @@ class Known(NamedTuple):
     format: int = 1
 
 
+NOTHING: Final = Known("", "0-0")  # of a partition without a checkpoint
+
+
 class Trimmed(NamedTuple):
     """What the mirror of a queue has trimmed, as Redis has it: `upto` which event, and the `token` of that turn."""
 

@@ -4,7 +4,8 @@
 -- ARGV: now by why, the stream id up to which they go, the run of the server that they were read from ('' for any), of how many jobs
 --   the entries that the mirror has taken in tell beside one each, the token that this turn of the mirror has found ('' none), the token that
 --   it has committed ('' none), see mirror_tokens.py
--- Returns nothing. If another turn has written its token since, it does nothing. On another server it does nothing, since that may have older data: noting there how far the database has come would
+-- Returns nothing. If another turn has written its token since, it does nothing. On another server it does nothing, since that may have
+--   older data: noting there how far the database has come would
 --   hide that.
 -- O(log N) and the events that go.
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory

@@ -16,14 +16,12 @@ from django_delayq.logger import Logger
 from django_delayq.store import decode, site
 from django_delayq.store.connection import Link
 from django_delayq.store.error_replies import StoreError
-from django_delayq.store.events import FIRST
-from django_delayq.store.site import Known, SiteRefused, Trimmed
+from django_delayq.store.site import NOTHING, Known, SiteRefused, Trimmed
 from django_delayq.worker.line import Line
 
 logger = Logger("django_delayq.worker")
 
 EVERY: Final = 4.0  # seconds between looks
-NOTHING: Final = Known("", FIRST)  # no checkpoint
 
 
 class SiteWatch(threading.Thread):
