@@ -12,10 +12,10 @@ from django_delayq import clock, conf
 from django_delayq.exceptions import ConfigError, LeaseLost, LockTaken, PayloadError, StoreUnavailable
 from django_delayq.locks.lease_keeper import Holding, keeper
 from django_delayq.logger import Logger
+from django_delayq.producer.async_api import in_thread, readable, refuse_loop, unbroken
 from django_delayq.producer.breaker import StoreResting
 from django_delayq.producer.options import duration, lease_ms
 from django_delayq.producer.stores import stores
-from django_delayq.producer.twins import in_thread, readable, refuse_loop, unbroken
 from django_delayq.store.error_replies import StoreRefused
 from django_delayq.store.keys import Keys
 from django_delayq.store.lock_store import LockStore, Taken, UnlockLine

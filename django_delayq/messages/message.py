@@ -13,8 +13,8 @@ from django_delayq.exceptions import LeaseLost, StoreUnavailable
 from django_delayq.logger import Logger
 from django_delayq.messages import settling
 from django_delayq.messages.settling import Holder
+from django_delayq.producer.async_api import in_thread, refuse_loop, twin
 from django_delayq.producer.options import duration, lease_ms
-from django_delayq.producer.twins import in_thread, refuse_loop, twin
 from django_delayq.states import CARRIED, NO_LIMIT
 from django_delayq.store.queue import MOST, Kind, Outcome
 from django_delayq.store.record import ClaimedJob, Header

@@ -8,8 +8,8 @@ from django_delayq import clock, conf
 from django_delayq.exceptions import ConfigError
 from django_delayq.messages.message import MessageBatch, lease_of
 from django_delayq.messages.puller import Ask, Puller, borrowed
+from django_delayq.producer.async_api import in_thread, like, readable, refuse_loop, unbroken
 from django_delayq.producer.options import duration
-from django_delayq.producer.twins import in_thread, like, readable, refuse_loop, unbroken
 from django_delayq.store.queue import MOST
 
 

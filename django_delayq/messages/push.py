@@ -9,10 +9,10 @@ from typing import Any, Final
 from django_delayq import clock, codec, ids
 from django_delayq.exceptions import ConfigError
 from django_delayq.ladder import Ladder
+from django_delayq.producer.async_api import like, refuse_loop, scheduled
 from django_delayq.producer.job import Job
 from django_delayq.producer.options import Conflict, Durability, Options
 from django_delayq.producer.schedule import put_in
-from django_delayq.producer.twins import like, refuse_loop, scheduled
 from django_delayq.states import MESSAGE
 
 

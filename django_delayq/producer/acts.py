@@ -14,9 +14,9 @@ from django_delayq import clock, conf
 from django_delayq.exceptions import ConfigError
 from django_delayq.producer import at_commit as at_commits
 from django_delayq.producer import changes, database, put_back, where
+from django_delayq.producer.async_api import refuse_loop, twin
 from django_delayq.producer.changes import Cancel, Move
 from django_delayq.producer.options import date
-from django_delayq.producer.twins import refuse_loop, twin
 from django_delayq.producer.where import JobRef, check_words
 from django_delayq.states import FINISHED, Change, State
 

@@ -14,7 +14,7 @@ from django_delayq import clock, codec, conf, setting_readers
 from django_delayq.exceptions import ConfigError
 from django_delayq.ladder import Ladder
 from django_delayq.lanes import Lane, lane_of
-from django_delayq.producer import database, equivalents, name_format, worker_modules
+from django_delayq.producer import database, migration_hints, name_format, worker_modules
 from django_delayq.producer.name_format import NameFormat
 from django_delayq.states import MESSAGE, NO_LIMIT
 from django_delayq.store import record
@@ -104,7 +104,7 @@ class Options(NamedTuple):
             return Options(**given) if self is NONE else self._replace(**given)
         except (TypeError, ValueError):
             name = next(name for name in given if name not in NAMES)
-            meant = equivalents.of_option(name, OPTIONS)
+            meant = migration_hints.of_option(name, OPTIONS)
             raise ConfigError(f"{task}.using(): {name!r} is an unknown option{meant}. The options are: {', '.join(OPTIONS)}.") from None
 
 

@@ -8,9 +8,9 @@ from typing import TypeVar
 from django_delayq import conf, ids
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.producer import acts, database
+from django_delayq.producer.async_api import refuse_loop, twin
 from django_delayq.producer.silent import Silent
 from django_delayq.producer.stores import stores
-from django_delayq.producer.twins import refuse_loop, twin
 from django_delayq.producer.where import check_words
 from django_delayq.states import Change
 from django_delayq.store.queue import MOST, QueueStore

@@ -12,7 +12,8 @@ from uuid import UUID
 from django_delayq import clock, conf, ids
 from django_delayq.exceptions import ConfigError
 from django_delayq.ladder import Ladder
-from django_delayq.producer import carriers, database, equivalents, homes, watchers
+from django_delayq.producer import carriers, database, homes, migration_hints, watchers
+from django_delayq.producer.async_api import like, refuse_loop, scheduled
 from django_delayq.producer.commit import Plan
 from django_delayq.producer.database import Once
 from django_delayq.producer.job import Job
@@ -31,7 +32,6 @@ from django_delayq.producer.plan_groups import batches
 from django_delayq.producer.put import Flight, put_all, put_one
 from django_delayq.producer.schedule_checks import check_transaction, checked_meta, expires_at, label, refuse_options
 from django_delayq.producer.stores import stores
-from django_delayq.producer.twins import like, refuse_loop, scheduled
 from django_delayq.producer.watchers import Call
 from django_delayq.shared_name import NAMED
 from django_delayq.states import CARRIED, NO_LIMIT, PERIODIC
@@ -83,7 +83,7 @@ class Bound(Generic[P, R]):
     if not TYPE_CHECKING:  # else any name would pass
 
         def __getattr__(self, name: str) -> Never:
-            meant = equivalents.of_method(label(self), name)
+            meant = migration_hints.of_method(label(self), name)
             said = f". Here it is {meant}" if meant else did_you_mean(name, dir(type(self)), 0.75)
             raise AttributeError(f"A task has no {name!r}{said}", name=name, obj=self)
 

@@ -9,7 +9,7 @@ from typing import Any
 from django.db import connections
 
 from django_delayq.exceptions import ConfigError, PayloadError
-from django_delayq.producer import commit, equivalents
+from django_delayq.producer import commit, migration_hints
 from django_delayq.producer.options import NAMES, OPTIONS, Mould, duration, moment
 from django_delayq.producer.stores import stores
 from django_delayq.shared_name import NAMED
@@ -26,7 +26,7 @@ def refuse_options(task: Any, kwargs: Mapping[str, Any], *, mixed: bool = False)
     for name in kwargs:
         if name in task.keywords or not (mixed or name in NAMES):
             continue
-        meant = equivalents.of_keyword(label(task), name, OPTIONS, cutoff=0.8)
+        meant = migration_hints.of_keyword(label(task), name, OPTIONS, cutoff=0.8)
         if meant:
             own = f" To pass it to the task, write {label(task)}.schedule(…, {name}=…)." if mixed else ""
             raise ConfigError(f"schedule({task.name}): {meant}.{own}")

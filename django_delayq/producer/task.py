@@ -13,9 +13,9 @@ from django.apps import apps
 from django_delayq import clock
 from django_delayq.exceptions import ConfigError, PayloadError, UnknownTask
 from django_delayq.ladder import Ladder
-from django_delayq.producer import equivalents, name_format, task_options
+from django_delayq.producer import migration_hints, name_format, task_options
 from django_delayq.producer.annotations import Annotations
-from django_delayq.producer.misfit import misfit
+from django_delayq.producer.argument_error import argument_error
 from django_delayq.producer.name_format import NameFormat
 from django_delayq.producer.options import NONE, OPTIONS
 from django_delayq.producer.schedule import Bound
@@ -103,7 +103,7 @@ class Task(Bound[P, R]):
         try:
             self.signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise misfit(self.name, self.signature, args, kwargs, cause=f"{error}{self._meant(kwargs)}") from None
+            raise argument_error(self.name, self.signature, args, kwargs, cause=f"{error}{self._meant(kwargs)}") from None
 
     def check_typed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """The same, and compares them with what its annotations say, as far as these name plain types.
@@ -129,7 +129,7 @@ class Task(Bound[P, R]):
     def _meant(self, kwargs: Mapping[str, Any]) -> str:
         """What the first keyword that no parameter bears may have meant."""
         strange = next((name for name in kwargs if name not in self.keywords), None)
-        meant = strange and equivalents.of_keyword(self.fn.__name__, strange, OPTIONS)
+        meant = strange and migration_hints.of_keyword(self.fn.__name__, strange, OPTIONS)
         return f"; {meant}" if meant else ""
 
 
@@ -294,7 +294,7 @@ def task(
 
     if unknown:
         strange = next(iter(unknown))
-        meant = equivalents.of_option(strange, _TASK_OPTIONS)
+        meant = migration_hints.of_option(strange, _TASK_OPTIONS)
         raise ConfigError(f"@task: {strange!r} is an unknown option{meant}. The options are: {', '.join(_TASK_OPTIONS)}.")
     if fn is None:
         return decorate

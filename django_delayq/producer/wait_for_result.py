@@ -10,7 +10,7 @@ from django.db import transaction
 
 from django_delayq import clock, conf, ids
 from django_delayq.exceptions import ConfigError, JobFailed, NotFinished, ResultGone, StoreUnavailable
-from django_delayq.producer import database, twins
+from django_delayq.producer import async_api, database
 from django_delayq.producer.database import Ending
 from django_delayq.producer.options import duration
 from django_delayq.producer.stores import stores
@@ -134,10 +134,10 @@ def _refuse(job: Asked) -> None:
 async def awaited(job: Asked, timeout: clock.Delay) -> Ending | None:
     """`wait_for`, without a thread that waits."""
     pauses, since = waits(job, timeout), clock.monotonic()
-    found = await twins.in_thread(ended, job, since)
-    while found is None and (seconds := await twins.in_thread(next, pauses, None)) is not None:
-        await twins.pause(seconds)
-        found = await twins.in_thread(ended, job, since)
+    found = await async_api.in_thread(ended, job, since)
+    while found is None and (seconds := await async_api.in_thread(next, pauses, None)) is not None:
+        await async_api.pause(seconds)
+        found = await async_api.in_thread(ended, job, since)
     return found
 
 

@@ -12,12 +12,12 @@ from django_delayq import clock, conf
 from django_delayq.exceptions import ConfigError, PayloadError
 from django_delayq.http_settings import SIGNING, HttpConfig
 from django_delayq.producer import task_options
+from django_delayq.producer.async_api import in_thread, like, refuse_loop
 from django_delayq.producer.job import Job
 from django_delayq.producer.options import UntimedOptions, date, moulds
 from django_delayq.producer.schedule import Bound
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import Task, follower_of
-from django_delayq.producer.twins import in_thread, like, refuse_loop
 from django_delayq.targets import endpoint
 from django_delayq.targets.delivery_run import delivery
 from django_delayq.targets.webhook import HEADERS

@@ -8,11 +8,11 @@ from typing import Any, Final, Unpack
 from django_delayq import codec, conf
 from django_delayq.exceptions import DelayqError, LeaseLost, Snooze, StoreUnavailable, TargetRefused
 from django_delayq.failpoints import failpoint
+from django_delayq.producer.async_api import like, refuse_loop
 from django_delayq.producer.job import Job
 from django_delayq.producer.options import JobOptions
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import Task, made, registry
-from django_delayq.producer.twins import like, refuse_loop
 from django_delayq.states import OFFER
 from django_delayq.store.error_replies import StoreError, StoreRefused
 from django_delayq.store.offers import OfferReply, OfferStore

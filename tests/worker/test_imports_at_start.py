@@ -49,9 +49,9 @@ WEB = {
     "models": "calendar fields indexes internal operation",
     "periodic": "dates declarations",
     "producer": (
-        "acts annotations at_commit breaker carriers changes commit database equivalents homes horizon inline job "
-        "misfit name_format options plan_groups publish put put_back queues schedule schedule_checks silent stores task "
-        "task_options twins untaken wait_for_result watchers where worker_modules"
+        "acts annotations argument_error async_api at_commit breaker carriers changes commit database homes horizon "
+        "inline job migration_hints name_format options plan_groups publish put put_back queues schedule "
+        "schedule_checks silent stores task task_options untaken wait_for_result watchers where worker_modules"
     ),
     "store": (
         "address cluster_slots commands connection connection_options decode embedded encode error_replies events "

@@ -24,7 +24,7 @@ from django_delayq.contrib.gateway.models import Token
 from django_delayq.contrib.gateway.problems import GatewayProblem
 from django_delayq.contrib.gateway.routes import Route
 from django_delayq.logger import Logger
-from django_delayq.producer.twins import in_thread
+from django_delayq.producer.async_api import in_thread
 from django_delayq.store.error_replies import StoreRefused
 
 logger: Final = Logger("django_delayq.gateway")

@@ -23,10 +23,10 @@ from django_delayq.contrib.tasks.extras import DelayqTask, extras_of, said_by, t
 from django_delayq.contrib.tasks.plain_json import plain
 from django_delayq.exceptions import ConfigError
 from django_delayq.producer import acts
+from django_delayq.producer.async_api import refuse_loop, twin
 from django_delayq.producer.job import Job
 from django_delayq.producer.options import NONE, Options
 from django_delayq.producer.schedule import put_in
-from django_delayq.producer.twins import refuse_loop, twin
 from django_delayq.states import Change, EndCause
 
 WORTH: Final = ("max_attempts", "backoff", "timeout")  # what a function says of each of its jobs

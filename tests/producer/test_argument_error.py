@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from django_delayq.producer.misfit import misfit
+from django_delayq.producer.argument_error import argument_error
 
 SAYS = {
     r"missing a required (?:keyword-only )?argument: '(.+)'": "argument_missing",
@@ -39,7 +39,7 @@ def test_the_code_says_what_python_says(task):
                 cause = str(error)
             else:
                 continue
-            refused = misfit("t", signature, args, kwargs, cause=cause)
+            refused = argument_error("t", signature, args, kwargs, cause=cause)
             found = next((match, code) for text, code in [*SAYS.items(), (".*", "arguments")] if (match := re.fullmatch(text, cause)))
             assert refused.code == found[1], (args, kwargs, cause)
             if found[0].groups():
@@ -48,5 +48,5 @@ def test_the_code_says_what_python_says(task):
 
 
 def test_an_argument_that_goes_by_place_only_is_named():
-    refused = misfit("t", inspect.signature(placed), (7,), {"a": 7, "b": 7}, cause="said otherwise by each Python")
+    refused = argument_error("t", inspect.signature(placed), (7,), {"a": 7, "b": 7}, cause="said otherwise by each Python")
     assert (refused.code, refused.fields["argument"]) == ("argument_unknown", "a")

@@ -8,7 +8,9 @@ from inspect import Parameter, Signature
 from django_delayq.exceptions import PayloadError
 
 
-def misfit(task: str, signature: Signature, args: Sequence[object], kwargs: Mapping[str, object], *, cause: str) -> PayloadError:
+def argument_error(
+    task: str, signature: Signature, args: Sequence[object], kwargs: Mapping[str, object], *, cause: str
+) -> PayloadError:
     """Why a task cannot be called with these arguments, where its signature refuses them. `cause`: what Python says about it."""
     code, argument = _mismatch(signature, args, kwargs)
     written = [one.replace(annotation=_bare(one.annotation)) for one in signature.parameters.values()]
