@@ -31,7 +31,7 @@ from django_delayq.store.lock_store import LockStore
 from django_delayq.store.offers import OfferStore
 from django_delayq.store.queue import Outcome, QueueStore
 from django_delayq.store.record import JobRecord
-from django_delayq.store.recovery import GroundStore
+from django_delayq.store.recovery import EpochStore
 from django_delayq.target import OfferTarget
 from tests.cut_line import CutLine, socket_of, through
 from tests.links import package_link
@@ -174,10 +174,10 @@ def once(world: World, thing: dict[str, Any], how: str) -> None:
 def confirmed(world: World) -> dict[str, Any]:
     """Redis is known to have all jobs, so that it decides about keys alone."""
     store = world.store("redis")
-    store.ground()
-    ground = GroundStore(store)
-    found = ground.look(FIRST)
-    assert ground.confirm(found.generation, server=found.server) == "ok"
+    store.epoch()
+    epoch = EpochStore(store)
+    found = epoch.look(FIRST)
+    assert epoch.confirm(found.generation, server=found.server) == "ok"
     return {"task": ping}
 
 

@@ -103,14 +103,14 @@ class Comparison:
         every step of at most 200.
         """
         for batch in _batches(orphans.missing):
-            ground = self.loop.store.ground()
+            epoch = self.loop.store.epoch()
             found = unfinished.of(self.loop.unfinished().filter(pk__in=batch))
-            self.loop.ground.restore(self.loop.items(found), ground=ground, actor="doctor")
+            self.loop.epoch.restore(self.loop.items(found), epoch=epoch, actor="doctor")
             self.left.missing += self.loop.log.unknown([row.id for row in found])
             yield len(batch)
         for batch in _batches(orphans.risen):
             known = Job.objects.using(self.using).filter(pk__in=batch).values_list("id", "state", "settled")
-            self.loop.ground.drop([ids.short(id) for id, *row in known if end_of(*row)], actor="doctor")
+            self.loop.epoch.drop([ids.short(id) for id, *row in known if end_of(*row)], actor="doctor")
             yield len(batch)
         for batch in _batches(orphans.rowless):
             self._write_rows(batch)
@@ -129,11 +129,11 @@ class Comparison:
 
     def _place(self, batch: list[UUID]) -> None:
         """Schedules jobs that are nowhere by their rows. A job without a row is `left`: its date is unknown."""
-        ground, rows = self.loop.store.ground(), Job.objects.using(self.using).filter(pk__in=batch)
+        epoch, rows = self.loop.store.epoch(), Job.objects.using(self.using).filter(pk__in=batch)
         ended = [ids.short(id) for id, *row in rows.values_list("id", "state", "settled") if end_of(*row)]
-        self.loop.ground.drop(ended, actor="doctor")
+        self.loop.epoch.drop(ended, actor="doctor")
         waiting = unfinished.of(rows.filter(state__in=UNFINISHED, settled=""))
-        self.loop.ground.restore(self.loop.items(waiting), ground=ground, actor="doctor")
+        self.loop.epoch.restore(self.loop.items(waiting), epoch=epoch, actor="doctor")
         self.left.nowhere += self._inspector.nowhere(self.queue.name, batch)
 
     def _still(self, batch: list[UUID]) -> list[UUID]:

@@ -103,7 +103,7 @@ class BringInLoop:
             link, server = publisher.store.link, publisher.store.link.server
             if link not in silent:
                 try:
-                    publisher.store.ground()
+                    publisher.store.epoch()
                     continue
                 except StoreUnavailable as error:
                     silent.note(link, server, error)

@@ -1,4 +1,4 @@
-"""The checkpoint of a queue: how far the mirror has come, and on which ground. By it one sees that Redis has lost its contents, or was
+"""The checkpoint of a queue: how far the mirror has come, and in which epoch. By it one sees that Redis has lost its contents, or was
 rolled back; and mirrors, relays and restores of a queue take turns by it.
 """
 
@@ -17,7 +17,7 @@ from django_delayq.models import Checkpoint
 from django_delayq.store import site
 from django_delayq.store.mirror_tokens import REFUSED
 from django_delayq.store.queue import QueueStore
-from django_delayq.store.recovery import Ground
+from django_delayq.store.recovery import Epoch
 from django_delayq.store.site import Known, SiteRefused
 
 COLUMNS: Final = tuple(field.attname for field in Checkpoint._meta.concrete_fields)
@@ -31,11 +31,11 @@ def checkpoint_of(queue: str, partition: int, using: str) -> Checkpoint:
     return found or Checkpoint(queue=queue, partition=partition)
 
 
-def needs_restore(ground: Ground, checkpoint: Checkpoint) -> bool:
+def needs_restore(epoch: Epoch, checkpoint: Checkpoint) -> bool:
     """Whether Redis lacks what the database has seen in it: it was wiped, or rolled back to older data."""
     if not checkpoint.restored and not checkpoint.generation:
         return False  # the database has seen nothing yet; the mirror notes the generation that it meets first
-    return bool(ground.rolled) or ground.generation != checkpoint.restored or ground.older
+    return bool(epoch.rolled) or epoch.generation != checkpoint.restored or epoch.older
 
 
 def restored_behind(checkpoint: Checkpoint, generation: str) -> str:
@@ -61,19 +61,19 @@ def note_server(queue: str, partition: int, server: str, using: str, way_back: s
         failpoint("restore.noted_server")
 
 
-def check_site(store: QueueStore, ground: Ground, checkpoint: Checkpoint, again: Callable[[], Checkpoint] | None = None) -> None:
+def check_site(store: QueueStore, epoch: Epoch, checkpoint: Checkpoint, again: Callable[[], Checkpoint] | None = None) -> None:
     """Refuses a queue that may belong to another site, or that another database records. `again`: reads the checkpoint anew; None:
-    no other mirror can have moved it since `ground` was read.
+    no other mirror can have moved it since `epoch` was read.
 
     Raises:
         SiteRefused: see `store/site.py`.
     """
     if under_test.derives_site():
         return
-    if not ground.site:
+    if not epoch.site:
         site.check_address(store.keys.prefix, store.queue, store.link.home, _known(checkpoint))
     reread = None if again is None else lambda: _known(again())
-    site.check_mirror(store.keys, store.link.home, ground.trimmed, _known(checkpoint), reread)
+    site.check_mirror(store.keys, store.link.home, epoch.trimmed, _known(checkpoint), reread)
 
 
 def note_refused(error: SiteRefused, using: str) -> None:

@@ -29,7 +29,7 @@ from django_delayq.store.formats import FORMAT
 from django_delayq.store.mirror_tokens import last_token, tokens_after
 from django_delayq.store.places import Places
 from django_delayq.store.queue import MOST, QueueStore
-from django_delayq.store.recovery import GroundStore
+from django_delayq.store.recovery import EpochStore
 
 ENTRIES: Final = 200  # per transaction; an entry holds up to 200 jobs
 PAGE: Final = 25  # entries per read
@@ -115,7 +115,7 @@ class MirrorLoop:
         self.using = using
         self.store = QueueStore(places, prefix=prefix, queue=queue.name, partition=partition)
         self.partition = partition
-        self.ground = GroundStore(self.store)
+        self.epoch = EpochStore(self.store)
         self.log = EventLog(self.store.link, self.store.keys)
         self.asks = (("XLEN", self.log.keys["events"]),)  # see `first_looks`
         self.ends = EndTeller(self.log, queue.name, using, patiently)
@@ -177,22 +177,22 @@ class MirrorLoop:
         """
         waits = not self.queue.divided
         with locked_checkpoint(self.queue.name, self.partition, self.using, waits=waits) as (mine, checkpoint):
-            ground = self.ground.look(checkpoint.last_event)
-            check_site(self.store, ground, checkpoint)
-            generation = ground.generation
+            epoch = self.epoch.look(checkpoint.last_event)
+            check_site(self.store, epoch, checkpoint)
+            generation = epoch.generation
             after = checkpoint.last_event if checkpoint.generation in ("", generation) else FIRST
             failpoint("mirror.read")
             wiped = not generation and (checkpoint.generation or checkpoint.restored)
-            if wiped or (after != FIRST and ground.older):
+            if wiped or (after != FIRST and epoch.older):
                 return NOTHING  # or rolled back: restore first sees to that, by what the checkpoint says
             entries = self._understood(self._read(after, 1 if way else self._most))
             failpoint("mirror.fold")
-            if self.ground.look(checkpoint.last_event).server != ground.server:
+            if self.epoch.look(checkpoint.last_event).server != epoch.server:
                 return AGAIN  # whose entries these are, nobody knows: an older server may have taken over
-            tokens, found = checkpoint.mirror_tokens or "", ground.trimmed.token
+            tokens, found = checkpoint.mirror_tokens or "", epoch.trimmed.token
             if not entries:
                 token = last_token(tokens)
-                return Passed(after if after != FIRST else None, ground.server, 0, False, since=after, found=found, token=token)
+                return Passed(after if after != FIRST else None, epoch.server, 0, False, since=after, found=found, token=token)
             tokens = tokens_after(tokens, found)
             if way is None:
                 self._write(entries)
@@ -214,7 +214,7 @@ class MirrorLoop:
         failpoint("mirror.committed")
         surplus = sum(len(entry.items) - 1 for entry in entries if entry.items)
         token = last_token(tokens)
-        return Passed(last, ground.server, surplus, True, since=after, entries=entries, found=found, token=token)
+        return Passed(last, epoch.server, surplus, True, since=after, entries=entries, found=found, token=token)
 
     def _fold_apart(self, entry: Entry) -> Passed:
         """An entry that was refused alone: job by job. What is refused twice more, alone, and with rows that were read anew, goes into

@@ -20,7 +20,7 @@ from django_delayq.models import UNRESOLVED, Attempt, Job
 from django_delayq.states import FINISHED, UNFINISHED, AttemptOutcome, State
 from django_delayq.store.events import EventLog
 from django_delayq.store.queue import MOST
-from django_delayq.store.recovery import GroundStore
+from django_delayq.store.recovery import EpochStore
 
 logger = Logger("django_delayq.restore")
 
@@ -74,14 +74,14 @@ def give_up(queue: str, partition: int, jobs: Sequence[UUID], using: str) -> int
     return len(found)
 
 
-def leave(log: EventLog, ground: GroundStore, using: str) -> Iterator[None]:
+def leave(log: EventLog, epoch: EpochStore, using: str) -> Iterator[None]:
     """Jobs that an old copy has, and that are over by their rows, leave it: they have run. One step per page."""
     for held in log.jobs():
         known = Job.objects.using(using).filter(pk__in=[ids.full(id) for id, _ in held])
         over = [ids.short(id) for id, *row in known.values_list("id", "state", "settled") if end_of(*row)]
         failpoint("restore.drop")
         for start in range(0, len(over), MOST):
-            ground.drop(over[start : start + MOST], actor="restore")
+            epoch.drop(over[start : start + MOST], actor="restore")
         failpoint("restore.dropped")
         yield
 

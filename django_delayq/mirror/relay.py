@@ -156,7 +156,7 @@ class RelayLoop:
         return unpublished(self.queue.name, self.using).filter(partition=self.partition)
 
     def _push(self, mark: datetime) -> int:
-        ground, trimmed = self.store.stand()  # what is read now is true of this one
+        epoch, trimmed = self.store.stand()  # what is read now is true of this one
         known = partial(known_of, self.queue.name, self.partition, self.using)
         site.check_mirror(self.store.keys, self.store.link.home, trimmed, known(), known)
         unpublished = self._unpublished(mark, database_clock.now(connections[self.using]))
@@ -178,10 +178,10 @@ class RelayLoop:
         for start in range(0, len(sent), MOST):
             batch = sent[start : start + MOST]
             failpoint("relay.publish")
-            stood, replies = self.publisher.publish([late(row) for row in batch], ground)
+            stood, replies = self.publisher.publish([late(row) for row in batch], epoch)
             failpoint("relay.published")
-            self._said |= {reply.status for reply in replies} if stood == ground else {"ground"}
-            if stood != ground:
+            self._said |= {reply.status for reply in replies} if stood == epoch else {"epoch"}
+            if stood != epoch:
                 return 0  # the rows are read again in the next round
             self._answered(batch, replies, stood)
         self._after = page[-1][0]
@@ -204,14 +204,14 @@ class RelayLoop:
         # That none is "" is said for PostgreSQL, as in `DatabaseOutbox.waiting`.
         return [*ids, *self._rows().filter(key__in=keys).exclude(key="").exclude(pk__in=ids).values_list("id", flat=True)]
 
-    def _answered(self, batch: list[OutboxRow], replies: list[ScheduleReply], ground: str) -> None:
+    def _answered(self, batch: list[OutboxRow], replies: list[ScheduleReply], epoch: str) -> None:
         answered = [(row.record.id, reply) for row, reply in zip(batch, replies, strict=True) if reply.id == row.record.id]
         ended = {id: reply.status for id, reply in answered if reply.ended and id in self._there_before}
         known = [id for id, reply in answered if reply.status == "again" and id in self._there_before]
         self._there.update(id for id, reply in answered if reply.created or reply.ended)
         if known or ended:
             with locked_checkpoint(self.queue.name, self.partition, self.using):
-                if self.store.ground() == ground:  # else Redis may have lost them again
+                if self.store.epoch() == epoch:  # else Redis may have lost them again
                     self._note(known, ended)
                 failpoint("relay.save")
         failpoint("relay.saved")

@@ -37,12 +37,12 @@ from django_delayq.store.decode import position
 from django_delayq.store.events import FIRST, EventLog
 from django_delayq.store.places import Places
 from django_delayq.store.queue import MOST, QueueStore
-from django_delayq.store.recovery import ADOPT, FOUND, REST, SWEEP, Confirmed, Ground, GroundStore, RestoreItem, fresh_generation
+from django_delayq.store.recovery import ADOPT, FOUND, REST, SWEEP, Confirmed, Epoch, EpochStore, RestoreItem, fresh_generation
 from django_delayq.store.site import SiteRefused
 
 logger = Logger("django_delayq.restore")
 
-IDLE: Final = 0.25  # seconds between looks at the ground
+IDLE: Final = 0.25  # seconds between looks at the epoch
 LOOK: Final = 5.0  # seconds between looks at the checkpoint while the server stays the same
 WHOLE: Final = 60.0  # seconds between looks at all changes of an hour
 WAIT: Final = 0.05
@@ -52,16 +52,16 @@ ACTOR: Final = pauses.RESTORE
 
 
 class _Moved(Exception):
-    """The queue stands on other ground than the rows were read for, or another restore is at work: the next look says what is to do."""
+    """The queue has another epoch than when the rows were read, or another restore is at work: the next look says what is to do."""
 
 
 class RestoreLoop:
-    """1. Looks at the ground. Redis holds all that the database has seen if the generation is the one restored last, and the event
+    """1. Looks at the epoch. Redis holds all that the database has seen if the generation is the one restored last, and the event
     folded last is there, or was. Then it is confirmed; what another server may have forgotten of people's changes is told to it first.
     2. If not, its data is not believed. The queue gets another generation, and its durable jobs leave: rows decide. 3. The events that
     Redis still holds are folded, by this loop itself; rows take in the changes that were answered and whose events are lost. 4. Workers
     adopt what they run; what ran by its row comes back at the end of a lease, then what is due, oldest first. 5. Claims go on,
-    and all the rest comes back, oldest first. 6. The generation is noted as restored, and the ground confirmed. A lease later, rows of
+    and all the rest comes back, oldest first. 6. The generation is noted as restored, and the epoch confirmed. A lease later, rows of
     redis durability that Redis has lost end, see `lost`; until then the checkpoint says that they are to be looked for.
 
     It may die at any point, and another goes on then: what is there already is left alone. Unpublished rows are the relay's.
@@ -87,8 +87,8 @@ class RestoreLoop:
         self.store = QueueStore(places, prefix=prefix, queue=queue.name, partition=partition, signer=signer)
         self.partition = partition
         self.log = EventLog(self.store.link, self.store.keys)
-        self.ground = GroundStore(self.store)
-        self.asks = self.ground.asks  # see `first_looks`
+        self.epoch = EpochStore(self.store)
+        self.asks = self.epoch.asks  # see `first_looks`
         self.mirror = MirrorLoop(places, queue, prefix=prefix, using=using, partition=partition, signer=signer)
         self.progress = RestoreProgress()
         self._who = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
@@ -112,24 +112,24 @@ class RestoreLoop:
             if self._stands(told):
                 return self._idle()
             try:
-                ground, checkpoint = self.look()
+                epoch, checkpoint = self.look()
             except SiteRefused as error:
                 note_refused(error, self.using)
                 raise
-            if needs_restore(ground, checkpoint) or (ground.generation and ground.confirmed != ground.server):
+            if needs_restore(epoch, checkpoint) or (epoch.generation and epoch.confirmed != epoch.server):
                 # Another server, perhaps with older data. What was read from the one before may be about to be committed.
                 with locked_checkpoint(self.queue.name, self.partition, self.using):
-                    ground, checkpoint = self.look()
-            if not needs_restore(ground, checkpoint):
-                self._confirm(ground, checkpoint)
+                    epoch, checkpoint = self.look()
+            if not needs_restore(epoch, checkpoint):
+                self._confirm(epoch, checkpoint)
                 return self._idle()
             self._lost = None
             pauses.again(self.store, self.using)
-            if not self.auto and self._pause(ground):
+            if not self.auto and self._pause(epoch):
                 return 1.0
-            if self._others_are_at_it(ground):
+            if self._others_are_at_it(epoch):
                 return IDLE
-            self._work = self._restore(ground, checkpoint)
+            self._work = self._restore(epoch, checkpoint)
         until = clock.monotonic() + SLICE
         work, self._work = self._work, None  # an error ends it; the next look begins anew
         try:
@@ -154,16 +154,16 @@ class RestoreLoop:
                 return
             clock.sleep(pause)
 
-    def look(self) -> tuple[Ground, Checkpoint]:
-        """The ground of Redis, and the checkpoint; one that was never saved if the database has no checkpoint.
+    def look(self) -> tuple[Epoch, Checkpoint]:
+        """The epoch of Redis, and the checkpoint; one that was never saved if the database has no checkpoint.
 
         Raises:
             SiteRefused: Redis may belong to another site.
         """
         checkpoint = self._checkpoint()
-        ground = self.ground.look(checkpoint.last_event)
-        check_site(self.store, ground, checkpoint, self._checkpoint)
-        return ground, checkpoint
+        epoch = self.epoch.look(checkpoint.last_event)
+        check_site(self.store, epoch, checkpoint, self._checkpoint)
+        return epoch, checkpoint
 
     def _checkpoint(self) -> Checkpoint:
         return checkpoint_of(self.queue.name, self.partition, self.using)
@@ -183,7 +183,7 @@ class RestoreLoop:
         return items
 
     def _item(self, row: UnfinishedRow) -> RestoreItem:
-        return self.ground.row(
+        return self.epoch.row(
             rows.record_of(row),
             runs=row.state == State.RUNNING,
             attempts=row.attempts,
@@ -206,30 +206,30 @@ class RestoreLoop:
         return IDLE if pause is None else pause
 
     def _stands(self, told: Sequence[Any]) -> bool:
-        """Whether Redis stands on the ground that was last found well; this asks the database now and then only."""
+        """Whether Redis stands in the epoch that was last found well; this asks the database now and then only."""
         if clock.monotonic() >= self._look_at:
             return False
-        ground = self.ground.read(told) if told else self.ground.look(FIRST)
-        return not ground.rolled and (ground.generation, ground.server, ground.confirmed) == self._well
+        epoch = self.epoch.read(told) if told else self.epoch.look(FIRST)
+        return not epoch.rolled and (epoch.generation, epoch.server, epoch.confirmed) == self._well
 
-    def _confirm(self, ground: Ground, checkpoint: Checkpoint) -> None:
-        self._well, self._look_at = (ground.generation, ground.server, ground.server), clock.monotonic() + LOOK
-        if self._lost is None and ground.generation and checkpoint.way_back:
+    def _confirm(self, epoch: Epoch, checkpoint: Checkpoint) -> None:
+        self._well, self._look_at = (epoch.generation, epoch.server, epoch.server), clock.monotonic() + LOOK
+        if self._lost is None and epoch.generation and checkpoint.way_back:
             self._lost = self._mark_lost(checkpoint.way_back)
-        if not ground.generation or ground.confirmed == ground.server:
-            if ground.generation and not checkpoint.address:  # the process that confirmed it died before this
+        if not epoch.generation or epoch.confirmed == epoch.server:
+            if epoch.generation and not checkpoint.address:  # the process that confirmed it died before this
                 note_address(self.store, self.using)
             self._remind(checkpoint)
             return
-        note_server(self.queue.name, self.partition, ground.server, self.using)
+        note_server(self.queue.name, self.partition, epoch.server, self.using)
         pauses.again(self.store, self.using)
-        if ground.confirmed is not None:
+        if epoch.confirmed is not None:
             self._send_again(changes_unknown_to(self.log, self.queue.name, self.partition, self.using, checkpoint.last_event))
-        self._tell(ground, mirrored=checkpoint.last_event)
+        self._tell(epoch, mirrored=checkpoint.last_event)
 
-    def _tell(self, ground: Ground, **said: Any) -> Confirmed:
+    def _tell(self, epoch: Epoch, **said: Any) -> Confirmed:
         failpoint("restore.confirm")
-        answer = self.ground.confirm(ground.generation, server=ground.server, actor=ACTOR, **said)
+        answer = self.epoch.confirm(epoch.generation, server=epoch.server, actor=ACTOR, **said)
         failpoint("restore.confirmed")
         if answer == "ok" and not said.get("phase"):
             note_address(self.store, self.using)
@@ -273,12 +273,12 @@ class RestoreLoop:
 
     # --- the way back ---
 
-    def _pause(self, ground: Ground) -> bool:
+    def _pause(self, epoch: Epoch) -> bool:
         if not self.unfinished().exists():
             return False
-        if not ground.rolled:
+        if not epoch.rolled:
             # Another generation at once: what is published late names the one before, and its row is read again.
-            self._tell(ground, phase=FOUND, renew=fresh_generation())
+            self._tell(epoch, phase=FOUND, renew=fresh_generation())
         # The command may have brought all back since the look: a pause behind its end would be lifted by nobody.
         if self.store.pause(actor=ACTOR, reason="run manage.py delayq restore", on_way_back=True):
             logger.error(
@@ -289,49 +289,49 @@ class RestoreLoop:
             )
         return True
 
-    def _others_are_at_it(self, ground: Ground) -> bool:
-        at_ms, who, *_ = [*ground.restoring.split(" "), "", ""]
-        return bool(who) and who not in (self._who, ACTOR) and abs(ground.now_ms - decode.moment_ms(at_ms)) < BUSY_MS
+    def _others_are_at_it(self, epoch: Epoch) -> bool:
+        at_ms, who, *_ = [*epoch.restoring.split(" "), "", ""]
+        return bool(who) and who not in (self._who, ACTOR) and abs(epoch.now_ms - decode.moment_ms(at_ms)) < BUSY_MS
 
-    def _restore(self, ground: Ground, checkpoint: Checkpoint) -> Iterator[float]:
+    def _restore(self, epoch: Epoch, checkpoint: Checkpoint) -> Iterator[float]:
         total = self.unfinished().count()
         self.progress = RestoreProgress(total=total, began=clock.monotonic())
-        if total or ground.rolled or checkpoint.restored:
+        if total or epoch.rolled or checkpoint.restored:
             logger.warning(
                 "queue %s: Redis %s. Unfinished jobs in the database: %d",
                 self.queue.name,
-                "lost its data" if ground.confirmed is None else "was rolled back to older data",
+                "lost its data" if epoch.confirmed is None else "was rolled back to older data",
                 total,
             )
-        now_ms = ground.now_ms or decode.time_ms(self.store.link.execute("TIME"))
+        now_ms = epoch.now_ms or decode.time_ms(self.store.link.execute("TIME"))
         zero_ms = now_ms - clock.monotonic() * 1000  # what Redis' clock showed at monotonic 0
-        older = ground.older and ground.generation in (checkpoint.restored, checkpoint.generation)
-        begun = checkpoint.way_back == ground.generation
-        self._resumes = begun and not older and ground.rolled in (ADOPT, REST)
-        if self._resumes or (not older and ground.confirmed is None):
+        older = epoch.older and epoch.generation in (checkpoint.restored, checkpoint.generation)
+        begun = checkpoint.way_back == epoch.generation
+        self._resumes = begun and not older and epoch.rolled in (ADOPT, REST)
+        if self._resumes or (not older and epoch.confirmed is None):
             # Another restore died on the way, and what it has done stands; or Redis was wiped, and what it has is new: no mirror has
             # ever confirmed this store, as it did with any old copy.
-            given = "" if ground.generation else self.store.new_generation
-            target, phase = ground._replace(generation=ground.generation or given), ADOPT
-            self._note(ground, target.generation)
+            given = "" if epoch.generation else self.store.new_generation
+            target, phase = epoch._replace(generation=epoch.generation or given), ADOPT
+            self._note(epoch, target.generation)
             # It may be a copy all the same, of a server that was not confirmed yet, and older than what was answered there.
             self._send_again(changes_unknown_to(self.log, self.queue.name, self.partition, self.using, checkpoint.last_event))
-            self._go_on(ground, ADOPT, renew=given)
+            self._go_on(epoch, ADOPT, renew=given)
         else:
             behind = position(self.log.last_id()) < position(checkpoint.last_event)
-            target, phase = ground._replace(generation=fresh_generation()), SWEEP
-            self._note(ground, target.generation)
-            self._go_on(ground, SWEEP, renew=target.generation, behind=checkpoint.last_event if behind else "")
+            target, phase = epoch._replace(generation=fresh_generation()), SWEEP
+            self._note(epoch, target.generation)
+            self._go_on(epoch, SWEEP, renew=target.generation, behind=checkpoint.last_event if behind else "")
             yield from self._sweep(target)
         yield from self._fold(target, phase)
         atomic_runs.end_rows(Job.objects.using(self.using).filter(queue=self.queue.name, partition=self.partition), self.using)
         if phase == SWEEP:
-            for _ in redis_only.leave(self.log, self.ground, self.using):
+            for _ in redis_only.leave(self.log, self.epoch, self.using):
                 self._go_on(target, phase)
                 yield 0.0
         restore_rows.apply_unfolded(self.queue.name, self.partition, self.using, checkpoint.last_event)
         self._go_on(target, ADOPT)
-        stands = self.store.ground()
+        stands = self.store.epoch()
         for batch in unfinished.pages(self.unfinished().filter(state=State.RUNNING), self.using):
             self._send(batch, stands)
             yield 0.0
@@ -347,14 +347,14 @@ class RestoreLoop:
             yield 0.0
         self._finish(target)
 
-    def _note(self, ground: Ground, generation: str) -> None:
-        note_server(self.queue.name, self.partition, ground.server, self.using, generation)
+    def _note(self, epoch: Epoch, generation: str) -> None:
+        note_server(self.queue.name, self.partition, epoch.server, self.using, generation)
 
     def _mark_lost(self, way_back: str) -> Iterator[float]:
         yield from redis_only.mark(self.log, self.queue, self.partition, self.using)
         note_restored(self.queue.name, self.partition, way_back, self.using)
 
-    def _go_on(self, target: Ground, phase: str, *, renew: str = "", behind: str = "", mirrored: str = "") -> None:
+    def _go_on(self, target: Epoch, phase: str, *, renew: str = "", behind: str = "", mirrored: str = "") -> None:
         """Says where the way back is, and that somebody is on it."""
         answer = self._tell(target, phase=phase, renew=renew, behind=behind, mirrored=mirrored, progress=self._progress)
         if answer != "ok":
@@ -364,18 +364,18 @@ class RestoreLoop:
     def _progress(self) -> str:
         return f"{self._who} {self.progress.done} {self.progress.total}"
 
-    def _sweep(self, target: Ground) -> Iterator[float]:
+    def _sweep(self, target: Epoch) -> Iterator[float]:
         """All durable jobs leave. Rows are read only when those that ended meanwhile have been folded."""
         cursor = ""
         while cursor != "0":
             failpoint("restore.sweep")
-            cursor, _ = self.ground.sweep(target.generation, cursor or "0", progress=self._progress, actor=ACTOR)
+            cursor, _ = self.epoch.sweep(target.generation, cursor or "0", progress=self._progress, actor=ACTOR)
             failpoint("restore.swept")
             if not cursor:
                 raise _Moved
             yield 0.0
 
-    def _fold(self, target: Ground, phase: str) -> Iterator[float]:
+    def _fold(self, target: Epoch, phase: str) -> Iterator[float]:
         """All that Redis had to tell until now: a row must not be taken for unfinished merely because the mirror is behind."""
         mark = position(self.log.last_id())
         while (first := self.log.read(FIRST, 1)) and position(first[0].id) <= mark:
@@ -402,14 +402,14 @@ class RestoreLoop:
                 return
         items = self.items(batch)
         failpoint("restore.send")
-        answers = self.ground.restore(items, ground=stands, progress=self._progress, actor=ACTOR)
+        answers = self.epoch.restore(items, epoch=stands, progress=self._progress, actor=ACTOR)
         failpoint("restore.sent")
-        if "ground" in answers:
+        if "epoch" in answers:
             raise _Moved  # what these rows say may be older than what has happened since
         self.progress.done = min(self.progress.done + len(batch), self.progress.total)  # what is overdue may come twice
         self.progress.back += answers.count("restored")
 
-    def _finish(self, target: Ground) -> None:
+    def _finish(self, target: Epoch) -> None:
         # Both or neither: whoever finds the generation restored mends no rows.
         with locked_checkpoint(self.queue.name, self.partition, self.using) as (mine, checkpoint):
             mine.update(restored=target.generation)

@@ -36,8 +36,8 @@ logger = Logger("django_delayq.mirror")
 
 MOST_BACKOFF: Final = 10.0
 MOST_EXTRA_WAIT: Final = 1.0
-GROUND: Final = 1.5  # seconds between looks at the ground while the event line stands
-TOGETHER: Final = 0.25  # seconds by which the look at a ground comes earlier than its time, when another one's has come
+EPOCH_INTERVAL: Final = 1.5  # seconds between looks at the epoch while the event line stands
+TOGETHER: Final = 0.25  # seconds by which the look at an epoch comes earlier than its time, when another one's has come
 STREAM: Final = 15.0  # seconds between looks at a stream of which the event line says nothing
 HELD: Final = 60.0  # seconds for which a connection to the database is used, at least
 ROWS: Final = 4.0  # seconds between looks for unpublished rows while Redis is there; web processes publish, this is for those that died
@@ -186,7 +186,7 @@ class Service:
                 RestoreLoop(places, queue, partition=partition, auto=auto, **signed),
                 longest=0.5,
                 idle=restore.IDLE,
-                asleep=GROUND,
+                asleep=EPOCH_INTERVAL,
                 link=links[queue.name, partition],
             )
             for queue, partition in parts

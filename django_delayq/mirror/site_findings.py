@@ -11,7 +11,7 @@ from django_delayq.store.events import FIRST
 from django_delayq.store.keys import Keys
 from django_delayq.store.places import Places
 from django_delayq.store.queue import QueueStore
-from django_delayq.store.recovery import Ground, GroundStore
+from django_delayq.store.recovery import Epoch, EpochStore
 from django_delayq.store.site import SiteRefused
 
 UNKNOWN = "site_unknown"
@@ -33,21 +33,21 @@ def refusals(places: Places, prefix: str, parts: Iterable[tuple[str, int]]) -> I
             yield error
 
 
-def check_queue(store: QueueStore) -> Ground:
-    """Refuses a queue of another site; returns its ground.
+def check_queue(store: QueueStore) -> Epoch:
+    """Refuses a queue of another site; returns its epoch.
 
     Raises:
         StoreUnavailable, StoreError: as `refusals`.
     """
-    ground = GroundStore(store).look(FIRST)
+    epoch = EpochStore(store).look(FIRST)
     known = partial(site.known, store.queue, store.partition)
     again = partial(known, apart=True)
-    if not ground.site:
+    if not epoch.site:
         site.check_address(store.keys.prefix, store.queue, store.link.home, known(), again)
     else:
         site.prove(store.keys.prefix, store.queue, store.partition, store.link.home)
-    site.check_mirror(store.keys, store.link.home, ground.trimmed, known(), again)
-    return ground
+    site.check_mirror(store.keys, store.link.home, epoch.trimmed, known(), again)
+    return epoch
 
 
 def check_workers(places: Places, prefix: str) -> None:

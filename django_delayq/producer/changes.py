@@ -275,13 +275,13 @@ def _lacking(row: OutboxRow | None) -> str:
 def _keep(act: Cancel | Move, row: OutboxRow, lacking: str, changed: Changed) -> Change:
     """Tells the row. Behind the caller's transaction: a lock on the row for all of its time would make the mirror wait.
 
-    A restore that read the row before it was told may have put the job back on another ground by now: then all is done once more there.
+    A restore that read the row before it was told may have put the job back in another epoch by now: then all is done once more there.
     """
     id, name, using = row.record.id, row.queue, conf.get().database
     store = stores.with_job(name, id)
 
     def tell() -> Change:
-        last, stood = changed, changed.ground
+        last, stood = changed, changed.epoch
         for _ in range(TRIES):
             if not database.need().tell(row, act.told(last), using):
                 return Change.FINISHED
@@ -294,9 +294,9 @@ def _keep(act: Cancel | Move, row: OutboxRow, lacking: str, changed: Changed) ->
             except StoreUnavailable as error:
                 error.nothing_done = False  # it was done where the queue stood before
                 raise
-            if again.ground == stood or not again.event:
-                return last.change if again.ground == stood else again.change
-            last, stood = again, again.ground
+            if again.epoch == stood or not again.event:
+                return last.change if again.epoch == stood else again.change
+            last, stood = again, again.epoch
         return last.change
 
     if transaction.get_connection(using).in_atomic_block:

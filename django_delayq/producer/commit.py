@@ -29,14 +29,14 @@ class Plan(ScheduleItem):
         job: the `Job` that the caller gets, which stands above. Its date is that of the plan, unless a delay is given.
         delay_ms: counts from now.
 
-    `shared_name`: of those of which so many run at a time; `started`: when its delay began (monotonic); `ground`: what was known then
+    `shared_name`: of those of which so many run at a time; `started`: when its delay began (monotonic); `epoch`: what was known then
     of where the queue stands; `withdrawn`: its own transaction has cancelled it.
 
     Raises:
         PayloadError: a record cannot carry the key, or the expiry.
     """
 
-    __slots__ = ("ground", "job", "mould", "partition", "shared_name", "started", "withdrawn")
+    __slots__ = ("epoch", "job", "mould", "partition", "shared_name", "started", "withdrawn")
 
     # Not that of a dataclass: one is made for each job, and most of it comes from the mould, checked.
     def __init__(self, mould: Mould, job: Any, payload: bytes, expires_ms: int, delay_ms: int | None) -> None:
@@ -49,7 +49,7 @@ class Plan(ScheduleItem):
         self.delay_ms = delay_ms
         self.due_ms = job.due_ms if delay_ms is None else None
         self.started = clock.monotonic()
-        self.ground = ""
+        self.epoch = ""
         # Not that of the job, which may be another one's handle by and by.
         self.partition = ids.partition(job.id) if mould.divided else 0
         self.shared_name: SharedName | None = None

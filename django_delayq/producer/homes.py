@@ -21,7 +21,7 @@ from django_delayq.producer.stores import stores
 from django_delayq.shared_name import SharedName, in_payload
 from django_delayq.store.events import FIRST
 from django_delayq.store.record import JobRecord, validate_key
-from django_delayq.store.recovery import GroundStore
+from django_delayq.store.recovery import EpochStore
 
 
 def anywhere(queue: QueueConfig) -> int:
@@ -109,11 +109,11 @@ def _held(queue: QueueConfig, key: str, partition: int) -> bool:
     """
     if stores.inspector().find(queue.name, key, [partition]) is not None:
         return True
-    ground = GroundStore(stores.queue(queue.name, partition)).look(FIRST)
+    epoch = EpochStore(stores.queue(queue.name, partition)).look(FIRST)
     found, using = database.installed(), conf.get().database
     if found is None:
         return False
-    lacks = ground.rolled or ground.confirmed != ground.server
+    lacks = epoch.rolled or epoch.confirmed != epoch.server
     rows = found.keyed(queue.name, [key], using) if lacks else found.waiting(queue.name, [key], using)
     return any(ids.partition(row[0]) == partition for row in rows)
 

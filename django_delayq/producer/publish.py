@@ -3,7 +3,7 @@ date, policy, key and cancel follow one law.
 
 A first publication, right behind its commit, acts in order of arrival. A late one (by the relay, or after a refusal) does not act
 on a holder whose row was written after its own, by the database's clock: it is merged into it. What is known of rows is known of one
-ground, which every publication names; on another one Redis refuses it, and the rows are read again.
+epoch, which every publication names; on another one Redis refuses it, and the rows are read again.
 
 Who holds a key, Redis knows, but for a server that lacks jobs, or that nobody has confirmed yet: then the rows say it.
 """
@@ -27,20 +27,20 @@ from django_delayq.store.error_replies import StoreError
 from django_delayq.store.events import FIRST, EventLog
 from django_delayq.store.items import CREATED, DECIDED, FORBIDDEN, REFUSED, ScheduleItem, ScheduleMode, ScheduleReply, ScheduleStatus
 from django_delayq.store.queue import MOST, QueueStore
-from django_delayq.store.recovery import GroundStore, Restored
+from django_delayq.store.recovery import EpochStore, Restored
 from django_delayq.store.replicas import REST, Replicas
 
 ASKS: Final = ("ask", "ask told")  # modes in which nothing is written
 BESIDE: Final[Mapping[str, ScheduleStatus]] = {"error": "taken", "replace": "running", "after": "behind"}
-UNCONFIRMED: Final = 1.0  # seconds for which it is remembered that nobody has confirmed a ground
+UNCONFIRMED: Final = 1.0  # seconds for which it is remembered that nobody has confirmed an epoch
 TRIES: Final = 3  # another holder may come between two calls, but not often
-Sent = tuple[str, list[ScheduleReply]]  # the ground, and the replies; none on another ground than the sender's
+Sent = tuple[str, list[ScheduleReply]]  # the epoch, and the replies; none in another epoch than the sender's
 
 
 class Published(NamedTuple):
-    """What became of rows: those that were sent, and one reply each; none if Redis stood on another ground by then."""
+    """What became of rows: those that were sent, and one reply each; none if Redis stood in another epoch by then."""
 
-    ground: str
+    epoch: str
     jobs: list[UUID]
     replies: list[ScheduleReply]
 
@@ -64,22 +64,22 @@ class Publisher:
     actor: str = ""
     replicas: Replicas | None = None
 
-    def publish(self, items: Sequence[ScheduleItem], ground: str = "") -> Sent:
-        """At most 200 jobs, in this order. `ground`: what their rows were read, or written, on ("": there are no rows)."""
-        return self.finish(items, self._after_rows(items, ground, "told") or self.send(items, ground)(), ground)
+    def publish(self, items: Sequence[ScheduleItem], epoch: str = "") -> Sent:
+        """At most 200 jobs, in this order. `epoch`: in which their rows were read, or written ("": there are no rows)."""
+        return self.finish(items, self._after_rows(items, epoch, "told") or self.send(items, epoch)(), epoch)
 
     def publish_rows(self, jobs: Sequence[UUID], *, due_ms: int | None = None, mode: ScheduleMode = "") -> Published:
         """Those of these rows, at most 200, that are to be published still, as late ones. `due_ms`: a date instead of their own."""
-        ground = self.store.ground()
+        epoch = self.store.epoch()
         items = [late(row, due_ms) for row in self._rows(jobs) if row.unpublished]
         held = self.held(items)
         free = [item for item in items if item.id not in held]
         if not free:
-            return Published(ground, list(held), list(held.values()))
+            return Published(epoch, list(held), list(held.values()))
         self.meet(item.key for item in free)
-        ground, replies = self.finish(free, self.send(free, ground, mode)(), ground)
+        epoch, replies = self.finish(free, self.send(free, epoch, mode)(), epoch)
         told = [*held, *(item.id for item in free)]
-        return Published(ground, told[: len(held) + len(replies)], [*held.values(), *replies])
+        return Published(epoch, told[: len(held) + len(replies)], [*held.values(), *replies])
 
     def held(self, items: Sequence[ScheduleItem]) -> dict[UUID, ScheduleReply]:
         """Those of these items whose keys unresolved rows hold, which Redis does not know; and what becomes of each. Writes that into
@@ -125,11 +125,11 @@ class Publisher:
 
     def bring_back(self, jobs: Sequence[UUID], *, due_ms: int | None = None) -> list[Restored]:
         """Those of these rows, at most 200, that Redis may have lost: published, and not finished. What it has stays as it is."""
-        ground = self.store.ground()
+        epoch = self.store.epoch()
         rows = [row for row in self._rows(jobs) if row.unfinished and row.published]
         if not rows:
             return []
-        store, lease_ms = GroundStore(self.store), conf.get().queue(self.store.queue).lease_ms
+        store, lease_ms = EpochStore(self.store), conf.get().queue(self.store.queue).lease_ms
         self._take_away(self._rows(store.holders({row.record.key for row in rows if row.record.key})))
         failpoint("publish.bring_back")
         lost = [
@@ -147,7 +147,7 @@ class Publisher:
         ]
         if due_ms is not None:  # a change, which has been told that nobody has begun them
             lost = [item._replace(unsure_ms=0) for item in lost]
-        answers = store.restore(lost, ground=ground, actor=self.actor)
+        answers = store.restore(lost, epoch=epoch, actor=self.actor)
         failpoint("publish.brought_back")
         return answers
 
@@ -182,29 +182,29 @@ class Publisher:
             for n, reply in zip(places, self.send(items, "", "ask told")()[1], strict=True):
                 replies[n] = reply
 
-    def _after_rows(self, items: Sequence[ScheduleItem], ground: str, mode: ScheduleMode) -> Sent | None:
-        """The answer on a ground of which Redis has said within the last second that nobody has confirmed it: there it would only say
-        that rows are to be asked first, so they are. None if that is not known, or if Redis has another ground by now.
+    def _after_rows(self, items: Sequence[ScheduleItem], epoch: str, mode: ScheduleMode) -> Sent | None:
+        """The answer in an epoch of which Redis has said within the last second that nobody has confirmed it: there it would only say
+        that rows are to be asked first, so they are. None if that is not known, or if Redis has another epoch by now.
         """
         unconfirmed, until = self.store.unconfirmed
-        if clock.monotonic() >= until or ground not in ("", unconfirmed):
+        if clock.monotonic() >= until or epoch not in ("", unconfirmed):
             return None
         self._put_in({item.key for item in items if item.key}, lost=True, but={item.id for item in items})
         sent = self.send(items, unconfirmed, mode)()
         return sent if sent[1] else None
 
     def _noted(self, sent: Sent) -> Sent:
-        """Notes that nobody has confirmed this ground. What holds a key is not kept: another process may change it at any time."""
-        ground, replies = sent
-        if ground.endswith(":") and any(reply.status == "asked" for reply in replies):
-            self.store.unconfirmed = ground, clock.monotonic() + UNCONFIRMED
+        """Notes that nobody has confirmed this epoch. What holds a key is not kept: another process may change it at any time."""
+        epoch, replies = sent
+        if epoch.endswith(":") and any(reply.status == "asked" for reply in replies):
+            self.store.unconfirmed = epoch, clock.monotonic() + UNCONFIRMED
         return sent
 
     def pointed(self, items: Sequence[ScheduleItem], sent: Sent) -> Sent:
         """The answer to what was sent a second time. If a job was merged the first time, only a tombstone is left. So this asks the
         script about another job of the same key, which is not put in.
         """
-        ground, replies = sent
+        epoch, replies = sent
         for n, (item, reply) in enumerate(zip(items, replies, strict=True)):
             if reply.status == "displaced" and item.key:
                 policy = item.on_conflict if item.on_conflict == "error" else "keep"
@@ -212,7 +212,7 @@ class Publisher:
                 _, [found] = self.send([probe], "", "ask told")()
                 if found.status in ("kept", *REFUSED):
                     replies[n] = found
-        return ground, replies
+        return epoch, replies
 
     def put_in_waiting(self, key: str) -> bool:
         """The rows of a key that are to be published still; whether there are any."""
@@ -222,18 +222,18 @@ class Publisher:
             self._put_in([key], lost=False)
         return waits
 
-    def send(self, items: Sequence[ScheduleItem], ground: str, mode: ScheduleMode = "") -> Callable[[], Sent]:
+    def send(self, items: Sequence[ScheduleItem], epoch: str, mode: ScheduleMode = "") -> Callable[[], Sent]:
         """Only sends the call; returns a function that waits for its answer, which `finish` wants to see."""
         replicas = None if mode in ASKS else self.replicas
         if replicas is not None and replicas.rest:
             raise StoreResting(
                 code="redis_left_alone", seconds=REST, where=self.store.link.where, cause="its replicas lack what was written"
             )
-        told: Any = {"actor": self.actor, "max_events": self.max_events, "ground": ground, "mode": mode}
+        told: Any = {"actor": self.actor, "max_events": self.max_events, "epoch": epoch, "mode": mode}
         return self.store.start_schedule(items, replicas=replicas, **told)
 
-    def finish(self, items: Sequence[ScheduleItem], sent: Sent, ground: str = "") -> Sent:
-        """What the first call, on the `ground` that its sender had named, could not decide, and what rows must be told."""
+    def finish(self, items: Sequence[ScheduleItem], sent: Sent, epoch: str = "") -> Sent:
+        """What the first call, in the `epoch` that its sender had named, could not decide, and what rows must be told."""
         stood, replies = sent
         for reply in replies:
             if reply.status not in DECIDED:
@@ -246,7 +246,7 @@ class Publisher:
             if not again:
                 break
             try:
-                stood, decided = self.send(list(again.values()), ground, "told")()
+                stood, decided = self.send(list(again.values()), epoch, "told")()
             except (StoreUnavailable, StoreError) as error:
                 error.nothing_done = error.nothing_done and not any(reply.status in CREATED for reply in replies)
                 raise
@@ -254,7 +254,7 @@ class Publisher:
                 return stood, []
             for n, reply in zip(again, decided, strict=True):
                 replies[n] = reply
-        denied = self._tell([(item, reply) for item, reply in zip(items, replies, strict=False) if item.durable], ground)
+        denied = self._tell([(item, reply) for item, reply in zip(items, replies, strict=False) if item.durable], epoch)
         return stood, [FORBIDDEN if item.id in denied else reply for item, reply in zip(items, replies, strict=False)]
 
     def _decided(self, items: Sequence[ScheduleItem], replies: list[ScheduleReply]) -> dict[int, ScheduleItem]:
@@ -296,12 +296,12 @@ class Publisher:
         """Those that have ended by an event that this server lacks. Left here, they would take in what has displaced them, and nobody
         would be left.
         """
-        ground = GroundStore(self.store)
+        epoch = EpochStore(self.store)
         for row in holders:
-            if row.state in FINISHED and ground.look(row.seen or FIRST).older:
-                ground.drop([ids.short(row.record.id)], actor=self.actor)
+            if row.state in FINISHED and epoch.look(row.seen or FIRST).older:
+                epoch.drop([ids.short(row.record.id)], actor=self.actor)
 
-    def _tell(self, answers: Sequence[tuple[ScheduleItem, ScheduleReply]], ground: str) -> set[UUID]:
+    def _tell(self, answers: Sequence[tuple[ScheduleItem, ScheduleReply]], epoch: str) -> set[UUID]:
         """Writes the answers into the rows. Returns the jobs that wait for a holder to end and may not replace another such job."""
         denied: set[UUID] = set()
         told = [(item.id, reply) for item, reply in answers if reply.status in ("kept", "moved", *REFUSED)]
@@ -317,18 +317,18 @@ class Publisher:
                     denied.add(row.record.id)
             *older, last = kept
             if older:
-                self._replace(older, last, ground)
+                self._replace(older, last, epoch)
         if denied:
             database.need().end(EndingKind.MERGED, dict.fromkeys(denied), self.using)
         return denied
 
-    def _replace(self, older: list[OutboxRow], last: OutboxRow, ground: str) -> None:
+    def _replace(self, older: list[OutboxRow], last: OutboxRow, epoch: str) -> None:
         """Of those that wait behind one holder the last to be written runs, at the earliest date; the others never come in."""
         policy = f"replaced@{ids.short(last.record.id)}"
         for start in range(0, len(older), MOST):
             batch = older[start : start + MOST]
-            replies = self.send([late(row, policy=policy) for row in batch], ground)()[1]
-            # No replies on another ground: the next round comes back to it.
+            replies = self.send([late(row, policy=policy) for row in batch], epoch)()[1]
+            # No replies in another epoch: the next round comes back to it.
             gone = [row.record.id for row, reply in zip(batch, replies, strict=False) if reply.status == "displaced"]
             database.need().end(EndingKind.REPLACED, dict.fromkeys(gone, last.record.id), self.using)
         first = min(older, key=lambda row: row.run_at_ms)

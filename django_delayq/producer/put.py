@@ -440,15 +440,15 @@ def _publish_rows(plans: Sequence[Plan], *, alone: bool) -> None:
 
 
 def _send_rows(publisher: Publisher, batch: Sequence[Plan]) -> list[KeyTaken]:
-    ground = batch[0].ground
-    if ground and all(plan.ground == ground for plan in batch):
-        sent = publisher.publish(batch, ground)
+    epoch = batch[0].epoch
+    if epoch and all(plan.epoch == epoch for plan in batch):
+        sent = publisher.publish(batch, epoch)
         stores.learn(publisher.store, sent[0])
         if sent[1]:
             return _answered(batch, sent)
     # Redis stands elsewhere than when these were planned: somebody may have published, cancelled and lost them since. Rows say.
     rows = publisher.publish_rows([plan.id for plan in batch])
-    stores.learn(publisher.store, rows.ground)
+    stores.learn(publisher.store, rows.epoch)
     return _answered_by_id(batch, dict(zip(rows.jobs, rows.replies, strict=True)))
 
 

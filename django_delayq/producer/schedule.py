@@ -260,7 +260,7 @@ def plan(
     planned = Plan(mould, Job(id, queue.name, task.name, options.key, due_ms), payload, expires_ms, delay_ms)
     planned.shared_name = shared_name
     if mould.durable:
-        planned.ground = stores.ground(queue.name, planned.partition)
+        planned.epoch = stores.epoch(queue.name, planned.partition)
     return planned
 
 

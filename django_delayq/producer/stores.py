@@ -82,8 +82,8 @@ class StoreSet:
         ] = {}  # of a partition its breaker, or on a Cluster the link whose node has one
         self._of_nodes: WeakKeyDictionary[Link, Breaker] = WeakKeyDictionary()
         self._replicas: dict[str, Replicas] = {}
-        self._grounds: dict[tuple[str, int], str] = {}
-        self._unasked: dict[Breaker, float] = {}  # until when no ground is asked of that server, since one was not told
+        self._epochs: dict[tuple[str, int], str] = {}
+        self._unasked: dict[Breaker, float] = {}  # until when no epoch is asked of that server, since one was not told
         # By the breaker of its server: when the clock of that was read, and what it showed, in seconds.
         self._clocks: dict[Breaker, tuple[float, float]] = {}
 
@@ -201,19 +201,19 @@ class StoreSet:
             raise missing.first
         return found, missing
 
-    def ground(self, name: str, partition: int) -> str:
+    def epoch(self, name: str, partition: int) -> str:
         """Where a partition of a queue stands, as far as this process knows (it comes with every answer); asked once. "" if Redis
         cannot be asked. Then its server is left alone for a while: what is refused for a moment is waited for, and many jobs of one
         call, each of which wants to know, would wait one behind the other.
         """
-        known = self._grounds.get((name, partition))
+        known = self._epochs.get((name, partition))
         if known is None:
             breaker = self._breaker(name, partition)
             if clock.monotonic() < self._unasked.get(breaker, 0.0):
                 return ""
             try:
                 with self.guarded(name, partition, schedules=True):
-                    known = self._ask_ground(name, partition)
+                    known = self._ask_epoch(name, partition)
             except StoreUnavailable as error:
                 if not site.is_refusal(error):  # that is about this queue, and not about its server
                     self._unasked[breaker] = clock.monotonic() + REST
@@ -227,20 +227,20 @@ class StoreSet:
         Raises:
             StoreUnavailable, StoreError: Redis cannot be asked; SiteRefused: it is another site's.
         """
-        if (name, partition) not in self._grounds:
-            self._ask_ground(name, partition)
+        if (name, partition) not in self._epochs:
+            self._ask_epoch(name, partition)
 
-    def _ask_ground(self, name: str, partition: int) -> str:
+    def _ask_epoch(self, name: str, partition: int) -> str:
         store, known = self.queue(name, partition), partial(site.known, name, partition)
-        ground, trimmed = store.stand()
+        epoch, trimmed = store.stand()
         site.check_mirror(store.keys, store.link.home, trimmed, known(), partial(known, apart=True))
         site.prove(store.keys.prefix, name, partition, store.link.home)
-        self._grounds[name, partition] = ground
-        return ground
+        self._epochs[name, partition] = epoch
+        return epoch
 
-    def learn(self, store: QueueStore, ground: str) -> None:
+    def learn(self, store: QueueStore, epoch: str) -> None:
         """Notes where a partition of a queue stands."""
-        self._grounds[store.queue, store.partition] = ground
+        self._epochs[store.queue, store.partition] = epoch
 
     def now_ms(self, queue: str) -> int:
         """The clock of the first server of that queue that answers, asked once a minute at most; if none does, the database's; if that
@@ -280,7 +280,7 @@ class StoreSet:
         """Forgets what is known of Redis: that it was away, its clock, where queues stand."""
         for breaker in {self.breaker, *self._breakers.values(), *self._of_nodes.values()}:
             breaker.note(None)
-        self._grounds, self._unasked, self._replicas = {}, {}, {}
+        self._epochs, self._unasked, self._replicas = {}, {}, {}
         self.forget_clock()
 
     def forget_clock(self) -> None:

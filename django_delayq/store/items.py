@@ -136,17 +136,17 @@ DECIDED: Final = CREATED | ENDS  # nothing is to be asked or told beside
 def schedule_replies(
     items: Sequence[ScheduleItem], told: list[Any], reply: list[bytes], stride: int
 ) -> tuple[str, list[ScheduleReply]]:
-    """What schedule.lua has said of these items: the ground, and a reply to each. `told`: the arguments of the call, from `most jobs
+    """What schedule.lua has said of these items: the epoch, and a reply to each. `told`: the arguments of the call, from `most jobs
     behind` on, `stride` to a job.
     """
-    ground = decode.text(reply[0])
+    epoch = decode.text(reply[0])
     if len(reply) == 2:  # usually: every job was created as requested, or every key is free
         now_ms = int(reply[1])
         status: ScheduleStatus = "free" if "ask" in told[2] else "created"
         dates = zip(items, told[6::stride], strict=True)
-        return ground, [_made((status, item.id, now_ms + int(date) if type(date) is str else date)) for item, date in dates]
-    answers = zip(items, told[3::stride], reply[1::3], reply[2::3], reply[3::3], strict=False)  # none on another ground
-    return ground, [
+        return epoch, [_made((status, item.id, now_ms + int(date) if type(date) is str else date)) for item, date in dates]
+    answers = zip(items, told[3::stride], reply[1::3], reply[2::3], reply[3::3], strict=False)  # none in another epoch
+    return epoch, [
         FORBIDDEN
         if status == b"forbidden"
         else ScheduleReply(STATUSES[status], item.id if holder in (b"", short.encode()) else ids.full(holder.decode()), int(due))
@@ -156,42 +156,42 @@ def schedule_replies(
 
 def repeated(answers: Sequence[tuple[str, list[ScheduleReply]]]) -> tuple[str, list[ScheduleReply]]:
     """What became of items that were sent several times: a repeat that finds them in, or as displaced, tells of the call before it."""
-    ground, replies = answers[-1]
+    epoch, replies = answers[-1]
     for _, before in reversed(answers[:-1]):
         replies = [earlier if reply.status in REPEATS else reply for earlier, reply in zip(before, replies, strict=True)]
-    return ground, replies
+    return epoch, replies
 
 
 _made: Final[Callable[[tuple[ScheduleStatus, UUID, int]], ScheduleReply]] = partial(tuple.__new__, ScheduleReply)  # without Python
 
 
 class Changed(NamedTuple):
-    """What became of one job that was to be cancelled or rescheduled. `id`: the job found, by its key perhaps; `ground`: where it
-    happened, see `Claim.ground`; `event`: the stream id of what tells of it, "" where nothing has happened; `due_ms`: of reschedule.
+    """What became of one job that was to be cancelled or rescheduled. `id`: the job found, by its key perhaps; `epoch`: where it
+    happened, see `Claim.epoch`; `event`: the stream id of what tells of it, "" where nothing has happened; `due_ms`: of reschedule.
     """
 
     change: Change
     id: UUID | None
-    ground: str
+    epoch: str
     event: str = ""
     due_ms: int = 0
 
     @classmethod
     def read(cls, reply: Sequence[Any]) -> Changed:
         """From what cancel.lua or reschedule.lua says of one job."""
-        ground, event, status, id, due = [*reply, *_UNKNOWN[len(reply) :]]
-        return cls(Change(status.decode()), decode.job_id(id), decode.text(ground), decode.text(event), int(due))
+        epoch, event, status, id, due = [*reply, *_UNKNOWN[len(reply) :]]
+        return cls(Change(status.decode()), decode.job_id(id), decode.text(epoch), decode.text(event), int(due))
 
 
-_UNKNOWN: Final[list[Any]] = [b"", b"", b"unknown", b"", 0]  # what a reply of the ground alone leaves out
+_UNKNOWN: Final[list[Any]] = [b"", b"", b"unknown", b"", 0]  # what a reply of the epoch alone leaves out
 
 
 def moved(replies: Sequence[Sequence[Any]]) -> Changed:
     """What became of a job whose change of date was sent so many times: one that has begun since the call that moved it was moved. On
-    another ground nothing is known of that call.
+    another epoch nothing is known of that call.
     """
     answers = [Changed.read(reply) for reply in replies]
     last = answers[-1]
     begun = last.change in (Change.RUNNING, Change.FINISHED)
-    done = (answer for answer in answers if begun and answer.change is Change.DONE and answer.ground == last.ground)
+    done = (answer for answer in answers if begun and answer.change is Change.DONE and answer.epoch == last.epoch)
     return next(done, last)

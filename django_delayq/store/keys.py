@@ -54,7 +54,7 @@ when no worker has known its task; see lua/include/runs.lua.
 | paused, paused_by, paused_why | ms, by whom, why |
 | timer, timer_until, backup, backup_until | the idle movers that sleep until the next date, and until when |
 | others_until | until when one of the other idle movers may sleep |
-| asked | "1" when somebody has asked to cancel a job that may have begun on the ground before; see cancel.lua |
+| asked | "1" when somebody has asked to cancel a job that may have begun in the epoch before; see cancel.lua |
 | armed | when the timer owner wakes, or the earlier date for which a token was pushed |
 | alive, guard_from, guard_until | when a worker called last; leases that were valid at `from` stay valid until `until` |
 | guard_since, guard_next | for outages that follow one another, see alive.lua |
@@ -77,7 +77,7 @@ when no worker has known its task; see lua/include/runs.lua.
 | finished | schedule, claim, settle, cancel, requeue, purge, tidy, restore, confirm |
 | events | schedule, claim, settle, cancel, reschedule, requeue, pause, purge, trim, restore, sweep, confirm |
 | wake | schedule, claim, settle, cancel, reschedule, requeue, pause, tidy, restore, sweep, confirm |
-| meta | schedule, claim, extend, settle, cancel, reschedule, requeue, pause, purge, tidy, trim, restore, sweep, confirm, assign, ground, lock |
+| meta | schedule, claim, extend, settle, cancel, reschedule, requeue, pause, purge, tidy, trim, restore, sweep, confirm, assign, epoch, lock |
 | stats | schedule, claim, settle, cancel, requeue, purge, tidy, restore |
 | spread | claim, settle |
 | locks | lock, unlock |

@@ -50,7 +50,7 @@ class Claim(NamedTuple):
     paused: bool
 
     @property
-    def ground(self) -> str:
+    def epoch(self) -> str:
         """What was claimed on. Another one later means that Redis was wiped, rolled back, restarted, or replaced."""
         return f"{self.generation}:{self.server}"
 
@@ -102,7 +102,7 @@ class QueueStore:
         self.partition = partition
         self.keys = Keys.of(prefix, queue, partition)
         self._presence = formats.Presence()
-        self.unconfirmed = "", 0.0  # a ground that nobody has confirmed, and until when (monotonic) that is remembered
+        self.unconfirmed = "", 0.0  # an epoch that nobody has confirmed, and until when (monotonic) that is remembered
 
     @property
     def new_generation(self) -> str:
@@ -144,17 +144,17 @@ class QueueStore:
         actor: str = "",
         reason: str = "",
         max_events: int = 0,
-        ground: str = "",
+        epoch: str = "",
         mode: ScheduleMode = "told",
         replicas: Replicas | None = None,
         now_ms: int | None = None,
     ) -> Callable[[], tuple[str, list[ScheduleReply]]]:
-        """As `schedule`, but only sends the call; returns a function that waits for the ground and the replies, to be called once.
-        `ground`: what the sender knows of its jobs it knows of that one; on another there are no replies, and nothing is written.
+        """As `schedule`, but only sends the call; returns a function that waits for the epoch and the replies, to be called once.
+        `epoch`: what the sender knows of its jobs it knows of that one; on another there are no replies, and nothing is written.
         """
         bounded(items)
         site.refuse_if_behind(self.keys)
-        arguments: list[Any] = [max_events, ground, mode]
+        arguments: list[Any] = [max_events, epoch, mode]
         now, short, written = clock.monotonic(), ids.short, self.written
         for item in items:
             date: Any = item.due_ms
@@ -176,7 +176,7 @@ class QueueStore:
         answer = scripts.start(self.link, script, self.keys, *head, *arguments)
         return lambda: schedule_replies(items, arguments, answer(), stride)
 
-    def ground(self) -> str:
+    def epoch(self) -> str:
         """What a publication names: generation, and the run of the server that was confirmed last. A store without a generation
         is given one, since two empty stores would look the same.
         """
@@ -184,8 +184,8 @@ class QueueStore:
 
     def stand(self) -> tuple[str, Trimmed]:
         """The same, and what the mirror has trimmed."""
-        ground, upto, token = self.run("ground", None, "", "", self.new_generation)
-        return decode.text(ground), Trimmed.read(upto, token)
+        epoch, upto, token = self.run("epoch", None, "", "", self.new_generation)
+        return decode.text(epoch), Trimmed.read(upto, token)
 
     def claim(
         self,
@@ -195,7 +195,7 @@ class QueueStore:
         want: int,
         lease_ms: int,
         max_crashes: int,
-        ground: str = "",
+        epoch: str = "",
         max_events: int = 0,
         wary: bool = False,
         away_ms: int = 0,
@@ -204,7 +204,7 @@ class QueueStore:
         now_ms: int | None = None,
     ) -> Claim:
         """Scheduled and due, or lease run out -> running. Repeated with the same `worker` and `nonce` it gives the same jobs.
-        `ground`: what the worker stands on; on another one it gets nothing. `max_events` above 0: it gets nothing while the mirror is
+        `epoch`: the one that the worker knows; in another it gets nothing. `max_events` above 0: it gets nothing while the mirror is
         behind by twice as many jobs. `wary`: a mirror serves this queue, and confirms a new store before anything is claimed.
         `away_ms`: for how long its calls have failed. `pulled_ms` above 0: a consumer of the project's own asks, the queue's lease is
         that long, and the leases of `lost` jobs ran out: the caller settles these. `older_ms`: only what has been due for as long.
@@ -212,14 +212,14 @@ class QueueStore:
         `want` 0 claims nothing and hands the timer over. `nonce` must be new for each new claim; letters and digits.
         """
         site.refuse_if_behind(self.keys)
-        told = (nonce, min(want, MOST), lease_ms, max_crashes, ground, max_events, encode.flag(wary), away_ms)
+        told = (nonce, min(want, MOST), lease_ms, max_crashes, epoch, max_events, encode.flag(wary), away_ms)
         pulled = (pulled_ms, older_ms) if pulled_ms else ()
         reply = self.run("claim", self._presence.now(now_ms), worker, "", *told, *pulled)
         generation, server = decode.text(reply[0]), decode.text(reply[1])
-        ground = f"{generation}:{server}"
+        epoch = f"{generation}:{server}"
         turn = common_turn(reply[6])
         jobs = [
-            ClaimedJob(id.decode(), int(attempt), int(crashes), int(due), record, nonce, self.queue, ground, 0, 0, 0, turn)
+            ClaimedJob(id.decode(), int(attempt), int(crashes), int(due), record, nonce, self.queue, epoch, 0, 0, 0, turn)
             for id, attempt, crashes, due, record in zip(*[iter(reply[7:])] * 5, strict=True)
         ]
         if reply[6] and not turn:
@@ -272,7 +272,7 @@ class QueueStore:
     ) -> list[Change]:
         """Scheduled -> cancelled; a running job gets a request, with `abort` one that ends its run. `lacking`: how the rows of those
         stand that Redis does not have: "running"; a date in ms, until which they wait; "scheduled", of what was cancelled before, on
-        another ground; "" is not known.
+        another epoch; "" is not known.
         """
         bounded(jobs)
         reply = self.run("cancel", now_ms, actor, reason, lacking, "", "1" if abort else "", *map(ids.short, jobs))
@@ -290,7 +290,7 @@ class QueueStore:
         replicas: Replicas | None = None,
         now_ms: int | None = None,
     ) -> Changed:
-        """As `cancel`. `job`: an id, or the business key as text. `unless`: on that ground nothing is done: `unknown`."""
+        """As `cancel`. `job`: an id, or the business key as text. `unless`: in that epoch nothing is done: `unknown`."""
         told = lacking, unless, "1" if abort else "", encode.target(job)
         return Changed.read(self.run("cancel", now_ms, actor, reason, *told, replicas=replicas))
 

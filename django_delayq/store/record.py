@@ -161,7 +161,7 @@ class ClaimedJob(NamedTuple):
     """A job in this worker's hands, under a lease. `id` is short; `record` is not decoded yet, since that may fail.
 
     `attempt` is the number of this run, from 1; `crashes` the runs before it whose worker vanished; `fence` proves the
-    claim to extend and settle; `due_ms` is the date it was scheduled for; `ground` is what Redis stood on then. `evictions`: the runs
+    claim to extend and settle; `due_ms` is the date it was scheduled for; `epoch` is the one at that time. `evictions`: the runs
     before it, in a row, whose process was killed for a neighbour's sake; `unknown_ms`: how long ago the job was first parked, 0 for
     never; `asks`: how often the job has asked before, and heard "not yet". `turn`: the number of
     this holder of the job's name, 0 without one. `lost`: it is not claimed;
@@ -175,7 +175,7 @@ class ClaimedJob(NamedTuple):
     record: bytes
     fence: str
     queue: str
-    ground: str = ""
+    epoch: str = ""
     evictions: int = 0
     unknown_ms: int = 0
     asks: int = 0

@@ -1,4 +1,4 @@
-"""What a partition stands on, and how jobs come back that Redis has lost: the scripts restore, sweep and confirm."""
+"""The epoch of a partition, and how jobs come back that Redis has lost: the scripts restore, sweep and confirm."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from django_delayq.store.queue import QueueStore, bounded
 from django_delayq.store.record import JobRecord, read
 from django_delayq.store.site import Trimmed
 
-Restored = Literal["restored", "adopted", "there", "finished", "lost", "merged", "ground", "wait"]
+Restored = Literal["restored", "adopted", "there", "finished", "lost", "merged", "epoch", "wait"]
 Confirmed = Literal["ok", "changed", "busy"]
 
 # The phases of the way back, see confirm.lua; "" when Redis holds all that the database has seen.
@@ -52,7 +52,7 @@ class RestoreItem(NamedTuple):
     asks: int = 0
 
 
-class Ground(NamedTuple):
+class Epoch(NamedTuple):
     """`site`: to which the queue belongs ("" for none); `generation` of the data ("" for none), the run of the `server` that holds it
     ("" where INFO is not allowed), the one that was
     `confirmed` to hold what the database has seen (None: none ever was); `older`: an event is missing that the database has; `rolled`:
@@ -71,7 +71,7 @@ class Ground(NamedTuple):
     trimmed: Trimmed
 
 
-class GroundStore:
+class EpochStore:
     """The calls of one partition that restore needs; like those of `QueueStore`, each is one script, and safe to repeat.
 
     Raises (all methods):
@@ -81,8 +81,8 @@ class GroundStore:
     def __init__(self, store: QueueStore) -> None:
         self._store = store
 
-    def look(self, seen: str) -> Ground:
-        """What the queue stands on. `seen`: the last event that the database has, of which `Ground.older` speaks."""
+    def look(self, seen: str) -> Epoch:
+        """The epoch of the queue. `seen`: the last event that the database has, of which `Epoch.older` speaks."""
         commands = [*self.asks]
         if seen != FIRST:  # an idle mirror looks often, and then asks for no event
             commands.append(("XRANGE", self._store.keys["events"], seen, seen))
@@ -94,8 +94,8 @@ class GroundStore:
         meta = self._store.keys["meta"]
         return ("HMGET", meta, "generation", "server", "mirrored", "mirror_token", "rolled", "restoring", "site"), ("INFO", "server")
 
-    def read(self, replies: Sequence[Any], seen: str = FIRST) -> Ground:
-        """The ground, from the replies to these.
+    def read(self, replies: Sequence[Any], seen: str = FIRST) -> Epoch:
+        """The epoch, from the replies to these.
 
         Raises:
             SiteRefused: the queue belongs to another site.
@@ -112,7 +112,7 @@ class GroundStore:
         run, us = re.search(rb"run_id:(\w+)", told), re.search(rb"server_time_usec:(\d+)", told)
         here, now_ms = run[1].decode() if run else "", int(us[1]) // 1000 if us else 0
         older = seen != FIRST and not found and position(mirrored) < position(seen)
-        return Ground(own, generation, here, confirmed, older, rolled, restoring, now_ms, Trimmed.read(*meta[2:4]))
+        return Epoch(own, generation, here, confirmed, older, rolled, restoring, now_ms, Trimmed.read(*meta[2:4]))
 
     def holders(self, keys: Collection[str]) -> list[UUID]:
         """The jobs that stand here as the holders of these business keys."""
@@ -120,14 +120,14 @@ class GroundStore:
         return [id for id in map(decode.job_id, filter(None, found)) if id is not None]
 
     def stand(self) -> str:
-        """The ground as claims tell it; a store without a generation is given one."""
+        """The epoch as claims tell it; a store without a generation is given one."""
         return self._restore([], "", "", "", "", None)[0]
 
-    def adopt(self, items: Sequence[RestoreItem], *, worker: str, ground: str, now_ms: int | None = None) -> tuple[str, list[Restored]]:
-        """Nothing -> running: what this worker holds and Redis may have lost. `ground`: that of the claims. Returns the ground, and
+    def adopt(self, items: Sequence[RestoreItem], *, worker: str, epoch: str, now_ms: int | None = None) -> tuple[str, list[Restored]]:
+        """Nothing -> running: what this worker holds and Redis may have lost. `epoch`: that of the claims. Returns the epoch, and
         one answer per item, in order; all of them are `wait` while nothing can be adopted yet.
         """
-        return self._restore(items, worker, "adopted", ground or "?", "", now_ms)
+        return self._restore(items, worker, "adopted", epoch or "?", "", now_ms)
 
     def row(
         self,
@@ -161,22 +161,22 @@ class GroundStore:
         self,
         items: Sequence[RestoreItem],
         *,
-        ground: str,
+        epoch: str,
         progress: str = "",
         actor: str = "",
         now_ms: int | None = None,
     ) -> list[Restored]:
-        """Nothing -> scheduled or running, from rows. `ground`: what `QueueStore.ground` said before the rows were read; on another one
-        nothing is written, and all answers are `ground`. `progress` is noted for people, and keeps other restores away. One answer per
+        """Nothing -> scheduled or running, from rows. `epoch`: what `QueueStore.epoch` said before the rows were read; on another one
+        nothing is written, and all answers are `epoch`. `progress` is noted for people, and keeps other restores away. One answer per
         item, in order.
         """
-        return self._restore(items, actor, "", ground, progress, now_ms)[1] if items else []
+        return self._restore(items, actor, "", epoch, progress, now_ms)[1] if items else []
 
     def _restore(
-        self, items: Sequence[RestoreItem], by: str, why: str, ground: str, progress: str, now_ms: int | None
+        self, items: Sequence[RestoreItem], by: str, why: str, epoch: str, progress: str, now_ms: int | None
     ) -> tuple[str, list[Restored]]:
         bounded(items)
-        arguments: list[Any] = [self._store.new_generation, ground, progress]
+        arguments: list[Any] = [self._store.new_generation, epoch, progress]
         for item in items:
             arguments += (
                 item.id,

@@ -36,7 +36,7 @@ SCRIPTS = (
     "sweep",
     "confirm",
     "assign",
-    "ground",
+    "epoch",
     "lock",
     "prolong",
     "unlock",

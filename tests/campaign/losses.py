@@ -10,12 +10,12 @@ from django_delayq.store.decode import position
 from django_delayq.store.events import FIRST, EventLog
 from django_delayq.store.keys import NAMES
 from django_delayq.store.record import ClaimedJob
-from django_delayq.store.recovery import GroundStore, RestoreItem
+from django_delayq.store.recovery import EpochStore, RestoreItem
 from tests.campaign.drill import MAX_CRASHES, Scene
 from tests.campaign.situations import FAR
 from tests.campaign.witness import Witness
 
-ELSEWHERE = "old:server"  # the ground of a claim before Redis lost what it held
+ELSEWHERE = "old:server"  # the epoch of a claim before Redis lost what it held
 PATIENCE = 61_000  # ms; a little longer than claims wait for a confirmation (claim.lua)
 
 
@@ -47,20 +47,20 @@ class Loss:
 
     def call(self, name: str, *arguments: Any, **options: Any) -> Any:
         """A call that brings something back, and a look at what it has left."""
-        reply = getattr(GroundStore(self.scene.store), name)(*arguments, **options)
+        reply = getattr(EpochStore(self.scene.store), name)(*arguments, **options)
         self.scene.look()
         return reply
 
     def restore(self, *rows: RestoreItem) -> list[str]:
-        answers: list[str] = self.call("restore", rows, ground=self.scene.store.ground())
+        answers: list[str] = self.call("restore", rows, epoch=self.scene.store.epoch())
         return answers
 
     def sweep(self) -> str:
         """What Redis holds is not believed. Returns the generation in which rows come back."""
-        ground, renewed = GroundStore(self.scene.store), f"r{self.generation()}"
-        self.scene.same(ground.confirm(self.generation(), phase="sweep", renew=renewed, progress="me 0 0"), "ok", "a sweep")
+        epoch, renewed = EpochStore(self.scene.store), f"r{self.generation()}"
+        self.scene.same(epoch.confirm(self.generation(), phase="sweep", renew=renewed, progress="me 0 0"), "ok", "a sweep")
         cursor = "0"
-        while (cursor := ground.sweep(renewed, cursor)[0]) not in ("", "0"):
+        while (cursor := epoch.sweep(renewed, cursor)[0]) not in ("", "0"):
             pass
         self.scene.link.execute("XTRIM", self.scene.store.keys["events"], "MAXLEN", 0)  # it tells of what has left
         self._another_witness()
@@ -69,7 +69,7 @@ class Loss:
     def adopt(self, job: ClaimedJob) -> str:
         """As the worker that holds it."""
         item = RestoreItem(id=job.id, record=job.record, attempt=job.attempt, crashes=job.crashes, fence=job.fence, delay_ms=FAR)
-        answers: list[str] = self.call("adopt", [item], worker="w1", ground=ELSEWHERE)[1]
+        answers: list[str] = self.call("adopt", [item], worker="w1", epoch=ELSEWHERE)[1]
         return answers[0]
 
     def row(self, id: UUID, **fields: Any) -> RestoreItem:

@@ -8,7 +8,7 @@ from django_delayq import ids
 from django_delayq.states import Change
 from django_delayq.store.events import EventLog
 from django_delayq.store.items import ScheduleItem, ScheduleReply
-from django_delayq.store.recovery import GroundStore
+from django_delayq.store.recovery import EpochStore
 from tests.campaign.drill import Scene
 from tests.campaign.situations import FAR
 
@@ -21,10 +21,10 @@ def publish(scene: Scene, *items: ScheduleItem, **options: Any) -> list[Schedule
 
 
 def confirmed(scene: Scene) -> str:
-    """Redis holds what the database has seen, and so all jobs that hold keys. Returns the ground."""
-    scene.store.ground()
-    GroundStore(scene.store).confirm(EventLog(scene.link, scene.store.keys).generation())
-    return scene.store.ground()
+    """Redis holds what the database has seen, and so all jobs that hold keys. Returns the epoch."""
+    scene.store.epoch()
+    EpochStore(scene.store).confirm(EventLog(scene.link, scene.store.keys).generation())
+    return scene.store.epoch()
 
 
 def late_ones(scene: Scene) -> None:
@@ -98,23 +98,23 @@ def keys_that_redis_may_lack(scene: Scene) -> None:
     scene.same(scene.told("merged"), [], "what is told of a job whose rows are to be asked")
     scene.same(publish(scene, keyed, mode="told")[0].status, "created", "a publication by who has asked the rows")
     generation = EventLog(scene.link, scene.store.keys).generation()
-    GroundStore(scene.store).confirm(generation, phase="rest", progress="me 0 0")
+    EpochStore(scene.store).confirm(generation, phase="rest", progress="me 0 0")
     scene.same(publish(scene, scene.item(FAR, key="k2"))[0].status, "asked", "a publication while rows come back")
     confirmed(scene)
     scene.same(publish(scene, scene.item(FAR, key="k2"))[0].status, "created", "a publication to a store that has all")
 
 
-def ground_of_rows(scene: Scene) -> None:
-    """What was known of rows on another ground is not believed."""
-    ground = confirmed(scene)
-    scene.same(publish(scene, scene.item(FAR), ground="another:server"), [], "a publication from other ground")
+def epoch_of_rows(scene: Scene) -> None:
+    """What was known of rows in another epoch is not believed."""
+    epoch = confirmed(scene)
+    scene.same(publish(scene, scene.item(FAR), epoch="another:server"), [], "a publication from another epoch")
     scene.same(scene.dump().jobs, {}, "the queue after it")
-    for known in ("", ground):
-        scene.same(publish(scene, scene.item(FAR), ground=known)[0].status, "created", "a publication from this ground")
+    for known in ("", epoch):
+        scene.same(publish(scene, scene.item(FAR), epoch=known)[0].status, "created", "a publication from this epoch")
 
 
 def cancels_of_what_is_lacking(scene: Scene) -> None:
-    """They are told, hold, and answer the same when they are sent again; on the ground that has answered they do nothing."""
+    """They are told, hold, and answer the same when they are sent again; in the epoch that has answered they do nothing."""
     waits, runs = scene.item(FAR).id, scene.item(FAR).id
     for times in (1, 2):
         changed = scene.do("cancel_one", waits, lacking="scheduled")
@@ -125,9 +125,9 @@ def cancels_of_what_is_lacking(scene: Scene) -> None:
     scene.same(scene.do("cancel", [runs], lacking="running"), [Change.RUNNING], "a cancel of a row that runs")
     scene.same(len(scene.told("cancel_requested")), 1, "what is told of it")
     job = scene.add(FAR, key="k")
-    ground = scene.do("cancel_one", runs).ground
-    scene.same(scene.do("cancel_one", job, unless=ground)[0], Change.UNKNOWN, "a cancel where it has been answered")
-    scene.same(scene.do("reschedule", job, unless=ground)[0], Change.UNKNOWN, "a new date where it has been answered")
+    epoch = scene.do("cancel_one", runs).epoch
+    scene.same(scene.do("cancel_one", job, unless=epoch)[0], Change.UNKNOWN, "a cancel where it has been answered")
+    scene.same(scene.do("reschedule", job, unless=epoch)[0], Change.UNKNOWN, "a new date where it has been answered")
     moved = scene.do("reschedule", job, delay_ms=2 * FAR)
     scene.expect(bool(moved.event), "a new date whose event is not named")
     scene.same(scene.do("cancel_one", job)[0], Change.DONE, "a cancel of a job that is there")
@@ -138,6 +138,6 @@ ALL = (
     once_more,
     questions,
     keys_that_redis_may_lack,
-    ground_of_rows,
+    epoch_of_rows,
     cancels_of_what_is_lacking,
 )

@@ -12,14 +12,14 @@ from tests.crashpoints.cases import AFTER, BEFORE, DURABLE, FEW, KEYED, KINDS, O
 
 PACKAGE = Path(__file__).parents[2] / "django_delayq"
 CALLS = {*SCRIPTS, "cancel_one", "resume", "adopt", "beat", "leave"} - {"inspect"}
-NAMED = ("store", "self.log", "_registry", "ground")  # what these are called on
+NAMED = ("store", "self.log", "_registry", "epoch")  # what these are called on
 # What the rule is not held to: where a person has said that restore is to wait, a pause is all it does, and so where a row says
 # that the queue was paused; and `confirm`, called in several places, has its failpoints where it is sent.
 BESIDES = {
-    "mirror/restore.py": {"pause", "confirm", "ground"},
+    "mirror/restore.py": {"pause", "confirm", "epoch"},
     "mirror/pauses.py": {"pause"},
-    "mirror/bring_in.py": {"ground"},  # an empty store gets a generation, whoever asks
-    "mirror/relay.py": {"ground"},
+    "mirror/bring_in.py": {"epoch"},  # an empty store gets a generation, whoever asks
+    "mirror/relay.py": {"epoch"},
 }
 # What of the one road asks Redis, and those who call it, or scripts, and are themselves called under the breaker.
 PUBLISHER = {".publish", ".publish_rows", ".bring_back", ".send", ".finish", "answer"}

@@ -82,7 +82,7 @@ def test_a_queue_that_redis_has_lost_starts_with_the_format_that_the_database_kn
     Checkpoint.objects.create(queue="orders", address="where it was", format=format)
     if format == NEWER:
         with pytest.raises(formats.FormatNewer):
-            by_database.store.ground()
+            by_database.store.epoch()
             by_database.store.pause()
         assert not stores.link.execute("EXISTS", by_database.store.keys["meta"])
     else:

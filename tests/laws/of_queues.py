@@ -226,7 +226,7 @@ def _pages(history: History, *kinds: str) -> Iterator[tuple[Page, Chapter]]:
 @law(Sees.STORY)
 def events_follow_on_each_other(history: History) -> Findings:
     """An event comes where the one before it has left the job; a cancel is asked for once, an abort once more, of a job that runs, or
-    that is due and may have begun on the ground before, also if it has come back since with another date.
+    that is due and may have begun in the epoch before, also if it has come back since with another date.
     """
     for page, known in _pages(history):
         if page.item.kind == "cancel_requested":

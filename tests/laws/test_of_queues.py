@@ -142,7 +142,7 @@ def test_a_change_that_is_not_told_as_it_was_is_noticed(change: Callable[[Dump],
     assert sentence in untold(good(), moved(change), events)
 
 
-def test_a_cancel_may_be_asked_for_of_a_job_that_waits_on_ground_of_which_nobody_knows() -> None:
+def test_a_cancel_may_be_asked_for_of_a_job_that_waits_in_an_epoch_of_which_nobody_knows() -> None:
     asked = moved(lambda dump: dump.cancels.update(w="boss"))
     look = Look(before=good(), after=asked, entries=entry(("cancel_requested", "w")), noted=frozenset({"w"}))
     assert said(Sees.CHANGES, look) == ""

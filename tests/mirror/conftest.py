@@ -51,7 +51,7 @@ def orders(delayq_redis, transactional_db) -> Orders:
 
 @pytest.fixture
 def loop(orders, monkeypatch) -> RestoreLoop:
-    """The loop of the queue "orders", which has found its ground well."""
+    """The loop of the queue "orders", which has found its epoch well."""
     monkeypatch.setattr(restore, "LOOK", 0.0)
     made = RestoreLoop(stores.link, orders.config, prefix="delayq", using="default")
     settle_down(orders, made)

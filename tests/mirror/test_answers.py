@@ -195,7 +195,7 @@ def test_jobs_that_were_merged_into_each_other_end_a_cancel(orders):
     assert delayq.cancel(one.id) is FINISHED
 
 
-def test_a_move_of_a_row_goes_on_when_the_ground_changes_under_it(orders, unpublished, monkeypatch):
+def test_a_move_of_a_row_goes_on_when_the_epoch_changes_under_it(orders, unpublished, monkeypatch):
     job = unpublished(delay="10m")
     rows, changed = DatabaseOutbox.rows, []
 

@@ -65,14 +65,14 @@ def test_an_old_copy_is_swept_where_info_is_not_allowed(orders, without_info, re
     assert Job.objects.get(pk=job.id).state == "succeeded"
 
 
-def test_where_info_is_not_allowed_a_ground_is_confirmed_once(orders, without_info, monkeypatch):
+def test_where_info_is_not_allowed_an_epoch_is_confirmed_once(orders, without_info, monkeypatch):
     delayq.schedule(close_order, 1)
     settle_down(orders, without_info)
     assert stores.link.execute("HGET", orders.store.keys["meta"], "server") == b""
-    confirmed = without_info.ground.confirm
-    monkeypatch.setattr(without_info.ground, "confirm", lambda *args, **options: pytest.fail("once more"))
+    confirmed = without_info.epoch.confirm
+    monkeypatch.setattr(without_info.epoch, "confirm", lambda *args, **options: pytest.fail("once more"))
     without_info.poll()
-    monkeypatch.setattr(without_info.ground, "confirm", confirmed)
+    monkeypatch.setattr(without_info.epoch, "confirm", confirmed)
     delayq.schedule(close_order, 1, key="the script is there")
     calls, send = [], Link._send
     monkeypatch.setattr(Link, "_send", lambda link, commands: (calls.append(commands), send(link, commands))[1])

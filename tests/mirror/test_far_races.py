@@ -318,8 +318,8 @@ def test_what_is_published_between_the_two_looks_of_a_far_one_is_seen(orders, ho
     unpublished(2, delay="30m", key="k")
     real, asked = Publisher.send, []
 
-    def send(publisher, items, ground, mode=""):
-        answer = real(publisher, items, ground, mode)
+    def send(publisher, items, epoch, mode=""):
+        answer = real(publisher, items, epoch, mode)
         if mode != "ask" or asked:
             return answer
         found = answer()
@@ -341,11 +341,11 @@ def test_what_is_published_between_the_two_looks_of_a_far_one_is_seen(orders, ho
 def test_a_far_row_that_comes_while_a_job_of_redis_durability_goes_in_meets_it(orders, horizon, monkeypatch):
     real, there = Publisher.publish, []
 
-    def publish(publisher, items, ground=""):
+    def publish(publisher, items, epoch=""):
         if not there:
             there.append(True)
             delayq.schedule(close_order, 1, delay="2h", key="k")
-        return real(publisher, items, ground)
+        return real(publisher, items, epoch)
 
     monkeypatch.setattr(Publisher, "publish", publish)
     job = delayq.schedule(close_order, 2, delay="30m", key="k", durability="redis")

@@ -14,7 +14,7 @@ from django_delayq.mirror.checkpoint import needs_restore
 from django_delayq.mirror.outbox import DatabaseOutbox
 from django_delayq.models import Attempt, Checkpoint, Event, Job
 from django_delayq.producer.stores import stores
-from django_delayq.store.recovery import ADOPTION_MS, GroundStore
+from django_delayq.store.recovery import ADOPTION_MS, EpochStore
 from tests.mirror.restoring import bring_back, in_redis, settle_down, snapshot
 from tests.tasks_for_tests import close_order
 
@@ -117,7 +117,7 @@ def test_what_restore_brings_after_the_note_of_a_cancel_does_not_rise(orders, lo
     before_the_note(wipe)
     found = unfinished.of(loop.unfinished())  # read by a restore that comes late with it
     assert job.cancel() is delayq.Change.DONE
-    assert loop.ground.restore(loop.items(found), ground=orders.store.ground()) == ["finished"]
+    assert loop.epoch.restore(loop.items(found), epoch=orders.store.epoch()) == ["finished"]
 
 
 def test_a_cancel_is_noted_though_the_mirror_folds_meanwhile(orders, loop, wipe, before_the_note):
@@ -188,7 +188,7 @@ def test_a_restore_that_died_is_followed_by_another_whatever_its_host_s_clock_sa
     job = delayq.schedule(close_order, 1, delay="1h")
     settle_down(orders, loop)
     wipe()
-    GroundStore(orders.store).confirm("", phase="adopt", renew="g1", progress="who-died 0 1")
+    EpochStore(orders.store).confirm("", phase="adopt", renew="g1", progress="who-died 0 1")
     ahead = loop.look()[0].now_ms
     assert abs(ahead - clock.wall_ms()) < 10_000
     loop.poll()
@@ -227,11 +227,11 @@ def test_an_end_that_the_rows_have_not_seen_counts_on_older_data(orders, loop, r
     orders.settle(orders.claim()[0], "ack")
     redis_server.link.execute("DEL", orders.mirror.log.keys["events"])
     items = loop.items(unfinished.read([job.id, late.id], loop.using))
-    assert loop.ground.restore(items, ground=orders.store.ground()) == ["finished", "there"]
+    assert loop.epoch.restore(items, epoch=orders.store.epoch()) == ["finished", "there"]
 
 
 @pytest.mark.parametrize("writer", ["mirror", "relay"])
-def test_what_is_written_of_the_old_ground_while_restore_reads_is_not_lost(orders, loop, wipe, redis_server, monkeypatch, writer):
+def test_what_is_written_of_the_old_epoch_while_restore_reads_is_not_lost(orders, loop, wipe, redis_server, monkeypatch, writer):
     """The mirror has read that a job is in Redis, or the relay has put it in; Redis is wiped; then the row says so."""
     early = delayq.schedule(close_order, 1, delay="1h")
     settle_down(orders, loop)

@@ -162,10 +162,10 @@ def test_what_was_requeued_before_a_restart_holds_its_key(orders, loop, redis_se
     assert (second.id, second.created) == (first.id, False)
 
 
-def test_a_key_costs_no_second_call_on_ground_that_is_confirmed(orders, loop, monkeypatch):
+def test_a_key_costs_no_second_call_in_an_epoch_that_is_confirmed(orders, loop, monkeypatch):
     delayq.schedule(close_order, 0)
     settle_down(orders, loop)
-    delayq.schedule(close_order, 0)  # it knows the ground now
+    delayq.schedule(close_order, 0)  # it knows the epoch now
     sent = []
     send = Publisher.send
     monkeypatch.setattr(Publisher, "send", lambda self, *args: sent.append(args) or send(self, *args))
@@ -188,13 +188,13 @@ def sent(monkeypatch):
     modes: list[str] = []
     send = Publisher.send
     monkeypatch.setattr(
-        Publisher, "send", lambda self, items, ground, mode="": modes.append(mode or "put in") or send(self, items, ground, mode)
+        Publisher, "send", lambda self, items, epoch, mode="": modes.append(mode or "put in") or send(self, items, epoch, mode)
     )
     return modes
 
 
 @pytest.mark.parametrize(("durability", "calls"), [("outbox", ["ask told", "told"]), ("redis", ["told"])])
-def test_redis_says_once_a_second_that_nobody_has_confirmed_the_ground(orders, loop, wipe, sent, monkeypatch, durability, calls):
+def test_redis_says_once_a_second_that_nobody_has_confirmed_the_epoch(orders, loop, wipe, sent, monkeypatch, durability, calls):
     settle_down(orders, loop)
     wipe()
     now = clock.monotonic()
@@ -206,7 +206,7 @@ def test_redis_says_once_a_second_that_nobody_has_confirmed_the_ground(orders, l
 
 
 @pytest.mark.parametrize("durability", ["outbox", "redis"])
-def test_nothing_is_remembered_of_a_key_on_ground_that_nobody_has_confirmed(orders, loop, wipe, still, durability):
+def test_nothing_is_remembered_of_a_key_in_an_epoch_that_nobody_has_confirmed(orders, loop, wipe, still, durability):
     settle_down(orders, loop)
     wipe()
     delayq.schedule(close_order, 1, key="k", durability=durability)
@@ -217,7 +217,7 @@ def test_nothing_is_remembered_of_a_key_on_ground_that_nobody_has_confirmed(orde
 
 
 @pytest.mark.parametrize("durability", ["outbox", "redis"])
-def test_ground_that_is_confirmed_meanwhile_is_asked_as_any(orders, loop, wipe, still, sent, durability):
+def test_epoch_that_is_confirmed_meanwhile_is_asked_as_any(orders, loop, wipe, still, sent, durability):
     settle_down(orders, loop)
     wipe()
     delayq.schedule(close_order, 1, key="k1", durability=durability)
@@ -229,7 +229,7 @@ def test_ground_that_is_confirmed_meanwhile_is_asked_as_any(orders, loop, wipe, 
     assert len(in_redis(orders)) == 3
 
 
-def test_a_batch_on_ground_that_nobody_has_confirmed_asks_once_for_all_its_keys(
+def test_a_batch_in_an_epoch_that_nobody_has_confirmed_asks_once_for_all_its_keys(
     orders, loop, wipe, sent, django_assert_max_num_queries
 ):
     settle_down(orders, loop)
@@ -410,8 +410,8 @@ def test_a_redis_that_is_away_behind_a_commit_drops_no_other_hook(orders, caplog
     assert all(job.short_id in caplog.text for job in jobs)
 
 
-def test_a_job_that_was_asked_about_while_the_ground_is_confirmed_is_in(orders, loop, wipe, monkeypatch):
-    """The rows are asked, and meanwhile the restore loop confirms the server: redis durability knows no ground."""
+def test_a_job_that_was_asked_about_while_the_epoch_is_confirmed_is_in(orders, loop, wipe, monkeypatch):
+    """The rows are asked, and meanwhile the restore loop confirms the server: redis durability knows no epoch."""
     settle_down(orders, loop)
     wipe()
     decide = Publisher._decided

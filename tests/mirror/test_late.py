@@ -52,7 +52,7 @@ def test_a_publication_behind_a_rollback_raises_no_job_that_has_ended(
     for _, hook, _ in held:
         hook()
     if noticed and not auto:
-        assert ids.short(job.id) not in in_redis(orders), "the ground is another since it was noticed"
+        assert ids.short(job.id) not in in_redis(orders), "the epoch is another since it was noticed"
     orders.fold()
     settle_down(orders, RestoreLoop(stores.link, orders.config, prefix="delayq", using="default"))
     assert Job.objects.get(pk=job.id).state == "succeeded"

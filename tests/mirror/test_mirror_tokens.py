@@ -13,7 +13,7 @@ from django_delayq.models import Checkpoint, Site
 from django_delayq.producer.stores import stores
 from django_delayq.store import site
 from django_delayq.store.events import FIRST, EventLog
-from django_delayq.store.recovery import GroundStore
+from django_delayq.store.recovery import EpochStore
 from django_delayq.store.site import SiteRefused
 from tests.tasks_for_tests import close_order
 
@@ -39,7 +39,7 @@ def tokens() -> str:
 
 
 def in_redis(orders) -> str:
-    return GroundStore(orders.store).look(FIRST).trimmed.token
+    return EpochStore(orders.store).look(FIRST).trimmed.token
 
 
 class Copied:

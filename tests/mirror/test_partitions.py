@@ -50,7 +50,7 @@ def settle_down(loops) -> None:
 
 @pytest.fixture
 def loops(divide, monkeypatch):
-    """The restore loops of three partitions, which have found their ground well."""
+    """The restore loops of three partitions, which have found their epoch well."""
     monkeypatch.setattr(restore, "LOOK", 0.0)
     divide(3)
     made = restores()
@@ -238,7 +238,7 @@ def idle(service: Service) -> None:
         runner.next = 0.0
 
 
-def test_grounds_and_streams_of_one_server_are_looked_at_in_one_write(divide, delayq_redis, monkeypatch):
+def test_epochs_and_streams_of_one_server_are_looked_at_in_one_write(divide, delayq_redis, monkeypatch):
     monkeypatch.setattr(restore, "LOOK", 600.0)  # seconds between looks at the database, too, which are apart
     divide(8)
     claim()  # so each has a generation

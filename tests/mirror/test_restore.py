@@ -14,7 +14,7 @@ from django_delayq.producer import acts
 from django_delayq.producer.stores import stores
 from django_delayq.store.items import ScheduleItem
 from django_delayq.store.record import JobRecord
-from django_delayq.store.recovery import GroundStore, RestoreItem
+from django_delayq.store.recovery import EpochStore, RestoreItem
 from tests.depths import queue_depth
 from tests.mirror.restoring import Committing, bring_back, end_what_is_lost, in_redis, settle_down, snapshot
 from tests.tasks_for_tests import close_order
@@ -76,11 +76,11 @@ def test_a_row_that_ends_between_its_listing_and_its_turn_stays_ended(orders, lo
     assert in_redis(orders) == {ids.short(job.id): "scheduled" for job in jobs[:2]}
 
 
-def test_a_ground_that_changed_after_the_look_is_not_confirmed(orders, loop):
-    ground, checkpoint = loop.look()
-    confirm = loop.ground.confirm
-    assert confirm(ground.generation, server="the one before", mirrored=checkpoint.last_event) == "changed"
-    assert confirm(ground.generation, server=ground.server, mirrored=checkpoint.last_event) == "ok"
+def test_an_epoch_that_changed_after_the_look_is_not_confirmed(orders, loop):
+    epoch, checkpoint = loop.look()
+    confirm = loop.epoch.confirm
+    assert confirm(epoch.generation, server="the one before", mirrored=checkpoint.last_event) == "changed"
+    assert confirm(epoch.generation, server=epoch.server, mirrored=checkpoint.last_event) == "ok"
 
 
 def test_attempts_and_crashes_come_back_and_what_ran_has_a_lease(orders, loop, wipe):
@@ -203,7 +203,7 @@ def test_an_adopted_run_is_a_running_row_again(orders, loop, wipe):
     settle_down(orders, loop)
     assert Job.objects.get(pk=job.id).state == "running"
     item = RestoreItem(id=held.id, record=held.record, attempt=held.attempt, crashes=0, fence=held.fence, delay_ms=30_000)
-    assert GroundStore(orders.store).adopt([item], worker="host:1:w", ground=held.ground)[1] == ["adopted"]
+    assert EpochStore(orders.store).adopt([item], worker="host:1:w", epoch=held.epoch)[1] == ["adopted"]
     orders.fold()
     assert Job.objects.get(pk=job.id).state == "running"
     assert Attempt.objects.get(job=job.id).outcome == "running"
@@ -278,7 +278,7 @@ def test_a_run_of_redis_durability_that_its_worker_adopts_is_not_lost(orders, lo
     settle_down(orders, loop)
     looks_for_the_lost()
     item = RestoreItem(id=held.id, record=held.record, attempt=held.attempt, crashes=0, fence=held.fence, delay_ms=30_000)
-    assert GroundStore(orders.store).adopt([item], worker="host:1:w", ground=held.ground)[1] == ["adopted"]
+    assert EpochStore(orders.store).adopt([item], worker="host:1:w", epoch=held.epoch)[1] == ["adopted"]
     end_what_is_lost(orders, loop)
     assert Job.objects.get(pk=job.id).state == "running"
 

@@ -14,7 +14,7 @@ from django_delayq.models import Checkpoint, Event, Job, Step
 from django_delayq.producer.publish import Publisher
 from django_delayq.producer.stores import stores
 from django_delayq.store.connection import Link
-from django_delayq.store.recovery import ADOPTION_MS, GroundStore, RestoreItem
+from django_delayq.store.recovery import ADOPTION_MS, EpochStore, RestoreItem
 from tests.mirror.restoring import bring_back, in_redis, settle_down, snapshot
 from tests.tasks_for_tests import close_order, ping
 
@@ -458,7 +458,7 @@ def test_a_cancel_of_what_runs_unknown_to_redis_and_rows_is_asked_of_the_run(ord
     wipe()  # before the mirror has heard of the claim
     assert job.cancel(actor="clerk") is delayq.Change.RUNNING
     item = RestoreItem(id=held.id, record=held.record, attempt=held.attempt, crashes=0, fence=held.fence, delay_ms=30_000)
-    assert GroundStore(orders.store).adopt([item], worker="host:1:w", ground=held.ground)[1] == ["adopted"]
+    assert EpochStore(orders.store).adopt([item], worker="host:1:w", epoch=held.epoch)[1] == ["adopted"]
     settle_down(orders, loop)
     assert stores.inspector().job("orders", job.id).cancel_by == "clerk"
     assert orders.settle(held, "ack") == "done"

@@ -11,7 +11,7 @@ from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.models import Attempt, Job
 from django_delayq.producer.publish import Publisher
 from django_delayq.producer.stores import stores
-from django_delayq.store.recovery import GroundStore
+from django_delayq.store.recovery import EpochStore
 from tests.mirror.conftest import Orders
 from tests.mirror.restoring import bring_back, in_redis, put_ahead, settle_down, snapshot
 from tests.tasks_for_tests import close_order
@@ -34,10 +34,10 @@ def test_what_the_mirror_read_just_before_a_roll_back_hides_nothing(orders, loop
         redis_server.link.execute("HDEL", keys["jobs"], ids.short(late.id))
         redis_server.link.execute("ZREM", keys["normal"], ids.short(late.id))
         redis_server.link.execute("DEL", keys["events"])
-        monkeypatch.setattr(orders.mirror.ground, "look", look)
+        monkeypatch.setattr(orders.mirror.epoch, "look", look)
 
-    look = orders.mirror.ground.look
-    monkeypatch.setattr(orders.mirror.ground, "look", lambda seen: look(seen)._replace(server="the one before"))
+    look = orders.mirror.epoch.look
+    monkeypatch.setattr(orders.mirror.epoch, "look", lambda seen: look(seen)._replace(server="the one before"))
     monkeypatch.setattr(orders.mirror, "_write", replaced)
     orders.mirror.poll()
     monkeypatch.setattr(orders.mirror, "_write", write)
@@ -170,8 +170,8 @@ def test_a_cancel_during_a_restore_stands_whatever_the_clock_says(orders, loop, 
             answers.extend(orders.store.cancel([job.id], actor="clerk", now_ms=clock.wall_ms() - ago))
         return sweep(*given, **more)
 
-    sweep = loop.ground.sweep
-    monkeypatch.setattr(loop.ground, "sweep", cancelled_meanwhile)
+    sweep = loop.epoch.sweep
+    monkeypatch.setattr(loop.epoch, "sweep", cancelled_meanwhile)
     settle_down(orders, loop)
     assert answers == ["done"]
     assert Job.objects.get(pk=job.id).state == "cancelled"
@@ -310,21 +310,21 @@ def test_while_jobs_leave_no_other_job_takes_the_key_of_one(orders, loop, redis_
     orders.fold()
     bring_back(redis_server.link, copy)
     first = delayq.schedule(close_order, 3, delay="1h", key="k")
-    put_right, sweep, others = Publisher._put_right, GroundStore.sweep, []
+    put_right, sweep, others = Publisher._put_right, EpochStore.sweep, []
 
     def leaves(self, *args):
         put_right(self, *args)
-        sweep(loop.ground, loop.look()[0].generation, "0", progress="x 0 0")
+        sweep(loop.epoch, loop.look()[0].generation, "0", progress="x 0 0")
 
     def sweeps(self, *args, **options):
         if not others:
-            stores.learn(orders.store, orders.store.ground())
+            stores.learn(orders.store, orders.store.epoch())
             with monkeypatch.context() as meanwhile:
                 meanwhile.setattr(Publisher, "_put_right", leaves)
                 others.append(delayq.schedule(close_order, 4, delay="1h", key="k"))
         return sweep(self, *args, **options)
 
-    monkeypatch.setattr(GroundStore, "sweep", sweeps)
+    monkeypatch.setattr(EpochStore, "sweep", sweeps)
     settle_down(orders, loop)
     [other] = others
     assert (first.created, other.created) == (True, None)

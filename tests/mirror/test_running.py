@@ -9,7 +9,7 @@ from django_delayq import clock, ids
 from django_delayq.exceptions import KeyTaken
 from django_delayq.models import Attempt, Job
 from django_delayq.store.record import ClaimedJob
-from django_delayq.store.recovery import GroundStore, RestoreItem
+from django_delayq.store.recovery import EpochStore, RestoreItem
 from tests.mirror.restoring import in_redis, settle_down
 from tests.tasks_for_tests import close_order
 
@@ -35,7 +35,7 @@ def lost(request, orders, loop, wipe):
 def adopted(orders, run: ClaimedJob) -> bool:
     """Its worker tells that it has it."""
     item = RestoreItem(id=run.id, record=run.record, attempt=run.attempt, crashes=run.crashes, fence=run.fence, delay_ms=30_000)
-    return GroundStore(orders.store).adopt([item], worker="host:1:w", ground=run.ground)[1] == ["adopted"]
+    return EpochStore(orders.store).adopt([item], worker="host:1:w", epoch=run.epoch)[1] == ["adopted"]
 
 
 def goes_on(orders, loop, run: ClaimedJob) -> None:

@@ -54,7 +54,7 @@ class Contents:
     # What one can ask of it
 
     @property
-    def ground(self) -> str:
+    def epoch(self) -> str:
         """The generation and the server, as claim answers them."""
         return f"{self.generation}:{self.server}"
 

@@ -24,7 +24,7 @@ from django_delayq.store.keys import NAMES, tag
 from django_delayq.store.offers import OfferStore
 from django_delayq.store.queue import Claim, Outcome, QueueStore
 from django_delayq.store.record import ClaimedJob, JobRecord
-from django_delayq.store.recovery import GroundStore
+from django_delayq.store.recovery import EpochStore
 from django_delayq.target import OfferTarget
 from tests.laws import dump as dumps
 from tests.laws.history import MODEL, History, Look, Sees
@@ -41,7 +41,7 @@ from tests.model.wishes import (
     ages,
     delays,
     endings,
-    grounds,
+    epochs,
     lackings,
     modes,
     picks,
@@ -98,7 +98,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.link = link
         self.partition = partition
         self.store = store(link, prefix=f"model{next(_examples)}", queue="q", partition=partition)
-        self.ground = GroundStore(self.store)
+        self.epoch = EpochStore(self.store)
         self.offers = OfferStore(self.store)
         self.target = OfferTarget(name="out", key=f"{self.store.keys.prefix}-{{{tag('q', partition)}}}", kind="list", maxlen=None)
         self.log = EventLog(link, self.store.keys)
@@ -129,7 +129,7 @@ class QueueMachine(RuleBasedStateMachine):
     def call(self, name: str, *args: Any, **options: Any) -> Any:
         """The same call to both sides; everything is compared."""
         self.sent = [*self.sent[-20:], (name, args, options)]
-        side = next(side for side in (self.store, self.ground, self.offers) if hasattr(side, name))
+        side = next(side for side in (self.store, self.epoch, self.offers) if hasattr(side, name))
         found: Any = Restoring
         try:
             found = getattr(side, name)(*args, now_ms=self.now, **options)
@@ -258,8 +258,8 @@ class QueueMachine(RuleBasedStateMachine):
         named = short(self.id(STRANGER)) if late == "another" else holder.id if late == "holder" and holder else ""
         return f"@{named}" if late else ""
 
-    def known(self, ground: str) -> str:
-        return self.model.known if ground == "known" else ground
+    def known(self, epoch: str) -> str:
+        return self.model.known if epoch == "known" else epoch
 
     # Rules: jobs come, are claimed, and end
 
@@ -278,17 +278,17 @@ class QueueMachine(RuleBasedStateMachine):
     def jobs_are_scheduled(self, wanted: list[Wish], actor: str) -> None:
         self.call("schedule", [self.item(wish) for wish in wanted], actor=actor)
 
-    @rule(wanted=st.lists(wishes, max_size=4), mode=modes, ground=grounds, actor=actors)
-    def jobs_are_published(self, wanted: list[Wish], mode: str, ground: str, actor: str) -> None:
+    @rule(wanted=st.lists(wishes, max_size=4), mode=modes, epoch=epochs, actor=actors)
+    def jobs_are_published(self, wanted: list[Wish], mode: str, epoch: str, actor: str) -> None:
         items = [self.item(wish) for wish in wanted]
-        self.call("start_schedule", items, mode=mode, ground=self.known(ground), actor=actor)
+        self.call("start_schedule", items, mode=mode, epoch=self.known(epoch), actor=actor)
 
     @precondition(lambda self: self.last.keys)
     @rule(wish=wishes, pick=picks, mode=modes)
     def a_key_that_is_held_is_wanted(self, wish: Wish, pick: int, mode: str) -> None:
         keys = sorted(self.last.keys)
         wish = replace(wish, again=False, key=keys[pick % len(keys)])
-        self.call("start_schedule", [self.item(wish)], mode=mode, ground=self.model.known, actor="web")
+        self.call("start_schedule", [self.item(wish)], mode=mode, epoch=self.model.known, actor="web")
 
     @rule(wanted=st.lists(wishes, min_size=1, max_size=4), worker=workers)
     def jobs_are_scheduled_and_claimed(self, wanted: list[Wish], worker: str) -> None:
@@ -499,9 +499,9 @@ class QueueMachine(RuleBasedStateMachine):
     def lacking(self, wish: str | int) -> str:
         return wish if isinstance(wish, str) else str(self.now + wish)
 
-    @rule(pick=picks, lacking=lackings, moves=st.booleans(), unless=st.sampled_from(["", "", "other:ground", "known"]))
+    @rule(pick=picks, lacking=lackings, moves=st.booleans(), unless=st.sampled_from(["", "", "other:epoch", "known"]))
     def a_job_is_changed_by_its_id(self, pick: int, lacking: str | int, moves: bool, unless: str) -> None:
-        unless = self.model.ground if unless == "known" else unless
+        unless = self.model.epoch if unless == "known" else unless
         options = {"lacking": self.lacking(lacking), "unless": unless, "actor": "clerk"}
         if moves:
             self.call("reschedule", self.pick(pick), delay_ms=3000, **options)
@@ -598,11 +598,11 @@ class QueueMachine(RuleBasedStateMachine):
             self.call(name, *args, **options)
 
     @precondition(lambda self: self.claimed)
-    @rule(pick=picks, want=st.sampled_from([None, None, 0]), ground=st.sampled_from(["", "", "other:ground", "known"]))
-    def a_worker_sends_its_last_claim_again(self, pick: int, want: int | None, ground: str) -> None:
+    @rule(pick=picks, want=st.sampled_from([None, None, 0]), epoch=st.sampled_from(["", "", "other:epoch", "known"]))
+    def a_worker_sends_its_last_claim_again(self, pick: int, want: int | None, epoch: str) -> None:
         worker = sorted(self.claimed)[pick % len(self.claimed)]
         nonce, size = self.claimed[worker]
-        self.claim(worker, size if want is None else want, nonce, ground=self.model.ground if ground == "known" else ground)
+        self.claim(worker, size if want is None else want, nonce, epoch=self.model.epoch if epoch == "known" else epoch)
 
 
 def machine(link: Link, store: type[QueueStore] = QueueStore, *, partition: int = 0) -> Callable[[], QueueMachine]:

@@ -15,7 +15,7 @@ from django_delayq.store.record import ClaimedJob, JobRecord
 from django_delayq.target import OfferTarget
 from tests.laws.dump import LANES
 from tests.model.contents import full, short
-from tests.model.grounds import Grounds
+from tests.model.epochs import Epochs
 from tests.model.job import Job, LastClaim, OutageGuard
 
 ABORT: Final = "\1"  # with which a request begins that ends the run
@@ -27,7 +27,7 @@ class Restoring(Exception):
     """A script refuses a call while rows bring back what an older copy of Redis lacks."""
 
 
-class Model(Grounds):
+class Model(Epochs):
     """A method per script. After each call `events` holds what that call appends to the stream."""
 
     def start_schedule(
@@ -35,12 +35,12 @@ class Model(Grounds):
         items: Sequence[ScheduleItem],
         *,
         actor: str = "",
-        ground: str = "",
+        epoch: str = "",
         mode: ScheduleMode = "told",
         now_ms: int,
     ) -> tuple[str, list[ScheduleReply]]:
         self._begin(now_ms)
-        if not items or ground not in ("", self.known):
+        if not items or epoch not in ("", self.known):
             return self.known, []
         asks, self.told = mode.startswith("ask"), mode.endswith("told")
         if self.rolled == "sweep" and self.told and not asks and any(item.key for item in items):
@@ -136,7 +136,7 @@ class Model(Grounds):
         want: int,
         lease_ms: int,
         max_crashes: int,
-        ground: str = "",
+        epoch: str = "",
         wary: bool = False,
         away_ms: int = 0,
         now_ms: int,
@@ -146,7 +146,7 @@ class Model(Grounds):
         takeover = self._takeover(lease_ms, away_ms, moved=self.run not in ("", self.server))
         self.run = self.server
         last = self.claims.get(worker)
-        if ground not in ("", self.ground):
+        if epoch not in ("", self.epoch):
             return self._answer([], paused=bool(self.paused))
         if last and last.nonce == nonce:
             held = [(self.jobs[id], due) for id, due in last.jobs if id in self.jobs]
@@ -219,7 +219,7 @@ class Model(Grounds):
                 record=job.record.encode(),
                 fence=job.fence,
                 queue="q",
-                ground=self.ground,
+                epoch=self.epoch,
                 evictions=job.evictions,
                 unknown_ms=max(0, self.now - job.unknown) if job.unknown else 0,
                 asks=job.asks,
@@ -381,12 +381,12 @@ class Model(Grounds):
         now_ms: int,
     ) -> Changed:
         self._begin(now_ms)
-        if unless == self.ground:
-            return Changed(Change.UNKNOWN, None, self.ground)
+        if unless == self.epoch:
+            return Changed(Change.UNKNOWN, None, self.epoch)
         id = self._target(job)
         change = self._cancel(id, actor, lacking, abort) if id else Change.UNKNOWN
         self._call_waiters()
-        return Changed(change, full(id) if id else None, self.ground)
+        return Changed(change, full(id) if id else None, self.epoch)
 
     def _target(self, job: UUID | str) -> str:
         if isinstance(job, UUID):
@@ -421,7 +421,7 @@ class Model(Grounds):
         return Change.DONE if ended % 1 == 0.5 else Change.FINISHED
 
     def _may_run(self, row: str, *, here: bool = False) -> bool:
-        """Whether a job that is not here, or waits here, may have begun on the ground before."""
+        """Whether a job that is not here, or waits here, may have begun in the epoch before."""
         if row.isdigit():
             if here and int(row) <= self.brought_back[0] and self.now < self.brought_back[1]:
                 return True
@@ -449,8 +449,8 @@ class Model(Grounds):
         now_ms: int,
     ) -> Changed:
         self._begin(now_ms)
-        if unless == self.ground:
-            return Changed(Change.UNKNOWN, None, self.ground)
+        if unless == self.epoch:
+            return Changed(Change.UNKNOWN, None, self.epoch)
         due = due_ms if due_ms is not None else self.now + (delay_ms or 0)
         id = self._target(job)
         found = self.jobs.get(id)
@@ -470,7 +470,7 @@ class Model(Grounds):
         self._call_waiters()
         if id and change is Change.UNKNOWN and self._may_run(lacking):
             change = Change.RUNNING
-        return Changed(change, full(id) if id else None, self.ground, due_ms=due)
+        return Changed(change, full(id) if id else None, self.epoch, due_ms=due)
 
     def requeue(
         self,

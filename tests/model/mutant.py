@@ -16,7 +16,7 @@ class Mutant:
     file: str
     old: str
     new: str
-    where: Literal["lua", "ground", "worker"]
+    where: Literal["lua", "epoch", "worker"]
     bug: str
     test: str = ""
     drill: bool = True

@@ -1,7 +1,7 @@
 """Faults of the past, put in on purpose: each must be noticed, so that none comes back. `old` stands exactly once in its file, so none
 can rot. All other faults are made by rule: tests/mutation.
 
-Those of the scripts (`where="lua"`) are given to the machine, those of restore (`"ground"`) to the one on shaky ground; those of the
+Those of the scripts (`where="lua"`) are given to the machine, those of restore (`"epoch"`) to the one in a shaky epoch; those of the
 worker (`"worker"`) to the test that is named with them. All are given to the campaign's drill, too, or else to the test.
 """
 
@@ -19,9 +19,9 @@ ALL = [
         bug="an older job that was published late replaced a newer one",
     ),
     Mutant(
-        "other ground is ignored",
+        "other epoch is ignored",
         "store/lua/schedule.lua",
-        "(known_ground ~= '' and known_ground ~= ground)",
+        "(known_epoch ~= '' and known_epoch ~= epoch)",
         "false",
         "lua",
         bug="what was read from one Redis was written over another",
@@ -144,20 +144,20 @@ ALL = [
     ),
     Mutant(
         "what is not due may run",
-        "store/lua/include/ground.lua",
+        "store/lua/include/epoch.lua",
         "return date <= now and (",
         "return (",
         "lua",
         bug="a job that could not run yet was not cancelled while jobs came back",
-        test="tests/store/test_ground.py::test_a_job_that_is_not_here_may_run_if_it_was_due_on_ground_that_none_has_confirmed",
+        test="tests/store/test_epoch.py::test_a_job_that_is_not_here_may_run_if_it_was_due_in_an_epoch_that_none_has_confirmed",
         drill=False,
     ),
     Mutant(
         "what came back overdue is held by nobody",
-        "store/lua/include/ground.lua",
+        "store/lua/include/epoch.lua",
         "if latest and date <= tonumber(latest)",
         "if false and date <= tonumber(latest)",
-        "ground",
+        "epoch",
         bug="a job that was cancelled behind a wipe ran all the same: its worker had claimed it before, and did not know yet",
         test="tests/mirror/test_road.py::test_a_due_job_that_came_back_is_cancelled_when_no_lease_of_before_can_stand",
         drill=False,
@@ -167,7 +167,7 @@ ALL = [
         "store/lua/reschedule.lua",
         "date and lacking ~= 'waited' and may_run(",
         "date and may_run(",
-        "ground",
+        "epoch",
         bug="a new date that had been answered was forgotten by a failover, when the old one had come meanwhile",
         test="tests/mirror/test_way_back.py::test_a_new_date_holds_though_the_old_one_comes_before_the_new_server_is_confirmed",
         drill=False,
@@ -177,7 +177,7 @@ ALL = [
         "store/lua/restore.lua",
         "if ended[i] or failed[i] then",
         "if failed[i] then",
-        "ground",
+        "epoch",
         bug="what had been done rose again from an old copy of Redis",
     ),
     Mutant(
@@ -185,7 +185,7 @@ ALL = [
         "store/lua/restore.lua",
         "elseif held and rolled == 'sweep' then",
         "elseif false then",
-        "ground",
+        "epoch",
         bug="a run was adopted on an old copy, and swept under its worker's hands",
     ),
     Mutant(
@@ -193,7 +193,7 @@ ALL = [
         "store/lua/sweep.lua",
         "if durable then",
         "if lane then",
-        "ground",
+        "epoch",
         bug="jobs that have no row were swept with those whose rows come back",
     ),
     Mutant(
@@ -201,7 +201,7 @@ ALL = [
         "store/lua/confirm.lua",
         "math.abs(now - tonumber(at)) < 5000",
         "false",
-        "ground",
+        "epoch",
         bug="two restores undid each other's work",
     ),
     Mutant(
@@ -209,7 +209,7 @@ ALL = [
         "store/lua/trim.lua",
         "if read_from ~= '' and read_from ~= server() then",
         "if false then",
-        "ground",
+        "epoch",
         bug="events of one Redis were trimmed by what was read from another",
     ),
     Mutant(
@@ -217,7 +217,7 @@ ALL = [
         "store/queue.py",
         "return os.urandom(8).hex()",
         'return "once"',
-        "ground",
+        "epoch",
         bug="of two wipes behind each other the second went unseen",
         test="tests/mirror/test_forgotten.py::test_each_wipe_shows_though_the_same_process_comes_first_again",
         drill=False,

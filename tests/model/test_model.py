@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 from django_delayq.store.places import Nodes
 from tests.conftest import missing
 from tests.deployments import deployed
-from tests.model.ground_machine import machine as ground_machine
+from tests.model.epoch_machine import machine as epoch_machine
 from tests.model.machine import machine
 from tests.servers import ServerMissing
 
@@ -44,11 +44,11 @@ def test_the_scripts_do_what_the_model_does(redis_server):
 
 
 def test_what_redis_forgets_comes_back_as_the_model_does_it(redis_server):
-    play(ground_machine(redis_server.link), 200)
+    play(epoch_machine(redis_server.link), 200)
 
 
 PARTITION = 2
-MACHINES = {"jobs": machine, "losses": ground_machine}
+MACHINES = {"jobs": machine, "losses": epoch_machine}
 
 
 @pytest.mark.parametrize("made", MACHINES.values(), ids=MACHINES)

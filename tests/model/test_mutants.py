@@ -13,8 +13,8 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from django_delayq.store import scripts
 from django_delayq.store.queue import QueueStore
-from django_delayq.store.recovery import GroundStore
-from tests.model import ground_machine
+from django_delayq.store.recovery import EpochStore
+from tests.model import epoch_machine
 from tests.model.machine import machine
 from tests.model.mutant import Mutant
 from tests.model.mutants import ALL
@@ -115,12 +115,12 @@ def test_a_fault_in_a_script_is_noticed(redis_server, faulty_scripts, mutant: Mu
 
 
 @pytest.mark.slow
-@each("ground")
+@each("epoch")
 def test_a_fault_in_what_brings_jobs_back_is_noticed(redis_server, faulty_scripts, mutant: Mutant) -> None:
     faulty_scripts(mutant)
     faulty = mutated(mutant) if mutant.file.endswith(".py") else None
-    sides = [getattr(faulty, side.__name__, side) for side in (QueueStore, GroundStore)]
-    assert noticed(ground_machine.machine(redis_server.link, *sides))
+    sides = [getattr(faulty, side.__name__, side) for side in (QueueStore, EpochStore)]
+    assert noticed(epoch_machine.machine(redis_server.link, *sides))
 
 
 @each("worker")

@@ -7,7 +7,7 @@ from __future__ import annotations
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.model import ground_machine, machine
+from tests.model import epoch_machine, machine
 
 BUDGET = settings(
     max_examples=30,
@@ -26,4 +26,4 @@ def test_the_scripts_do_what_the_model_does(redis_server):
 
 
 def test_what_redis_forgets_comes_back_as_the_model_does_it(redis_server):
-    run_state_machine_as_test(ground_machine.machine(redis_server.link), settings=BUDGET)
+    run_state_machine_as_test(epoch_machine.machine(redis_server.link), settings=BUDGET)

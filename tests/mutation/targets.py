@@ -54,7 +54,7 @@ STORE = [
     "tests/store/test_offers.py",
     "tests/store/test_locks.py",
     "tests/store/test_inspector.py",
-    "tests/store/test_ground.py",
+    "tests/store/test_epoch.py",
     "tests/store/test_behind.py",
     "tests/store/test_restore.py",
     "tests/store/test_spread.py",
@@ -66,7 +66,7 @@ STORE = [
 ]
 MODULES = {
     "store/queue.py": [*STORE, MODEL],
-    "store/recovery.py": ["tests/store/test_restore.py", "tests/store/test_ground.py", MODEL],
+    "store/recovery.py": ["tests/store/test_restore.py", "tests/store/test_epoch.py", MODEL],
     "mirror/rows.py": ["tests/mirror/test_fold.py", "tests/mirror/test_outbox_insert.py", "tests/admin/test_words.py"],
     "mirror/fold.py": [
         "tests/mirror/test_fold.py",

@@ -106,7 +106,7 @@ def test_a_lock_has_a_slot_whether_or_not_it_names_a_queue(cluster):
 @pytest.mark.slow
 def test_a_master_that_hangs_has_a_breaker_of_its_own(cluster, sent):
     hung, well = "orders", beside(cluster, "orders")
-    for queue in (hung, well):  # what asks for grounds
+    for queue in (hung, well):  # what asks for epochs
         delayq.schedule(close_order, 0, queue=queue)
     kept = delayq.schedule(close_order, 1, queue=hung, delay="1h")
     node = masters(cluster)[hung]
@@ -132,13 +132,13 @@ def test_a_master_that_hangs_has_a_breaker_of_its_own(cluster, sent):
 
 def test_many_jobs_of_one_call_do_not_wait_one_behind_the_other_for_a_master_that_refuses(cluster, monkeypatch):
     asked: list[str] = []
-    real = QueueStore.ground
+    real = QueueStore.epoch
 
     def watched(store: QueueStore) -> str:
         asked.append(store.queue)
         return real(store)
 
-    monkeypatch.setattr(QueueStore, "ground", watched)
+    monkeypatch.setattr(QueueStore, "epoch", watched)
     monkeypatch.setattr(stores.places.of("orders", 0)._cluster, "patience", 0.1)
     node = masters(cluster)["orders"]
     assert node.call("CLUSTER", "DELSLOTS", str(slot("orders"))) == "+OK"  # it says CLUSTERDOWN, as one does that hears of nobody
@@ -187,7 +187,7 @@ def test_a_slot_that_is_open_keeps_no_job_of_its_neighbours_from_redis(cluster, 
     settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"orders": {"PARTITIONS": 12}}}
     of = {partition: cluster.serving(slot_of(f"{{{tag('orders', partition)}}}")) for partition in range(12)}
     options = close_order.using(delay="1h", queue="orders")
-    before = [options.using(key=str(n)).schedule(n) for n in range(60)]  # grounds are known
+    before = [options.using(key=str(n)).schedule(n) for n in range(60)]  # epochs are known
     opened = ids.partition(before[0].id)  # of a call with these keys it comes first
     beside = next(other for other in of if other != opened and of[other] is of[opened])
     to = next(node for node in cluster.masters if node is not of[opened])

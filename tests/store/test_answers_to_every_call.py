@@ -13,7 +13,7 @@ from django_delayq.exceptions import StoreUnavailable
 from django_delayq.store.events import EventLog
 from django_delayq.store.lock_store import LockStore
 from django_delayq.store.queue import QueueStore, ScheduleItem
-from django_delayq.store.recovery import GroundStore, RestoreItem
+from django_delayq.store.recovery import EpochStore, RestoreItem
 from tests.links import opened
 from tests.store.board import NOW, Board, job_id, record
 from tests.topologies import ToldNode
@@ -32,12 +32,12 @@ SHORT = ids.short(job_id(1))
 Call = Callable[[Board], object]
 
 
-def ground(board: Board) -> GroundStore:
-    return GroundStore(board.store)
+def epoch(board: Board) -> EpochStore:
+    return EpochStore(board.store)
 
 
 def row(board: Board) -> RestoreItem:
-    return ground(board).row(record(8), runs=False, attempts=0, crashes=0, asks=0, due_ms=NOW, cancel=False, lease_ms=30_000)
+    return epoch(board).row(record(8), runs=False, attempts=0, crashes=0, asks=0, due_ms=NOW, cancel=False, lease_ms=30_000)
 
 
 def locks(board: Board) -> LockStore:
@@ -52,7 +52,7 @@ def new(board: Board) -> ScheduleItem:
 STORE: dict[str, tuple[str, Call]] = {
     "schedule": ("EVALSHA", lambda board: board.store.schedule([new(board)], now_ms=NOW)),
     "start_schedule": ("EVALSHA", lambda board: board.store.start_schedule([new(board)], now_ms=NOW)()),
-    "ground": ("EVALSHA", lambda board: board.store.ground()),
+    "epoch": ("EVALSHA", lambda board: board.store.epoch()),
     "stand": ("EVALSHA", lambda board: board.store.stand()),
     "claim": ("EVALSHA", lambda board: board.claim("n2")),
     "extend": ("EVALSHA", lambda board: board.extend(1)),
@@ -66,15 +66,15 @@ STORE: dict[str, tuple[str, Call]] = {
     "purge": ("EVALSHA", lambda board: board.store.purge(now_ms=NOW)),
     "tidy": ("EVALSHA", lambda board: board.store.tidy(now_ms=NOW)),
 }
-GROUND: dict[str, tuple[str, Call]] = {
-    "look": ("HMGET", lambda board: ground(board).look("0-0")),
-    "holders": ("HMGET", lambda board: ground(board).holders(["k"])),
-    "adopt": ("EVALSHA", lambda board: ground(board).adopt([row(board)], worker="w1", ground="", now_ms=NOW)),
-    "restore": ("EVALSHA", lambda board: ground(board).restore([row(board)], ground=board.store.ground(), now_ms=NOW)),
-    "stand": ("EVALSHA", lambda board: ground(board).stand()),
-    "sweep": ("EVALSHA", lambda board: ground(board).sweep("g", now_ms=NOW)),
-    "drop": ("EVALSHA", lambda board: ground(board).drop([ids.short(job_id(2))], now_ms=NOW)),
-    "confirm": ("EVALSHA", lambda board: ground(board).confirm("g", now_ms=NOW)),
+EPOCH: dict[str, tuple[str, Call]] = {
+    "look": ("HMGET", lambda board: epoch(board).look("0-0")),
+    "holders": ("HMGET", lambda board: epoch(board).holders(["k"])),
+    "adopt": ("EVALSHA", lambda board: epoch(board).adopt([row(board)], worker="w1", epoch="", now_ms=NOW)),
+    "restore": ("EVALSHA", lambda board: epoch(board).restore([row(board)], epoch=board.store.epoch(), now_ms=NOW)),
+    "stand": ("EVALSHA", lambda board: epoch(board).stand()),
+    "sweep": ("EVALSHA", lambda board: epoch(board).sweep("g", now_ms=NOW)),
+    "drop": ("EVALSHA", lambda board: epoch(board).drop([ids.short(job_id(2))], now_ms=NOW)),
+    "confirm": ("EVALSHA", lambda board: epoch(board).confirm("g", now_ms=NOW)),
 }
 EVENTS: dict[str, tuple[str, Call]] = {
     "read": ("XRANGE", lambda board: board.log.read("0-0", 10)),
@@ -95,7 +95,7 @@ LOCKS: dict[str, tuple[str, Call]] = {
     "prolong": ("EVALSHA", lambda board: locks(board).prolong([("l", "t", 1000)], now_ms=NOW)),
     "unlock": ("EVALSHA", lambda board: locks(board).unlock("l", "t", now_ms=NOW)),
 }
-OF = {QueueStore: STORE, GroundStore: GROUND, EventLog: EVENTS, LockStore: LOCKS}
+OF = {QueueStore: STORE, EpochStore: EPOCH, EventLog: EVENTS, LockStore: LOCKS}
 # Calls that ask nobody by themselves, and `resign`, which is by `run` as all scripts are.
 OTHERS = {"new_generation", "run", "written", "signs", "resign", "asks", "read", "row", "line"}
 CALLS = {f"{kind.__name__}.{name}": call for kind, calls in OF.items() for name, call in calls.items()}

@@ -7,7 +7,7 @@ import pytest
 from django_delayq import ids
 from django_delayq.states import Change
 from django_delayq.store.record import JobRecord
-from django_delayq.store.recovery import GroundStore, RestoreItem
+from django_delayq.store.recovery import EpochStore, RestoreItem
 from tests.store.board import LEASE, NOW, job_id, record
 
 SHORT = ids.short(job_id(1))
@@ -85,7 +85,7 @@ def test_whatever_ends_it_the_number_goes(asking, how):
         asking.link.execute("HSET", asking.keys["runs"], SHORT, "1:3:N:n3")
         asking.settle(1, "crash", fence="n3")
     elif how == "sweep":
-        GroundStore(asking.store).drop([SHORT], now_ms=NOW)
+        EpochStore(asking.store).drop([SHORT], now_ms=NOW)
     elif how == "garbage":
         asking.link.execute("HSET", asking.keys["jobs"], SHORT, "nonsense")
         asking.claim("n3")
@@ -174,10 +174,10 @@ def test_of_a_job_without_a_run_nobody_looks_and_tidy_drops_what_is_left(board):
 
 @pytest.mark.parametrize("begun", ["", "run"])
 def test_it_comes_back_from_its_row(board, begun):
-    ground = GroundStore(board.store)
-    known = board.store.ground()
+    epoch = EpochStore(board.store)
+    known = board.store.epoch()
     item = RestoreItem(SHORT, record(1).encode(), begun=begun, asks=4, due_ms=NOW)
-    assert ground.restore([item], ground=known, now_ms=NOW) == ["restored"]
+    assert epoch.restore([item], epoch=known, now_ms=NOW) == ["restored"]
     left = board.dump()
     assert (left["runs"], left["asks"]) == ({1: "0:0:n:"}, {1: "4"})
     if not begun:
@@ -185,9 +185,9 @@ def test_it_comes_back_from_its_row(board, begun):
 
 
 def test_a_run_that_is_adopted_brings_it_along(board):
-    ground = GroundStore(board.store)
+    epoch = EpochStore(board.store)
     item = RestoreItem(SHORT, record(1).encode(), attempt=1, fence="n1", delay_ms=LEASE, asks=4)
-    assert ground.adopt([item], worker="w1", ground="another:server", now_ms=NOW)[1] == ["adopted"]
+    assert epoch.adopt([item], worker="w1", epoch="another:server", now_ms=NOW)[1] == ["adopted"]
     assert board.settle(1, "ask") == "done"
     assert board.dump()["asks"] == {1: "5"}
 

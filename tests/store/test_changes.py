@@ -97,12 +97,12 @@ def test_cancel_by_key(board):
     assert board.store.cancel_one("order 7")[:2] == (Change.UNKNOWN, None)
 
 
-def test_cancel_does_nothing_on_the_ground_that_it_is_told(board):
+def test_cancel_does_nothing_in_the_epoch_that_it_is_told(board):
     board.put(1, NOW + 5000, key="order 7")
-    ground = board.store.cancel_one(job_id(2)).ground
-    assert board.store.cancel_one(job_id(1), unless=ground) == (Change.UNKNOWN, None, ground, "", 0)
-    assert board.store.reschedule(job_id(1), delay_ms=0, unless=ground) == (Change.UNKNOWN, None, ground, "", 0)
-    assert board.store.cancel_one("order 7", unless="other:ground")[:3] == (Change.DONE, job_id(1), ground)
+    epoch = board.store.cancel_one(job_id(2)).epoch
+    assert board.store.cancel_one(job_id(1), unless=epoch) == (Change.UNKNOWN, None, epoch, "", 0)
+    assert board.store.reschedule(job_id(1), delay_ms=0, unless=epoch) == (Change.UNKNOWN, None, epoch, "", 0)
+    assert board.store.cancel_one("order 7", unless="other:epoch")[:3] == (Change.DONE, job_id(1), epoch)
 
 
 def test_a_change_answers_which_event_tells_of_it(board):

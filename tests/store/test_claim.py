@@ -489,7 +489,7 @@ def test_a_claim_repeated_after_the_queue_was_paused_answers_with_the_same_jobs(
 
 def test_another_generation_gives_nothing(board):
     board.put(1)
-    claim = board.store.claim("w1", "n1", want=1, lease_ms=LEASE, max_crashes=3, ground="old:server", now_ms=NOW)
+    claim = board.store.claim("w1", "n1", want=1, lease_ms=LEASE, max_crashes=3, epoch="old:server", now_ms=NOW)
     assert claim.jobs == []
     assert claim.generation != "old"
 
@@ -498,7 +498,7 @@ def test_another_generation_gives_nothing(board):
     ("there", "stays"), [("a" * 64, True), ("a" * 65, False), ("of ours", False), ("old:server", False), ("", False)]
 )
 def test_a_generation_that_is_none_of_ours_gives_way(board, there, stays):
-    """It is a word of grounds, which a colon parts."""
+    """It is a word of epochs, which a colon parts."""
     board.link.execute("HSET", board.keys["meta"], "generation", there)
     generation = board.claim().generation
     assert (generation == there) == stays

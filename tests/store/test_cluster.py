@@ -218,12 +218,12 @@ def test_a_read_of_one_key_follows_it_while_its_slot_is_open(fresh, places, sent
     there = places(fresh)
     store = QueueStore(there, prefix="t:x", queue="a")
     store.schedule([item(key="k")])
-    before = store.ground(), Inspector(there, prefix="t:x").find("a", "k"), Inspector(there, prefix="t:x").unread(["a"])[0][0]
+    before = store.epoch(), Inspector(there, prefix="t:x").find("a", "k"), Inspector(there, prefix="t:x").unread(["a"])[0][0]
     source, to = fresh.serving(slot("a")), elsewhere(fresh, "a")
     fresh.open(slot("a"), to)
     fresh.carry(slot("a"), to)
     del sent[:]
-    after = store.ground(), Inspector(there, prefix="t:x").find("a", "k"), Inspector(there, prefix="t:x").unread(["a"])[0][0]
+    after = store.epoch(), Inspector(there, prefix="t:x").find("a", "k"), Inspector(there, prefix="t:x").unread(["a"])[0][0]
     assert after == before, "an open slot is no loss"
     assert (to.port, 2) in sent, "ASKING and the command in one write"
     assert store.link.server.address[1] == source.port, "the map stays"

@@ -14,7 +14,7 @@ from django_delayq.store import scripts, site
 from django_delayq.store.error_replies import StoreError
 from django_delayq.store.events import FIRST
 from django_delayq.store.items import NOBODY, ScheduleItem, ScheduleReply
-from django_delayq.store.recovery import GroundStore
+from django_delayq.store.recovery import EpochStore
 from django_delayq.token_limits import ONLY
 from tests.store.board import LEASE, NOW, job_id, record
 
@@ -32,10 +32,10 @@ def publish(
 
 def confirm(board, **options: str) -> None:
     """Redis holds what the database has seen, and so all jobs that hold keys."""
-    board.store.ground()
-    ground = GroundStore(board.store)
-    found = ground.look(FIRST)
-    assert ground.confirm(found.generation, server=found.server, now_ms=NOW, **options) == "ok"
+    board.store.epoch()
+    epoch = EpochStore(board.store)
+    found = epoch.look(FIRST)
+    assert epoch.confirm(found.generation, server=found.server, now_ms=NOW, **options) == "ok"
 
 
 @pytest.fixture
@@ -172,13 +172,13 @@ def test_who_has_not_asked_the_rows_takes_no_key_while_redis_may_lack_some(held,
     assert publish(held, 3, key="free").status == "created"
 
 
-def test_what_was_known_of_rows_on_other_ground_is_not_believed(board):
+def test_what_was_known_of_rows_in_another_epoch_is_not_believed(board):
     item = ScheduleItem.of(record(1), due_ms=NOW)
-    here = board.store.ground()
-    assert board.store.start_schedule([item], ground="another:server", now_ms=NOW)() == (here, [])
+    here = board.store.epoch()
+    assert board.store.start_schedule([item], epoch="another:server", now_ms=NOW)() == (here, [])
     assert board.dump() == {}
     assert board.store.start_schedule([], now_ms=NOW)() == (here, [])
-    assert board.store.start_schedule([item], ground=here, now_ms=NOW)()[1][0].status == "created"
+    assert board.store.start_schedule([item], epoch=here, now_ms=NOW)()[1][0].status == "created"
 
 
 def test_who_schedules_first_gives_the_store_a_generation_that_stays(board):
@@ -231,9 +231,9 @@ def test_a_holder_of_a_task_that_the_sender_may_not_know_stays_and_is_not_named(
     before = held.dump()
     item = ScheduleItem.of(limited(2, "another.task", "yet.another"), due_ms=NOW + 1, on_conflict=policy + late)
     for mode in ("ask", ""):
-        ((ground, (reply,)), told) = held.store.start_schedule([item], mode=mode, now_ms=NOW)(), held.happened()
+        ((epoch, (reply,)), told) = held.store.start_schedule([item], mode=mode, now_ms=NOW)(), held.happened()
         assert (reply.status, reply.id) == ("forbidden", NOBODY)
-        assert ground
+        assert epoch
     assert HELD not in str(told)
     assert held.dump() == {**before, "finished": {2: 0}}, "the job that was refused has a tombstone, as a merged one has"
 

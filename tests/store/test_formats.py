@@ -11,7 +11,7 @@ from django_delayq.store import formats, scripts
 from django_delayq.store.lock_store import LockStore
 from django_delayq.store.offers import OfferStore
 from django_delayq.store.queue import ScheduleItem
-from django_delayq.store.recovery import GroundStore
+from django_delayq.store.recovery import EpochStore
 from django_delayq.target import OfferTarget
 from tests.laws.dump import read as read_all
 from tests.store.board import LEASE, NOW, job_id, record
@@ -29,15 +29,15 @@ CALLS = {
     "purge": lambda board: board.store.purge(),
     "offer": lambda board: OfferStore(board.store).offer(TARGET, b"1", id=ids.short(job_id(1)), attempt=1, nonce="n1"),
     "resign": lambda board: board.store.run("resign", None, "", "", "id", "0" * 40, b"record"),
-    "sweep": lambda board: GroundStore(board.store).sweep("g"),
+    "sweep": lambda board: EpochStore(board.store).sweep("g"),
     "tidy": lambda board: board.store.tidy(tombstones_ms=0, failed_before_ms=NOW),
     "trim": lambda board: board.log.trim("9999999999999-0"),
-    "restore": lambda board: GroundStore(board.store).stand(),
-    "confirm": lambda board: GroundStore(board.store).confirm("g", mirrored="1-1"),
+    "restore": lambda board: EpochStore(board.store).stand(),
+    "confirm": lambda board: EpochStore(board.store).confirm("g", mirrored="1-1"),
     "lock": lambda board: LockStore(board.store.link, board.keys).lock("a", "t", lease_ms=LEASE, holder="x"),
     "prolong": lambda board: LockStore(board.store.link, board.keys).prolong([("a", "t", LEASE)]),
     "assign": lambda board: board.store.run("assign", None, "", "", "", "", ""),
-    "ground": lambda board: board.store.ground(),
+    "epoch": lambda board: board.store.epoch(),
     "show": lambda board: board.store.run("show", None, "", "", "w", "{}", "-"),
     "unlock": lambda board: LockStore(board.store.link, board.keys).unlock("a", "t"),
     "inspect": lambda board: board.store.run("inspect", None, "", ""),

@@ -46,13 +46,13 @@ def call(chance: random.Random) -> tuple[Any, ...]:
         jobs += (ids.short(job_id(number)), raw, chance.choice(("keep", "replace", "earliest@") * 5 + ("replaced@x",)), date)
         if named:
             jobs.append(chance.choice(("", "1:order:1", "3:tenant:7")))
-    limit, ground, mode = (
+    limit, epoch, mode = (
         chance.choice((0, 0, 2, 4)),
         chance.choice(("", "", "g:", "g:s", "h:")),
         chance.choice(("", "", "told", "ask", "ask told")),
     )
     now, why = NOW + chance.randrange(30), chance.choice(("", "", "", "because"))
-    return (now, chance.choice(("", "somebody")), why, limit, ground, f"named {mode}" if named else mode, *jobs)
+    return (now, chance.choice(("", "somebody")), why, limit, epoch, f"named {mode}" if named else mode, *jobs)
 
 
 def disturbance(chance: random.Random) -> tuple[Any, ...]:

@@ -8,7 +8,7 @@ import pytest
 
 from django_delayq import ids
 from django_delayq.store.queue import Outcome
-from django_delayq.store.recovery import GroundStore
+from django_delayq.store.recovery import EpochStore
 from tests.store.board import NOW, Board, job_id
 from tests.store.test_names import put
 
@@ -136,7 +136,7 @@ def test_what_is_purged_or_swept_in_the_middle_leaves_nothing_behind(board, seed
         board.link.execute("HSET", board.keys["meta"], "rolled", "sweep")
         generation = board.link.execute("HGET", board.keys["meta"], "generation").decode()
         cursor = "0"
-        while (cursor := GroundStore(board.store).sweep(generation, cursor, now_ms=history.now)[0]) != "0":
+        while (cursor := EpochStore(board.store).sweep(generation, cursor, now_ms=history.now)[0]) != "0":
             pass
         board.link.execute("HDEL", board.keys["meta"], "rolled")
         history.held = {number: run for number, run in history.held.items() if number in board.dump().get("leases", {})}

@@ -15,7 +15,7 @@ from django_delayq.store.inspector import Inspector
 from django_delayq.store.items import ScheduleItem
 from django_delayq.store.queue import Outcome
 from django_delayq.store.record import common_turn
-from django_delayq.store.recovery import GroundStore, RestoreItem
+from django_delayq.store.recovery import EpochStore, RestoreItem
 from tests.depths import queue_depth
 from tests.store.board import LEASE, NOW, Board, job_id, numbers, record
 
@@ -255,13 +255,13 @@ def test_the_busy_name_at_the_head_of_a_lane_is_looked_at_once(board):
 
 
 def test_rows_bring_names_back_and_what_ran_holds_its_own(board):
-    ground = GroundStore(board.store)
-    store_ground = board.store.ground()
+    epoch = EpochStore(board.store)
+    store_epoch = board.store.epoch()
     items = [
         RestoreItem(ids.short(job_id(1)), record(1, payload=payload()).encode(), begun="run", delay_ms=LEASE),
         RestoreItem(ids.short(job_id(2)), record(2, payload=payload()).encode(), due_ms=NOW),
     ]
-    assert ground.restore(items, ground=store_ground, now_ms=NOW) == ["restored", "restored"]
+    assert epoch.restore(items, epoch=store_epoch, now_ms=NOW) == ["restored", "restored"]
     assert numbers(board.claim("n2")) == []
     found = board.dump()
     assert (found["holders"], found["waiters"]) == ([("order:1", 1)], [("order:1", 2)])
@@ -272,9 +272,9 @@ def test_a_run_that_is_adopted_holds_its_name_and_leaves_those_that_wait(board):
     put(board, 2)
     board.claim()
     board.link.execute("FLUSHALL")
-    ground = GroundStore(board.store)
+    epoch = EpochStore(board.store)
     raw = record(1, payload=payload()).encode()
-    answer = ground.adopt([RestoreItem(ids.short(job_id(1)), raw, 1, 0, "n1", NOW + LEASE)], worker="w1", ground="other:x", now_ms=NOW)
+    answer = epoch.adopt([RestoreItem(ids.short(job_id(1)), raw, 1, 0, "n1", NOW + LEASE)], worker="w1", epoch="other:x", now_ms=NOW)
     assert answer[1] == ["adopted"]
     put(board, 2)
     assert numbers(board.claim("n2")) == []
@@ -288,7 +288,7 @@ def test_durable_jobs_that_are_swept_free_their_names(board):
     board.claim()
     board.link.execute("HSET", board.keys["meta"], "rolled", "sweep")
     generation = board.link.execute("HGET", board.keys["meta"], "generation").decode()
-    assert GroundStore(board.store).sweep(generation, now_ms=NOW) == ("0", 1)
+    assert EpochStore(board.store).sweep(generation, now_ms=NOW) == ("0", 1)
     found = board.dump()
     assert "holders" not in found
     assert found["normal"] == {2: 0}

@@ -10,7 +10,7 @@ import pytest
 from django_delayq import ids
 from django_delayq.store.error_replies import StoreError, StoreRefused
 from django_delayq.store.offers import OfferStore
-from django_delayq.store.recovery import GroundStore
+from django_delayq.store.recovery import EpochStore
 from django_delayq.target import OfferTarget
 from tests.links import package_link
 from tests.store.board import NOW, Board, job_id
@@ -167,7 +167,7 @@ def test_what_other_ends_leave_is_tidied_and_what_waits_keeps_its_note(board, ho
     if how == "cancel":
         board.store.cancel([job_id(1)], now_ms=NOW)
     elif how == "sweep":
-        GroundStore(board.store).drop([ids.short(job_id(1))], now_ms=NOW)
+        EpochStore(board.store).drop([ids.short(job_id(1))], now_ms=NOW)
     else:
         board.claim("n2", now=NOW + 20)
         board.link.execute("HDEL", board.keys["jobs"], ids.short(job_id(1)))  # as tidy does it, when the row is there

@@ -12,7 +12,7 @@ from django_delayq.store import mirror_tokens, scripts, site
 from django_delayq.store.keys import Keys
 from django_delayq.store.lock_store import LockStore
 from django_delayq.store.queue import QueueStore, ScheduleItem
-from django_delayq.store.recovery import GroundStore
+from django_delayq.store.recovery import EpochStore
 from django_delayq.store.site import Known, SiteRefused
 from django_delayq.store.worker_registry import WorkerRegistry
 from tests.store import test_formats
@@ -383,7 +383,7 @@ def test_two_prefixes_are_two_sites(board):
     other.schedule([ScheduleItem.of(record(1), due_ms=NOW)])
     assert board.put(1) == "created"
     assert site.of("u") != OURS
-    assert GroundStore(other).look("0-0").site == site.of("u")
+    assert EpochStore(other).look("0-0").site == site.of("u")
 
 
 def test_an_offer_to_another_slot_is_refused_before_it_is_pushed(board, monkeypatch):

@@ -7,7 +7,7 @@ from itertools import chain
 from django_delayq import ids
 from django_delayq.states import Change
 from django_delayq.store.events import FIRST
-from django_delayq.store.recovery import GroundStore
+from django_delayq.store.recovery import EpochStore
 from tests.store.board import NOW, job_id
 
 
@@ -81,6 +81,6 @@ def test_tidy_drops_what_was_asked_of_a_job_that_nobody_runs_and_nothing_else(bo
 
 def confirm(board) -> str:
     """What stands in Redis is all that the database has seen."""
-    ground = GroundStore(board.store)
-    found = ground.look(FIRST)
-    return ground.confirm(found.generation, server=found.server, now_ms=NOW)
+    epoch = EpochStore(board.store)
+    found = epoch.look(FIRST)
+    return epoch.confirm(found.generation, server=found.server, now_ms=NOW)

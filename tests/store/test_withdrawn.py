@@ -15,7 +15,7 @@ from django_delayq import ids, shared_name
 from django_delayq.states import Change
 from django_delayq.store.error_replies import StoreError
 from django_delayq.store.items import ScheduleItem
-from django_delayq.store.recovery import ADOPTION_MS, GroundStore
+from django_delayq.store.recovery import ADOPTION_MS, EpochStore
 from tests.servers import USER
 from tests.store.board import LEASE, NOW, Board, job_id, record
 
@@ -184,7 +184,7 @@ def test_what_is_nowhere_is_requeued(board, left):
 
 
 def test_what_is_nowhere_comes_back_from_its_row(board, left):
-    store = GroundStore(board.store)
+    store = EpochStore(board.store)
     item = store.row(record(2, key="k"), runs=False, attempts=0, crashes=0, asks=0, due_ms=NOW + 5, cancel=False, lease_ms=LEASE)
-    assert store.restore([item], ground=board.store.ground(), now_ms=NOW) == ["restored"]
+    assert store.restore([item], epoch=board.store.epoch(), now_ms=NOW) == ["restored"]
     assert board.dump()["normal"] == {1: 0, 2: ADOPTION_MS}

@@ -1,23 +1,23 @@
 -- cancel: scheduled -> cancelled; running -> running, with a request to cancel or to abort
 -- keys: jobs high normal low runs leases cancels progress keys failed finished events wake meta stats asks names holders blocked waiters
--- include: begin tries bulk lanes nowhere tombstone asks names wake finish holder ground
--- ARGV: now by why, lacking, the ground on which nothing is to be done ('' none), abort ('1' or ''), then ids (at most 200); an id that
+-- include: begin tries bulk lanes nowhere tombstone asks names wake finish holder epoch
+-- ARGV: now by why, lacking, the epoch in which nothing is to be done ('' none), abort ('1' or ''), then ids (at most 200); an id that
 --   begins with '=' is a business key
---   lacking: how the row stands of an id that is not here, see ground.lua: one that waits is ended, so that neither a late publish nor a
+--   lacking: how the row stands of an id that is not here, see epoch.lua: one that waits is ended, so that neither a late publish nor a
 --     restore can start it; 'scheduled': it has surely not begun, here or not; '' nothing is known
 --   For one that may run, here or not, a request is left, which claim carries out if nobody runs it.
 --   abort: a running job is not only asked to stop, but ended, see worker/process/interrupt.py; also one that has been asked before. On one that waits it is a cancel
--- Returns the ground and the id of the event ('' if nothing has happened), then per id: status id. status: done (also of one that was cancelled
---   before), running (a request stands), finished, unknown; id: the job found, '' if none. On the ground that was given: the ground alone.
+-- Returns the epoch and the id of the event ('' if nothing has happened), then per id: status id. status: done (also of one that was cancelled
+--   before), running (a request stands), finished, unknown; id: the job found, '' if none. In the epoch that was given: the epoch alone.
 -- O(log N) per job.
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory
 try_writes()
 present()
 local lacking, unless, abort, FIRST = ARGV[4], ARGV[5], ARGV[6] == '1', 7
-local ground = (generation or '') .. ':' .. server()
-local reply, cancelled = {ground, ''}, 0
-if unless == ground then
-  return {ground}
+local epoch = (generation or '') .. ':' .. server()
+local reply, cancelled = {epoch, ''}, 0
+if unless == epoch then
+  return {epoch}
 end
 
 -- Who asks, behind a byte 1 if it is to abort: a release that knows no abort takes that for a request, and nobody's name says it.

@@ -1,7 +1,7 @@
 -- claim: scheduled and due, or lease expired -> running; past its expiry -> cancelled, or failed if it has run; poison -> failed
 -- keys: jobs high normal low runs leases cancels progress keys claims failed finished events wake meta stats spread asks names holders blocked waiters
--- include: begin bulk runs lanes tombstone asks names finish wake timer_election alive crash ground spread untold
--- ARGV: now by(worker) why, nonce, want (at most 200), lease ms, max crashes, ground that the worker knows ('' accepts any),
+-- include: begin bulk runs lanes tombstone asks names finish wake timer_election alive crash epoch spread untold
+-- ARGV: now by(worker) why, nonce, want (at most 200), lease ms, max crashes, epoch that the worker knows ('' accepts any),
 --   most jobs that the mirror may be behind (0: no limit), wary ('1': a mirror serves this queue, so a store that none has confirmed was
 --   wiped, or is about to be confirmed), ms for which calls of this worker have failed until now (0: none has), lease ms of the queue
 --   (left out: a worker asks; else a consumer of the project's own does, whose silence proves nothing), ms for which a job must have been due
@@ -17,7 +17,7 @@
 -- A due job whose name is taken leaves its lane for those that wait for it, once; a lost lease that is taken over keeps its name.
 -- What has expired is not run: a job that has run or asked before has failed, one that never ran is cancelled.
 -- Re-sent with the same worker and nonce it answers with what that claim still holds.
--- Nothing is claimed on another ground than the worker knows (it first adopts what it holds), nor, where a mirror has been, on a server
+-- Nothing is claimed in another epoch than the worker knows (it first adopts what it holds), nor, where a mirror has been, on a server
 -- that has just been started, was wiped or has taken over: until the database's side has confirmed that the data is not older than the
 -- rows, or has brought back what ran and what was due.
 -- Nothing is claimed, no lost lease either, while the mirror is behind by twice what schedules may be: an end is never refused, so what

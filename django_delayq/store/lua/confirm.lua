@@ -1,6 +1,6 @@
 -- confirm: no state change; records that Redis holds all that the database has seen, or how far the restore has come
 -- keys: finished events wake meta
--- include: begin wake ground position
+-- include: begin wake epoch position
 -- ARGV: now by why, the generation that was looked at, the run of the server that was looked at ('' for any), phase, a new generation ('' keeps
 --   the one that is there), an id that new events must be behind ('' any), the last event that the database has, progress to note: who done total
 --   phase: '' all is there; found (nobody works on it yet) -> sweep (what the rows decide about leaves) -> adopt (workers tell what they run, rows

@@ -1,23 +1,23 @@
 -- reschedule: scheduled -> scheduled, with another date (run now: delay 0)
 -- keys: jobs high normal low leases failed finished keys events wake meta names holders blocked waiters
--- include: begin tries bulk lanes names wake holder ground
--- ARGV: now by why, due ('' to use delay), delay ms from Redis' now, the ground on which nothing is to be done ('' none), how the row stands of
---   a job that is not here ('' unknown; see ground.lua: one that may run is running; 'waited': also of one that is here: another server has
+-- include: begin tries bulk lanes names wake holder epoch
+-- ARGV: now by why, due ('' to use delay), delay ms from Redis' now, the epoch in which nothing is to be done ('' none), how the row stands of
+--   a job that is not here ('' unknown; see epoch.lua: one that may run is running; 'waited': also of one that is here: another server has
 --   made this change before, so nobody had begun it), policy, then ids (at most 200); '=' before it makes it a business key
 --   policy: 'earliest' or 'latest': a date that is so already stays, and nothing is told; '' moves whatever the date is
--- Returns the ground and the id of the event ('' if nothing has happened), then per id: status id due (the date it has now). status:
---   done, running, finished, unknown. On the ground that was given: the ground alone.
+-- Returns the epoch and the id of the event ('' if nothing has happened), then per id: status id due (the date it has now). status:
+--   done, running, finished, unknown. In the epoch that was given: the epoch alone.
 -- O(log N) per job.
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory
 try_writes()
 present()
 local asked, delay, unless, lacking, policy, FIRST = ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8], 9
-local ground = (generation or '') .. ':' .. server()
-if unless == ground then
-  return {ground}
+local epoch = (generation or '') .. ':' .. server()
+if unless == epoch then
+  return {epoch}
 end
 local wanted = tonumber(asked) or (now + tonumber(delay))
-local reply = {ground, ''}
+local reply = {epoch, ''}
 for i = FIRST, #ARGV do
   local id = ARGV[i]
   if string.sub(id, 1, 1) == '=' then

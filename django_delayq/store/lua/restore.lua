@@ -1,19 +1,19 @@
 -- restore: nothing -> scheduled or running, from the row; nothing -> running, adopted by the worker that holds it
 -- keys: jobs high normal low runs leases cancels progress keys failed finished events wake meta stats asks names holders blocked waiters
--- include: begin bulk runs lanes nowhere tombstone asks names name_given wake finish ground holder
--- ARGV: now by why, generation to give a store without one, ground, progress to note of rows (who done total; '' none), then per job
+-- include: begin bulk runs lanes nowhere tombstone asks names name_given wake finish epoch holder
+-- ARGV: now by why, generation to give a store without one, epoch, progress to note of rows (who done total; '' none), then per job
 --   (at most 200): id record attempt crashes fence due delay unsure begun asks name
 --   fence: that of a run which a worker holds; '' for a row. All are of one kind
 --   begun: of a row that runs: 'run', or 'cancel' when that was asked for; it comes back with a lease and without a fence, so that
 --     whoever runs it can take it up, and nobody else begins it before the lease has run out; '' of all others
---   ground: of rows, the one that was known before they were read, generation:server, the server being the one confirmed last; of runs,
+--   epoch: of rows, the one that was known before they were read, generation:server, the server being the one confirmed last; of runs,
 --     that of their claims
 --   asks: how often it has asked, see asks.lua; name: as schedule takes it
 --   attempt, crashes: of a row those behind it, of a run its own
 --   date: due, but not before delay ms from Redis' now; of what runs, the end of its lease
---   unsure: of a row that waits, for how many ms somebody may hold it all the same if it is overdue, see ground.lua; 0 of all others
--- Returns the ground, as rows name it, or as claims do for runs and without jobs; then per job: restored, there (already), finished (a
---   tombstone, or failed), merged (another unfinished job holds its key), ground (the store stands on another one: nothing is written);
+--   unsure: of a row that waits, for how many ms somebody may hold it all the same if it is overdue, see epoch.lua; 0 of all others
+-- Returns the epoch, as rows name it, or as claims do for runs and without jobs; then per job: restored, there (already), finished (a
+--   tombstone, or failed), merged (another unfinished job holds its key), epoch (the store is in another epoch: nothing is written);
 --   of runs: adopted (it runs under this fence, now or since before), finished, lost (another claim has it, or it went on without this
 --   one; or it has ended, and that was forgotten), wait (all is being swept: ask again).
 -- A run whose key another job has taken meanwhile goes on without the key.
@@ -38,8 +38,8 @@ if held then
   redis.call('HDEL', k_meta, '_') -- a first write that needs no memory
 end
 local generation, confirmed, rolled = values_of(k_meta, 'generation', 'server', 'rolled')
-local ground = (generation or '') .. ':' .. (confirmed or '')
-local reply = {ground}
+local epoch = (generation or '') .. ':' .. (confirmed or '')
+local reply = {epoch}
 
 local function all(answer)
   for i = 1, items do
@@ -48,16 +48,16 @@ local function all(answer)
   return reply
 end
 
-if items > 0 and not held and known ~= ground then
-  return all('ground')
+if items > 0 and not held and known ~= epoch then
+  return all('epoch')
 end
 if not generation then
   generation = new
   redis.call('HSET', k_meta, 'generation', generation)
 end
 if held or items == 0 then
-  ground = generation .. ':' .. server()
-  reply[1] = ground
+  epoch = generation .. ':' .. server()
+  reply[1] = epoch
 end
 if items == 0 then
   return reply
@@ -112,7 +112,7 @@ local function adopt(id, here, record, attempt, crashes, fence, date, run, asks,
   if holder == fence then
     gather('ZADD', k_leases, int(date), id)
     return 'adopted'
-  elseif known == ground then
+  elseif known == epoch then
     return 'lost' -- nothing has been lost here: the job went on, or it has ended and its tombstone has had its time
   elseif here and (c > crashes or a > attempt or (a == attempt and not (holder ~= '' and c < crashes))) then
     return 'lost'

@@ -1,9 +1,9 @@
 -- schedule: nothing -> scheduled; the holder of its key -> rescheduled or cancelled, by the policy
 -- keys: jobs high normal low runs leases keys failed finished events wake meta stats asks names holders blocked waiters
--- include: fresh begin bulk runs lanes nowhere names name_given tombstone wake holder untold ground asks
--- ARGV: now by why, most jobs that the mirror may be behind (0: no limit), the ground that the sender knows ('' any), mode,
+-- include: fresh begin bulk runs lanes nowhere names name_given tombstone wake holder untold epoch asks
+-- ARGV: now by why, most jobs that the mirror may be behind (0: no limit), the epoch that the sender knows ('' any), mode,
 --   then per job (at most 200): id record policy date, and in mode 'named' its name: "most:name", '' for none, see names.lua
---   ground: generation:server as meta has them; on another one what the sender knows of its jobs may be out of date
+--   epoch: generation:server as meta has them; in another one what the sender knows of its jobs may be out of date
 --   mode: 'ask' writes nothing, and says what would become of the job; 'told' is said by one who has asked the rows who holds these keys,
 --     which Redis cannot know while it lacks some of them, or may; 'ask told' is both; '' all others; with 'named ' before it
 --     each job has one argument more
@@ -11,7 +11,7 @@
 --     'replaced@' and an id: that job waits in its place, as a row, and this one is never to come in; a space and task names may follow a
 --     policy: the sender may know of jobs of these tasks only, see `forbidden`
 --   date: ms; with a plus before it a delay, from Redis' now
--- Returns the ground; on another one than the sender's nothing else, and nothing is written. If all jobs are created as requested, or
+-- Returns the epoch; in another one than the sender's nothing else, and nothing is written. If all jobs are created as requested, or
 --   with mode 'ask' all keys are free, Redis' now may be all that follows; else, per job: status holder due.
 --   status: created, again (a live job with this id: a re-send), failed, succeeded, cancelled, displaced, finished (it has ended; the last
 --     four by its tombstone), kept, moved, replaced, taken (policy error), running (replace refused: the holder runs),
@@ -26,15 +26,15 @@
 --   must stay one that needs memory (HSET).
 -- O(log N) per job.
 local STRIDE, FIRST = 4, 7
-local limit, known_ground, mode = tonumber(ARGV[4]), ARGV[5], ARGV[6]
+local limit, known_epoch, mode = tonumber(ARGV[4]), ARGV[5], ARGV[6]
 if string.sub(mode, 1, 6) == 'named ' then
   STRIDE, mode = 5, string.sub(mode, 7)
 end
 local items = (#ARGV - FIRST + 1) / STRIDE
 local asks, told = string.sub(mode, 1, 3) == 'ask', string.sub(mode, -4) == 'told'
-local ground = (generation or '') .. ':' .. (confirmed or '')
-if items == 0 or (known_ground ~= '' and known_ground ~= ground) then
-  return {ground}
+local epoch = (generation or '') .. ':' .. (confirmed or '')
+if items == 0 or (known_epoch ~= '' and known_epoch ~= epoch) then
+  return {epoch}
 end
 local keyed = false
 local lanes, durables, keys = {}, {}, {}
@@ -58,10 +58,10 @@ if not generation and not asks then
   local seconds, us = unpack(redis.call('TIME')) -- the same job may find the next wiped store, too
   generation = ARGV[FIRST] .. seconds .. us
   redis.call('HSET', k_meta, 'generation', generation)
-  ground = generation .. ':' .. (confirmed or '')
+  epoch = generation .. ':' .. (confirmed or '')
 end
 
-local reply, created, earliest = {ground}, 0, nil
+local reply, created, earliest = {epoch}, 0, nil
 
 local function note(due)
   earliest = math.min(earliest or due, due)

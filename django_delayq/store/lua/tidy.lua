@@ -1,6 +1,6 @@
 -- tidy: no state change; removes what has expired
 -- keys: jobs high normal low leases cancels failed finished claims stats wake meta events asks offered names holders blocked waiters
--- include: begin tries bulk ground tombstone lanes names wake
+-- include: begin tries bulk epoch tombstone lanes names wake
 -- ARGV: now by why, tombstones older than (ms), failed jobs that failed before (ms; '' keeps all: the caller knows how far the
 --   mirror has come), stats older than (minutes), claims older than (ms), cursor ('0' to begin; 'c' before that of claims,
 --   which are looked through behind stats, then 'a' before that of asks, and 'o'

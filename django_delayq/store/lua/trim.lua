@@ -1,6 +1,6 @@
 -- trim: no state change; removes the events that the database has, and records how far the mirror has come
 -- keys: events meta
--- include: begin ground position untold
+-- include: begin epoch position untold
 -- ARGV: now by why, the stream id up to which they go, the run of the server that they were read from ('' for any), of how many jobs
 --   the entries that the mirror has taken in tell beside one each, the token that this turn of the mirror has found ('' none), the token that
 --   it has committed ('' none), see mirror_tokens.py

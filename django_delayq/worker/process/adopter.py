@@ -10,7 +10,7 @@ from django_delayq import clock
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
 from django_delayq.store.queue import MOST
-from django_delayq.store.recovery import GroundStore, RestoreItem
+from django_delayq.store.recovery import EpochStore, RestoreItem
 from django_delayq.worker.holdings import Holdings
 from django_delayq.worker.line import Line
 from django_delayq.worker.run import Run
@@ -21,7 +21,7 @@ FROZEN: Final = 1800.0  # seconds behind the end of its lease at which a run has
 
 
 class Adopter:
-    """1. The mover finds that a line stands on other ground than before: all that waits or runs here is adopted, then it claims again.
+    """1. The mover finds that a line stands in another epoch than before: all that waits or runs here is adopted, then it claims again.
     2. The settler is told that a run is gone: it is adopted, then settled once more. What Redis gives to nobody else goes on running
     here, and does not run twice; what another worker has by now is marked as lost.
 
@@ -87,22 +87,22 @@ class Adopter:
         """
         now = self._monotonic()
         answers: dict[int, str] = {}
-        by_ground: dict[str, list[Run]] = {}
+        by_epoch: dict[str, list[Run]] = {}
         for run in held:
             if now - self._holdings.good_until(run.row, run.turn) > FROZEN:
                 answers[run.row] = "lost"
             else:
-                by_ground.setdefault(run.job.ground, []).append(run)
-        for ground, those in by_ground.items():
+                by_epoch.setdefault(run.job.epoch, []).append(run)
+        for epoch, those in by_epoch.items():
             for start in range(0, len(those), MOST):
                 batch = those[start : start + MOST]
-                answers |= zip((run.row for run in batch), self._send(line, ground, batch), strict=True)
+                answers |= zip((run.row for run in batch), self._send(line, epoch, batch), strict=True)
         for run in held:
             if answers[run.row] not in ("adopted", "wait"):
                 self._holdings.lose(run.row, run.turn)
         return [answers[run.row] for run in held]
 
-    def _send(self, line: Line, ground: str, batch: Sequence[Run]) -> Iterable[str]:
+    def _send(self, line: Line, epoch: str, batch: Sequence[Run]) -> Iterable[str]:
         items = [
             RestoreItem(
                 id=run.job.id,
@@ -116,6 +116,6 @@ class Adopter:
             for run in batch
         ]
         failpoint("adopter.adopt")
-        _, answers = GroundStore(line.store).adopt(items, worker=self._worker, ground=ground)
+        _, answers = EpochStore(line.store).adopt(items, worker=self._worker, epoch=epoch)
         failpoint("adopter.adopted")
         return answers

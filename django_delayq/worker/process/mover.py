@@ -50,7 +50,7 @@ class _Watch:
         self.holds_timer = False  # perhaps
         self.dry_at = -1  # the round of the buffer in which nothing was due when this process held nothing
         self.idle = False  # nothing was due when it was asked last, and nobody has called since
-        self.ground = ""  # what Redis stood on when it last answered, and all that is held here was adopted
+        self.epoch = ""  # the epoch when Redis last answered; all that is held here was adopted
         self.seen = ""  # another one, on which that is not done yet
         self.heard = now  # when that was; at first, when this process began to ask
         self.strange = False  # the queue belongs to another site, whose wake tokens are not taken
@@ -64,7 +64,7 @@ class Mover:
     2. Writes them into the holdings, puts them into the buffer. 3. Sleeps until the next date, a wake token, or room.
     4. Gives back what has waited here for a second. 5. When full, it hands its timers over, since somebody idle should keep
     them. 6. It hears every second of each line of which it holds something, and of the others as often as the claim says, if it can be
-    called; when Redis stands on another ground, it first has all adopted that is held here.
+    called; when Redis stands in another epoch, it first has all adopted that is held here.
     7. Killed between claim and holdings, the supervisor asks Redis for what that claim took.
     """
 
@@ -264,14 +264,14 @@ class Mover:
             want=watch.want,
             lease_ms=line.lease_ms,
             max_crashes=line.max_crashes,
-            ground=watch.ground,
+            epoch=watch.epoch,
             max_events=line.max_events,
             wary=self._wary,
             away_ms=self._away_ms(watch),
         )
         failpoint("mover.claimed")
-        if not self._same_ground(watch, reply):
-            watch.at = 0.0 if watch.ground == reply.ground else self._monotonic() + SOON  # the same claim again
+        if not self._same_epoch(watch, reply):
+            watch.at = 0.0 if watch.epoch == reply.epoch else self._monotonic() + SOON  # the same claim again
             return
         told = (asked + watch.heard) / 2  # when Redis replied, as far as one can know
         self._keep(watch, reply.jobs, reply.now_ms - told * 1000)
@@ -303,21 +303,21 @@ class Mover:
         since = max(watch.heard, watch.sent - LONGEST_WAIT)
         return int((self._monotonic() - since) * 1000) if self.trouble.failures else 0
 
-    def _same_ground(self, watch: _Watch, reply: Claim) -> bool:
+    def _same_epoch(self, watch: _Watch, reply: Claim) -> bool:
         """Whether Redis stands where it stood; if not, all that is held here is adopted first, as soon as that can be."""
         watch.heard = self._monotonic()
-        if watch.ground in ("", reply.ground):
-            watch.ground = reply.ground
+        if watch.epoch in ("", reply.epoch):
+            watch.epoch = reply.epoch
             return True
-        if watch.seen != reply.ground and watch.ground.partition(":")[0] != reply.generation:
+        if watch.seen != reply.epoch and watch.epoch.partition(":")[0] != reply.generation:
             logger.warning("queue %s: Redis lost its contents or was rolled back", watch.line.queue)
-        watch.seen = reply.ground
+        watch.seen = reply.epoch
         if self._adopter.adopt_line(watch.line):
-            watch.ground = reply.ground
+            watch.epoch = reply.epoch
         return False
 
     def _listen(self, now: float) -> None:
-        """A line of which nothing is claimed just now is asked for its ground, since what it loses must be adopted soon. One of which
+        """A line of which nothing is claimed just now is asked for its epoch, since what it loses must be adopted soon. One of which
         nothing is held is asked so often that Redis sees that workers are there, see alive.lua.
         """
         held = self._adopter.lines
@@ -335,13 +335,13 @@ class Mover:
             want=0,
             lease_ms=line.lease_ms,
             max_crashes=line.max_crashes,
-            ground=watch.ground,
+            epoch=watch.epoch,
             max_events=line.max_events,
             away_ms=self._away_ms(watch),
         )
         failpoint("mover.listened")
         watch.idle = not reply.more
-        self._same_ground(watch, reply)
+        self._same_epoch(watch, reply)
 
     def _keep(self, watch: _Watch, jobs: Sequence[ClaimedJob], zero_ms: float) -> None:
         # The lease runs from when Redis got the claim, which is not before it was first sent.

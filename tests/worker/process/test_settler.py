@@ -68,7 +68,7 @@ def recorded(bench: Bench, monkeypatch) -> list[list[str]]:
 
 
 def forget(bench: Bench, runs: list[Run]) -> None:
-    """Redis has lost these runs, and stands on other ground."""
+    """Redis has lost these runs, and stands in another epoch."""
     bench.board.link.execute("HDEL", bench.board.keys["runs"], *(run.job.id for run in runs))
     bench.board.link.execute("HSET", bench.board.keys["meta"], "generation", "another")
 

@@ -3,7 +3,7 @@
 -- says holds here, too, and a test plays both against each other. The first write needs memory, as there. Needs nothing, and stands first.
 -- It is a block that `break` leaves, and no function: to make a function with all that it names takes time.
 repeat
-  local now, by, limit, known_ground, mode = ARGV[1], ARGV[2], tonumber(ARGV[4]), ARGV[5], ARGV[6]
+  local now, by, limit, known_epoch, mode = ARGV[1], ARGV[2], tonumber(ARGV[4]), ARGV[5], ARGV[6]
   local stride = string.byte(mode) == 110 and 5 or 4 -- an n: 'named'
   local items = (#ARGV - 6) / stride
   local asks = string.find(mode, stride == 4 and '^a' or '^named a')
@@ -19,8 +19,8 @@ repeat
   local format, generation, server, armed, surplus, rolled, site =
     unpack(redis.call('HMGET', k_meta, 'format', 'generation', 'server', 'armed', 'surplus', 'rolled', 'site'))
   surplus = tonumber(surplus or 0)
-  local ground = (generation or '') .. ':' .. (server or '')
-  if site ~= SITE or not generation or (known_ground ~= '' and known_ground ~= ground)
+  local epoch = (generation or '') .. ':' .. (server or '')
+  if site ~= SITE or not generation or (known_epoch ~= '' and known_epoch ~= epoch)
     or (format and format ~= '1' and not (string.find(format, '^[2-9]$') and tonumber(format) <= FORMAT))
   then
     break
@@ -112,7 +112,7 @@ repeat
     break
   end
   if asks then
-    return {ground, stamp}
+    return {epoch, stamp}
   end
   -- If Redis refuses a command here, only records remain, and a repeat schedules them: see nowhere.lua.
   if names then
@@ -142,5 +142,5 @@ repeat
   if items > 1 then
     redis.pcall('HINCRBY', k_meta, 'surplus', items - 1) -- see untold.lua
   end
-  return {ground, stamp}
+  return {epoch, stamp}
 until true

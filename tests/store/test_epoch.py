@@ -1,4 +1,4 @@
-"""What is known of the ground: whether a job that is not here may run, how far the mirror has come, which ends are remembered."""
+"""What is known of the epoch: whether a job that is not here may run, how far the mirror has come, which ends are remembered."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from django_delayq.store import scripts
 from django_delayq.store.decode import position
 from django_delayq.store.error_replies import StoreError
 from django_delayq.store.events import FIRST
-from django_delayq.store.recovery import GroundStore, RestoreItem
+from django_delayq.store.recovery import EpochStore, RestoreItem
 from tests.store.board import NOW, job_id, record
 
 
 @pytest.fixture
-def ground(board) -> GroundStore:
-    return GroundStore(board.store)
+def epoch(board) -> EpochStore:
+    return EpochStore(board.store)
 
 
-def confirm(ground: GroundStore, **options: str) -> str:
-    found = ground.look(FIRST)
-    return ground.confirm(found.generation, server=found.server, now_ms=NOW, **options)
+def confirm(epoch: EpochStore, **options: str) -> str:
+    found = epoch.look(FIRST)
+    return epoch.confirm(found.generation, server=found.server, now_ms=NOW, **options)
 
 
 @pytest.mark.parametrize(
@@ -36,14 +36,14 @@ def confirm(ground: GroundStore, **options: str) -> str:
         (False, "", "scheduled", Change.DONE),
     ],
 )
-def test_a_job_that_is_not_here_may_run_if_it_was_due_on_ground_that_none_has_confirmed(
-    board, ground, confirmed, phase, lacking, wanted
+def test_a_job_that_is_not_here_may_run_if_it_was_due_in_an_epoch_that_none_has_confirmed(
+    board, epoch, confirmed, phase, lacking, wanted
 ):
     board.claim()  # so that there is a generation
     if confirmed:
-        assert confirm(ground) == "ok"
+        assert confirm(epoch) == "ok"
     if phase:
-        assert confirm(ground, phase=phase) == "ok"
+        assert confirm(epoch, phase=phase) == "ok"
     assert board.store.cancel([job_id(1)], lacking=lacking, now_ms=NOW) == [wanted]
 
 
@@ -56,102 +56,102 @@ def test_a_job_that_is_not_here_may_run_if_it_was_due_on_ground_that_none_has_co
         ("another", NOW, Change.RUNNING),
     ],
 )
-def test_a_job_that_waits_on_an_old_copy_may_be_running_if_it_is_due(board, ground, confirmed, due, wanted):
+def test_a_job_that_waits_on_an_old_copy_may_be_running_if_it_is_due(board, epoch, confirmed, due, wanted):
     board.claim()  # so that there is a generation
     board.put(1, due)
     if confirmed:
-        assert confirm(ground) == "ok"
+        assert confirm(epoch) == "ok"
     if confirmed == "another":
         board.link.execute("HSET", board.keys["meta"], "server", "another")
     assert board.store.reschedule(job_id(1), due_ms=due, now_ms=NOW).change is wanted
     assert board.store.cancel([job_id(1)], actor="clerk", now_ms=NOW) == [wanted]
     if wanted is Change.RUNNING:
-        assert confirm(ground) == "ok"
+        assert confirm(epoch) == "ok"
         board.claim("n2", "w2")  # nobody has come to tell that it runs
         assert any(line.startswith("cancelled") for line in board.happened())
         assert board.store.cancel([job_id(1)], now_ms=NOW) == [Change.DONE]
 
 
-def test_what_waited_when_another_server_moved_it_is_moved_here_though_it_is_due(board, ground):
+def test_what_waited_when_another_server_moved_it_is_moved_here_though_it_is_due(board, epoch):
     board.claim()  # so that there is a generation
     board.put(1, NOW)
-    assert confirm(ground) == "ok"
+    assert confirm(epoch) == "ok"
     board.link.execute("HSET", board.keys["meta"], "server", "another")
     assert board.store.reschedule(job_id(1), due_ms=NOW + 9000, lacking="waited", now_ms=NOW).change is Change.DONE
-    assert confirm(ground) == "ok"
+    assert confirm(epoch) == "ok"
     assert board.claim("n2", "w2").jobs == []
 
 
-def test_who_confirms_a_server_wakes_a_worker(board, ground):
+def test_who_confirms_a_server_wakes_a_worker(board, epoch):
     board.claim()
     board.link.execute("DEL", board.keys["wake"])
-    assert confirm(ground) == "ok"
+    assert confirm(epoch) == "ok"
     assert board.tokens() == 1
 
 
-def test_a_confirmation_of_what_is_not_there_changes_nothing(board, ground):
+def test_a_confirmation_of_what_is_not_there_changes_nothing(board, epoch):
     generation = board.claim().generation
     before = board.link.execute("HGETALL", board.keys["meta"])
-    assert ground.confirm("another", now_ms=NOW) == "changed"
-    assert ground.confirm(generation, server="another", now_ms=NOW) == "changed"
+    assert epoch.confirm("another", now_ms=NOW) == "changed"
+    assert epoch.confirm(generation, server="another", now_ms=NOW) == "changed"
     assert board.link.execute("HGETALL", board.keys["meta"]) == before
 
 
-def test_what_is_not_believed_gets_another_generation_and_events_behind_those_that_rows_have_seen(board, ground):
+def test_what_is_not_believed_gets_another_generation_and_events_behind_those_that_rows_have_seen(board, epoch):
     generation = board.claim().generation
     behind = f"{clock.wall_ms() + 3_600_000}-3"
-    assert ground.confirm(generation, phase="adopt", renew="r1", behind=behind, progress="me 1 2", now_ms=NOW) == "ok"
+    assert epoch.confirm(generation, phase="adopt", renew="r1", behind=behind, progress="me 1 2", now_ms=NOW) == "ok"
     board.put(1)
     added, entry = board.log.read("0-0", 10)
     assert position(behind) < position(added.id) < position(entry.id)
     assert board.claim("n2").generation == "r1"
     assert board.link.execute("HMGET", board.keys["meta"], "rolled", "restoring") == [b"adopt", f"{NOW} me 1 2".encode()]
-    assert ground.confirm("r1", mirrored="7-7", now_ms=NOW) == "ok"
+    assert epoch.confirm("r1", mirrored="7-7", now_ms=NOW) == "ok"
     assert board.link.execute("HMGET", board.keys["meta"], "rolled", "restoring", "mirrored") == [None, None, b"7-7"]
 
 
-def test_a_look_tells_what_the_queue_stands_on(board, ground):
-    found = ground.look(FIRST)
+def test_a_look_tells_what_the_queue_stands_on(board, epoch):
+    found = epoch.look(FIRST)
     assert (found.generation, found.confirmed, found.older, found.rolled, found.restoring) == ("", None, False, "", "")
     board.claim()
-    assert confirm(ground, phase="adopt", progress="me 1 2") == "ok"
+    assert confirm(epoch, phase="adopt", progress="me 1 2") == "ok"
     before = clock.wall_ms()
-    found = ground.look(FIRST)
+    found = epoch.look(FIRST)
     assert before - 1 <= found.now_ms <= clock.wall_ms() + 1
     meta = board.link.execute("HMGET", board.keys["meta"], "generation", "server")
     assert [found.generation.encode(), found.confirmed.encode()] == meta
     assert found.server == found.confirmed
     assert (found.rolled, found.restoring) == ("adopt", f"{NOW} me 1 2")
     board.link.execute("HSET", board.keys["meta"], "server", "")
-    assert ground.look(FIRST).confirmed == "", "it was confirmed where INFO is not allowed"
+    assert epoch.look(FIRST).confirmed == "", "it was confirmed where INFO is not allowed"
 
 
-def test_a_look_says_whether_an_event_is_missing_that_the_database_has(board, ground):
+def test_a_look_says_whether_an_event_is_missing_that_the_database_has(board, epoch):
     board.put(1)
     seen = board.log.last_id()
-    assert not ground.look(seen).older, "it is in the stream"
+    assert not epoch.look(seen).older, "it is in the stream"
     board.put(2)
     board.log.trim(seen)
-    assert not ground.look(seen).older, "it has been trimmed"
+    assert not epoch.look(seen).older, "it has been trimmed"
     later = f"{position(seen)[0] + 10_000_000}-0"
-    assert ground.look(later).older
+    assert epoch.look(later).older
     board.link.execute("UNLINK", board.keys["events"], board.keys["meta"])
-    assert ground.look(seen).older
-    assert not ground.look(FIRST).older, "the database has none"
+    assert epoch.look(seen).older
+    assert not epoch.look(FIRST).older, "the database has none"
 
 
-def test_where_info_is_not_allowed_a_look_tells_no_server(board, ground, monkeypatch):
+def test_where_info_is_not_allowed_a_look_tells_no_server(board, epoch, monkeypatch):
     real = board.store.link.execute_many
     monkeypatch.setattr(
         board.store.link, "execute_many", lambda commands: [real(commands)[0], StoreError("NOPERM"), *real(commands)[2:]]
     )
-    found = ground.look(FIRST)
+    found = epoch.look(FIRST)
     assert (found.server, found.now_ms) == ("", 0)
 
 
-def test_what_is_found_is_noted_and_the_server_is_not_confirmed_by_it(board, ground):
+def test_what_is_found_is_noted_and_the_server_is_not_confirmed_by_it(board, epoch):
     board.claim()
-    assert confirm(ground, phase="found") == "ok"
+    assert confirm(epoch, phase="found") == "ok"
     meta = board.link.execute("HMGET", board.keys["meta"], "rolled", "server")
     assert meta == [b"found", None]
 
@@ -198,7 +198,7 @@ def by_restore(board) -> None:
     board.link.execute("DEL", board.keys["jobs"])
     board.put(2, key="k")
     row = RestoreItem(ids.short(job_id(1)), record(1, key="k").encode())
-    assert GroundStore(board.store).restore([row], ground=board.store.ground(), now_ms=NOW) == ["merged"]
+    assert EpochStore(board.store).restore([row], epoch=board.store.epoch(), now_ms=NOW) == ["merged"]
 
 
 @pytest.mark.parametrize("end", [by_cancel, by_purge, by_settle, by_restore])
@@ -229,9 +229,9 @@ def test_no_more_than_a_thousand_ends_are_forgotten_by_a_call(board, few):
     assert board.link.execute("ZCARD", board.keys["finished"]) == 501
 
 
-def test_a_stream_is_trimmed_on_the_server_that_it_was_read_from_and_on_no_other(board, ground):
+def test_a_stream_is_trimmed_on_the_server_that_it_was_read_from_and_on_no_other(board, epoch):
     board.put(1)
     board.log.trim(board.log.last_id(), server="another")
     assert board.log.length() == 1
-    board.log.trim(board.log.last_id(), server=ground.look(FIRST).server)
+    board.log.trim(board.log.last_id(), server=epoch.look(FIRST).server)
     assert board.log.length() == 0

@@ -1,8 +1,8 @@
--- ground: no state change; gives a generation to a store that has none
+-- epoch: no state change; gives a generation to a store that has none
 -- keys: meta
 -- include: begin
 -- ARGV: now by why, the generation for a store without one: two empty stores would look the same
--- Returns the ground as rows name it, the last event that was dropped since the database has it ('' none), and the token of the last turn of
+-- Returns the epoch as rows name it, the last event that was dropped since the database has it ('' none), and the token of the last turn of
 --   the mirror, see mirror_tokens.py.
 -- O(1).
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory

@@ -1,4 +1,4 @@
-"""The machine on shaky ground: Redis is wiped, or goes back to what it held before; rows and workers bring back what was lost."""
+"""The machine in a shaky epoch: Redis is wiped, or goes back to what it held before; rows and workers bring back what was lost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from django_delayq.store.events import FIRST
 from django_delayq.store.keys import NAMES
 from django_delayq.store.queue import QueueStore
 from django_delayq.store.record import ClaimedJob
-from django_delayq.store.recovery import GroundStore, RestoreItem
+from django_delayq.store.recovery import EpochStore, RestoreItem
 from tests.laws import dump as dumps
 from tests.model.contents import full
 from tests.model.machine import QueueMachine
@@ -41,29 +41,29 @@ class Copy:
     seen: str
 
 
-class GroundMachine(QueueMachine):
+class EpochMachine(QueueMachine):
     """With all rules of the other one."""
 
     def __init__(
-        self, link: Link, store: type[QueueStore] = QueueStore, ground: type[GroundStore] = GroundStore, *, partition: int = 0
+        self, link: Link, store: type[QueueStore] = QueueStore, epoch: type[EpochStore] = EpochStore, *, partition: int = 0
     ) -> None:
         super().__init__(link, store, partition=partition)
-        self.ground = ground(self.store)
+        self.epoch = epoch(self.store)
         self.copy: Copy | None = None
         self.rows: dict[str, RestoreItem] = {}  # what the mirror would write down, as it would be restored
         self.folded = FIRST  # up to where it has come
         self.generations = {self.model.generation}
-        self.grounds = {self.model.ground}
+        self.epochs = {self.model.epoch}
         self.numbers = count(1)
 
     def call(self, name: str, *args: Any, **options: Any) -> Any:
-        """Whatever a wiped queue is given, it never stands on the generation of an earlier one."""
+        """Whatever a wiped queue is given, it never has the generation of an earlier one."""
         new = not self.model.generation
         reply = super().call(name, *args, **options)
         if new and self.model.generation:
             assert self.model.generation not in self.generations, f"{name} gave a wiped queue the generation of old"
         self.generations.add(self.model.generation)
-        self.grounds.add(self.model.ground)
+        self.epochs.add(self.model.epoch)
         return reply
 
     # What the rules are made of
@@ -93,7 +93,7 @@ class GroundMachine(QueueMachine):
         if model.confirmed == model.server:
             model.confirmed = elsewhere
             self.link.execute("HSET", self.store.keys["meta"], "server", elsewhere)
-        self.held = [job._replace(ground=job.ground.replace(model.server, elsewhere)) for job in self.held]
+        self.held = [job._replace(epoch=job.epoch.replace(model.server, elsewhere)) for job in self.held]
         last = dumps.read(self.link, self.store.keys)
         assert last == model.view(), "; ".join(last.difference(model.view()))
         self._start_anew(model, last, self.copy.seen)
@@ -122,14 +122,14 @@ class GroundMachine(QueueMachine):
         latest = sorted(self.rows, reverse=True)[:12]
         return [self.rows[latest[place]] for place in sorted({pick % len(latest) for pick in which})] if latest else []
 
-    def _restore(self, items: Sequence[RestoreItem], who: str = "", ground: str = "") -> None:
+    def _restore(self, items: Sequence[RestoreItem], who: str = "", epoch: str = "") -> None:
         progress = f"{who} {len(items)} {len(self.rows)}" if who else ""
-        self.call("restore", items, ground=ground or self.model.known, progress=progress, actor="restore")
+        self.call("restore", items, epoch=epoch or self.model.known, progress=progress, actor="restore")
 
     def _adopt(self, held: Sequence[ClaimedJob], worker: str = "w1") -> None:
-        """As a worker does: one call for each ground that it has claimed on, or for none that it knows."""
-        for ground in sorted({job.ground for job in held}):
-            mine = {(job.id, job.fence): job for job in reversed(held) if job.ground == ground}
+        """As a worker does: one call for each epoch that it has claimed on, or for none that it knows."""
+        for epoch in sorted({job.epoch for job in held}):
+            mine = {(job.id, job.fence): job for job in reversed(held) if job.epoch == epoch}
             latest = {job.id: job for job in mine.values()}
             items = [
                 RestoreItem(
@@ -143,7 +143,7 @@ class GroundMachine(QueueMachine):
                 )
                 for job in latest.values()
             ]
-            self.call("adopt", items, worker=worker, ground=ground)
+            self.call("adopt", items, worker=worker, epoch=epoch)
 
     def _confirm(self, phase: str = "", *, renew: bool = False, behind: bool = False, who: str = "", **given: str) -> None:
         options = {"server": self.model.server, "mirrored": self.folded, **given}
@@ -207,10 +207,10 @@ class GroundMachine(QueueMachine):
     @rule(
         which=st.lists(picks, min_size=1, max_size=6),
         who=st.sampled_from(["", "me"]),
-        ground=st.sampled_from(["", "", "", "another:server"]),
+        epoch=st.sampled_from(["", "", "", "another:server"]),
     )
-    def rows_come_back(self, which: list[int], who: str, ground: str) -> None:
-        self._restore(self._some_rows(which), who, ground)
+    def rows_come_back(self, which: list[int], who: str, epoch: str) -> None:
+        self._restore(self._some_rows(which), who, epoch)
 
     @precondition(lambda self: self.model.generation)
     @rule(who=persons, step=st.sampled_from([0, 4999, 5000]), phase=st.sampled_from(["adopt", "rest"]))
@@ -226,7 +226,7 @@ class GroundMachine(QueueMachine):
         behind=st.booleans(),
         wrong=st.sampled_from(["", "", "", "generation", "server"]),
     )
-    def the_ground_is_confirmed(self, phase: str, renew: bool, behind: bool, wrong: str) -> None:
+    def the_epoch_is_confirmed(self, phase: str, renew: bool, behind: bool, wrong: str) -> None:
         self._confirm(phase, renew=renew, behind=behind, **({wrong: "another"} if wrong else {}))
 
     @precondition(lambda self: self.model.generation)
@@ -248,12 +248,12 @@ class GroundMachine(QueueMachine):
         worked=st.booleans(),
         wary=st.booleans(),
     )
-    def a_worker_claims_on_the_ground_that_it_knows(self, worker: str, pick: int, step: int, worked: bool, wary: bool) -> None:
+    def a_worker_claims_in_the_epoch_that_it_knows(self, worker: str, pick: int, step: int, worked: bool, wary: bool) -> None:
         self.now += step
         if worked:
             self._confirm("adopt")
-        self.claim(worker, 3, ground=sorted(self.grounds)[pick % len(self.grounds)])
-        self.claim(worker, 3, ground=self.model.ground, wary=wary)
+        self.claim(worker, 3, epoch=sorted(self.epochs)[pick % len(self.epochs)])
+        self.claim(worker, 3, epoch=self.model.epoch, wary=wary)
 
     @precondition(lambda self: self.running())
     @rule(
@@ -274,9 +274,9 @@ class GroundMachine(QueueMachine):
             self.claim("w2", 3)
         (self._keep_copy if stale else self._mirror)()
         self._go_back()
-        self.claim("w3", 2, ground=self.model.ground)
+        self.claim("w3", 2, epoch=self.model.epoch)
         self._confirm("sweep", renew=True, behind=position(self.log.last_id()) < position(self.folded))
-        self.claim("w3", 2, ground=self.model.ground)
+        self.claim("w3", 2, epoch=self.model.epoch)
         self._adopt(self.held)
         self._sweep()
         self.call("extend", [(job.id, job.fence) for job in self.held[:2]], worker="w1", lease_ms=LEASE)
@@ -290,7 +290,7 @@ class GroundMachine(QueueMachine):
             self.claim("w3", 3)
         self._adopt(self.held)
         self._confirm()
-        self.claim("w1", 5, ground=self.model.ground)
+        self.claim("w1", 5, epoch=self.model.epoch)
 
     @precondition(lambda self: self.model.finished or self.model.those(State.FAILED))
     @rule(pick=picks, gap=st.sampled_from([0, 1, 5000]))
@@ -324,7 +324,7 @@ class GroundMachine(QueueMachine):
                 self._go_back()
                 self.now += gap
         self._confirm()
-        self.claim("w1", 5, ground=self.model.ground)
+        self.claim("w1", 5, epoch=self.model.epoch)
 
     @precondition(lambda self: self.running())
     @rule(first=st.sampled_from(["adopt", "rows", "schedule"]), which=st.lists(picks, min_size=4, max_size=12))
@@ -344,11 +344,11 @@ class GroundMachine(QueueMachine):
         self._adopt(self.held, "w2")
         if self.model.generation:
             self._confirm()
-        self.claim("w1", 5, ground=self.model.ground)
+        self.claim("w1", 5, epoch=self.model.epoch)
 
 
 def machine(
-    link: Link, store: type[QueueStore] = QueueStore, ground: type[GroundStore] = GroundStore, *, partition: int = 0
-) -> Callable[[], GroundMachine]:
+    link: Link, store: type[QueueStore] = QueueStore, epoch: type[EpochStore] = EpochStore, *, partition: int = 0
+) -> Callable[[], EpochMachine]:
     """What hypothesis makes a machine with, one per example."""
-    return lambda: GroundMachine(link, store, ground, partition=partition)
+    return lambda: EpochMachine(link, store, epoch, partition=partition)

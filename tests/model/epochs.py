@@ -1,4 +1,4 @@
-"""What a queue stands on, and how jobs come back that Redis has lost: restore, sweep, confirm, trim, and when claim waits."""
+"""The epoch of a queue, and how jobs come back that Redis has lost: restore, sweep, confirm, trim, and when claim waits."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ PATIENCE = 60_000  # ms without a sign of somebody who confirms
 BUSY = 5000  # ms for which a restore that has shown itself is at work
 
 
-class Grounds(Contents):
-    """With the signatures of `GroundStore`."""
+class Epochs(Contents):
+    """With the signatures of `EpochStore`."""
 
     def _stand(self, offer: str) -> None:
         self.generation = self.generation or offer
 
     @property
     def known(self) -> str:
-        """The ground as rows name it."""
+        """The epoch as rows name it."""
         return f"{self.generation}:{self.confirmed}"
 
     def _waits_to_be_confirmed(self, wary: bool) -> bool:
@@ -105,23 +105,23 @@ class Grounds(Contents):
     def _note_mirrored(self, upto: str) -> None:
         self.mirrored = max(self.mirrored, upto, key=position)
 
-    def adopt(self, items: Sequence[RestoreItem], *, worker: str, ground: str, now_ms: int) -> tuple[str, list[Restored]]:
+    def adopt(self, items: Sequence[RestoreItem], *, worker: str, epoch: str, now_ms: int) -> tuple[str, list[Restored]]:
         self._begin(now_ms)
         self._stand(self.new_generation)
         if self.rolled == "sweep":
-            return self.ground, ["wait" for _ in items]
-        answers = [self._adopt(item, ground) for item in items]
+            return self.epoch, ["wait" for _ in items]
+        answers = [self._adopt(item, epoch) for item in items]
         self._call_waiters()
-        return self.ground, answers
+        return self.epoch, answers
 
-    def _adopt(self, item: RestoreItem, ground: str) -> Restored:
+    def _adopt(self, item: RestoreItem, epoch: str) -> Restored:
         job = self.jobs.get(item.id)
         if self._has_ended(item.id):
             return "finished"
         if job and job.fence == item.fence:
             job.date = self._date(item)
             return "adopted"
-        if ground == self.ground or (job and self._has_gone_on(job, item)):
+        if epoch == self.epoch or (job and self._has_gone_on(job, item)):
             return "lost"
         body = b""
         if job is None:
@@ -148,12 +148,12 @@ class Grounds(Contents):
         later_crash = job.state is State.RUNNING and job.crashes < item.crashes
         return job.attempt == item.attempt and not later_crash
 
-    def restore(self, items: Sequence[RestoreItem], *, ground: str, progress: str = "", actor: str = "", now_ms: int) -> list[Restored]:
+    def restore(self, items: Sequence[RestoreItem], *, epoch: str, progress: str = "", actor: str = "", now_ms: int) -> list[Restored]:
         self._begin(now_ms)
         if not items:
             return []
-        if ground != self.known:
-            return ["ground" for _ in items]
+        if epoch != self.known:
+            return ["epoch" for _ in items]
         self._stand(self.new_generation)
         if progress:
             self.restoring = f"{now_ms} {progress}"
