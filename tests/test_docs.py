@@ -16,8 +16,8 @@ from django.dispatch import Signal
 
 import django_delayq
 from django_delayq import conf, signals
-from django_delayq.contrib.gateway.problems import REFUSALS
-from django_delayq.contrib.gateway.routes import ROUTES
+from django_delayq.contrib.gateway.responses import REFUSALS
+from django_delayq.contrib.gateway.urls import ROUTES
 from django_delayq.contrib.prometheus.catalogue import METRICS
 from django_delayq.findings import KINDS
 from django_delayq.logger import LOGGERS

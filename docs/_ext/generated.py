@@ -270,7 +270,7 @@ def public(path: str) -> list[str]:
 
 def operations(_: str = "") -> str:
     """A section for each operation of the gateway."""
-    from django_delayq.contrib.gateway.routes import ROUTES
+    from django_delayq.contrib.gateway.urls import ROUTES
 
     return "\n".join(_operation(route) for route in ROUTES)
 
@@ -308,7 +308,7 @@ def _type(schema: Mapping[str, Any]) -> str:
 
 def refusals(_: str = "") -> str:
     """Every code with which the gateway refuses."""
-    from django_delayq.contrib.gateway.problems import REFUSALS
+    from django_delayq.contrib.gateway.responses import REFUSALS
 
     rows = [
         (str(one.status), code(name), plain(re.sub(r"\{\w+\}", "…", one.detail)), plain(re.sub(r"\{\w+\}", "…", one.remedy)))

@@ -1,58 +1,66 @@
-"""`Idempotency-Key`: a request that is sent again is not carried out again; it gets the answer that was given."""
+"""A repeated request gets the response of the first. `once` does this for requests with an `Idempotency-Key`, with a table;
+`settle_once` does it for settled messages, with Django's default cache.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
+from django.core.cache import cache
 from django.db import Error as DriverError
 from django.db import IntegrityError, connections, transaction
 from django.db.models import QuerySet
 
 from django_delayq import conf, ids
-from django_delayq.contrib.gateway.exchange import GatewayAnswer
 from django_delayq.contrib.gateway.models import KeptAnswer, Token
-from django_delayq.contrib.gateway.problems import GatewayProblem
+from django_delayq.contrib.gateway.responses import GatewayAnswer, GatewayProblem
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.logger import Logger
+from django_delayq.messages.settling import Holder
 from django_delayq.mirror import agreed_clock, database_clock
 from django_delayq.mirror.agreed_clock import ClocksDiffer
 from django_delayq.producer.stores import stores
+from django_delayq.store.queue import Outcome
 
 logger: Final = Logger("django_delayq.gateway")
 HEADER: Final = "Idempotency-Key"
 REPLAYED: Final = "Idempotency-Replayed"
 KEPT: Final = timedelta(hours=24)
-# How long a request holds its key if nothing is heard of it: its process may have died. Longer than a request takes that waits for
-# Redis and the database up to their time-outs; and should it live after all, the other one schedules the same job, not a second one.
+# How long a request holds its key if its process dies. A request that waits for the timeouts of Redis and the database ends earlier.
+# If it still runs, the second request schedules the same job, not another one.
 HOLD: Final = timedelta(seconds=60)
-PRUNED: Final = 100  # old answers per new one
-WORN: Final = re.compile(r"[\x20-\x7e]{1,255}")
+PRUNED: Final = 100  # old answers that are deleted for each new one
+VALID_KEY: Final = re.compile(r"[\x20-\x7e]{1,255}")
+SETTLED_SECONDS: Final = 3600  # how long the cache keeps settled messages; Redis knows an ended job equally long
+IN_PROGRESS: Final = "?"
+DONE: Final = "done"
+LOST: Final = "lost"
 
 
 def rows() -> QuerySet[KeptAnswer]:
-    """All kept answers, in the database of the jobs."""
+    """All stored answers, in the database of the jobs."""
     return KeptAnswer.objects.using(conf.get().database)
 
 
-def read(given: str | None) -> str | None:
-    """The key of a request; None without one.
+def valid_key(given: str | None) -> str | None:
+    """The key of a request, or None.
 
     Raises:
-        GatewayProblem: it is none.
+        GatewayProblem: it is not a valid key.
     """
-    if given is not None and not WORN.fullmatch(given):
+    if given is not None and not VALID_KEY.fullmatch(given):
         raise GatewayProblem("idempotency_key")
     return given
 
 
 def fingerprint(method: str, path: str, body: bytes) -> str:
-    """What tells one request from another."""
+    """A hash that is the same for equal requests."""
     found = hashlib.sha256()
     for part in (method.encode(), path.encode("utf-8", "surrogatepass"), body):
         found.update(len(part).to_bytes(8, "big") + part)
@@ -60,45 +68,45 @@ def fingerprint(method: str, path: str, body: bytes) -> str:
 
 
 def once(
-    token: Token, key: str, request: str, carry_out: Callable[[UUID, bool], GatewayAnswer], permit: Callable[[], object]
+    token: Token, key: str, request: str, carry_out: Callable[[UUID, bool], GatewayAnswer], check: Callable[[], object]
 ) -> GatewayAnswer:
-    """Carries a request out unless it has its answer. `carry_out` is given the id for a job, and whether another may have begun before.
-    If it raises (a server is away), no answer is kept, and the same request goes on with the same id. `permit` raises unless the token
-    may get an answer that was given before.
+    """Carries out a request, or returns its stored answer. `carry_out` gets the id for a job, and whether another process may have
+    begun the request. If it raises, no answer is stored, and a repeated request continues with the same id. `check` raises if the
+    token may not get the stored answer.
 
     Raises:
-        GatewayProblem: idempotency_reused, in_progress, and what `permit` raises.
+        GatewayProblem: idempotency_reused, in_progress, and what `check` raises.
     """
     held, again = _hold(_digest(token, key), request)
     if held.status is not None:
-        permit()
+        check()
         return GatewayAnswer(status=held.status, body=held.body, headers={**held.headers, REPLAYED: "true"})
     mine = rows().filter(pk=held.pk, status=None, held_until=held.held_until)
     try:
-        answer = carry_out(held.job, again).settled()
+        answer = carry_out(held.job, again).as_json()
     except BaseException:
-        _note(mine, held_until=held.held_until - HOLD)
+        _update(mine, held_until=held.held_until - HOLD)
         raise
-    _note(mine, status=answer.status, body=answer.body, headers=dict(answer.headers))
+    _update(mine, status=answer.status, body=answer.body, headers=dict(answer.headers))
     return answer
 
 
-def _note(mine: QuerySet[KeptAnswer], **fields: Any) -> None:
-    """Where this fails the answer is given all the same, or the error raised: the key is held until its time is over, and then whoever
-    sends the request again goes on with the same job.
+def _update(mine: QuerySet[KeptAnswer], **fields: Any) -> None:
+    """If this fails, the client gets its answer or error nevertheless. The key stays held until its time is over; after that, a
+    repeated request continues with the same job.
     """
     try:
         mine.update(**fields)
     except DriverError as error:
-        logger.warning("The answer to a request could not be kept: %s", error)
+        logger.warning("The answer to a request could not be stored: %s", error)
 
 
 def prune(limit: int | None = None, digest: str = "") -> int:
-    """Deletes answers that were kept long enough, at most so many, and the one of that digest. How many.
+    """Deletes expired answers, `limit` at most, and the expired answer with the digest. Returns how many.
 
     Raises:
-        ClocksDiffer: the clocks of the database and of Redis differ, so it is not known which answers are old.
-        StoreUnavailable: Redis cannot be asked.
+        ClocksDiffer: the clocks of the database and of Redis differ, so the age of the answers is not known.
+        StoreUnavailable: Redis does not answer.
     """
     old = rows().filter(created_at__lt=_now() - KEPT).order_by("created_at").values_list("pk", flat=True)
     gone = [*old[:limit], *old.filter(digest=digest)]
@@ -109,12 +117,11 @@ def prune(limit: int | None = None, digest: str = "") -> int:
 
 
 def _now() -> datetime:
-    """By the database's clock."""
     return database_clock.now(connections[conf.get().database])
 
 
 def _hold(digest: str, request: str) -> tuple[KeptAnswer, bool]:
-    """The row of the request, held or answered; and whether another has held it before."""
+    """The row of the request, held or answered, and whether another process held it before."""
     with suppress(ClocksDiffer, StoreUnavailable):
         prune(PRUNED, digest)
     now = _now()
@@ -122,8 +129,8 @@ def _hold(digest: str, request: str) -> tuple[KeptAnswer, bool]:
     if _inserted(fresh):
         return fresh, False
     found = rows().filter(digest=digest).first()
-    if found is None:  # another was faster
-        raise _under_way(HOLD)
+    if found is None:  # another process has deleted it
+        raise _in_progress(HOLD)
     if found.request != request:
         raise GatewayProblem("idempotency_reused")
     if found.status is None:
@@ -132,12 +139,12 @@ def _hold(digest: str, request: str) -> tuple[KeptAnswer, bool]:
 
 
 def _take_over(found: KeptAnswer, now: datetime) -> None:
-    """Of who has held it, and has not answered in time."""
+    """Takes the row from a process that has not answered in time."""
     if found.held_until > now:
-        raise _under_way(found.held_until - now)
+        raise _in_progress(found.held_until - now)
     until = now + HOLD
     if not rows().filter(pk=found.pk, status=None, held_until=found.held_until).update(held_until=until):
-        raise _under_way(HOLD)
+        raise _in_progress(HOLD)
     found.held_until = until
 
 
@@ -151,9 +158,65 @@ def _inserted(fresh: KeptAnswer) -> bool:
     return True
 
 
-def _under_way(left: timedelta) -> GatewayProblem:
+def _in_progress(left: timedelta) -> GatewayProblem:
     return GatewayProblem("in_progress", headers={"Retry-After": str(max(1, int(left.total_seconds()) + 1))})
 
 
 def _digest(token: Token, key: str) -> str:
     return hashlib.sha256(f"{token.scope}\n{key}".encode()).hexdigest()
+
+
+def settle_once(holder: Holder, verb: str, outcomes: Sequence[Outcome], *, again: bool) -> list[str]:
+    """Settles the messages that were not settled before. Returns done or lost for each, in order. `again`: an earlier request may have
+    settled them. Redis alone cannot tell a repeated request from one of a consumer that lost its lease.
+
+    Raises:
+        StoreUnavailable: whether the messages are settled is not known. Repeat the same call.
+        GatewayProblem: limit_away: the cache does not answer, and no message was settled.
+    """
+    keys = [f"delayq-gateway-settled:{holder.queue.name}:{one.id}:{one.attempt}:{one.fence}" for one in outcomes]
+    known = _read_cache(keys)
+    answers: dict[str, str] = {}
+    fresh: list[tuple[str, Outcome]] = []
+    unsure: list[tuple[str, Outcome]] = []
+    for key, one in zip(keys, outcomes, strict=True):
+        earlier, _, answer = known.get(key, "").partition(" ")
+        if answer in (DONE, LOST):
+            answers[key] = answer if earlier == verb else LOST  # settled by another verb
+        else:
+            (unsure if again or (answer and earlier == verb) else fresh).append((key, one))
+    _write_cache({key: f"{verb} {IN_PROGRESS}" for key, _ in (*fresh, *unsure)}, must=True)
+    found = {**_settle(holder, fresh, unsure=False), **_settle(holder, unsure, unsure=True)}
+    if late := [key for key, _ in fresh if found[key] == LOST]:  # the same request may have ended meanwhile in another process
+        found |= {key: DONE for key, value in _read_cache(late).items() if value == f"{verb} {DONE}"}
+    _write_cache({key: f"{verb} {answer}" for key, answer in found.items()})
+    answers |= found
+    return [answers[key] for key in keys]
+
+
+def _settle(holder: Holder, outcomes: Sequence[tuple[str, Outcome]], *, unsure: bool) -> dict[str, str]:
+    counts = holder.settle([one for _, one in outcomes], unsure=unsure)
+    return {key: DONE if counted else LOST for (key, _), counted in zip(outcomes, counts, strict=True)}
+
+
+def _read_cache(keys: Sequence[str]) -> dict[str, str]:
+    try:
+        return {key: str(value) for key, value in cache.get_many(keys).items()}
+    except Exception as error:  # each cache backend has its own errors
+        raise _cache_away(error) from error
+
+
+def _write_cache(values: dict[str, str], *, must: bool = False) -> None:
+    """If this fails after the messages were settled, a repeated request settles them again, and Redis decides."""
+    try:
+        if values:
+            cache.set_many(values, timeout=SETTLED_SECONDS)
+    except Exception as error:
+        if must:
+            raise _cache_away(error) from error
+        logger.warning("The answers to a consumer could not be stored: %s", error)
+
+
+def _cache_away(error: Exception) -> GatewayProblem:
+    logger.error("The gateway cannot store answers to consumers, so it rejects their requests: %s", error)
+    return GatewayProblem("limit_away", headers={"Retry-After": "5"})

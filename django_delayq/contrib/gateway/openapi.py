@@ -1,20 +1,169 @@
-"""The OpenAPI document, made of the table of routes: there is no other place in which an address, a field or a status stands."""
+"""The OpenAPI document, and the JSON schemas of request bodies, which also validate the requests."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from django.http import HttpRequest, HttpResponse
 
 from django_delayq.contrib.gateway import idempotency
-from django_delayq.contrib.gateway.exchange import GatewayAnswer
-from django_delayq.contrib.gateway.json_schemas import JOB_ID, QUEUE, Schema
-from django_delayq.contrib.gateway.problems import REFUSALS
-from django_delayq.contrib.gateway.routes import ROUTES, Route
+from django_delayq.contrib.gateway.dispatch import Route
+from django_delayq.contrib.gateway.parsing import Schema
+from django_delayq.contrib.gateway.responses import REFUSALS, GatewayAnswer
+from django_delayq.producer.options import MOST_PRIORITY, POLICIES
+from django_delayq.store.queue import MOST
+from django_delayq.store.record import MAX_KEY, MAX_TASK
 
-VERSION: Final = "1"  # of the addresses and shapes; a member may come to be without another number
+LONGEST_REASON: Final = 500
+MOST_ATTEMPTS: Final = 10_000
+LONGEST_WAIT: Final = 60.0  # seconds of a pull
+DURATION: Final[Schema] = {
+    "type": ["number", "string"],
+    "minimum": 0,
+    "minLength": 1,
+    "maxLength": 100,
+    "description": 'Seconds, or text such as "90s", "1h30m", "2d".',
+}
+DATE: Final[Schema] = {
+    "type": "string",
+    "maxLength": 100,
+    "format": "date-time",
+    "description": "An ISO 8601 date with a time zone.",
+}
+KEY: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": MAX_KEY, "description": "Printable characters."}
+QUEUE: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": 100}
+LEASE: Final[Schema] = {
+    **DURATION,
+    "description": f"How long the lease lasts from now, 5 s to 12 h; by default LEASE of the queue. {DURATION['description']}",
+}
+REASON: Final[Schema] = {"type": "string", "maxLength": LONGEST_REASON, "description": "The reason. It is kept with the event."}
+
+
+def record(properties: Mapping[str, Schema], *required: str) -> Schema:
+    """An object with only these properties."""
+    return {"type": "object", "properties": dict(properties), "required": list(required), "additionalProperties": False}
+
+
+JOB_ID: Final[Schema] = {"type": "string", "minLength": 22, "maxLength": 22, "description": "The id of a job: 22 letters and digits."}
+# The options of schedule, push, deliver and offer.
+OPTIONS: Final[Mapping[str, Schema]] = {
+    "delay": {**DURATION, "description": f"Delay from now. {DURATION['description']}"},
+    "run_at": DATE,
+    "key": {**KEY, "description": "Unique among the unfinished jobs of the queue."},
+    "on_conflict": {
+        "type": "string",
+        "enum": [*POLICIES],
+        "default": "error",
+        "description": "What to do if an unfinished job has the key. error: the response is 409 with the id of that job.",
+    },
+    "priority": {"type": "integer", "minimum": -MOST_PRIORITY, "maximum": MOST_PRIORITY, "description": "Only the sign matters."},
+    "max_attempts": {
+        "type": "integer",
+        "minimum": 0,
+        "maximum": MOST_ATTEMPTS,
+        "description": "0: no limit until the job expires.",
+    },
+    "expires": {
+        **DURATION,
+        "description": f"When a job that has not run is cancelled: a date, or {DURATION['description'].lower()}",
+    },
+    "meta": {"type": "object", "description": "Data that is kept with the job."},
+}
+SCHEDULE: Final = record(
+    {
+        "task": {"type": "string", "minLength": 1, "maxLength": MAX_TASK, "description": "The name of a registered task."},
+        "args": {"type": "array", "description": "Positional arguments."},
+        "kwargs": {"type": "object", "description": "Keyword arguments."},
+        "queue": QUEUE,
+        **OPTIONS,
+    },
+    "task",
+)
+PUSH: Final = record({"body": {"description": "The body for the consumer: any JSON value."}, **OPTIONS}, "body")
+PULL: Final = record(
+    {
+        "n": {"type": "integer", "minimum": 1, "maximum": MOST, "default": 1, "description": "Maximum number of messages."},
+        "wait": {
+            **DURATION,
+            "maximum": LONGEST_WAIT,
+            "description": f"How long to wait for the first message, at most {LONGEST_WAIT:g} seconds. {DURATION['description']}",
+        },
+        "lease": LEASE,
+        "older_than": {**DURATION, "description": f"Only messages that have been due for this time. {DURATION['description']}"},
+    }
+)
+METHODS: Final = ("POST", "PUT", "PATCH", "DELETE", "GET", "HEAD")
+MOST_REDIRECTS: Final = 10
+LONGEST_NAME: Final = 200
+NAME: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": LONGEST_NAME}
+HEADER: Final[Schema] = {
+    "type": ["string", "object"],
+    "properties": {"secret": NAME, "prefix": {"type": "string", "maxLength": LONGEST_NAME}},
+    "required": ["secret"],
+    "additionalProperties": False,
+    "description": "Text, or the name of a secret with an optional prefix.",
+}
+DELIVER: Final = record(
+    {
+        "url": {"type": "string", "minLength": 1, "maxLength": 4000, "description": "An http or https URL."},
+        "method": {"type": "string", "enum": [*METHODS], "default": "POST"},
+        "json": {"description": "The body as JSON. Alternatively, use text or base64."},
+        "text": {"type": "string", "description": "The body, as text."},
+        "base64": {"type": "string", "description": "The body, as bytes."},
+        "headers": {"type": "object", "additionalProperties": HEADER},
+        "secret": {**NAME, "description": "The secret that signs each attempt (Standard Webhooks)."},
+        "timeout": {**DURATION, "description": f"The limit for a whole attempt. {DURATION['description']}"},
+        "redirects": {"type": "integer", "minimum": 0, "maximum": MOST_REDIRECTS, "default": 0},
+        "queue": QUEUE,
+        **OPTIONS,
+    },
+    "url",
+)
+OFFER: Final = record(
+    {"to": NAME, "message": {"description": "The message for the reader: any JSON value."}, "queue": QUEUE, **OPTIONS},
+    "to",
+    "message",
+)
+FENCE: Final[Schema] = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": 100,
+    "description": "The fence that was sent with the message. It proves that the caller holds this attempt.",
+}
+# The fields for each message and verb, besides its id and fence; and the fields for all messages of a request.
+SETTLING: Final[Mapping[str, Mapping[str, Schema]]] = {
+    "ack": {},
+    "retry": {"delay": {**DURATION, "description": "Delay from now. If omitted, the ladder decides."}, "reason": REASON},
+    "snooze": {"delay": DURATION, "reason": REASON},
+    "fail": {"reason": REASON},
+    "extend": {},
+}
+SETTLING_TOGETHER: Final[Mapping[str, Mapping[str, Schema]]] = {"extend": {"lease": LEASE}}
+SETTLING_REQUIRED: Final[Mapping[str, tuple[str, ...]]] = {"snooze": ("delay",)}
+
+
+def settle_one(verb: str) -> Schema:
+    """The body to settle one message."""
+    return record({"fence": FENCE, **SETTLING[verb], **SETTLING_TOGETHER.get(verb, {})}, "fence", *SETTLING_REQUIRED.get(verb, ()))
+
+
+def settle(verb: str) -> Schema:
+    """The body to settle several messages."""
+    one = record({"id": JOB_ID, "fence": FENCE, **SETTLING[verb]}, "id", "fence", *SETTLING_REQUIRED.get(verb, ()))
+    many = {"type": "array", "items": one, "minItems": 1, "maxItems": MOST}
+    return record({"messages": many, **SETTLING_TOGETHER.get(verb, {})}, "messages")
+
+
+# The fields of a change, by verb.
+CHANGES: Final[Mapping[str, Mapping[str, Schema]]] = {
+    "cancel": {"reason": REASON, "abort": {"type": "boolean", "description": "End a run, instead of only asking it to stop."}},
+    "reschedule": {"reason": REASON, "delay": DURATION, "run_at": DATE},
+    "run_now": {"reason": REASON},
+    "requeue": {"reason": REASON},
+}
+VERSION: Final = "1"  # of the paths and schemas; new members do not change it
 PROBLEM: Final[Schema] = {
     "type": "object",
     "properties": {
@@ -37,7 +186,7 @@ PROBLEM: Final[Schema] = {
     "required": ["type", "title", "status", "code", "detail", "remedy"],
 }
 IN_PATH: Final = {
-    # What is no id is answered as a job that is not there.
+    # The response for an invalid id is the same as for an unknown job.
     "id": {"type": "string", "minLength": 1, "description": "The id of a job: 22 letters and digits, or the UUID."},
     "queue": QUEUE,
 }
@@ -45,23 +194,27 @@ KEY_PARAMETER: Final = {
     "name": idempotency.HEADER,
     "in": "header",
     "required": False,
-    "description": "Sent again with it, the same request gets the same answer for 24 hours, and does nothing.",
+    "description": "For 24 hours, the same request with this key gets the same response and changes nothing.",
     "schema": {"type": "string", "minLength": 1, "maxLength": 255},
 }
 
 
-def openapi(request: HttpRequest) -> HttpResponse:
-    """The document, for everybody: it tells nothing of the project."""
-    if request.method not in ("GET", "HEAD"):
-        return HttpResponse(status=405, headers={"Allow": "GET"})
-    base = request.path.rpartition("/")[0]
-    return GatewayAnswer(status=200, body=document(base or "/")).response()
+def view(routes: Iterable[Route]) -> Callable[[HttpRequest], HttpResponse]:
+    """A view that returns the document. It needs no token: the document contains nothing about the project."""
+
+    def openapi(request: HttpRequest) -> HttpResponse:
+        if request.method not in ("GET", "HEAD"):
+            return HttpResponse(status=405, headers={"Allow": "GET"})
+        base = request.path.rpartition("/")[0]
+        return GatewayAnswer(status=200, body=document(routes, base or "/")).response()
+
+    return openapi
 
 
-def document(base: str) -> dict[str, Any]:
-    """OpenAPI 3.1. `base`: where the addresses begin."""
+def document(routes: Iterable[Route], base: str) -> dict[str, Any]:
+    """OpenAPI 3.1. `base`: the path of the gateway."""
     paths: dict[str, Any] = {}
-    for route in ROUTES:
+    for route in routes:
         paths.setdefault(f"/{route.path}", {})[route.method.lower()] = _operation(route)
     return {
         "openapi": "3.1.0",
@@ -83,8 +236,8 @@ def _operation(route: Route) -> dict[str, Any]:
     found: dict[str, Any] = {
         "operationId": route.name,
         "summary": route.summary,
-        "parameters": [*named, *([KEY_PARAMETER] if route.keeps else [])],
-        "responses": {**{str(status): _json(*said) for status, said in route.answers.items()}, **_problems(route.codes)},
+        "parameters": [*named, *([KEY_PARAMETER] if route.accepts_key else [])],
+        "responses": {**{str(status): _json(*answer) for status, answer in route.answers.items()}, **_problems(route.codes)},
     }
     if route.body is not None:
         found["requestBody"] = {
@@ -94,8 +247,8 @@ def _operation(route: Route) -> dict[str, Any]:
     return found
 
 
-def _json(said: str, schema: Schema) -> dict[str, Any]:
-    return {"description": said, "content": {"application/json": {"schema": schema}}}
+def _json(description: str, schema: Schema) -> dict[str, Any]:
+    return {"description": description, "content": {"application/json": {"schema": schema}}}
 
 
 def _problems(codes: Iterable[str]) -> dict[str, Any]:

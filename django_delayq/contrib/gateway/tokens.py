@@ -1,4 +1,4 @@
-"""Tokens: made, found, rotated, revoked. The token itself is shown once, to whoever makes it."""
+"""Creates, finds, rotates and revokes tokens, and authenticates requests. Only the hash of a token is stored."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ from typing import Final
 
 from django.db import connections, transaction
 from django.db.models import BooleanField, ExpressionWrapper, Q, QuerySet
+from django.http import HttpRequest
 
 from django_delayq import clock, conf
 from django_delayq.contrib.gateway.models import ALL, PER_MINUTE, VERBS, Token, secret_of
+from django_delayq.contrib.gateway.responses import GatewayProblem
 from django_delayq.exceptions import ConfigError, TargetRefused
 from django_delayq.mirror import database_clock
 
-PREFIX: Final = "dqg_"  # so that scanners for secrets know one when they see it
+PREFIX: Final = "dqg_"  # secret scanners can recognise it
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 USED_EVERY: Final = timedelta(minutes=1)
 OVERLAP: Final = "1d"
 MOST_PER_MINUTE: Final = 1_000_000
-LONGEST: Final = 200  # characters of what is sent as a token; no token is as long
+LONGEST: Final = 200  # characters; no token is as long
 
 
 def rows() -> QuerySet[Token]:
@@ -31,13 +33,13 @@ def rows() -> QuerySet[Token]:
 
 
 def is_live() -> ExpressionWrapper[Q]:
-    """Whether a row opens anything, by the database's clock: for a condition, or for a column."""
+    """An expression: whether the token is valid now, by the clock of the database."""
     dated = Q(expires_at=None) | Q(expires_at__gt=database_clock.ago(conf.get().database))
     return ExpressionWrapper(dated & Q(revoked_at=None), BooleanField())
 
 
 def live(name: str | None = None) -> QuerySet[Token]:
-    """Those that open anything, of one name or of all, newest first."""
+    """The valid tokens, of one name or of all, newest first."""
     found = rows().filter(is_live())
     return (found if name is None else found.filter(name=name)).order_by("-id")
 
@@ -54,11 +56,11 @@ def make(
     expires: clock.Delay | None = None,
     by: str = "",
 ) -> tuple[Token, str]:
-    """A new token, as a row and as the text that is kept nowhere. `expires`: from now; None: never. `secrets`: each with the origin to
-    which it may be sent, `partner=https://hooks.partner.example`.
+    """Creates a token. Returns the row, and the token itself, which is not stored. `expires`: time from now; None: never. `secrets`:
+    each with the origin that may receive it, such as `partner=https://hooks.partner.example`.
 
     Raises:
-        ConfigError: a name, a verb, a queue, a secret, a target or a number that cannot be; or a live token has that name.
+        ConfigError: a value is not valid, or a live token has this name.
     """
     if not NAME.fullmatch(name):
         raise ConfigError(f"{name!r} is not a valid token name. Use 1 to 100 letters, digits, dots, dashes and underscores.")
@@ -81,10 +83,10 @@ def make(
 
 
 def rotate(name: str, *, overlap: clock.Delay = OVERLAP, by: str = "") -> tuple[Token, str]:
-    """Another token that may do the same; the former lives on for as long as clients need to take up the new one.
+    """Creates a token with the same permissions. The old token stays valid for the time `overlap`, so that clients can switch.
 
     Raises:
-        ConfigError: no live token has that name, or two have it: then a rotation is under way.
+        ConfigError: no live token has this name, or two have it, because it was rotated recently.
     """
     try:
         ends = _now() + timedelta(seconds=clock.seconds(overlap))
@@ -96,19 +98,19 @@ def rotate(name: str, *, overlap: clock.Delay = OVERLAP, by: str = "") -> tuple[
             raise ConfigError(f"There is no live token named {name}. Create one.")
         if len(found) > 1:
             raise ConfigError(f"There are two live tokens named {name}: one was rotated recently. Wait until it expires, or revoke it.")
-        former = found[0]
-        kept = former.expires_at
-        former.expires_at = ends if kept is None else min(kept, ends)
-        former.save(update_fields=["expires_at"])
+        old = found[0]
+        kept = old.expires_at
+        old.expires_at = ends if kept is None else min(kept, ends)
+        old.save(update_fields=["expires_at"])
         fresh = Token(
             name=name,
-            client=former.client,
-            queues=former.queues,
-            verbs=former.verbs,
-            tasks=former.tasks,
-            secrets=former.secrets,
-            targets=former.targets,
-            per_minute=former.per_minute,
+            client=old.client,
+            queues=old.queues,
+            verbs=old.verbs,
+            tasks=old.tasks,
+            secrets=old.secrets,
+            targets=old.targets,
+            per_minute=old.per_minute,
             created_by=by,
             expires_at=kept,
         )
@@ -116,13 +118,13 @@ def rotate(name: str, *, overlap: clock.Delay = OVERLAP, by: str = "") -> tuple[
 
 
 def revoke(tokens: QuerySet[Token]) -> int:
-    """Ends these at once, for good. How many were not revoked before."""
+    """Revokes the tokens. Returns how many were not revoked before."""
     return tokens.filter(revoked_at=None).update(revoked_at=database_clock.ago(conf.get().database))
 
 
 def find(sent: str) -> Token | None:
-    """The live token of that text; notes that it was used, once a minute at most. Compared is the hash, by the database: how long that
-    takes tells nothing of the token.
+    """The live token with this text. Updates `last_used_at`, at most once a minute. The database compares hashes, so the time that this
+    takes reveals nothing about tokens.
     """
     if len(sent) > LONGEST:
         return None
@@ -134,33 +136,48 @@ def find(sent: str) -> Token | None:
     return token
 
 
+def authenticate(request: HttpRequest) -> Token:
+    """The token of a request.
+
+    Raises:
+        GatewayProblem: token_missing, token_invalid.
+    """
+    scheme, _, sent = request.headers.get("Authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not sent.strip():
+        raise GatewayProblem("token_missing", headers={"WWW-Authenticate": "Bearer"})
+    found = find(sent.strip())
+    if found is None:
+        raise GatewayProblem("token_invalid", headers={"WWW-Authenticate": 'Bearer error="invalid_token"'})
+    return found
+
+
 def _now() -> datetime:
     return database_clock.now(connections[conf.get().database])
 
 
 def digest(text: str) -> str:
-    """What is kept of a token."""
+    """The hash of a token, which is stored."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _check_known(token: str, said: str, given: Sequence[str], known: Sequence[str]) -> None:
-    strange = next((one for one in given if one != ALL and one not in known), None)
-    if strange is not None or not given:
+def _check_known(token: str, field: str, given: Sequence[str], known: Sequence[str]) -> None:
+    unknown = next((one for one in given if one != ALL and one not in known), None)
+    if unknown is not None or not given:
         raise ConfigError(
-            f"{said} of the token {token}: unknown value {strange!r}. Available values: {', '.join(known)}, and {ALL} for all."
+            f"{field} of the token {token}: unknown value {unknown!r}. Available values: {', '.join(known)}, and {ALL} for all."
         )
 
 
 def _check_targets(token: str, given: Sequence[str]) -> None:
     known = conf.get().targets
-    strange = next((one for one in given if one != ALL and one not in known), None)
-    if strange is not None:
+    unknown = next((one for one in given if one != ALL and one not in known), None)
+    if unknown is not None:
         listing = ", ".join(sorted(known)) or "none"
-        raise ConfigError(f"targets of the token {token}: {strange!r} is not in DELAYQ['TARGETS'], which contains {listing}.")
+        raise ConfigError(f"targets of the token {token}: {unknown!r} is not in DELAYQ['TARGETS'], which contains {listing}.")
 
 
 def _secret(token: str, given: str) -> str:
-    from django_delayq.targets import endpoint  # who delivers nothing has nothing of it in memory
+    from django_delayq.targets import endpoint  # a project without deliveries does not load it
 
     name, _, url = given.partition("=")
     http = conf.get().http

@@ -16,10 +16,10 @@ from django.test.utils import CaptureQueriesContext
 
 import django_delayq as delayq
 from django_delayq import clock, conf
-from django_delayq.contrib.gateway import intake, rate_limit, tokens
+from django_delayq.contrib.gateway import parsing, rate_limit, tokens
 from django_delayq.contrib.gateway.models import VERBS, Token
-from django_delayq.contrib.gateway.problems import REFUSALS
-from django_delayq.contrib.gateway.routes import ROUTES
+from django_delayq.contrib.gateway.responses import REFUSALS
+from django_delayq.contrib.gateway.urls import ROUTES
 from django_delayq.exceptions import ConfigError
 from django_delayq.mirror import database_clock
 from django_delayq.models import Job
@@ -273,7 +273,7 @@ class Unread:
 
 
 def test_a_body_that_says_it_is_too_large_is_not_read(caller):
-    limit = intake.body_limit()
+    limit = parsing.body_limit()
     answer = caller.client.generic(
         "POST",
         f"{BASE}jobs",
@@ -290,14 +290,14 @@ def test_a_body_that_says_it_is_too_large_is_not_read(caller):
 def test_a_body_of_unknown_length_is_cut_off_at_the_limit(caller, rf):
     from io import BytesIO
 
-    from django_delayq.contrib.gateway.problems import GatewayProblem
+    from django_delayq.contrib.gateway.responses import GatewayProblem
 
     request = rf.post("/", b"{}", content_type="application/json", CONTENT_LENGTH="")
     request._stream = BytesIO(b" " * 10_000_000)
     with pytest.raises(GatewayProblem) as refusal:
-        intake.raw_body(request)
+        parsing.raw_body(request)
     assert refusal.value.code == "body_size"
-    assert request._stream.tell() == intake.body_limit() + 1
+    assert request._stream.tell() == parsing.body_limit() + 1
 
 
 @pytest.mark.parametrize("length", ["-1", "x", "1e3", "9" * 30, "\u0663"])
@@ -351,7 +351,7 @@ def test_a_body_that_is_no_object_is_422(caller):
 
 
 def test_a_client_that_hangs_up_is_400(caller, rf):
-    from django_delayq.contrib.gateway.problems import GatewayProblem
+    from django_delayq.contrib.gateway.responses import GatewayProblem
 
     class Gone:
         def read(self, *_: object) -> bytes:
@@ -360,7 +360,7 @@ def test_a_client_that_hangs_up_is_400(caller, rf):
     request = rf.post("/", b"{}", content_type="application/json")
     request._stream = Gone()
     with pytest.raises(GatewayProblem) as refusal:
-        intake.raw_body(request)
+        parsing.raw_body(request)
     assert refusal.value.code == "body_lost"
 
 
@@ -451,7 +451,7 @@ def test_every_refusal_has_its_words():
 
 def test_the_limit_of_a_body_holds_the_largest_payload_of_a_queue(settings):
     settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"default": {}, "orders": {"MAX_PAYLOAD": 1_000_000}}}
-    assert intake.body_limit() > 6 * conf.get().queue("orders").max_payload
+    assert parsing.body_limit() > 6 * conf.get().queue("orders").max_payload
 
 
 def test_tasks_of_the_package_whose_arguments_name_secrets_are_for_no_token(caller, make, monkeypatch):

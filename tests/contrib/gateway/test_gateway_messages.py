@@ -12,7 +12,7 @@ from django.test import AsyncClient
 
 import django_delayq as delayq
 from django_delayq import conf, setting_readers
-from django_delayq.contrib.gateway import placement
+from django_delayq.contrib.gateway import enqueue
 from django_delayq.contrib.gateway.models import ALL
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.models import Attempt, Job
@@ -94,14 +94,14 @@ def test_a_push_is_a_schedule_by_key_policy_and_idempotency_key(caller):
 
 
 def test_a_push_whose_database_goes_away_names_the_message_that_may_be_there(caller, monkeypatch):
-    real = placement.put_in
+    real = enqueue.put_in
 
     def committed(*args: Any, **options: Any) -> Any:
         real(*args, **options)
         raise OperationalError("gone away")
 
     with monkeypatch.context() as patch:
-        patch.setattr(placement, "put_in", committed)
+        patch.setattr(enqueue, "put_in", committed)
         told = refused(caller.post(f"{MAIL}/messages", {"body": 1}), 503, "database_away")
     assert [message["id"] for message in pulled(caller, 9)] == [told["job"]]
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from django_delayq import conf
-from django_delayq.contrib.gateway import json_schemas, tokens
+from django_delayq.contrib.gateway import openapi, tokens
 from django_delayq.contrib.http import verify
 from django_delayq.exceptions import ConfigError
 from django_delayq.models import Job
@@ -200,5 +200,5 @@ def test_a_token_of_the_release_before_names_no_secret_and_no_target(caller):
 
 
 def test_the_schema_says_what_deliver_takes():
-    assert delivery.METHODS == json_schemas.METHODS
-    assert delivery.MOST_REDIRECTS == json_schemas.MOST_REDIRECTS
+    assert delivery.METHODS == openapi.METHODS
+    assert delivery.MOST_REDIRECTS == openapi.MOST_REDIRECTS

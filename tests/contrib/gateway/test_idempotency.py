@@ -15,7 +15,7 @@ import pytest
 from django.db import OperationalError, connection
 
 from django_delayq import clock, ids
-from django_delayq.contrib.gateway import idempotency, placement, tokens
+from django_delayq.contrib.gateway import enqueue, idempotency, tokens
 from django_delayq.contrib.gateway.models import KeptAnswer
 from django_delayq.models import Job, PeriodKey
 from django_delayq.producer.stores import stores
@@ -107,17 +107,17 @@ def test_one_that_is_under_way_is_409_and_says_when_to_ask_again(caller):
 @pytest.mark.parametrize("where", ["before", "after"])
 def test_a_crash_half_way_makes_no_second_job_and_locks_no_key(caller, monkeypatch, where, durable):
     body = BODY if durable else {"task": PING, "delay": "1h"}
-    real = placement.put_in
+    real = enqueue.put_in
 
     def dying(*args, **options):
         if where == "after":
             real(*args, **options)
         raise Killed
 
-    monkeypatch.setattr(placement, "put_in", dying)
+    monkeypatch.setattr(enqueue, "put_in", dying)
     with pytest.raises(Killed):
         caller.post("jobs", body, key="one")
-    monkeypatch.setattr(placement, "put_in", real)
+    monkeypatch.setattr(enqueue, "put_in", real)
     held = KeptAnswer.objects.get()
     # A killed process takes nothing back: as if it had held the key until now, and until a minute after.
     KeptAnswer.objects.update(held_until=clock.now() + idempotency.HOLD)
@@ -174,13 +174,13 @@ def test_a_process_that_is_killed_makes_no_second_job(caller, task, point):
 
 
 def test_after_a_crash_a_job_that_was_merged_is_answered_with_its_holder(caller, monkeypatch):
-    real = placement.put_in
+    real = enqueue.put_in
     holder = caller.schedule(key="o:7").json()["id"]
     for policy, status in (("error", 409), ("keep", 200)):
         body = {**BODY, "key": "o:7", "on_conflict": policy}
         # The row was committed while nobody could ask Redis for the holder, and merged then.
         monkeypatch.setattr("django_delayq.producer.put._held", lambda _: {})
-        monkeypatch.setattr(placement, "put_in", lambda *args, **options: die(partial(real, **options), *args))
+        monkeypatch.setattr(enqueue, "put_in", lambda *args, **options: die(partial(real, **options), *args))
         with pytest.raises(Killed):
             caller.post("jobs", body, key=policy)
         monkeypatch.undo()
@@ -190,10 +190,10 @@ def test_after_a_crash_a_job_that_was_merged_is_answered_with_its_holder(caller,
 
 
 def test_after_a_crash_the_job_is_the_answer_whoever_holds_its_key_since(caller, monkeypatch):
-    real = placement.put_in
+    real = enqueue.put_in
     body = {**BODY, "key": "o:7"}
     with monkeypatch.context() as patch:
-        patch.setattr(placement, "put_in", lambda *args, **options: die(partial(real, **options), *args))
+        patch.setattr(enqueue, "put_in", lambda *args, **options: die(partial(real, **options), *args))
         with pytest.raises(Killed):
             caller.post("jobs", body, key="one")
     first = KeptAnswer.objects.get().job
@@ -224,14 +224,14 @@ def test_a_503_leaves_no_answer_and_the_next_one_goes_on_with_the_same_job(calle
 
 
 def test_a_database_that_goes_away_leaves_no_lock(caller, monkeypatch):
-    real = placement.put_in
+    real = enqueue.put_in
 
     def failing(*_, **__):
         raise OperationalError("gone away")
 
-    monkeypatch.setattr(placement, "put_in", failing)
+    monkeypatch.setattr(enqueue, "put_in", failing)
     told = refused(caller.post("jobs", BODY, key="one"), 503, "database_away")
-    monkeypatch.setattr(placement, "put_in", real)
+    monkeypatch.setattr(enqueue, "put_in", real)
     assert caller.post("jobs", BODY, key="one").json()["id"] == told["job"]
 
 
@@ -252,14 +252,14 @@ def test_an_answer_that_cannot_be_kept_is_given_all_the_same(caller, monkeypatch
 def test_two_at_once_schedule_one_job(caller, monkeypatch):
     if connection.vendor == "sqlite" and connection.is_in_memory_db():
         pytest.skip("a database in memory has one connection")
-    real, met, go, answers = placement.put_in, threading.Event(), threading.Event(), []
+    real, met, go, answers = enqueue.put_in, threading.Event(), threading.Event(), []
 
     def slow(*args, **options):
         met.set()
         assert go.wait(60)
         return real(*args, **options)
 
-    monkeypatch.setattr(placement, "put_in", slow)
+    monkeypatch.setattr(enqueue, "put_in", slow)
 
     def ask():
         try:
@@ -274,7 +274,7 @@ def test_two_at_once_schedule_one_job(caller, monkeypatch):
         refused(caller.post("jobs", BODY, key="one"), 409, "in_progress")
         # It takes longer than its hold: another one takes over, and both schedule the same job.
         KeptAnswer.objects.update(held_until=clock.now() - timedelta(seconds=1))
-        monkeypatch.setattr(placement, "put_in", real)
+        monkeypatch.setattr(enqueue, "put_in", real)
         second = caller.post("jobs", BODY, key="one")
     finally:
         go.set()

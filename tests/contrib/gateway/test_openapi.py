@@ -9,9 +9,9 @@ from urllib.parse import urlencode
 
 import pytest
 
-from django_delayq.contrib.gateway import gate, json_schemas, tokens
-from django_delayq.contrib.gateway.problems import REFUSALS, GatewayProblem
-from django_delayq.contrib.gateway.routes import ROUTES
+from django_delayq.contrib.gateway import dispatch, parsing, tokens
+from django_delayq.contrib.gateway.responses import REFUSALS, GatewayProblem
+from django_delayq.contrib.gateway.urls import ROUTES
 from tests.contrib.gateway.conftest import PING, TASK, Caller
 from tests.management.conftest import lose_redis
 from tests.targets.conftest import TASK as DELIVERIES  # noqa: F401  # not in the registry then, as other tests have it
@@ -63,7 +63,7 @@ class BlackBox:
         schema = one["responses"][status]["content"][kind]["schema"]
         if "$ref" in schema:
             schema = self.document["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
-        json_schemas.check(schema, answer.json())
+        parsing.check(schema, answer.json())
         if jsonschema is not None:
             jsonschema.validate(answer.json(), schema, jsonschema.Draft202012Validator)
         if "code" in answer.json() and kind.startswith("application/problem"):
@@ -228,7 +228,7 @@ def test_every_schema_of_the_document_is_one(client):
 )
 def test_the_check_finds_what_jsonschema_finds(schema, value, place):
     with pytest.raises(GatewayProblem) as refusal:
-        json_schemas.check(schema, value)
+        parsing.check(schema, value)
     assert refusal.value.place == place
     if jsonschema is not None:
         assert not jsonschema.Draft202012Validator(schema).is_valid(value)
@@ -238,7 +238,7 @@ def test_all_addresses_let_programs_in_and_open_no_transaction():
     def view(request, **path):
         raise AssertionError
 
-    found = gate.for_programs(view)
+    found = dispatch.without_session(view)
     assert found.csrf_exempt
     assert found.login_required is False
     assert "default" in found._non_atomic_requests

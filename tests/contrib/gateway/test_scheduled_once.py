@@ -11,7 +11,7 @@ import pytest
 from django.db import connection, transaction
 
 from django_delayq import clock, ids
-from django_delayq.contrib.gateway import idempotency, placement, tokens
+from django_delayq.contrib.gateway import enqueue, idempotency, tokens
 from django_delayq.contrib.gateway.models import KeptAnswer, Token
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.mirror import agreed_clock, database_clock, period_keys
@@ -43,7 +43,7 @@ def kill_before_the_answer_is_kept(caller: Caller, body: dict[str, Any], monkeyp
         raise Killed
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(idempotency, "_note", die)
+        patch.setattr(idempotency, "_update", die)
         caller.post("jobs", body, key="one")
 
 
@@ -94,14 +94,14 @@ def test_no_second_job_when_the_answer_itself_is_gone(caller, durability):
 
 @pytest.mark.parametrize("durability", BODIES)
 def test_no_second_job_behind_a_503_whose_request_was_carried_out(caller, monkeypatch, durability):
-    real = placement.put_in
+    real = enqueue.put_in
 
     def lost(*given: Any, **named: Any) -> None:
         real(*given, **named)
         raise StoreUnavailable("the reply is lost")
 
     with monkeypatch.context() as patch:
-        patch.setattr(placement, "put_in", lost)
+        patch.setattr(enqueue, "put_in", lost)
         refused(caller.post("jobs", BODIES[durability], key="one"), 503, "store_away")
     run_and_forget(QUEUES[durability])
     pass_time(hours=3)

@@ -13,7 +13,7 @@ from django.core.checks import run_checks
 from django.core.management import CommandError, call_command
 
 from django_delayq import clock
-from django_delayq.contrib.gateway import gateway_checks, idempotency
+from django_delayq.contrib.gateway import apps, idempotency
 from django_delayq.contrib.gateway.models import KeptAnswer, Token
 from tests.admin.conftest import said
 from tests.contrib.gateway.conftest import Caller, refused
@@ -153,5 +153,5 @@ def test_w041_requests_are_counted_by_each_process_for_itself(settings):
     assert "not shared between processes" in deploy()["delayq.W041"]
     settings.CACHES = {"default": {"BACKEND": "django.core.cache.backends.dummy.DummyCache"}}
     assert "rejects all requests" in deploy()["delayq.W041"]
-    assert gateway_checks.check_gateway()
+    assert apps.check_gateway()
     assert type(caches["default"]).__name__ == "DummyCache"

@@ -1,15 +1,20 @@
-"""What the gateway refuses, as RFC 9457 has it: a code for programs, a sentence and a remedy for people, the place in the body."""
+"""The responses of the gateway: answers, and problem documents (RFC 9457) for what it rejects."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
+
+from django.http import HttpResponse
+
+from django_delayq.console.documents import plain
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """One kind of refusal. `detail` and `remedy` are filled in with the fields of the case."""
+    """A kind of problem. `detail` and `remedy` are format strings."""
 
     status: int
     title: str
@@ -17,6 +22,7 @@ class Refusal:
     remedy: str
 
 
+PROBLEM_TYPE: Final = "application/problem+json"
 REFUSALS: Final[Mapping[str, Refusal]] = {
     "length_unknown": Refusal(400, "Bad request", "The request has no Content-Length.", "Send Content-Length as a number."),
     "body_lost": Refusal(400, "Bad request", "The body is incomplete.", "Send the request again."),
@@ -145,7 +151,7 @@ REFUSALS: Final[Mapping[str, Refusal]] = {
 
 
 class GatewayProblem(Exception):
-    """A refusal of one request. `place`: a JSON pointer into the body; `more`: members of the answer beside the usual ones."""
+    """A rejected request. `place`: a JSON pointer into the body; `more`: more members of the problem document."""
 
     def __init__(
         self,
@@ -165,11 +171,11 @@ class GatewayProblem(Exception):
 
     @property
     def status(self) -> int:
-        """Of the answer."""
+        """The HTTP status."""
         return REFUSALS[self.code].status
 
     def document(self) -> dict[str, Any]:
-        """The body of the answer."""
+        """The problem document."""
         kind = REFUSALS[self.code]
         found = {
             "type": "about:blank",
@@ -183,5 +189,30 @@ class GatewayProblem(Exception):
 
 
 def pointer(*parts: object) -> str:
-    """The JSON pointer (RFC 6901) to what these names and numbers lead to."""
+    """A JSON pointer (RFC 6901) made of names and numbers."""
     return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayAnswer:
+    """A response. `body`: JSON that may contain ids and dates."""
+
+    status: int
+    body: Any
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, problem: GatewayProblem) -> GatewayAnswer:
+        """The answer for a rejected request."""
+        return cls(status=problem.status, body=problem.document(), headers=problem.headers)
+
+    def as_json(self) -> GatewayAnswer:
+        """The same answer, with ids and dates as JSON has them."""
+        return GatewayAnswer(status=self.status, body=json.loads(json.dumps(self.body, default=plain)), headers=self.headers)
+
+    def response(self) -> HttpResponse:
+        """The response for Django. Caches must not store it."""
+        content = json.dumps(self.body, default=plain) + "\n"  # in ASCII, because jobs may contain lone surrogates
+        kind = PROBLEM_TYPE if self.status >= 400 else "application/json"
+        headers = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", **self.headers}
+        return HttpResponse(content, status=self.status, content_type=kind, headers=headers)

@@ -1,0 +1,431 @@
+"""The views: jobs, tasks and queues, deliveries and offers, messages. The table of routes in `urls.py` calls them with a GatewayCall."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import inspect
+import json
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, NamedTuple, cast
+from uuid import UUID
+
+from django_delayq import clock, codec, conf, ids
+from django_delayq.conf import QueueConfig
+from django_delayq.console.documents import job_document, plain, redis_document
+from django_delayq.console.overview import DOWN
+from django_delayq.console.verbs import VERBS, Verb
+from django_delayq.contrib.gateway import enqueue, openapi, parsing, permissions
+from django_delayq.contrib.gateway.dispatch import GatewayCall
+from django_delayq.contrib.gateway.enqueue import NewJob
+from django_delayq.contrib.gateway.idempotency import DONE, LOST, settle_once
+from django_delayq.contrib.gateway.models import Token
+from django_delayq.contrib.gateway.responses import GatewayAnswer, GatewayProblem, pointer
+from django_delayq.exceptions import ConfigError, PayloadError
+from django_delayq.messages import settling
+from django_delayq.messages.message import Message, MessageBatch, lease_of
+from django_delayq.messages.pull import taken
+from django_delayq.messages.puller import Ask
+from django_delayq.messages.push import KIND
+from django_delayq.messages.settling import Holder
+from django_delayq.models import Job
+from django_delayq.producer import acts, changes, where
+from django_delayq.producer import job as handles
+from django_delayq.producer.changes import Cancel
+from django_delayq.producer.stores import stores
+from django_delayq.producer.task import Task
+from django_delayq.states import NO_LIMIT, Change
+from django_delayq.store.inspector import JobView
+from django_delayq.store.queue import Kind, Outcome
+from django_delayq.store.queue_depth import QueueDepth, summed
+from django_delayq.store.record import JobRecord, validate_key
+
+HIDDEN: Final = "displaced by a job that this token cannot access"
+# The names of `delayq status --json`, without who paused the queue and why: clients must not see people of the project.
+FIGURES: Final = ("queue", "scheduled", "due", "running", "retrying", "failed", "oldest_late_ms", "next_due_ms", "paused_ms")
+_REST: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+BODIES: Final = ("json", "text", "base64")
+ANSWERS: Final = (DONE, LOST)
+FENCE: Final = re.compile(r"([1-9][0-9]{0,8})/([A-Za-z0-9]{1,64})")  # the attempt, and the nonce of its claim
+NO_ATTEMPT_LEFT: Final = "no attempt is left"
+
+
+def schedule(call: GatewayCall) -> GatewayAnswer:
+    """Schedules a registered task."""
+    task, queue = permissions.task_and_queue(call)
+    options = enqueue.options(call, queue, "args", "kwargs")
+    args, kwargs = tuple(call.body.get("args", ())), call.body.get("kwargs", {})
+    return enqueue.put(call, NewJob(task, options, args, kwargs, _place_of_argument))
+
+
+def _place_of_argument(error: PayloadError, body: dict[str, Any]) -> str:
+    argument = error.fields.get("argument")
+    return pointer("kwargs", argument) if argument in body.get("kwargs", {}) else "/args"
+
+
+def get(call: GatewayCall) -> GatewayAnswer:
+    """The job with an id: its row and its state in Redis."""
+    return _job_answer(call.token, permissions.find_job(call.token, call.path["id"]))
+
+
+def find(call: GatewayCall) -> GatewayAnswer:
+    """The unfinished job with a key, as `get` returns it."""
+    key, queue = call.query["key"], call.query["queue"]
+    try:
+        validate_key(key)
+    except PayloadError:  # no job can have it
+        raise GatewayProblem("job_unknown") from None
+    if not call.token.allows("queues", queue) or queue not in conf.get().queues:
+        raise GatewayProblem("job_unknown")
+    return _job_answer(call.token, permissions.visible(call.token, handles.get(key=key, queue=queue)))
+
+
+def _job_answer(token: Token, found: handles.Job) -> GatewayAnswer:
+    row = Job.objects.using(conf.get().database).filter(pk=found.id).first()
+    away, view = False, None
+    try:
+        with stores.guarded(found.queue, ids.partition(found.id)):
+            view = stores.inspector().job(found.queue, found.id)
+    except DOWN:
+        if row is None:
+            raise
+        away = True
+    state = row.state if away and row is not None else found.state
+    body = {
+        "id": found.id,
+        "queue": found.queue,
+        "state": state,
+        "job": None if row is None else _row_document(token, row, view),
+        "redis": None if view is None else _redis_document(token, view),
+        "redis_answers": not away,
+    }
+    return GatewayAnswer(status=200, body=body)
+
+
+def _row_document(token: Token, row: Job, view: JobView | None) -> dict[str, Any]:
+    """Without the id of the job that replaced it, unless the token can access that job."""
+    found = job_document(row, view)
+    if row.merged_into is not None and not permissions.can_access(token, row.merged_into):
+        found["error"] = HIDDEN
+    return found
+
+
+def _redis_document(token: Token, view: JobView) -> dict[str, Any]:
+    """Without the name of the person who asked to cancel the job."""
+    found = redis_document(view)
+    found["cancel_requested"] = bool(found.pop("cancel_by"))
+    holder = view.name_holder
+    if holder is not None and not permissions.can_access(token, holder):
+        found["name_held_by"] = None
+    return found
+
+
+def change(verb: Verb, call: GatewayCall) -> GatewayAnswer:
+    """Applies a verb to one job. The status is 200 if it had an effect, otherwise 409."""
+    found = permissions.find_job(call.token, call.path["id"])
+    if found.queue not in conf.get().queues:  # the queue was removed from the settings
+        raise GatewayProblem("queue_unlisted")
+    return _change_answer(verb, _apply(verb, call, found.queue, found.id), {"id": found.id})
+
+
+def change_by_key(verb: Verb, call: GatewayCall) -> GatewayAnswer:
+    """Applies a verb to all unfinished jobs with a key; a requeue, to the latest job. If the token has access only to some tasks,
+    applies it only to the job that holds the key.
+    """
+    key, queue = permissions.key_and_queue(call)
+    if call.token.allows_all("tasks"):
+        result = _apply(verb, call, queue, key=key)
+    else:
+        id = where.latest_of_key(queue, key) if verb is VERBS["requeue"] else None
+        one = permissions.visible(call.token, handles.get(id) if id else handles.get(key=key, queue=queue))
+        result = _apply(verb, call, queue, one.id)
+    if result is Change.UNKNOWN:
+        raise GatewayProblem("job_unknown")
+    return _change_answer(verb, result, {"queue": queue, "key": key})
+
+
+def _apply(verb: Verb, call: GatewayCall, queue: str, job: UUID | None = None, key: str | None = None) -> Change:
+    more: dict[str, Any] = {"abort": call.body.get("abort", False)} if verb.aborts else {}
+    if verb.needs_date:
+        more = parsing.date(call.body)
+    actor, reason = call.token.actor, call.body.get("reason", "")
+    if job is not None and verb is VERBS["cancel"]:  # of a merged job, it cancels the holder if the token can access it
+        return changes.one(Cancel(actor, reason, follows=partial(permissions.can_access, call.token), **more), job, queue)
+    act = acts.requeue if verb is VERBS["requeue"] else verb.act  # the act of the verb is for people
+    return act(job, key=key, queue=queue, actor=actor, reason=reason, **more)
+
+
+def _change_answer(verb: Verb, result: Change, named: dict[str, Any]) -> GatewayAnswer:
+    body = {**named, "change": result.value}
+    if result not in verb.effects:
+        raise GatewayProblem("not_changed", more=json.loads(json.dumps(body, default=plain)), change=result.value)
+    return GatewayAnswer(status=200, body=body)
+
+
+def queues(call: GatewayCall) -> GatewayAnswer:
+    """The figures of all queues of the token."""
+    names = [name for name in conf.get().queues if call.token.allows("queues", name)]
+    return GatewayAnswer(status=200, body={"queues": list(map(_figures, _depths(names)))})
+
+
+def queue(call: GatewayCall) -> GatewayAnswer:
+    """The figures of one queue."""
+    name = call.path["queue"]
+    if name not in conf.get().queues or not call.token.allows("queues", name):
+        raise GatewayProblem("queue_unknown")
+    return GatewayAnswer(status=200, body=_figures(_depths([name])[0]))
+
+
+def _depths(names: list[str]) -> list[QueueDepth]:
+    found, missing = stores.from_each(names, lambda reach: stores.inspector(reach).by_partition(names))
+    if missing:  # a client would take incomplete figures for complete ones
+        raise missing.first
+    return list(map(summed, found))
+
+
+def _figures(depth: QueueDepth) -> dict[str, Any]:
+    return {name: getattr(depth, name) for name in FIGURES}
+
+
+def tasks(call: GatewayCall) -> GatewayAnswer:
+    """The tasks that the token may schedule, with their parameters."""
+    return GatewayAnswer(status=200, body={"tasks": list(map(_task_document, permissions.tasks_of(call.token)))})
+
+
+def _task_document(task: Task[..., Any]) -> dict[str, Any]:
+    parameters = [
+        {"name": one.name, "kind": one.kind.name.lower(), "required": one.default is one.empty and one.kind not in _REST}
+        for one in task.signature.parameters.values()
+    ]
+    return {"task": task.name, "queue": task.queue, "parameters": parameters}
+
+
+def deliver(call: GatewayCall) -> GatewayAnswer:
+    """Schedules an HTTP request. The worker checks the address of the host when it sends the request."""
+    http, queue = permissions.delivery_settings(call)
+    from django_delayq.targets import delivery  # a project without deliveries does not load it
+
+    body = call.body
+    options = enqueue.options(call, queue, "json", "text", "headers")
+    content = _content(body)
+    timeout = parsing.duration(body["timeout"], "/timeout") if "timeout" in body else None
+    if timeout is not None and clock.seconds(timeout) > http.timeout:
+        raise GatewayProblem("field_value", "/timeout", cause=f"It must be at most {clock.text(http.timeout)}, as the project allows.")
+    try:
+        bound, kwargs = delivery.prepared(
+            body["url"],
+            content.get("json", delivery.UNSAID),
+            content.get("data"),
+            body.get("method", "POST"),
+            body.get("headers"),
+            body.get("secret"),
+            timeout,
+            body.get("redirects", 0),
+            None,
+            cast("Any", options),
+        )
+    except ConfigError as error:
+        raise GatewayProblem("options", "", cause=parsing.error_text(error)) from None
+    return enqueue.put(call, NewJob(bound.task, options, (), kwargs, lambda *_: ""))
+
+
+def _content(body: dict[str, Any]) -> dict[str, Any]:
+    """The content of the request, as arguments of `deliver`."""
+    given = [name for name in BODIES if name in body]
+    if len(given) > 1:
+        raise GatewayProblem("field_value", pointer(given[1]), cause=f"Give one of {', '.join(BODIES)}.")
+    if "json" in body:
+        return {"json": body["json"]}
+    if "base64" not in body:
+        return {"data": body.get("text")}
+    try:
+        return {"data": base64.b64decode(body["base64"], validate=True)}
+    except (binascii.Error, ValueError):
+        raise GatewayProblem("field_value", "/base64", cause="It must be base64.") from None
+
+
+def offer(call: GatewayCall) -> GatewayAnswer:
+    """Schedules a message for a list or a stream."""
+    queue = permissions.offer_queue(call)
+    from django_delayq.targets.offering import offers  # a project without offers does not load it
+
+    options = enqueue.options(call, queue, "message")
+    return enqueue.put(call, NewJob(offers, options, (call.body["message"],), {"to": call.body["to"]}, lambda *_: "/message"))
+
+
+def push(call: GatewayCall) -> GatewayAnswer:
+    """Puts a message into a queue."""
+    queue = permissions.message_queue(call)
+    options = enqueue.options(call, queue.name, "body")
+    return enqueue.put(call, NewJob(KIND, options, (call.body["body"],), {}, lambda *_: "/body"))
+
+
+async def pull(call: GatewayCall) -> GatewayAnswer:
+    """Claims due messages. If there are none, waits for the first, but not longer than the server allows."""
+    queue, body = permissions.message_queue(call), call.body
+    seconds = clock.seconds(parsing.duration(body.get("wait", 0), "/wait"))
+    if seconds > openapi.LONGEST_WAIT:
+        raise GatewayProblem("field_value", "/wait", cause=f"It must be at most {openapi.LONGEST_WAIT:g} seconds.")
+    seconds = min(seconds, call.longest_wait)
+    older_ms = clock.milliseconds(parsing.duration(body.get("older_than", 0), "/older_than"))
+    ask = Ask(want=body.get("n", 1), lease_ms=_lease_ms(body, queue), older_ms=older_ms)
+    batch = await taken(queue.name, ask, seconds, call.token.actor)
+    found = [_message_document(message, batch) for message in batch]
+    return GatewayAnswer(status=200, body={"messages": found, "lease": batch.lease_ms / 1000, "wait": seconds})
+
+
+def _message_document(message: Message, batch: MessageBatch) -> dict[str, Any]:
+    id, nonce = message.held
+    return {
+        "id": id,
+        "fence": f"{message.attempt}/{nonce}",
+        "body": message.body,
+        "key": message.key,
+        "meta": message.meta,
+        "attempt": message.attempt,
+        "max_attempts": message.max_attempts or None,
+        "run_at": message.run_at,
+        "lease_end": clock.from_ms(batch.lease_end_ms),
+    }
+
+
+class Settlement(NamedTuple):
+    """What a request says about one message. `place`: where in the body; `given`: its fields."""
+
+    place: str
+    id: str
+    attempt: int
+    nonce: str
+    given: dict[str, Any]
+
+    @property
+    def reason(self) -> str:
+        """The reason that the consumer gave, or nothing."""
+        return str(self.given.get("reason", ""))
+
+    def delay_ms(self) -> int:
+        """The delay that the consumer gave, or 0."""
+        return clock.milliseconds(parsing.duration(self.given.get("delay", 0), f"{self.place}/delay"))
+
+    def outcome(self, kind: Kind, delay_ms: int, reason: str) -> Outcome:
+        """Its outcome, for Redis."""
+        return settling.put_off(kind, self.id, self.attempt, self.nonce, delay_ms, reason)
+
+
+def settle(verb: str, call: GatewayCall) -> GatewayAnswer:
+    """Settles several messages, and answers for each."""
+    queue = permissions.message_queue(call)
+    given = [(pointer("messages", number), one["id"], one) for number, one in enumerate(call.body["messages"])]
+    answers = SETTLERS[verb](call, queue, _settlements(given))
+    return GatewayAnswer(status=200, body={"messages": answers})
+
+
+def settle_one(verb: str, call: GatewayCall) -> GatewayAnswer:
+    """Settles one message. A lost lease is 409."""
+    queue = permissions.message_queue(call)
+    (answer,) = SETTLERS[verb](call, queue, _settlements([("", call.path["id"], call.body)]))
+    if answer["answer"] == LOST:
+        raise GatewayProblem("lease_lost", more={"id": answer["id"]})
+    return GatewayAnswer(status=200, body=answer)
+
+
+def _settlements(given: list[tuple[str, str, dict[str, Any]]]) -> list[Settlement]:
+    """Parses all messages first: if one of them is invalid, none is settled."""
+    found, seen = [], set()
+    for place, id, one in given:
+        short = _message_id(id, place)
+        if short in seen:
+            raise GatewayProblem("field_value", f"{place}/id", cause="The message is listed twice.")
+        seen.add(short)
+        fence = FENCE.fullmatch(one["fence"])
+        if fence is None:
+            raise GatewayProblem("field_value", f"{place}/fence", cause="It must be the fence with which the message was pulled.")
+        found.append(Settlement(place, short, int(fence[1]), fence[2], one))
+    return found
+
+
+def _message_id(given: str, place: str) -> str:
+    try:
+        return ids.short(ids.parse(given))
+    except ValueError:
+        if not place:
+            raise GatewayProblem("job_unknown") from None
+        raise GatewayProblem("field_value", f"{place}/id", cause="It must be the id of a message.") from None
+
+
+def _ack(call: GatewayCall, queue: QueueConfig, settlements: list[Settlement]) -> list[dict[str, Any]]:
+    return _settle(call, queue, "ack", [Outcome(one.id, one.attempt, one.nonce, "ack") for one in settlements])
+
+
+def _snooze(call: GatewayCall, queue: QueueConfig, settlements: list[Settlement]) -> list[dict[str, Any]]:
+    return _settle(call, queue, "snooze", [one.outcome("snooze", one.delay_ms(), one.reason) for one in settlements])
+
+
+def _fail(call: GatewayCall, queue: QueueConfig, settlements: list[Settlement]) -> list[dict[str, Any]]:
+    default = f"failed by its consumer, {call.token.actor}"
+    return _settle(call, queue, "fail", [one.outcome("fail", 0, one.reason or default) for one in settlements])
+
+
+def _retry(call: GatewayCall, queue: QueueConfig, settlements: list[Settlement]) -> list[dict[str, Any]]:
+    """Takes the delay from the request, otherwise from the backoff in the record of the message."""
+    for one in settlements:
+        one.delay_ms()  # if one delay is invalid, no message is settled
+    views = stores.inspector().jobs(queue.name, [ids.full(one.id) for one in settlements])
+    outcomes = []
+    for one, view in zip(settlements, views, strict=True):
+        record = None if view is None else view.record
+        most = NO_LIMIT if record is None else record.max_attempts
+        if one.attempt >= most:
+            outcomes.append(one.outcome("fail", 0, one.reason or NO_ATTEMPT_LEFT))
+            continue
+        options = {} if record is None else _options(record)
+        delay_ms = one.delay_ms() if "delay" in one.given else settling.next_ms(options, queue, one.attempt)
+        outcomes.append(one.outcome("retry", delay_ms, one.reason))
+    return _settle(call, queue, "retry", outcomes)
+
+
+def _options(record: JobRecord) -> dict[str, Any]:
+    try:
+        return codec.decode_payload(record.payload)[2]
+    except PayloadError:  # the record was changed after the pull; the next pull reports it
+        return {}
+
+
+def _extend(call: GatewayCall, queue: QueueConfig, settlements: list[Settlement]) -> list[dict[str, Any]]:
+    lease_ms = _lease_ms(call.body, queue)
+    answers = _holder(call, queue).extend([(one.id, one.nonce) for one in settlements], lease_ms)
+    found = []
+    for one in settlements:
+        held = answers[one.id] in ("ok", "cancel", "abort")
+        more = {"lease": lease_ms / 1000, "cancel_requested": answers[one.id] != "ok"} if held else {}
+        found.append({"id": one.id, "answer": DONE if held else LOST, **more})
+    return found
+
+
+SETTLERS: Final[dict[str, Callable[[GatewayCall, QueueConfig, list[Settlement]], list[dict[str, Any]]]]] = {
+    "ack": _ack,
+    "retry": _retry,
+    "snooze": _snooze,
+    "fail": _fail,
+    "extend": _extend,
+}
+
+
+def _settle(call: GatewayCall, queue: QueueConfig, verb: str, outcomes: list[Outcome]) -> list[dict[str, Any]]:
+    answers = settle_once(_holder(call, queue), verb, outcomes, again=call.again)
+    return [{"id": one.id, "answer": answer} for one, answer in zip(outcomes, answers, strict=True)]
+
+
+def _holder(call: GatewayCall, queue: QueueConfig) -> Holder:
+    return Holder(call.token.actor, queue, stores.queue(queue.name, 0))
+
+
+def _lease_ms(body: dict[str, Any], queue: QueueConfig) -> int:
+    if "lease" not in body:
+        return queue.lease_ms
+    try:
+        return lease_of(parsing.duration(body["lease"], "/lease"), "lease")
+    except ConfigError:
+        raise GatewayProblem("field_value", "/lease", cause="It must be from 5 seconds to 12 hours.") from None
