@@ -1,4 +1,4 @@
-"""The views: jobs, tasks and queues, deliveries and offers, messages. The table of routes in `urls.py` calls them with a GatewayCall."""
+"""The views: jobs, tasks and queues, deliveries and offers, messages. `ROUTES` in `urls.py` maps requests to them."""
 
 from __future__ import annotations
 
