@@ -20,7 +20,7 @@ from django_delayq.states import PERIODIC
 from django_delayq.store.queue import Outcome
 from django_delayq.store.record import MAX_ATTEMPTS, ClaimedJob
 from django_delayq.worker.current import CURRENT
-from django_delayq.worker.holdings import Holdings
+from django_delayq.worker.lease_table import LeaseTable
 from django_delayq.worker.line import Line, lines_of
 from django_delayq.worker.process.coroutines import Coroutines
 from django_delayq.worker.process.executor import Executor
@@ -55,7 +55,7 @@ class NoTimer(SoftTimer):
         return fn(*run.args, **run.kwargs)
 
 
-class OneRun(Holdings):
+class OneRun(LeaseTable):
     """The one row that a test needs, with a keeper that is asked rather than waited for: who requests a cancel is heard at once."""
 
     def __init__(self, lines: int) -> None:
@@ -80,10 +80,10 @@ class OneRun(Holdings):
         return line.store.extend([held], worker=self.worker, lease_ms=line.lease_ms, progress=progress)[held[0]]
 
 
-def executor(holdings: OneRun, *receivers: Receiver) -> Executor:
+def executor(leases: OneRun, *receivers: Receiver) -> Executor:
     """The executor of workers, for the thread that asks."""
     return Executor(
-        holdings=holdings,
+        leases=leases,
         find_task=registry.get,
         task_numbers={},
         receivers=receivers,
@@ -105,20 +105,20 @@ def run_by_hand(plan: Plan, *receivers: Receiver, attempt: int = 1, crashes: int
             raise ValueError(f"{plan.task}: {name}={number!r} is not a whole number of at least {least}.")
     line = replace(lines_of(conf.get(), {plan.queue: 1})[0], signer=None)
     job = ClaimedJob(ids.short(plan.id), attempt, crashes, due_ms, plan.encode(), BY_HAND, plan.queue, asks=asked)
-    holdings = OneRun(1)
+    leases = OneRun(1)
     try:
-        outcome = executor(holdings, *receivers).run(taken(holdings, line, 0, job))
+        outcome = executor(leases, *receivers).run(taken(leases, line, 0, job))
     finally:
-        holdings.close()
+        leases.close()
     assert outcome is not None  # nobody can have taken it
     return outcome
 
 
-def taken(holdings: OneRun, line: Line, number: int, job: ClaimedJob) -> Run:
+def taken(leases: OneRun, line: Line, number: int, job: ClaimedJob) -> Run:
     """The job of that line in the one row."""
     now = clock.monotonic()
-    turn = holdings.put(0, line=number, id=job.id, fence=job.fence, attempt=job.attempt, taken=now, good_until=now + FOREVER)
-    return Run(job, line, holdings, 0, turn, now, clock.wall_ms() - now * 1000)
+    turn = leases.put(0, line=number, id=job.id, fence=job.fence, attempt=job.attempt, taken=now, good_until=now + FOREVER)
+    return Run(job, line, leases, 0, turn, now, clock.wall_ms() - now * 1000)
 
 
 def without_tick(options: Options) -> tuple[Options, Any]:

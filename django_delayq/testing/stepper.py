@@ -66,16 +66,16 @@ class Stepper:
         self._link = link
         self._faults = faults
         self._claims = 0
-        self._holdings = OneRun(len(self.lines))
-        self._holdings.worker = WORKER
+        self._leases = OneRun(len(self.lines))
+        self._leases.worker = WORKER
         self._free: deque[int] = deque()
-        adopter = Adopter(holdings=self._holdings, worker=WORKER)
-        self._settler = Settler(holdings=self._holdings, free=self._free, adopter=adopter, worker=WORKER, settled=nothing)
-        self._executor = executor(self._holdings, SignalReceiver(), JobLog(WORKER), faults)
+        adopter = Adopter(leases=self._leases, worker=WORKER)
+        self._settler = Settler(leases=self._leases, free=self._free, adopter=adopter, worker=WORKER, settled=nothing)
+        self._executor = executor(self._leases, SignalReceiver(), JobLog(WORKER), faults)
 
     def close(self) -> None:
         """Gives its memory back."""
-        self._holdings.close()
+        self._leases.close()
 
     def next(self, stuck: frozenset[Line]) -> Due | None:
         """What is due first; None: nothing waits. Lines that are paused, and those that are `stuck`, have nothing."""
@@ -117,12 +117,12 @@ class Stepper:
         task = read(job.record)[0].task
         if self._faults.crash(task, "begin"):
             return _ran(job, "crash")
-        run = taken(self._holdings, line, self.lines.index(line), job)
-        self._holdings.run = run
+        run = taken(self._leases, line, self.lines.index(line), job)
+        self._leases.run = run
         try:
             outcome = self._executor.run(run)
         finally:
-            self._holdings.run = None
+            self._leases.run = None
         if self._faults.crash(task, "end"):
             return _ran(job, "crash")
         self._settler.add(run, outcome)

@@ -16,7 +16,7 @@ from django_delayq.token_limits import ONLY
 
 if TYPE_CHECKING:
     from django_delayq.store.record import ClaimedJob, Header
-    from django_delayq.worker.holdings import Holdings
+    from django_delayq.worker.lease_table import LeaseTable
 
 
 class RunFacts(Protocol):
@@ -28,7 +28,7 @@ class RunFacts(Protocol):
     kwargs: Mapping[str, Any]
     options: Mapping[str, Any]
     task: Any
-    holdings: Holdings
+    leases: LeaseTable
     row: int
     turn: int
     started: float
@@ -145,7 +145,7 @@ class CurrentJob:
     @property
     def worker(self) -> str:
         """The id of the worker."""
-        return self._run.holdings.worker
+        return self._run.leases.worker
 
     @property
     def run_at(self) -> datetime:
@@ -183,7 +183,7 @@ class CurrentJob:
     def cancel_requested(self) -> bool:
         """Whether this job should be cancelled. The task can stop early. If it fails then, it is not retried."""
         run = self._run
-        return run.holdings.is_cancelled(run.row, run.turn)
+        return run.leases.is_cancelled(run.row, run.turn)
 
     def progress(self, done: int, total: int = 0) -> None:
         """Shows the progress of the run: `done` of `total` (0: unknown), as whole numbers.
@@ -192,7 +192,7 @@ class CurrentJob:
             LeaseLost: this run no longer owns its job, and another may be running. Stop, and write nothing.
         """
         self.check_lease()
-        self._run.holdings.progress(self._run.row, f"{int(done)}/{int(total)}")
+        self._run.leases.progress(self._run.row, f"{int(done)}/{int(total)}")
 
     def check_lease(self) -> None:
         """Does nothing while this run owns its job.
@@ -201,11 +201,11 @@ class CurrentJob:
             LeaseLost: as for `progress`.
         """
         run = self._run
-        if run.holdings.is_lost(run.row, run.turn):
+        if run.leases.is_lost(run.row, run.turn):
             raise LeaseLost(
                 f"job {self.short_id}: the lease of attempt {self.attempt} is lost, and another worker may run the job; stop here"
             )
-        if not run.holdings.is_at_work(run.row, run.turn):
+        if not run.leases.is_at_work(run.row, run.turn):
             raise LeaseLost(f"job {self.short_id}: attempt {self.attempt} has ended, but its code still runs; stop here")
 
     def __repr__(self) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from django_delayq import clock
 from django_delayq.ladder import POLL, Ladder
 from django_delayq.logger import Logger
-from django_delayq.worker import holdings
+from django_delayq.worker import lease_table
 
 logger = Logger("django_delayq.worker")
 
@@ -58,10 +58,10 @@ def poll_ms(poll: Ladder | None, asks: int, *, rand: Callable[[], float] = rando
 
 
 def foreseen_ms(backoff: Backoff, attempt: int, max_attempts: int, default: Ladder) -> int:
-    """For the holdings: what shall follow if the supervisor must end this attempt."""
+    """For the lease table: what shall follow if the supervisor must end this attempt."""
     if attempt >= max_attempts:
-        return holdings.NEVER
+        return lease_table.NEVER
     if not isinstance(backoff, Ladder):
-        return holdings.ASK
+        return lease_table.ASK
     found = delay_ms(backoff, attempt, TimeoutError(), default)
-    return holdings.NEVER if found is None else found
+    return lease_table.NEVER if found is None else found

@@ -14,7 +14,7 @@ from django_delayq.logger import Logger
 from django_delayq.store.queue import Kind, Outcome
 from django_delayq.store.record import ClaimedJob, Header
 from django_delayq.worker.current import CurrentJob
-from django_delayq.worker.holdings import Holdings
+from django_delayq.worker.lease_table import LeaseTable
 from django_delayq.worker.line import Line
 
 logger = Logger("django_delayq.worker")
@@ -55,7 +55,7 @@ class AnyTask(Protocol):
 
 class Run:
     """One claimed job in this process, and what the executor has learnt about it: each of its steps fills in its part. `row` and `turn`
-    say where in the `holdings` it stands, `claimed` when it was claimed (monotonic seconds), `zero_ms` what Redis' clock showed at
+    say where in the `leases` it is, `claimed` when it was claimed (monotonic seconds), `zero_ms` what Redis' clock showed at
     monotonic 0: the clock of this host may be wrong, and decides nothing.
 
     `poison`: why it is set aside without a run, one of "poison-signature", "poison-record", "poison-task", "poison-arguments",
@@ -72,9 +72,9 @@ class Run:
         "current",
         "fuse",
         "header",
-        "holdings",
         "job",
         "kwargs",
+        "leases",
         "line",
         "options",
         "poison",
@@ -95,10 +95,10 @@ class Run:
     timeout: float | None
     started_ms: int
 
-    def __init__(self, job: ClaimedJob, line: Line, holdings: Holdings, row: int, turn: int, claimed: float, zero_ms: float) -> None:
+    def __init__(self, job: ClaimedJob, line: Line, leases: LeaseTable, row: int, turn: int, claimed: float, zero_ms: float) -> None:
         self.job = job
         self.line = line
-        self.holdings = holdings
+        self.leases = leases
         self.row = row
         self.turn = turn
         self.claimed = claimed

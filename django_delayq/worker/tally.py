@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from django_delayq.store.queue import Kind, Outcome
-from django_delayq.worker.holdings import Holdings
+from django_delayq.worker.lease_table import LeaseTable
 from django_delayq.worker.line import Line
 from django_delayq.worker.run import Run
 
@@ -108,13 +108,13 @@ class Tally:
         self._at = {line: number * self._width for number, line in enumerate(lines)}
         self._numbers = {name: number for number, name in enumerate(tasks[: self._tasks - 1])}
 
-    def settled(self, answered: Iterable[tuple[tuple[Run, Outcome], str]], holdings: Holdings) -> None:
+    def settled(self, answered: Iterable[tuple[tuple[Run, Outcome], str]], leases: LeaseTable) -> None:
         """A batch, as Redis has answered. Called by one thread only."""
         counts, numbers, others = self._counts, self._numbers, self._tasks - 1
         for (run, outcome), answer in answered:
             at = self._at[run.line]
             if answer not in _COUNTED:
-                if answer in ("lost", "gone") and not holdings.is_lost(run.row, run.turn):  # else the keeper has counted it
+                if answer in ("lost", "gone") and not leases.is_lost(run.row, run.turn):  # else the keeper has counted it
                     counts[at + _LOST] += 1
                 continue
             header = getattr(run, "header", None)  # of poison, too, unless it is that which cannot be read or believed

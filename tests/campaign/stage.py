@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from django_delayq.exceptions import DelayqError
-from django_delayq.worker.supervisor import holdings_files
+from django_delayq.worker.supervisor import lease_files
 from tests.campaign import faketime, masters
 from tests.campaign.nodes import Node
 from tests.campaign.second_site import SecondSite
@@ -50,7 +50,7 @@ class Worker(Actor):
 
     def forget(self) -> None:
         """Takes away what would tell others of this host what it holds."""
-        place = holdings_files.place()
+        place = lease_files.place()
         for path in place.glob(f"{self.pid}-*") if place is not None else ():
             path.unlink(missing_ok=True)
 

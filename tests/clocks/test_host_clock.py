@@ -208,7 +208,7 @@ def kills(world: World) -> None:
     world.bench.executor._decode(run)
     run.task = world.bench.tasks["hangs"]
     world.bench.executor._begin(run)
-    outcome = world.bench.deadlines._item(world.bench.child, world.bench.holdings, next(iter(world.bench.holdings.held())))
+    outcome = world.bench.deadlines._item(world.bench.child, world.bench.leases, next(iter(world.bench.leases.held())))
     world.bench.stores[0].settle([outcome], worker="w/1", max_crashes=3)
 
 

@@ -99,7 +99,7 @@ SURVIVORS = {
     + "a thousandth of how long a task may be unknown.",
     "worker/process/executor.py: delay = self._parked.delay(run.job.id, run.job.unknown_ms / 1000) [one less]": MARGIN
     + "a thousandth of how long a task may be unknown.",
-    "worker/process/executor.py: if run.started < self._holdings.good_until(run.row, run.turn): [< to <=]": MARGIN
+    "worker/process/executor.py: if run.started < self._leases.good_until(run.row, run.turn): [< to <=]": MARGIN
     + "a lease that ends in this very moment.",
     'worker/process/executor.py: return Outcome(job.id, job.attempt, job.fence, "ack", 0, written, _ran_ms(run, finished_ms), None,'
     " note) [one more]": NOTHING + "who has succeeded is not put off.",

@@ -52,11 +52,11 @@ class Worker:
 
     def run(self, job) -> Outcome:
         """Runs a claimed job, and settles it."""
-        holdings = OneRun(1)
+        leases = OneRun(1)
         try:
-            outcome = executor(holdings).run(taken(holdings, self.line, 0, job))
+            outcome = executor(leases).run(taken(leases, self.line, 0, job))
         finally:
-            holdings.close()
+            leases.close()
         assert outcome is not None
         assert self.store.settle([outcome], worker="host:1:w", max_crashes=9) == ["done"]
         return outcome
@@ -237,13 +237,13 @@ def test_of_many_that_begin_at_once_one_runs(scheduled, worker):
     check = overlap.check
 
     def run(job) -> str:
-        holdings = OneRun(1)
+        leases = OneRun(1)
         try:
-            outcome = executor(holdings).run(taken(holdings, worker.line, 0, job))
+            outcome = executor(leases).run(taken(leases, worker.line, 0, job))
             over.wait(60)  # nobody's run has ended before all have looked
             return outcome.kind
         finally:
-            holdings.close()
+            leases.close()
             connections.close_all()
 
     def all_at_once(tick) -> None:
@@ -287,10 +287,10 @@ def test_with_redis_away_a_run_is_put_off(scheduled, worker, settings, monkeypat
     scheduled("wait", 2)
     jobs = worker.claim(2)
     Periodic.objects.update(holder=f"{jobs[1].id}/{jobs[1].fence}", holder_queue="orders")
-    holdings = OneRun(1)
+    leases = OneRun(1)
     settings.DELAYQ = {**settings.DELAYQ, "REDIS": "unix:///nowhere/redis.sock"}
-    outcome = executor(holdings).run(taken(holdings, worker.line, 0, jobs[0]))
-    holdings.close()
+    outcome = executor(leases).run(taken(leases, worker.line, 0, jobs[0]))
+    leases.close()
     assert (outcome.kind, outcome.delay_ms) == ("snooze", 10_000)
 
 

@@ -23,7 +23,7 @@ import pytest
 from django_delayq.exceptions import ConfigError, StoreUnavailable
 from django_delayq.store import embedded
 from django_delayq.store.connection import connect
-from django_delayq.worker.supervisor import holdings_files
+from django_delayq.worker.supervisor import lease_files
 from tests.ports import free_port
 from tests.worker.conftest import Shop, eventually
 
@@ -229,9 +229,9 @@ def test_an_address_where_nobody_can_listen_is_told(shop: Shop, options, code, t
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(holdings_files.place() is None, reason="no /dev/shm, or no /proc, here")
+@pytest.mark.skipif(lease_files.place() is None, reason="no /dev/shm, or no /proc, here")
 def test_files_of_a_killed_worker_are_removed_by_who_gives_back_what_it_held(shop: Shop):
-    place = holdings_files.place()
+    place = lease_files.place()
     first = shop.work("--processes", "2")
     shop.put_many("nap", [(number, 600) for number in range(4)])
     eventually(lambda: shop.leases() == 4)

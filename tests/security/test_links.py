@@ -17,7 +17,7 @@ from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.producer.stores import stores
 from django_delayq.store.address import where
 from django_delayq.store.connection import connect
-from django_delayq.worker.supervisor import holdings_files
+from django_delayq.worker.supervisor import lease_files
 from tests import servers
 from tests.links import opened
 from tests.worker.conftest import Shop, eventually
@@ -197,7 +197,7 @@ def test_a_worker_shows_its_password_in_no_title_no_file_and_no_line(own_redis, 
     eventually(lambda: len(worker.children()) == 2)
     shop.put("count", 1)
     eventually(shop.counts)
-    place = holdings_files.place()
+    place = lease_files.place()
     if place is not None:
         files = list(place.glob(f"{worker.pid}-*"))
         assert files

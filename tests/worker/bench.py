@@ -17,8 +17,8 @@ from django_delayq.producer.task import Task
 from django_delayq.store.connection import Link
 from django_delayq.store.queue import ScheduleItem
 from django_delayq.store.record import JobRecord
-from django_delayq.worker.holdings import Holdings
 from django_delayq.worker.job_log import JobLog
+from django_delayq.worker.lease_table import LeaseTable
 from django_delayq.worker.line import Line
 from django_delayq.worker.process.adopter import Adopter
 from django_delayq.worker.process.consumer import Consumer, JobBuffer, Pace
@@ -86,21 +86,21 @@ class Bench:
         described = [line(queue, weight=weight, **fields) for queue, weight in zip_longest(queues, weights, fillvalue=1)]
         self.lines = [line.on(link, "t") for line in described]
         self.stores = [line.store for line in self.lines]
-        self.holdings = Holdings(rows, len(queues))
+        self.leases = LeaseTable(rows, len(queues))
         self.free = deque(range(rows))
         self.called = self.settled = 0
         self.tasks: dict[str, Any] = {}
         self.buffer = JobBuffer(self._call)
-        self.adopter = Adopter(holdings=self.holdings, worker="w/1")
+        self.adopter = Adopter(leases=self.leases, worker="w/1")
         self.settler = Settler(
-            holdings=self.holdings,
+            leases=self.leases,
             free=self.free,
             adopter=self.adopter,
             worker="w/1",
             settled=self._settled,
         )
         self.executor = Executor(
-            holdings=self.holdings,
+            leases=self.leases,
             find_task=self.find,
             task_numbers={},
             receivers=(SignalReceiver(), JobLog("w/1")),
@@ -123,7 +123,7 @@ class Bench:
         self.mover = Mover(
             lines=self.lines,
             link=link,
-            holdings=self.holdings,
+            leases=self.leases,
             free=self.free,
             buffer=self.buffer,
             consumers=self.consumers,
@@ -135,8 +135,8 @@ class Bench:
         self.child: Any = SimpleNamespace(
             pid=1,
             worker="w/1",
-            holdings=self.holdings,
-            remove_holdings_file=lambda: None,
+            leases=self.leases,
+            remove_lease_file=lambda: None,
             deaf=set(),
             deaf_since=None,
             aborted={},

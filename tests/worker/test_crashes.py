@@ -11,7 +11,7 @@ import pytest
 
 from django_delayq.store.queue import Outcome
 from django_delayq.store.worker_registry import WorkerRegistry
-from django_delayq.worker.supervisor import holdings_files
+from django_delayq.worker.supervisor import lease_files
 from tests.worker.conftest import Shop, eventually
 
 pytestmark = pytest.mark.slow
@@ -79,7 +79,7 @@ def test_children_end_with_their_supervisor(shop: Shop) -> None:
     eventually(lambda: not any(_lives(child) for child in children))
 
 
-@pytest.mark.skipif(holdings_files.place() is None, reason="no /dev/shm here: such jobs wait for the end of their leases")
+@pytest.mark.skipif(lease_files.place() is None, reason="no /dev/shm here: such jobs wait for the end of their leases")
 def test_a_worker_that_is_started_again_gives_back_what_the_killed_one_held(shop: Shop) -> None:
     ran = shop.put_many("nap", [(number, 0.5) for number in range(2)])
     worker = shop.work("--threads", "2")
@@ -94,7 +94,7 @@ def test_a_worker_that_is_started_again_gives_back_what_the_killed_one_held(shop
     assert all("crashed" not in shop.happened(id) for id in waited)
 
 
-@pytest.mark.skipif(holdings_files.place() is None, reason="no /dev/shm here: such jobs wait for the end of their leases")
+@pytest.mark.skipif(lease_files.place() is None, reason="no /dev/shm here: such jobs wait for the end of their leases")
 def test_a_neighbour_gives_back_what_a_killed_worker_held_and_nothing_of_a_frozen_one(shop: Shop) -> None:
     killed_id = shop.put("nap", 1, 10.0)  # in that time two workers start, also on a busy machine
     killed = shop.work("--threads", "1", "--queues", "default")

@@ -34,18 +34,18 @@ def test_the_keeper_calls_the_process_once(bench: Bench) -> None:
         bench.keeper._full_at = dict.fromkeys(bench.lines, 0.0)
         bench.keeper.poll()
     assert bench.told == [ABORT]
-    assert bench.holdings.aborted() == {(run.row, run.turn)}
-    assert bench.holdings.is_cancelled(run.row, run.turn)
-    bench.holdings.empty(run.row)
-    assert bench.holdings.aborted() == set()
+    assert bench.leases.aborted() == {(run.row, run.turn)}
+    assert bench.leases.is_cancelled(run.row, run.turn)
+    bench.leases.empty(run.row)
+    assert bench.leases.aborted() == set()
 
 
 def test_an_abort_is_not_meant_for_the_next_job_of_a_row(bench: Bench) -> None:
     run = running(bench)
-    bench.child.abort(next(bench.holdings.held()), 1.0)
-    bench.holdings.empty(run.row)
-    bench.holdings.put(run.row, line=0, id=run.job.id, fence="n2", attempt=1, taken=1.0, good_until=9.0)
-    assert bench.holdings.aborted() == set()
+    bench.child.abort(next(bench.leases.held()), 1.0)
+    bench.leases.empty(run.row)
+    bench.leases.put(run.row, line=0, id=run.job.id, fence="n2", attempt=1, taken=1.0, good_until=9.0)
+    assert bench.leases.aborted() == set()
 
 
 @pytest.mark.parametrize("is_async", [False, True])
@@ -61,10 +61,10 @@ def test_a_job_that_waits_in_its_process_does_not_begin(bench: Bench, is_async: 
     coroutine.__name__ = "work"
     bench.register(coroutine if is_async else work, is_async=is_async)
     run = running(bench)
-    held = next(bench.holdings.held())
-    bench.holdings.cancel(held)
+    held = next(bench.leases.held())
+    bench.leases.cancel(held)
     bench.child.abort(held, 1.0)
-    bench.executor.abort(bench.holdings.aborted(), [])
+    bench.executor.abort(bench.leases.aborted(), [])
     outcome = bench.executor.run(run)
     assert outcome is not None
     assert (outcome.kind, called) == ("cancel", [])
@@ -103,11 +103,11 @@ def test_a_run_is_interrupted_by_another_thread_and_no_other_is(bench: Bench, is
     for thread, event in zip(threads, begun, strict=True):
         thread.start()
         assert event.wait(LIMIT)
-    held = {one.row: one for one in bench.holdings.held()}[runs[0].row]
-    bench.holdings.cancel(held)
+    held = {one.row: one for one in bench.leases.held()}[runs[0].row]
+    bench.leases.cancel(held)
     bench.child.abort(held, 1.0)
     for _ in range(2):  # a second call changes nothing
-        bench.executor.abort(bench.holdings.aborted(), runs)
+        bench.executor.abort(bench.leases.aborted(), runs)
     threads[0].join(LIMIT)
     go_on.set()  # who was not interrupted ends, too
     for thread in threads:
@@ -125,10 +125,10 @@ def test_an_aborted_run_has_five_seconds_to_end(bench: Bench, monkeypatch: pytes
     now = 100.0
     monkeypatch.setattr(bench.deadlines, "_monotonic", lambda: now)
     run = running(bench)
-    bench.holdings.start(run.row, started=now, task=0)
+    bench.leases.start(run.row, started=now, task=0)
     bench.deadlines.poll()
-    held = next(bench.holdings.held())
-    bench.holdings.cancel(held)
+    held = next(bench.leases.held())
+    bench.leases.cancel(held)
     bench.child.abort(held, now)
     bench.deadlines.poll()
     assert not bench.replaced
@@ -149,9 +149,9 @@ def test_the_five_seconds_of_a_job_that_waited_when_it_was_aborted_begin_with_it
     now = 100.0
     monkeypatch.setattr(bench.deadlines, "_monotonic", lambda: now)
     run = running(bench)
-    bench.child.abort(next(bench.holdings.held()), now)
+    bench.child.abort(next(bench.leases.held()), now)
     now += 60.0
-    bench.holdings.start(run.row, started=now, task=0)
+    bench.leases.start(run.row, started=now, task=0)
     bench.deadlines.poll()
     assert not bench.replaced
     now += 5.0
@@ -161,10 +161,10 @@ def test_the_five_seconds_of_a_job_that_waited_when_it_was_aborted_begin_with_it
 
 def test_who_has_ended_is_forgotten(bench: Bench) -> None:
     run = running(bench)
-    bench.child.abort(next(bench.holdings.held()), 1.0)
+    bench.child.abort(next(bench.leases.held()), 1.0)
     bench.deadlines.poll()
     assert bench.child.aborted == {(run.row, run.turn): 1.0}
-    bench.holdings.empty(run.row)
+    bench.leases.empty(run.row)
     bench.deadlines.poll()
     assert bench.child.aborted == {}
 

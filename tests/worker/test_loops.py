@@ -14,7 +14,7 @@ from django_delayq import clock, ids, signals
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.store.error_replies import StoreError
 from django_delayq.store.rest import Rest
-from django_delayq.worker.holdings import RUNNING, WAITING
+from django_delayq.worker.lease_table import RUNNING, WAITING
 from django_delayq.worker.supervisor.deadlines import LAST_LOOK
 from django_delayq.worker.supervisor.keeper import Keeper, longest_pause
 from django_delayq.worker.supervisor.server_links import RESTS, SLOW
@@ -33,7 +33,7 @@ def test_a_job_goes_from_the_schedule_to_its_end(bench: Bench) -> None:
     assert bench.kinds() == ["scheduled", "claimed", "succeeded"]
     assert bench.body("succeeded")["r"] == 42
     assert len(bench.free) == 20
-    assert bench.holdings.counts() == (1, 0)
+    assert bench.leases.counts() == (1, 0)
 
 
 def test_no_more_is_claimed_than_threads_can_run(bench: Bench) -> None:
@@ -133,8 +133,8 @@ def test_a_job_that_is_lost_before_it_began_does_not_run(bench: Bench) -> None:
     bench.register(lambda_named("run", lambda: ran.append(1)))
     bench.put("run")
     bench.move()
-    (held,) = bench.holdings.held()
-    bench.holdings.lost(held)
+    (held,) = bench.leases.held()
+    bench.leases.lost(held)
     bench.consumers[0].poll(bench.take())
     assert ran == []
     assert len(bench.free) == 20
@@ -195,11 +195,11 @@ def test_the_keeper_extends_what_runs_and_what_waits(bench: Bench) -> None:
     leases = bench.board.keys["leases"]
     for id in bench.board.link.execute("ZRANGE", leases, 0, -1):
         bench.board.link.execute("ZADD", leases, 1, id)
-    bench.holdings.start(0, started=clock.monotonic(), task=0)
+    bench.leases.start(0, started=clock.monotonic(), task=0)
     bench.keeper.poll()
     ends = bench.board.link.execute("ZRANGE", leases, 0, -1, "WITHSCORES")[1::2]
     assert all(int(end) > clock.wall_ms() for end in ends)
-    held = {held.state for held in bench.holdings.held()}
+    held = {held.state for held in bench.leases.held()}
     assert held == {WAITING, RUNNING}
 
 
@@ -242,8 +242,8 @@ def test_a_server_that_answers_late_costs_no_lease_on_another(monkeypatch) -> No
         SimpleNamespace(line=n, progress_turn=0, progress="", row=n, turn=1, id=f"j{n}", fence="f", state=RUNNING, started=99.0)
         for n in range(4)
     ]
-    holdings = SimpleNamespace(held=lambda: held, extended=lambda *_: None, state=lambda _: RUNNING)
-    child: Any = SimpleNamespace(pid=1, holdings=holdings)
+    leases = SimpleNamespace(held=lambda: held, extended=lambda *_: None, state=lambda _: RUNNING)
+    child: Any = SimpleNamespace(pid=1, leases=leases)
     served: Any = lines
     keeper = Keeper(lines=served, children=lambda: [child], worker="w", monotonic=lambda: now[0])
     for _ in range(20):
@@ -261,17 +261,17 @@ def test_the_keeper_tells_of_lost_leases_and_cancel_requests(bench: Bench) -> No
     bench.board.link.execute("HSET", bench.board.keys["runs"], first, "1:0:n:another")
     bench.stores[0].cancel([ids.full(second)])
     bench.keeper.poll()
-    rows = {held.id: held for held in bench.holdings.held()}
-    assert bench.holdings.is_lost(rows[first].row, rows[first].turn)
-    assert bench.holdings.is_cancelled(rows[second].row, rows[second].turn)
+    rows = {held.id: held for held in bench.leases.held()}
+    assert bench.leases.is_lost(rows[first].row, rows[first].turn)
+    assert bench.leases.is_cancelled(rows[second].row, rows[second].turn)
 
 
 def test_the_keeper_passes_progress_on(bench: Bench) -> None:
     id = bench.put("nothing")
     bench.move()
     bench.keeper.poll()
-    bench.holdings.start(0, started=clock.monotonic(), task=0)
-    bench.holdings.progress(0, "3/9")
+    bench.leases.start(0, started=clock.monotonic(), task=0)
+    bench.leases.progress(0, "3/9")
     bench.keeper.poll()
     assert bench.board.link.execute("HGET", bench.board.keys["progress"], id) == b"3/9"
 
@@ -294,7 +294,7 @@ def test_a_run_past_its_hard_deadline_is_settled_when_its_process_is_dead_and_ke
     id = bench.put("shop.close")
     bench.move()
     now = clock.monotonic()
-    bench.holdings.start(0, started=now - 10, task=0, hard=now - 1, retry_ms=retry_ms)
+    bench.leases.start(0, started=now - 10, task=0, hard=now - 1, retry_ms=retry_ms)
     bench.deadlines.poll()
     assert (bench.replaced, bench.child.killed) == ([bench.child], False)  # it shows where it hangs
     bench.child.deaf_since -= LAST_LOOK
@@ -315,18 +315,18 @@ def test_a_deaf_runs_neighbours_have_their_own_timeouts_or_the_grace_and_are_evi
     monkeypatch.setattr(bench.deadlines, "_monotonic", lambda: now)
     ids = [bench.put("shop.close") for _ in range(4)]
     bench.move()
-    rows = {held.id: held.row for held in bench.holdings.held()}
-    bench.holdings.start(rows[ids[0]], started=now, task=0, hard=now + 5, retry_ms=-1)
-    bench.holdings.start(rows[ids[1]], started=now, task=0)  # no timeout: it has the grace, 30 s
-    bench.holdings.start(rows[ids[2]], started=now, task=0, hard=now + 100, retry_ms=-1)
-    bench.holdings.start(rows[ids[3]], started=now, task=0, hard=now + 20, retry_ms=9000)
+    rows = {held.id: held.row for held in bench.leases.held()}
+    bench.leases.start(rows[ids[0]], started=now, task=0, hard=now + 5, retry_ms=-1)
+    bench.leases.start(rows[ids[1]], started=now, task=0)  # no timeout: it has the grace, 30 s
+    bench.leases.start(rows[ids[2]], started=now, task=0, hard=now + 100, retry_ms=-1)
+    bench.leases.start(rows[ids[3]], started=now, task=0, hard=now + 20, retry_ms=9000)
     now += 6
     bench.deadlines.poll()
     assert (bench.replaced, bench.child.killed) == ([bench.child], False)
     now += 20  # the fourth does not hear its own either
     bench.deadlines.poll()
     assert not bench.child.killed
-    bench.holdings.empty(rows[ids[2]])  # the third has ended in time
+    bench.leases.empty(rows[ids[2]])  # the third has ended in time
     bench.deadlines.poll()
     assert not bench.child.killed
     now += 11
@@ -343,10 +343,10 @@ def test_a_deaf_run_that_ends_after_all_is_settled_by_its_own_process(bench: Ben
     bench.put("shop.close")
     bench.move()
     now = clock.monotonic()
-    bench.holdings.start(0, started=now - 10, task=0, hard=now - 1, retry_ms=-1)
+    bench.leases.start(0, started=now - 10, task=0, hard=now - 1, retry_ms=-1)
     bench.put("nothing")
     bench.move()
-    bench.holdings.start(1, started=now, task=0)
+    bench.leases.start(1, started=now, task=0)
     bench.deadlines.poll()
     assert not bench.child.killed
     taken = bench.take()
@@ -363,14 +363,14 @@ def test_a_job_that_was_evicted_three_times_runs_alone(bench: Bench) -> None:
         bench.move()
         taken = bench.take()
         assert not bench.mover.suspects
-        assert not bench.holdings.retires()
+        assert not bench.leases.retires()
         bench.settler.add(taken, taken.outcome("evict"))
         bench.settler.poll()
         bench.buffer.taken -= 1
         assert run_of(bench, id) == f"0:0:n::e{times}"
     bench.move()
     assert [taken.job.id for taken in bench.mover.suspects] == [id]
-    assert bench.holdings.retires()
+    assert bench.leases.retires()
     assert not len(bench.buffer)
 
 
@@ -381,11 +381,11 @@ def test_deadlines_are_looked_at_when_the_next_one_comes(bench: Bench, monkeypat
     bench.put("shop.close")
     bench.move()
     assert bench.deadlines.poll() == 1.0
-    bench.holdings.start(0, started=now, task=0, hard=now + 0.5, retry_ms=-1)
+    bench.leases.start(0, started=now, task=0, hard=now + 0.5, retry_ms=-1)
     assert bench.deadlines.poll() == 0.5
     now += 0.25
     assert bench.deadlines.poll() == 0.25
-    bench.holdings.start(0, started=now, task=0, hard=now + 60, retry_ms=-1)
+    bench.leases.start(0, started=now, task=0, hard=now + 60, retry_ms=-1)
     assert bench.deadlines.poll() == 1.0
 
 
@@ -399,7 +399,7 @@ def test_a_backoff_function_is_asked_at_the_hard_deadline(bench: Bench) -> None:
     bench.tasks["shop.close"] = SimpleNamespace(backoff=backoff)
     bench.put("shop.close")
     bench.move()
-    bench.holdings.start(0, started=1.0, task=0, hard=2.0, retry_ms=-2)
+    bench.leases.start(0, started=1.0, task=0, hard=2.0, retry_ms=-2)
     bench.deadlines.poll()
     bury(bench)
     assert asked == [(1, "SoftTimeout")]
@@ -409,7 +409,7 @@ def test_a_backoff_function_is_asked_at_the_hard_deadline(bench: Bench) -> None:
 def test_what_a_dead_process_held_is_given_back(bench: Bench) -> None:
     ran, waited = bench.put("nothing"), bench.put("nothing")
     bench.move()
-    bench.holdings.start({held.id: held.row for held in bench.holdings.held()}[ran], started=1.0, task=0)
+    bench.leases.start({held.id: held.row for held in bench.leases.held()}[ran], started=1.0, task=0)
     hear = Mock()
     signals.job_crashed.connect(hear)  # for as long as this test lasts: by a weak reference
     bench.recovery.take_over(bench.child, "crash")
@@ -418,12 +418,12 @@ def test_what_a_dead_process_held_is_given_back(bench: Bench) -> None:
     events = [(item.kind, item.fields[0]) for entry in bench.board.log.read("0-0", 99) for item in entry.items]
     assert set(events[-2:]) == {("crashed", ran), ("snoozed", waited)}
     assert not bench.recovery
-    assert bench.child.holdings is None
+    assert bench.child.leases is None
 
 
 def test_a_claim_that_stands_nowhere_is_asked_for_and_given_back(bench: Bench) -> None:
     id = bench.put("nothing")
-    bench.holdings.claiming(0, "n77")
+    bench.leases.claiming(0, "n77")
     bench.stores[0].claim("w/1", "n77", want=1, lease_ms=30_000, max_crashes=3)
     bench.recovery.take_over(bench.child, "crash")
     bench.recovery.poll()
@@ -468,7 +468,7 @@ def test_each_line_of_a_server_that_answers_late_is_extended_before_its_lease_en
         SimpleNamespace(line=n, progress_turn=0, progress="", row=n, turn=1, id=f"j{n}", fence="f", state=RUNNING, started=99.0)
         for n in range(many)
     ]
-    child: Any = SimpleNamespace(pid=1, holdings=SimpleNamespace(held=lambda: held, extended=lambda *_: None, state=lambda _: RUNNING))
+    child: Any = SimpleNamespace(pid=1, leases=SimpleNamespace(held=lambda: held, extended=lambda *_: None, state=lambda _: RUNNING))
     served: Any = lines
     keeper = Keeper(lines=served, children=lambda: [child], worker="w", monotonic=lambda: now[0])
     while now[0] < 100.0 + 6 * lease:

@@ -11,7 +11,7 @@ from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
 from django_delayq.store.queue import MOST
 from django_delayq.store.recovery import EpochStore, RestoreItem
-from django_delayq.worker.holdings import Holdings
+from django_delayq.worker.lease_table import LeaseTable
 from django_delayq.worker.line import Line
 from django_delayq.worker.run import Run
 
@@ -32,11 +32,11 @@ class Adopter:
     def __init__(
         self,
         *,
-        holdings: Holdings,
+        leases: LeaseTable,
         worker: str,
         monotonic: Callable[[], float] = clock.monotonic,
     ) -> None:
-        self._holdings = holdings
+        self._leases = leases
         self._worker = worker
         self._monotonic = monotonic
         self._in_rows: dict[int, Run] = {}
@@ -63,7 +63,7 @@ class Adopter:
             StoreUnavailable: Redis is away; call again.
         """
         with self.lock:
-            held = [run for run in list(self._in_rows.values()) if run.line is line and self._holdings.is_at_work(run.row, run.turn)]
+            held = [run for run in list(self._in_rows.values()) if run.line is line and self._leases.is_at_work(run.row, run.turn)]
             if not held:
                 return True
             answers = self.adopt(line, held)
@@ -89,7 +89,7 @@ class Adopter:
         answers: dict[int, str] = {}
         by_epoch: dict[str, list[Run]] = {}
         for run in held:
-            if now - self._holdings.good_until(run.row, run.turn) > FROZEN:
+            if now - self._leases.good_until(run.row, run.turn) > FROZEN:
                 answers[run.row] = "lost"
             else:
                 by_epoch.setdefault(run.job.epoch, []).append(run)
@@ -99,7 +99,7 @@ class Adopter:
                 answers |= zip((run.row for run in batch), self._send(line, epoch, batch), strict=True)
         for run in held:
             if answers[run.row] not in ("adopted", "wait"):
-                self._holdings.lose(run.row, run.turn)
+                self._leases.lose(run.row, run.turn)
         return [answers[run.row] for run in held]
 
     def _send(self, line: Line, epoch: str, batch: Sequence[Run]) -> Iterable[str]:

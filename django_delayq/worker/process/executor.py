@@ -24,7 +24,7 @@ from django_delayq.store.queue import Kind, Outcome
 from django_delayq.store.record import read
 from django_delayq.worker import once, outcome_detail, retry
 from django_delayq.worker.current import CURRENT, CurrentJob
-from django_delayq.worker.holdings import NEVER, UNKNOWN_TASK, Holdings
+from django_delayq.worker.lease_table import NEVER, UNKNOWN_TASK, LeaseTable
 from django_delayq.worker.process import interrupt, stray_copies, timeouts
 from django_delayq.worker.process.coroutines import Coroutines
 from django_delayq.worker.process.parked_jobs import ParkedJobs
@@ -41,7 +41,7 @@ class Executor:
     def __init__(
         self,
         *,
-        holdings: Holdings,
+        leases: LeaseTable,
         find_task: Callable[[str], AnyTask],
         task_numbers: Mapping[str, int],
         receivers: Sequence[Receiver],
@@ -50,7 +50,7 @@ class Executor:
         missing: Missing = no_carrier,
         wrap: Wrap | None = None,
     ) -> None:
-        self._holdings = holdings
+        self._leases = leases
         self._find_task = find_task
         self._numbers = task_numbers
         self._receivers = Receivers(receivers)
@@ -64,7 +64,7 @@ class Executor:
     def run(self, run: Run) -> Outcome | None:
         """Runs the job. None: it is not ours any more, and there is nothing to settle."""
         run.started = clock.monotonic()
-        if self._holdings.is_lost(run.row, run.turn):
+        if self._leases.is_lost(run.row, run.turn):
             return None
         # Each step fills in its part of the run, and the first that answers with an outcome ends it.
         ended = self._check_lease(run) or self._check_signature(run) or self._decode(run) or self._find(run) or self._perform(run)
@@ -85,7 +85,7 @@ class Executor:
     # what may not run
 
     def _check_lease(self, run: Run) -> Outcome | None:
-        if run.started < self._holdings.good_until(run.row, run.turn):
+        if run.started < self._leases.good_until(run.row, run.turn):
             return None
         # It has waited here so long, or Redis has been away so long, that the lease may have run out: another worker
         # may have it. Given back under its fence, which changes nothing if so.
@@ -158,7 +158,7 @@ class Executor:
             hard = run.started + timeouts.hard_limit(run.timeout)
             retry_ms = retry.foreseen_ms(backoff, run.job.attempt, run.header.max_attempts, run.line.backoff)
         number = self._numbers.get(task.name, UNKNOWN_TASK)
-        self._holdings.start(run.row, started=run.started, task=number, hard=hard, retry_ms=retry_ms)
+        self._leases.start(run.row, started=run.started, task=number, hard=hard, retry_ms=retry_ms)
         run.current = CurrentJob(run)
 
     def _call_as_current(self, run: Run) -> tuple[Any, BaseException | None]:
@@ -214,7 +214,7 @@ class Executor:
             error = shown = _gave_up(run.job.asks, error, shown)
         if kind == "fail" and shown is None:
             shown = error.with_traceback(None)
-        if self._holdings.is_cancelled(run.row, run.turn):
+        if self._leases.is_cancelled(run.row, run.turn):
             kind, delay = "cancel", 0
         written = outcome_detail.of_failure(
             started_ms=run.started_ms,

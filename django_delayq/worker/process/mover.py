@@ -18,7 +18,7 @@ from django_delayq.store.record import ClaimedJob
 from django_delayq.store.site import SiteRefused
 from django_delayq.store.wake import WakeLine
 from django_delayq.worker.error_pause import ErrorPause, LineBreaks
-from django_delayq.worker.holdings import Holdings
+from django_delayq.worker.lease_table import LeaseTable
 from django_delayq.worker.line import Line
 from django_delayq.worker.process.adopter import Adopter
 from django_delayq.worker.process.consumer import Consumer, JobBuffer, Pace
@@ -36,7 +36,7 @@ LOOK = 0.05  # seconds after which a busy process, which hears no calls, looks a
 
 
 class _Watch:
-    """What the mover knows of one line. `number`: its own here; `held_as`: by which the holdings know it."""
+    """What the mover knows of one line. `number`: its index here; `held_as`: its index in the lease table."""
 
     def __init__(self, number: int, held_as: int, line: Line, now: float) -> None:
         self.number = number
@@ -61,11 +61,11 @@ class Mover:
 
     1. Asks the lines for as many jobs as there is room for, under a fresh nonce; after a lost reply under the same one. Each has its
     turn, whatever the others have: of the threads that become free, a line with due jobs gets its share, by its weight.
-    2. Writes them into the holdings, puts them into the buffer. 3. Sleeps until the next date, a wake token, or room.
+    2. Writes them into the lease table, puts them into the buffer. 3. Sleeps until the next date, a wake token, or room.
     4. Gives back what has waited here for a second. 5. When full, it hands its timers over, since somebody idle should keep
     them. 6. It hears every second of each line of which it holds something, and of the others as often as the claim says, if it can be
     called; when Redis stands in another epoch, it first has all adopted that is held here.
-    7. Killed between claim and holdings, the supervisor asks Redis for what that claim took.
+    7. Killed between claim and lease table, the supervisor asks Redis for what that claim took.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Mover:
         *,
         lines: Sequence[Line],
         link: Link,
-        holdings: Holdings,
+        leases: LeaseTable,
         free: deque[int],
         buffer: JobBuffer,
         consumers: Sequence[Consumer],
@@ -89,7 +89,7 @@ class Mover:
         others: int = 0,
         rand: Callable[[], float] = random.random,
     ) -> None:
-        self._holdings = holdings
+        self._leases = leases
         self._free = free
         self._buffer = buffer
         self._consumers = consumers
@@ -175,7 +175,7 @@ class Mover:
     @property
     def dry(self) -> bool:
         """Whether nothing is held, and nothing was due since."""
-        return len(self._free) == self._holdings.rows and all(map(self._is_dry, self._watches))
+        return len(self._free) == self._leases.rows and all(map(self._is_dry, self._watches))
 
     @property
     def descriptor(self) -> int:
@@ -192,7 +192,7 @@ class Mover:
         # Before looking for room, so that a consumer that finishes in between calls.
         self._buffer.call_at = ahead // 2
         self._round = self._buffer.round
-        holding = len(self._free) < self._holdings.rows
+        holding = len(self._free) < self._leases.rows
         for watch in self._watches:
             if watch.nonce and watch.at <= now:  # first, since its rows are counted on
                 self._try(watch, watch.want, True)
@@ -253,7 +253,7 @@ class Mover:
             self._claims += 1
             watch.nonce = f"{self._tag}{self._claims:x}"
             watch.want, watch.sent = room, self._monotonic()
-            self._holdings.claiming(watch.held_as, watch.nonce)
+            self._leases.claiming(watch.held_as, watch.nonce)
         if self._spare:
             self._buffer.asking(self, watch.want, watch.sent)
         failpoint("mover.claim")
@@ -275,8 +275,8 @@ class Mover:
             return
         told = (asked + watch.heard) / 2  # when Redis replied, as far as one can know
         self._keep(watch, reply.jobs, reply.now_ms - told * 1000)
-        self._holdings.claimed()
-        self._holdings.claiming(watch.held_as, "")
+        self._leases.claimed()
+        self._leases.claiming(watch.held_as, "")
         if self._spare:
             self._buffer.asking(self, 0, 0.0)
         full = len(reply.jobs) >= watch.want
@@ -350,16 +350,16 @@ class Mover:
         batch: list[Run] = []
         for job in jobs:
             row = self._free.popleft()
-            turn = self._holdings.put(
+            turn = self._leases.put(
                 row, line=number, id=job.id, fence=job.fence, attempt=job.attempt, taken=watch.sent, good_until=until
             )
             alone = 0 < most <= job.crashes or job.evictions >= ALONE_AFTER
             to = self.suspects if alone else batch
-            run = Run(job, line, self._holdings, row, turn, watch.sent, zero_ms)
+            run = Run(job, line, self._leases, row, turn, watch.sent, zero_ms)
             self._adopter.took(run)
             to.append(run)
         if self.suspects:
-            self._holdings.retire()
+            self._leases.retire()
         if jobs:
             self._buffer.round += 1
         if batch and not self._buffer.put(batch):

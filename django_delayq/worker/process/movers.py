@@ -24,7 +24,7 @@ LOOK: Final = 0.25  # seconds between looks of the main thread at movers that ha
 
 class MoverThread(NodeThread[Mover]):
     """Has the movers of one server do pass after pass. Their wake lines, each of which waits for keys of one slot, stand in one epoll.
-    Told to be quiet, it hushes them, and goes on listening for epoch that has changed. It dies with its process, whose holdings say
+    Told to be quiet, it hushes them, and goes on watching for a new epoch. It dies with its process, whose lease table says
     what they had taken.
     """
 

@@ -13,7 +13,7 @@ from django_delayq.logger import Logger
 from django_delayq.store.error_replies import StoreError
 from django_delayq.store.queue import MOST, Outcome
 from django_delayq.worker.error_pause import ErrorPause
-from django_delayq.worker.holdings import Holdings
+from django_delayq.worker.lease_table import LeaseTable
 from django_delayq.worker.line import Line
 from django_delayq.worker.process.adopter import Adopter
 from django_delayq.worker.run import Run
@@ -45,7 +45,7 @@ class Settler:
     when told to and nothing is left; what it could not settle when the process ends is run again, as after a crash.
 
     Args:
-        free: where rows of the holdings go when Redis has confirmed the end of their job.
+        free: where rows of the lease table go when Redis has confirmed the end of their job.
         settled: called whenever rows have become free, by whichever thread that was.
         tally: where the ends are counted, if anybody measures.
         counting: held while ends are counted, by all settlers of a process.
@@ -54,7 +54,7 @@ class Settler:
     def __init__(
         self,
         *,
-        holdings: Holdings,
+        leases: LeaseTable,
         free: deque[int],
         adopter: Adopter,
         worker: str,
@@ -63,7 +63,7 @@ class Settler:
         counting: threading.Lock | None = None,
     ) -> None:
         self._counting = counting or threading.Lock()
-        self._holdings = holdings
+        self._leases = leases
         self._free = free
         self._adopter = adopter
         self._worker = worker
@@ -95,12 +95,12 @@ class Settler:
     def add(self, run: Run, outcome: Outcome | None) -> None:
         """A run has ended; None: without anything to settle."""
         if outcome is None:
-            self._holdings.empty(run.row)
+            self._leases.empty(run.row)
             self._adopter.ended((run.row,))
             self._free.append(run.row)
             self._settled()
             return
-        self._holdings.settling(run.row)
+        self._leases.settling(run.row)
         self._incoming.append((run, outcome))
         if not self._filled.is_set():
             self._filled.set()
@@ -207,7 +207,7 @@ class Settler:
         done = failed = 0
         rows = []
         for (run, outcome), answer in answered:
-            self._holdings.empty(run.row)
+            self._leases.empty(run.row)
             rows.append(run.row)
             if answer == "done":
                 kind = outcome.kind
@@ -222,8 +222,8 @@ class Settler:
                 )
         with self._counting:
             if self._tally is not None:
-                self._tally.settled(answered, self._holdings)
-            self._holdings.count(done, failed)
+                self._tally.settled(answered, self._leases)
+            self._leases.count(done, failed)
         self._adopter.ended(rows)
         self._free.extend(rows)
         self._settled()

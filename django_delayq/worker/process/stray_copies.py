@@ -1,6 +1,6 @@
 """Processes that a task forks from its own, as multiprocessing does, and what turns itself into a daemon.
 
-Such a fork is no worker: it has one thread, the task's, but it shares the holdings and has the buffer of the original. So it ends
+Such a fork is no worker: it has one thread, the task's, but it shares the lease table and has the buffer of the original. So it ends
 where the task returns, and would else run jobs which the original runs too.
 """
 

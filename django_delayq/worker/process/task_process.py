@@ -24,9 +24,9 @@ from typing import Final
 from django_delayq.store.connection import Link
 from django_delayq.store.queue import MOST
 from django_delayq.worker import logs
-from django_delayq.worker.holdings import Holdings
 from django_delayq.worker.job_log import JobLog
 from django_delayq.worker.latest_text import LatestText
+from django_delayq.worker.lease_table import LeaseTable
 from django_delayq.worker.pipe_commands import ABORT, GAVE_UP, LEAVE, NOW, QUIET, RETIRE, Ends
 from django_delayq.worker.process import stray_copies
 from django_delayq.worker.process.adopter import Adopter
@@ -58,28 +58,28 @@ def rows(threads: int, nodes: int = 1) -> int:
 class TaskProcess:
     """1. Starts its threads. 2. Claims and waits. 3. Obeys commands. 4. Ends as the module says."""
 
-    def __init__(self, spec: WorkerSpec, worker: str, ends: Ends, holdings: Holdings, tally: Tally | None = None) -> None:
+    def __init__(self, spec: WorkerSpec, worker: str, ends: Ends, leases: LeaseTable, tally: Tally | None = None) -> None:
         self._burst = spec.burst
         self._ends = ends
-        self._holdings = holdings
-        holdings.worker = worker
+        self._leases = leases
+        leases.worker = worker
         self._room_read, self._room_write = os.pipe()
         os.set_blocking(self._room_read, False)
         os.set_blocking(self._room_write, False)
         lines = spec.served(spec.connect(f"delayq-task-{worker}"))
         if tally is not None:
             tally.serves(lines, spec.tasks)
-        self._free = deque(range(holdings.rows))
+        self._free = deque(range(leases.rows))
         pace = Pace(spec.threads)
         self._buffer = JobBuffer(self._wake)
         nodes: dict[Link, list[int]] = {}
         for number, line in enumerate(lines):
             nodes.setdefault(line.store.link, []).append(number)
         counting = Lock()
-        adopters = {link: Adopter(holdings=holdings, worker=worker) for link in nodes}
+        adopters = {link: Adopter(leases=leases, worker=worker) for link in nodes}
         settlers = {
             link: Settler(
-                holdings=holdings,
+                leases=leases,
                 free=self._free,
                 adopter=adopter,
                 worker=worker,
@@ -91,7 +91,7 @@ class TaskProcess:
         }
         self._settler: Settles = Settlers(settlers) if len(settlers) > 1 else next(iter(settlers.values()))
         self._executor = executor = Executor(
-            holdings=holdings,
+            leases=leases,
             find_task=spec.find_task,
             task_numbers={name: number for number, name in enumerate(spec.tasks)},
             receivers=(*spec.hooks.receivers, SignalReceiver(), JobLog(worker)),
@@ -120,7 +120,7 @@ class TaskProcess:
                 lines=[lines[number] for number in numbers],
                 numbers=numbers,
                 link=link,
-                holdings=holdings,
+                leases=leases,
                 free=self._free,
                 buffer=self._buffer,
                 consumers=self._consumers,
@@ -168,7 +168,7 @@ class TaskProcess:
 
     def _run_suspect(self) -> None:
         suspects = self._mover.suspects
-        if self._leaving and suspects and self._holdings.rows - len(self._free) == len(suspects):
+        if self._leaving and suspects and self._leases.rows - len(self._free) == len(suspects):
             self._alone.put([suspects.popleft()])
 
     def _sleep(self, seconds: float) -> None:
@@ -187,7 +187,7 @@ class TaskProcess:
     def _obey(self, commands: bytes) -> None:
         if ABORT in commands:
             running = [consumer.running for consumer in (*self._consumers, self._loner)]
-            self._executor.abort(self._holdings.aborted(), [run for run in running if run is not None])
+            self._executor.abort(self._leases.aborted(), [run for run in running if run is not None])
         if QUIET in commands and not self._mover.quiet:
             self._mover.hush()
         if any(command in commands for command in (RETIRE, LEAVE, NOW)):
@@ -205,7 +205,7 @@ class TaskProcess:
         self._mover.give_back(self._buffer.close())
 
     def _empty(self) -> bool:
-        return len(self._free) == self._holdings.rows
+        return len(self._free) == self._leases.rows
 
     def _give_back_running(self) -> None:
         for consumer in (*self._consumers, self._loner):
@@ -233,7 +233,7 @@ def main(
     spec: WorkerSpec,
     worker: str,
     ends: Ends,
-    holdings: Holdings,
+    leases: LeaseTable,
     tally: Tally | None = None,
     circuits: LatestText | None = None,
 ) -> int:
@@ -242,6 +242,6 @@ def main(
         spec.hooks.watch_circuits(circuits.write)
     stray_copies.expect()
     logs.gather()
-    code = TaskProcess(spec, worker, ends, holdings, tally).run()
-    holdings.leave()
+    code = TaskProcess(spec, worker, ends, leases, tally).run()
+    leases.leave()
     return code

@@ -16,7 +16,7 @@ from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger, class_name
 from django_delayq.store.queue import Kind, Outcome
 from django_delayq.worker import retry
-from django_delayq.worker.holdings import ASK, NEVER, RUNNING, Held, Holdings
+from django_delayq.worker.lease_table import ASK, NEVER, RUNNING, LeaseSlot, LeaseTable
 from django_delayq.worker.line import Line
 from django_delayq.worker.run import AnyTask
 from django_delayq.worker.supervisor.fork import Child
@@ -60,9 +60,9 @@ class Deadlines:
         now = self._monotonic()
         next_at = now + PASS
         for child in list(self._children()):
-            if child.holdings is None or child.killed:
+            if child.leases is None or child.killed:
                 continue
-            held = list(child.holdings.held())
+            held = list(child.leases.held())
             if child.aborted:
                 there = {(one.row, one.turn) for one in held}
                 child.aborted = {run: at for run, at in child.aborted.items() if run in there}
@@ -82,19 +82,19 @@ class Deadlines:
 
     def ended(self, child: Child) -> list[tuple[int, Outcome]]:
         """What becomes of the deaf runs of a process that is dead: line, and how to settle it."""
-        if child.holdings is None:
+        if child.leases is None:
             return []
-        held = [one for one in child.holdings.held() if (one.row, one.turn) in child.deaf]
-        return [(one.line, self._item(child, child.holdings, one)) for one in held]
+        held = [one for one in child.leases.held() if (one.row, one.turn) in child.deaf]
+        return [(one.line, self._item(child, child.leases, one)) for one in held]
 
-    def _ends_at(self, child: Child, held: Held) -> float:
+    def _ends_at(self, child: Child, held: LeaseSlot) -> float:
         """When a job is to have ended in any case; without a deaf neighbour, never, unless it has a deadline."""
         deadline = _deadline(child, held)
         if deadline == NO_END and child.deaf_since is not None:
             return child.deaf_since + self._grace
         return deadline
 
-    def _give_up(self, child: Child, held: Sequence[Held], now: float) -> None:
+    def _give_up(self, child: Child, held: Sequence[LeaseSlot], now: float) -> None:
         for one in held:
             if (one.row, one.turn) in child.deaf:
                 logger.error(
@@ -108,20 +108,20 @@ class Deadlines:
                 )
         self._replace(child)
 
-    def _name(self, held: Held) -> str:
+    def _name(self, held: LeaseSlot) -> str:
         return self._tasks[held.task] if held.task < len(self._tasks) else "a task"
 
-    def _item(self, child: Child, holdings: Holdings, held: Held) -> Outcome:
+    def _item(self, child: Child, leases: LeaseTable, held: LeaseSlot) -> Outcome:
         name, ran = self._name(held), self._monotonic() - held.started
         kind, delay = self._verdict(name, held)
-        if holdings.is_cancelled(held.row, held.turn):
+        if leases.is_cancelled(held.row, held.turn):
             kind, delay = "cancel", 0
         message = f"it did not end {_when(child, held)}; its process was killed after {ran:.1f} s"
         error = class_name(Cancelled()) if (held.row, held.turn) in child.aborted else "HardTimeout"
         detail = codec.dumps({"c": error, "m": message, "p": f"hard:{name}"[:64]})
         return Outcome(id=held.id, attempt=held.attempt, fence=held.fence, kind=kind, delay_ms=delay, detail=detail)
 
-    def _verdict(self, name: str, held: Held) -> tuple[Kind, int]:
+    def _verdict(self, name: str, held: LeaseSlot) -> tuple[Kind, int]:
         if held.retry_ms == NEVER:
             return "fail", 0
         if held.retry_ms != ASK:
@@ -135,11 +135,11 @@ class Deadlines:
         return ("fail", 0) if delay is None else ("retry", delay)
 
 
-def _when(child: Child, held: Held) -> str:
+def _when(child: Child, held: LeaseSlot) -> str:
     return "when it was aborted" if (held.row, held.turn) in child.aborted else "at its timeout"
 
 
-def _deadline(child: Child, held: Held) -> float:
+def _deadline(child: Child, held: LeaseSlot) -> float:
     """When a run is deaf if it has not ended."""
     if held.state != RUNNING:
         return NO_END

@@ -17,8 +17,8 @@ from django_delayq import clock, signals
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
 from django_delayq.store import open_connections
-from django_delayq.worker.holdings import Held, Holdings
 from django_delayq.worker.latest_text import LatestText
+from django_delayq.worker.lease_table import LeaseSlot, LeaseTable
 from django_delayq.worker.pipe_commands import ABORT, GAVE_UP, Ends
 from django_delayq.worker.supervisor import inherited_sockets, stacks
 from django_delayq.worker.tally import Tally
@@ -31,14 +31,14 @@ _PR_SET_PDEATHSIG: Final = 1
 class Child:
     """A forked process, as the supervisor sees it."""
 
-    def __init__(self, name: str, worker: str, pid: int, commands: int, holdings: Holdings | None) -> None:
-        self.holdings_file: Path | None = None  # the file that is its holdings
+    def __init__(self, name: str, worker: str, pid: int, commands: int, leases: LeaseTable | None) -> None:
+        self.lease_file: Path | None = None  # the file that is its lease table
         self.tally: Tally | None = None  # what it counts, if anybody measures
         self.circuits: LatestText | None = None  # which it says are open, if it has any
         self.name = name
         self.worker = worker
         self.pid = pid
-        self.holdings = holdings
+        self.leases = leases
         self.born = clock.monotonic()
         self.kill_at = float("inf")
         self.told_now = False
@@ -53,12 +53,12 @@ class Child:
     @property
     def in_order(self) -> bool:
         """Whether it ended as a process of ours does. The exit code alone does not say: a task may have called `os._exit(0)`."""
-        return self.exit_code in (0, GAVE_UP) and (self.holdings is None or self.holdings.left())
+        return self.exit_code in (0, GAVE_UP) and (self.leases is None or self.leases.left())
 
     @property
     def claims(self) -> bool:
         """Whether it has begun to."""
-        return self.holdings is not None and self.holdings.claims()
+        return self.leases is not None and self.leases.claims()
 
     def tell(self, command: bytes) -> None:
         """Sends a command. A child that is gone already does not mind."""
@@ -66,10 +66,10 @@ class Child:
             with contextlib.suppress(OSError):
                 os.write(self._commands, command)
 
-    def abort(self, held: Held, now: float) -> None:
+    def abort(self, held: LeaseSlot, now: float) -> None:
         """Has that run ended by the process. Once: a run that cleans up is not interrupted again."""
-        if self.holdings is not None and (held.row, held.turn) not in self.aborted:
-            self.holdings.abort(held)
+        if self.leases is not None and (held.row, held.turn) not in self.aborted:
+            self.leases.abort(held)
             self.aborted[held.row, held.turn] = now
             self.tell(ABORT)
 
@@ -100,11 +100,11 @@ class Child:
         if self.exit_code is None:
             os.close(self._commands)
 
-    def remove_holdings_file(self) -> None:
+    def remove_lease_file(self) -> None:
         """Redis knows what it held."""
-        if self.holdings_file is not None:
-            self.holdings_file.unlink(missing_ok=True)
-            self.holdings_file = None
+        if self.lease_file is not None:
+            self.lease_file.unlink(missing_ok=True)
+            self.lease_file = None
 
     def reap(self) -> bool:
         """Whether it has ended; `exit_code` says how (negative: by that signal)."""
@@ -137,7 +137,7 @@ class Forker:
         self.to_close: list[Callable[[], None]] = []  # in each child: what only the supervisor may keep open
         self._children: list[Child] = []
 
-    def fork(self, name: str, worker: str, main: Callable[[Ends], int], holdings: Holdings | None = None) -> Child:
+    def fork(self, name: str, worker: str, main: Callable[[Ends], int], leases: LeaseTable | None = None) -> Child:
         """Starts a process that runs `main` and ends with what it returns."""
         closed = {**self._unclosed, **self._close()}
         signals.before_fork.send_robust(sender=None, worker=worker, process=name)
@@ -173,7 +173,7 @@ class Forker:
                     sys.stderr.flush()
                 os._exit(code)  # nothing of the supervisor's is unwound in a child
         os.close(read)
-        child = Child(name, worker, pid, write, holdings)
+        child = Child(name, worker, pid, write, leases)
         self._children = [other for other in self._children if other.exit_code is None] + [child]
         failpoint("supervisor.forked")
         return child

@@ -11,9 +11,9 @@ from django_delayq.logger import Logger
 from django_delayq.store.places import Places
 from django_delayq.store.queue import QueueStore
 from django_delayq.store.worker_registry import WorkerRegistry
-from django_delayq.worker.supervisor import holdings_files
+from django_delayq.worker.supervisor import lease_files
 from django_delayq.worker.supervisor.fork import Child
-from django_delayq.worker.supervisor.holdings_files import HoldingsFile, Origin
+from django_delayq.worker.supervisor.lease_files import LeaseFile, Origin
 from django_delayq.worker.supervisor.process_recovery import DeadProcess, ProcessRecovery
 
 logger = Logger("django_delayq.worker")
@@ -67,21 +67,21 @@ class HostRecovery:
         if self._place is not None:
             if self._looks % AFRESH == 0:
                 self._seen.clear()
-            for file in holdings_files.left(self._place, self._store, self._seen):
+            for file in lease_files.left(self._place, self._store, self._seen):
                 self._take_over(file)
             self._looks += 1
             if self._looks % TOUCH == 0:
-                holdings_files.touch([child.holdings_file for child in self._children() if child.holdings_file is not None])
+                lease_files.touch([child.lease_file for child in self._children() if child.lease_file is not None])
         while self._dead:
             worker = next(iter(self._dead))
             self._registry.died(worker)
             self._dead.discard(worker)
         return PASS
 
-    def _take_over(self, file: HoldingsFile) -> None:
-        head, holdings = file.head, file.holdings
+    def _take_over(self, file: LeaseFile) -> None:
+        head, leases = file.head, file.leases
         self._dead.add(head.worker.rpartition("/")[0])  # without the number of its process
-        if holdings is None:
+        if leases is None:
             return
         lines = [
             _Line(QueueStore(self._places, prefix=self._prefix, queue=queue, partition=partition), lease_ms, max_crashes)
@@ -92,8 +92,8 @@ class HostRecovery:
             DeadProcess(
                 worker=head.worker,
                 lines=lines,
-                held=list(holdings.held()),
-                claims=holdings.nonces(lines),
+                held=list(leases.held()),
+                claims=leases.nonces(lines),
                 ran="crash",
                 settled=file.remove,
             )

@@ -14,7 +14,7 @@ from django_delayq.logger import Logger
 from django_delayq.store.connection import Link
 from django_delayq.store.error_replies import StoreError, StoreRefused
 from django_delayq.store.queue import MOST
-from django_delayq.worker.holdings import RUNNING, SETTLING, Held
+from django_delayq.worker.lease_table import RUNNING, SETTLING, LeaseSlot
 from django_delayq.worker.line import Line
 from django_delayq.worker.supervisor.fork import Child
 
@@ -26,7 +26,7 @@ MISSED = 2.0  # seconds after which a lease that nobody holds counts as lost; it
 LONG = 1.0  # seconds after which a running job counts as a long one
 PATIENCE = 8  # of the shortest lease, the part of a pass in which late servers are called
 
-Kept = tuple[Child, Held]
+Kept = tuple[Child, LeaseSlot]
 
 
 def longest_pause(lines: Sequence[Line]) -> float:
@@ -37,7 +37,7 @@ def longest_pause(lines: Sequence[Line]) -> float:
 class Keeper:
     """1. Every third of a lease it extends all that is held on a line, what waits included. 2. Every second it extends the jobs
     whose progress has changed, and every other second those that run for long: so a cancel request reaches a task within
-    two seconds. 3. It writes into the holdings what Redis answers: lost, cancel, abort, and until when the lease surely holds. Of an
+    two seconds. 3. It writes into the lease table what Redis answers: lost, cancel, abort, and until when the lease surely holds. Of an
     abort it calls the process.
     """
 
@@ -113,9 +113,9 @@ class Keeper:
         by_line: dict[Line, list[Kept]] = {}
         seen: dict[tuple[int, int, int], int] = {}
         for child in self._children():
-            if child.holdings is None:
+            if child.leases is None:
                 continue
-            for held in child.holdings.held():
+            for held in child.leases.held():
                 line = self._lines[held.line]
                 changed = held.progress_turn != self._progress.get((child.pid, held.row, held.turn), 0)
                 long = self._odd and held.state == RUNNING and now - held.started > LONG
@@ -149,8 +149,8 @@ class Keeper:
         )
         failpoint("keeper.extended")
         for child, held in kept:
-            holdings = child.holdings
-            assert holdings is not None  # this thread alone gives it back, and not meanwhile
+            leases = child.leases
+            assert leases is not None  # this thread alone gives it back, and not meanwhile
             answer = answers[held.id]
             if answer == "wait":
                 continue  # all that Redis held is being swept; then it is adopted
@@ -161,13 +161,13 @@ class Keeper:
                 answer = "lost"
             self._gone.pop((held.id, held.fence), None)
             if answer != "lost":
-                holdings.extended(held, sent + line.lease)
+                leases.extended(held, sent + line.lease)
             if answer in ("cancel", "abort"):
-                holdings.cancel(held)  # before the run is interrupted: by this it ends as cancelled
+                leases.cancel(held)  # before the run is interrupted: by this it ends as cancelled
             if answer == "abort":
                 child.abort(held, self._monotonic())
-            elif answer == "lost" and holdings.state(held) not in (None, SETTLING):
+            elif answer == "lost" and leases.state(held) not in (None, SETTLING):
                 # It still stands there, so this is not a job that was settled while we asked.
-                holdings.lost(held)
+                leases.lost(held)
                 self.lost[line.queue] += 1
                 logger.warning("job %s: its lease is lost. Another worker may run it", held.id)

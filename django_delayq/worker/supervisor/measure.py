@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from django_delayq import clock
 from django_delayq.worker import tally
-from django_delayq.worker.holdings import RUNNING, SETTLING, WAITING
+from django_delayq.worker.lease_table import RUNNING, SETTLING, WAITING
 from django_delayq.worker.spec import WorkerSpec
 from django_delayq.worker.supervisor.fork import Child
 from django_delayq.worker.supervisor.keeper import Keeper
@@ -48,10 +48,10 @@ class Measure:
         lines, counts, leases = self._spec.lines, self._past, Counter[tuple[str, str]]()
         processes = {"task": 0, "loop": 0}
         for child in children:
-            processes["loop" if child.holdings is None else "task"] += 1
+            processes["loop" if child.leases is None else "task"] += 1
             if child.tally is not None:
                 counts = [a + b for a, b in zip(counts, child.tally.read(), strict=True)]
-            for held in child.holdings.held() if child.holdings is not None else ():
+            for held in child.leases.held() if child.leases is not None else ():
                 leases[lines[held.line].queue, HELD[held.state]] += 1
         slots = list(slots)
         died = {(slot.name, "died"): slot.died for slot in slots}

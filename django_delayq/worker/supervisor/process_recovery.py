@@ -16,7 +16,7 @@ from django_delayq.logger import Logger
 from django_delayq.store.connection import Link
 from django_delayq.store.error_replies import StoreError, StoreRefused
 from django_delayq.store.queue import MOST, Kind, Outcome, QueueStore
-from django_delayq.worker.holdings import UNKNOWN_TASK, WAITING, Held
+from django_delayq.worker.lease_table import UNKNOWN_TASK, WAITING, LeaseSlot
 from django_delayq.worker.line import Line
 from django_delayq.worker.outcome_detail import of_crash
 from django_delayq.worker.supervisor.fork import Child
@@ -61,7 +61,7 @@ class DeadProcess:
 
     worker: str
     lines: Sequence[Served]
-    held: list[Held]
+    held: list[LeaseSlot]
     claims: list[str]
     ran: Kind
     exit_code: int | None = None
@@ -75,8 +75,8 @@ class DeadProcess:
 
 
 class ProcessRecovery:
-    """1. `take_over` notes what the holdings of a killed process say. 2. Redis is asked for what a claim took that was under way when
-    it died; that call also hands over the timers which it kept. 3. What ran is settled as a crash, as snoozed if we ended the
+    """1. `take_over` copies the lease table of a killed process. 2. The next pass repeats the claim that was under way when the
+    process died; that call also hands over its timers. 3. What ran is settled as a crash, as snoozed if we ended the
     process ourselves, or as evicted if we did for a neighbour's sake; what only waited is snoozed, and counts as nothing. While Redis
     is away, the next pass tries again; a line that it refuses keeps no other waiting.
     """
@@ -97,20 +97,20 @@ class ProcessRecovery:
 
     def take_over(self, child: Child, ran: Kind, ended: Sequence[tuple[int, Outcome]] = ()) -> None:
         """Takes over what an ended child held, and frees its memory. `ran`, `ended`: see `DeadProcess`."""
-        if child.holdings is None:
+        if child.leases is None:
             return
         dead = DeadProcess(
             worker=child.worker,
             lines=self._lines,
-            held=list(child.holdings.held()),
-            claims=child.holdings.nonces(self._lines),
+            held=list(child.leases.held()),
+            claims=child.leases.nonces(self._lines),
             ran=ran,
             exit_code=child.exit_code,
             ended=ended,
-            settled=child.remove_holdings_file,
+            settled=child.remove_lease_file,
         )
-        child.holdings.close()
-        child.holdings = None
+        child.leases.close()
+        child.leases = None
         self.add(dead)
 
     def add(self, dead: DeadProcess) -> None:

@@ -52,7 +52,7 @@ class Slot:
         self.child = None
         if stopping:
             return child
-        if burst and child.in_order and child.holdings is not None:
+        if burst and child.in_order and child.leases is not None:
             self.over = True
             return child
         self.died += 1
@@ -87,9 +87,9 @@ class Recycler:
         return 1.0
 
     def _reasons(self, child: Child) -> Iterator[str]:
-        if self._spec.max_jobs and child.holdings is not None and child.holdings.counts()[0] >= self._spec.max_jobs:
-            yield f"it has run {child.holdings.counts()[0]} jobs"
-        if child.holdings is not None and child.holdings.retires():
+        if self._spec.max_jobs and child.leases is not None and child.leases.counts()[0] >= self._spec.max_jobs:
+            yield f"it has run {child.leases.counts()[0]} jobs"
+        if child.leases is not None and child.leases.retires():
             yield "it holds a job that must run alone after a crash"
         if self._spec.max_memory and (memory := resident_memory(child.pid)) > self._spec.max_memory:
             yield f"it has {memory // 1_048_576} MB of memory"

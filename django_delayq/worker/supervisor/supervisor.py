@@ -31,7 +31,7 @@ from django_delayq.worker.loop import Loop, LoopSchedule
 from django_delayq.worker.pipe_commands import GAVE_UP, LEAVE, NOW, QUIET, RETIRE
 from django_delayq.worker.process import task_process
 from django_delayq.worker.spec import WorkerSpec
-from django_delayq.worker.supervisor import holdings_files, systemd, worker_beat
+from django_delayq.worker.supervisor import lease_files, systemd, worker_beat
 from django_delayq.worker.supervisor.deadlines import Deadlines
 from django_delayq.worker.supervisor.fork import Child, Forker
 from django_delayq.worker.supervisor.host_recovery import HostRecovery
@@ -80,7 +80,7 @@ class Supervisor:
             find_task=spec.find_task,
             grace=spec.grace,
         )
-        self._place = holdings_files.place() if spec.processes else None
+        self._place = lease_files.place() if spec.processes else None
         self._store = f"{spec.prefix} {self._links.where}"
         registry = WorkerRegistry(self._places, prefix=spec.prefix)
         self._beat = worker_beat.Beat(registry, spec.worker, self.facts, self._asked, self._links.answers)
@@ -140,11 +140,11 @@ class Supervisor:
 
     def facts(self) -> dict[str, Any]:
         """What the beat says about this worker."""
-        held = [each for child in self._task_children() if child.holdings for each in child.holdings.held()]
+        held = [each for child in self._task_children() if child.leases for each in child.leases.held()]
         done, failed = self._done, self._failed
         for child in self._task_children():
-            if child.holdings is not None:
-                done, failed = (a + b for a, b in zip((done, failed), child.holdings.counts(), strict=True))
+            if child.leases is not None:
+                done, failed = (a + b for a, b in zip((done, failed), child.leases.counts(), strict=True))
         told = [child.circuits.read() for child in self._task_children() if child.circuits is not None]
         return {
             **worker_beat.facts(self._spec, held, [os.getpid(), *(child.pid for child in self._children())]),
@@ -163,19 +163,17 @@ class Supervisor:
         spec = self._spec
         tally = None if self._measure is None else self._measure.tally()
         circuits = None if spec.hooks.watch_circuits is None else LatestText(worker_beat.CIRCUITS)
-        holdings, holdings_file = holdings_files.make(
+        leases, lease_file = lease_files.make(
             self._place, worker=worker, store=self._store, rows=task_process.rows(spec.threads, self._links.count), lines=spec.lines
         )
         try:
-            child = self._forker.fork(
-                name, worker, lambda ends: task_process.main(spec, worker, ends, holdings, tally, circuits), holdings
-            )
+            child = self._forker.fork(name, worker, lambda ends: task_process.main(spec, worker, ends, leases, tally, circuits), leases)
         except OSError:
-            holdings.close()
-            if holdings_file is not None:
-                holdings_file.unlink(missing_ok=True)
+            leases.close()
+            if lease_file is not None:
+                lease_file.unlink(missing_ok=True)
             raise
-        child.holdings_file, child.tally, child.circuits = holdings_file, tally, circuits
+        child.lease_file, child.tally, child.circuits = lease_file, tally, circuits
         return child
 
     def _fork_loops(self, one: loop_process.LoopProcess) -> Callable[[str], Child]:
@@ -218,8 +216,8 @@ class Supervisor:
         return not busy and all(child.kill_at == float("inf") for child in self._children())
 
     def _ended(self, child: Child) -> None:
-        if child.holdings is not None:
-            done, failed = child.holdings.counts()
+        if child.leases is not None:
+            done, failed = child.leases.counts()
             self._done, self._failed = self._done + done, self._failed + failed
         if self._measure is not None:
             self._measure.ended(child)

@@ -17,7 +17,7 @@ from django_delayq.store.connection import Link
 from django_delayq.store.error_replies import StoreError, StoreRefused
 from django_delayq.store.queue import QueueStore
 from django_delayq.store.worker_registry import WorkerRegistry
-from django_delayq.worker.holdings import RUNNING, WAITING, Held
+from django_delayq.worker.lease_table import RUNNING, WAITING, LeaseSlot
 from django_delayq.worker.spec import WorkerSpec
 from django_delayq.worker.supervisor.fork import resident_memory
 
@@ -143,7 +143,7 @@ class Tidy:
         return pause
 
 
-def facts(spec: WorkerSpec, held: Sequence[Held], processes: Iterable[int]) -> dict[str, Any]:
+def facts(spec: WorkerSpec, held: Sequence[LeaseSlot], processes: Iterable[int]) -> dict[str, Any]:
     """What the beat says of what a worker is and holds. `processes`: the pids of all of it."""
     states = [each.state for each in held]
     return {
@@ -178,11 +178,11 @@ def circuits(told: Iterable[bytes]) -> dict[str, Any]:
     return {"circuits": sorted(found.values(), key=lambda one: -one["until"])[:MOST_SHOWN]} if found else {}
 
 
-def running(held: Iterable[Held], queues: Sequence[str], tasks: Sequence[str]) -> list[dict[str, Any]]:
+def running(held: Iterable[LeaseSlot], queues: Sequence[str], tasks: Sequence[str]) -> list[dict[str, Any]]:
     """The jobs that run, for people to see: those that began first, at most MOST_SHOWN.
 
     Args:
-        queues: of each line. tasks: by their number in the holdings.
+        queues: of each line. tasks: by their number in the lease table.
     """
     began = sorted((job for job in held if job.state == RUNNING), key=lambda job: job.started)[:MOST_SHOWN]
     now, now_ms = clock.monotonic(), clock.wall_ms()

@@ -19,7 +19,7 @@ from django_delayq.store.queue import ScheduleItem
 from django_delayq.store.record import JobRecord
 from django_delayq.worker import once
 from django_delayq.worker.current import CurrentJob
-from django_delayq.worker.holdings import RUNNING
+from django_delayq.worker.lease_table import RUNNING
 from django_delayq.worker.process.parked_jobs import ParkedJobs
 from django_delayq.worker.process.timeouts import hard_limit
 from tests.worker.bench import Bench
@@ -364,9 +364,9 @@ def test_there_is_no_current_job_outside_a_task() -> None:
 
 def test_progress_of_a_lost_job_raises(bench: Bench) -> None:
     def task():
-        (held,) = bench.holdings.held()
+        (held,) = bench.leases.held()
         delayq.current().progress(1, 2)
-        bench.holdings.lost(held)
+        bench.leases.lost(held)
         delayq.current().progress(2, 2)
 
     outcome = run(bench, task)
@@ -382,13 +382,13 @@ def test_progress_of_a_run_that_has_ended_raises_and_is_nobodys(bench: Bench) ->
             left_behind[0].progress(1, 2)
 
     assert run(bench, task).error is None
-    assert [held.progress for held in bench.holdings.held()] in ([], [""], ["", ""])
+    assert [held.progress for held in bench.leases.held()] in ([], [""], ["", ""])
 
 
 def test_a_failure_after_a_cancel_request_ends_the_job(bench: Bench) -> None:
     def task():
-        (held,) = bench.holdings.held()
-        bench.holdings.cancel(held)
+        (held,) = bench.leases.held()
+        bench.leases.cancel(held)
         assert delayq.current().cancel_requested
         raise ValueError("stopped half-way")
 
@@ -452,7 +452,7 @@ def test_the_nearest_timeout_counts_and_the_supervisor_is_told_when_it_ends(redi
     held = []
 
     def task():
-        held.extend(bench.holdings.held())
+        held.extend(bench.leases.held())
 
     try:
         bench.register(task, timeout=tasks)

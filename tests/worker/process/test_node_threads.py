@@ -22,7 +22,7 @@ from django_delayq.store.places import place
 from django_delayq.store.queue import ScheduleItem
 from django_delayq.store.record import JobRecord
 from django_delayq.worker.error_pause import ErrorPause
-from django_delayq.worker.holdings import Holdings
+from django_delayq.worker.lease_table import LeaseTable
 from django_delayq.worker.process import node_threads
 from django_delayq.worker.process.adopter import Adopter
 from django_delayq.worker.process.consumer import JobBuffer, Pace
@@ -56,14 +56,14 @@ class Process:
         self.producers = [line(partition=part).on(self.elsewhere, "t") for part in range(PARTS)]
         links = [line.store.link for line in self.lines]
         assert len(set(links)) == PARTS
-        holdings = Holdings(rows(2, PARTS), PARTS)
-        self.free = deque(range(holdings.rows))
-        self.all_free = holdings.rows
+        leases = LeaseTable(rows(2, PARTS), PARTS)
+        self.free = deque(range(leases.rows))
+        self.all_free = leases.rows
         self.buffer = JobBuffer(lambda: None)
         self.consumers: list[Any] = [SimpleNamespace(finished=0) for _ in range(2)]
-        adopters = [Adopter(holdings=holdings, worker="w/1") for _ in links]
+        adopters = [Adopter(leases=leases, worker="w/1") for _ in links]
         each = {
-            link: Settler(holdings=holdings, free=self.free, adopter=adopter, worker="w/1", settled=lambda: None)
+            link: Settler(leases=leases, free=self.free, adopter=adopter, worker="w/1", settled=lambda: None)
             for link, adopter in zip(links, adopters, strict=True)
         }
         self.settlers = Settlers(each)
@@ -72,7 +72,7 @@ class Process:
                 lines=[line],
                 numbers=[number],
                 link=line.store.link,
-                holdings=holdings,
+                leases=leases,
                 free=self.free,
                 buffer=self.buffer,
                 consumers=self.consumers,

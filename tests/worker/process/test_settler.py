@@ -14,7 +14,7 @@ from django_delayq import clock
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.store.error_replies import StoreError
 from django_delayq.store.queue import MOST
-from django_delayq.worker.holdings import SETTLING, WAITING
+from django_delayq.worker.lease_table import SETTLING, WAITING
 from django_delayq.worker.process import settler as module
 from django_delayq.worker.process.settler import AGAIN
 from django_delayq.worker.run import Run
@@ -50,9 +50,7 @@ def ended(bench: Bench, jobs: int = 1) -> list[Run]:
 def is_over(bench: Bench, runs: list[Run]) -> bool:
     """Whether nothing in the process stands for them any more."""
     rows = {run.row for run in runs}
-    return (
-        not rows & {held.row for held in bench.holdings.held()} and not rows & set(bench.adopter._in_rows) and rows <= set(bench.free)
-    )
+    return not rows & {held.row for held in bench.leases.held()} and not rows & set(bench.adopter._in_rows) and rows <= set(bench.free)
 
 
 def recorded(bench: Bench, monkeypatch) -> list[list[str]]:
@@ -93,7 +91,7 @@ def wait_for(happened: Callable[[], bool]) -> None:
 
 def test_a_row_is_free_again_when_redis_knows_of_the_end(bench: Bench) -> None:
     [run] = ended(bench)
-    assert [held.state for held in bench.holdings.held()] == [SETTLING]
+    assert [held.state for held in bench.leases.held()] == [SETTLING]
     assert run.row not in bench.free
     assert bench.settler.poll() == 1.0
     assert is_over(bench, [run])
@@ -104,7 +102,7 @@ def test_a_run_without_an_outcome_frees_its_row_and_redis_is_told_nothing(bench:
     bench.put("nothing")
     bench.move()
     run = bench.take()
-    assert [held.state for held in bench.holdings.held()] == [WAITING]
+    assert [held.state for held in bench.leases.held()] == [WAITING]
     bench.settler.add(run, None)
     assert is_over(bench, [run])
     assert bench.settled == 1
@@ -149,7 +147,7 @@ def test_what_redis_has_lost_is_adopted_and_settled_once_more(bench: Bench, monk
     bench.settler.poll()
     assert calls == [[run.job.id for run in runs], [run.job.id for run in runs[1:]]]
     assert bench.kinds()[-1] == "succeeded"
-    assert bench.holdings.counts() == (3, 0)
+    assert bench.leases.counts() == (3, 0)
     assert is_over(bench, runs)
     assert "was lost" not in caplog.text
 
@@ -159,11 +157,11 @@ def test_what_cannot_be_adopted_yet_keeps_its_row_and_comes_with_the_next_pass(b
     forget(bench, runs[1:])
     adoption(bench, monkeypatch, "wait")
     assert bench.settler.poll() == AGAIN
-    assert bench.holdings.counts() == (2, 0), "the others are settled meanwhile"
-    assert [held.row for held in bench.holdings.held()] == [runs[1].row]
+    assert bench.leases.counts() == (2, 0), "the others are settled meanwhile"
+    assert [held.row for held in bench.leases.held()] == [runs[1].row]
     assert is_over(bench, [runs[0], runs[2]])
     assert bench.settler.poll() == 1.0
-    assert bench.holdings.counts() == (3, 0)
+    assert bench.leases.counts() == (3, 0)
     assert is_over(bench, runs)
 
 
@@ -174,7 +172,7 @@ def test_what_is_not_adopted_is_settled_no_more(bench: Bench, monkeypatch, caplo
     adoption(bench, monkeypatch, "finished", "merged")
     bench.settler.poll()
     assert len(calls) == 1
-    assert bench.holdings.counts() == (0, 0)
+    assert bench.leases.counts() == (0, 0)
     assert is_over(bench, runs)
     warned = "".join(record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING)
     assert [run.job.id for run in runs if run.job.id in warned] == [runs[1].job.id], "who has ended already has lost nothing"
@@ -191,7 +189,7 @@ def test_one_that_redis_refuses_holds_up_no_other(bench: Bench, monkeypatch, cap
 
     monkeypatch.setattr(bench.stores[0], "settle", settle)
     bench.settler.poll()
-    assert bench.holdings.counts() == (2, 0)
+    assert bench.leases.counts() == (2, 0)
     assert is_over(bench, runs)
     assert f"job {bad} cannot be settled" in caplog.text
 
@@ -264,7 +262,7 @@ def test_poison_is_counted_under_the_task_that_its_record_names_if_that_can_be_r
         run = copy(taken)
         run.job = taken.job._replace(record=record)
         ends.append(((run, bench.executor.run(run)), "done"))
-    tally.settled(ends, bench.holdings)
+    tally.settled(ends, bench.leases)
     [line] = figures(["q"], tally.read())
     others = 2
     assert line.ended == {(0, "fail"): 1, (1, "park"): 1, (others, "park"): 1, (others, "fail"): 1}

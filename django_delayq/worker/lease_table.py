@@ -1,4 +1,4 @@
-"""What a task process holds, in memory that it shares with the supervisor: one row per claimed job.
+"""The leases of one task process, in memory that it shares with the supervisor: one row per claimed job.
 
 The task process writes a row when it claims, starts and settles a job; the supervisor reads the rows to extend leases, to see
 hard deadlines, and to give back what a killed process held. Neither waits for the other: no lock is shared, since a killed
@@ -50,7 +50,7 @@ _PROGRESS_TEXT: Final = struct.Struct("40s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class LeaseSlot:
     """A row as the supervisor read it. Times are monotonic seconds, which all processes of one machine share; 0: none."""
 
     row: int
@@ -69,7 +69,7 @@ class Held:
     progress_turn: int
 
 
-class Holdings:
+class LeaseTable:
     """The shared memory of one task process. Made before the fork, by the supervisor, and closed by it.
 
     Args:
@@ -204,7 +204,7 @@ class Holdings:
 
     # read and written by the supervisor
 
-    def held(self) -> Iterator[Held]:
+    def held(self) -> Iterator[LeaseSlot]:
         """Every row that is not empty, and was not being written while it was read."""
         states = self._bytes[self._base + _STATE : self._base + self.rows * _ROW : _ROW].tobytes()
         if not any(states):  # mostly; three loops ask several times a second
@@ -217,25 +217,25 @@ class Holdings:
                 if found is not None:
                     yield found
 
-    def state(self, held: Held) -> int | None:
+    def state(self, held: LeaseSlot) -> int | None:
         """The state of that job's row now; None when the job no longer stands there."""
         at = self._base + held.row * _ROW
         state = self._bytes[at + _STATE]
         return state if state != EMPTY and self._u32[at >> 2] == held.turn else None
 
-    def lost(self, held: Held) -> None:
+    def lost(self, held: LeaseSlot) -> None:
         """Tells the process that the job is no longer its own."""
         self.lose(held.row, held.turn)
 
-    def cancel(self, held: Held) -> None:
+    def cancel(self, held: LeaseSlot) -> None:
         """Tells the process that the job should stop."""
         self._u32[(self._base + held.row * _ROW + _CANCEL_TURN) >> 2] = held.turn
 
-    def abort(self, held: Held) -> None:
+    def abort(self, held: LeaseSlot) -> None:
         """Tells the process that the job must stop. It looks there when it is called, see `worker/pipe_commands.py`."""
         self._u32[(self._base + held.row * _ROW + _ABORT_TURN) >> 2] = held.turn
 
-    def extended(self, held: Held, until: float) -> None:
+    def extended(self, held: LeaseSlot, until: float) -> None:
         """Tells the process until when the lease surely holds now."""
         at = self._base + held.row * _ROW
         self._f64[(at + _EXTENDED) >> 3] = until
@@ -262,11 +262,11 @@ class Holdings:
         """Whether the process ended by its own will, having said how its runs end."""
         return bool(self._i64[_LEFT])
 
-    def _read(self, row: int, at: int, state: int) -> Held | None:
+    def _read(self, row: int, at: int, state: int) -> LeaseSlot | None:
         u32, f64, word, double = self._u32, self._f64, at >> 2, at >> 3
         turn = u32[word]
         id, fence = _TEXTS.unpack_from(self._map, at + _ID)
-        held = Held(
+        held = LeaseSlot(
             row=row,
             turn=turn,
             state=state,

@@ -1,9 +1,9 @@
-"""Files in memory (/dev/shm) under the holdings of task processes. They outlive a worker that is killed as a whole, so that another
+"""Files in memory (/dev/shm) for the lease tables of task processes. They outlive a worker that is killed as a whole, so that another
 worker of the same machine knows what it held, and what of that was running.
 
-A file is the holdings as they are, then a head of JSON, then the head's length. It is found under its name only when it is
+A file is the lease table itself, then a head of JSON, then the head's length. It is found under its name only when it is
 complete, and is removed when Redis knows about all that stood in it: by the worker whose process it was, else by the one that gives
-back what it says, which also removes what a worker left unfinished. Where there is no /dev/shm, or no room, holdings are plain
+back what it says, which also removes what a worker left unfinished. Where there is no /dev/shm, or no room, a lease table is plain
 memory, and jobs of a killed worker wait for the end of their leases.
 """
 
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from django_delayq import clock
-from django_delayq.worker.holdings import LAYOUT, Holdings
+from django_delayq.worker.lease_table import LAYOUT, LeaseTable
 from django_delayq.worker.line import Line
 
 MEMORY: Final = Path("/dev/shm")
@@ -47,7 +47,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """What the file says besides the holdings. `store`: prefix and address; `lines`: queue, partition, lease ms, max crashes."""
+    """What the file says besides the lease table. `store`: prefix and address; `lines`: queue, partition, lease ms, max crashes."""
 
     layout: int
     worker: str
@@ -57,13 +57,13 @@ class Head:
     origin: Origin
 
 
-class HoldingsFile:
+class LeaseFile:
     """One file. Holds it locked, so that of several workers one gives back what it says."""
 
-    def __init__(self, path: Path, descriptor: int, head: Head, holdings: Holdings | None) -> None:
+    def __init__(self, path: Path, descriptor: int, head: Head, leases: LeaseTable | None) -> None:
         self.path = path
         self.head = head
-        self.holdings = holdings
+        self.leases = leases
         self._descriptor = descriptor
 
     def remove(self) -> None:
@@ -73,9 +73,9 @@ class HoldingsFile:
 
     def close(self) -> None:
         """Leaves it to others."""
-        if self.holdings is not None:
-            self.holdings.close()
-            self.holdings = None
+        if self.leases is not None:
+            self.leases.close()
+            self.leases = None
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -102,11 +102,11 @@ def place(memory: Path = MEMORY) -> Path | None:
     return folder if ours else None
 
 
-def make(folder: Path | None, *, worker: str, store: str, rows: int, lines: Sequence[Line]) -> tuple[Holdings, Path | None]:
-    """Holdings in a file of that directory; in plain memory, without a path, if there is no directory or no room."""
+def make(folder: Path | None, *, worker: str, store: str, rows: int, lines: Sequence[Line]) -> tuple[LeaseTable, Path | None]:
+    """A lease table in a file of that directory; in plain memory, without a path, if there is no directory or no room."""
     path = None if folder is None else folder / f"{os.getpid()}-{os.urandom(6).hex()}"
     if path is None:
-        return Holdings(rows, len(lines)), None
+        return LeaseTable(rows, len(lines)), None
     head = Head(
         layout=LAYOUT,
         worker=worker,
@@ -116,7 +116,7 @@ def make(folder: Path | None, *, worker: str, store: str, rows: int, lines: Sequ
         lines=[(line.queue, line.partition, line.lease_ms, line.max_crashes) for line in lines],
     )
     text = json.dumps(asdict(head)).encode()
-    size = Holdings.size(rows, len(lines))
+    size = LeaseTable.size(rows, len(lines))
     unfinished = path.with_suffix(_UNFINISHED)
     try:
         descriptor = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
@@ -124,17 +124,17 @@ def make(folder: Path | None, *, worker: str, store: str, rows: int, lines: Sequ
             # All of it now: a page that cannot be had later would kill the process that writes to it.
             os.posix_fallocate(descriptor, 0, size)
             os.pwrite(descriptor, text + len(text).to_bytes(_LENGTH, "big"), size)
-            holdings = Holdings(rows, len(lines), descriptor)
+            leases = LeaseTable(rows, len(lines), descriptor)
         finally:
             os.close(descriptor)
         unfinished.rename(path)
     except OSError:
         unfinished.unlink(missing_ok=True)
-        return Holdings(rows, len(lines)), None
-    return holdings, path
+        return LeaseTable(rows, len(lines)), None
+    return leases, path
 
 
-def left(folder: Path, store: str, seen: dict[str, Origin | None] | None = None) -> Iterator[HoldingsFile]:
+def left(folder: Path, store: str, seen: dict[str, Origin | None] | None = None) -> Iterator[LeaseFile]:
     """What workers of that store left behind which are surely gone, and nobody else is giving back. Removes litter.
 
     Args:
@@ -165,7 +165,7 @@ def touch(paths: Sequence[Path]) -> None:
             os.utime(path)
 
 
-def _open(path: Path, store: str, seen: dict[str, Origin | None]) -> HoldingsFile | None:
+def _open(path: Path, store: str, seen: dict[str, Origin | None]) -> LeaseFile | None:
     descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
     keep = False
     try:
@@ -185,7 +185,7 @@ def _open(path: Path, store: str, seen: dict[str, Origin | None]) -> HoldingsFil
             return None
         if not os.fstat(descriptor).st_nlink:  # given back while we looked
             return None
-        found = HoldingsFile(path, descriptor, head, Holdings(head.rows, len(head.lines), descriptor))
+        found = LeaseFile(path, descriptor, head, LeaseTable(head.rows, len(head.lines), descriptor))
         keep = True
         return found
     finally:
@@ -203,7 +203,7 @@ def _head(descriptor: int) -> Head | None:
         found["origin"] = Origin(**found["origin"])
         found["lines"] = [tuple(line) for line in found["lines"]]
         head = Head(**found)
-        whole = Holdings.size(head.rows, len(head.lines)) == size - _LENGTH - length
+        whole = LeaseTable.size(head.rows, len(head.lines)) == size - _LENGTH - length
     except (ValueError, TypeError, KeyError):
         return None
     return head if whole else None

@@ -10,29 +10,29 @@ from pathlib import Path
 
 import pytest
 
-from django_delayq.worker import holdings as h
-from django_delayq.worker.holdings import Holdings
-from django_delayq.worker.supervisor import holdings_files
+from django_delayq.worker import lease_table as h
+from django_delayq.worker.lease_table import LeaseTable
+from django_delayq.worker.supervisor import lease_files
 from tests.worker.bench import line
 from tests.worker.conftest import eventually
 
-pytestmark = pytest.mark.skipif(holdings_files.place() is None, reason="no /dev/shm, or no /proc, here")
+pytestmark = pytest.mark.skipif(lease_files.place() is None, reason="no /dev/shm, or no /proc, here")
 ID = "0351GEiPiO6ubpyarjQkn6"
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    made = holdings_files.place(tmp_path)
+    made = lease_files.place(tmp_path)
     assert made is not None
     return made
 
 
-def make(folder: Path | None) -> tuple[Holdings, Path | None]:
-    return holdings_files.make(folder, worker="w/1", store="delayq here", rows=4, lines=[line("q"), line("orders", max_crashes=7)])
+def make(folder: Path | None) -> tuple[LeaseTable, Path | None]:
+    return lease_files.make(folder, worker="w/1", store="delayq here", rows=4, lines=[line("q"), line("orders", max_crashes=7)])
 
 
-def put(holdings: Holdings, row: int = 0, id: str = ID) -> None:
-    holdings.put(row, line=1, id=id, fence="n1", attempt=2, taken=1.0, good_until=31.0)
+def put(leases: LeaseTable, row: int = 0, id: str = ID) -> None:
+    leases.put(row, line=1, id=id, fence="n1", attempt=2, taken=1.0, good_until=31.0)
 
 
 @pytest.fixture
@@ -40,19 +40,19 @@ def killed(folder: Path) -> Path:
     """What a process held that has been killed: one job ran, one waited, and a claim was under way."""
     pid = os.fork()
     if pid == 0:
-        holdings, _ = make(folder)
-        put(holdings, 0)
-        put(holdings, 1)
-        holdings.start(0, started=1.0, task=0)
-        holdings.claiming(0, "n9")
+        leases, _ = make(folder)
+        put(leases, 0)
+        put(leases, 1)
+        leases.start(0, started=1.0, task=0)
+        leases.claiming(0, "n9")
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(pid, 0)
     (path,) = folder.iterdir()
     return path
 
 
-def found(folder: Path, store: str = "delayq here") -> list[holdings_files.HoldingsFile]:
-    return list(holdings_files.left(folder, store))
+def found(folder: Path, store: str = "delayq here") -> list[lease_files.LeaseFile]:
+    return list(lease_files.left(folder, store))
 
 
 @pytest.mark.slow
@@ -66,49 +66,49 @@ def test_what_a_living_process_holds_is_found_when_it_dies_after_the_first_look(
         signal.pause()
     os.close(theirs)
     os.read(ours, 1)
-    seen: dict[str, holdings_files.Origin | None] = {}
+    seen: dict[str, lease_files.Origin | None] = {}
     (path,) = folder.iterdir()
     for _ in range(2):
-        assert list(holdings_files.left(folder, "delayq here", seen)) == []
+        assert list(lease_files.left(folder, "delayq here", seen)) == []
         assert seen[path.name] is not None
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     os.close(ours)
-    (trace,) = holdings_files.left(folder, "delayq here", seen)
+    (trace,) = lease_files.left(folder, "delayq here", seen)
     trace.remove()
 
 
 def test_a_file_of_another_store_is_not_opened_again(folder: Path, killed: Path) -> None:
-    seen: dict[str, holdings_files.Origin | None] = {}
-    assert list(holdings_files.left(folder, "delayq elsewhere", seen)) == []
+    seen: dict[str, lease_files.Origin | None] = {}
+    assert list(lease_files.left(folder, "delayq elsewhere", seen)) == []
     assert seen == {killed.name: None}
-    assert list(holdings_files.left(folder, "delayq here", seen)) == []
+    assert list(lease_files.left(folder, "delayq here", seen)) == []
     seen.clear()
-    (trace,) = holdings_files.left(folder, "delayq here", seen)
+    (trace,) = lease_files.left(folder, "delayq here", seen)
     trace.remove()
 
 
 def test_what_a_killed_process_held_is_found(folder: Path, killed: Path) -> None:
     (trace,) = found(folder)
     assert (trace.head.worker, trace.head.lines) == ("w/1", [("q", 0, 30_000, 3), ("orders", 0, 30_000, 7)])
-    assert trace.holdings is not None
-    assert [(held.state, held.id, held.line) for held in trace.holdings.held()] == [
+    assert trace.leases is not None
+    assert [(held.state, held.id, held.line) for held in trace.leases.held()] == [
         (h.RUNNING, ID, 1),
         (h.WAITING, ID, 1),
     ]
-    assert trace.holdings.nonces(trace.head.lines) == ["n9", ""]
+    assert trace.leases.nonces(trace.head.lines) == ["n9", ""]
     trace.remove()
     assert not killed.exists()
 
 
 def test_a_file_for_which_there_is_no_memory_leaves_nothing_open_and_is_found_later(folder: Path, killed: Path, monkeypatch) -> None:
-    class Unmapped(Holdings):
+    class Unmapped(LeaseTable):
         def __init__(self, *_: object) -> None:
             raise OSError("no memory")
 
     before = os.listdir("/proc/self/fd")
     with monkeypatch.context() as patch:
-        patch.setattr(holdings_files, "Holdings", Unmapped)
+        patch.setattr(lease_files, "LeaseTable", Unmapped)
         assert found(folder) == []
     assert os.listdir("/proc/self/fd") == before
     (trace,) = found(folder)
@@ -125,12 +125,12 @@ def test_one_worker_alone_gives_it_back_and_another_if_that_one_dies(folder: Pat
 
 
 def test_what_a_living_process_holds_is_left_alone(folder: Path) -> None:
-    holdings, path = make(folder)
-    put(holdings)
+    leases, path = make(folder)
+    put(leases)
     assert found(folder) == []
     assert path is not None
     assert path.exists()
-    holdings.close()
+    leases.close()
 
 
 @pytest.mark.slow
@@ -154,14 +154,14 @@ def test_a_stopped_process_lives(folder: Path) -> None:
 
 
 def test_a_number_that_another_process_bears_now_is_gone() -> None:
-    me = holdings_files.origin()
+    me = lease_files.origin()
     assert not me.gone()
     assert replace(me, born=str(int(me.born) - 1)).gone()
 
 
 @pytest.mark.parametrize("machine", ["", "another start of it"])
 def test_nobody_judges_a_process_of_another_machine(machine: str) -> None:
-    assert not replace(holdings_files.origin(), machine=machine, born="1").gone()
+    assert not replace(lease_files.origin(), machine=machine, born="1").gone()
 
 
 def test_another_store_is_no_business_of_ours(folder: Path, killed: Path) -> None:
@@ -183,7 +183,7 @@ def test_litter_is_left_alone_and_removed_when_it_is_old(folder: Path, text: byt
     path = folder / "litter"
     path.write_bytes(text)
     assert found(folder) == []
-    holdings_files.touch([path])
+    lease_files.touch([path])
     assert found(folder) == []
     assert path.exists()
     os.utime(path, (0, 0))
@@ -216,13 +216,13 @@ def test_a_head_that_lies_about_its_size_is_litter(folder: Path, killed: Path) -
 
 def test_a_folder_that_others_may_write_to_is_not_used(folder: Path) -> None:
     folder.chmod(0o777)
-    assert holdings_files.place(folder.parent) is None
+    assert lease_files.place(folder.parent) is None
 
 
-def test_holdings_are_plain_memory_where_there_is_no_room(tmp_path: Path) -> None:
+def test_lease_table_are_plain_memory_where_there_is_no_room(tmp_path: Path) -> None:
     for place in (None, tmp_path / "missing"):
-        holdings, path = make(place)
+        leases, path = make(place)
         assert path is None
-        put(holdings)
-        assert [held.id for held in holdings.held()] == [ID]
-        holdings.close()
+        put(leases)
+        assert [held.id for held in leases.held()] == [ID]
+        leases.close()
