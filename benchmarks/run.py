@@ -76,7 +76,7 @@ class Run:
             for metric in metrics:
                 if number >= (self.rounds or metric.rounds):
                     continue
-                some = [one for one in systems if one.source == "own" or not metric.own_only]
+                some = [one for one in systems if _takes_part(one, metric)]
                 for group in _groups(metric, some):
                     yield number, metric, group
 
@@ -117,6 +117,13 @@ class Run:
             median = {name: _median(values) for name, values in rounds.items()}
             row = {"median": median, "rounds": rounds, "size": self.size}
         self.document["metrics"].setdefault(metric.name, {})[system.name] = row
+
+
+def _takes_part(system: System, metric: Metric) -> bool:
+    if system.source == "own":
+        return True
+    named = not metric.peers or system.name in metric.peers
+    return named and not metric.own_only and (not system.metrics or metric.name in system.metrics)
 
 
 def _groups(metric: Metric, systems: Sequence[System]) -> list[list[System]]:

@@ -28,6 +28,7 @@ class System:
     name: str
     source: str
     packages: tuple[str, ...] = ()
+    metrics: tuple[str, ...] = ()  # the only ones that measure it; (): all
 
     @property
     def home(self) -> Path:
@@ -112,5 +113,6 @@ ALL = {
         System("taskiq", "pypi", ("taskiq[uv]", "taskiq-redis", "hiredis")),
         System("django-q2", "pypi", ("django-q2", "redis", "hiredis")),
         System("sidekiq", "debian", ("ruby-sidekiq",)),
+        System("procrastinate", "pypi", ("procrastinate", "psycopg[binary]"), ("unique",)),
     )
 }

@@ -50,6 +50,7 @@ class Arq(base.Adapter):
     )
     at_once = 100
     many_by = "100 concurrent calls"
+    unique = "`_job_id`"
 
     async def open(self) -> None:
         """Connects."""
@@ -57,7 +58,7 @@ class Arq(base.Adapter):
 
     async def put(self, task: str, args: Sequence[Any], due: float | None) -> None:
         """enqueue_job."""
-        await self._pool.enqueue_job(task, *args, _defer_until=None if due is None else base.at(due))
+        await self._pool.enqueue_job(task, *args, _job_id=self.key(), _defer_until=None if due is None else base.at(due))
 
     async def put_many(self, task: str, jobs: Iterable[tuple[Sequence[Any], float | None]]) -> None:
         """Calls side by side: there is no other way."""

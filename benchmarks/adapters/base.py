@@ -95,11 +95,20 @@ class Adapter(ABC):
     can_cancel = True  # by id
     at_once = 8  # jobs that its worker runs side by side where nothing else is said
     many_by = "one by one"
+    unique = ""  # what its name for a key is, if it has one
+    keyed = False  # whether each job gets a key of its own
     verbs: Mapping[str, Callable[[int], float]] = {}  # verbs that it has alone: a count in, seconds out
 
     def open(self) -> Any:
         """Connects, where that is a step of its own."""
         return None
+
+    def __init__(self) -> None:
+        self._keys = itertools.count()
+
+    def key(self) -> str | None:
+        """The key of the next job; None if jobs have none."""
+        return f"{os.getpid()}:{next(self._keys)}" if self.keyed else None
 
     @abstractmethod
     def put(self, task: str, args: Sequence[Any], due: float | None) -> Any:
@@ -145,12 +154,14 @@ def main(adapter: Adapter) -> None:
     options.add_argument("--count", type=int, default=1)
     options.add_argument("--first", type=int, default=0, help="number of the first job")
     options.add_argument("--many", action="store_true")
+    options.add_argument("--keyed", action="store_true", help="each job has a key of its own")
     options.add_argument("--due", type=float, help="seconds since 1970; nothing: now")
     options.add_argument("--spread", type=float, default=0.0, help="seconds over which the dates lie")
     options.add_argument("--seconds", type=float, default=0.0, help="of a nap")
     given = options.parse_args()
+    adapter.keyed = given.keyed
     if given.verb == "facts":
-        names = ("name", "version", "settings", "waits_in", "at_least_once", "can_cancel", "at_once", "many_by")
+        names = ("name", "version", "settings", "waits_in", "at_least_once", "can_cancel", "at_once", "many_by", "unique")
         print(json.dumps({name: getattr(adapter, name) for name in names}))
     elif given.verb in adapter.verbs:
         print(json.dumps({"seconds": adapter.verbs[given.verb](given.count)}))

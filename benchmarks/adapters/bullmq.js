@@ -30,8 +30,11 @@ function due(number) {
   return given.due === undefined ? null : Number(given.due) + (Number(given.spread) * number) / Number(given.count);
 }
 
+let keys = 0;
+
 function options(date) {
-  return date === null ? keep : { ...keep, delay: Math.max(0, Math.round(date * 1000 - Date.now())) };
+  const unique = given.keyed ? { jobId: `job-${process.pid}-${keys++}` } : {};
+  return date === null ? { ...keep, ...unique } : { ...keep, ...unique, delay: Math.max(0, Math.round(date * 1000 - Date.now())) };
 }
 
 async function put() {
@@ -97,6 +100,7 @@ if (verb === "facts") {
       can_cancel: true,
       at_once: concurrency,
       many_by: "addBulk, 500 per call",
+      unique: "`jobId`",
     }),
   );
 } else if (verb === "put") {

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from functools import partial
-from itertools import starmap
 from typing import Any
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "benchmarks.settings")
@@ -98,10 +97,15 @@ def confirm(count: int) -> float:
     return time.perf_counter() - began
 
 
-def messages(count: int) -> float:
+def messages(count: int, *, keyed: bool = False) -> float:
     """Pushes so many; seconds."""
     began = time.perf_counter()
-    delayq.schedule_many(Binding(KIND, Options(queue="messages"), (f"{number:0100d}",), {}) for number in range(count))
+    options = Options(queue="messages")
+    bindings = (
+        Binding(KIND, options._replace(key=f"message:{number}") if keyed else options, (f"{number:0100d}",), {})
+        for number in range(count)
+    )
+    delayq.schedule_many(bindings)
     return time.perf_counter() - began
 
 
@@ -135,14 +139,17 @@ def wakes(share: int, count: int) -> float:
     return sorted(late)[min(count - 1, count * share // 100)]
 
 
-def named(names: int | None, count: int) -> float:
+def named(names: int | None, count: int, *, keyed: bool = False) -> float:
     """Puts in so many jobs that do nothing, each with one of so many names, of which one runs at a time; None: each with a name of its
-    own; 0: without. All are due at one date, in some seconds, which is answered, in seconds since 1970.
+    own; 0: without. `keyed`: each has a key of its own, too. All are due at one date, in some seconds, which is answered, in seconds
+    since 1970.
     """
     due = time.time() + 4 + count / 4000
     task = TASKS["nothing"].using(run_at=clock.from_ms(round(due * 1000)))
     numbers = range(count)
-    if names == 0:
+    if keyed:
+        bindings = (task.using(serial=f"order:{each}", key=f"order:{each}").bind(f"{each:0100d}") for each in numbers)
+    elif names == 0:
         bindings = (task.bind(f"{number:0100d}") for number in numbers)
     else:
         bindings = (task.using(serial=f"order:{number % (names or count)}").bind(f"{number:0100d}") for number in numbers)
@@ -224,8 +231,10 @@ class Delayq(base.Adapter):
         "pull": pull,
         "unnamed": partial(named, 0),
         "named": partial(named, None),
+        "named_keyed": partial(named, None, keyed=True),
         "named100": partial(named, 100),
         "named10000": partial(named, 10_000),
+        "messages_keyed": partial(messages, keyed=True),
         "keyed": partial(keyed, "keep", None),
         "keyed_atomic": partial(keyed, "keep", None, atomic=True),
         "keyed_many": keyed_many,
@@ -242,19 +251,16 @@ class Delayq(base.Adapter):
 
     def put(self, task: str, args: Sequence[Any], due: float | None) -> None:
         """One job."""
-        if due is None:
-            delayq.schedule(TASKS[task], *args)
-        else:
-            delayq.schedule(TASKS[task], *args, run_at=clock.from_ms(round(due * 1000)))
+        delayq.schedule(TASKS[task], *args, **self._options(due))
 
     def put_many(self, task: str, jobs: Iterable[tuple[Sequence[Any], float | None]]) -> None:
         """Many jobs."""
 
-        def binding(args: Sequence[Any], due: float | None) -> Any:
-            found = TASKS[task] if due is None else TASKS[task].using(run_at=clock.from_ms(round(due * 1000)))
-            return found.bind(*args)
+        delayq.schedule_many(TASKS[task].using(**self._options(due)).bind(*args) for args, due in jobs)
 
-        delayq.schedule_many(starmap(binding, jobs))
+    def _options(self, due: float | None) -> dict[str, Any]:
+        found: dict[str, Any] = {} if due is None else {"run_at": clock.from_ms(round(due * 1000))}
+        return {**found, "key": self.key()} if self.keyed else found
 
     def worker(self, processes: int, threads: int) -> list[str]:
         """manage.py delayq_worker."""

@@ -45,6 +45,7 @@ class Saq(base.Adapter):
     )
     at_once = 100
     many_by = "100 concurrent calls"
+    unique = "`key`"
 
     async def open(self) -> None:
         """Connects."""
@@ -52,7 +53,11 @@ class Saq(base.Adapter):
 
     async def put(self, task: str, args: Sequence[Any], due: float | None) -> None:
         """enqueue."""
-        await queue.enqueue(task, args=list(args), scheduled=math.ceil(due or 0), retries=3, ttl=-1)
+        await queue.enqueue(task, args=list(args), scheduled=math.ceil(due or 0), retries=3, ttl=-1, **self._unique())
+
+    def _unique(self) -> dict[str, str]:
+        key = self.key()
+        return {} if key is None else {"key": key}
 
     async def put_many(self, task: str, jobs: Iterable[tuple[Sequence[Any], float | None]]) -> None:
         """Calls side by side: there is no other way."""

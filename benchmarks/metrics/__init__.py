@@ -14,6 +14,7 @@ NAMES = (
     "bulk",
     "outbox",
     "keys",
+    "unique",
     "noop",
     "orm",
     "lateness",
@@ -63,6 +64,7 @@ class Metric:
     columns: Mapping[str, Column]
     measure: Callable[[System, float], Figures]
     own_only: bool = False
+    peers: tuple[str, ...] = ()  # the only other systems that can do it; (): all
     rounds: int = 3
     slow: bool = False  # only where it is named
     side_by_side: bool = False  # what is measured is memory, or mostly waiting: the others may do it at one time

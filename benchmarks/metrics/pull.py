@@ -16,10 +16,11 @@ def measure(system: System, size: float) -> Figures:
     found: dict[str, float | None] = {}
     count = counted(100_000, size, 1000)
     with Stage(system, QUEUES) as stage:
-        stage.run("messages", f"--count={count}")
+        plain = float(stage.run("messages", f"--count={count}")["seconds"])
         between = stage.redis.cpu()
         found["rate"] = count / float(stage.run("pull", f"--count={count}")["seconds"])
         found["redis_us"] = (stage.redis.cpu() - between) / count * 1e6
+        found["keyed_times"] = float(stage.run("messages_keyed", f"--count={count}")["seconds"]) / plain
     for share in (50, 99):
         with Stage(system, QUEUES) as stage:
             found[f"p{share}"] = float(stage.run(f"wakes{share}", f"--count={counted(2000, size)}")["seconds"]) * 1000
@@ -35,6 +36,7 @@ METRIC = Metric(
         "start of the push until the consumer has the message."
     ),
     columns={
+        "keyed_times": Column(title="push with a key, time × without", better="less", digits=2),
         "rate": Column(title="messages per second acked", reach="≥ 10,000"),
         "redis_us": Column(title="Redis CPU per message", unit="µs", better="less", digits=1),
         "p50": Column(title="wake-up p50", unit="ms", better="less", digits=2),

@@ -9,7 +9,7 @@ from benchmarks.metrics import Column, Figures, Metric, counted
 from benchmarks.stage import Stage
 from benchmarks.systems import System
 
-VERBS = {"none": "unnamed", "own": "named", "hundred": "named100", "many": "named10000"}
+VERBS = {"none": "unnamed", "own": "named", "keyed": "named_keyed", "hundred": "named100", "many": "named10000"}
 TIMES = 3
 
 
@@ -50,20 +50,23 @@ METRIC = Metric(
     title="Concurrency names",
     text=(
         "20,000 empty jobs are due at the same moment on a waiting worker with one process. They have no name, a different name "
-        "each, one of 100 names so that most jobs wait, or one of 10,000 names. The lowest of three rounds is used. CPU is that "
-        "of the worker and Redis, from the due date until all jobs have run."
+        "each, a different name and key each, one of 100 names so that most jobs wait, or one of 10,000 names. The lowest of "
+        "three rounds is used. CPU is that of the worker and Redis, from the due date until all jobs have run."
     ),
     columns={
         "cpu_us": Column(title="without a name: CPU per run", unit="µs", better="less"),
         "own": Column(title="a name each: CPU, ratio", better="less", digits=2, reach="≤ 1.25"),
+        "keyed": Column(title="a name and a key each: CPU", better="less", digits=2),
         "hundred": Column(title="100 names: CPU", better="less", digits=2, reach="≤ 1.25"),
         "many": Column(title="10,000 names: CPU", better="less", digits=2, reach="≤ 1.25"),
         "rate": Column(title="without a name: jobs/s"),
         "own_rate": Column(title="a name each: jobs/s, ratio", digits=2),
+        "keyed_rate": Column(title="a name and a key each: jobs/s", digits=2),
         "hundred_rate": Column(title="100 names: jobs/s", digits=2),
         "many_rate": Column(title="10,000 names: jobs/s", digits=2),
         "none_redis": Column(title="without a name: Redis CPU per run", unit="µs", better="less", digits=1),
         "own_redis": Column(title="a name each", unit="µs", better="less", digits=1),
+        "keyed_redis": Column(title="a name and a key each", unit="µs", better="less", digits=1),
         "hundred_redis": Column(title="100 names", unit="µs", better="less", digits=1),
         "many_redis": Column(title="10,000 names", unit="µs", better="less", digits=1),
     },

@@ -51,10 +51,11 @@ def restless(select: Select, places: Places, queues: Iterable[Keys]) -> str:
     # A cancel may be noted, and Redis forget it before it is told: that row never hears that it was published.
     unpublished = "published is null and state not in ('cancelled', 'failed')"
     unfinished = "durable and state in ('scheduled', 'running')"
+    decided = "coalesce(ending, '') != 'unknown'"  # a person decides what becomes of an unresolved row
     dates = ((JOB, "run_at"), (STEP, "at"), (OPERATION, "finished_at"))
     old = " union all ".join(f"select 1 from {table} where {date} < '2020-01-01'" for table, date in dates)
     for what, count in (
-        ("rows are unfinished or unpublished", f"select count(*) from {JOB} where {unpublished} or {unfinished}"),
+        ("rows are unfinished or unpublished", f"select count(*) from {JOB} where ({unpublished} or {unfinished}) and {decided}"),
         ("operations are not finished", f"select count(*) from {OPERATION} where stage != 'finished'"),
         ("rows should have been pruned", f"select count(*) from ({old}) as old"),
     ):
