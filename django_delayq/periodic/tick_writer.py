@@ -18,7 +18,7 @@ from django_delayq.periodic.declarations import Declaration
 from django_delayq.periodic.portion import Portion, portion
 from django_delayq.periodic.schedule_rows import dates_of, note
 from django_delayq.producer import homes
-from django_delayq.producer.options import NONE, moulds
+from django_delayq.producer.options import NONE, templates
 from django_delayq.producer.schedule import Binding, schedule_many
 from django_delayq.producer.task import registry
 from django_delayq.states import PERIODIC
@@ -174,9 +174,9 @@ def check_jobs(one: Periodic | Declaration) -> None:
         QueueUnknown: the settings do not list that.
     """
     args, kwargs = tuple(one.args), dict(one.kwargs)
-    mould = moulds.get(registry.get(one.task), OPTIONS, None)
-    mould.check(args, kwargs)
-    mould.payload_of(args, kwargs, {PERIODIC: told(one, LONGEST, by_hand=True)})
+    template = templates.get(registry.get(one.task), OPTIONS, None)
+    template.check(args, kwargs)
+    template.payload_of(args, kwargs, {PERIODIC: told(one, LONGEST, by_hand=True)})
 
 
 def told(row: Periodic | Declaration, at: datetime, *, by_hand: bool = False) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from django.db import connections
 
 from django_delayq import clock, ids
 from django_delayq.producer import database
-from django_delayq.producer.options import Mould
+from django_delayq.producer.options import JobTemplate
 from django_delayq.shared_name import SharedName
 from django_delayq.states import Change
 from django_delayq.store.items import ScheduleItem
@@ -36,14 +36,14 @@ class Plan(ScheduleItem):
         PayloadError: a record cannot carry the key, or the expiry.
     """
 
-    __slots__ = ("epoch", "job", "mould", "partition", "shared_name", "started", "withdrawn")
+    __slots__ = ("epoch", "job", "partition", "shared_name", "started", "template", "withdrawn")
 
-    # Not that of a dataclass: one is made for each job, and most of it comes from the mould, checked.
-    def __init__(self, mould: Mould, job: Any, payload: bytes, expires_ms: int, delay_ms: int | None) -> None:
-        self.mould, self.job = mould, job
+    # Not that of a dataclass: one is made for each job, and most of it comes from the template, checked.
+    def __init__(self, template: JobTemplate, job: Any, payload: bytes, expires_ms: int, delay_ms: int | None) -> None:
+        self.template, self.job = template, job
         self.id, self.task, self.queue, self.key = job.id, job.task, job.queue, job.key
-        self.lane, self.durable, self.max_attempts = mould.lane, mould.durable, mould.max_attempts
-        self.on_conflict, self.priority = mould.on_conflict, mould.priority
+        self.lane, self.durable, self.max_attempts = template.lane, template.durable, template.max_attempts
+        self.on_conflict, self.priority = template.on_conflict, template.priority
         self.payload = payload
         self.expires_ms = expires_ms
         self.delay_ms = delay_ms
@@ -51,13 +51,13 @@ class Plan(ScheduleItem):
         self.started = clock.monotonic()
         self.epoch = ""
         # Not that of the job, which may be another one's handle by and by.
-        self.partition = ids.partition(job.id) if mould.divided else 0
+        self.partition = ids.partition(job.id) if template.divided else 0
         self.shared_name: SharedName | None = None
         self.withdrawn = False
         if expires_ms or self.key != "":
             self.__post_init__()
         else:
-            self._line = mould.line
+            self._line = template.line
 
     def left_ms(self, now: float) -> int | None:
         """The rest of the delay, so that the transaction's own duration is not added to it."""
@@ -138,7 +138,7 @@ class Pending:
         plan = self._plan
         if not self.withdrawn:
             if plan.durable:
-                database.need().withdraw(plan.id, actor, reason, plan.mould.using)
+                database.need().withdraw(plan.id, actor, reason, plan.template.using)
             self._before_publication(Withdrawal(plan))
         return Change.DONE
 
@@ -148,7 +148,7 @@ class Pending:
             return Change.FINISHED
         plan = self._plan
         if plan.durable:
-            database.need().move(plan.id, due_ms, delay_ms, actor, reason, plan.mould.using)
+            database.need().move(plan.id, due_ms, delay_ms, actor, reason, plan.template.using)
         self._before_publication(partial(plan.redate, delay_ms, due_ms, clock.monotonic()))
         return Change.DONE
 

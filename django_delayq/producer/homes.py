@@ -16,7 +16,7 @@ from django_delayq import conf, ids
 from django_delayq.conf import QueueConfig
 from django_delayq.exceptions import ConfigError, StoreUnavailable
 from django_delayq.producer import database
-from django_delayq.producer.options import Mould, Options, Planned, moulds
+from django_delayq.producer.options import JobTemplate, Options, Planned, templates
 from django_delayq.producer.stores import stores
 from django_delayq.shared_name import SharedName, in_payload
 from django_delayq.store.events import FIRST
@@ -29,19 +29,19 @@ def anywhere(queue: QueueConfig) -> int:
     return random.randrange(queue.partitions) if queue.partitions > 1 else 0
 
 
-def of(mould: Mould, key: str, name: SharedName | None) -> int | None:
+def of(template: JobTemplate, key: str, name: SharedName | None) -> int | None:
     """Where a job of that key and that name is to be; None for one that has no home.
 
     Raises:
         ConfigError: it has two.
         PayloadError: that is no key.
     """
-    queue = mould.queue
+    queue = template.queue
     if key:
         validate_key(key)  # what is none has no home
     if name is not None and key and name.text != key and queue.divided:
         raise ConfigError(
-            f"{mould.where}: key={key!r} and the name {name.text!r} are each counted in one partition, and the queue {queue.name!r} "
+            f"{template.where}: key={key!r} and the name {name.text!r} are each counted in one partition, and the queue {queue.name!r} "
             "has several. Use the same text for both, or only one of them, or schedule into a queue with PARTITIONS 1."
         )
     if name is not None:
@@ -118,14 +118,14 @@ def _held(queue: QueueConfig, key: str, partition: int) -> bool:
     return any(ids.partition(row[0]) == partition for row in rows)
 
 
-def placed(mould: Mould, key: str, name: SharedName | None, id: UUID | None, turn: int | None) -> UUID:
+def placed(template: JobTemplate, key: str, name: SharedName | None, id: UUID | None, turn: int | None) -> UUID:
     """The id of a job of a queue with several partitions, see `plan`. Raises: as `of`."""
-    home = of(mould, key, name)
+    home = of(template, key, name)
     if home is None and turn is not None:
-        home = turn % mould.queue.partitions
+        home = turn % template.queue.partitions
     if id is not None:
         return id if home is None else ids.placed(id, home)
-    return ids.new(anywhere(mould.queue) if home is None else home)
+    return ids.new(anywhere(template.queue) if home is None else home)
 
 
 def drawn(task: Planned, options: Options, args: tuple[Any, ...], kwargs: dict[str, Any]) -> UUID:
@@ -135,9 +135,9 @@ def drawn(task: Planned, options: Options, args: tuple[Any, ...], kwargs: dict[s
     Raises:
         QueueUnknown, ConfigError, PayloadError: see `plan`.
     """
-    mould = moulds.get(task, options, None)
-    if not mould.queue.divided:
+    template = templates.get(task, options, None)
+    if not template.queue.divided:
         return ids.new()
-    name = None if mould.named is None else mould.named.name(args, kwargs, mould.where)
+    name = None if template.named is None else template.named.name(args, kwargs, template.where)
     text = name.text if name else options.key and validate_key(options.key)
-    return ids.new(mould.queue.homes(text)[0] if text else anywhere(mould.queue))
+    return ids.new(template.queue.homes(text)[0] if text else anywhere(template.queue))

@@ -33,7 +33,7 @@ Publish = Callable[[list[Plan]], None]
 def is_far(plan: Plan) -> bool:
     """Whether a job goes in as a far row. The clock of this host will do: what is brought in, and when, the database's says."""
     left = plan.delay_ms if plan.delay_ms is not None else (plan.due_ms or 0) - clock.wall_ms()
-    return left > plan.mould.horizon_ms > 0
+    return left > plan.template.horizon_ms > 0
 
 
 class Written:
@@ -52,9 +52,9 @@ class Written:
         taken: set[Plan] = set()
         on_the_way: set[tuple[str, str]] = set()  # keys of near jobs of this call: what comes behind these follows them to Redis
         # In the order of their keys, else two calls could wait for each other.
-        for plan in sorted((plan for plan in plans if plan.key and plan.mould.horizon_ms), key=lambda plan: plan.key):
+        for plan in sorted((plan for plan in plans if plan.key and plan.template.horizon_ms), key=lambda plan: plan.key):
             far = (plan.queue, plan.key) not in on_the_way and is_far(plan)
-            reply = outbox.contest_far(plan, plan.mould.horizon_ms, using, far=far)
+            reply = outbox.contest_far(plan, plan.template.horizon_ms, using, far=far)
             if reply is not None:
                 self.merged.append((plan, reply))
                 taken.add(plan)
@@ -181,7 +181,7 @@ def publish_later(queue: str, jobs: Sequence[UUID]) -> None:
 
 def meet(plans: Sequence[Plan], queue: str, using: str) -> bool:
     """Makes the far rows of these keys near that have come meanwhile; whether there were any."""
-    keys = {plan.key for plan in plans if plan.key and plan.mould.queue.horizon}
+    keys = {plan.key for plan in plans if plan.key and plan.template.queue.horizon}
     return bool(keys) and database.need().bring_in_keys(queue, keys, using)
 
 
@@ -201,7 +201,7 @@ def meet_in_redis(plans: Sequence[Plan], queue: str) -> None:
     """The same for jobs of redis durability, which have no rows for far ones to look at; and publishes what it finds. What fails is
     logged: whether Redis takes the jobs themselves is another question.
     """
-    if database.installed() is None or not any(plan.key and plan.mould.queue.horizon for plan in plans):
+    if database.installed() is None or not any(plan.key and plan.template.queue.horizon for plan in plans):
         return
     using = conf.get().database
     try:
@@ -216,7 +216,7 @@ def meet_in_redis(plans: Sequence[Plan], queue: str) -> None:
 def _created(plan: Plan) -> None:
     plan.job.created = True
     if signals.job_scheduled.receivers:
-        signals.job_scheduled.send_robust(sender=plan.mould.task, job=plan.job)
+        signals.job_scheduled.send_robust(sender=plan.template.task, job=plan.job)
 
 
 def _publisher(queue: str, partition: int, using: str) -> Publisher:

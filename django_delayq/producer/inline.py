@@ -27,7 +27,7 @@ def put(plans: Sequence[Plan]) -> list[Job]:
     run: a worker would not have raised it there either.
     """
     for plan in plans:
-        connection = transaction.get_connection(plan.mould.using)
+        connection = transaction.get_connection(plan.template.using)
         if commit.is_open(connection):
             connection.on_commit(Publication([plan], _run), robust=True)
         else:

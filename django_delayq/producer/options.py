@@ -40,7 +40,7 @@ OPTIONS: Final = (
 Conflict = Literal["keep", "replace", "earliest", "latest", "after", "error"]
 Durability = Literal["outbox", "redis"]
 MOST_PRIORITY: Final = 2**31 - 1  # what its column holds; beyond it the insert would break the caller's transaction
-MOST_MOULDS: Final = 1000
+MAX_TEMPLATES: Final = 1000
 LONGEST_LEASE: Final = 12 * 3600.0  # seconds
 POLICIES: Final[tuple[str, ...]] = get_args(Conflict)
 DURABILITIES: Final[tuple[str, ...]] = get_args(Durability)
@@ -75,7 +75,7 @@ class JobOptions(UntimedOptions, total=False):
 
 class Options(NamedTuple):
     """How one job is to be scheduled. None: what the task or the queue says. The first `OWN` differ from job to job; the others are
-    what its mould is made of.
+    what its template is made of.
     """
 
     delay: clock.Delay | None = None
@@ -194,7 +194,7 @@ class Planned(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Mould:
+class JobTemplate:
     """What a task and its options decide for all jobs that are made with them. `using`: alias of the database whose transaction they
     belong to; `says_using`: the caller has named it; `inline`: they run at once; `payload`: what travels with the arguments;
     `carriers`: the project has some; `horizon_ms`: what is due later waits as a row, 0: nothing does; `named`: what makes the name that
@@ -230,14 +230,14 @@ class Mould:
         return codec.encode_payload(args, kwargs, payload, limit=self.queue.max_payload, task=self.task.name)
 
 
-class Moulds:
-    """The moulds made so far under these settings."""
+class JobTemplates:
+    """The templates made so far under these settings."""
 
     def __init__(self) -> None:
-        self._made: tuple[conf.Config | None, dict[Any, Mould]] = (None, {})
+        self._made: tuple[conf.Config | None, dict[Any, JobTemplate]] = (None, {})
 
-    def get(self, task: Planned, options: Options, using: str | None) -> Mould:
-        """The mould of jobs of this task with these options.
+    def get(self, task: Planned, options: Options, using: str | None) -> JobTemplate:
+        """The template of jobs of this task with these options.
 
         Raises:
             QueueUnknown, ConfigError, PayloadError: see `plan`.
@@ -259,19 +259,19 @@ class Moulds:
         try:
             found = made.get(key)
         except (TypeError, ValueError):  # an option that cannot be compared, or a ladder that cannot be made: mistakes, mostly
-            return _mould(task, options, using, config)
+            return _template(task, options, using, config)
         if found is None:
-            found = _mould(task, options, using, config)
-            if len(made) >= MOST_MOULDS:
+            found = _template(task, options, using, config)
+            if len(made) >= MAX_TEMPLATES:
                 made.clear()
             made[key] = found
         return found
 
 
-moulds: Final = Moulds()
+templates: Final = JobTemplates()
 
 
-def _mould(task: Planned, options: Options, using: str | None, config: conf.Config) -> Mould:
+def _template(task: Planned, options: Options, using: str | None, config: conf.Config) -> JobTemplate:
     is_message = task.name == MESSAGE
     where = f"push({options.queue})" if is_message else f"schedule({task.name})"
     _check_names(options, where)
@@ -293,7 +293,7 @@ def _mould(task: Planned, options: Options, using: str | None, config: conf.Conf
         )
     durable = durable and (is_message or not config.inline)
     lane, max_attempts = lane_of(priority), most_attempts(options.max_attempts, task.max_attempts, queue.max_attempts)
-    return Mould(
+    return JobTemplate(
         task=task,
         where=where,
         queue=queue,

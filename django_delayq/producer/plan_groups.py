@@ -7,27 +7,27 @@ from itertools import islice
 from typing import TypeVar
 
 from django_delayq.producer.commit import Plan
-from django_delayq.producer.options import Mould
+from django_delayq.producer.options import JobTemplate
 
 T = TypeVar("T")
 K = TypeVar("K")
 
 
-def by(plans: Sequence[Plan], trait: Callable[[Mould], K]) -> Iterable[tuple[K, list[Plan]]]:
+def by(plans: Sequence[Plan], trait: Callable[[JobTemplate], K]) -> Iterable[tuple[K, list[Plan]]]:
     """By a trait of what their task and options decide."""
-    mould = plans[0].mould if plans else None
-    if mould is not None and all(plan.mould is mould for plan in plans):  # mostly
-        return [(trait(mould), list(plans))]
+    template = plans[0].template if plans else None
+    if template is not None and all(plan.template is template for plan in plans):  # mostly
+        return [(trait(template), list(plans))]
     groups: dict[K, list[Plan]] = {}
     for plan in plans:
-        groups.setdefault(trait(plan.mould), []).append(plan)
+        groups.setdefault(trait(plan.template), []).append(plan)
     return groups.items()
 
 
 def by_store(plans: Sequence[Plan]) -> Iterable[tuple[tuple[str, str, int], list[Plan]]]:
     """By queue, database and partition."""
-    for (queue, using), group in by(plans, lambda mould: (mould.queue.name, mould.using)):
-        if not group[0].mould.divided:
+    for (queue, using), group in by(plans, lambda template: (template.queue.name, template.using)):
+        if not group[0].template.divided:
             yield (queue, using, 0), group
             continue
         parts: dict[int, list[Plan]] = {}

@@ -106,16 +106,16 @@ def put_one(plan: Plan, inserted: Callable[[Job], None] | None = None, once: Onc
 
 
 def _put_in(plan: Plan, inserted: Callable[[Job], None] | None, once: Once | None = None) -> Job:
-    if plan.mould.inline:
+    if plan.template.inline:
         if inserted is not None:
             inserted(plan.job)
         return inline.put([plan])[0]
     if not plan.durable and (not plan.key or _script_decides(plan)):
-        connection = connections[plan.mould.using]
+        connection = connections[plan.template.using]
         if not commit.is_open(connection) and (connection.autocommit or connection.get_autocommit()):  # the look itself takes long
             if inserted is not None:
                 inserted(plan.job)
-            publisher = _publisher(plan.queue, plan.partition, plan.mould.using, durable=False)
+            publisher = _publisher(plan.queue, plan.partition, plan.template.using, durable=False)
             _, [reply] = _sure(publisher, [plan], None)  # there is no commit to wait for
             if (refused := _answer(plan, reply)) is not None:
                 raise refused
@@ -126,7 +126,7 @@ def _put_in(plan: Plan, inserted: Callable[[Job], None] | None, once: Once | Non
 
 def _script_decides(plan: Plan) -> bool:
     """Whether one call of the script decides about the key, since no row and no former partition can hold it."""
-    queue = plan.mould.queue
+    queue = plan.template.queue
     return plan.on_conflict in ("keep", "error") and queue.horizon is None and not queue.former_partitions
 
 
@@ -139,7 +139,7 @@ def put_all(
     """Puts in at most 200 jobs. With a `flight` those that Redis alone holds are under way when this returns. `inserted`, `once`: see
     `put_one`, from which one job comes.
     """
-    if plans and plans[0].mould.inline:
+    if plans and plans[0].template.inline:
         return inline.put(plans)
     fresh = plans
     if any(plan.key for plan in plans):
@@ -147,7 +147,7 @@ def put_all(
         if flight is not None:
             flight.land()  # only then is it known who holds a key
         fresh = _unmerged(plans)
-    for (using, durable), group in by(fresh, lambda mould: (mould.using, mould.durable)):
+    for (using, durable), group in by(fresh, lambda template: (template.using, template.durable)):
         if durable:
             if flight is not None:
                 flight.land()  # what was given first goes in first
@@ -168,7 +168,7 @@ def _take(once: Once, plan: Plan, using: str) -> None:
 def _rows_first(plans: list[Plan], using: str, inserted: Callable[[], None] | None = None, once: Once | None = None) -> None:
     connection = connections[using]
     alone = not commit.is_open(connection)
-    if any(plan.mould.horizon_ms for plan in plans):
+    if any(plan.template.horizon_ms for plan in plans):
         _within_horizon(plans, using, alone, inserted, once)
         return
     if once is None and alone and len(plans) == 1 and connection.get_autocommit():
@@ -379,7 +379,7 @@ def _answer(plan: Plan, reply: ScheduleReply) -> KeyTaken | None:
     if due_ms:
         job.due_ms = due_ms
     if signals.job_scheduled.receivers:
-        signals.job_scheduled.send_robust(sender=plan.mould.task, job=job)
+        signals.job_scheduled.send_robust(sender=plan.template.task, job=job)
     return None
 
 

@@ -26,7 +26,7 @@ from django_delayq.producer.options import (
     Options,
     Planned,
     date,
-    moulds,
+    templates,
 )
 from django_delayq.producer.plan_groups import batches
 from django_delayq.producer.put import Flight, put_all, put_one
@@ -228,38 +228,38 @@ def plan(
     Raises:
         PayloadError, PayloadTooLarge, QueueUnknown, ConfigError: see `schedule`.
     """
-    mould = moulds.get(task, options, using)
-    mould.check(args, kwargs)
-    if mould.durable:
+    template = templates.get(task, options, using)
+    template.check(args, kwargs)
+    if template.durable:
         database.need()
-        if not mould.says_using:
-            check_transaction(mould.using, mould.where)
-    if not options.key and mould.on_conflict != "keep":
-        raise ConfigError(f"{mould.where}: on_conflict={mould.on_conflict!r} needs a key: pass key= as well.")
-    delay_ms, due_ms = date(options.delay, options.run_at, mould.where)
-    expires_ms = 0 if options.expires is None else expires_at(options.expires, delay_ms, due_ms, mould)
-    if mould.max_attempts == NO_LIMIT and not expires_ms:
-        raise ConfigError(f"{mould.where}: max_attempts=0 means no limit of attempts: pass expires= as well, so that the job ends.")
-    meta = None if options.meta is None else checked_meta(options.meta, mould.where)
+        if not template.says_using:
+            check_transaction(template.using, template.where)
+    if not options.key and template.on_conflict != "keep":
+        raise ConfigError(f"{template.where}: on_conflict={template.on_conflict!r} needs a key: pass key= as well.")
+    delay_ms, due_ms = date(options.delay, options.run_at, template.where)
+    expires_ms = 0 if options.expires is None else expires_at(options.expires, delay_ms, due_ms, template)
+    if template.max_attempts == NO_LIMIT and not expires_ms:
+        raise ConfigError(f"{template.where}: max_attempts=0 means no limit of attempts: pass expires= as well, so that the job ends.")
+    meta = None if options.meta is None else checked_meta(options.meta, template.where)
     if tick:
         meta = {**(meta or {}), PERIODIC: tick}
     if carried:
         meta = {**(meta or {}), CARRIED: carried}
-    elif carried is None and not tick and (mould.carriers or watchers.watchers):
+    elif carried is None and not tick and (template.carriers or watchers.watchers):
         meta = carriers.pack(meta)
     if only is not None and options.key:
         meta = {**(meta or {}), ONLY: [*only]}
-    shared_name = None if mould.named is None else mould.named.name(args, kwargs, mould.where)
+    shared_name = None if template.named is None else template.named.name(args, kwargs, template.where)
     if shared_name:
         meta = {**(meta or {}), NAMED: [*shared_name]}
-    queue, payload = mould.queue, mould.payload_of(args, kwargs, meta)
-    if mould.divided:
-        id = homes.placed(mould, options.key, shared_name, id, turn)
+    queue, payload = template.queue, template.payload_of(args, kwargs, meta)
+    if template.divided:
+        id = homes.placed(template, options.key, shared_name, id, turn)
     elif id is None:
         id = ids.new()
-    planned = Plan(mould, Job(id, queue.name, task.name, options.key, due_ms), payload, expires_ms, delay_ms)
+    planned = Plan(template, Job(id, queue.name, task.name, options.key, due_ms), payload, expires_ms, delay_ms)
     planned.shared_name = shared_name
-    if mould.durable:
+    if template.durable:
         planned.epoch = stores.epoch(queue.name, planned.partition)
     return planned
 

@@ -10,7 +10,7 @@ from django.db import connections
 
 from django_delayq.exceptions import ConfigError, PayloadError
 from django_delayq.producer import commit, migration_hints
-from django_delayq.producer.options import NAMES, OPTIONS, Mould, duration, moment
+from django_delayq.producer.options import NAMES, OPTIONS, JobTemplate, duration, moment
 from django_delayq.producer.stores import stores
 from django_delayq.shared_name import NAMED
 from django_delayq.states import CARRIED, PERIODIC
@@ -40,9 +40,9 @@ def label(task: Any) -> str:
         return "task"
 
 
-def expires_at(value: Any, delay_ms: int | None, due_ms: int, mould: Mould) -> int:
+def expires_at(value: Any, delay_ms: int | None, due_ms: int, template: JobTemplate) -> int:
     """By Redis' clock, which decides; by this host's only if Redis cannot be asked."""
-    now_ms, where = stores.now_ms(mould.queue.name), mould.where
+    now_ms, where = stores.now_ms(template.queue.name), template.where
     expires_ms = moment(value, "expires", where) if isinstance(value, datetime) else now_ms + duration(value, "expires", where)
     if expires_ms <= (due_ms if delay_ms is None else now_ms + delay_ms):
         raise ConfigError(

@@ -14,7 +14,7 @@ from django_delayq.http_settings import SIGNING, HttpConfig
 from django_delayq.producer import task_options
 from django_delayq.producer.async_api import in_thread, like, refuse_loop
 from django_delayq.producer.job import Job
-from django_delayq.producer.options import UntimedOptions, date, moulds
+from django_delayq.producer.options import UntimedOptions, date, templates
 from django_delayq.producer.schedule import Bound
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import Task, follower_of
@@ -126,7 +126,7 @@ def prepared(
     made = bound.options
     delay_ms, due_ms = date(made.delay, made.run_at, WHERE)
     if delay_ms is not None:
-        due_ms = stores.now_ms(moulds.get(delivery, made, None).queue.name) + delay_ms
+        due_ms = stores.now_ms(templates.get(delivery, made, None).queue.name) + delay_ms
     arguments = {"headers": sent, "secret": secret, "within": task_options.timeout(timeout, WHERE), "redirects": redirects, **body}
     if follower := follower_of(on_failure, WHERE):
         arguments["on_failure"] = follower.name

@@ -12,7 +12,7 @@ from django_delayq.worker.run import SignalReceiver
 def run(plan: Plan) -> None:
     """One attempt, in this thread. Raises the error of the task, unless its result has it; always raises `KeyboardInterrupt`."""
     outcome = run_by_hand(plan, SignalReceiver(), due_ms=clock.wall_ms())
-    error, task = outcome.error, plan.mould.task
+    error, task = outcome.error, plan.template.task
     raises = not isinstance(task, Task) or task.raises_inline
     if error is not None and (raises or isinstance(error, KeyboardInterrupt)):
         raise error

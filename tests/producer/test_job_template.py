@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 import django_delayq as delayq
-from django_delayq.producer.options import NAMES, NONE, OWN, Moulds, Options, moulds
+from django_delayq.producer.options import NAMES, NONE, OWN, JobTemplates, Options, templates
 from django_delayq.producer.schedule import plan
 from django_delayq.store.record import JobRecord
 from tests.tasks_for_tests import close_order, ping
 
 
 def made(task=ping, using=None, **options):
-    return moulds.get(task, NONE.but(options, "here"), using)
+    return templates.get(task, NONE.but(options, "here"), using)
 
 
 def test_jobs_that_differ_by_date_key_expiry_and_meta_have_one_mould():
@@ -70,8 +70,8 @@ def test_an_option_that_cannot_be_compared_is_looked_at_each_time():
 
 
 def test_moulds_are_not_kept_without_bound(monkeypatch):
-    monkeypatch.setattr("django_delayq.producer.options.MOST_MOULDS", 5)
-    own = Moulds()
+    monkeypatch.setattr("django_delayq.producer.options.MAX_TEMPLATES", 5)
+    own = JobTemplates()
     for priority in range(20):
         own.get(ping, Options(priority=priority), None)
     assert len(own._made[1]) <= 5
