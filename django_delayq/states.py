@@ -189,7 +189,7 @@ TRANSITIONS: Final[tuple[Transition, ...]] = (
 )
 REQUEUEABLE: Final = frozenset(move.before for move in TRANSITIONS if move.verb == "requeue" and move.before is not None)
 
-# The key of a job's meta under which the luggage of carriers travels: workers of an older release take it as meta.
+# The key of a job's meta that holds the propagated context, by the name of the carrier.
 CARRIED: Final = "delayq.carried"
 # The key under which the job of a tick says of which: `name` of the schedule, `tick` as ISO date in UTC, and `overlap` unless that is
 # allowed; `by_hand` of one that a person has asked for.

@@ -43,7 +43,7 @@ def _put(failed: Sequence[tuple[UUID, Entry]], using: str) -> None:
             said = "job %s has failed, and its task %s is not known in this process. If it has an on_failure, that is not scheduled"
             logger.warning(said, row.short_id, row.task)
     followers = {
-        row.pk: (follower, carriers.luggage((row.options or {}).get("meta")))
+        row.pk: (follower, carriers.propagated_context((row.options or {}).get("meta")))
         for row in rows
         if (task := registry.find(row.task)) is not None and (follower := task.follower(row.kwargs or {})) is not None
     }

@@ -1,4 +1,4 @@
-"""Carriers: what travels with a job besides its arguments, such as tenant, language, request id or trace."""
+"""Carriers propagate context with a job, such as the tenant, the language, the request id or the trace."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from django_delayq.states import CARRIED
 
 @runtime_checkable
 class Carrier(Protocol):
-    """A class that `DELAYQ["CARRIERS"]` names, made once per process, without arguments. Its attribute `name`, else the name of the
-    class, says in the job whose luggage it is; so a class may move to another module, but not change its name while jobs wait.
+    """A class in `DELAYQ["CARRIERS"]`. Each process makes one instance, without arguments. The job stores the context under the
+    attribute `name`, or under the name of the class. You can move the class to another module, but do not rename it while jobs wait.
     """
 
     def pack(self) -> Any:
-        """Called by `schedule`. What is to travel with the job, as JSON; None: nothing."""
+        """Returns the context of the job as JSON, or None. Called by `schedule`."""
 
     def wrap(self, packed: Any) -> AbstractContextManager[object]:
-        """Called for each run, in its thread or coroutine: what the run happens inside of. `packed`: what `pack` gave, or None.
-        What it raises ends the run as if the task had raised it.
+        """Returns the context manager for one run, called in the thread or coroutine of the run. `packed` is the result of `pack`, or
+        None. An exception ends the run as if the task had raised it.
         """
 
 
 def pack(meta: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Meta of a job, with what all carriers of the project, and all watchers, pack now, by name."""
+    """Returns `meta` of a job with the context that all carriers and watchers pack now, by name."""
     found = watchers.packed() if watchers.watchers else {}
     for name, carrier in load(conf.get().carriers):
         packed = carrier.pack()
@@ -40,17 +40,17 @@ def pack(meta: dict[str, Any] | None) -> dict[str, Any] | None:
     return {**(meta or {}), CARRIED: found} if found else meta
 
 
-def luggage(meta: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What a job carries, by the name of the carrier. `meta`: of the job, as it travels."""
+def propagated_context(meta: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Returns the context that the job has, by the name of the carrier. `meta`: as stored with the job."""
     found = (meta or {}).get(CARRIED)
     return found if isinstance(found, dict) else {}
 
 
 def missing(meta: Mapping[str, Any] | None) -> list[str]:
-    """The carriers whose luggage a job has and which this process does not. Without them its task would run in another context, such as
-    that of another tenant. Watchers only follow a job: it runs without them.
+    """Returns the carriers that packed context for the job and that this process does not have. Without them the task would run in
+    another context, such as that of another tenant. Watchers only observe, so a job can run without them.
     """
-    carried = luggage(meta)
+    carried = propagated_context(meta)
     if not carried:
         return []
     known = {name for name, _ in load(conf.get().carriers)}
@@ -58,11 +58,11 @@ def missing(meta: Mapping[str, Any] | None) -> list[str]:
 
 
 def wrapped(fn: Callable[..., Any], meta: Mapping[str, Any], is_async: bool) -> Callable[..., Any]:
-    """The function of a task inside all carriers, the first one outermost. `meta`: of the job, as it travels."""
+    """Wraps the function of a task in all carriers, the first one outermost. `meta`: as stored with the job."""
     carriers = load(conf.get().carriers)
     if not carriers:
         return fn
-    carried = luggage(meta)
+    carried = propagated_context(meta)
 
     def enter(stack: ExitStack) -> None:
         for name, carrier in carriers:
@@ -89,10 +89,10 @@ def wrapped(fn: Callable[..., Any], meta: Mapping[str, Any], is_async: bool) -> 
 
 @lru_cache(maxsize=8)
 def load(paths: Sequence[str]) -> tuple[tuple[str, Carrier], ...]:
-    """The carriers of these dotted paths, with their names.
+    """Imports carriers by dotted path. Returns them with their names.
 
     Raises:
-        ConfigError: a path leads nowhere, or to what is no carrier, or two have one name.
+        ConfigError: a path cannot be imported or is not a carrier, or two carriers have the same name.
     """
     found: dict[str, Carrier] = {}
     for path in paths:

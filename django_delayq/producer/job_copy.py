@@ -56,7 +56,9 @@ def schedule_copy(
         timeout=given.get("timeout"),
         concurrency=_own_name(job),
     )
-    return put_in(registry.get(job.task), options, tuple(args), dict(kwargs), id, carried=carriers.luggage(given.get("meta")))
+    return put_in(
+        registry.get(job.task), options, tuple(args), dict(kwargs), id, carried=carriers.propagated_context(given.get("meta"))
+    )
 
 
 def _own_name(job: JobRow) -> tuple[str, int] | None:

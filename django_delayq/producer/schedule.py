@@ -221,7 +221,7 @@ def plan(
     """Checks a job to be, and makes its record. `using`: database alias unless the options name one. `id`: drawn here unless given;
     one of a job that is to be in another partition than it says stands for the id that the job gets there. `turn`: by which jobs
     without a home are dealt to the partitions; None: by chance, and one that has an id stays where that says.
-    `carried`: the luggage of the job that it follows; None: the carriers pack here. `tick`: of which tick it is the job, if of one: it
+    `carried`: the context of the job that it follows; None: the carriers pack here. `tick`: of which tick it is the job, if of one: it
     carries nothing, since whose tenant or language is in force in a worker, or with who clicks, says nothing of a schedule.
     `only`: the tasks of whose jobs the sender may know, if a token limits it; else the holder of the key stays, and its id is not told.
 

@@ -30,8 +30,7 @@ class Call:
 class Watcher(Protocol):
     """Somebody who hears of such calls, in the thread of the caller. What it raises is logged, and changes nothing.
 
-    `name` says in the job whose luggage it is, as that of a carrier does (`CurrentJob.luggage`). It begins with `OURS`, and must not
-    change while jobs wait.
+    The job stores the context under `name`, as for a carrier. It starts with `OURS`. Do not change it while jobs wait.
     """
 
     name: str
@@ -83,8 +82,8 @@ def packed() -> dict[str, Any]:
     found = {}
     for watcher in tuple(watchers.values()):
         with _harmless(watcher):
-            if (luggage := watcher.pack()) is not None:
-                found[watcher.name] = luggage
+            if (context := watcher.pack()) is not None:
+                found[watcher.name] = context
     return found
 
 

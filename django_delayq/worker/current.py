@@ -114,8 +114,8 @@ class CurrentJob:
         """A copy of `meta` of the job."""
         return {name: value for name, value in (self._run.options.get("meta") or {}).items() if name not in (CARRIED, NAMED, ONLY)}
 
-    def luggage(self, name: str) -> Any:
-        """What the carrier with this name has packed for the job, or None."""
+    def propagated_context(self, name: str) -> Any:
+        """Returns the context that the carrier with this name packed for the job, or None."""
         found = (self._run.options.get("meta") or {}).get(CARRIED)
         return found.get(name) if isinstance(found, dict) else None
 

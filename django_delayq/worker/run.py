@@ -34,7 +34,7 @@ Missing = Callable[[Mapping[str, Any] | None], list[str]]
 
 
 def no_carrier(_meta: Mapping[str, Any] | None) -> list[str]:
-    """No carrier is missing, since no job has luggage."""
+    """No carrier is missing, because no job has propagated context."""
     return []
 
 

@@ -42,7 +42,7 @@ def sentry() -> Iterator[Callable[..., Sent]]:
         missing("sentry_sdk is not installed")
     from django_delayq.contrib.sentry import DelayqIntegration
     from django_delayq.contrib.sentry.integration import RECEIVERS
-    from django_delayq.contrib.sentry.publish_spans import LUGGAGE
+    from django_delayq.contrib.sentry.publish_spans import WATCHER_NAME
     from django_delayq.producer import watchers
 
     def init(integration: dict[str, Any] | None = None, **options: Any) -> Sent:
@@ -68,6 +68,6 @@ def sentry() -> Iterator[Callable[..., Sent]]:
     yield init
     sentry_sdk.get_client().close()
     sentry_sdk.get_global_scope().set_client(None)
-    watchers.remove(LUGGAGE)
+    watchers.remove(WATCHER_NAME)
     for told, receiver in RECEIVERS:
         told.disconnect(receiver)

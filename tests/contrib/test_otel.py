@@ -19,7 +19,7 @@ from django_delayq.states import CARRIED
 from tests.contrib import shipping
 
 otel = pytest.importorskip("opentelemetry", reason="OpenTelemetry is not installed")
-LUGGAGE = "django_delayq.otel"
+WATCHER_NAME = "django_delayq.otel"
 
 
 @pytest.fixture(autouse=True)
@@ -30,8 +30,8 @@ def looks():
     shipping.LOOKS.clear()
 
 
-def luggage(job):
-    return Job.objects.get(pk=job.id).options.get("meta", {}).get(CARRIED, {}).get(LUGGAGE)
+def propagated_context(job):
+    return Job.objects.get(pk=job.id).options.get("meta", {}).get(CARRIED, {}).get(WATCHER_NAME)
 
 
 def key(span):
@@ -67,7 +67,7 @@ def test_a_schedule_is_a_span_whose_context_travels_with_the_job(delayq, db, exp
     }
     assert span.attributes["messaging.message.body.size"] > 10
     trace, own = key(span)
-    packed = luggage(job)
+    packed = propagated_context(job)
     assert set(packed) == {"traceparent"}
     assert packed["traceparent"].startswith(f"00-{trace:032x}-{own:016x}-0")
 
@@ -211,7 +211,7 @@ def test_baggage_comes_back_in_the_run(delayq, db, exported, looks):
     shipping.ship_later.schedule(1)
     context.detach(token)
     delayq.run_due()
-    assert luggage(job)["baggage"] == "tenant=acme"
+    assert propagated_context(job)["baggage"] == "tenant=acme"
     assert shipping.SEEN == ["acme"] * 3
     assert baggage.get_baggage("tenant") is None
 
@@ -309,7 +309,7 @@ def test_without_a_provider_nothing_is_carried_and_all_goes_on(delayq, db):
     DelayqInstrumentor().instrument()
     try:
         job = shipping.ship.schedule(1)
-        assert luggage(job) is None
+        assert propagated_context(job) is None
         assert [ran.outcome for ran in delayq.run_due()] == ["ack"]
     finally:
         DelayqInstrumentor().uninstrument()
@@ -349,7 +349,7 @@ def test_switched_off_it_leaves_nothing_behind(delayq, db, exported):
     DelayqInstrumentor().uninstrument()
     job = shipping.ship.schedule(1)
     delayq.run_due()
-    assert luggage(job) is None
+    assert propagated_context(job) is None
     assert exported.spans == []
     assert watchers.watchers == {}
     assert not signals.process_stopped.receivers
@@ -367,9 +367,9 @@ def test_a_run_that_began_before_has_no_span(delayq, db, exported, looks):
 
 
 @pytest.mark.parametrize("carried", [5, [], {"traceparent": 7}, {"traceparent": "00-x"}, {"baggage": "="}])
-def test_luggage_that_is_none_of_ours_links_to_nothing(delayq, db, exported, monkeypatch, carried):
-    monkeypatch.setattr(watchers.watchers[LUGGAGE], "pack", lambda: carried)
-    assert luggage(shipping.ship.schedule(1)) == carried
+def test_a_propagated_context_of_another_shape_links_to_nothing(delayq, db, exported, monkeypatch, carried):
+    monkeypatch.setattr(watchers.watchers[WATCHER_NAME], "pack", lambda: carried)
+    assert propagated_context(shipping.ship.schedule(1)) == carried
     delayq.run_due()
     assert [linked(run) for run in exported.of("process")] == [[]]
 

@@ -24,7 +24,7 @@ from tests.contrib import shipping
 
 sentry_sdk = pytest.importorskip("sentry_sdk", reason="sentry_sdk is not installed")
 DelayqIntegration = import_string("django_delayq.contrib.sentry.DelayqIntegration")
-LUGGAGE = "django_delayq.sentry"
+WATCHER_NAME = "django_delayq.sentry"
 SHIP = "tests.contrib.shipping.ship"
 
 
@@ -36,8 +36,8 @@ def looks():
     shipping.LOOKS.clear()
 
 
-def luggage(job):
-    return Job.objects.get(pk=job.id).options.get("meta", {}).get(CARRIED, {}).get(LUGGAGE)
+def propagated_context(job):
+    return Job.objects.get(pk=job.id).options.get("meta", {}).get(CARRIED, {}).get(WATCHER_NAME)
 
 
 def trace(transaction):
@@ -72,7 +72,7 @@ def test_a_schedule_is_a_span_and_its_run_a_transaction_of_the_same_trace(delayq
     }
     assert {name: value for name, value in span["data"].items() if name.startswith("messaging.")} == expected
     assert size > 100  # the arguments, and what travels beside them
-    assert luggage(job)["sentry-trace"] == f"{request.trace_id}-{span['span_id']}-1"
+    assert propagated_context(job)["sentry-trace"] == f"{request.trace_id}-{span['span_id']}-1"
     assert (run["transaction"], run["transaction_info"]["source"]) == (SHIP, "task")
     assert trace(run)["op"] == "queue.process"
     assert trace(run)["status"] == "ok"
@@ -111,7 +111,7 @@ def test_without_tracing_the_trace_goes_on_and_there_are_errors_only(delayq, db,
     job = shipping.lose_later.schedule(1)
     delayq.run_due()
     assert sent.transactions == []
-    assert trace(sent.errors[0])["trace_id"] == luggage(job)["sentry-trace"][:32]
+    assert trace(sent.errors[0])["trace_id"] == propagated_context(job)["sentry-trace"][:32]
 
 
 def test_a_task_of_django_has_one_publish_span(delayq, db, sentry):
@@ -388,7 +388,7 @@ def test_without_the_integration_nothing_is_sent_nor_carried(delayq, db, sentry)
     sentry_sdk.get_client().integrations.pop("delayq")
     job = shipping.lose_later.schedule(1)
     delayq.run_due()
-    assert luggage(job) is None
+    assert propagated_context(job) is None
     assert sent.transactions == []
     assert all("exception" not in event for event in sent.errors)
 
@@ -410,10 +410,10 @@ def test_a_run_that_began_before_is_left_alone(delayq, db, sentry, looks):
 
 
 @pytest.mark.parametrize("carried", [5, [], {"sentry-trace": 7}, {"sentry-trace": "x", "baggage": "="}])
-def test_luggage_that_is_none_of_ours_begins_a_trace(delayq, db, sentry, monkeypatch, carried):
+def test_a_propagated_context_of_another_shape_begins_a_trace(delayq, db, sentry, monkeypatch, carried):
     sent = sentry()
-    monkeypatch.setattr(watchers.watchers[LUGGAGE], "pack", lambda: carried)
-    assert luggage(shipping.ship.schedule(1)) == carried
+    monkeypatch.setattr(watchers.watchers[WATCHER_NAME], "pack", lambda: carried)
+    assert propagated_context(shipping.ship.schedule(1)) == carried
     delayq.run_due()
     assert len(sent.transactions) == 1
     assert trace(sent.transactions[0]).get("parent_span_id") is None
@@ -424,7 +424,7 @@ def test_a_schedule_outside_of_any_transaction_begins_a_trace_for_its_run(delayq
     job = shipping.ship.schedule(1)
     delayq.run_due()
     (run,) = sent.transactions
-    assert trace(run)["trace_id"] == luggage(job)["sentry-trace"][:32]
+    assert trace(run)["trace_id"] == propagated_context(job)["sentry-trace"][:32]
 
 
 def test_both_may_trace(delayq, db, sentry, exported):
@@ -432,7 +432,7 @@ def test_both_may_trace(delayq, db, sentry, exported):
     job = shipping.ship.schedule(1)
     delayq.run_due()
     carried = Job.objects.get(pk=job.id).options["meta"][CARRIED]
-    assert set(carried) == {"django_delayq.otel", LUGGAGE}
+    assert set(carried) == {"django_delayq.otel", WATCHER_NAME}
     assert len(sent.transactions) == len(exported.of("process")) == 1
 
 

@@ -50,7 +50,7 @@ def test_what_json_does_not_hold_is_refused_with_its_place(delayq_redis, setting
         delayq.schedule(close_order, 7)
 
 
-def test_the_place_of_the_luggage_is_taken(delayq_redis):
+def test_the_key_of_the_propagated_context_is_reserved(delayq_redis):
     with pytest.raises(delayq.PayloadError, match=r"meta has the key 'delayq\.carried'"):
         delayq.schedule(close_order, 7, meta={CARRIED: {}})
 
@@ -74,7 +74,7 @@ def test_a_coroutine_happens_inside_its_carriers(tenant):
 
 
 @pytest.mark.parametrize("meta", [{}, {CARRIED: {}}, {CARRIED: 5}, {CARRIED: {"Gone": 1}}])
-def test_a_run_without_luggage_is_wrapped_all_the_same(tenant, meta):
+def test_a_run_without_propagated_context_is_wrapped_too(tenant, meta):
     assert carriers.wrapped(lambda: TENANT.get(), meta, False)() is None
 
 

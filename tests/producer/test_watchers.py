@@ -65,7 +65,7 @@ def notebook() -> Iterator[Notebook]:
     watchers.remove("notebook")
 
 
-def luggage(job):
+def propagated_context(job):
     return Job.objects.get(pk=job.id).options["meta"][CARRIED]
 
 
@@ -75,7 +75,7 @@ def test_a_call_is_told_of_before_and_behind(delayq_redis, notebook):
         ("begins", "tests.tasks_for_tests.close_order", "default", False, 0),
         ("begun", [True], "NoneType"),
     ]
-    assert luggage(job) == {"notebook": {"page": 1}}
+    assert propagated_context(job) == {"notebook": {"page": 1}}
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_what_a_watcher_raises_is_logged_and_changes_nothing(delayq_redis, noteb
         watchers.remove("clumsy")
         watchers.remove("forgetful")
     assert job.created
-    assert set(luggage(job)) == {"notebook", "forgetful"}
+    assert set(propagated_context(job)) == {"notebook", "forgetful"}
     assert len(notebook.heard) == 2
     assert [record.getMessage().partition(" ")[0] for record in caplog.records] == ["Clumsy", "Clumsy", "Forgetful"]
 
@@ -136,10 +136,10 @@ def test_they_pack_beside_carriers(delayq_redis, notebook, settings):
     token = TENANT.set("acme")
     job = close_order.schedule(7, note="x")
     TENANT.reset(token)
-    assert luggage(job) == {"notebook": {"page": 1}, "Tenant": "acme"}
+    assert propagated_context(job) == {"notebook": {"page": 1}, "Tenant": "acme"}
 
 
-def test_what_follows_another_job_has_its_luggage_and_nothing_else(delayq_redis, notebook):
+def test_a_follow_up_job_has_the_propagated_context_of_the_job_that_it_follows(delayq_redis, notebook):
     from django_delayq.producer.options import NONE
 
     planned = plan(close_order, NONE, (1,), {}, None, carried={"notebook": "theirs"})

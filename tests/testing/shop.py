@@ -61,7 +61,7 @@ def ask_bank(order_id: int) -> None:
     raise delayq.NotYet("the bank has not booked it")
 
 
-class Luggage:
+class ShopCarrier:
     """A carrier whose number is noted around each run."""
 
     def pack(self) -> int:

@@ -294,7 +294,7 @@ def test_an_async_test_calls_the_verbs_in_djangos_thread(delayq):
 
 
 def test_what_travels_with_a_job_is_there_in_its_run(delayq, settings):
-    settings.DELAYQ = {**settings.DELAYQ, "CARRIERS": ["tests.testing.shop.Luggage"]}
+    settings.DELAYQ = {**settings.DELAYQ, "CARRIERS": ["tests.testing.shop.ShopCarrier"]}
     schedule(settle_cart, 1)
     delayq.run_due()
     delayq.perform(settle_cart, 2)

@@ -7,14 +7,14 @@ import pytest
 from django_delayq.states import CARRIED
 from tests.worker.conftest import Shop, eventually
 
-LUGGAGE = {"meta": {"by": "form", CARRIED: {"Tenant": "acme"}}}
+OPTIONS = {"meta": {"by": "form", CARRIED: {"Tenant": "acme"}}}
 
 
 @pytest.mark.parametrize("task", ["facts", "async_facts"])
 def test_a_job_knows_what_it_was_scheduled_with_and_runs_inside_its_carriers(shop: Shop, task: str) -> None:
     shop.settings = {"CARRIERS": ["tests.carriers.Tenant"]}
     attempts = 2 if task == "facts" else 1
-    id = shop.put(task, 7, "x", options=LUGGAGE, max_attempts=attempts)
+    id = shop.put(task, 7, "x", options=OPTIONS, max_attempts=attempts)
     shop.work()  # a burst may leave before the retry is due
     eventually(lambda: "succeeded" in shop.happened(id))
     assert shop.detail(id, "succeeded")["r"] == [[7, "x"], {}, {"by": "form"}, attempts, attempts, True, "acme"]

@@ -8,7 +8,7 @@ from typing import Any
 from django.dispatch import Signal
 
 from django_delayq import signals
-from django_delayq.contrib.otel.producer_spans import LUGGAGE, TraceWatcher
+from django_delayq.contrib.otel.producer_spans import WATCHER_NAME, TraceWatcher
 from django_delayq.contrib.otel.run_spans import RunSpans
 from django_delayq.contrib.otel.telemetry import Telemetry
 from django_delayq.producer import watchers
@@ -50,7 +50,7 @@ class DelayqInstrumentor:
 
     def uninstrument(self, **_: Any) -> None:
         """Switches it off. Runs that are under way end without a word."""
-        watchers.remove(LUGGAGE)
+        watchers.remove(WATCHER_NAME)
         for told, receiver in self._receivers:
             told.disconnect(receiver)
         self._receivers.clear()

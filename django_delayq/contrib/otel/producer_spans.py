@@ -15,7 +15,7 @@ from django_delayq.contrib.otel import conventions as named
 from django_delayq.contrib.otel.telemetry import Telemetry, fail
 from django_delayq.producer.watchers import Call
 
-LUGGAGE = "django_delayq.otel"
+WATCHER_NAME = "django_delayq.otel"
 OPERATION = {named.MESSAGING_SYSTEM: named.SYSTEM, named.OPERATION_NAME: named.SEND}
 
 
@@ -30,7 +30,7 @@ class SendSpan(NamedTuple):
 class TraceWatcher:
     """One span per call. Its context goes with each of the jobs, so no further span is needed for the single jobs of a batch."""
 
-    name = LUGGAGE
+    name = WATCHER_NAME
 
     def __init__(self, telemetry: Telemetry) -> None:
         self._telemetry = telemetry

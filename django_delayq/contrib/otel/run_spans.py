@@ -14,7 +14,7 @@ from opentelemetry.trace import Link, Span, SpanKind
 
 from django_delayq import clock
 from django_delayq.contrib.otel import conventions as named
-from django_delayq.contrib.otel.producer_spans import LUGGAGE
+from django_delayq.contrib.otel.producer_spans import WATCHER_NAME
 from django_delayq.contrib.otel.telemetry import Telemetry, fail
 from django_delayq.contrib.run_failures import failure_of
 from django_delayq.store.queue import Outcome
@@ -48,7 +48,7 @@ class RunSpans:
 
     def started(self, job: CurrentJob, **_: Any) -> None:
         """Starts the span of a run."""
-        sent = propagate.extract(_texts(job.luggage(LUGGAGE)), Context())
+        sent = propagate.extract(_texts(job.propagated_context(WATCHER_NAME)), Context())
         creator = trace.get_current_span(sent).get_span_context()
         span = self._telemetry.tracer.start_span(
             f"{named.PROCESS} {job.queue}",
@@ -87,6 +87,6 @@ class RunSpans:
         self._telemetry.process_duration.record(seconds, {**OPERATION, named.OPERATION_TYPE: named.PROCESS, **place, **failed})
 
 
-def _texts(luggage: Any) -> dict[str, str]:
+def _texts(context: Any) -> dict[str, str]:
     """Nothing that stands in Redis is believed to be what was written there."""
-    return {name: value for name, value in luggage.items() if isinstance(value, str)} if isinstance(luggage, Mapping) else {}
+    return {name: value for name, value in context.items() if isinstance(value, str)} if isinstance(context, Mapping) else {}

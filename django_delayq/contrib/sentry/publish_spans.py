@@ -11,7 +11,7 @@ from django_delayq import ids
 from django_delayq.contrib.sentry import sentry_spans as spans
 from django_delayq.producer.watchers import Call
 
-LUGGAGE = "django_delayq.sentry"
+WATCHER_NAME = "django_delayq.sentry"
 
 
 class PublishSpan(NamedTuple):
@@ -24,7 +24,7 @@ class PublishSpan(NamedTuple):
 class SentryWatcher:
     """One span per call; of `schedule_many` one for all its jobs."""
 
-    name = LUGGAGE
+    name = WATCHER_NAME
 
     def begins(self, call: Call) -> PublishSpan | None:
         """Starts the span, where this integration is in use, inside of a request say."""

@@ -13,7 +13,7 @@ from sentry_sdk.utils import capture_internal_exceptions, event_from_exception
 from django_delayq.contrib.run_failures import failure_of
 from django_delayq.contrib.sentry import check_ins
 from django_delayq.contrib.sentry import sentry_spans as spans
-from django_delayq.contrib.sentry.publish_spans import LUGGAGE
+from django_delayq.contrib.sentry.publish_spans import WATCHER_NAME
 from django_delayq.contrib.sentry.run_events import processor_of
 from django_delayq.exceptions import Fail
 from django_delayq.store.queue import Outcome
@@ -100,5 +100,5 @@ def _report(error: BaseException, outcome: Outcome) -> None:
 
 def _headers(job: CurrentJob) -> dict[str, str]:
     """Nothing that stands in Redis is believed to be what was written there."""
-    found = job.luggage(LUGGAGE)
+    found = job.propagated_context(WATCHER_NAME)
     return {name: value for name, value in found.items() if isinstance(value, str)} if isinstance(found, Mapping) else {}

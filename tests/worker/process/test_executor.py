@@ -195,12 +195,12 @@ def test_arguments_that_do_not_fit_park_the_job_before_an_attempt_counts(bench: 
     assert told == []
 
 
-def luggage(**carried: Any) -> dict[str, Any]:
+def with_context(**carried: Any) -> dict[str, Any]:
     return {"meta": {CARRIED: {name.replace("__", "."): packed for name, packed in carried.items()}}}
 
 
 def test_a_job_whose_carrier_this_worker_lacks_is_parked_before_an_attempt_counts(bench: Bench, caplog) -> None:
-    assert run(bench, hello, options=luggage(Tenant="acme")).kind == "park"
+    assert run(bench, hello, options=with_context(Tenant="acme")).kind == "park"
     assert bench.body("snoozed")["p"] == "parked-carriers"
     assert "DELAYQ['CARRIERS'] lacks Tenant" in caplog.text
 
@@ -209,7 +209,7 @@ def test_a_job_whose_carrier_no_worker_has_for_a_day_fails_as_poison(bench: Benc
     link, keys = bench.board.link, bench.board.keys
     link.execute("HSET", keys["meta"], "format", 1)
     bench.register(hello)
-    id = bench.put("hello", options=luggage(Tenant="acme"))
+    id = bench.put("hello", options=with_context(Tenant="acme"))
     bench.run()
     link.execute("HSET", keys["runs"], id, f"0:0:n::u{clock.wall_ms() - 86_401_000}")
     link.execute("ZADD", keys["normal"], 1, id)
@@ -220,7 +220,7 @@ def test_a_job_whose_carrier_no_worker_has_for_a_day_fails_as_poison(bench: Benc
 
 def test_a_job_runs_where_its_carriers_are_known_and_a_watcher_is_not(bench: Bench, settings) -> None:
     settings.DELAYQ = {**settings.DELAYQ, "CARRIERS": ["tests.carriers.Tenant"]}
-    assert run(bench, hello, options=luggage(Tenant="acme", django_delayq__otel={})).kind == "ack"
+    assert run(bench, hello, options=with_context(Tenant="acme", django_delayq__otel={})).kind == "ack"
 
 
 def hello() -> None:
