@@ -15,13 +15,15 @@ from django.utils.translation import gettext_lazy as _
 
 from django_delayq import codec
 from django_delayq.admin.arguments import annotation
-from django_delayq.admin.show import cut, indented, visible
+from django_delayq.admin.show import indented
 from django_delayq.console import masking
 from django_delayq.console.error_texts import told, worded
+from django_delayq.console.shown_times import cut
 from django_delayq.exceptions import PayloadError
 from django_delayq.models import Job
 from django_delayq.producer.task import registry
 from django_delayq.states import MESSAGE
+from django_delayq.text import visible
 
 TEXT, NUMBER, DATA, TRUE, FALSE, NONE, LEFT = "text", "number", "json", "true", "false", "none", "left"  # how a value is given
 WRITTEN: Final = (TEXT, NUMBER, DATA)  # in a box; the others are chosen

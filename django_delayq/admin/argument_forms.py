@@ -17,12 +17,13 @@ from django_delayq import codec
 from django_delayq.admin import argument_fields
 from django_delayq.admin.argument_fields import ABSENT, DATA, LEFT, NUMBER, WRITTEN, Argument
 from django_delayq.admin.forms import ReasonForm, parsed
-from django_delayq.admin.show import indented, visible
+from django_delayq.admin.show import indented
 from django_delayq.console.error_texts import worded
 from django_delayq.exceptions import DelayqError, PayloadError, StoreUnavailable
 from django_delayq.models import Job
 from django_delayq.producer import edit
 from django_delayq.producer.task import registry
+from django_delayq.text import visible
 
 HIDDEN: Final = _("The task or its queue does not accept these arguments. You are not allowed to see some of them.")
 

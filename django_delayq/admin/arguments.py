@@ -10,10 +10,11 @@ from typing import Any, Final
 from django.utils.translation import gettext as now
 
 from django_delayq.admin import timeline
-from django_delayq.admin.show import cut, visible
 from django_delayq.console.masking import MASK
+from django_delayq.console.shown_times import cut
 from django_delayq.producer.task import registry
 from django_delayq.states import MESSAGE
+from django_delayq.text import visible
 
 MOST_LINES: Final = 100
 LONGEST_TYPE: Final = 100  # characters

@@ -15,10 +15,12 @@ from django.utils.translation import gettext as now
 
 from django_delayq.admin.forms import ReasonForm
 from django_delayq.admin.readonly import ReadOnlyAdmin
-from django_delayq.admin.show import badge, cut, task_name, visible
+from django_delayq.admin.show import badge
 from django_delayq.console import masking
+from django_delayq.console.shown_times import cut, task_name
 from django_delayq.console.verbs import Verb
 from django_delayq.models import Job
+from django_delayq.text import visible
 
 EXAMPLES: Final = 20  # jobs that are named
 LONGEST: Final = 100  # characters of arguments, of an error

@@ -18,11 +18,12 @@ from django.utils.translation import gettext_lazy as _
 
 from django_delayq import clock
 from django_delayq.admin import timeline
-from django_delayq.admin.show import allowed, badge, breakable, cut, dated, duration, moment, task_name, visible
+from django_delayq.admin.show import allowed, badge
 from django_delayq.console import asks, masking
-from django_delayq.console.shown_times import zoned
+from django_delayq.console.shown_times import breakable, cut, dated, duration, moment, task_name, zoned
 from django_delayq.models import Job
 from django_delayq.states import State
+from django_delayq.text import visible
 
 NAME_SHOWN: Final = 80  # characters of a task or a key in the list
 ERROR_SHOWN: Final = 70  # characters of an error in the list

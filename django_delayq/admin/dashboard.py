@@ -16,14 +16,15 @@ from django.utils.translation import ngettext
 
 from django_delayq import clock, conf
 from django_delayq.admin.charts import bars, sums
-from django_delayq.admin.show import duration, visible
 from django_delayq.console import far_jobs
 from django_delayq.console.error_texts import worded
 from django_delayq.console.overview import DOWN, Overview, QueueView
+from django_delayq.console.shown_times import duration
 from django_delayq.console.why_not_yet import PULLED_LATELY
 from django_delayq.producer.stores import stores
 from django_delayq.spread import MINUTES, Spread, percentile
 from django_delayq.store.figures import Forecast
+from django_delayq.text import visible
 
 PARTS: Final = 6  # of an hour, in the table beside a sparkline
 MOST_NAMED: Final = 20  # of what is left out

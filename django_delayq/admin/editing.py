@@ -22,7 +22,6 @@ from django_delayq.admin import argument_fields
 from django_delayq.admin.argument_forms import CopyForm, EditForm
 from django_delayq.admin.readonly import ReadOnlyAdmin
 from django_delayq.admin.report import actor, log, note
-from django_delayq.admin.show import visible
 from django_delayq.console import masking
 from django_delayq.exceptions import DelayqError, KeyTaken
 from django_delayq.models import Job, Periodic
@@ -30,6 +29,7 @@ from django_delayq.producer import edit, where
 from django_delayq.producer.job_copy import schedule_copy
 from django_delayq.producer.task import registry
 from django_delayq.states import DELIVERY, FINISHED, OFFER, REQUEUEABLE, Change, State
+from django_delayq.text import visible
 
 MOST_WORK: Final = 5_000_000  # of a comparison: about a second, for 3,000 different lines or 340 that are alike
 ANSWERS = {

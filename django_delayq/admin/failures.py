@@ -16,11 +16,12 @@ from django.db.models.functions import Substr
 
 from django_delayq import conf
 from django_delayq.admin import tracebacks
-from django_delayq.admin.show import cut, visible
 from django_delayq.console.search_terms import NO_FINGERPRINT
+from django_delayq.console.shown_times import cut
 from django_delayq.fingerprint import without_varying
 from django_delayq.models import RETRYING, Attempt, Job
 from django_delayq.states import AttemptOutcome, State
+from django_delayq.text import visible
 
 WINDOW: Final = 10_000  # jobs that are looked at: the failed ones that ended last, and as many that retry, those with the most attempts
 SHOWN: Final = 30  # groups

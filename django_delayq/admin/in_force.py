@@ -10,11 +10,12 @@ from django.utils.formats import number_format
 from django.utils.translation import gettext as now
 
 from django_delayq import clock, conf
-from django_delayq.admin.show import allowed, visible
+from django_delayq.admin.show import allowed
 from django_delayq.conf import PER_QUEUE, QueueConfig
 from django_delayq.ladder import POLL, Ladder
 from django_delayq.producer.task import Task
 from django_delayq.store.address import address
+from django_delayq.text import visible
 
 DURATIONS: Final = ("LEASE", "TIMEOUT", "HORIZON")
 STEPS: Final = 20  # of a ladder

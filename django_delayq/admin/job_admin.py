@@ -29,11 +29,13 @@ from django_delayq.admin.forms import form_for
 from django_delayq.admin.listing import AHEAD, BEHIND, NARROWING, JobList, QueueFilter, TaskFilter, chosen, linked_schedule, title
 from django_delayq.admin.readonly import ReadOnlyAdmin
 from django_delayq.admin.report import MOST, carry_out
-from django_delayq.admin.show import task_name, visible, word
+from django_delayq.admin.show import word
 from django_delayq.console import schedule_views
+from django_delayq.console.shown_times import task_name
 from django_delayq.console.verbs import UNRESOLVED, VERBS, Verb
 from django_delayq.models import DERIVED, Job
 from django_delayq.states import FINISHED, PERIODIC, REQUEUEABLE, State
+from django_delayq.text import visible
 
 _ACROSS = forms.BooleanField(required=False)
 # By these a subclass may say which jobs there are, and for whom.

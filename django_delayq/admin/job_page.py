@@ -15,14 +15,16 @@ from django.utils.translation import gettext_lazy as _
 from django_delayq import clock, conf, ids
 from django_delayq.admin import arguments, timeline
 from django_delayq.admin.listing import live
-from django_delayq.admin.show import allowed, badge, duration, visible
+from django_delayq.admin.show import allowed, badge
 from django_delayq.console import asks, job_links, masking, why_not_yet
 from django_delayq.console.error_texts import worded
 from django_delayq.console.overview import DOWN
+from django_delayq.console.shown_times import duration
 from django_delayq.models import Job
 from django_delayq.producer.stores import stores
 from django_delayq.states import MESSAGE, EndingKind, State
 from django_delayq.store.inspector import JobView
+from django_delayq.text import visible
 
 RELATED: Final = 10  # jobs of the same key
 AHEAD: Final = 3  # lines that lie ahead, before the others are folded

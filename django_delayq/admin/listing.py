@@ -21,17 +21,18 @@ from django.utils.translation import gettext_lazy as _
 
 from django_delayq import conf
 from django_delayq.admin.columns import NAME_SHOWN, carried
-from django_delayq.admin.show import breakable, cut, task_name, visible
 from django_delayq.console import counting, keyset, overview, schedule_views, search_hints
 from django_delayq.console.error_texts import worded
 from django_delayq.console.search import LONGEST
 from django_delayq.console.search_terms import STATES
 from django_delayq.console.selection import VIEWS, Selection
+from django_delayq.console.shown_times import breakable, cut, task_name
 from django_delayq.models import Job, Periodic
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import registry
 from django_delayq.states import UNFINISHED
 from django_delayq.store.inspector import JobView
+from django_delayq.text import visible
 
 BEHIND, AHEAD, VIEW = "behind", "ahead", "state"  # parameters of the address, besides those of Django
 NAMED = ("queue", "task")

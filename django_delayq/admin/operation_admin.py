@@ -32,16 +32,18 @@ from django_delayq.admin.listing import chosen, strange
 from django_delayq.admin.operation_preview import Preview
 from django_delayq.admin.readonly import ReadOnlyAdmin
 from django_delayq.admin.report import actor, log, note
-from django_delayq.admin.show import badge, breakable, cut, duration, moment, visible, word
+from django_delayq.admin.show import badge, word
 from django_delayq.console import counting, keyset, operation_loop, operation_parts, search_hints
 from django_delayq.console.error_texts import told
 from django_delayq.console.overview import leased
 from django_delayq.console.selection import Selection
+from django_delayq.console.shown_times import breakable, cut, duration, moment
 from django_delayq.console.verbs import VERBS, Verb
 from django_delayq.mirror import database_clock
 from django_delayq.mirror.rows import hindered
 from django_delayq.models import Job, Operation, Queue
 from django_delayq.states import State
+from django_delayq.text import visible
 
 if TYPE_CHECKING:
     AnyPaginator = Paginator[Any]

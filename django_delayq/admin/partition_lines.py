@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from django_delayq.admin.show import duration, visible
 from django_delayq.console.error_texts import worded
 from django_delayq.console.overview import QueueView
+from django_delayq.console.shown_times import duration
 from django_delayq.producer.stores import stores
 from django_delayq.store.queue_depth import QueueDepth
+from django_delayq.text import visible
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,12 +25,14 @@ from django_delayq.admin.operation_admin import LatestPages
 from django_delayq.admin.readonly import ReadOnlyAdmin
 from django_delayq.admin.report import actor, log
 from django_delayq.admin.schedule_forms import DatesForm, OverrideForm, ScheduleForm
-from django_delayq.admin.show import badge, breakable, duration, second, utc, visible, word
+from django_delayq.admin.show import badge, word
 from django_delayq.console import schedule_views
 from django_delayq.console.error_texts import worded
+from django_delayq.console.shown_times import breakable, duration, second, utc
 from django_delayq.exceptions import DelayqError
 from django_delayq.models import Job, Periodic, Tick
 from django_delayq.periodic import schedule_rows, schedules
+from django_delayq.text import visible
 
 BEHIND: Final = "behind"  # the tick behind which a page of the history begins
 LOOK: Final = "look"  # the button that shows dates and changes nothing

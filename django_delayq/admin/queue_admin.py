@@ -23,7 +23,6 @@ from django_delayq.admin.forms import PurgeForm, reason_given
 from django_delayq.admin.operation_admin import begin_purge
 from django_delayq.admin.readonly import ReadOnlyAdmin
 from django_delayq.admin.report import actor, log
-from django_delayq.admin.show import visible
 from django_delayq.console import far_jobs, schedule_views
 from django_delayq.console.error_texts import worded
 from django_delayq.console.overview import DOWN, count_absent, count_rows, count_shown, failing_tasks, look
@@ -31,6 +30,7 @@ from django_delayq.console.vitals import Vital, exceptional, far, vitals
 from django_delayq.models import Queue
 from django_delayq.producer import queues
 from django_delayq.store.fitness import unmirrored
+from django_delayq.text import visible
 
 ACTS: dict[str, tuple[Callable[..., bool], Any, Any]] = {
     "pause": (queues.pause, _("Paused: %(queue)s. No more jobs are claimed."), _("Already paused: %(queue)s.")),

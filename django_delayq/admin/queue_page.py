@@ -11,11 +11,12 @@ from django.http import HttpRequest
 from django_delayq import clock, conf, ids
 from django_delayq.admin import dashboard, in_force, partition_lines, trend_charts, trend_sections
 from django_delayq.admin.dashboard import MANY, brief, percent
-from django_delayq.admin.show import badge, duration, visible
+from django_delayq.admin.show import badge
 from django_delayq.admin.trend_sections import Part, Section
 from django_delayq.console import overview, trends
 from django_delayq.console.error_texts import worded
 from django_delayq.console.overview import DOWN, Overview
+from django_delayq.console.shown_times import duration
 from django_delayq.console.trends import NewestJobs, Span
 from django_delayq.models import Job, QueueState
 from django_delayq.producer.stores import stores
@@ -25,6 +26,7 @@ from django_delayq.store.fitness import unkept
 from django_delayq.store.message_consumers import MessageConsumer, MessageConsumers
 from django_delayq.store.name_figures import NamesSeen
 from django_delayq.store.reach import Reach
+from django_delayq.text import visible
 
 MOST_QUEUES: Final = 20  # whose counters one page reads
 MOST_TASKS: Final = 50

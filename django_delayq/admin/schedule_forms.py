@@ -15,7 +15,6 @@ from django.utils.translation import gettext_lazy as _
 from django_delayq import clock, codec, conf
 from django_delayq.admin.forms import ReasonForm, parsed, written
 from django_delayq.admin.schedule_page import POLICIES
-from django_delayq.admin.show import visible
 from django_delayq.console.error_texts import worded
 from django_delayq.exceptions import ConfigError, DelayqError, PayloadError
 from django_delayq.models import Periodic
@@ -23,6 +22,7 @@ from django_delayq.models.calendar import NAME
 from django_delayq.periodic.dates import MAX_TIMEZONE, NO_PLACES, Dates, place_of
 from django_delayq.periodic.tick_writer import check_jobs
 from django_delayq.producer.task import registry
+from django_delayq.text import visible
 
 ZONES = "delayq-zones"  # the list of names that a field of a zone offers
 

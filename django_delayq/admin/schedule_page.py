@@ -18,15 +18,17 @@ from django.utils.translation import gettext_lazy as _
 
 from django_delayq import clock
 from django_delayq.admin import timeline
-from django_delayq.admin.show import badge, duration, second, utc, visible, word
+from django_delayq.admin.show import badge, word
 from django_delayq.console import masking, schedule_views
 from django_delayq.console.error_texts import worded
 from django_delayq.console.schedule_views import TickView
+from django_delayq.console.shown_times import duration, second, utc
 from django_delayq.exceptions import ConfigError
 from django_delayq.models import Event, Periodic, Tick
 from django_delayq.periodic import schedule_rows
 from django_delayq.periodic.dates import Dates, zone_of
 from django_delayq.periodic.declarations import declarations
+from django_delayq.text import visible
 
 UPCOMING: Final = 10
 MOST: Final = 50  # ticks on a page, and as many changes

@@ -17,14 +17,15 @@ from django_delayq import conf, ids
 from django_delayq.admin.operation_admin import LatestPages
 from django_delayq.admin.readonly import ReadOnlyAdmin
 from django_delayq.admin.report import log
-from django_delayq.admin.show import moment, visible
 from django_delayq.console.error_texts import worded
 from django_delayq.console.overview import DOWN
+from django_delayq.console.shown_times import moment
 from django_delayq.mirror import set_aside
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.set_aside_retry import retry
 from django_delayq.models import Job, SetAside
 from django_delayq.producer.stores import stores
+from django_delayq.text import visible
 
 TRY_AGAIN: Final = _("Try again")
 MOST_SHOWN: Final = 20_000  # bytes

@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import json
-import re
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from django.utils.functional import Promise
-from django.utils.html import format_html, format_html_join
-from django.utils.safestring import SafeString
-from django.utils.translation import gettext as now
+from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 
-from django_delayq.console.shown_times import duration, relative, second, zoned
 from django_delayq.models import OUTCOMES, STATES, Operation
-from django_delayq.states import MESSAGE, NO_LIMIT
-from django_delayq.text import visible
-
-__all__ = ["allowed", "badge", "breakable", "duration", "indented", "second", "utc", "visible", "word"]
+from django_delayq.states import NO_LIMIT
 
 MOST_INDENT: Final = 4  # times as long as on one line
 _INDENTED: Final = json.JSONEncoder(indent=2, ensure_ascii=False)
-_JOINTS: Final = re.compile(r"(?<=[._/:])(?=\w)")  # of `shop.tasks.close_order` and `/srv/shop/tasks.py:41`
 
 LOOKS = {
     "scheduled": "waits",
@@ -107,26 +98,9 @@ WORDS: dict[str, Promise] = {
 }
 
 
-def cut(text: str, most: int) -> str:
-    """The beginning of a text, and a sign that there is more. Django's way of cutting adds a mark that turns all that follows, in some
-    languages.
-    """
-    return text if len(text) <= most else f"{text[: most - 1]}…"
-
-
 def badge(state: str) -> str:
     """A state in its colour; the word is always there, since colour alone says nothing to some."""
     return format_html('<span class="delayq-state delayq-{}">{}</span>', LOOKS.get(state, "plain"), word(state))
-
-
-def task_name(task: str) -> str:
-    """What stands where a job has its task: the name, or that it is a message."""
-    return now("a message") if task == MESSAGE else visible(task)
-
-
-def breakable(text: str) -> SafeString:
-    """A dotted name or a path, which a narrow column breaks at its joints rather than within a word; copied, it is as it was."""
-    return format_html_join(SafeString("<wbr>"), "{}", ((part,) for part in _JOINTS.split(visible(text))))
 
 
 def indented(value: Any) -> str:
@@ -150,18 +124,3 @@ def word(name: str) -> str:
 def allowed(max_attempts: int) -> str:
     """How many attempts a job may have."""
     return "∞" if max_attempts == NO_LIMIT else str(max_attempts)
-
-
-def dated(date: datetime) -> SafeString:
-    """A date to the second; its zone where the mouse rests, and for programs that read the page."""
-    return format_html('<time datetime="{}" title="{}">{}</time>', date.isoformat(), zoned(date), second(date))
-
-
-def moment(date: datetime) -> SafeString:
-    """A date, and how far off it is."""
-    return format_html('{} <span class="delayq-soft">{}</span>', dated(date), relative(date))
-
-
-def utc(date: datetime) -> str:
-    """A moment to the second in UTC, and that it is."""
-    return f"{date.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -19,11 +19,11 @@ from django_delayq import clock, conf
 from django_delayq.admin import live
 from django_delayq.admin.dashboard import brief
 from django_delayq.admin.readonly import ReadOnlyAdmin
-from django_delayq.admin.show import breakable, duration, visible
 from django_delayq.console import masking, open_circuits, overview, target_figures
 from django_delayq.console.error_texts import worded
 from django_delayq.console.open_circuits import OpenCircuit
 from django_delayq.console.overview import DOWN
+from django_delayq.console.shown_times import breakable, duration
 from django_delayq.console.target_figures import NEWEST, TargetFigures, TargetsSeen
 from django_delayq.console.verbs import VERBS
 from django_delayq.models import Job
@@ -32,6 +32,7 @@ from django_delayq.states import DELIVERY, OFFER
 from django_delayq.store import target_lengths
 from django_delayq.store.target_lengths import TargetLength
 from django_delayq.store.worker_registry import WorkerRegistry
+from django_delayq.text import visible
 
 SHOWN: Final = 120  # characters of an error
 FAULTS: Final[dict[str, Promise]] = {

@@ -20,12 +20,14 @@ from django.utils.translation import gettext_lazy as _
 from django_delayq.admin import in_force, queue_page, trend_charts, trend_sections
 from django_delayq.admin.dashboard import brief, percent
 from django_delayq.admin.readonly import ReadOnlyAdmin
-from django_delayq.admin.show import badge, task_name, visible
+from django_delayq.admin.show import badge
 from django_delayq.console import trends
+from django_delayq.console.shown_times import task_name
 from django_delayq.console.trends import EndedRun, NewestJobs
 from django_delayq.models import Job
 from django_delayq.producer.task import registry
 from django_delayq.states import MESSAGE, PUT_OFF, AttemptOutcome, State
+from django_delayq.text import visible
 
 CSS: Final = Media(css={"all": ("delayq/dashboard.css",)})
 SHOWN: Final = 10  # of the slowest, and of those that failed last

@@ -16,13 +16,15 @@ from django.utils.translation import gettext as now
 
 from django_delayq import clock
 from django_delayq.admin import ladder_ahead, tracebacks
-from django_delayq.admin.show import badge, duration, indented, second, visible, word
+from django_delayq.admin.show import badge, indented, word
 from django_delayq.console import asks, masking
 from django_delayq.console.error_texts import death
+from django_delayq.console.shown_times import duration, second
 from django_delayq.mirror.outbox import EDITED
 from django_delayq.models import Attempt, Event, Job
 from django_delayq.states import DELIVERY, FAIL_CLASS, FINISHED, MESSAGE, NO_LIMIT, PARKED, UNFINISHED, AttemptOutcome, EventKind, State
 from django_delayq.store.inspector import JobView
+from django_delayq.text import visible
 
 ONE_LINE = 80  # characters
 SHORT = 120  # characters that a column bears

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from django_delayq.admin.show import visible
-from django_delayq.text import CUT
+from django_delayq.text import CUT, visible
 
 MOST: Final = 12  # frames shown one by one; the whole text has the others
 HEAD: Final = "Traceback (most recent call last):"

@@ -21,16 +21,18 @@ from django_delayq.admin import live
 from django_delayq.admin.forms import reason_given
 from django_delayq.admin.readonly import ReadOnlyAdmin
 from django_delayq.admin.report import actor, log, note
-from django_delayq.admin.show import badge, duration, visible
+from django_delayq.admin.show import badge
 from django_delayq.console import overview
 from django_delayq.console.error_texts import worded
 from django_delayq.console.overview import DOWN, look
+from django_delayq.console.shown_times import duration
 from django_delayq.console.why_not_yet import PULLED_LATELY
 from django_delayq.models import Attempt, Worker
 from django_delayq.producer.stores import stores
 from django_delayq.store import decode
 from django_delayq.store.message_consumers import HeldMessage, MessageConsumer, MessageConsumers, PulledQueue
 from django_delayq.store.worker_registry import WorkerRegistry
+from django_delayq.text import visible
 
 ASKED: Final = {
     "quiet": _("Asked %(worker)s to claim no more jobs. It receives the request within about five seconds."),

@@ -9,17 +9,18 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+import django
 from django import template
-from django.contrib import admin
 from django.template.loader import get_template
 from django.templatetags.static import static
 from django.utils.formats import number_format
 from django.utils.safestring import SafeString
 
-from django_delayq.admin import show
+from django_delayq import text as texts
+from django_delayq.console import shown_times
 
 register = template.Library()
-_FRAME: Final = Path(admin.__file__).parent / "templates/admin/base.html"
+_FRAME: Final = Path(django.__file__).parent / "contrib/admin/templates/admin/base.html"  # the app may be missing
 
 
 @register.simple_tag
@@ -38,37 +39,37 @@ def content_security_policy() -> str:
 @register.filter
 def visible(text: object) -> str:
     """The text with its hidden characters spelled out; escaped like any other."""
-    return show.visible(str(text))
+    return texts.visible(str(text))
 
 
 @register.filter
 def task_name(task: object) -> str:
     """The name of a task without hidden characters; what a message has in its place."""
-    return show.task_name(str(task))
+    return shown_times.task_name(str(task))
 
 
 @register.filter
 def breakable(text: object) -> SafeString:
     """The same of a name or a path, which may break at its joints."""
-    return show.breakable(str(text))
+    return shown_times.breakable(str(text))
 
 
 @register.filter
 def dated(date: datetime | None) -> SafeString | str:
     """A date to the second, and its zone where the mouse rests; "" for none."""
-    return show.dated(date) if date else ""
+    return shown_times.dated(date) if date else ""
 
 
 @register.filter
 def moment(date: datetime | None) -> SafeString | str:
     """The same, and how far off it is."""
-    return show.moment(date) if date else ""
+    return shown_times.moment(date) if date else ""
 
 
 @register.filter
 def beginning(text: str, most: int) -> str:
     """So many characters of a text, and a sign that there is more."""
-    return show.cut(text, most)
+    return shown_times.cut(text, most)
 
 
 @register.filter
