@@ -15,7 +15,7 @@ from django_delayq.producer.stores import stores
 from django_delayq.states import PERIODIC, AttemptOutcome
 from django_delayq.store.error_replies import StoreError
 from django_delayq.worker.current import CurrentJob, current
-from django_delayq.worker.run import Wrap
+from django_delayq.worker.run_context import Wrap
 
 UNKNOWN: Final = 10.0  # seconds until one asks again, when the database or Redis could not be asked
 SHORTEST, LONGEST = 1.0, 30.0  # seconds until a run that waits looks again: a quarter of the time for which it has waited

@@ -25,7 +25,7 @@ from django_delayq.worker.line import Line, lines_of
 from django_delayq.worker.process.coroutines import Coroutines
 from django_delayq.worker.process.executor import Executor
 from django_delayq.worker.process.timeouts import SoftTimer
-from django_delayq.worker.run import Receiver, Run
+from django_delayq.worker.run_context import Receiver, Run
 from django_delayq.worker.spec import nothing
 
 FOREVER: Final = 10.0**9  # seconds; who stands in a debugger loses no lease
@@ -56,7 +56,7 @@ class NoTimer(SoftTimer):
 
 
 class OneRun(LeaseTable):
-    """The one row that a test needs, with a keeper that is asked rather than waited for: who requests a cancel is heard at once."""
+    """The one row that a test needs, with a lease extender that is called at once: who requests a cancel is heard at once."""
 
     def __init__(self, lines: int) -> None:
         super().__init__(1, lines)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from django_delayq.store.queue import Outcome
-from django_delayq.worker.run import Run
+from django_delayq.worker.run_context import Run
 
 Moment = Literal["begin", "end"]
 

@@ -6,7 +6,7 @@ from django_delayq import clock
 from django_delayq.producer.commit import Plan
 from django_delayq.producer.task import Task
 from django_delayq.testing.calling_thread import run_by_hand
-from django_delayq.worker.run import SignalReceiver
+from django_delayq.worker.run_context import SignalReceiver
 
 
 def run(plan: Plan) -> None:

@@ -20,7 +20,7 @@ from django_delayq.worker.job_log import JobLog
 from django_delayq.worker.line import Line, lines_of
 from django_delayq.worker.process.adopter import Adopter
 from django_delayq.worker.process.settler import Settler
-from django_delayq.worker.run import SignalReceiver
+from django_delayq.worker.run_context import SignalReceiver
 from django_delayq.worker.spec import nothing
 
 WORKER: Final = "test:1:kit"

@@ -10,7 +10,7 @@ from django_delayq.exceptions import ControlFlow, Skip
 from django_delayq.logger import Logger, class_name, summary, traceback
 from django_delayq.store.queue import Outcome
 from django_delayq.text import one_line
-from django_delayq.worker.run import Run
+from django_delayq.worker.run_context import Run
 
 logger = Logger("django_delayq.worker.job")
 

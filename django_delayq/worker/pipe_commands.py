@@ -1,5 +1,5 @@
 """What a supervisor tells a task process, mostly how to come to its end: one letter each, through a pipe. What concerns one job, as a
-request to cancel it, goes through the lease table instead (`supervisor/keeper.py`).
+request to cancel it, goes through the lease table instead (`supervisor/lease_extender.py`).
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from django_delayq.store.places import Places
 from django_delayq.worker.latest_text import LatestText
 from django_delayq.worker.line import Line
 from django_delayq.worker.loop_process import LoopProcess
-from django_delayq.worker.run import AnyTask, Missing, Receiver, Wrap, no_carrier
+from django_delayq.worker.run_context import AnyTask, Missing, Receiver, Wrap, no_carrier
 from django_delayq.worker.tally import WorkerFigures
 
 

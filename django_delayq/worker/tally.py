@@ -13,7 +13,7 @@ from typing import Any, Final
 from django_delayq.store.queue import Kind, Outcome
 from django_delayq.worker.lease_table import LeaseTable
 from django_delayq.worker.line import Line
-from django_delayq.worker.run import Run
+from django_delayq.worker.run_context import Run
 
 MOST_TASKS: Final = 100  # that are told by name; a series for each of more is more than those who measure can keep
 BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)  # seconds
@@ -71,7 +71,7 @@ class WorkerFigures:
 
     Args:
         lines: as its task processes have counted. given_back: runs of processes that have ended, by queue, number of the task and kind.
-        lost: leases by queue, as the keeper has found them lost.
+        lost: leases by queue, as the lease extender counts them.
         leases: held now, by queue and state ("waiting", "running", "settling").
         restarts: by process (task-1, records) and cause ("died", "replaced").
         processes: that are there, by kind ("task", "loop"). facts: what its beat says. reached: Redis, within the last seconds.
@@ -114,7 +114,7 @@ class Tally:
         for (run, outcome), answer in answered:
             at = self._at[run.line]
             if answer not in _COUNTED:
-                if answer in ("lost", "gone") and not leases.is_lost(run.row, run.turn):  # else the keeper has counted it
+                if answer in ("lost", "gone") and not leases.is_lost(run.row, run.turn):  # else the lease extender has counted it
                     counts[at + _LOST] += 1
                 continue
             header = getattr(run, "header", None)  # of poison, too, unless it is that which cannot be read or believed

@@ -192,7 +192,7 @@ def runs(world: World) -> None:
         world.bench.put(task.__name__)
     delayq.schedule(book, 1)
     world.run()
-    world.bench.keeper.poll()
+    world.bench.extender.poll()
     world.bench.deadlines.poll()
     world.bench.recovery.poll()
     world.fold()
@@ -363,7 +363,7 @@ LOOPS: dict[str, Act | str] = {
     "Mover": runs,
     "Consumer": runs,
     "Settler": runs,
-    "Keeper": runs,
+    "LeaseExtender": runs,
     "Deadlines": kills,
     "ProcessRecovery": runs,
     **dict.fromkeys(

@@ -110,7 +110,7 @@ def test_litter_harms_nobody(redis_server):
     for number in range(20):
         bench.put("note", number, key=f"k{number}")
     drain(bench, 20)
-    bench.keeper.poll()
+    bench.extender.poll()
     bench.stores[0].tidy()
     bench.stores[0].pause()
     bench.stores[0].resume()

@@ -27,10 +27,10 @@ from django_delayq.worker.process.executor import Executor
 from django_delayq.worker.process.mover import Mover
 from django_delayq.worker.process.settler import Settler
 from django_delayq.worker.process.timeouts import SoftTimer
-from django_delayq.worker.run import SignalReceiver
+from django_delayq.worker.run_context import SignalReceiver
 from django_delayq.worker.supervisor.deadlines import Deadlines
 from django_delayq.worker.supervisor.fork import Child
-from django_delayq.worker.supervisor.keeper import Keeper
+from django_delayq.worker.supervisor.lease_extender import LeaseExtender
 from django_delayq.worker.supervisor.process_recovery import ProcessRecovery
 from tests.store.board import Board
 
@@ -147,7 +147,7 @@ class Bench:
         self.child.tell = self.told.append
         self.child.abort = partial(Child.abort, self.child)
         self.child.kill = lambda: setattr(self.child, "killed", True)
-        self.keeper = Keeper(lines=self.lines, children=lambda: [self.child], worker="w")
+        self.extender = LeaseExtender(lines=self.lines, children=lambda: [self.child], worker="w")
         self.recovery = ProcessRecovery(lines=self.lines, tasks=["shop.close"])
         self.replaced: list[Any] = []
         self.deadlines = Deadlines(

@@ -1,4 +1,6 @@
-"""How a run is interrupted: the keeper hears of an abort, the process is called, the fuse burns, and who does not hear is deaf."""
+"""How a run is interrupted: Redis reports the abort, the process raises an exception in the thread, and the supervisor kills a process
+whose run does not react.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +29,12 @@ def running(bench: Bench) -> Any:
     return bench.take()
 
 
-def test_the_keeper_calls_the_process_once(bench: Bench) -> None:
+def test_the_lease_extender_calls_the_process_once(bench: Bench) -> None:
     run = running(bench)
     assert bench.stores[0].cancel([ids.full(run.job.id)], abort=True) == [Change.RUNNING]
     for _ in range(2):
-        bench.keeper._full_at = dict.fromkeys(bench.lines, 0.0)
-        bench.keeper.poll()
+        bench.extender._full_at = dict.fromkeys(bench.lines, 0.0)
+        bench.extender.poll()
     assert bench.told == [ABORT]
     assert bench.leases.aborted() == {(run.row, run.turn)}
     assert bench.leases.is_cancelled(run.row, run.turn)
@@ -170,12 +172,12 @@ def test_who_has_ended_is_forgotten(bench: Bench) -> None:
 
 
 def test_an_abort_reaches_no_other_job_and_not_the_worker() -> None:
-    stop, runs = threading.Event(), [SimpleNamespace(args=(), kwargs={}, row=0, turn=turn, fuse=None) for turn in range(3000)]
+    stop, runs = threading.Event(), [SimpleNamespace(args=(), kwargs={}, row=0, turn=turn, cancel_token=None) for turn in range(3000)]
 
     def harass() -> None:
         while not stop.is_set():
             for run in runs[now : now + 2]:
-                interrupt.burn(run, delayq.Cancelled)
+                interrupt.raise_in_thread(run, delayq.Cancelled)
 
     now = interrupted = 0
     thread = threading.Thread(target=harass)
@@ -186,7 +188,7 @@ def test_an_abort_reaches_no_other_job_and_not_the_worker() -> None:
                 interrupt.call(run, lambda: sum(range(300)), set())
             except delayq.Cancelled:
                 interrupted += 1
-                assert run.fuse == {}
+                assert run.cancel_token == {}
             sum(range(300))  # here it would hit the worker itself
     finally:
         stop.set()
@@ -195,7 +197,7 @@ def test_an_abort_reaches_no_other_job_and_not_the_worker() -> None:
 
 
 def test_a_run_that_ends_while_it_is_interrupted_waits_for_that_and_drops_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    run: Any = SimpleNamespace(args=(), kwargs={}, row=0, turn=1, fuse=None)
+    run: Any = SimpleNamespace(args=(), kwargs={}, row=0, turn=1, cancel_token=None)
     begun, taken, waits = threading.Event(), threading.Event(), threading.Event()
     raise_in = interrupt._raise_in
 
@@ -205,9 +207,9 @@ def test_a_run_that_ends_while_it_is_interrupted_waits_for_that_and_drops_it(mon
             waits.wait(60)
         raise_in(thread, kind)
 
-    def burn() -> None:
+    def interrupt_it() -> None:
         begun.wait()
-        interrupt.burn(run, delayq.Cancelled)
+        interrupt.raise_in_thread(run, delayq.Cancelled)
 
     def work() -> str:
         begun.set()
@@ -216,27 +218,27 @@ def test_a_run_that_ends_while_it_is_interrupted_waits_for_that_and_drops_it(mon
 
     monkeypatch.setattr(interrupt, "_raise_in", late)
     monkeypatch.setattr(interrupt.clock, "sleep", lambda _seconds: waits.set())
-    thread = threading.Thread(target=burn)
+    thread = threading.Thread(target=interrupt_it)
     thread.start()
     assert interrupt.call(run, work, set()) == "done"
     thread.join()
     assert waits.is_set()
-    assert not interrupt._burning.locked()
-    assert run.fuse == {}
+    assert not interrupt._raising.locked()
+    assert run.cancel_token == {}
 
 
 def test_a_run_is_interrupted_once() -> None:
-    run: Any = SimpleNamespace(args=(), kwargs={}, row=0, turn=1, fuse=None)
+    run: Any = SimpleNamespace(args=(), kwargs={}, row=0, turn=1, cancel_token=None)
     heard = []
 
     def work() -> None:
         for kind in (delayq.SoftTimeout, delayq.Cancelled):
             try:
-                interrupt.burn(run, kind)
+                interrupt.raise_in_thread(run, kind)
                 sum(range(10))
             except (delayq.SoftTimeout, delayq.Cancelled) as error:
                 heard.append(type(error))
 
     interrupt.call(run, work, set())
     assert heard == [delayq.SoftTimeout]
-    assert run.fuse == {}
+    assert run.cancel_token == {}

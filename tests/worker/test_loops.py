@@ -1,4 +1,4 @@
-"""Mover, consumer, settler, keeper, deadlines and recovery, a pass at a time, on a real server."""
+"""Mover, consumer, settler, lease extender, deadlines and recovery, a pass at a time, on a real server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from django_delayq.store.error_replies import StoreError
 from django_delayq.store.rest import Rest
 from django_delayq.worker.lease_table import RUNNING, WAITING
 from django_delayq.worker.supervisor.deadlines import LAST_LOOK
-from django_delayq.worker.supervisor.keeper import Keeper, longest_pause
+from django_delayq.worker.supervisor.lease_extender import LeaseExtender, longest_pause
 from django_delayq.worker.supervisor.server_links import RESTS, SLOW
 from django_delayq.worker.supervisor.worker_beat import Tidy
 from tests.worker.bench import Bench
@@ -188,7 +188,7 @@ def test_the_outcome_of_a_lost_claim_changes_nothing(bench: Bench, caplog) -> No
     assert "the lease of attempt 1 was lost" in caplog.text
 
 
-def test_the_keeper_extends_what_runs_and_what_waits(bench: Bench) -> None:
+def test_the_lease_extender_extends_what_runs_and_what_waits(bench: Bench) -> None:
     bench.put("nothing")
     bench.put("nothing")
     bench.move()
@@ -196,7 +196,7 @@ def test_the_keeper_extends_what_runs_and_what_waits(bench: Bench) -> None:
     for id in bench.board.link.execute("ZRANGE", leases, 0, -1):
         bench.board.link.execute("ZADD", leases, 1, id)
     bench.leases.start(0, started=clock.monotonic(), task=0)
-    bench.keeper.poll()
+    bench.extender.poll()
     ends = bench.board.link.execute("ZRANGE", leases, 0, -1, "WITHSCORES")[1::2]
     assert all(int(end) > clock.wall_ms() for end in ends)
     held = {held.state for held in bench.leases.held()}
@@ -204,9 +204,9 @@ def test_the_keeper_extends_what_runs_and_what_waits(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("lease", [1.0, 2.0, 30.0])
-def test_two_passes_of_the_keeper_may_fail_before_a_lease_runs_out(redis_server: Any, lease: float) -> None:
+def test_two_passes_of_the_lease_extender_may_fail_before_a_lease_runs_out(redis_server: Any, lease: float) -> None:
     bench = Bench(redis_server.link, lease=lease, lease_ms=int(lease * 1000))
-    between_extensions = lease / 3 + bench.keeper.poll()  # it looks as often as it says, and extends after a third
+    between_extensions = lease / 3 + bench.extender.poll()  # it looks as often as it says, and extends after a third
     after_an_error = longest_pause(bench.lines) * 1.5  # with the most of its jitter
     assert between_extensions + 2 * after_an_error <= lease
 
@@ -245,34 +245,34 @@ def test_a_server_that_answers_late_costs_no_lease_on_another(monkeypatch) -> No
     leases = SimpleNamespace(held=lambda: held, extended=lambda *_: None, state=lambda _: RUNNING)
     child: Any = SimpleNamespace(pid=1, leases=leases)
     served: Any = lines
-    keeper = Keeper(lines=served, children=lambda: [child], worker="w", monotonic=lambda: now[0])
+    extender = LeaseExtender(lines=served, children=lambda: [child], worker="w", monotonic=lambda: now[0])
     for _ in range(20):
         with contextlib.suppress(StoreUnavailable):
-            keeper.poll()
-        now[0] += keeper._pass
+            extender.poll()
+        now[0] += extender._pass
     assert all(line.extended for line in lines), "none is forgotten"
     gaps = [after - before for before, after in pairwise(lines[3].extended)]
     assert max(gaps) < lines[3].lease
 
 
-def test_the_keeper_tells_of_lost_leases_and_cancel_requests(bench: Bench) -> None:
+def test_the_lease_extender_tells_of_lost_leases_and_cancel_requests(bench: Bench) -> None:
     first, second = bench.put("nothing"), bench.put("nothing")
     bench.move()
     bench.board.link.execute("HSET", bench.board.keys["runs"], first, "1:0:n:another")
     bench.stores[0].cancel([ids.full(second)])
-    bench.keeper.poll()
+    bench.extender.poll()
     rows = {held.id: held for held in bench.leases.held()}
     assert bench.leases.is_lost(rows[first].row, rows[first].turn)
     assert bench.leases.is_cancelled(rows[second].row, rows[second].turn)
 
 
-def test_the_keeper_passes_progress_on(bench: Bench) -> None:
+def test_the_lease_extender_passes_progress_on(bench: Bench) -> None:
     id = bench.put("nothing")
     bench.move()
-    bench.keeper.poll()
+    bench.extender.poll()
     bench.leases.start(0, started=clock.monotonic(), task=0)
     bench.leases.progress(0, "3/9")
-    bench.keeper.poll()
+    bench.extender.poll()
     assert bench.board.link.execute("HGET", bench.board.keys["progress"], id) == b"3/9"
 
 
@@ -300,7 +300,7 @@ def test_a_run_past_its_hard_deadline_is_settled_when_its_process_is_dead_and_ke
     bench.child.deaf_since -= LAST_LOOK
     bench.deadlines.poll()
     assert (bench.replaced, bench.child.killed) == ([bench.child], True)
-    bench.keeper.poll()
+    bench.extender.poll()
     assert bench.replaced == [bench.child]
     assert bench.kinds() == ["scheduled", "claimed"]
     assert bench.board.link.execute("ZSCORE", bench.board.keys["leases"], id) is not None
@@ -470,10 +470,10 @@ def test_each_line_of_a_server_that_answers_late_is_extended_before_its_lease_en
     ]
     child: Any = SimpleNamespace(pid=1, leases=SimpleNamespace(held=lambda: held, extended=lambda *_: None, state=lambda _: RUNNING))
     served: Any = lines
-    keeper = Keeper(lines=served, children=lambda: [child], worker="w", monotonic=lambda: now[0])
+    extender = LeaseExtender(lines=served, children=lambda: [child], worker="w", monotonic=lambda: now[0])
     while now[0] < 100.0 + 6 * lease:
         try:
-            now[0] += keeper.poll()
+            now[0] += extender.poll()
         except StoreUnavailable:
             now[0] += longest_pause(served)
     for line in lines:

@@ -12,7 +12,7 @@ from django_delayq.contrib.otel.producer_spans import WATCHER_NAME, TraceWatcher
 from django_delayq.contrib.otel.run_spans import RunSpans
 from django_delayq.contrib.otel.telemetry import Telemetry
 from django_delayq.producer import watchers
-from django_delayq.worker.run import ENDS
+from django_delayq.worker.run_context import ENDS
 
 
 class DelayqInstrumentor:

@@ -15,7 +15,7 @@ from django_delayq.contrib.sentry import run_transactions, sentry_spans
 from django_delayq.contrib.sentry.publish_spans import SentryWatcher
 from django_delayq.contrib.sentry.withheld import withhold
 from django_delayq.producer import watchers
-from django_delayq.worker.run import ENDS
+from django_delayq.worker.run_context import ENDS
 
 FLUSH: Final = 2.0  # seconds; the supervisor waits no longer for a process that must end
 

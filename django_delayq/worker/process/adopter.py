@@ -13,7 +13,7 @@ from django_delayq.store.queue import MOST
 from django_delayq.store.recovery import EpochStore, RestoreItem
 from django_delayq.worker.lease_table import LeaseTable
 from django_delayq.worker.line import Line
-from django_delayq.worker.run import Run
+from django_delayq.worker.run_context import Run
 
 logger = Logger("django_delayq.worker")
 

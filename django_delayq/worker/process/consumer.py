@@ -12,7 +12,7 @@ from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
 from django_delayq.worker.process.executor import Executor
 from django_delayq.worker.process.settler import Settles
-from django_delayq.worker.run import Run
+from django_delayq.worker.run_context import Run
 
 logger = Logger("django_delayq.worker")
 

@@ -14,7 +14,7 @@ from django_delayq.exceptions import Cancelled, SoftTimeout
 from django_delayq.logger import Logger
 from django_delayq.worker.current import CURRENT
 from django_delayq.worker.process import interrupt, stray_copies, timeouts
-from django_delayq.worker.run import Run
+from django_delayq.worker.run_context import Run
 
 logger = Logger("django_delayq.worker")
 

@@ -29,7 +29,7 @@ from django_delayq.worker.process import interrupt, stray_copies, timeouts
 from django_delayq.worker.process.coroutines import Coroutines
 from django_delayq.worker.process.parked_jobs import ParkedJobs
 from django_delayq.worker.process.timeouts import SoftTimer
-from django_delayq.worker.run import AnyTask, Missing, Receiver, Receivers, Run, Wrap, no_carrier
+from django_delayq.worker.run_context import AnyTask, Missing, Receiver, Receivers, Run, Wrap, no_carrier
 
 
 class Executor:
@@ -80,7 +80,7 @@ class Executor:
                 if run.task.is_async:
                     self._coroutines.interrupt(run)
                 else:
-                    interrupt.burn(run, Cancelled)
+                    interrupt.raise_in_thread(run, Cancelled)
 
     # what may not run
 

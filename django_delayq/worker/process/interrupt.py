@@ -1,10 +1,10 @@
-"""What interrupts a running function of a task: an exception that is raised inside its thread, `SoftTimeout` or `Cancelled`.
+"""Interrupts a running synchronous task: raises `SoftTimeout` or `Cancelled` in its thread, from another thread.
 
-Python delivers it at the thread's next bytecode; a task that waits in C code gets it when that returns. Who does not hear it is the
-supervisor's (`supervisor/deadlines.py`).
+Python delivers the exception at the next bytecode of the thread, so a task that waits in C code gets it when the call returns. The
+supervisor replaces a process whose task does not react (`supervisor/deadlines.py`).
 
-The fuse of a run (`Run.fuse`) has the thread in it, as long as it may be interrupted. Who takes the thread out decides: who burns the
-fuse then raises the exception there; the run itself has ended. So a run that nobody interrupts takes no lock.
+The cancel token of a run (`Run.cancel_token`) contains the thread while the run can be interrupted. Whichever side removes the thread
+first wins: the interrupter raises the exception, or the run has ended. So a run without an interrupt takes no lock.
 """
 
 from __future__ import annotations
@@ -17,38 +17,38 @@ from typing import Any, Final
 
 from django_delayq import clock
 from django_delayq.exceptions import Cancelled, SoftTimeout
-from django_delayq.worker.run import Run
+from django_delayq.worker.run_context import Run
 
 ABORTED: Final = "the job was aborted while it ran"  # what Cancelled says
 
 THREAD: Final = "thread"
-_burning: Final = Lock()  # held between taking the thread out and raising the exception there; never by who may be interrupted
+_raising: Final = Lock()  # held from removing the thread to raising the exception in it; never by a thread that can be interrupted
 
 
 def call(run: Run, fn: Callable[..., Any], aborted: Set[tuple[int, int]]) -> Any:
-    """Calls `fn` with what the run has for it. Raises in it, and from it, what the fuse is burnt with: at most once, and never behind
-    its end, neither in the worker's own code, where it might leave a lock locked, nor in the next job. A second exception might strike
-    where the first is taken, and who has had one is to end anyhow.
+    """Calls `fn` with the arguments of the run, as one that `raise_in_thread` can interrupt, at most once. The exception is never
+    raised after `fn` has ended: not in the next job, and not in the worker's own code, where it could leave a lock locked. A second
+    exception could strike while the first one is handled, and the run ends after the first anyway.
 
     Args:
-        aborted: row and turn of runs that are not to begin: these raise Cancelled.
+        aborted: row and turn of runs that must not start: these raise Cancelled.
     """
-    fuse = {THREAD: get_ident()}
+    token = {THREAD: get_ident()}
     result, failure, over = None, None, False
-    # The exception may arrive at any bytecode from here until _put_out has returned. Inside the inner `try` it is the task's;
-    # behind it, it came too late and is dropped. It comes only once, so the second _put_out is not interrupted.
+    # The exception may arrive at any bytecode from here until _disarm has returned. Inside the inner `try` it is the task's; after
+    # that it came too late and is dropped. It comes only once, so the second _disarm is not interrupted.
     try:
         try:
-            run.fuse = fuse
-            if aborted and (run.row, run.turn) in aborted:  # behind the line above: whoever aborts it later finds the fuse
+            run.cancel_token = token
+            if aborted and (run.row, run.turn) in aborted:  # after the line above: a later abort finds the token
                 raise Cancelled
             result = fn(*run.args, **run.kwargs)
         except BaseException as error:
             failure = error
         over = True
-        _put_out(run, fuse)
+        _disarm(run, token)
     except (SoftTimeout, Cancelled) as error:
-        _put_out(run, fuse)
+        _disarm(run, token)
         if not over:
             failure = error
     if failure is not None:
@@ -58,27 +58,27 @@ def call(run: Run, fn: Callable[..., Any], aborted: Set[tuple[int, int]]) -> Any
     return result
 
 
-def burn(run: Run, kind: type[BaseException]) -> None:
-    """Raises that in the run, unless it has not begun, has ended, or has been interrupted before."""
-    with _burning:
-        thread = (run.fuse or {}).pop(THREAD, None)
+def raise_in_thread(run: Run, kind: type[BaseException]) -> None:
+    """Raises an exception of this class in the run, unless it has not started, has ended, or was interrupted before."""
+    with _raising:
+        thread = (run.cancel_token or {}).pop(THREAD, None)
         if thread is not None:
-            _raise_in(thread, kind)
+            _set_async_exc(thread, kind)
 
 
-def _put_out(run: Run, fuse: dict[str, int]) -> None:
-    """May be interrupted by the very exception that it takes back; then it is to be called again. That must not come where another
-    one is handled: Python 3.13 would take the thread to be handling that for ever, and name it with each error to come.
+def _disarm(run: Run, token: dict[str, int]) -> None:
+    """Ends the time in which the run can be interrupted. The very exception that it takes back may interrupt it; then call it again.
+    Do not call it in an `except` block: Python 3.13 would keep that exception as the context of all later errors of the thread.
     """
-    if fuse.pop(THREAD, None) is not None:
-        run.fuse = None
+    if token.pop(THREAD, None) is not None:
+        run.cancel_token = None
         return
-    # Not taken here: the exception may come as soon as it is, and from Python 3.14 on before `with` would give it back.
-    while _burning.locked():
+    # Do not acquire the lock here: the exception can come at once, in Python 3.14 even before `with` would release the lock.
+    while _raising.locked():
         clock.sleep(0.001)
-    _raise_in(get_ident(), None)
+    _set_async_exc(get_ident(), None)
 
 
-def _raise_in(thread: int, kind: type[BaseException] | None) -> None:
+def _set_async_exc(thread: int, kind: type[BaseException] | None) -> None:
     argument = ctypes.py_object(kind) if kind is not None else None
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), argument)

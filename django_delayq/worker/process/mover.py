@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import secrets
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from django_delayq import clock
 from django_delayq.exceptions import StoreUnavailable
@@ -23,8 +23,7 @@ from django_delayq.worker.line import Line
 from django_delayq.worker.process.adopter import Adopter
 from django_delayq.worker.process.consumer import Consumer, JobBuffer, Pace
 from django_delayq.worker.process.settler import Settles
-from django_delayq.worker.process.turns import Turns
-from django_delayq.worker.run import Run
+from django_delayq.worker.run_context import Run
 
 logger = Logger("django_delayq.worker")
 
@@ -33,6 +32,46 @@ LONGEST_WAIT = 1.0  # seconds a claimed job may wait here while others could run
 SOON = 0.1  # seconds until what cannot be adopted yet is told of again
 FULL_FOR = 0.01  # seconds without room after which the timers are handed over
 LOOK = 0.05  # seconds after which a busy process, which hears no calls, looks at its other lines again
+
+
+class WeightedRoundRobin:
+    """In which order a mover polls its lines. Queues take turns, each as often as its weight, however many partitions it has. Within a
+    queue, partitions take turns. Each pass starts after the line that had the last turn, so every line with due jobs gets a share.
+
+    Args:
+        queues: the queue of each line.
+        weights: the weight of that queue, for each line.
+    """
+
+    def __init__(self, queues: Sequence[str], weights: Sequence[int]) -> None:
+        lines: dict[str, list[int]] = {}
+        for line, queue in enumerate(queues):
+            lines.setdefault(queue, []).append(line)
+        self._lines = list(lines.values())  # by queue, in the order of their next turns
+        self._queue_of = {line: queue for queue, own in enumerate(self._lines) for line in own}
+        self._weights = weights
+        self._first = 0  # the queue whose turn it is
+        self._turns = [0] * len(lines)  # by queue: how many turns in a row it has had
+
+    def order(self) -> Iterable[int]:
+        """The numbers of all lines, those whose turn is next first."""
+        queues = [*self._lines[self._first :], *self._lines[: self._first]]
+        if len(self._queue_of) == len(queues):
+            return [line for own in queues for line in own]
+        most = max(map(len, queues))
+        return [own[turn] for turn in range(most) for own in queues if turn < len(own)]
+
+    def polled(self, line: int, *, more: bool) -> None:
+        """Notes a turn of that line. `more`: it may have more due jobs. Unused turns of a queue are not saved."""
+        queue = self._queue_of[line]
+        own = self._lines[queue]
+        place = own.index(line)
+        own[:] = [*own[place + 1 :], *own[: place + 1]]
+        self._turns[queue] += 1
+        if self._turns[queue] < self._weights[line] and more:
+            self._first = queue
+        else:
+            self._first, self._turns[queue] = (queue + 1) % len(self._lines), 0
 
 
 class _Watch:
@@ -110,7 +149,7 @@ class Mover:
         self._rand = rand
         self._hears = False  # whether the wake line has stood since the last trouble
         self._tag, self._claims = secrets.token_hex(5), 0
-        self._turns = Turns([line.queue for line in lines], [line.weight for line in lines])
+        self._round_robin = WeightedRoundRobin([line.queue for line in lines], [line.weight for line in lines])
         self._deaf = False  # the last pass ended without room, so that nobody listens to calls
         self._spare = others * MOST  # rows that are left free for the claims of the other movers
         self._round = 0  # of the buffer, when the pass began
@@ -202,7 +241,7 @@ class Mover:
                 self._deaf = True
                 return self._full(now)
             self._try(watch, room, holding)
-            self._turns.had(watch.number, more=not watch.idle and not watch.trouble.failures)
+            self._round_robin.polled(watch.number, more=not watch.idle and not watch.trouble.failures)
         self._deaf = False
         self._full_since = 0.0
         failpoint("mover.arm")
@@ -218,7 +257,7 @@ class Mover:
         """
         due: list[_Watch] = []
         empty: list[_Watch] = []
-        for number in self._turns.order():
+        for number in self._round_robin.order():
             watch = self._watches[number]
             looked = now - watch.heard < LOOK
             heard_of = looked or not self._deaf or watch.trouble.failures

@@ -17,7 +17,7 @@ from django_delayq import clock
 from django_delayq.store.connection import Link
 from django_delayq.worker.process.mover import Mover
 from django_delayq.worker.process.node_threads import NodeThread, NodeThreads
-from django_delayq.worker.run import Run
+from django_delayq.worker.run_context import Run
 
 LOOK: Final = 0.25  # seconds between looks of the main thread at movers that have nothing to tell
 

@@ -16,7 +16,7 @@ from django_delayq.worker.error_pause import ErrorPause
 from django_delayq.worker.lease_table import LeaseTable
 from django_delayq.worker.line import Line
 from django_delayq.worker.process.adopter import Adopter
-from django_delayq.worker.run import Run
+from django_delayq.worker.run_context import Run
 from django_delayq.worker.tally import Tally
 
 logger = Logger("django_delayq.worker")

@@ -9,7 +9,7 @@ from django_delayq.store.connection import Link
 from django_delayq.store.queue import Outcome
 from django_delayq.worker.process.node_threads import NodeThread, NodeThreads
 from django_delayq.worker.process.settler import Settler
-from django_delayq.worker.run import Run
+from django_delayq.worker.run_context import Run
 
 
 class SettlerThread(NodeThread[Settler]):

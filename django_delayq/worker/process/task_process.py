@@ -39,7 +39,7 @@ from django_delayq.worker.process.settler import Settler, Settles
 from django_delayq.worker.process.settlers import Settlers
 from django_delayq.worker.process.site_watch import SiteWatch
 from django_delayq.worker.process.timeouts import SoftTimer
-from django_delayq.worker.run import Run, SignalReceiver
+from django_delayq.worker.run_context import Run, SignalReceiver
 from django_delayq.worker.spec import WorkerSpec
 from django_delayq.worker.tally import Tally
 

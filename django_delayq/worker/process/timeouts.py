@@ -11,7 +11,7 @@ from typing import Any
 from django_delayq import clock
 from django_delayq.exceptions import SoftTimeout
 from django_delayq.worker.process import interrupt
-from django_delayq.worker.run import Run
+from django_delayq.worker.run_context import Run
 
 LONGEST_NAP = 0.5
 SHORTEST_NAP = 0.01
@@ -47,8 +47,8 @@ class SoftTimer:
         nearest = now + LONGEST_NAP
         for deadline, run in list(self._runs.values()):
             if deadline <= now:
-                interrupt.burn(run, SoftTimeout)
-                if run.fuse is None:  # it is about to begin
+                interrupt.raise_in_thread(run, SoftTimeout)
+                if run.cancel_token is None:  # it is about to begin
                     nearest = min(nearest, now + SHORTEST_NAP)
             else:
                 nearest = min(nearest, deadline)

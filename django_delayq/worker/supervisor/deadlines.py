@@ -18,7 +18,7 @@ from django_delayq.store.queue import Kind, Outcome
 from django_delayq.worker import retry
 from django_delayq.worker.lease_table import ASK, NEVER, RUNNING, LeaseSlot, LeaseTable
 from django_delayq.worker.line import Line
-from django_delayq.worker.run import AnyTask
+from django_delayq.worker.run_context import AnyTask
 from django_delayq.worker.supervisor.fork import Child
 
 logger = Logger("django_delayq.worker")

@@ -222,14 +222,5 @@ def _owns_its_connections(name: str, closed: Mapping[int, str], threads: str) ->
     return True
 
 
-def resident_memory(pid: int) -> int:
-    """Bytes of memory that a process has; 0 where the system does not say."""
-    try:
-        with open(f"/proc/{pid}/statm", "rb") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return 0
-
-
 def _do_nothing(*_: object) -> None:
     pass

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
 
 from django_delayq import clock
 from django_delayq.logger import Logger
 from django_delayq.worker.outcome_detail import signal_name
-from django_delayq.worker.spec import WorkerSpec
-from django_delayq.worker.supervisor.fork import Child, resident_memory
+from django_delayq.worker.supervisor.fork import Child
 
 logger = Logger("django_delayq.worker")
 
@@ -67,29 +66,3 @@ class Slot:
 def _how(child: Child) -> str:
     code = child.exit_code or 0
     return f"was killed by {signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
-
-
-class Recycler:
-    """Replaces task processes that have run enough jobs, have grown too large, or ask for it, once their running jobs have finished."""
-
-    def __init__(self, spec: WorkerSpec, children: Callable[[], list[Child]], replace: Callable[[Child], None]) -> None:
-        self._spec = spec
-        self._children = children
-        self._replace = replace
-
-    def poll(self) -> float:
-        """One look at each process."""
-        for child in self._children():
-            for reason in self._reasons(child):
-                logger.info("%s (pid %d) is replaced: %s", child.name, child.pid, reason)
-                self._replace(child)
-                break
-        return 1.0
-
-    def _reasons(self, child: Child) -> Iterator[str]:
-        if self._spec.max_jobs and child.leases is not None and child.leases.counts()[0] >= self._spec.max_jobs:
-            yield f"it has run {child.leases.counts()[0]} jobs"
-        if child.leases is not None and child.leases.retires():
-            yield "it holds a job that must run alone after a crash"
-        if self._spec.max_memory and (memory := resident_memory(child.pid)) > self._spec.max_memory:
-            yield f"it has {memory // 1_048_576} MB of memory"

@@ -1,8 +1,8 @@
 """The supervisor: forks the processes of a worker, keeps their leases, and sees to it that all end in order. One thread.
 
 The order in which a worker ends, and why:
-1. The task processes claim no more and give back what only waits. What runs may finish for `grace` seconds; the keeper goes on
-   extending meanwhile, or the jobs would be taken over and run twice.
+1. The task processes claim no more and give back what only waits. What runs may finish for `grace` seconds; the lease
+   extender goes on meanwhile, or other workers would run the jobs, too.
 2. What still runs then is given back by its process (snoozed, the attempt does not count). A process that does not even do that
    is killed two seconds later, and the supervisor gives back what it held.
 3. The loop processes end last, since the mirror is to see what happened in 1 and 2.
@@ -35,14 +35,15 @@ from django_delayq.worker.supervisor import lease_files, systemd, worker_beat
 from django_delayq.worker.supervisor.deadlines import Deadlines
 from django_delayq.worker.supervisor.fork import Child, Forker
 from django_delayq.worker.supervisor.host_recovery import HostRecovery
-from django_delayq.worker.supervisor.keeper import Keeper, longest_pause
-from django_delayq.worker.supervisor.measure import Measure
+from django_delayq.worker.supervisor.lease_extender import LeaseExtender, longest_pause
 from django_delayq.worker.supervisor.os_signals import Order, OsSignals
 from django_delayq.worker.supervisor.probe import Answer, Probe, judged, not_found
 from django_delayq.worker.supervisor.process_recovery import ProcessRecovery
+from django_delayq.worker.supervisor.recycling import Recycler
 from django_delayq.worker.supervisor.reloader import Reloader
 from django_delayq.worker.supervisor.server_links import ServerLinks
-from django_delayq.worker.supervisor.slots import Recycler, Slot
+from django_delayq.worker.supervisor.slots import Slot
+from django_delayq.worker.supervisor.worker_metrics import WorkerMetrics
 
 logger = Logger("django_delayq.worker")
 
@@ -84,10 +85,10 @@ class Supervisor:
         self._store = f"{spec.prefix} {self._links.where}"
         registry = WorkerRegistry(self._places, prefix=spec.prefix)
         self._beat = worker_beat.Beat(registry, spec.worker, self.facts, self._asked, self._links.answers)
-        keeper = Keeper(lines=lines, children=self._task_children, worker=spec.worker)
-        self._measure = Measure(spec, keeper=keeper, recovery=self._recovery) if spec.measured else None
+        extender = LeaseExtender(lines=lines, children=self._task_children, worker=spec.worker)
+        self._worker_metrics = WorkerMetrics(spec, extender=extender, recovery=self._recovery) if spec.measured else None
         loops: list[Loop] = [
-            keeper,
+            extender,
             HostRecovery(self._place, self._store, self._places, spec.prefix, recovery=self._recovery, children=self._task_children),
             self._recovery,
             self._deadlines,
@@ -161,7 +162,7 @@ class Supervisor:
         self._born += 1
         worker = f"{self._spec.worker}/{self._born}"
         spec = self._spec
-        tally = None if self._measure is None else self._measure.tally()
+        tally = None if self._worker_metrics is None else self._worker_metrics.tally()
         circuits = None if spec.hooks.watch_circuits is None else LatestText(worker_beat.CIRCUITS)
         leases, lease_file = lease_files.make(
             self._place, worker=worker, store=self._store, rows=task_process.rows(spec.threads, self._links.count), lines=spec.lines
@@ -219,8 +220,8 @@ class Supervisor:
         if child.leases is not None:
             done, failed = child.leases.counts()
             self._done, self._failed = self._done + done, self._failed + failed
-        if self._measure is not None:
-            self._measure.ended(child)
+        if self._worker_metrics is not None:
+            self._worker_metrics.ended(child)
         if self._spec.burst and child.in_order and child.exit_code == GAVE_UP:
             self._exit_code = 1
         killed: Kind = "evict" if child.deaf and not self._stopping else "snooze"
@@ -390,8 +391,8 @@ class Supervisor:
 
     def _metrics(self) -> Answer:
         body = self._spec.hooks.metrics
-        if self._measure is None or body is None:
+        if self._worker_metrics is None or body is None:
             return not_found(self._spec.hooks.no_metrics)
         slots = (*self._tasks, *self._loop_slots)
-        seen = self._measure.figures(self.facts(), self._children(), slots, reached=self._beat.reached())
+        seen = self._worker_metrics.figures(self.facts(), self._children(), slots, reached=self._beat.reached())
         return Answer("200 OK", body(seen))

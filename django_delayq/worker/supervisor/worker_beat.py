@@ -19,7 +19,7 @@ from django_delayq.store.queue import QueueStore
 from django_delayq.store.worker_registry import WorkerRegistry
 from django_delayq.worker.lease_table import RUNNING, WAITING, LeaseSlot
 from django_delayq.worker.spec import WorkerSpec
-from django_delayq.worker.supervisor.fork import resident_memory
+from django_delayq.worker.supervisor.recycling import resident_memory
 
 EVERY = 5.0
 TIDY_EVERY = 60.0

@@ -41,7 +41,7 @@ def run(bench: Bench, fn, *args, options=None, **fields):
 
 def any_run() -> Any:
     """What is asked of a run that may be interrupted."""
-    return SimpleNamespace(args=(), kwargs={}, row=0, turn=1, fuse=None)
+    return SimpleNamespace(args=(), kwargs={}, row=0, turn=1, cancel_token=None)
 
 
 def test_an_error_is_retried_along_the_tasks_ladder(bench: Bench) -> None:
@@ -625,7 +625,7 @@ def test_a_soft_timeout_comes_not_before_the_task_has_begun() -> None:
     class Alarm(threading.Event):
         def set(self) -> None:
             time.sleep(0.01)
-            timer.poll()  # the fuse's time has come, while the worker itself is in a place that must not be interrupted
+            timer.poll()  # the timeout is over while the worker itself is in a place that must not be interrupted
             done.append("set")
 
     timer._alarm, timer._next_look, timer._thread = Alarm(), float("inf"), threading.current_thread()

@@ -17,7 +17,7 @@ from django_delayq.store.queue import MOST
 from django_delayq.worker.lease_table import SETTLING, WAITING
 from django_delayq.worker.process import settler as module
 from django_delayq.worker.process.settler import AGAIN
-from django_delayq.worker.run import Run
+from django_delayq.worker.run_context import Run
 from django_delayq.worker.tally import Tally, figures
 from tests.worker.bench import Bench
 

@@ -62,15 +62,15 @@ class Run:
     "poison-carriers".
     `header`, `args`, `kwargs` and `options` hold once the record has been read, `task` once it was found. `started`: when a consumer
     took it up (monotonic seconds). `current` is None as long as the run has not begun; then `timeout` (seconds, None for none) and
-    `started_ms` (by Redis' clock) hold too. `fuse` is there while it may be interrupted, and empty when it was, see
+    `started_ms` (by Redis' clock) hold too. `cancel_token` is there while it may be interrupted, and empty when it was, see
     `process/interrupt.py`.
     """
 
     __slots__ = (
         "args",
+        "cancel_token",
         "claimed",
         "current",
-        "fuse",
         "header",
         "job",
         "kwargs",
@@ -106,7 +106,7 @@ class Run:
         self.poison = ""
         self.started = claimed
         self.current: CurrentJob | None = None
-        self.fuse: dict[str, int] | None = None
+        self.cancel_token: dict[str, int] | None = None
 
     @property
     def now_ms(self) -> int:
@@ -116,7 +116,7 @@ class Run:
     @property
     def interrupted(self) -> bool:
         """Whether its function was, wherever that was."""
-        return self.fuse is not None and not self.fuse
+        return self.cancel_token is not None and not self.cancel_token
 
     def outcome(
         self,

@@ -34,7 +34,7 @@ def longest_pause(lines: Sequence[Line]) -> float:
     return min([PASS, *(line.lease / SHARE for line in lines)])
 
 
-class Keeper:
+class LeaseExtender:
     """1. Every third of a lease it extends all that is held on a line, what waits included. 2. Every second it extends the jobs
     whose progress has changed, and every other second those that run for long: so a cancel request reaches a task within
     two seconds. 3. It writes into the lease table what Redis answers: lost, cancel, abort, and until when the lease surely holds. Of an
@@ -140,14 +140,14 @@ class Keeper:
     def _extend(self, line: Line, kept: Sequence[Kept]) -> None:
         progress = {held.id: held.progress for _, held in kept if held.progress_turn}
         sent = self._monotonic()
-        failpoint("keeper.extend")
+        failpoint("lease_extender.extend")
         answers = line.store.extend(
             [(held.id, held.fence) for _, held in kept],
             worker=self._worker,
             lease_ms=line.lease_ms,
             progress=progress,
         )
-        failpoint("keeper.extended")
+        failpoint("lease_extender.extended")
         for child, held in kept:
             leases = child.leases
             assert leases is not None  # this thread alone gives it back, and not meanwhile

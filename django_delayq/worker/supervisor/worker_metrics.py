@@ -1,4 +1,4 @@
-"""What a worker tells of itself to who measures it: gathered from its processes, for one look."""
+"""The metrics of a worker: the supervisor adds up the counts of its processes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from django_delayq.worker import tally
 from django_delayq.worker.lease_table import RUNNING, SETTLING, WAITING
 from django_delayq.worker.spec import WorkerSpec
 from django_delayq.worker.supervisor.fork import Child
-from django_delayq.worker.supervisor.keeper import Keeper
+from django_delayq.worker.supervisor.lease_extender import LeaseExtender
 from django_delayq.worker.supervisor.process_recovery import ProcessRecovery
 from django_delayq.worker.supervisor.slots import Slot
 from django_delayq.worker.tally import Tally, WorkerFigures
@@ -21,14 +21,14 @@ STALE: Final = 60.0  # seconds; what the process of records has said before that
 HELD: Final = {WAITING: "waiting", RUNNING: "running", SETTLING: "settling"}
 
 
-class Measure:
-    """1. Gives each task process a tally. 2. Keeps what those have counted that have ended. 3. Adds all up when somebody looks. It asks
-    nobody, so nothing in it can wait.
+class WorkerMetrics:
+    """1. Gives each task process a tally. 2. Keeps the counts of processes that have ended. 3. Adds up all counts for each request. It
+    reads shared memory only, so it never waits.
     """
 
-    def __init__(self, spec: WorkerSpec, *, keeper: Keeper, recovery: ProcessRecovery) -> None:
+    def __init__(self, spec: WorkerSpec, *, extender: LeaseExtender, recovery: ProcessRecovery) -> None:
         self._spec = spec
-        self._keeper = keeper
+        self._extender = extender
         self._recovery = recovery
         self._past = Tally(len(spec.lines), len(spec.tasks)).read()
 
@@ -58,7 +58,7 @@ class Measure:
         return WorkerFigures(
             lines=tally.figures([line.queue for line in lines], counts),
             given_back=dict(self._recovery.ended),
-            lost=dict(self._keeper.lost),
+            lost=dict(self._extender.lost),
             leases=leases,
             restarts=died | {(slot.name, "replaced"): slot.replaced for slot in slots},
             processes=processes,

@@ -1,0 +1,48 @@
+"""Recycling: replaces task processes after `--max-jobs` jobs, above `--max-memory`, or at their own request. Runs in the supervisor."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+
+from django_delayq.logger import Logger
+from django_delayq.worker.spec import WorkerSpec
+from django_delayq.worker.supervisor.fork import Child
+
+logger = Logger("django_delayq.worker")
+
+
+class Recycler:
+    """Looks at each task process once a second. Replaces those that have run `max_jobs` jobs, use more than `max_memory`, or ask
+    for it. The old process finishes its running jobs.
+    """
+
+    def __init__(self, spec: WorkerSpec, children: Callable[[], list[Child]], replace: Callable[[Child], None]) -> None:
+        self._spec = spec
+        self._children = children
+        self._replace = replace
+
+    def poll(self) -> float:
+        for child in self._children():
+            for reason in self._reasons(child):
+                logger.info("%s (pid %d) is replaced: %s", child.name, child.pid, reason)
+                self._replace(child)
+                break
+        return 1.0
+
+    def _reasons(self, child: Child) -> Iterator[str]:
+        if self._spec.max_jobs and child.leases is not None and child.leases.counts()[0] >= self._spec.max_jobs:
+            yield f"it has run {child.leases.counts()[0]} jobs"
+        if child.leases is not None and child.leases.retires():
+            yield "it holds a job that must run alone after a crash"
+        if self._spec.max_memory and (memory := resident_memory(child.pid)) > self._spec.max_memory:
+            yield f"it has {memory // 1_048_576} MB of memory"
+
+
+def resident_memory(pid: int) -> int:
+    """Bytes of memory that a process has; 0 where the system does not say."""
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0
