@@ -24,7 +24,7 @@ from django_delayq.store.message_consumers import TAG
 from django_delayq.store.queue import Claim, Outcome, QueueStore
 from django_delayq.store.record import ClaimedJob, Header, read
 from django_delayq.store.wake import BROKEN, WakeLine
-from django_delayq.worker import outcome_detail
+from django_delayq.worker import outcome
 
 logger = Logger("django_delayq.messages")
 
@@ -175,7 +175,7 @@ class Puller:
         signer = self._store.signer
         standing = "newest" if signer is None else signer.standing(job.record, queue=job.queue, id=job.id)
         if standing == "wrong" and job.unknown_ms <= PATIENCE_MS:
-            detail = outcome_detail.of_park(PARKED_SIGNATURE, NO_KEY)
+            detail = outcome.park_detail(PARKED_SIGNATURE, NO_KEY)
             return Outcome(job.id, job.attempt, job.fence, "park", PUT_AWAY_MS, detail)
         if standing in ("unsigned", "wrong"):
             return _poison(job, "poison-signature", UNSIGNED if standing == "unsigned" else NO_KEY)

@@ -11,7 +11,7 @@ from django_delayq.conf import QueueConfig
 from django_delayq.exceptions import LeaseLost, StoreUnavailable
 from django_delayq.producer.stores import stores
 from django_delayq.store.queue import Kind, Outcome, QueueStore, Settled
-from django_delayq.worker import outcome_detail, retry
+from django_delayq.worker import outcome
 
 FINAL: Final = {"ack": "finished", "fail": "failed"}  # in which state the one and the other leave a message
 
@@ -85,14 +85,14 @@ def put_off(kind: Kind, id: str, attempt: int, nonce: str, delay_ms: int, reason
     """It has not: `kind` is retry, snooze or fail. `worked`: None if it is unknown."""
     why, message = (reason, "") if kind == "snooze" else ("", reason)
     started_ms, finished_ms = worked or (0, 0)
-    detail = outcome_detail.of_failure(started_ms=started_ms, finished_ms=finished_ms, reason=why, message=message)
+    detail = outcome.failure_detail(started_ms=started_ms, finished_ms=finished_ms, reason=why, message=message)
     return Outcome(id, attempt, nonce, kind, delay_ms, detail, -1 if worked is None else worked.ms)
 
 
 def next_ms(options: object, queue: QueueConfig, attempt: int) -> int:
     """Milliseconds from a failed attempt to the next, by the message's own ladder, else the queue's."""
     given = options if isinstance(options, dict) else {}
-    found = retry.delay_ms(retry.choose(given, None, queue.backoff), attempt, TimeoutError(), queue.backoff)
+    found = outcome.delay_ms(outcome.backoff_of(given, None, queue.backoff), attempt, TimeoutError(), queue.backoff)
     return found or 0
 
 

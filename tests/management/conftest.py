@@ -19,7 +19,7 @@ from django_delayq import clock, conf
 from django_delayq.models import Job
 from django_delayq.producer.stores import stores
 from django_delayq.store.worker_registry import WorkerRegistry
-from django_delayq.worker import outcome_detail
+from django_delayq.worker import outcome
 from tests.mirror.conftest import Orders
 from tests.tasks_for_tests import close_order
 
@@ -90,7 +90,7 @@ class Shop(Orders):
 
     def parked(self, code: str) -> delayq.Job:
         job, claimed = self._claimed({})
-        self.settle(claimed, "park", delay=600_000, detail=outcome_detail.of_park(code, "the worker says why"))
+        self.settle(claimed, "park", delay=600_000, detail=outcome.park_detail(code, "the worker says why"))
         self.fold()
         return job
 

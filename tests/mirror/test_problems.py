@@ -11,7 +11,7 @@ from django_delayq import codec
 from django_delayq.exceptions import DelayqError
 from django_delayq.mirror.event_items import MOST_FIELDS, problem_of
 from django_delayq.models import Attempt
-from django_delayq.worker import outcome_detail
+from django_delayq.worker import outcome
 from tests.tasks_for_tests import close_order
 
 
@@ -21,18 +21,18 @@ class Refused(DelayqError):
 
 def test_code_and_fields_of_an_error_of_ours_and_the_pause_it_asked_for_travel_with_the_end():
     error = Refused("no", target="a:1", status=503, big=2**60, name=None, list=[1], text="x\0y" * 2000)
-    detail = json.loads(outcome_detail.of_failure(error=error, wait_ms=1500))
+    detail = json.loads(outcome.failure_detail(error=error, wait_ms=1500))
     assert (detail["k"], detail["w"]) == ("refused", 1500)
     fields = detail["v"]
     assert (fields["target"], fields["status"], fields["big"], fields["name"], fields["list"]) == ("a:1", 503, str(2**60), None, "[1]")
-    assert len(fields["text"]) <= outcome_detail.MAX_FIELD
+    assert len(fields["text"]) <= outcome.MAX_FIELD
     assert "\0" not in fields["text"]
     assert problem_of(detail) == {"code": "refused", "fields": fields, "wait_ms": 1500}
 
 
 @pytest.mark.parametrize("error", [ValueError("x"), Refused("no fields"), None])
 def test_others_say_nothing_more(error):
-    detail = json.loads(outcome_detail.of_failure(error=error))
+    detail = json.loads(outcome.failure_detail(error=error))
     assert not {"k", "v", "w"} & set(detail)
     assert problem_of(detail) is None
 

@@ -199,7 +199,7 @@ def test_an_abort_reaches_no_other_job_and_not_the_worker() -> None:
 def test_a_run_that_ends_while_it_is_interrupted_waits_for_that_and_drops_it(monkeypatch: pytest.MonkeyPatch) -> None:
     run: Any = SimpleNamespace(args=(), kwargs={}, row=0, turn=1, cancel_token=None)
     begun, taken, waits = threading.Event(), threading.Event(), threading.Event()
-    raise_in = interrupt._raise_in
+    raise_in = interrupt._set_async_exc
 
     def late(thread: int, kind: type[BaseException] | None) -> None:
         if kind is not None:
@@ -216,7 +216,7 @@ def test_a_run_that_ends_while_it_is_interrupted_waits_for_that_and_drops_it(mon
         taken.wait()
         return "done"
 
-    monkeypatch.setattr(interrupt, "_raise_in", late)
+    monkeypatch.setattr(interrupt, "_set_async_exc", late)
     monkeypatch.setattr(interrupt.clock, "sleep", lambda _seconds: waits.set())
     thread = threading.Thread(target=interrupt_it)
     thread.start()

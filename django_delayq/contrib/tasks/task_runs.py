@@ -32,7 +32,7 @@ from django_delayq.producer.task import registry
 from django_delayq.store.queue import Outcome
 from django_delayq.worker.current import CurrentJob, current
 
-ROOM: Final = 64  # bytes that the end of a run takes beside its value, see worker/outcome_detail.py
+ROOM: Final = 64  # bytes that the end of a run takes beside its value, see worker/outcome.py
 RUNNING: Final[ContextVar[tuple[str, TaskResult]]] = ContextVar("django_delayq.contrib.tasks.running")  # by the fence of its run
 INLINE: Final[OrderedDict[UUID, TaskResult]] = OrderedDict()  # results of jobs that run where they are scheduled; nothing else has them
 MOST_INLINE: Final = 1_000

@@ -6,23 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from django_delayq import clock, codec, ids
-from django_delayq.exceptions import (
-    Cancelled,
-    DelayqError,
-    Fail,
-    GaveUp,
-    LockTaken,
-    NotYet,
-    PayloadError,
-    Retry,
-    Skip,
-    Snooze,
-    UnknownTask,
-)
+from django_delayq.exceptions import Cancelled, DelayqError, PayloadError, UnknownTask
 from django_delayq.states import PARKED_ARGUMENTS, PARKED_CARRIERS, PARKED_SIGNATURE, PARKED_TASK
-from django_delayq.store.queue import Kind, Outcome
+from django_delayq.store.queue import Outcome
 from django_delayq.store.record import read
-from django_delayq.worker import once, outcome_detail, retry
+from django_delayq.worker import once, outcome
 from django_delayq.worker.current import CURRENT, CurrentJob
 from django_delayq.worker.lease_table import NEVER, UNKNOWN_TASK, LeaseTable
 from django_delayq.worker.process import interrupt, stray_copies, timeouts
@@ -97,7 +85,7 @@ class Executor:
             return None
         standing = signer.standing(run.job.record, queue=run.job.queue, id=run.job.id)
         if standing == "unsigned":
-            return _poison(
+            return outcome.poison(
                 run,
                 "poison-signature",
                 "its record is not signed, and SIGNING is on; if you trust it: delayq resign --unsigned, then requeue",
@@ -116,7 +104,7 @@ class Executor:
             run.header, payload = read(run.job.record)
             run.args, run.kwargs, run.options = codec.decode_payload(payload)
         except (PayloadError, ValueError) as error:
-            return _poison(run, "poison-record", f"the job cannot be read: {error}")
+            return outcome.poison(run, "poison-record", f"the job cannot be read: {error}")
         return None
 
     def _find(self, run: Run) -> Outcome | None:
@@ -137,8 +125,8 @@ class Executor:
     def _park(self, run: Run, error: DelayqError | None, reason: str, code: str, poison: str) -> Outcome:
         delay = self._parked.delay(run.job.id, run.job.unknown_ms / 1000)
         if delay is None:
-            return _poison(run, poison, f"{reason} It has waited for a day.")
-        detail = outcome_detail.of_park(code, reason)
+            return outcome.poison(run, poison, f"{reason} It has waited for a day.")
+        detail = outcome.park_detail(code, reason)
         return run.outcome("park", detail, clock.milliseconds(delay), error=error, reason=reason)
 
     # what runs
@@ -146,7 +134,7 @@ class Executor:
     def _perform(self, run: Run) -> Outcome:
         self._begin(run)
         result, error = self._call_as_current(run)
-        return self._succeeded(run, result) if error is None else self._failed(run, error)
+        return outcome.of_result(run, result) if error is None else outcome.of_error(run, error)
 
     def _begin(self, run: Run) -> None:
         task = run.task
@@ -154,9 +142,9 @@ class Executor:
         run.started_ms = run.now_ms
         hard, retry_ms = 0.0, NEVER
         if run.timeout is not None:
-            backoff = retry.choose(run.options, task.backoff, run.line.backoff)
+            backoff = outcome.backoff_of(run.options, task.backoff, run.line.backoff)
             hard = run.started + timeouts.hard_limit(run.timeout)
-            retry_ms = retry.foreseen_ms(backoff, run.job.attempt, run.header.max_attempts, run.line.backoff)
+            retry_ms = outcome.foreseen_ms(backoff, run.job.attempt, run.header.max_attempts, run.line.backoff)
         number = self._numbers.get(task.name, UNKNOWN_TASK)
         self._leases.start(run.row, started=run.started, task=number, hard=hard, retry_ms=retry_ms)
         run.current = CurrentJob(run)
@@ -191,72 +179,3 @@ class Executor:
             raise
         stray_copies.end(None)  # here, so that a fork does not commit the transaction of an atomic run
         return result
-
-    # what came of it
-
-    def _succeeded(self, run: Run, result: Any) -> Outcome:
-        finished_ms = run.now_ms
-        written, note = outcome_detail.of_success(run.started_ms, finished_ms, result, run.line.max_result)
-        job = run.job
-        return Outcome(job.id, job.attempt, job.fence, "ack", 0, written, _ran_ms(run, finished_ms), None, note)
-
-    def _failed(self, run: Run, error: BaseException) -> Outcome:
-        finished_ms = run.now_ms
-        reason = message = ""
-        shown: BaseException | None = error
-        if isinstance(error, Skip):
-            message, shown = error.reason, None
-        elif isinstance(error, Retry | Snooze | NotYet | Fail | LockTaken):
-            # A task that says how its run ends has nothing to trace, unless it says so because of an error.
-            reason, shown = error.reason, error.__cause__ or error.__context__
-        kind, delay = _verdict(run, error)
-        if kind == "fail" and isinstance(error, NotYet):
-            error = shown = _gave_up(run.job.asks, error, shown)
-        if kind == "fail" and shown is None:
-            shown = error.with_traceback(None)
-        if self._leases.is_cancelled(run.row, run.turn):
-            kind, delay = "cancel", 0
-        written = outcome_detail.of_failure(
-            started_ms=run.started_ms,
-            finished_ms=finished_ms,
-            error=shown,
-            message=message,
-            reason=reason,
-            wait_ms=delay if kind == "retry" and isinstance(error, Retry) and error.delay is not None else None,
-        )
-        return run.outcome(kind, written, delay, _ran_ms(run, finished_ms), error, reason)
-
-
-def _ran_ms(run: Run, finished_ms: int) -> int:
-    return finished_ms - run.started_ms
-
-
-def _verdict(run: Run, error: BaseException) -> tuple[Kind, int]:
-    if isinstance(error, Snooze | LockTaken):
-        return "snooze", clock.milliseconds(error.delay)
-    if isinstance(error, NotYet):
-        wait = retry.poll_ms(run.task.poll, run.job.asks)
-        return ("fail", 0) if wait is None else ("ask", wait)
-    if isinstance(error, Skip):
-        return "cancel", 0
-    if isinstance(error, Fail) or run.job.attempt >= run.header.max_attempts:
-        return "fail", 0
-    if isinstance(error, Retry) and error.delay is not None:
-        return "retry", clock.milliseconds(error.delay)
-    default = run.line.backoff
-    cause = (error.__cause__ or error) if isinstance(error, Retry) else error
-    delay = retry.delay_ms(retry.choose(run.options, run.task.backoff, default), run.job.attempt, cause, default)
-    return ("fail", 0) if delay is None else ("retry", delay)
-
-
-def _gave_up(steps: int, error: NotYet, cause: BaseException | None) -> GaveUp:
-    found = GaveUp(steps=steps, reason=error.reason)
-    if cause is not None:
-        found.__cause__ = cause
-        found.__traceback__ = error.__traceback__
-    return found
-
-
-def _poison(run: Run, code: str, text: str) -> Outcome:
-    run.poison = code
-    return run.outcome("fail", codec.dumps({"c": "Poison", "m": outcome_detail.clean(text), "p": code}), reason=text)

@@ -15,7 +15,7 @@ from django_delayq.exceptions import Cancelled, SoftTimeout, UnknownTask
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger, class_name
 from django_delayq.store.queue import Kind, Outcome
-from django_delayq.worker import retry
+from django_delayq.worker import outcome
 from django_delayq.worker.lease_table import ASK, NEVER, RUNNING, LeaseSlot, LeaseTable
 from django_delayq.worker.line import Line
 from django_delayq.worker.run_context import AnyTask
@@ -131,7 +131,7 @@ class Deadlines:
             backoff = self._find_task(name).backoff or default
         except UnknownTask:
             backoff = default
-        delay = retry.delay_ms(backoff, held.attempt, SoftTimeout("hard timeout"), default)
+        delay = outcome.delay_ms(backoff, held.attempt, SoftTimeout("hard timeout"), default)
         return ("fail", 0) if delay is None else ("retry", delay)
 
 

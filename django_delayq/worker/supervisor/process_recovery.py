@@ -18,7 +18,7 @@ from django_delayq.store.error_replies import StoreError, StoreRefused
 from django_delayq.store.queue import MOST, Kind, Outcome, QueueStore
 from django_delayq.worker.lease_table import UNKNOWN_TASK, WAITING, LeaseSlot
 from django_delayq.worker.line import Line
-from django_delayq.worker.outcome_detail import of_crash
+from django_delayq.worker.outcome import crash_detail
 from django_delayq.worker.supervisor.fork import Child
 
 logger = Logger("django_delayq.worker")
@@ -53,7 +53,7 @@ class DeadProcess:
 
     Args:
         claims: a nonce per line, of a claim whose jobs may stand nowhere yet.
-        ran: what becomes of the jobs that were running: crash, snooze, or evict. exit_code: see `of_crash`.
+        ran: what becomes of the jobs that were running: crash, snooze, or evict. exit_code: see `crash_detail`.
         ended: of those that are known to have ended in another way, line and how to settle them.
         settled: called when Redis knows about all of it.
         left: the lines about which it does not know yet; `items`: what is to be told it, by line.
@@ -204,7 +204,7 @@ class ProcessRecovery:
                 continue
             waited = row.state == WAITING
             kind: Kind = "snooze" if waited else dead.ran
-            how = of_crash(dead.exit_code) if kind == "crash" else SAID.get(kind, b"")
+            how = crash_detail(dead.exit_code) if kind == "crash" else SAID.get(kind, b"")
             detail = b"" if waited else how
             items.append(_item(row.id, row.attempt, row.fence, kind, detail))
         line = dead.lines[number]

@@ -7,7 +7,7 @@ from typing import Final
 
 from django_delayq import clock
 from django_delayq.logger import Logger
-from django_delayq.worker.outcome_detail import signal_name
+from django_delayq.worker.outcome import signal_name
 from django_delayq.worker.supervisor.fork import Child
 
 logger = Logger("django_delayq.worker")

@@ -10,7 +10,7 @@ import django_delayq as delayq
 from django_delayq import signals
 from django_delayq.exceptions import GaveUp
 from django_delayq.ladder import POLL, Ladder
-from django_delayq.worker import retry
+from django_delayq.worker import outcome
 from tests.worker.bench import Bench
 from tests.worker.process.test_executor import run
 
@@ -66,13 +66,13 @@ def test_behind_the_last_step_it_gives_up_with_the_last_reason_and_what_it_was_f
 
 def test_a_formula_that_errs_gives_way_to_the_usual_ladder(caplog) -> None:
     ladder = Ladder.formula(lambda n: 1 / 0, times=3)
-    assert retry.poll_ms(ladder, 1) == POLL.delay(2) * 1000
+    assert outcome.poll_ms(ladder, 1) == POLL.delay(2) * 1000
     assert "the poll ladder" in caplog.text
-    assert retry.poll_ms(ladder, 3) is None
+    assert outcome.poll_ms(ladder, 3) is None
 
 
 def test_a_formula_longer_than_the_usual_ladder_that_errs_takes_its_last_step() -> None:
-    assert retry.poll_ms(Ladder.formula(lambda n: 1 / 0, times=50), 30) == POLL.delay(9) * 1000
+    assert outcome.poll_ms(Ladder.formula(lambda n: 1 / 0, times=50), 30) == POLL.delay(9) * 1000
 
 
 def test_to_ask_is_told_as_no_problem(bench: Bench, caplog) -> None:
