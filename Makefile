@@ -35,7 +35,7 @@ VERSION_TESTS ?= $(filter-out %/test_partition_health.py,$(wildcard tests/store/
 	$(filter-out %/test_partitions.py %/test_table.py %/test_token_limits.py,$(wildcard tests/mirror/test_*.py)) tests/producer tests/nouns tests/formats tests/test_packaging.py \
 	$(addprefix tests/admin/,test_actions.py test_job_page.py test_list.py test_policy.py) tests/console/test_search.py tests/console/test_search_language.py \
 	tests/contrib/test_tasks.py tests/contrib/test_contract.py $(addprefix tests/contrib/gateway/,test_gateway_jobs.py test_gateway_messages.py test_idempotency.py) \
-	$(addprefix tests/periodic/,test_at_once.py test_overlap.py test_tick_loop.py) \
+	$(addprefix tests/periodic/,test_at_once.py test_overlap.py test_due_ticks.py) \
 	tests/security/test_acl.py tests/security/test_writer.py tests/worker/process tests/worker/supervisor/test_fork.py tests/worker/test_loops.py tests/worker/test_pools.py \
 	tests/worker/test_worker.py
 # What versions, databases and servers together can make a difference to: not the model, the crash points and the tools, nor random input,

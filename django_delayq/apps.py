@@ -19,7 +19,7 @@ CHECKS: Final[tuple[tuple[str, str, str, dict[str, bool]], ...]] = (
     ("checks", "check_inline", checks.Tags.security, {"deploy": True}),
     ("checks", "check_server", checks.Tags.security, {"deploy": True}),
     ("checks", "check_rights", checks.Tags.database, {"deploy": True}),
-    ("periodic.declaration_checks", "check_declarations", checks.Tags.compatibility, {}),
+    ("periodic.declarations", "check_declarations", checks.Tags.compatibility, {}),
 )
 
 

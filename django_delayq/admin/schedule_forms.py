@@ -20,7 +20,7 @@ from django_delayq.exceptions import ConfigError, DelayqError, PayloadError
 from django_delayq.models import Periodic
 from django_delayq.models.calendar import NAME
 from django_delayq.periodic.dates import MAX_TIMEZONE, NO_PLACES, Dates, place_of
-from django_delayq.periodic.tick_writer import check_jobs
+from django_delayq.periodic.declarations import check_jobs
 from django_delayq.producer.task import registry
 from django_delayq.text import visible
 

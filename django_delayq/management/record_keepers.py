@@ -17,9 +17,9 @@ from django_delayq.mirror import database_connections
 from django_delayq.mirror.commit_requests import CommitRequestLoop
 from django_delayq.mirror.prune import OldOperationsLoop
 from django_delayq.mirror.service import LoopRunner, Service
-from django_delayq.periodic import tick_loop
+from django_delayq.periodic import due_ticks
+from django_delayq.periodic.due_ticks import TickLoop, UnendingLoop
 from django_delayq.periodic.old_ticks import OldTicksLoop
-from django_delayq.periodic.tick_loop import TickLoop, UnendingLoop
 from django_delayq.producer.stores import stores
 from django_delayq.worker.hanging_calls import PatientThread
 from django_delayq.worker.latest_text import LatestText
@@ -87,7 +87,7 @@ def _keep_records(
             for partition in queue.served:
                 stores.places.of(name, partition).leave_alone(NODE_RESTS)  # many changes may be about a server that is away
         service.add(LoopRunner("changes at commits", CommitRequestLoop(using=config.database)))
-        service.add(LoopRunner("schedules", UnendingLoop(TickLoop(using=config.database)), idle=tick_loop.IDLE))
+        service.add(LoopRunner("schedules", UnendingLoop(TickLoop(using=config.database)), idle=due_ticks.IDLE))
     if common and "mirror" in roles:
         service.add(LoopRunner("prune of ticks", OldTicksLoop(places, config), link=places.shared))
     if report is not None:

@@ -309,7 +309,7 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
-            name='Sighting',
+            name='SeenDeclaration',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('name', models.CharField(max_length=200)),
@@ -318,9 +318,9 @@ class Migration(migrations.Migration):
                 ('last_seen', models.DateTimeField()),
             ],
             options={
-                'db_table': 'delayq_sighting',
+                'db_table': 'delayq_seen_declaration',
                 'default_permissions': (),
-                'constraints': [models.UniqueConstraint(fields=('name', 'fingerprint'), name='delayq_sighting_once')],
+                'constraints': [models.UniqueConstraint(fields=('name', 'fingerprint'), name='delayq_seen_declaration_once')],
             },
         ),
         migrations.CreateModel(

@@ -10,7 +10,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from django_delayq import clock, ids
-from django_delayq.models.calendar import Periodic, Sighting, Tick
+from django_delayq.models.calendar import Periodic, SeenDeclaration, Tick
 from django_delayq.models.fields import ExactJSONField as ExactJSONField
 from django_delayq.models.fields import JSONText as JSONText
 from django_delayq.models.indexes import PartialIndex
@@ -376,8 +376,8 @@ __all__ = (
     "Periodic",
     "Queue",
     "QueueState",
+    "SeenDeclaration",
     "SetAside",
-    "Sighting",
     "Step",
     "Target",
     "Tick",

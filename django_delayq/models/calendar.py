@@ -121,7 +121,7 @@ class Tick(models.Model):
         return f"{self.at:%Y-%m-%d %H:%M:%S} {self.fate}"
 
 
-class Sighting(models.Model):
+class SeenDeclaration(models.Model):
     """A declaration that workers have seen in their code: since when without a pause, and when last. The one without a name and
     fingerprint stands for the workers: since when they look.
     """
@@ -132,9 +132,9 @@ class Sighting(models.Model):
     last_seen: models.DateTimeField[datetime, datetime] = models.DateTimeField()
 
     class Meta:
-        db_table = "delayq_sighting"
+        db_table = "delayq_seen_declaration"
         default_permissions = ()
-        constraints = (models.UniqueConstraint(fields=["name", "fingerprint"], name="delayq_sighting_once"),)
+        constraints = (models.UniqueConstraint(fields=["name", "fingerprint"], name="delayq_seen_declaration_once"),)
 
     def __str__(self) -> str:
         return f"{visible(self.name)} {self.fingerprint}"

@@ -1,23 +1,31 @@
-"""What the code of a project says of its schedules: the decorator `periodic`, and the declarations by name. No rows, no Redis: ticks
-are written elsewhere.
-"""
+"""Schedules that code declares: the decorator `periodic`, the declarations by name, and their system checks. No rows and no Redis."""
 
 from __future__ import annotations
 
 import hashlib
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, ParamSpec, Protocol, TypeVar, get_args, overload
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, Protocol, TypeVar, get_args, overload
+
+from django.core.checks import CheckMessage
 
 from django_delayq import clock, codec, conf
-from django_delayq.exceptions import ConfigError, PayloadError
+from django_delayq.exceptions import ConfigError, DelayqError, PayloadError
+from django_delayq.findings import check_message
 from django_delayq.periodic.dates import Dates
+from django_delayq.periodic.dates import installed as cronsim_installed
+from django_delayq.producer.options import NONE, templates
 from django_delayq.producer.options import OPTIONS as JOB_OPTIONS
-from django_delayq.producer.task import Task, task
+from django_delayq.producer.task import Task, registry, task
+from django_delayq.states import PERIODIC
 from django_delayq.store.record import MAX_TASK
 from django_delayq.text import did_you_mean
+
+if TYPE_CHECKING:
+    from django_delayq.models import Periodic
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -26,21 +34,23 @@ Missed = Literal["skip", "once", "all"]
 Overlap = Literal["allow", "skip", "wait"]
 MISSED: Final[tuple[str, ...]] = get_args(Missed)
 OVERLAP: Final[tuple[str, ...]] = get_args(Overlap)
-MAX_NAME: Final = MAX_TASK  # characters: the name of a task is the usual one
+MAX_NAME: Final = MAX_TASK  # characters; the name is usually that of the task
+TICK_OPTIONS: Final = NONE._replace(durability="outbox")  # of the job of a tick
+LONGEST: Final = datetime.max.replace(tzinfo=UTC)  # no tick takes more room in a payload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declaration:
-    """One schedule as the code says it.
+    """One schedule that code declares.
 
     Args:
         name: the schedule's, unique in the project.
         task: the name of its task.
         dates: when it ticks.
         missed, overlap: one of `MISSED`, one of `OVERLAP`.
-        args, kwargs: what its jobs are given.
-        fingerprint: 12 hexadecimal digits, the same where all of the above is.
-        place: where it stands, such as "shop.tasks, line 12"; for errors.
+        args, kwargs: the arguments of its jobs.
+        fingerprint: 12 hexadecimal digits of a hash of all of the above.
+        place: where it is declared, such as "shop.tasks, line 12"; for errors.
     """
 
     name: str
@@ -55,12 +65,12 @@ class Declaration:
 
     def __post_init__(self) -> None:
         if not self.fingerprint:
-            object.__setattr__(self, "fingerprint", self._drawn())
+            object.__setattr__(self, "fingerprint", self._hash())
 
-    def _drawn(self) -> str:
+    def _hash(self) -> str:
         dates = (self.dates.cron, self.dates.every_ms, self.dates.timezone, self.dates.jitter_ms)
-        told = [self.name, self.task, dates, self.missed, self.overlap, self.args, sorted(self.kwargs.items())]
-        return hashlib.sha256(codec.dumps(told)).hexdigest()[:12]
+        fields = [self.name, self.task, dates, self.missed, self.overlap, self.args, sorted(self.kwargs.items())]
+        return hashlib.sha256(codec.dumps(fields)).hexdigest()[:12]
 
 
 class Declarations:
@@ -70,7 +80,7 @@ class Declarations:
         self._all: dict[str, tuple[Declaration, Task[Any, Any]]] = {}
 
     def add(self, declaration: Declaration, task: Task[Any, Any]) -> None:
-        """Takes one in. A module that is imported again declares its own anew.
+        """Adds a declaration. A module that is imported again replaces its own.
 
         Raises:
             ConfigError: another one has its name.
@@ -97,7 +107,7 @@ declarations: Final = Declarations()
 
 
 class Declared(Protocol):
-    """What `periodic(…)` stands as above a function: it makes it a task, unless it is one."""
+    """The decorator that `periodic(…)` returns. It turns a function into a task."""
 
     def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
 
@@ -205,7 +215,7 @@ def periodic(
 
 
 OPTIONS: Final = tuple(name for name, one in inspect.signature(periodic).parameters.items() if one.kind is one.KEYWORD_ONLY)
-# What other schedulers call them.
+# The names in other schedulers.
 _ELSEWHERE: Final = {
     "crontab": "the first argument, '0 3 * * *'",
     "schedule": "the first argument, '0 3 * * *'",
@@ -251,9 +261,9 @@ def _arguments(args: Any, kwargs: Any, where: str) -> tuple[tuple[Any, ...], dic
 
 
 def _refused(error: PayloadError, ready: Task[Any, Any], where: str) -> ConfigError:
-    """The same error, of arguments, as it is told above a schedule."""
+    """The error of arguments as the decorator raises it."""
     strange = error.fields.get("argument")
-    if error.code == "argument_unknown" and strange in JOB_OPTIONS:  # what `schedule` says of it helps nobody here
+    if error.code == "argument_unknown" and strange in JOB_OPTIONS:  # the hint of `schedule` does not help here
         hint = "Set options of its jobs in @delayq.task(…) below it; the schedule sets their dates."
         return ConfigError(f"{where}: {ready.name}{error.fields['signature']} has no argument {strange!r}.", hint=hint)
     return ConfigError(f"{where}: {str(error).rstrip('.')}.", hint="Jobs get the arguments in args=(…) and kwargs={…}.")
@@ -268,3 +278,63 @@ def _name(name: Any, where: str) -> str:
             hint="Such as name='weekly-eu'.",
         )
     return name
+
+
+def check_jobs(one: Periodic | Declaration) -> None:
+    """Checks whether the ticks of a schedule can have jobs.
+
+    Raises:
+        UnknownTask: the task is not registered in this process.
+        PayloadError, PayloadTooLarge: the arguments do not fit the task or its queue.
+        QueueUnknown: the settings do not list the queue.
+    """
+    args, kwargs = tuple(one.args), dict(one.kwargs)
+    template = templates.get(registry.get(one.task), TICK_OPTIONS, None)
+    template.check(args, kwargs)
+    template.payload_of(args, kwargs, {PERIODIC: tick_meta(one, LONGEST, by_hand=True)})
+
+
+def tick_meta(row: Periodic | Declaration, at: datetime, *, by_hand: bool = False) -> dict[str, Any]:
+    """The meta of a tick's job."""
+    tick: dict[str, Any] = {"name": row.name, "tick": at.isoformat()}
+    if row.overlap != "allow":
+        tick["overlap"] = row.overlap
+    if by_hand:
+        tick["by_hand"] = True
+    return tick
+
+
+def check_declarations(**_: Any) -> list[CheckMessage]:
+    """System checks of declared schedules: mistakes that only the whole project or this host shows."""
+    found = [message for one in declarations.all() for message in _of_dates(one)]
+    if not conf.problems():
+        found += [message for one in declarations.all() for message in _of_jobs(one)]
+    return found
+
+
+def _of_dates(one: Declaration) -> Iterator[CheckMessage]:
+    where = f"The schedule {one.name} ({one.place})"
+    if one.dates.cron and not cronsim_installed():
+        yield check_message(
+            "E034",
+            f"{where} has the cron {one.dates.cron!r}, and the package cronsim is not installed, so the schedule would never run.",
+        )
+        return
+    try:
+        if one.dates.first_after(clock.now()) is None:
+            yield check_message(
+                "E033",
+                f"{where} has the cron {one.dates.cron!r}, which never fires: no such day exists, or the clock skips that time on it.",
+            )
+    except ConfigError as error:  # no package could read it where it was declared
+        yield check_message("E033", f"{where}: {error}", error.fields.get("hint", ""))
+
+
+def _of_jobs(one: Declaration) -> Iterator[CheckMessage]:
+    task = registry.find(one.task)
+    if task is None or task.queue not in conf.get().queues:
+        return  # E005 and E004 report these
+    try:
+        check_jobs(one)
+    except DelayqError as error:
+        yield check_message("E035", f"The schedule {one.name} ({one.place}): none of its jobs could be scheduled: {error}")

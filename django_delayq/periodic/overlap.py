@@ -1,4 +1,7 @@
-"""Runs of one schedule that must not overlap: who begins takes hold of the schedule's row, unless the job that holds it is running."""
+"""Prevents overlapping runs of one schedule. This code runs in the consumer threads of workers, before the task.
+
+A run that begins writes itself into the schedule's row as the holder, unless the holder there is still running.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +20,15 @@ from django_delayq.store.error_replies import StoreError
 from django_delayq.worker.current import CurrentJob, current
 from django_delayq.worker.run_context import Wrap
 
-UNKNOWN: Final = 10.0  # seconds until one asks again, when the database or Redis could not be asked
-SHORTEST, LONGEST = 1.0, 30.0  # seconds until a run that waits looks again: a quarter of the time for which it has waited
+UNKNOWN: Final = 10.0  # seconds until the next check after the database or Redis was unavailable
+SHORTEST, LONGEST = 1.0, 30.0  # limits of the seconds between two checks: a quarter of the time that the run has waited
 TRIES: Final = 5
 LOST: Final = (AttemptOutcome.RUNNING, AttemptOutcome.CRASHED)
 Fate = Tick.Fate
 
 
 def guarded(wrap: Wrap | None) -> Wrap:
-    """What a worker calls around runs, with the check in front of it. Jobs that are no ticks, and those of schedules that allow an
-    overlap, pay a look into their meta.
-    """
+    """Adds the check to what a worker calls around runs. For other jobs it costs one look into their meta."""
 
     def guard(fn: Callable[..., Any], meta: Mapping[str, Any], is_async: bool) -> Callable[..., Any]:
         if PERIODIC in meta:
@@ -38,11 +39,11 @@ def guarded(wrap: Wrap | None) -> Wrap:
 
 
 def check(tick: Any) -> None:
-    """Lets the current job run, as that tick of a schedule.
+    """Returns if the current job may run as this tick of a schedule.
 
     Raises:
-        Skip: another one runs, and this one is not to be.
-        Snooze: another one runs, and this one waits; or nobody can tell whether one runs.
+        Skip: another run goes on, and the policy is "skip".
+        Snooze: another run goes on, and the policy is "wait"; or the check was not possible.
     """
     policy = tick.get("overlap") if isinstance(tick, dict) else None
     if policy not in ("skip", "wait"):
@@ -66,33 +67,31 @@ def check(tick: Any) -> None:
 
 
 def _has_begun(job: CurrentJob) -> bool:
-    """Whether it ran before. A run that Redis has lost counts nothing there, and only the rows have heard of it."""
+    """Whether it ran before. If Redis lost that run, only its rows show it."""
     lost = Attempt.objects.using(conf.get().database).filter(job_id=job.id, outcome__in=LOST).exclude(fence=job.nonce)
     return job.attempt > 1 or job.crashes > 0 or job.asked > 0 or lost.exists()
 
 
 def _take(job: CurrentJob, name: str) -> str:
-    """Takes hold of the schedule; or returns the job that holds it, and runs. One by one: whoever has read what stands there no more
-    looks again.
-    """
+    """Makes the job the holder of the schedule, or returns the holder that runs. Reads again if the holder changed."""
     rows = Periodic.objects.using(conf.get().database).filter(name=name)
     mine = f"{job.short_id}/{job.nonce}"
     holder = ""
     for _ in range(TRIES):
         found = rows.values_list("pk", "holder", "holder_queue").first()
         if found is None:
-            return ""  # the schedule is gone, and with it whom this one could meet
+            return ""  # the schedule is deleted
         pk, holder, queue = found
         id, _, nonce = holder.partition("/")
         if holder and id != job.short_id and _runs(queue, id, nonce):
             return str(id)
         if holder == mine or rows.filter(pk=pk, holder=holder).update(holder=mine, holder_queue=job.queue):
             return ""
-    return holder.partition("/")[0]  # many begin at once, and one of them is first
+    return holder.partition("/")[0]  # many runs begin at once, and one of them was first
 
 
 def _runs(queue: str, id: str, nonce: str) -> bool:
-    """Whether that run holds its lease."""
+    """Whether that run still has its lease."""
     job = ids.full(id)
     with stores.guarded(queue, ids.partition(job)):
         view = stores.inspector().job(queue, job)

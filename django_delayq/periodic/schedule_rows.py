@@ -1,5 +1,6 @@
-"""What all that changes a schedule's row has in common: the lock, the dates that hold, where it begins anew, and the event that tells
-who did it.
+"""Changes of a schedule's row: its lock, its dates, its events, and withdrawn ticks, whose jobs are cancelled here.
+
+A repeated cancel changes nothing, so each process may start it, and each other one may finish it.
 """
 
 from __future__ import annotations
@@ -8,22 +9,32 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any, Final
+from uuid import UUID
 
 from django.db import connections, transaction
-from django.db.models import Exists, F, OuterRef
+from django.db.models import Exists, F, OuterRef, QuerySet
 
 from django_delayq import ids
+from django_delayq.exceptions import QueueUnknown
+from django_delayq.logger import Logger
 from django_delayq.mirror import database_clock, rows
-from django_delayq.models import Event, Job, Periodic, Tick
+from django_delayq.models import Attempt, Event, Job, Periodic, Tick
 from django_delayq.periodic.dates import LONGEST_JITTER_MS, Dates
-from django_delayq.states import State
+from django_delayq.producer import acts
+from django_delayq.producer.stores import stores
+from django_delayq.states import PUT_OFF, AttemptOutcome, Change, State
 
-ACTS: Final = "periodic:"  # what the stream ids of such events begin with, before the schedule's own
+logger = Logger("django_delayq.periodic")
+
+AT_ONCE: Final = 200  # jobs; a schedule has a few ahead, but more if it is retired while its queue is paused
+AWAY: Final = timedelta(days=1)
+NO_RUN: Final = {*PUT_OFF, AttemptOutcome.RUNNING}  # attempts that prove no run: put off, or that may just have been
+ACTS: Final = "periodic:"  # the start of the stream ids of such events; the schedule's own follows
 
 
 @contextmanager
 def locked(using: str, **which: Any) -> Iterator[Periodic | None]:
-    """The row of a schedule in a transaction that nobody else can change it in; None if there is none."""
+    """The row of a schedule, locked, in a transaction; None if there is none."""
     with transaction.atomic(using=using):
         mine = Periodic.objects.using(using).filter(**which)
         mine.update(withdrawing=F("withdrawing"))  # takes the lock on all databases
@@ -31,14 +42,12 @@ def locked(using: str, **which: Any) -> Iterator[Periodic | None]:
 
 
 def now(using: str) -> datetime:
-    """The database's clock, by which everything about schedules is decided."""
+    """The database's clock. All decisions about schedules use it."""
     return database_clock.now(connections[using])
 
 
 def dates_of(row: Periodic) -> Dates:
-    """The dates that hold: those that people have given it in place of its own, or these. Of a period that people have made shorter,
-    the jitter is half at most, so that ticks stay in order.
-    """
+    """The dates in force: the override or its own. The jitter is at most half of a shorter period, so ticks stay in order."""
     if not row.overridden:
         return Dates(row.cron, row.every_ms, row.timezone, row.jitter_ms)
     jitter_ms = min(row.jitter_ms, row.override_every_ms // 2) if row.override_every_ms else row.jitter_ms
@@ -46,9 +55,9 @@ def dates_of(row: Periodic) -> Dates:
 
 
 def withdraw(row: Periodic, now: datetime, using: str, *, actor: str = "") -> None:
-    """In the row's own transaction: its ticks ahead are to be no more. One whose date has passed keeps its job, though jitter has it
-    wait: it is decided. But of a schedule that is off all goes that is not due yet, and of a retired one all that has not begun.
-    `withdrawals` cancels the jobs.
+    """Marks future ticks as withdrawn; call it in the transaction of the row. A tick whose date has passed is decided, and keeps its
+    job even if jitter delays it. If the schedule is off, all ticks that are not due are withdrawn; if it is retired, all that have not
+    begun. `cancel_withdrawn` cancels the jobs.
     """
     ticks = Tick.objects.using(using).filter(schedule=row, fate=Tick.Fate.SCHEDULED, by_hand=False)
     if row.retired_at is not None:
@@ -64,15 +73,15 @@ def withdraw(row: Periodic, now: datetime, using: str, *, actor: str = "") -> No
 
 
 def begin(row: Periodic, since: datetime, now: datetime) -> None:
-    """Lets it decide anew about all ticks after that moment; if it is off, about none."""
+    """Lets the loop decide anew about all ticks after `since`. If the schedule is off, it decides about none."""
     row.decided_to = since
     row.write_at = now if row.active or row.withdrawing else None
     row.problem = None
 
 
 def note(row: Periodic, kind: str, at: datetime, using: str, *, actor: str = "", reason: str = "", **detail: Any) -> None:
-    """An event of a schedule, beside those of jobs and queues."""
-    told: Any = {"schedule": row.name, **detail}
+    """Writes an event of a schedule."""
+    full: Any = {"schedule": row.name, **detail}
     Event.objects.using(using).create(
         job=None,
         queue="",
@@ -80,12 +89,103 @@ def note(row: Periodic, kind: str, at: datetime, using: str, *, actor: str = "",
         kind=kind,
         actor=rows.clean(actor, 200),
         reason=rows.clean(reason),
-        detail=told,
+        detail=full,
         stream_id=f"{ACTS}{row.pk}:{ids.short(ids.new())}",
     )
 
 
 def events(row: Periodic, using: str, n: int) -> list[Event]:
-    """What people and deploys did to it, the last one first."""
+    """Its events, the last one first."""
     begins = f"{ACTS}{row.pk}:"
     return list(Event.objects.using(using).filter(queue="", stream_id__startswith=begins).order_by("-id")[:n])
+
+
+def cancel_withdrawn(schedule: int, using: str, *, give_up: bool = False) -> bool:
+    """Cancels the jobs of a schedule's withdrawn ticks, 200 at most. Returns whether none is left. A job that has begun keeps its tick.
+    A job cannot be cancelled if the settings no longer list its queue. It stays there after its date, or at once with `give_up`.
+
+    Raises:
+        QueueUnknown: a job of such a queue waits for its date. All others are done.
+        StoreUnavailable, DatabaseError: call again; nothing is lost.
+    """
+    ticks = Tick.objects.using(using).filter(schedule_id=schedule, fate=Tick.Fate.WITHDRAWN)
+    found = _read_withdrawn(schedule, ticks, using)
+    why = _cancel_reason(schedule, using) if found else ""
+    unlisted = None
+    for tick in found:
+        mine = ticks.filter(pk=tick.pk, job_id=tick.job_id)
+        try:
+            gone = tick.job_id is None or (not _has_run(tick.job_id, using) and _cancelled(tick.job_id, tick.actor, why))
+        except QueueUnknown as error:
+            if tick.job_id is None or not (give_up or tick.run_at <= now(using)):
+                unlisted = error
+                continue
+            gone = _left_behind(tick.job_id, error, using)
+        changed = mine.update(fate=Tick.Fate.CANCELLED if gone else Tick.Fate.SCHEDULED)
+        if gone and not changed:
+            _decide_anew(tick, using)
+    if unlisted is not None:
+        raise unlisted
+    with locked(using, pk=schedule) as row:
+        if row is None or not row.withdrawing or ticks.select_for_update().first() is not None:
+            return row is None or not row.withdrawing
+        still = row.write_at if row.active else None
+        Periodic.objects.using(using).filter(pk=schedule).update(withdrawing=False, write_at=still, problem=None)
+    return True
+
+
+def _read_withdrawn(schedule: int, ticks: QuerySet[Tick], using: str) -> list[Tick]:
+    """Reads committed rows, not those of the caller's snapshot: with repeatable reads, MySQL would never show what another process
+    has done.
+    """
+    with locked(using, pk=schedule):  # the schedule's row first, like each writer of ticks
+        return list(ticks.select_for_update().order_by("at")[:AT_ONCE])
+
+
+def _left_behind(job: UUID, error: QueueUnknown, using: str) -> bool:
+    """True if the row says that the job has not started. For queues missing from the settings."""
+    begun = Job.objects.using(using).filter(pk=job, state__in=(State.RUNNING, State.SUCCEEDED, State.FAILED)).exists()
+    if not begun:
+        logger.warning(
+            "the job %s of a withdrawn tick stays in its queue: %s If that queue is served again, the job runs", ids.short(job), error
+        )
+    return not begun
+
+
+def _decide_anew(tick: Tick, using: str) -> None:
+    """Another process found the job running and kept the tick. The job was then put off, and is cancelled now."""
+    kept = Tick.objects.using(using).filter(pk=tick.pk, job_id=tick.job_id, fate=Tick.Fate.SCHEDULED)
+    with locked(using, pk=tick.schedule_id) as row:
+        if kept.update(fate=Tick.Fate.CANCELLED) and row is not None and row.active and row.decided_to >= tick.at:
+            begin(row, tick.at - timedelta(milliseconds=1), now(using))
+            row.save(using=using, update_fields=["decided_to", "write_at", "problem"])
+
+
+def _has_run(job: UUID, using: str) -> bool:
+    """Whether it has run and waits for its next run. The row learns that later than Redis, and Redis may have lost it."""
+    if Attempt.objects.using(using).filter(job_id=job).exclude(outcome__in=NO_RUN).exists():
+        return True
+    row = Job.objects.using(using).filter(pk=job).only("queue", "state", "attempts", "crashes", "asked").first()
+    if row is None:
+        return False
+    with stores.guarded(row.queue, ids.partition(job)):
+        view = stores.inspector().job(row.queue, job)
+    if view is None:
+        return row.state == State.SCHEDULED and bool(row.attempts or row.crashes or row.asked)
+    return view.state == "scheduled" and bool(view.attempt or view.crashes or view.asks)
+
+
+def _cancelled(job: UUID, actor: str, why: str) -> bool:
+    """Whether that job is cancelled. A running job goes on. `cancel` would stop it, so `reschedule` moves the job first: for a running
+    job this only returns RUNNING.
+    """
+    if acts.reschedule(job, delay=AWAY, actor=actor, reason=why) is Change.RUNNING:
+        return False
+    return acts.cancel(job, actor=actor, reason=why) in (Change.DONE, Change.UNKNOWN)
+
+
+def _cancel_reason(schedule: int, using: str) -> str:
+    row = Periodic.objects.using(using).filter(pk=schedule).first()
+    if row is None or row.active:
+        return "its schedule has other dates or arguments"
+    return f"its schedule {row.name} is retired" if row.retired_at else f"its schedule {row.name} was turned off"

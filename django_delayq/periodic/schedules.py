@@ -1,7 +1,7 @@
-"""What people do to schedules. Who does something says who they are; each act is an event with actor and reason.
+"""Actions of people on schedules. Each action is an event with actor and reason.
 
-Acts change rows in the caller's transaction, and workers obey within five seconds. Jobs that are to be cancelled are cancelled at the
-commit; if Redis is away then, by a worker as soon as it is there.
+Actions change rows in the caller's transaction, and workers obey within five seconds. Waiting jobs are cancelled at the commit, or
+by a worker later if Redis is unavailable then.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ from django_delayq.exceptions import ConfigError, DelayqError, PayloadError
 from django_delayq.logger import Logger
 from django_delayq.mirror import rows
 from django_delayq.models import Periodic, Tick
-from django_delayq.periodic import schedule_rows, withdrawals
+from django_delayq.periodic import schedule_rows
 from django_delayq.periodic.dates import Dates
-from django_delayq.periodic.declarations import MAX_NAME, MISSED, OVERLAP
+from django_delayq.periodic.declarations import MAX_NAME, MISSED, OVERLAP, TICK_OPTIONS, check_jobs, tick_meta
 from django_delayq.periodic.schedule_rows import begin, dates_of, locked, note, withdraw
-from django_delayq.periodic.tick_writer import OPTIONS, check_jobs, told
 from django_delayq.producer import job as jobs
 from django_delayq.producer.schedule import put_in
 from django_delayq.producer.task import registry
@@ -50,11 +49,11 @@ def get(name: str) -> Periodic:
 
 
 def turn_off(name: str, actor: str, reason: str = "") -> Periodic:
-    """Makes no more jobs of it. Its waiting ticks are cancelled; what is due already, or runs, goes on. Returns the row, as most acts.
+    """Stops the schedule and cancels its waiting ticks. Due and running jobs go on. Like most actions, it returns the row.
 
-    Raises (all acts):
-        ConfigError: there is no such schedule, or it is retired, or it cannot be done to it.
-        DatabaseError: nothing has happened.
+    Raises (all actions):
+        ConfigError: the schedule does not exist or is retired, or the action is not possible.
+        DatabaseError: nothing was changed.
     """
     using = _using()
     check_words("turn_off()", actor, reason)
@@ -69,7 +68,7 @@ def turn_off(name: str, actor: str, reason: str = "") -> Periodic:
 
 
 def turn_on(name: str, actor: str, reason: str = "") -> Periodic:
-    """Makes jobs of it again, from now on: nothing of the time for which it was off is missed."""
+    """Starts the schedule again from now on. Ticks of the time when it was off do not count as missed."""
     using = _using()
     check_words("turn_on()", actor, reason)
     with _living(name, using) as row:
@@ -90,11 +89,11 @@ def override(
     actor: str,
     reason: str = "",
 ) -> Periodic:
-    """Gives it other dates than its owner says, from now on and until that is taken back: a cron, on the clock of a time zone (none:
-    the schedule's own, if it has one), or a period. The jitter stays. Its waiting ticks are cancelled, and written by the new dates.
+    """Replaces the dates of the schedule until the override is dropped: by a cron in a time zone, by default the schedule's own, or by
+    a period. The jitter stays. Waiting ticks are cancelled, and written anew with the new dates.
 
     Raises:
-        ConfigError: also, that they are no dates, or never come.
+        ConfigError: also if the dates are not valid or never come.
     """
     using = _using()
     check_words("override()", actor, reason)
@@ -107,7 +106,7 @@ def override(
 
 
 def drop_override(name: str, actor: str, reason: str = "") -> Periodic:
-    """Gives it its owner's dates again, from now on. Without an override nothing happens."""
+    """Restores the dates of the owner from now on. Does nothing without an override."""
     using = _using()
     check_words("drop_override()", actor, reason)
     with _living(name, using) as row:
@@ -118,11 +117,11 @@ def drop_override(name: str, actor: str, reason: str = "") -> Periodic:
 
 
 def run_now(name: str, actor: str, reason: str = "") -> jobs.Job:
-    """Schedules one more job of it, due now, whether it is on or off. Its dates stay as they are. Runs that must not overlap do not
-    overlap with this one either.
+    """Schedules one more job, due now, whether the schedule is on or off. Its dates do not change. The overlap policy applies to this
+    run too.
 
     Raises:
-        UnknownTask: its task is not registered in this process.
+        UnknownTask: the task is not registered in this process.
         As `schedule`.
     """
     using = _using()
@@ -130,9 +129,9 @@ def run_now(name: str, actor: str, reason: str = "") -> jobs.Job:
     with _living(name, using) as row:
         task, now = registry.get(row.task), schedule_rows.now(using)
         at = _free_instant(row, now, using)
-        job = put_in(task, OPTIONS._replace(using=using), tuple(row.args), dict(row.kwargs), tick=told(row, at, by_hand=True))
+        job = put_in(task, TICK_OPTIONS._replace(using=using), tuple(row.args), dict(row.kwargs), tick=tick_meta(row, at, by_hand=True))
         Tick.objects.using(using).create(
-            schedule_id=row.pk,  # a router of the project has no say in it
+            schedule_id=row.pk,  # not schedule=row: a router of the project could refuse it
             at=at,
             run_at=at,
             fate=Tick.Fate.SCHEDULED,
@@ -160,13 +159,13 @@ def create(
     actor: str,
     reason: str = "",
 ) -> Periodic:
-    """A schedule of the admin's own, of a task that is registered in this process.
+    """Creates a schedule that the admin owns. This process must have registered the task.
 
     Raises:
-        UnknownTask: the task is not.
-        PayloadError, PayloadTooLarge: the arguments do not fit it.
+        UnknownTask: the task is not registered.
+        PayloadError, PayloadTooLarge: the arguments do not fit the task.
         QueueUnknown: the settings do not list its queue.
-        ConfigError: the name is taken, or one of the others cannot work.
+        ConfigError: the name is taken, or another option is not valid.
     """
     using, where = _using(), f"schedule {name!r}"
     check_words("create()", actor, reason)
@@ -215,11 +214,11 @@ def change(
     actor: str,
     reason: str = "",
 ) -> Periodic:
-    """Gives a schedule of the admin's own all of that, from now on; task and arguments stay where they are None. Its waiting ticks are
-    cancelled, and written anew.
+    """Changes a schedule that the admin owns from now on. None keeps the task or the arguments. Waiting ticks are cancelled, and
+    written anew.
 
     Raises:
-        As `create`; ConfigError also where code declares it.
+        As `create`; ConfigError also if code declares the schedule.
     """
     using, where = _using(), f"schedule {name!r}"
     check_words("change()", actor, reason)
@@ -242,19 +241,19 @@ def change(
 
 
 def delete(name: str, actor: str, reason: str = "") -> None:
-    """Deletes a schedule of the admin's own, with its ticks. Its waiting ticks are cancelled first, at once, also in a transaction that
-    is rolled back later; those of a queue that the settings do not list any more are left there. Jobs keep their rows.
+    """Deletes a schedule that the admin owns, and its ticks. Waiting ticks are cancelled first and at once, even if the transaction is
+    rolled back later. Jobs stay in queues that the settings no longer list. Jobs keep their rows.
 
     Raises:
-        ConfigError: also, that code declares it, or that somebody has turned it on meanwhile.
-        StoreUnavailable: what waits could not be cancelled. It is off now, and can be deleted when Redis is there.
+        ConfigError: also if code declares the schedule, or if it was turned on meanwhile.
+        StoreUnavailable: the waiting jobs could not be cancelled. The schedule is off now. Delete it when Redis is available.
     """
     using = _using()
     _check_ours(get(name))
     schedule = turn_off(name, actor, reason).pk
     deleted = False
     while not deleted:
-        while not withdrawals.carry_out(schedule, using, give_up=True):
+        while not schedule_rows.cancel_withdrawn(schedule, using, give_up=True):
             pass
         with locked(using, pk=schedule) as row:
             if row is None:
@@ -271,7 +270,7 @@ def delete(name: str, actor: str, reason: str = "") -> None:
 
 @contextmanager
 def _living(name: str, using: str) -> Iterator[Periodic]:
-    """The row of the schedule that an act is about, locked. A retired one is left as it is until code declares it again."""
+    """The row, locked. A retired schedule cannot be changed until code declares it again."""
     with locked(using, name=name) as row:
         if row is None:
             raise _unknown(name)
@@ -329,18 +328,18 @@ def _begin_and_save(row: Periodic, now: datetime, using: str) -> None:
     begin(row, now, now)
     row.save(using=using)
     if row.withdrawing:
-        transaction.on_commit(partial(_carry_out, row.pk, using), using=using, robust=True)
+        transaction.on_commit(partial(_cancel_withdrawn, row.pk, using), using=using, robust=True)
 
 
-def _carry_out(schedule: int, using: str) -> None:
+def _cancel_withdrawn(schedule: int, using: str) -> None:
     try:
-        withdrawals.carry_out(schedule, using)
+        schedule_rows.cancel_withdrawn(schedule, using)
     except (DelayqError, StoreError, DriverError) as error:
         logger.warning("a worker will cancel the waiting jobs of a schedule: %s", error)
 
 
 def _free_instant(row: Periodic, now: datetime, using: str) -> datetime:
-    """Two who ask at once, on a coarse clock, have two ticks."""
+    """Returns different instants for two calls at the same time on a coarse clock."""
     mine = Tick.objects.using(using).filter(schedule=row, by_hand=True)
     last = mine.order_by("-at").values_list("at", flat=True).first()
     return now if last is None or last < now else last + MICROSECOND

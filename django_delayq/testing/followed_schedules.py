@@ -11,8 +11,8 @@ from django_delayq import clock, conf
 from django_delayq.exceptions import ConfigError
 from django_delayq.models import Periodic
 from django_delayq.periodic.declarations import Declarations, declarations
+from django_delayq.periodic.due_ticks import TickLoop
 from django_delayq.periodic.schedule_rows import dates_of
-from django_delayq.periodic.tick_loop import TickLoop
 from django_delayq.producer.schedule import Bound
 from django_delayq.producer.task import registry
 from django_delayq.testing.wanted import task_name
@@ -33,7 +33,7 @@ class FollowedLoop(TickLoop):
     def _rows(self) -> Any:
         return super()._rows().filter(name__in=self._names)
 
-    def _bar(self, one: Any, error: Exception, now: datetime) -> NoReturn:
+    def _block(self, one: Any, error: Exception, now: datetime) -> NoReturn:
         raise error
 
 

@@ -21,7 +21,7 @@ from django_delayq.models import Event, Job, Periodic, Tick
 from django_delayq.periodic import schedule_rows, schedules
 from django_delayq.periodic.dates import Dates
 from django_delayq.periodic.declarations import declarations
-from django_delayq.periodic.tick_loop import TickLoop
+from django_delayq.periodic.due_ticks import TickLoop
 from tests.admin.conftest import JOBS, QUEUES, said, sent_live
 from tests.admin.conftest import page as job_page
 from tests.admin.test_dashboard import test_every_sign_leads_to_its_remedy as remedies_are_told

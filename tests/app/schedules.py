@@ -18,7 +18,7 @@ from typing import Any
 from django.conf import settings
 
 import django_delayq as delayq
-from django_delayq.periodic import overlap, portion, sightings, tick_loop
+from django_delayq.periodic import deployments, due_ticks, overlap
 from django_delayq.periodic.declarations import Declaration, declarations
 from tests.app import record, tasks
 from tests.laws.almanac import Limits, Plan
@@ -114,10 +114,10 @@ def _noted(what: str, step: Callable[..., Any], version: str) -> Callable[..., A
 
 def _hurry() -> None:
     ms = timedelta(milliseconds=1)
-    portion.NEAR, portion.FAR, portion.LATE = LIMITS.near * ms, (LIMITS.near + 1000) * ms, LIMITS.late * ms
-    sightings.NOTED, sightings.ALIVE, sightings.RETIRED = LIMITS.look / 2 * ms, LIMITS.alive * ms, LIMITS.retired * ms
+    due_ticks.NEAR, due_ticks.FAR, due_ticks.LATE = LIMITS.near * ms, (LIMITS.near + 1000) * ms, LIMITS.late * ms
+    deployments.NOTED, deployments.ALIVE, deployments.RETIRED = LIMITS.look / 2 * ms, LIMITS.alive * ms, LIMITS.retired * ms
     overlap.SHORTEST, overlap.LONGEST, overlap.UNKNOWN = 0.2, 2.0, 1.0
-    tick_loop.LOOK, tick_loop.IDLE = LIMITS.look * ms, LIMITS.look / 1000
+    due_ticks.LOOK, due_ticks.IDLE = LIMITS.look * ms, LIMITS.look / 1000
 
 
 def begin(version: str, count: int) -> None:
@@ -127,8 +127,8 @@ def begin(version: str, count: int) -> None:
     record.own(settings.APP_FOLDER, f"plans-{version}").write(
         version=version, plans={name: _fields(plan) for name, plan in plans().items()}
     )
-    tick_loop.TickLoop.poll = _noted("pass", tick_loop.TickLoop.poll, version)
-    sightings.Sightings.look = _noted("look", sightings.Sightings.look, version)
+    due_ticks.TickLoop.poll = _noted("pass", due_ticks.TickLoop.poll, version)
+    deployments.Deployments.look = _noted("look", deployments.Deployments.look, version)
 
 
 def _fields(plan: Plan) -> dict[str, Any]:

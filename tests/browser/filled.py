@@ -119,7 +119,7 @@ refused(2, None, kind="invented", code="kind", text="no release up to this one k
 
 from django_delayq.models import Periodic, Tick
 from django_delayq.periodic import schedules
-from django_delayq.periodic.tick_loop import TickLoop
+from django_delayq.periodic.due_ticks import TickLoop
 policies = dict(missed="all", overlap="skip", jitter="5m", args=[1])
 delayq.periodic("0 3 * * *", timezone="Europe/Berlin", name="nightly-report", **policies)(close_order)
 delayq.periodic(every="10m", name="poll-bank", args=[2])(close_order)

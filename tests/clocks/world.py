@@ -20,7 +20,7 @@ from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.models import Job, Operation, SetAside, Step
 from django_delayq.periodic.dates import Dates
 from django_delayq.periodic.declarations import Declaration, Declarations
-from django_delayq.periodic.tick_loop import TickLoop
+from django_delayq.periodic.due_ticks import TickLoop
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import registry
 from tests.tasks_for_tests import close_order, ping

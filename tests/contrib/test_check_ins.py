@@ -9,8 +9,8 @@ import pytest
 from django.db import DatabaseError
 
 from django_delayq.models import Periodic
-from django_delayq.periodic import tick_writer
 from django_delayq.periodic.dates import Dates
+from django_delayq.periodic.declarations import tick_meta
 from django_delayq.producer.options import NONE
 from django_delayq.producer.schedule import put_in
 from tests.contrib import shipping
@@ -30,7 +30,7 @@ def tick(task, *args, by_hand=False, **fields):
         created_at=AT,
         **(fields or CRON),
     )
-    return put_in(task, NONE, args, {}, tick=tick_writer.told(row, AT, by_hand=by_hand))
+    return put_in(task, NONE, args, {}, tick=tick_meta(row, AT, by_hand=by_hand))
 
 
 def told(sent):

@@ -123,6 +123,8 @@ UNMARKED |= {
         "locked": "the lock; its callers write, and the next look of any worker does what is left",
         "withdraw": "within the transaction of its callers",
         "note": "the same",
+        "cancel_withdrawn": "to cancel once more changes nothing, and any worker does",
+        "_decide_anew": "the second of two at one tick, behind a run that was put off: if it dies here, the tick shows a cancelled job",
     },
     "periodic/schedules.py": {
         "run_now": "by hand: who has no answer looks whether it runs",
@@ -130,20 +132,16 @@ UNMARKED |= {
         "delete": "by hand, and once more if need be",
         "_begin_and_save": "within the transaction of its callers",
     },
-    "periodic/sightings.py": {
+    "periodic/deployments.py": {
         "look": "old notes, which say nothing",
         "_note": "notes of what is declared, made anew twice a minute",
         "_created": "the next look of any worker makes what is not there",
-        "_adopt": "within the transaction of `locked`; the next look of any worker does it again",
+        "_put_in_force": "within the transaction of `locked`; the next look of any worker does it again",
         "_retire_one": "the same",
     },
-    "periodic/tick_loop.py": {"_tell": "a text beside a schedule that cannot be written"},
-    "periodic/tick_writer.py": {
+    "periodic/due_ticks.py": {
+        "_note_problem": "a text beside a schedule that cannot be written",
         "_save": "within the transaction of `_write`",
-    },
-    "periodic/withdrawals.py": {
-        "carry_out": "to cancel once more changes nothing, and any worker does",
-        "_decide_anew": "the second of two at one tick, behind a run that was put off: if it dies here, the tick shows a cancelled job",
     },
 }
 UNMARKED |= {

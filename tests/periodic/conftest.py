@@ -10,7 +10,7 @@ from django_delayq.models import Job, Tick
 from django_delayq.periodic import schedule_rows
 from django_delayq.periodic.dates import Dates
 from django_delayq.periodic.declarations import Declaration, Declarations
-from django_delayq.periodic.tick_loop import TickLoop
+from django_delayq.periodic.due_ticks import TickLoop
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import registry
 from tests.tasks_for_tests import close_order

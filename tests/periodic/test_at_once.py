@@ -14,10 +14,10 @@ from django.db.utils import OperationalError
 
 from django_delayq.exceptions import ConfigError
 from django_delayq.mirror import checkpoint
-from django_delayq.models import Job, Periodic, Sighting, Tick
+from django_delayq.models import Job, Periodic, SeenDeclaration, Tick
 from django_delayq.periodic import schedules
-from django_delayq.periodic.sightings import Sightings
-from django_delayq.periodic.tick_writer import TickWriter
+from django_delayq.periodic.deployments import Deployments
+from django_delayq.periodic.due_ticks import TickWriter
 from tests.periodic.conftest import Code, fates
 from tests.tasks_for_tests import close_order
 
@@ -65,7 +65,7 @@ def test_loops_that_run_at_once_make_one_job_per_tick(workers, clock):
     ticks = list(Tick.objects.values_list("schedule__name", "at", "job_id"))
     assert len({(name, at) for name, at, _ in ticks}) == len(ticks) == Job.objects.count() == 20 * 3
     assert {job for *_, job in ticks} == set(Job.objects.values_list("pk", flat=True))
-    assert Sighting.objects.count() == 21
+    assert SeenDeclaration.objects.count() == 21
 
 
 @pytest.mark.skipif(connection.vendor == "sqlite", reason="SQLite has one writer at a time, so there is no such window")
@@ -73,7 +73,7 @@ def test_two_that_have_both_decided_before_one_writes_make_one_job(workers, cloc
     first, second = workers[:2]
     for code in (first, second):
         code.declare()
-    first.loop._sightings.look(clock.now())
+    first.loop._deployments.look(clock.now())
     for code in (first, second):
         code.loop._looked = clock.now()
     both = Barrier(2)
@@ -104,7 +104,7 @@ def test_of_many_that_see_a_schedule_first_one_makes_its_row(workers, clock):
             code.declare(f"s{number}")
     at_once([lambda code=code: patiently(code) for code in workers])
     assert Periodic.objects.count() == 5
-    assert Sighting.objects.count() == 6
+    assert SeenDeclaration.objects.count() == 6
 
 
 def test_of_many_that_retire_a_schedule_one_does(workers, clock, caplog):
@@ -118,8 +118,8 @@ def test_of_many_that_retire_a_schedule_one_does(workers, clock, caplog):
     assert Periodic.objects.get().retired_at is not None
     Periodic.objects.update(retired_at=None)
     caplog.clear()
-    sightings = [Sightings(using="default", declared=code.declared) for code in workers[1:]]
-    at_once([lambda one=one: one.look(clock.now()) for one in sightings])
+    deployments = [Deployments(using="default", declared=code.declared) for code in workers[1:]]
+    at_once([lambda one=one: one.look(clock.now()) for one in deployments])
     assert len([record for record in caplog.records if "is retired" in record.getMessage()]) == 1
 
 
@@ -131,7 +131,7 @@ def test_a_loop_that_has_fallen_asleep_holds_up_no_schedule(workers, clock, monk
     sleeper, other = workers[:2]
     for code in (sleeper, other):
         code.declare(every_ms=60_000)
-        code.loop._sightings.look(clock.now())
+        code.loop._deployments.look(clock.now())
         code.loop._looked = clock.now()
     asleep, awake, threads = Event(), Event(), []
     save = TickWriter._save
@@ -169,7 +169,7 @@ def test_a_loop_that_has_fallen_asleep_holds_up_no_schedule(workers, clock, monk
 def test_people_and_loops_at_once_leave_a_schedule_as_the_last_one_said(workers, clock):
     for code in workers:
         code.declare(every_ms=10_000)
-        code.loop._sightings.look(clock.now())
+        code.loop._deployments.look(clock.now())
 
     def switch():
         for _ in range(5):

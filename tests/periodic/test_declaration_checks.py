@@ -12,7 +12,6 @@ from django.apps import apps
 from django.core.checks import run_checks
 
 import django_delayq as delayq
-from django_delayq.periodic import dates, declaration_checks, tick_writer
 from django_delayq.periodic import declarations as module
 from django_delayq.periodic.dates import Dates
 from django_delayq.periodic.declarations import Declaration, Declarations
@@ -23,9 +22,7 @@ from django_delayq.producer.task import Registry
 def declared(monkeypatch) -> Declarations:
     own, tasks = Declarations(), Registry()
     monkeypatch.setattr(module, "declarations", own)
-    monkeypatch.setattr(declaration_checks, "declarations", own)
-    for user in (declaration_checks, tick_writer):
-        monkeypatch.setattr(user, "registry", tasks)
+    monkeypatch.setattr(module, "registry", tasks)
     monkeypatch.setattr(sys.modules["django_delayq.producer.task"], "registry", tasks)
     return own
 
@@ -39,7 +36,7 @@ def declare(*dates_: Any, queue: str = "orders", **options: Any) -> None:
 
 def found(settings, **delayq_) -> dict[str, str]:
     settings.DELAYQ = {**settings.DELAYQ, **delayq_}
-    return {m.id: f"{m.msg} {m.hint}" for m in declaration_checks.check_declarations()}
+    return {m.id: f"{m.msg} {m.hint}" for m in module.check_declarations()}
 
 
 def test_schedules_that_can_run_are_clean(settings):
@@ -76,8 +73,8 @@ def test_e033_a_cron_that_was_declared_where_nothing_could_read_it(settings, dec
 def test_e034_nothing_reads_crons(settings, monkeypatch):
     declare("0 3 * * *")
     declare(every="10m", name="often")
-    monkeypatch.setattr(dates, "installed", lambda: False)
-    messages = declaration_checks.check_declarations()
+    monkeypatch.setattr(module, "cronsim_installed", lambda: False)
+    messages = module.check_declarations()
     assert [message.id for message in messages] == ["delayq.E034"]
     assert 'pip install "django-delayq[cron]"' in str(messages[0].hint)
 
@@ -110,7 +107,7 @@ def test_settings_that_cannot_be_read_hide_no_dates(settings):
 
 
 def test_every_id_is_in_the_table_and_has_a_test():
-    table = set(re.findall(r"delayq\.([EW]\d{3}) \|", declaration_checks.__doc__ or ""))
-    assert table == set(re.findall(r'"delayq\.([EW]\d{3})"', Path(declaration_checks.__file__).read_text()))
+    table = set(re.findall(r"delayq\.([EW]\d{3}) \|", module.__doc__ or ""))
+    assert table == set(re.findall(r'"delayq\.([EW]\d{3})"', Path(module.__file__).read_text()))
     source = Path(__file__).read_text().lower()
     assert {id for id in table if f"test_{id.lower()}" not in source} == set()

@@ -14,7 +14,7 @@ from django_delayq import clock as clocks
 from django_delayq import conf
 from django_delayq.exceptions import ConfigError, PayloadError, PayloadTooLarge, QueueUnknown, UnknownTask
 from django_delayq.models import Attempt, Event, Job, Periodic, Tick
-from django_delayq.periodic import schedule_rows, schedules, withdrawals
+from django_delayq.periodic import schedule_rows, schedules
 from django_delayq.producer.stores import stores
 from django_delayq.states import PERIODIC
 from django_delayq.store.queue import Outcome
@@ -61,7 +61,7 @@ def test_a_job_that_begins_before_it_can_be_cancelled_runs_on_and_is_not_asked_t
 def test_a_job_that_another_process_has_found_running_and_that_is_cancelled_after_all_leaves_its_date_to_another_one(
     nightly, clock, monkeypatch, decided, wanted
 ):
-    cancelled = withdrawals._cancelled
+    cancelled = schedule_rows._cancelled
 
     def late(job, *words) -> bool:
         Tick.objects.update(fate="scheduled")  # the other one; then the run is put off
@@ -70,7 +70,7 @@ def test_a_job_that_another_process_has_found_running_and_that_is_cancelled_afte
         return cancelled(job, *words)
 
     with monkeypatch.context() as meanwhile:
-        meanwhile.setattr(withdrawals, "_cancelled", late)
+        meanwhile.setattr(schedule_rows, "_cancelled", late)
         schedules.override("nightly", every="5m", actor="sam")
     clock.advance(seconds=301)
     nightly.poll()
@@ -468,15 +468,15 @@ def while_deleted(code, monkeypatch):
     def delete(act) -> None:
         schedules.create("theirs", close_order.name, every="10m", args=(1,), actor="sam")
         code.poll()
-        carry_out, acts = withdrawals.carry_out, [act, lambda: None]  # the latter at the commit of what turns it off
+        cancel_withdrawn, acts = schedule_rows.cancel_withdrawn, [act, lambda: None]  # the latter at the commit of what turns it off
 
         def followed(*args, **options) -> bool:
-            done = carry_out(*args, **options)
+            done = cancel_withdrawn(*args, **options)
             if acts:
                 acts.pop()()
             return done
 
-        monkeypatch.setattr(withdrawals, "carry_out", followed)
+        monkeypatch.setattr(schedule_rows, "cancel_withdrawn", followed)
         schedules.delete("theirs", "kim")
 
     return delete
@@ -496,7 +496,7 @@ def test_one_that_is_turned_on_while_it_is_deleted_stays_with_its_waiting_job(co
 def test_one_that_code_declares_while_it_is_deleted_stays(code, while_deleted):
     def declare() -> None:
         code.declare("theirs")
-        code.loop._sightings.look(schedule_rows.now("default"))
+        code.loop._deployments.look(schedule_rows.now("default"))
 
     with pytest.raises(ConfigError, match="'theirs' is declared in code"):
         while_deleted(declare)
@@ -617,14 +617,14 @@ def test_a_delete_in_a_transaction_that_reads_repeatably_sees_what_another_proce
     pk = Periodic.objects.get().pk
 
     def another() -> None:
-        withdrawals.carry_out(pk, "default")
+        schedule_rows.cancel_withdrawn(pk, "default")
         connections.close_all()
 
     with transaction.atomic(), ThreadPoolExecutor(1) as pool:
         assert [tick.fate for tick in Tick.objects.all()] == ["withdrawn"]
         pool.submit(another).result(60)
         Periodic.objects.update(withdrawing=True)
-        assert withdrawals.carry_out(pk, "default")
+        assert schedule_rows.cancel_withdrawn(pk, "default")
         schedules.delete("theirs", "kim")
     assert not Periodic.objects.exists()
 

@@ -8,8 +8,8 @@ import pytest
 
 from django_delayq import clock as clocks
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.models import Event, Job, Periodic, Sighting, Tick
-from django_delayq.periodic import schedule_rows, schedules, sightings, withdrawals
+from django_delayq.models import Event, Job, Periodic, SeenDeclaration, Tick
+from django_delayq.periodic import deployments, schedule_rows, schedules
 from django_delayq.producer.stores import stores
 from django_delayq.store.queue import Outcome
 from tests.periodic.conftest import Code, fates, in_redis
@@ -77,16 +77,16 @@ def test_versions_do_not_take_turns(old, new, clock):
 def test_old_code_that_looked_before_the_new_one_came_changes_nothing(old, new, clock, monkeypatch):
     old.poll()
     clock.advance(seconds=31)
-    note = sightings.Sightings._note
+    note = deployments.Deployments._note
 
     def late(self, mine, now):  # between its look and what it does about it, the new code comes
         seen = note(self, mine, now)
-        if self is old.loop._sightings:
-            new.loop._sightings.look(now)
+        if self is old.loop._deployments:
+            new.loop._deployments.look(now)
         return seen
 
-    monkeypatch.setattr(sightings.Sightings, "_note", late)
-    old.loop._sightings.look(clock.moment)
+    monkeypatch.setattr(deployments.Deployments, "_note", late)
+    old.loop._deployments.look(clock.moment)
     assert Periodic.objects.get().args == ["new"]
 
 
@@ -147,15 +147,15 @@ def test_with_other_dates_a_schedule_begins_now(old, new, clock):
 
 def test_a_worker_notes_what_it_declares_unless_another_one_just_has(old, clock):
     old.poll()
-    first = Sighting.objects.get(name="nightly").last_seen
+    first = SeenDeclaration.objects.get(name="nightly").last_seen
     beside = Code()
     beside.declare(every_ms=600_000, args=("old",), task=takes_all)
     clock.advance(seconds=14)
     beside.poll()
-    assert Sighting.objects.get(name="nightly").last_seen == first
+    assert SeenDeclaration.objects.get(name="nightly").last_seen == first
     clock.advance(seconds=17)
     old.poll()
-    assert Sighting.objects.get(name="nightly").last_seen == clock.moment
+    assert SeenDeclaration.objects.get(name="nightly").last_seen == clock.moment
 
 
 # many at once
@@ -168,7 +168,7 @@ def slow(clock, monkeypatch):
     monkeypatch.setattr(clocks, "monotonic", lambda: passed[0])
 
     def slowly(seconds: float, name: str) -> None:
-        owner = withdrawals if name == "carry_out" else sightings.Sightings
+        owner = schedule_rows if name == "cancel_withdrawn" else deployments.Deployments
         quick = getattr(owner, name)
 
         def act(*args, **options):
@@ -188,7 +188,7 @@ def many(told: str) -> Code:
     return made
 
 
-@pytest.mark.parametrize(("act", "declared", "cancelled"), [("_adopt", 4, 4), ("carry_out", 10, 4)])
+@pytest.mark.parametrize(("act", "declared", "cancelled"), [("_put_in_force", 4, 4), ("cancel_withdrawn", 10, 4)])
 def test_of_many_that_a_deploy_changes_a_pass_takes_a_second_s_worth(tables, clock, slow, act, declared, cancelled):
     before, after = many("old"), many("new")
     before.poll()
@@ -220,7 +220,7 @@ def test_of_many_that_nobody_declares_any_more_a_pass_takes_a_second_s_worth(tab
 def test_however_long_a_deploy_takes_over_versions_do_not_take_turns(tables, clock, slow):
     before, after = many("old"), many("new")
     side_by_side(clock, before, minutes=1)
-    slow(20, "_adopt")
+    slow(20, "_put_in_force")
     for _ in range(40):
         before.loop.poll()
         after.loop.poll()
@@ -291,7 +291,7 @@ def test_the_tick_of_the_last_schedule_of_all_is_cancelled_too_when_redis_was_aw
     yearly.declare("yearly", cron="0 0 1 1 *")
     yearly.poll()
     with monkeypatch.context() as away:
-        away.setattr(withdrawals, "carry_out", unreachable)
+        away.setattr(schedule_rows, "cancel_withdrawn", unreachable)
         side_by_side(clock, bare, minutes=70)
     assert Periodic.objects.get().retired_at is not None
     assert [fate for _, fate in fates("yearly")] == ["withdrawn"]
@@ -342,11 +342,11 @@ def test_code_that_declares_the_name_of_one_of_the_admin_owns_it_from_then_on(ol
     assert (row.owner, row.task, row.every_ms) == ("code", takes_all.name, 600_000)
 
 
-def test_old_sightings_go(old, new, clock):
+def test_old_notes_of_declarations_go(old, new, clock):
     old.poll()
     clock.advance(days=2)
     new.poll()
-    assert Sighting.objects.filter(name="nightly").count() == 1
+    assert SeenDeclaration.objects.filter(name="nightly").count() == 1
 
 
 def test_a_clock_that_is_put_back_retires_nothing_and_versions_go_on(old, new, clock):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.db import connection
@@ -15,8 +15,9 @@ from django_delayq import conf, ids
 from django_delayq.mirror.relay import RelayLoop
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.models import Event, Job, Periodic, Tick
-from django_delayq.periodic import schedules, tick_loop, tick_writer
-from django_delayq.periodic.tick_writer import TickWriter
+from django_delayq.periodic import due_ticks, schedules
+from django_delayq.periodic.dates import Dates
+from django_delayq.periodic.due_ticks import DueTicks, TickWriter
 from django_delayq.producer import acts, queues
 from django_delayq.producer.stores import stores
 from django_delayq.states import PERIODIC, Change
@@ -28,7 +29,7 @@ from tests.tasks_for_tests import close_order, ping
 
 def test_the_job_of_the_next_tick_waits_in_redis_before_its_date(code, clock):
     code.declare(every_ms=600_000, args=(7,), kwargs={"note": "by calendar"})
-    assert code.poll() == tick_loop.IDLE
+    assert code.poll() == due_ticks.IDLE
     job = Job.objects.get()
     assert (job.task, job.queue, job.args, job.kwargs) == (close_order.name, "orders", [7], {"note": "by calendar"})
     assert f"{job.run_at:%H:%M:%S}" == "12:10:00"
@@ -65,7 +66,7 @@ def test_ticks_below_a_minute_are_all_there(code, clock):
 
 def test_it_sleeps_until_the_next_tick_is_due_and_five_seconds_at_most(code, clock):
     code.declare(every_ms=60_000)
-    assert code.poll() == tick_loop.IDLE
+    assert code.poll() == due_ticks.IDLE
     clock.advance(seconds=28)
     assert code.loop.poll() == 2.0
 
@@ -142,9 +143,9 @@ def test_a_tick_that_somebody_has_written_gets_no_second_job(code, clock):
 
 def test_a_schedule_that_another_loop_has_in_hand_is_left_to_it(code, clock, monkeypatch):
     code.declare()
-    code.loop._sightings.look(clock.now())
+    code.loop._deployments.look(clock.now())
     monkeypatch.setattr(TickWriter, "_locked", lambda self, pks: [])
-    assert code.loop.poll() == tick_loop.SOON
+    assert code.loop.poll() == due_ticks.SOON
     assert not Job.objects.exists()
 
 
@@ -270,7 +271,7 @@ def test_a_loop_that_dies_before_its_commit_leaves_nothing_behind(code, monkeypa
         def die(*args):
             raise OperationalError("the connection is gone")
 
-        patch.setattr(tick_writer, "failpoint", die)
+        patch.setattr(due_ticks, "failpoint", die)
         code.loop.poll()
     assert not Job.objects.exists()
     assert not Tick.objects.exists()
@@ -331,17 +332,17 @@ def test_one_that_cannot_be_written_does_not_stop_the_others(code, clock, caplog
 def test_rows_that_the_database_refuses_are_told_and_stop_no_other_schedule(code, clock, monkeypatch, caplog):
     for name in ("refused", "good", "late"):
         code.declare(name)
-    put = tick_writer.schedule_many
+    put = due_ticks.schedule_many
 
     def refuse(bindings):
         if any(binding.tick["name"] == "refused" for binding in bindings):
             Periodic.objects.bulk_create([Periodic(name="good", decided_to=clock.moment, created_at=clock.moment)])
         return put(bindings)
 
-    monkeypatch.setattr(tick_writer, "schedule_many", refuse)
+    monkeypatch.setattr(due_ticks, "schedule_many", refuse)
     for _ in range(3):
         code.poll()
-        assert code.loop.poll() == tick_loop.IDLE, "it is not tried again at once"
+        assert code.loop.poll() == due_ticks.IDLE, "it is not tried again at once"
         clock.advance(seconds=40)
     assert sorted(tick.schedule.name for tick in Tick.objects.all()) == ["good", "late"]
     told = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
@@ -424,7 +425,7 @@ def test_a_person_may_cancel_the_job_of_a_tick_like_any_other(code, clock):
 
 def test_without_schedules_it_asks_once_a_minute(code):
     with CaptureQueriesContext(connection) as asked:
-        assert code.loop.poll() == tick_loop.UNUSED
+        assert code.loop.poll() == due_ticks.UNUSED
     assert len(asked) == 1
 
 
@@ -435,7 +436,7 @@ def test_a_thousand_schedules_of_which_none_is_due_cost_three_queries(code, cloc
     assert Tick.objects.count() == Job.objects.count() == 1_000
     clock.advance(seconds=5)
     with CaptureQueriesContext(connection) as asked:
-        assert code.loop.poll() == tick_loop.IDLE
+        assert code.loop.poll() == due_ticks.IDLE
     assert len(asked) <= 3, [query["sql"][:120] for query in asked]
 
 
@@ -463,13 +464,13 @@ def test_a_look_at_who_declares_what_costs_the_same_for_a_thousand(code, clock):
 
 def test_what_nobody_expected_ends_no_pass_of_the_record_keeper_and_is_logged(code, clock, monkeypatch, caplog):
     code.declare()
-    loop = tick_loop.UnendingLoop(code.loop)
+    loop = due_ticks.UnendingLoop(code.loop)
 
     def broken(_now):
         raise TypeError("can't compare")
 
     with monkeypatch.context() as patch:
-        patch.setattr(code.loop._sightings, "look", broken)
+        patch.setattr(code.loop._deployments, "look", broken)
         assert loop.poll() > 0
     assert "schedules do not run here" in caplog.text
     loop.poll()
@@ -479,5 +480,154 @@ def test_what_nobody_expected_ends_no_pass_of_the_record_keeper_and_is_logged(co
 def test_where_jobs_run_at_once_no_ticks_are_written(code, settings):
     settings.DELAYQ = {**settings.DELAYQ, "INLINE": True}
     code.declare()
-    assert code.loop.poll() == tick_loop.UNUSED
+    assert code.loop.poll() == due_ticks.UNUSED
     assert not Tick.objects.exists()
+
+
+# Which ticks get a job, and which passed without
+
+NOON = datetime(2031, 3, 4, 12, tzinfo=UTC)
+TEN_MINUTES = Dates(every_ms=600_000)
+
+
+def at(text: str) -> datetime:
+    return datetime.combine(NOON.date(), datetime.strptime(text, "%H:%M:%S").time(), UTC)
+
+
+def shown(ticks) -> list[str]:
+    return [f"{tick:%H:%M:%S}" for tick in ticks]
+
+
+def found(dates: Dates = TEN_MINUTES, missed: str = "once", *, since: str, now: str) -> DueTicks:
+    return due_ticks.due_ticks(dates, "name", missed, at(since), at(now))
+
+
+def test_a_new_schedule_has_its_next_tick_written_and_nothing_of_the_past():
+    got = found(since="12:00:30", now="12:00:30")
+    assert shown(got.jobs) == ["12:10:00"]
+    assert not got.missed
+    assert got.decided_to == at("12:10:00")
+
+
+def test_one_looks_again_when_that_tick_is_due():
+    assert found(since="12:00:30", now="12:00:30").write_at == at("12:10:00")
+
+
+def test_a_tick_is_written_when_the_one_before_it_is_due():
+    got = found(since="12:10:00", now="12:10:00")
+    assert shown(got.jobs) == ["12:20:00"], "the one at 12:10 has its job"
+
+
+def test_of_short_periods_all_that_is_near_is_written():
+    got = found(Dates(every_ms=2_000), since="12:00:00", now="12:00:00")
+    assert shown(got.jobs) == [f"12:00:{second:02}" for second in range(2, 16, 2)]
+    assert got.write_at == at("12:00:16") - due_ticks.NEAR, "so the ticks of the next ten seconds always have their jobs"
+
+
+def test_what_is_less_than_a_minute_late_is_not_missed():
+    got = found(missed="skip", since="12:00:30", now="12:10:59")
+    assert shown(got.jobs) == ["12:10:00", "12:20:00"]
+    assert not got.missed
+
+
+@pytest.mark.parametrize(
+    ("policy", "jobs", "missed"),
+    [
+        ("skip", ["12:40:00"], ["12:10:00", "12:20:00", "12:30:00"]),
+        ("once", ["12:30:00", "12:40:00"], ["12:10:00", "12:20:00"]),
+        ("all", ["12:10:00", "12:20:00", "12:30:00", "12:40:00"], []),
+    ],
+)
+def test_what_becomes_of_missed_ticks_is_the_policy_of_the_schedule(policy, jobs, missed):
+    got = found(missed=policy, since="12:00:30", now="12:35:00")
+    assert shown(got.jobs) == jobs
+    assert shown(got.missed) == missed
+    assert got.decided_to == at("12:40:00")
+
+
+def test_at_most_a_hundred_missed_ticks_get_a_job_and_the_rest_is_told():
+    minutely = Dates(every_ms=60_000)
+    got = due_ticks.due_ticks(minutely, "name", "all", NOON - timedelta(days=20), NOON + timedelta(seconds=30))
+    assert len([tick for tick in got.jobs if tick <= NOON]) == due_ticks.MOST_MISSED
+    assert NOON in got.jobs, "that one is not missed"
+    assert len(got.missed) == due_ticks.MOST_MISSED
+    assert got.since == NOON - timedelta(days=20)
+    assert max(got.missed) < min(got.jobs), "the newest ones get a job"
+
+
+def test_rows_of_missed_ticks_are_a_hundred_at_most_and_the_rest_is_told():
+    got = due_ticks.due_ticks(
+        Dates(every_ms=60_000), "name", "skip", NOON - timedelta(minutes=150, seconds=30), NOON + timedelta(seconds=30)
+    )
+    assert len(got.missed) == due_ticks.MOST_MISSED
+    assert got.since == NOON - timedelta(minutes=150)
+    assert got.missed[-1] == NOON - timedelta(minutes=1)
+
+
+def test_a_year_without_a_worker_costs_as_many_dates_as_it_takes_to_find_the_newest(monkeypatch):
+    asked = []
+    after = Dates.after
+
+    def counted(self, moment):
+        for tick in after(self, moment):
+            asked.append(tick)
+            yield tick
+
+    monkeypatch.setattr(Dates, "after", counted)
+    got = due_ticks.due_ticks(Dates(cron="* * * * *"), "name", "all", NOON - timedelta(days=365), NOON + timedelta(seconds=30))
+    assert len(asked) < 5_000
+    assert got.since == NOON - timedelta(days=365)
+    assert len([tick for tick in got.jobs if tick <= NOON]) == due_ticks.MOST_MISSED
+
+
+def test_rare_ticks_are_found_however_long_ago():
+    yearly = Dates(cron="0 0 1 1 *")
+    got = due_ticks.due_ticks(yearly, "name", "all", datetime(2010, 6, 1, tzinfo=UTC), datetime(2014, 6, 1, tzinfo=UTC))
+    assert [tick.year for tick in got.jobs] == [2011, 2012, 2013, 2014, 2015]
+    assert got.since is None
+
+
+def test_with_jitter_the_date_of_the_job_says_whether_it_is_missed():
+    dates = Dates(every_ms=3_600_000, jitter_ms=1_800_000)
+    tick = at("13:00:00")
+    date = dates.jittered("name", tick)
+    assert date > tick + timedelta(minutes=2)
+    before = due_ticks.due_ticks(dates, "name", "skip", at("12:30:00"), date + due_ticks.LATE)
+    assert tick in before.jobs
+    behind = due_ticks.due_ticks(dates, "name", "skip", at("12:30:00"), date + due_ticks.LATE + timedelta(seconds=1))
+    assert behind.missed == [tick]
+
+
+@pytest.mark.parametrize("policy", ["skip", "once", "all"])
+def test_ticks_that_are_late_within_their_jitter_are_a_hundred_at_most_with_the_missed_ones(policy):
+    dates = Dates(cron="* * * * *", jitter_ms=6 * 3_600_000)
+    got = due_ticks.due_ticks(dates, "name", policy, NOON - timedelta(hours=20), NOON + timedelta(seconds=30))
+    past = [tick for tick in got.jobs if tick <= NOON]
+    assert len(past) == due_ticks.MOST_MISSED
+    assert all(dates.jittered("name", tick) >= NOON + timedelta(seconds=30) - due_ticks.LATE for tick in past)
+    assert (len(got.missed), got.since) == (due_ticks.MOST_MISSED, NOON - timedelta(hours=20) + timedelta(minutes=1))
+    assert not set(got.missed) & set(got.jobs)
+    assert got.decided_to > NOON
+
+
+def test_what_is_late_within_its_jitter_leaves_room_for_some_that_are_missed():
+    dates = Dates(cron="* * * * *", jitter_ms=1_800_000)
+    late, fresh = (
+        due_ticks.due_ticks(dates, "name", policy, NOON - timedelta(hours=20), NOON + timedelta(seconds=30))
+        for policy in ("all", "skip")
+    )
+    assert 0 < len([tick for tick in fresh.jobs if tick <= NOON]) < 31
+    assert len([tick for tick in late.jobs if tick <= NOON]) == due_ticks.MOST_MISSED
+    assert set(fresh.jobs) < set(late.jobs)
+
+
+def test_a_schedule_that_never_comes_again_is_left_alone():
+    got = due_ticks.due_ticks(Dates(cron="0 0 30 2 *"), "name", "once", at("12:00:00"), at("12:00:00"))
+    assert not got.jobs
+    assert got.write_at is None
+
+
+def test_what_is_decided_stays_so_when_the_clock_is_put_back():
+    got = found(since="12:40:00", now="12:05:00")
+    assert shown(got.jobs) == ["12:50:00"]
+    assert not got.missed
