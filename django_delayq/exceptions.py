@@ -47,7 +47,7 @@ TEXTS: Final[Mapping[str, str]] = MappingProxyType(
         "be lost. Check that its replicas run, and try again.",
         "replicas_unasked": "The change is in Redis at {where}. The server refused WAIT, which counts the replicas that have the "
         "change: {cause}. Allow the command, or remove REPLICAS from the settings.",
-        "redis_rests": "Redis at {where} is not available: the last attempt failed a moment ago.",
+        "redis_cooldown": "Redis at {where} is not available: the last attempt failed a moment ago.",
         "redis_left_alone": "Redis at {where} failed a moment ago and is not tried again for {seconds:.0f} s: {cause}.",
         "server_replaced": "The server that answered for job {job} was replaced by another server, on which the job has not "
         "changed. The change is sent there soon. Try again when DELAYQ['REDIS'] leads to the new server.",

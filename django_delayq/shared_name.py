@@ -22,7 +22,7 @@ class SharedName(NamedTuple):
     most: int = 1
 
     def told(self) -> str:
-        """What scripts are given, see names.lua."""
+        """What scripts are given, see concurrency_limit.lua."""
         return f"{self.most}:{self.text}"
 
 

@@ -41,7 +41,7 @@ def of_queue(request: HttpRequest, name: str, *, may_see_jobs: bool) -> dict[str
     view = next((queue for queue in seen.queues if queue.name == name), None)
     chosen, span = trend_charts.chosen(request.GET.get("span"))
     section, trouble = _section([name], span, lambda: trends.ends(rows, queue=name), seen)
-    lanes, consumers, named = _in_redis(name, names=may_see_jobs) if view else ({}, [], None)
+    bands, consumers, named = _in_redis(name, names=may_see_jobs) if view else ({}, [], None)
     kept = None if view else QueueState.objects.using(rows.db).filter(queue=name).order_by("paused_at", "partition").first()
     return {
         "name": name,
@@ -52,7 +52,7 @@ def of_queue(request: HttpRequest, name: str, *, may_see_jobs: bool) -> dict[str
         "parts": partition_lines.of(view) if view else [],
         "left_out": dashboard.left_out(_lacking(seen, section).of(name)),
         "late": duration(float(int(view.oldest_late))) if view and view.oldest_late >= 1 else "–",
-        "lanes": lanes,
+        "bands": bands,
         "paused_at": view.paused_at if view else kept.paused_at if kept else None,
         "paused_by": visible(view.depth.paused_by if view else kept.paused_by if kept else ""),
         "paused_why": visible(view.depth.paused_reason if view else kept.paused_why if kept else ""),
@@ -139,14 +139,14 @@ def _lacking(seen: Overview, section: Section) -> Overview:
 
 
 def _in_redis(name: str, *, names: bool) -> tuple[dict[str, int], list[MessageConsumer], NamesSeen | None]:
-    """The lanes of a queue, who pulls it, and, if wanted, the names that its jobs share; nothing if Redis went away meanwhile."""
+    """The bands of a queue, who pulls it, and, if wanted, the names that its jobs share; nothing if Redis went away meanwhile."""
 
     def read(reach: Reach) -> tuple[dict[str, int], list[MessageConsumer], NamesSeen | None]:
         config = conf.get()
-        lanes = stores.figures(reach).lanes(name)
+        bands = stores.figures(reach).bands(name)
         pulled = MessageConsumers(stores.places, prefix=config.prefix).of_each([name] if config.queue(name).pulled else [], reach)
         seen = name_figures.look(stores.places, [store.keys for store in stores.parts(name)], reach) if names else None
-        return lanes, [one for queue in pulled for one in queue.consumers], seen
+        return bands, [one for queue in pulled for one in queue.consumers], seen
 
     try:
         return stores.from_each([name], read)[0]

@@ -13,7 +13,7 @@ from django_delayq.exceptions import ConfigError, LeaseLost, LockTaken, PayloadE
 from django_delayq.locks.lease_keeper import Holding, keeper
 from django_delayq.logger import Logger
 from django_delayq.producer.async_api import in_thread, readable, refuse_loop, unbroken
-from django_delayq.producer.breaker import StoreResting
+from django_delayq.producer.breaker import CircuitOpen
 from django_delayq.producer.options import duration, lease_ms
 from django_delayq.producer.stores import stores
 from django_delayq.store.error_replies import StoreRefused
@@ -252,7 +252,7 @@ def _take(holding: Holding, *, waits: bool) -> int | Taken:
     try:
         with stores.guarded(holding.node, schedules=True):
             return _take_once(holding, waits=waits)
-    except (StoreRefused, StoreResting):
+    except (StoreRefused, CircuitOpen):
         raise
     except StoreUnavailable:
         with stores.guarded(holding.node):

@@ -28,7 +28,7 @@ from django_delayq.worker.loop_process import LoopProcess
 from django_delayq.worker.spec import Hooks
 from django_delayq.worker.supervisor.server_links import links_of
 
-NODE_RESTS: Final = 4.0  # seconds for which who keeps records on a Cluster does without a node that did not answer
+NODE_COOLDOWN: Final = 4.0  # seconds for which who keeps records on a Cluster does without a node that did not answer
 APART: Final = 10.0  # seconds for which who keeps records of another server does without the shared one when that did not answer
 
 
@@ -72,10 +72,10 @@ def _keep_records(
     """What one of these processes runs; `common`: also what belongs to no queue."""
     places = links_of(config, "delayq-records")
     if any(places.number(queue) for queue in queues):
-        places.shared.leave_alone(APART)
+        places.shared.set_cooldown(APART)
     for link in {places.of(queue, partition) for queue in queues for partition in config.queue(queue).served}:
         if link.moves:  # its nodes, of which one may hang
-            link.leave_alone(NODE_RESTS)
+            link.set_cooldown(NODE_COOLDOWN)
     patiently = PatientThread(close_old_connections).run
     service = Service(places, config, [config.queue(name) for name in queues], roles, patiently=patiently, shares=shares)
     if common and "mirror" in roles:
@@ -85,7 +85,7 @@ def _keep_records(
     if common and "relay" in roles:
         for name, queue in config.queues.items():
             for partition in queue.served:
-                stores.places.of(name, partition).leave_alone(NODE_RESTS)  # many changes may be about a server that is away
+                stores.places.of(name, partition).set_cooldown(NODE_COOLDOWN)  # many changes may be about a server that is away
         service.add(LoopRunner("changes at commits", CommitRequestLoop(using=config.database)))
         service.add(LoopRunner("schedules", UnendingLoop(TickLoop(using=config.database)), idle=due_ticks.IDLE))
     if common and "mirror" in roles:

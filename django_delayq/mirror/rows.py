@@ -12,10 +12,10 @@ from uuid import UUID
 from django_delayq import clock, codec, ids
 from django_delayq.exceptions import DelayqError, PayloadError
 from django_delayq.fingerprint import text_fingerprint
-from django_delayq.lanes import lane_of
 from django_delayq.mirror import database_clock
 from django_delayq.mirror.unfinished import UnfinishedRow
 from django_delayq.models import Event, Job, JSONText
+from django_delayq.priority_bands import band_of
 from django_delayq.states import FAIL_CLASS, AttemptOutcome, EndingKind, State
 from django_delayq.store.record import JobRecord
 from django_delayq.text import clean as clean
@@ -115,7 +115,7 @@ def new_row(record: JobRecord, queue: str, run_at: datetime, **fields: Any) -> J
         kwargs=kwargs or NO_DICT,
         options=options or NO_DICT,
         key=clean(record.key, 200),
-        priority=PRIORITIES[record.lane],
+        priority=PRIORITIES[record.band],
         created_at=run_at,
         expires_at=clock.from_ms(record.expires_ms) if record.expires_ms else None,
         max_attempts=record.max_attempts,
@@ -222,7 +222,7 @@ def record_of(job: Job | UnfinishedRow) -> JobRecord:
     return JobRecord(
         id=job.id,
         task=job.task,
-        lane=lane_of(job.priority),
+        band=band_of(job.priority),
         durable=job.durable,
         max_attempts=job.max_attempts,
         expires_ms=clock.to_ms(job.expires_at) if job.expires_at else 0,

@@ -13,10 +13,10 @@ from django_delayq.failpoints import failpoint
 from django_delayq.store.error_replies import StoreError, StoreRefused, for_callers
 from django_delayq.store.replicas import ReplicasLack
 
-REST: Final = 2.0  # seconds for which the breaker stays open
+COOLDOWN: Final = 2.0  # seconds for which the breaker stays open
 
 
-class StoreResting(StoreUnavailable):
+class CircuitOpen(StoreUnavailable):
     """The breaker is open: nothing was sent."""
 
     nothing_done = True
@@ -48,7 +48,7 @@ class Breaker:
                 refused it, which does not: a refusal is quick, and says nothing about the next call.
         """
         if self.open_until and schedules and asks and clock.monotonic() < self.open_until:
-            raise StoreResting(code="redis_left_alone", seconds=REST, **self._last)
+            raise CircuitOpen(code="redis_left_alone", seconds=COOLDOWN, **self._last)
         return self._whole if asks and answers else Guard(self, asks, answers)
 
     def note(self, error: StoreUnavailable | None) -> None:
@@ -57,7 +57,7 @@ class Breaker:
             self.open_until = 0.0
         elif not self._where or error.fields.get("where", self._where) == self._where:
             self._last = {"where": error.fields.get("where", "?"), "cause": error.fields.get("cause", str(error).rstrip("."))}
-            self.open_until = clock.monotonic() + REST
+            self.open_until = clock.monotonic() + COOLDOWN
 
 
 class Guard:
@@ -79,7 +79,7 @@ class Guard:
             if self._asks and self._answers:
                 self._breaker.open_until = 0.0
         elif isinstance(error, StoreUnavailable):
-            if not isinstance(error, (StoreRefused, StoreResting, ReplicasLack)):  # of these the server has answered, or was not asked
+            if not isinstance(error, (StoreRefused, CircuitOpen, ReplicasLack)):  # of these the server has answered, or was not asked
                 self._breaker.note(error)
         elif isinstance(error, StoreError):  # callers know one error only
             raise for_callers(error) from error

@@ -42,7 +42,7 @@ class Plan(ScheduleItem):
     def __init__(self, template: JobTemplate, job: Any, payload: bytes, expires_ms: int, delay_ms: int | None) -> None:
         self.template, self.job = template, job
         self.id, self.task, self.queue, self.key = job.id, job.task, job.queue, job.key
-        self.lane, self.durable, self.max_attempts = template.lane, template.durable, template.max_attempts
+        self.band, self.durable, self.max_attempts = template.band, template.durable, template.max_attempts
         self.on_conflict, self.priority = template.on_conflict, template.priority
         self.payload = payload
         self.expires_ms = expires_ms

@@ -13,7 +13,7 @@ from django.db import connections
 from django_delayq import clock, codec, conf, setting_readers
 from django_delayq.exceptions import ConfigError
 from django_delayq.ladder import Ladder
-from django_delayq.lanes import Lane, lane_of
+from django_delayq.priority_bands import Band, band_of
 from django_delayq.producer import database, migration_hints, name_format, worker_modules
 from django_delayq.producer.name_format import NameFormat
 from django_delayq.states import MESSAGE, NO_LIMIT
@@ -209,7 +209,7 @@ class JobTemplate:
     durable: bool
     inline: bool
     priority: int
-    lane: Lane
+    band: Band
     max_attempts: int
     line: bytes  # of their records, unless they expire
     on_conflict: str
@@ -292,7 +292,7 @@ def _template(task: Planned, options: Options, using: str | None, config: conf.C
             f"{where}: on_conflict='after' needs durability='outbox': a job that runs after a running job waits as a row until then."
         )
     durable = durable and (is_message or not config.inline)
-    lane, max_attempts = lane_of(priority), most_attempts(options.max_attempts, task.max_attempts, queue.max_attempts)
+    band, max_attempts = band_of(priority), most_attempts(options.max_attempts, task.max_attempts, queue.max_attempts)
     return JobTemplate(
         task=task,
         where=where,
@@ -302,9 +302,9 @@ def _template(task: Planned, options: Options, using: str | None, config: conf.C
         durable=durable,
         inline=config.inline and not is_message,
         priority=priority,
-        lane=lane,
+        band=band,
         max_attempts=max_attempts,
-        line=record.line(task.name, lane, durable, max_attempts, 0),
+        line=record.line(task.name, band, durable, max_attempts, 0),
         on_conflict=options.on_conflict,
         payload=_payload(options, where),
         carriers=bool(config.carriers),

@@ -20,7 +20,7 @@ from django_delayq import clock, conf, ids
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.failpoints import failpoint
 from django_delayq.producer import database
-from django_delayq.producer.breaker import StoreResting
+from django_delayq.producer.breaker import CircuitOpen
 from django_delayq.producer.database import OutboxRow, WaitingRow
 from django_delayq.states import FINISHED, EndingKind, State
 from django_delayq.store.error_replies import StoreError
@@ -28,7 +28,7 @@ from django_delayq.store.events import FIRST, EventLog
 from django_delayq.store.items import CREATED, DECIDED, FORBIDDEN, REFUSED, ScheduleItem, ScheduleMode, ScheduleReply, ScheduleStatus
 from django_delayq.store.queue import MOST, QueueStore
 from django_delayq.store.recovery import EpochStore, Restored
-from django_delayq.store.replicas import REST, Replicas
+from django_delayq.store.replicas import COOLDOWN, Replicas
 
 ASKS: Final = ("ask", "ask told")  # modes in which nothing is written
 BESIDE: Final[Mapping[str, ScheduleStatus]] = {"error": "taken", "replace": "running", "after": "behind"}
@@ -225,9 +225,9 @@ class Publisher:
     def send(self, items: Sequence[ScheduleItem], epoch: str, mode: ScheduleMode = "") -> Callable[[], Sent]:
         """Only sends the call; returns a function that waits for its answer, which `finish` wants to see."""
         replicas = None if mode in ASKS else self.replicas
-        if replicas is not None and replicas.rest:
-            raise StoreResting(
-                code="redis_left_alone", seconds=REST, where=self.store.link.where, cause="its replicas lack what was written"
+        if replicas is not None and replicas.cooldown:
+            raise CircuitOpen(
+                code="redis_left_alone", seconds=COOLDOWN, where=self.store.link.where, cause="its replicas lack what was written"
             )
         told: Any = {"actor": self.actor, "max_events": self.max_events, "epoch": epoch, "mode": mode}
         return self.store.start_schedule(items, replicas=replicas, **told)

@@ -17,7 +17,7 @@ from django.dispatch import receiver
 from django_delayq import clock, conf, ids
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.producer import database
-from django_delayq.producer.breaker import REST, Breaker, Guard
+from django_delayq.producer.breaker import COOLDOWN, Breaker, Guard
 from django_delayq.setting_readers import SETTING
 from django_delayq.store import site
 from django_delayq.store.connection import Link
@@ -216,7 +216,7 @@ class StoreSet:
                     known = self._ask_epoch(name, partition)
             except StoreUnavailable as error:
                 if not site.is_refusal(error):  # that is about this queue, and not about its server
-                    self._unasked[breaker] = clock.monotonic() + REST
+                    self._unasked[breaker] = clock.monotonic() + COOLDOWN
                 return ""
         return known
 

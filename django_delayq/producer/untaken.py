@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from django_delayq import clock, ids
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.logger import Logger
-from django_delayq.producer.breaker import REST
+from django_delayq.producer.breaker import COOLDOWN
 from django_delayq.producer.commit import Plan
 from django_delayq.store.connection import Link
 from django_delayq.store.replicas import ReplicasLack
@@ -30,12 +30,12 @@ class Untaken:
         told_at, untold = self._servers.get(server, (float("-inf"), 0))
         now = clock.monotonic()
         strange = is_refusal(error)
-        if now - told_at < (REPEAT if strange else REST):
+        if now - told_at < (REPEAT if strange else COOLDOWN):
             self._servers[server] = told_at, untold + jobs
             return
         self._servers[server] = now, 0
         # The relay has published the jobs of a former outage by now.
-        since = untold if now - told_at < 2 * REST else 0
+        since = untold if now - told_at < 2 * COOLDOWN else 0
         level = logging.ERROR if strange else logging.WARNING
         logger.log(level, "Redis did not accept %d committed jobs; the relay publishes them: %s", jobs + since, error)
 

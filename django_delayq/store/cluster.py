@@ -16,8 +16,8 @@ from django_delayq.store import cluster_slots, keys
 from django_delayq.store.cluster_map import ClusterMap, MakesConnection, Node
 from django_delayq.store.cluster_slots import Address, slot_of
 from django_delayq.store.connection import Link, Reply
+from django_delayq.store.cooldown import Cooldown
 from django_delayq.store.error_replies import StoreRefused
-from django_delayq.store.rest import Rest
 
 MOST_HOPS: Final = 5  # redirects that one command follows: more of them are a circle
 SHORTEST: Final = 0.05  # seconds; the first pause of who waits for what passes, the next ones are twice as long
@@ -59,18 +59,18 @@ class SlotLink(Link):
         pass  # that of its node
 
     @property
-    def rest(self) -> Rest:
+    def cooldown(self) -> Cooldown:
         """See `Link`: of its node."""
         node = self._cluster.known(self.slot)
-        return self._unknown if node is None else node.rest
+        return self._unknown if node is None else node.cooldown
 
-    @rest.setter
-    def rest(self, value: Rest) -> None:
+    @cooldown.setter
+    def cooldown(self, value: Cooldown) -> None:
         self._unknown = value
 
-    def leave_alone(self, seconds: float, late: float = 0.0, longest: float = 0.0) -> None:
+    def set_cooldown(self, seconds: float, late: float = 0.0, longest: float = 0.0) -> None:
         """See `Link`; all nodes."""
-        self._cluster.leave_alone(seconds, late, longest)
+        self._cluster.set_cooldown(seconds, late, longest)
 
     @property
     def away(self) -> bool:
@@ -181,7 +181,7 @@ class SlotLink(Link):
             raise
 
     def _look(self, node: Node, error: StoreUnavailable) -> None:
-        if error.code != "redis_rests":  # that was not waited for, and this would be
+        if error.code != "redis_cooldown":  # that was not waited for, and this would be
             self._cluster.look(node)
 
     def _led(self, commands: Sequence[tuple[Any, ...]], replies: list[Reply], node: Node) -> list[Reply]:

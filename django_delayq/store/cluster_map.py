@@ -64,7 +64,7 @@ class ClusterMap:
         self._known = False
         self._looked_at = -LOOK
         self._trouble: StoreUnavailable | None = None  # of the last look, if nobody could tell
-        self._rests = 0.0, 0.0, 0.0
+        self._cooldown_policy = 0.0, 0.0, 0.0
         self._deadline: float | None = None
         self._own_locks = MapLocks()
 
@@ -87,11 +87,11 @@ class ClusterMap:
         for node in list(self._nodes.values()):
             node.close()
 
-    def leave_alone(self, seconds: float, late: float, longest: float) -> None:
-        """See `Link.leave_alone`: each node, and the way to the map."""
-        self._rests = seconds, late, longest
+    def set_cooldown(self, seconds: float, late: float, longest: float) -> None:
+        """See `Link.set_cooldown`: each node, and the way to the map."""
+        self._cooldown_policy = seconds, late, longest
         for node in list(self._nodes.values()):
-            node.leave_alone(*self._rests)
+            node.set_cooldown(*self._cooldown_policy)
 
     def hurry(self, deadline: float) -> None:
         """See `Link.hurry`."""
@@ -130,7 +130,7 @@ class ClusterMap:
                 node = self._nodes.get(address)
                 if node is None:
                     node = Node(self._make, address, self._timeout)
-                    node.leave_alone(*self._rests)
+                    node.set_cooldown(*self._cooldown_policy)
                     if self._deadline is not None:
                         node.hurry(self._deadline)
                     self._nodes[address] = node
@@ -161,7 +161,7 @@ class ClusterMap:
         # Whoever told something old, since it is cut off from the others, is not asked again at once.
         last = [*self._teller, *([away.address] if away is not None else [])]
         self._trouble = None
-        longest = min(self._timeout, self._rests[2] or self._timeout)
+        longest = min(self._timeout, self._cooldown_policy[2] or self._timeout)
         patience = min(PATIENCE, longest / 2)
         until = clock.monotonic() + longest
         if self._deadline is not None:  # as `Link.hurry` has it: once for all of them
@@ -203,7 +203,7 @@ class ClusterMap:
 
     def _raise_unknown(self) -> None:
         if not self._known:
-            trouble = self._trouble or StoreUnavailable(code="redis_rests", where=self.where)
+            trouble = self._trouble or StoreUnavailable(code="redis_cooldown", where=self.where)
             unknown = StoreUnavailable(code=trouble.code, **trouble.fields)  # one of this thread's: what is raised keeps its frames
             unknown.nothing_done = True
             raise unknown

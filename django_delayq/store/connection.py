@@ -23,9 +23,9 @@ from django_delayq.exceptions import TEXTS, ConfigError, StoreUnavailable
 from django_delayq.store import open_connections
 from django_delayq.store.address import RedisSpec, resolve, where
 from django_delayq.store.connection_options import unconnected
+from django_delayq.store.cooldown import Cooldown
 from django_delayq.store.error_replies import CODED, StoreError, StoreRefused, answered, cause_of, for_callers
 from django_delayq.store.packing import packed
-from django_delayq.store.rest import Rest
 from django_delayq.store.sentinels import Sentinels
 from django_delayq.store.wire import Wire
 
@@ -70,7 +70,7 @@ class Link:
         self._deadline: float | None = None
         self._longest = 0.0
         self.stands_still = False  # its server's time passes only when a test says so: who waits there waits in vain
-        self.rest = Rest()
+        self.cooldown = Cooldown()
         open_connections.LINKS.add(self)
 
     moves = False  # whether the next call may find another server there
@@ -115,13 +115,13 @@ class Link:
     @property
     def away(self) -> bool:
         """Whether the server could not be reached when it was last called."""
-        return self.rest.failed
+        return self.cooldown.failed
 
-    def leave_alone(self, seconds: float, late: float = 0.0, longest: float = 0.0) -> None:
-        """How long calls fail at once behind one that has failed, or was answered later than that; see `Rest`. `longest`: seconds for
-        which a call waits at most, where that is less than what it was made with; 0: no less.
+    def set_cooldown(self, seconds: float, late: float = 0.0, longest: float = 0.0) -> None:
+        """Calls fail at once for `seconds` after one that failed, or that took longer than `late`; see `Cooldown`. `longest`: how many
+        seconds a call waits at most, if that is less than the timeout of the link; 0: no less.
         """
-        self.rest.seconds, self.rest.late = seconds, late
+        self.cooldown.seconds, self.cooldown.late = seconds, late
         self._longest = longest
 
     def hurry(self, deadline: float) -> None:
@@ -162,8 +162,8 @@ class Link:
         if self._pid != os.getpid():
             self._pid = os.getpid()
             self.close()
-        if self.rest.seconds and self.rest.holds:
-            raise resting(self.where)
+        if self.cooldown.seconds and self.cooldown.active:
+            raise cooling_down(self.where)
         wire = self._take() if self._deadline is None else self._hurried(self._deadline)
         try:
             sent = packed(commands[0]) if len(commands) == 1 else b"".join(map(packed, commands))
@@ -173,7 +173,7 @@ class Link:
         return wire
 
     def _receive(self, wire: Wire, count: int) -> list[Reply]:
-        began = clock.monotonic() if self.rest.late else 0.0
+        began = clock.monotonic() if self.cooldown.late else 0.0
         replies: list[Reply] = []
         demoted = False
         try:
@@ -187,8 +187,8 @@ class Link:
         except BaseException as error:
             refused_all = not replies and (isinstance(error, NOT_LET_IN) or str(error) == TOO_MANY_CLIENTS)
             raise self._broken(wire, error, nothing_done=refused_all) from error
-        if self.rest.failed or began:
-            self.rest.answered(began)
+        if self.cooldown.failed or began:
+            self.cooldown.answered(began)
         if demoted:
             wire.discard()  # the address may lead to the new primary by now
             self._forget()
@@ -224,7 +224,7 @@ class Link:
         try:
             made = self.factory()
         except (RedisError, OSError) as error:  # of the Sentinels
-            self.rest.begin()
+            self.cooldown.start()
             raise self._unavailable(error, nothing_done=True) from error
         if self._longest:
             _shorten(made, self._longest)
@@ -299,7 +299,7 @@ class Link:
         wire.discard()
         if not isinstance(error, (RedisError, OSError)):
             raise error
-        self.rest.begin()
+        self.cooldown.start()
         self._forget()
         return self._unavailable(error, nothing_done=nothing_done)
 
@@ -326,9 +326,9 @@ class Link:
         return made
 
 
-def resting(where: str) -> StoreUnavailable:
+def cooling_down(where: str) -> StoreUnavailable:
     """The error of a call that was not sent, since the server at `where` did not answer a moment ago."""
-    error = StoreUnavailable(code="redis_rests", where=where)
+    error = StoreUnavailable(code="redis_cooldown", where=where)
     error.nothing_done = True
     return error
 

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 
 from django_delayq import clock, spread
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.lanes import LANES
+from django_delayq.priority_bands import BANDS
 from django_delayq.spread import Spread
 from django_delayq.store import decode
 from django_delayq.store.connection import Link
@@ -35,7 +35,7 @@ KINDS: Final = (  # of what scripts count per minute
     "restored",
 )
 MOST_US: Final = 1_000  # in Redis, for the ZCOUNTs of a forecast: the dashboard as a whole is to stay below 2 ms
-COUNT_US: Final = ((1_000, 0.4), (10_000, 1.0))  # what one costs in a lane of up to so many jobs
+COUNT_US: Final = ((1_000, 0.4), (10_000, 1.0))  # what one costs in a band of up to so many jobs
 COUNT_US_BEYOND: Final = 2.0  # in one of 50,000
 ENDED: Final = ("succeeded", "failed", "retried")  # of those, what a chart shows
 ASKED_AT_ONCE: Final = 240  # minutes per command: some tenth of a millisecond in Redis
@@ -146,10 +146,10 @@ class Figures:
         told = {kind: tuple(numbers) for kind, numbers in sums.items()}
         return EndedCounts(queue=queue, start_ms=first * MINUTE_MS, step_ms=step * MINUTE_MS, **told)
 
-    def lanes(self, queue: str) -> dict[str, int]:
-        """How many jobs wait in each lane, those that are due among them."""
-        sizes = self._ask([(keys, ("ZCARD", keys[lane])) for keys in self._parts.of(queue) for lane in LANES], 0)
-        return {lane: sum(sizes[number :: len(LANES)]) for number, lane in enumerate(LANES)}
+    def bands(self, queue: str) -> dict[str, int]:
+        """How many jobs wait in each band, those that are due among them."""
+        sizes = self._ask([(keys, ("ZCARD", keys[band])) for keys in self._parts.of(queue) for band in BANDS], 0)
+        return {band: sum(sizes[number :: len(BANDS)]) for number, band in enumerate(BANDS)}
 
     def counts(self, queues: Sequence[str]) -> list[QueueCounts]:
         """What each of these queues counts."""
@@ -186,15 +186,15 @@ class Figures:
         """What becomes due in these queues, by the whole minute and the whole hour; what is due already is not in it."""
         now_ms = self._now_ms(queues)
         minute_start, hour_start = now_ms - now_ms % MINUTE_MS, now_ms - now_ms % HOUR_MS
-        lanes = [(keys, keys[lane]) for keys in self._parts.of_each(queues) for lane in LANES]
+        bands = [(keys, keys[band]) for keys in self._parts.of_each(queues) for band in BANDS]
         looked = self._ask(
             [
-                *((keys, ("ZCOUNT", lane, f"({now_ms}", hour_start + 24 * HOUR_MS)) for keys, lane in lanes),
-                *((keys, ("ZCARD", lane)) for keys, lane in lanes),
+                *((keys, ("ZCOUNT", band, f"({now_ms}", hour_start + 24 * HOUR_MS)) for keys, band in bands),
+                *((keys, ("ZCARD", band)) for keys, band in bands),
             ],
             0,
         )
-        sizes = {lane: looked[len(lanes) + n] for n, lane in enumerate(lanes) if looked[n]}
+        sizes = {band: looked[len(bands) + n] for n, band in enumerate(bands) if looked[n]}
         busy = list(sizes)
         room = MOST_US / max(COUNT_US[0][1], sum(map(_count_us, sizes.values())))
         minute_step, hour_step = next(
@@ -206,9 +206,9 @@ class Figures:
         ranges = [*pairwise(minutes), *pairwise(hours)]
         counts = self._ask(
             [
-                (keys, ("ZCOUNT", lane, f"({now_ms}" if start <= now_ms else start, f"({end}"))
+                (keys, ("ZCOUNT", band, f"({now_ms}" if start <= now_ms else start, f"({end}"))
                 for start, end in ranges
-                for keys, lane in busy
+                for keys, band in busy
             ],
             0,
         )

@@ -69,7 +69,7 @@ class ScheduleItem(JobRecord):
         return cls(
             id=record.id,
             task=record.task,
-            lane=record.lane,
+            band=record.band,
             durable=record.durable,
             max_attempts=record.max_attempts,
             expires_ms=record.expires_ms,

@@ -7,14 +7,14 @@ The tables of docs/internals.md are made from these.
 | jobs | hash | id -> header line and payload, unchanged | to the job's end; failed: to tidy |
 | high, normal, low | zset | id by due ms | while the job waits |
 | leases | zset | id by lease end ms | while the job runs |
-| runs | hash | id -> attempt:crashes:lane:nonce[:past], see runs.lua; an empty nonce: no process holds the job | from the first claim to the end |
+| runs | hash | id -> attempt:crashes:band:nonce[:past], see runs.lua; an empty nonce: no process holds the job | from the first claim to the end |
 | cancels | hash | id -> who asked; a byte 1 before it: abort | while the job runs, or can be adopted |
 | asks | hash | id -> how often it has raised NotYet, see asks.lua | from the first time to the end |
 | offered | hash | id -> where its offer was pushed, see offer.lua | to its success; after other ends: to tidy |
-| names | hash | id -> most:turn:due:name, of jobs with a concurrency name, see names.lua | as long as the record |
+| names | hash | id -> most:turn:due:name, of jobs with a concurrency name, see concurrency_limit.lua | as long as the record |
 | holders | zset | name\\0id, of jobs that hold a name | as long as the lease |
 | blocked | zset | id by due ms, of due jobs that wait for their name | until a holder ends |
-| waiters | zset | name\\0<lane><due>\\0id, of the same jobs, in the order in which they return | until a holder ends |
+| waiters | zset | name\\0<band><due>\\0id, of the same jobs, in the order in which they return | until a holder ends |
 | progress | hash | id -> done/total | while the job runs |
 | keys | hash | business key -> id | while the job is unfinished |
 | claims | hash | worker -> nonce ms id=due … of its last claim, for a claim that is sent again | a day |
@@ -47,7 +47,7 @@ when no worker has known its task; see lua/include/runs.lua.
 | run | the run of the server that a worker used last |
 | brought_back | until which date restored overdue jobs wait, and until when another worker may still hold them |
 | moved_to, moved_at | the run of a server that is not confirmed yet, and when it was noticed |
-| named | "1" while any job may have a name, see lua/include/names.lua |
+| named | "1" while any job may have a name, see lua/include/concurrency_limit.lua |
 | turn | the number of the last holder of a name: the time in µs, or more |
 | surplus | how many more jobs than entries the unread events describe |
 | rolled, restoring | during a restore: its phase, see confirm.lua; when, who, and how far it is |

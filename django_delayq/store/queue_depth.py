@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from django_delayq.lanes import LANES
+from django_delayq.priority_bands import BANDS
 from django_delayq.store import decode
 from django_delayq.store.keys import Keys
 
@@ -49,9 +49,9 @@ class QueueDepth:
 def depth_commands(keys: Keys, now_ms: int) -> list[tuple[Any, ...]]:
     """What is asked for the depth of a partition at that moment of its server."""
     return [
-        *(("ZCARD", keys[lane]) for lane in LANES),
-        *(("ZCOUNT", keys[lane], "-inf", now_ms) for lane in LANES),
-        *(("ZRANGE", keys[lane], 0, 0, "WITHSCORES") for lane in (*LANES, "blocked")),
+        *(("ZCARD", keys[band]) for band in BANDS),
+        *(("ZCOUNT", keys[band], "-inf", now_ms) for band in BANDS),
+        *(("ZRANGE", keys[band], 0, 0, "WITHSCORES") for band in (*BANDS, "blocked")),
         ("ZCARD", keys["blocked"]),
         ("ZCARD", keys["leases"]),
         ("HLEN", keys["runs"]),

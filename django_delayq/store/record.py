@@ -11,7 +11,7 @@ from uuid import UUID
 
 from django_delayq import clock, ids, signing, token_limits
 from django_delayq.exceptions import PayloadError
-from django_delayq.lanes import BY_LETTER, LETTERS, Lane
+from django_delayq.priority_bands import BY_LETTER, LETTERS, Band
 from django_delayq.states import NO_LIMIT
 
 MAX_KEY: Final = 200  # characters; as wide as its column
@@ -40,7 +40,7 @@ class JobRecord:
 
     id: UUID
     task: str
-    lane: Lane = "normal"
+    band: Band = "normal"
     durable: bool = True
     max_attempts: int = USUAL_ATTEMPTS
     expires_ms: int = 0
@@ -49,7 +49,7 @@ class JobRecord:
     _line: bytes = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        self._line = line(self.task, self.lane, self.durable, self.max_attempts, self.expires_ms)
+        self._line = line(self.task, self.band, self.durable, self.max_attempts, self.expires_ms)
         if self.key != "":
             validate_key(self.key)
         if type(self.payload) is not bytes:
@@ -70,7 +70,7 @@ class JobRecord:
         return replace(self, expires_ms=0, max_attempts=most)
 
     def encode(self) -> bytes:
-        """The bytes for Redis: `1<lane><o|r>[<max_attempts>[:<expires_ms>]] <task>[ <key>]`, a line end, the payload.
+        """The bytes for Redis: `1<band><o|r>[<max_attempts>[:<expires_ms>]] <task>[ <key>]`, a line end, the payload.
 
         The numbers are left out where there are 10 attempts and no expiry. The key comes last since it may hold spaces.
         """
@@ -92,7 +92,7 @@ class Header(NamedTuple):
     """What the header line of a record says; the fields are those of `JobRecord`."""
 
     task: str
-    lane: Lane
+    band: Band
     durable: bool
     max_attempts: int
     expires_ms: int
@@ -115,7 +115,7 @@ def says_durable(record: bytes) -> bool:
 
 
 @lru_cache(maxsize=1024, typed=True)  # True equals 1, and is refused
-def line(task: str, lane: str, durable: bool, max_attempts: int, expires_ms: int) -> bytes:
+def line(task: str, band: str, durable: bool, max_attempts: int, expires_ms: int) -> bytes:
     """A header up to its key, which jobs of one task share, so that it is checked and written once. PayloadError for a field that it
     could not carry.
     """
@@ -124,8 +124,8 @@ def line(task: str, lane: str, durable: bool, max_attempts: int, expires_ms: int
             f"the task name {_shown(task)} cannot be stored; use 1 to {MAX_TASK} characters without spaces, such as "
             '"orders.close_order"'
         )
-    if lane not in LETTERS:
-        raise PayloadError(f"{_shown(lane)} is not a lane; use high, normal or low")
+    if band not in LETTERS:
+        raise PayloadError(f"{_shown(band)} is not a band; use high, normal or low")
     if type(max_attempts) is not int or not 1 <= max_attempts <= MAX_ATTEMPTS:
         raise PayloadError(f"max_attempts={_shown(max_attempts)} of {task}: use a whole number of at least 1")
     if type(expires_ms) is not int or not 0 <= expires_ms <= clock.LAST_MS:
@@ -133,7 +133,7 @@ def line(task: str, lane: str, durable: bool, max_attempts: int, expires_ms: int
     numbers = f"{max_attempts}:{expires_ms}" if expires_ms else str(max_attempts)
     if numbers == str(USUAL_ATTEMPTS):
         numbers = ""
-    return f"1{LETTERS[lane]}{'o' if durable else 'r'}{numbers} {task}".encode()
+    return f"1{LETTERS[band]}{'o' if durable else 'r'}{numbers} {task}".encode()
 
 
 @lru_cache(maxsize=1024)
@@ -141,11 +141,11 @@ def _header(line: bytes) -> Header:
     found = _HEADER.fullmatch(line)
     if found is None:
         raise PayloadError(_diagnosis(line))
-    lane, durable, max_attempts, expires_ms, task, key = found.groups()
+    band, durable, max_attempts, expires_ms, task, key = found.groups()
     try:
         header = Header(
             task.decode(),
-            BY_LETTER[lane.decode()],
+            BY_LETTER[band.decode()],
             durable == b"o",
             int(max_attempts or USUAL_ATTEMPTS),
             int(expires_ms or 0),

@@ -23,7 +23,7 @@ from django_delayq.store.scripts import Script
 
 FOLLOWS: Final = re.compile(rb"^slave\d+:.*state=online", re.MULTILINE)
 WAIT_MS: Final = 100  # for which one call waits
-REST: Final = 2.0  # seconds for which nothing new is put in behind a call that has waited in vain
+COOLDOWN: Final = 2.0  # seconds for which nothing new is put in behind a call that has waited in vain
 DEMOTED: Final = "UNBLOCKED"  # what WAIT answers when its server becomes a replica meanwhile
 OWN_TIME: Final = "!"  # what such a script is given for the time: that of Redis, and leave word
 
@@ -43,12 +43,12 @@ class Replicas:
     def __init__(self, count: int, seconds: float) -> None:
         self.count = count
         self.seconds = seconds
-        self._rest_until = 0.0
+        self._cooldown_until = 0.0
 
     @property
-    def rest(self) -> bool:
+    def cooldown(self) -> bool:
         """Whether a call has just waited in vain: who can do without is to go on, and not to wait as long."""
-        return self._rest_until != 0.0 and clock.monotonic() < self._rest_until
+        return self._cooldown_until != 0.0 and clock.monotonic() < self._cooldown_until
 
     def start(self, link: Link, script: Script, keys: Keys, now_ms: int | str | None, *arguments: Any) -> Callable[[], list[Any]]:
         """As `scripts.start`; the function returns the replies of all calls, in order; they have what the last one found.
@@ -72,7 +72,7 @@ class Replicas:
                 if isinstance(found, StoreError) and not found.reply.startswith(DEMOTED):
                     raise ReplicasLack(code="replicas_unasked", found=0, wanted=self.count, where=link.where, cause=cause_of(found))
                 if clock.monotonic() >= until:
-                    self._rest_until = clock.monotonic() + REST
+                    self._cooldown_until = clock.monotonic() + COOLDOWN
                     raise ReplicasLack(
                         code="replicas_lack", found=found if isinstance(found, int) else 0, wanted=self.count, where=link.where
                     )
@@ -82,7 +82,7 @@ class Replicas:
                 except (StoreUnavailable, StoreError):
                     found = 0  # as of a master that has become a replica: the first call has done it
                     clock.sleep(WAIT_MS / 1000)
-            self._rest_until = 0.0
+            self._cooldown_until = 0.0
             return replies
 
         return answer

@@ -117,7 +117,7 @@ def start_all(link: Link, script: Script, keys: Keys, *commands: tuple[Any, ...]
         try:
             return _answered(receive())
         except ScriptMissing as missing:
-            missing.at.rest.end()  # it has answered, if late
+            missing.at.cooldown.end()  # it has answered, if late
             return _run(link, script, keys, *commands)
         except StoreError as error:
             return _again(error, link, script, keys, *commands)
@@ -137,9 +137,9 @@ def _sent(link: Link, script: Script, *commands: tuple[Any, ...]) -> list[Any]:
         try:
             return _answered(link.execute_many(commands))
         except ScriptMissing as missing:
-            missing.at.rest.end()  # it has answered, if late: else nobody who rests behind that would ever load it
+            missing.at.cooldown.end()  # it has answered, if late: else nothing would load it during a cooldown
             missing.at.execute("SCRIPT", "LOAD", script.text)
-            missing.at.rest.end()
+            missing.at.cooldown.end()
     return _answered(link.execute_many(commands))
 
 
@@ -150,7 +150,7 @@ def _again(error: StoreError, link: Link, script: Script, keys: Keys, *commands:
         raise formats.FormatNewer(keys.queue, formats.number(told)) from error
     if code != site.REFUSED:
         raise error
-    link.rest.end()  # it has answered, if late
+    link.cooldown.end()  # it has answered, if late
     _begin(link, keys, told)
     return _sent(link, script, *commands)
 
@@ -167,7 +167,7 @@ def _begin(link: Link, keys: Keys, found: str) -> None:
     # has, or that cannot be asked, decide nothing.
     queues = (site.WORKERS, keys.queue)
     owners = link.execute_many([("HGET", Keys.of(keys.prefix, queue, 0)["meta"], "site") for queue in queues])
-    link.rest.end()
+    link.cooldown.end()
     for queue, owner in zip(queues, owners, strict=True):
         if not isinstance(owner, Exception):
             site.check(keys.prefix, queue, link.home, decode.text(owner))
@@ -181,7 +181,7 @@ def _begin(link: Link, keys: Keys, found: str) -> None:
             formats.check(keys.queue, facts.format)
             format = facts.format
     [assigned, _] = run(link, load("assign", keys), keys, "", "", "", "", "", "", format)
-    link.rest.end()
+    link.cooldown.end()
     site.check(keys.prefix, keys.queue, link.home, decode.text(assigned))
     site.prove(*place)
 

@@ -17,7 +17,7 @@ from redis.exceptions import RedisError
 from django_delayq import clock
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.store.commands import is_refused, refused
-from django_delayq.store.connection import Link, resting
+from django_delayq.store.connection import Link, cooling_down
 from django_delayq.store.error_replies import cause_of
 from django_delayq.store.keys import Keys
 
@@ -60,8 +60,8 @@ class ListeningLine:
         if self._connection is not None and (self._is_deaf or not self._link.leads(self._connection)):
             self.close()  # nobody calls there any more
         if self._connection is None:
-            if self._link.rest.seconds and self._link.rest.holds:
-                raise resting(self._link.where)
+            if self._link.cooldown.seconds and self._link.cooldown.active:
+                raise cooling_down(self._link.where)
             self._connection = self._link.dedicated()
             self._armed = False
         if not self._armed:

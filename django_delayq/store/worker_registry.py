@@ -45,7 +45,7 @@ class WorkerRegistry:
         """Somebody has proof that the processes of this worker are gone: it is silent from now on, and `died` says since when (ms)."""
         raw = self.link.execute("HGET", self._key, worker)
         if raw is not None and not (facts := _read(raw)).get("died"):
-            self.link.rest.end()  # it has answered, if late
+            self.link.cooldown.end()  # it has answered, if late
             self._show(worker, json.dumps({**facts, "died": self._now_ms()}), LEAVE)
 
     def dismiss(self, worker: str) -> bool:
@@ -85,7 +85,7 @@ class WorkerRegistry:
 
     def heard(self, worker: str) -> None:
         """The worker knows what it was asked."""
-        self.link.rest.end()  # it has answered, if late
+        self.link.cooldown.end()  # it has answered, if late
         self._show(worker, LEAVE, "")
 
     def all(self, *, silent_ms: int = SILENT_MS, of_any_site: bool = False) -> list[dict[str, Any]]:
@@ -145,7 +145,7 @@ class WorkerRegistry:
 
     def _now_ms(self) -> int:
         now_ms = decode.time_ms(self.link.execute("TIME"))
-        self.link.rest.end()  # it has answered, if late
+        self.link.cooldown.end()  # it has answered, if late
         return now_ms
 
 

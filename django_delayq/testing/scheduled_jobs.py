@@ -9,12 +9,12 @@ from typing import Any, Final
 from uuid import UUID
 
 from django_delayq import clock, codec, ids
-from django_delayq.lanes import LANES
+from django_delayq.priority_bands import BANDS
 from django_delayq.store.connection import Link
 from django_delayq.store.record import read
 from django_delayq.worker.line import Line
 
-WAITING: Final = (*LANES, "blocked")  # where jobs wait: for their date, or for their name
+WAITING: Final = (*BANDS, "blocked")  # where jobs wait: for their date, or for their name
 MOST: Final = 20  # rows of a table
 WIDEST: Final = 60  # characters of a cell
 
@@ -39,7 +39,7 @@ class ScheduledJob:
 
 def waiting(link: Link, lines: Sequence[Line], now_ms: int) -> list[ScheduledJob]:
     """All that wait in Redis, the earliest first."""
-    commands = [("ZRANGE", line.store.keys[lane], 0, -1, "WITHSCORES") for line in lines for lane in WAITING]
+    commands = [("ZRANGE", line.store.keys[band], 0, -1, "WITHSCORES") for line in lines for band in WAITING]
     replies = iter(link.execute_many(commands))
     found: list[ScheduledJob] = []
     for line in lines:

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from django_delayq import codec, ids
 from django_delayq.conf import Config
-from django_delayq.lanes import LANES
+from django_delayq.priority_bands import BANDS
 from django_delayq.store.connection import Link
 from django_delayq.store.record import ClaimedJob, read
 from django_delayq.testing.calling_thread import OneRun, executor, taken
@@ -83,7 +83,7 @@ class Stepper:
         for line in self.lines:
             keys = line.store.keys
             commands += [("HGET", keys["meta"], "paused")]
-            commands += [("ZRANGE", keys[name], 0, 0, "WITHSCORES") for name in (*LANES, "leases")]
+            commands += [("ZRANGE", keys[name], 0, 0, "WITHSCORES") for name in (*BANDS, "leases")]
         replies = self._link.execute_many(commands)
         dates: list[tuple[int, int, bool]] = []
         for number, line in enumerate(self.lines):

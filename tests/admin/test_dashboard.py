@@ -189,8 +189,8 @@ def test_charts_are_pictures_with_their_numbers_beside_them(orders, staff):
 def test_a_sign_that_is_not_well_leads_to_what_it_speaks_of_and_to_its_remedy(orders, staff):
     beat("orders", "redis")
     job = orders.scheduled(delay="0s")[0]
-    lane = QueueStore(stores.link, prefix=conf.get().prefix, queue="orders").keys["normal"]
-    assert stores.link.execute("ZADD", lane, "XX", "CH", clock.wall_ms() - 60_000, ids.short(job.id)) == 1
+    band = QueueStore(stores.link, prefix=conf.get().prefix, queue="orders").keys["normal"]
+    assert stores.link.execute("ZADD", band, "XX", "CH", clock.wall_ms() - 60_000, ids.short(job.id)) == 1
 
     def leads(client) -> dict[str, str]:
         return {sign.name: place for sign, place in client.get(QUEUES).context["signs"]}

@@ -84,9 +84,9 @@ def test_every_sentence_is_told_in_the_language_of_the_page(orders, settings):
     with pytest.raises(DelayqError) as down, stores.guarded():
         stores.link.execute("PING")
     errors.append(down.value)
-    with pytest.raises(DelayqError) as resting, stores.guarded(schedules=True):
+    with pytest.raises(DelayqError) as cooling_down, stores.guarded(schedules=True):
         stores.link.execute("PING")
-    errors.append(resting.value)
+    errors.append(cooling_down.value)
     errors.append(StoreRefused(code="redis_cluster", where="cache.internal:6379, db 0", cause="3999 10.0.0.2:6379"))
     errors.append(StoreUnavailable(code="partitions_away", partitions="orders/3, orders/7", cause=str(down.value)))
     errors.append(StoreRefused(code="redis_full", where="localhost:6379, db 0", cause="command not allowed"))

@@ -44,7 +44,7 @@ def restless(select: Select, places: Places, queues: Iterable[Keys]) -> str:
     """What is still going on; "" when nothing is."""
     for keys in queues:
         redis = places.of(keys.queue, keys.partition)
-        counts = {name: redis.execute("ZCARD", keys[name]) for name in (*dumps.LANES, "leases")}
+        counts = {name: redis.execute("ZCARD", keys[name]) for name in (*dumps.BANDS, "leases")}
         counts["events"] = redis.execute("XLEN", keys["events"])
         if any(counts.values()):
             return f"{tag(keys.queue, keys.partition)} in Redis: {counts}"

@@ -15,7 +15,7 @@ from tests.stage import spawned
 from tests.topologies import PROGRAMS, ClusterNode, ClusterServers, Trio, until
 from tests.wires import Wires
 
-LANES = ("high", "normal", "low")
+BANDS = ("high", "normal", "low")
 QUEUES = ("default", "orders", "redis")
 
 
@@ -84,7 +84,7 @@ class Masters(ABC):
                 link = there.of(keys.queue, keys.partition)
                 seconds, micros = link.execute("TIME")
                 now = int(seconds) * 1000 + int(micros) // 1000
-                found += sum(link.execute("ZCOUNT", keys[lane], "-inf", now) for lane in LANES)
+                found += sum(link.execute("ZCOUNT", keys[band], "-inf", now) for band in BANDS)
         finally:
             there.close()
         return found

@@ -16,7 +16,7 @@ from tests import servers
 from tests.ports import free_port
 from tests.stage import WAIT, Actor, spawned
 
-LANES = ("high", "normal", "low")
+BANDS = ("high", "normal", "low")
 
 
 class Node:
@@ -106,6 +106,6 @@ class Node:
             seconds, micros = link.execute("TIME")
             now = int(seconds) * 1000 + int(micros) // 1000
             parts = [Keys("delayq", queue, partition) for queue in self.queues for partition in range(self.partitions)]
-            return sum(link.execute("ZCOUNT", keys[lane], "-inf", now) for keys in parts for lane in LANES)
+            return sum(link.execute("ZCOUNT", keys[band], "-inf", now) for keys in parts for band in BANDS)
         finally:
             link.close()

@@ -70,10 +70,10 @@ ALL: list[type[Fault]] = [
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Faults of lanes that are played side by side: one lane in a calm scene. Each with the pause before it."""
+    """Faults of bands that are played side by side: one band in a calm scene. Each with the pause before it."""
 
     calm: bool
-    lanes: list[list[tuple[float, Fault]]]
+    bands: list[list[tuple[float, Fault]]]
 
 
 class Bag:
@@ -101,13 +101,13 @@ class Script:
         kinds = [kind for kind in kinds if kind.kind not in without]
         self.kinds = kinds
         self._alone = Bag(kinds, random.Random(f"{seed}/alone"))
-        self._lanes: list[tuple[Bag, float | None]] = []
+        self._bands: list[tuple[Bag, float | None]] = []
         for meets in dict.fromkeys(kind.meets for kind in kinds):
             here = [kind for kind in kinds if kind.meets == meets]
             count = len(stage.workers) if meets == "worker" else 1
             for number in range(count):
                 place = (number + 0.5) / count if meets == "worker" else None
-                self._lanes.append((Bag(here, random.Random(f"{seed}/{meets}/{number}")), place))
+                self._bands.append((Bag(here, random.Random(f"{seed}/{meets}/{number}")), place))
 
     def scenes(self) -> Iterator[Scene]:
         """For ever."""
@@ -115,18 +115,18 @@ class Script:
             rolls = [(0.0, kind(self.stage, random.Random())) for kind in (Roll, DropFormer)] if self.stage.rolls else []
             yield Scene(True, [[*rolls, *((0.0, self._alone.draw(self.stage)) for _ in range(CALM if self.kinds else 0))]])
             if self.kinds:
-                yield Scene(False, [self._lane(bag, place) for bag, place in self._lanes])
+                yield Scene(False, [self._band(bag, place) for bag, place in self._bands])
 
-    def _lane(self, bag: Bag, place: float | None) -> list[tuple[float, Fault]]:
-        lane: list[tuple[float, Fault]] = []
+    def _band(self, bag: Bag, place: float | None) -> list[tuple[float, Fault]]:
+        band: list[tuple[float, Fault]] = []
         length = 0.0
         while length < STORM:
             pause, fault = bag.dice.choice(PAUSES), bag.draw(self.stage)
             if place is not None:
                 fault.confine(place)
-            lane.append((pause, fault))
+            band.append((pause, fault))
             length += pause + fault.seconds
-        return lane
+        return band
 
 
 def play(scene: Scene, record: Recorder, end: float, rest: Callable[[], None], slack: float = 1.0) -> None:
@@ -134,9 +134,9 @@ def play(scene: Scene, record: Recorder, end: float, rest: Callable[[], None], s
     promised recovery may take.
     """
 
-    def perform(lane: list[tuple[float, Fault]]) -> None:
+    def perform(band: list[tuple[float, Fault]]) -> None:
         until = min(end, time.monotonic() + STORM)
-        for pause, fault in lane:
+        for pause, fault in band:
             if time.monotonic() + pause + fault.seconds > (end if scene.calm else until):
                 continue
             time.sleep(pause)
@@ -145,9 +145,9 @@ def play(scene: Scene, record: Recorder, end: float, rest: Callable[[], None], s
                 time.sleep(_aftermath(fault, slack))
                 rest()
 
-    with ThreadPoolExecutor(len(scene.lanes)) as threads:
-        for lane in [threads.submit(perform, lane) for lane in scene.lanes]:
-            lane.result()
+    with ThreadPoolExecutor(len(scene.bands)) as threads:
+        for band in [threads.submit(perform, band) for band in scene.bands]:
+            band.result()
 
 
 def _aftermath(fault: Fault, slack: float) -> float:

@@ -193,7 +193,7 @@ def sequence(seed: int, stage: Any = None) -> list[Any]:
     return [
         (
             scene.calm,
-            [[(pause, fault.kind, fault.detail, fault.place) for pause, fault in lane] for lane in scene.lanes],
+            [[(pause, fault.kind, fault.detail, fault.place) for pause, fault in band] for band in scene.bands],
         )
         for scene in islice(script.scenes(), 12)
     ]
@@ -201,9 +201,9 @@ def sequence(seed: int, stage: Any = None) -> list[Any]:
 
 def test_the_same_seed_gives_the_same_faults() -> None:
     assert sequence(7) == sequence(7) != sequence(8)
-    lanes = [lanes for calm, lanes in sequence(7) if not calm]
-    assert list({len(lane) for lane in lanes}) == [7]  # three workers, web, Redis, proxy, database
-    assert all(len(lanes) == 1 for calm, lanes in sequence(7) if calm)
+    bands = [bands for calm, bands in sequence(7) if not calm]
+    assert list({len(band) for band in bands}) == [7]  # three workers, web, Redis, proxy, database
+    assert all(len(bands) == 1 for calm, bands in sequence(7) if calm)
 
 
 def rehearsed(tmp_path: Path, *words: str, hashes: str = "1") -> list[dict[str, Any]]:
@@ -246,7 +246,7 @@ def test_the_same_seed_gives_the_same_operations(tmp_path: Path) -> None:
 
 
 def kinds(stage: Any = None) -> set[str]:
-    return {kind for _, lanes in sequence(7, stage) for lane in lanes for _, kind, *_ in lane}
+    return {kind for _, bands in sequence(7, stage) for band in bands for _, kind, *_ in band}
 
 
 OF_MASTERS = {kind.kind for kind in (*failovers.ALL, *slot_moves.ALL)}
@@ -276,8 +276,8 @@ def test_in_a_roll_each_scene_of_single_faults_begins_with_one() -> None:
     stage = Empty()
     stage.rolls, stage.settings = True, ROLL[0]
     scenes = sequence(7, stage)
-    assert all(lanes[0][0][1] == ROLLING for calm, lanes in scenes if calm)
-    assert not any(kind == ROLLING for calm, lanes in scenes if not calm for lane in lanes for _, kind, *_ in lane)
+    assert all(bands[0][0][1] == ROLLING for calm, bands in scenes if calm)
+    assert not any(kind == ROLLING for calm, bands in scenes if not calm for band in bands for _, kind, *_ in band)
 
 
 @pytest.mark.parametrize(

@@ -370,11 +370,11 @@ def test_a_value_that_cannot_be_kept_is_a_failure(delayq, db, mail):
 # what the worker is told
 
 
-def test_priorities_are_lanes_and_the_number_is_kept(delayq, db, mail):
+def test_priorities_are_bands_and_the_number_is_kept(delayq, db, mail):
     for priority in (-100, -1, 0, 1, 100):
         mail.look.using(priority=priority).enqueue()
     delayq.run_due()
-    assert [seen["priority"] for seen in mail.SEEN] == [1, 100, 0, -100, -1]  # within a lane, who came first
+    assert [seen["priority"] for seen in mail.SEEN] == [1, 100, 0, -100, -1]  # within a band, who came first
     assert list(Job.objects.order_by("id").values_list("priority", flat=True)) == [-100, -1, 0, 1, 100]
 
 

@@ -13,8 +13,8 @@ from django_delayq.store.connection import Link
 from django_delayq.store.keys import Keys
 from django_delayq.store.record import JobRecord
 
-LANES: Final = ("high", "normal", "low")
-WAITING: Final = (*LANES, "blocked")  # where jobs wait: for their date, or for their name
+BANDS: Final = ("high", "normal", "low")
+WAITING: Final = (*BANDS, "blocked")  # where jobs wait: for their date, or for their name
 ZSETS: Final = (*WAITING, "leases", "failed", "finished")
 HASHES: Final = ("jobs", "runs", "cancels", "progress", "asks", "names", "offered", "keys", "claims", "meta")
 TEXTS: Final = ("holders", "waiters")  # zsets that are ordered by their members
@@ -48,7 +48,7 @@ class Run:
 
     attempt: int
     crashes: int
-    lane: str
+    band: str
     fence: str
     past: str = ""
 
@@ -77,14 +77,14 @@ class Dump:
     claims: dict[str, str] = field(default_factory=dict)
     meta: dict[str, str] = field(default_factory=dict)
 
-    def lane(self, name: str) -> Dates:
-        """One of the three lanes, or what waits for its name."""
+    def band(self, name: str) -> Dates:
+        """One of the three bands, or what waits for its name."""
         dates: Dates = getattr(self, name)
         return dates
 
     def due(self, id: str) -> float | None:
         """The date of a job that waits; None for any other."""
-        return next((self.lane(name)[id] for name in WAITING if id in self.lane(name)), None)
+        return next((self.band(name)[id] for name in WAITING if id in self.band(name)), None)
 
     def state(self, id: str) -> State | str | None:
         """Where a job stands. "ended": a tombstone that does not say how; None: nothing is known of it."""
@@ -135,9 +135,9 @@ def read_with(link: Link, keys: Keys, *more: tuple[Any, ...]) -> tuple[Dump, lis
 
 @lru_cache(4096)
 def run_of(value: str) -> Run:
-    """`attempt:crashes:lane:nonce[:past]`, taken apart."""
-    attempt, crashes, lane, fence, *past = value.split(":")
-    return Run(int(attempt), int(crashes), lane, fence, *past)
+    """`attempt:crashes:band:nonce[:past]`, taken apart."""
+    attempt, crashes, band, fence, *past = value.split(":")
+    return Run(int(attempt), int(crashes), band, fence, *past)
 
 
 @lru_cache(4096)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from django_delayq.shared_name import SharedName
 from django_delayq.states import TRANSITIONS, State
 from django_delayq.store.events import Item
-from tests.laws.dump import LANES, WAITING, Dump, record_of, run_of
+from tests.laws.dump import BANDS, WAITING, Dump, record_of, run_of
 from tests.laws.history import History, Look, Sees
 from tests.laws.law import Findings, law
 from tests.laws.story import ENDS, NOBODY, QUEUE_KINDS, STARTS, TELLS, UNFINISHED, Chapter, Page, Place, is_abort
@@ -21,7 +21,7 @@ FAILED_OR_CANCELLED: tuple[Place, ...] = (State.FAILED, State.CANCELLED)
 
 @law(Sees.QUEUES)
 def a_job_is_in_one_place(history: History) -> Findings:
-    """Every job of a queue waits in the lane of its record, or is leased, or has failed, and all that waits has a record."""
+    """Every job of a queue waits in the band of its record, or is leased, or has failed, and all that waits has a record."""
     for dump in (look.after for look in history.moments):
         homes = [*WAITING, "leases", "failed"]
         for id in dump.jobs.keys() | {id for home in homes for id in getattr(dump, home)}:
@@ -30,13 +30,13 @@ def a_job_is_in_one_place(history: History) -> Findings:
                 yield id, f"stands in {found} and has no record"
             elif len(found) != 1:
                 yield id, f"stands in {found or 'no place'}; a job is in exactly one"
-            elif found[0] in LANES and record_of(dump.jobs[id]).lane != found[0]:
-                yield id, f"waits in {found[0]}, its record says {record_of(dump.jobs[id]).lane}"
+            elif found[0] in BANDS and record_of(dump.jobs[id]).band != found[0]:
+                yield id, f"waits in {found[0]}, its record says {record_of(dump.jobs[id]).band}"
 
 
 @law(Sees.QUEUES)
 def a_lease_belongs_to_a_run(history: History) -> Findings:
-    """Who has a lease has a run with a fence, and only he has; a run is of a job that is unfinished, and says its lane."""
+    """Who has a lease has a run with a fence, and only he has; a run is of a job that is unfinished, and says its band."""
     for look in history.moments:
         dump = look.after
         fenced = {id for id, run in dump.runs.items() if run_of(run).fence}
@@ -47,9 +47,9 @@ def a_lease_belongs_to_a_run(history: History) -> Findings:
                 yield id, f"has a run and is {dump.state(id)}"
                 continue
             record = record_of(dump.jobs[id])
-            letter = record.lane[0].upper() if record.key else record.lane[0]
-            if run_of(value).lane != letter and not (id in look.keyless and run_of(value).lane == record.lane[0]):
-                yield id, f"its run says lane {run_of(value).lane}, its record {letter}"
+            letter = record.band[0].upper() if record.key else record.band[0]
+            if run_of(value).band != letter and not (id in look.keyless and run_of(value).band == record.band[0]):
+                yield id, f"its run says band {run_of(value).band}, its record {letter}"
 
 
 @law(Sees.QUEUES)
@@ -89,15 +89,15 @@ def a_name_is_held_by_leases_only_and_by_no_more_than_may(history: History) -> F
 
 @law(Sees.QUEUES)
 def who_waits_for_a_name_is_called(history: History) -> Findings:
-    """Who is the next of a name finds it held by as many as may, or another job of it in a lane: the end of either calls him."""
+    """Who is the next of a name finds it held by as many as may, or another job of it in a band: the end of either calls him."""
     for dump in (look.after for look in history.moments):
         names = {id: SharedName(value.split(":", 3)[3], int(value.split(":")[0])) for id, value in dump.names.items()}
         held = Counter(one.partition(b"\0")[0].decode() for one in dump.holders)
-        in_lanes = {names[id].text for lane in LANES for id in dump.lane(lane) if id in names}
+        in_bands = {names[id].text for band in BANDS for id in dump.band(band) if id in names}
         seen: set[bytes] = set()
         for one in dump.waiters:  # of each name the first
             name, id = one.partition(b"\0")[0], one.rpartition(b"\0")[2].decode()
-            if name not in seen and id in names and held[name.decode()] < names[id].most and name.decode() not in in_lanes:
+            if name not in seen and id in names and held[name.decode()] < names[id].most and name.decode() not in in_bands:
                 yield id, f"waits for the name {name.decode()!r}, which nobody holds, and nobody will call it"
             seen.add(name)
 

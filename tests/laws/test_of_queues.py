@@ -21,7 +21,7 @@ def good() -> Dump:
     """w waits, r waits for its second attempt, k runs and holds a key, f has failed, c was cancelled, s has succeeded."""
     return Dump(
         jobs={
-            "w": record(1, lane="high").encode(),
+            "w": record(1, band="high").encode(),
             "r": record(2, max_attempts=2).encode(),
             "k": record(3, key="order").encode(),
             "f": record(4, key="order").encode(),
@@ -76,7 +76,7 @@ def test_a_good_queue_breaks_nothing() -> None:
         (lambda dump: dump.runs.pop("k"), "a lease and no run"),
         (lambda dump: dump.runs.update(r="1:0:n:n9"), "a fence and no lease"),
         (lambda dump: dump.runs.update(f="1:0:n:"), "has a run and is failed"),
-        (lambda dump: dump.runs.update(k="1:0:n:n1"), "its run says lane n"),
+        (lambda dump: dump.runs.update(k="1:0:n:n1"), "its run says band n"),
         (lambda dump: dump.keys.update(order="f"), "f holds the key"),
         (lambda dump: dump.keys.clear(), "does not hold its key"),
         (lambda dump: dump.runs.update(r="3:0:n:"), "attempt 3 of 2"),

@@ -40,7 +40,7 @@ def items() -> list[ScheduleItem]:
             JobRecord(
                 id=ids.new(),
                 task="tests.täsk",
-                lane=lane,
+                band=band,
                 max_attempts=3 + place,
                 payload=payload,
                 key=f"key '%s' \\ {place} é" if place % 2 else "",
@@ -53,7 +53,7 @@ def items() -> list[ScheduleItem]:
             priority=priority,
         )
         for place, payload in enumerate(PAYLOADS)
-        for lane, priority in (("low", -7), ("normal", 0), ("high", 2**31 - 1))
+        for band, priority in (("low", -7), ("normal", 0), ("high", 2**31 - 1))
     ]
 
 

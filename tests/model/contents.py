@@ -1,6 +1,6 @@
 """What is in a queue, in plain Python, and the moves that several scripts make.
 
-A job has a state and a date; the places in Redis, with lanes, leases and keys of their own, follow from these (`view`).
+A job has a state and a date; the places in Redis, with bands, leases and keys of their own, follow from these (`view`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from django_delayq import ids
 from django_delayq.states import State
-from tests.laws.dump import LANES, Dump
+from tests.laws.dump import BANDS, Dump
 from tests.model.job import Job, LastClaim, OutageGuard
 
 short = cache(ids.short)
@@ -83,7 +83,7 @@ class Contents:
     def waiters(self, name: str) -> list[Job]:
         """The jobs that wait for that name, in the order in which they come next."""
         waiting = (job for job in self.jobs.values() if job.blocked and job.name and job.name.text == name)
-        return sorted(waiting, key=lambda job: (LANES.index(job.record.lane), job.date, job.id))
+        return sorted(waiting, key=lambda job: (BANDS.index(job.record.band), job.date, job.id))
 
     def copy(self) -> Self:
         """As it is now."""
@@ -107,14 +107,14 @@ class Contents:
         dump.claims = {worker: claim.line() for worker, claim in self.claims.items()}
         for id, job in self.jobs.items():
             dump.jobs[id] = job.record.encode()
-            places = {State.SCHEDULED: job.record.lane, State.RUNNING: "leases", State.FAILED: "failed"}
+            places = {State.SCHEDULED: job.record.band, State.RUNNING: "leases", State.FAILED: "failed"}
             getattr(dump, "blocked" if job.blocked else places[job.state])[id] = job.date
             if name := job.name:
                 dump.names[id] = f"{name.most}:{job.turn}:{job.since}:{name.text}"
                 if job.state is State.RUNNING:
                     dump.holders.append(f"{name.text}\0{id}".encode())
                 if job.blocked:
-                    dump.waiters.append(f"{name.text}\0{LANES.index(job.record.lane) + 1}{job.date:015d}\0{id}".encode())
+                    dump.waiters.append(f"{name.text}\0{BANDS.index(job.record.band) + 1}{job.date:015d}\0{id}".encode())
             if job.state is not State.FAILED:
                 if job.record.key and not job.keyless:
                     dump.keys[job.record.key] = id

@@ -35,7 +35,7 @@ class Job:
 
     @property
     def letter(self) -> str:
-        return self.record.lane[0]
+        return self.record.band[0]
 
     @property
     def body(self) -> bytes:

@@ -244,7 +244,7 @@ class QueueMachine(RuleBasedStateMachine):
             expires = self.now + wish.offset + wish.expires if wish.expires else 0
             given = {"meta": {NAMED: [SHARED[wish.name], wish.name]}} if wish.name else {}
             payload = json.dumps([[], {}, given]).encode() if given else b"[[]]"
-            says = {"payload": payload, "key": wish.key, "lane": wish.lane, "expires_ms": expires}
+            says = {"payload": payload, "key": wish.key, "band": wish.band, "expires_ms": expires}
             use = record(number, id=self.id(number), max_attempts=wish.most, durable=wish.durable, **says)
             self.records[short(use.id)] = use
         due = {"delay_ms": max(0, wish.offset)} if wish.delayed else {"due_ms": self.now + wish.offset}
@@ -382,14 +382,14 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(
         name=st.sampled_from([1, 1, 1, 2]),
-        lanes=st.lists(st.sampled_from(["high", "normal", "low"]), min_size=3, max_size=5),
+        bands=st.lists(st.sampled_from(["high", "normal", "low"]), min_size=3, max_size=5),
         ending=endings,
         how=st.sampled_from(["cancel", "later", "now", "purge", "expire", "replace", "claim"]),
         which=picks,
     )
-    def of_a_busy_name_the_next_one_is_changed(self, name: int, lanes: list[str], ending: Ending, how: str, which: int) -> None:
+    def of_a_busy_name_the_next_one_is_changed(self, name: int, bands: list[str], ending: Ending, how: str, which: int) -> None:
         base = Wish(False, 0, "", "normal", 0, False, "replace", 0, 3, True, name)
-        wanted = [replace(base, lane=lane, offset=-n, key="n" if n == which % 3 else "") for n, lane in enumerate(lanes)]
+        wanted = [replace(base, band=band, offset=-n, key="n" if n == which % 3 else "") for n, band in enumerate(bands)]
         wanted[-1] = replace(wanted[-1], expires=5 if how == "expire" else 0)
         self.call("schedule", [self.item(wish) for wish in wanted], actor="clerk")
         self.claim("w1", 5)
@@ -405,7 +405,7 @@ class QueueMachine(RuleBasedStateMachine):
         elif how == "purge":
             self.call("purge", limit=1 + which % 3, actor="clerk")
         elif how == "replace":
-            self.call("schedule", [self.item(replace(base, key="n", lane=lanes[0]))], actor="clerk")
+            self.call("schedule", [self.item(replace(base, key="n", band=bands[0]))], actor="clerk")
         elif how == "expire":
             self.now += 6
         self.claim("w2", 5)

@@ -13,7 +13,7 @@ from django_delayq.store.offers import OfferReply
 from django_delayq.store.queue import HOUR_MS, MOST, Claim, Outcome, Tidied
 from django_delayq.store.record import ClaimedJob, JobRecord
 from django_delayq.target import OfferTarget
-from tests.laws.dump import LANES
+from tests.laws.dump import BANDS
 from tests.model.contents import full, short
 from tests.model.epochs import Epochs
 from tests.model.job import Job, LastClaim, OutageGuard
@@ -171,7 +171,7 @@ class Model(Epochs):
 
     def _due(self) -> list[Job]:
         due = [job for job in self.those(State.SCHEDULED) if job.date <= self.now and not job.blocked]
-        return sorted(due, key=lambda job: LANES.index(job.record.lane))
+        return sorted(due, key=lambda job: BANDS.index(job.record.band))
 
     def _take(self, job: Job, attempt: int, nonce: str, lease_ms: int) -> list[tuple[Job, int]]:
         """The job and the date that stood beside it; nothing if it has expired."""
@@ -524,7 +524,7 @@ class Model(Epochs):
 
     def purge(self, *, limit: int = MOST, actor: str = "", now_ms: int) -> tuple[int, int]:
         self._begin(now_ms)
-        waiting = sorted(self.those(State.SCHEDULED), key=lambda job: -1 if job.blocked else LANES.index(job.record.lane))
+        waiting = sorted(self.those(State.SCHEDULED), key=lambda job: -1 if job.blocked else BANDS.index(job.record.band))
         for job in waiting[:limit]:
             self._cancel_waiting(job, b'{"m":"purged"}')
         gone = len(waiting[:limit])

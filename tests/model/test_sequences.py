@@ -9,7 +9,7 @@ import pytest
 from tests.model.machine import QueueMachine
 from tests.model.wishes import Wish
 
-URGENT = Wish(again=False, pick=0, key="", lane="high", offset=-5000, delayed=False, policy="keep", expires=0, most=1, durable=False)
+URGENT = Wish(again=False, pick=0, key="", band="high", offset=-5000, delayed=False, policy="keep", expires=0, most=1, durable=False)
 AWAY = {"extends": False, "later": False, "back": 0, "again": False}
 
 Steps = list[tuple[str, dict[str, Any]]]

@@ -87,9 +87,9 @@ class IdleMovers(RuleBasedStateMachine):
 
     # Rules
 
-    @rule(offsets=st.lists(OFFSETS, min_size=1, max_size=4), lane=st.sampled_from(["high", "normal", "low"]))
-    def jobs_are_scheduled(self, offsets: list[int], lane: str) -> None:
-        items = [ScheduleItem.of(record(next(self.numbers), lane=lane), due_ms=self.now + offset) for offset in offsets]
+    @rule(offsets=st.lists(OFFSETS, min_size=1, max_size=4), band=st.sampled_from(["high", "normal", "low"]))
+    def jobs_are_scheduled(self, offsets: list[int], band: str) -> None:
+        items = [ScheduleItem.of(record(next(self.numbers), band=band), due_ms=self.now + offset) for offset in offsets]
         self.store.schedule(items, now_ms=self.now)
         self.ready |= {ids.short(item.id): item.due_ms or 0 for item in items}
         self.call()

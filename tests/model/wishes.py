@@ -28,7 +28,7 @@ class Wish:
     again: bool
     pick: int
     key: str
-    lane: Any
+    band: Any
     offset: int
     delayed: bool
     policy: Any
@@ -44,7 +44,7 @@ wishes = st.builds(
     again=st.sampled_from([False, False, False, False, True]),
     pick=picks,
     key=keys,
-    lane=st.sampled_from(["high", "normal", "low"]),
+    band=st.sampled_from(["high", "normal", "low"]),
     offset=st.sampled_from([-5000, 0, 0, 1, 1000, 5000, 60_000]),
     delayed=st.booleans(),
     policy=st.sampled_from(["keep", "replace", "earliest", "latest", "after", "error"]),

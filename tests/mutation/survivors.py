@@ -41,7 +41,7 @@ SURVIVORS = {
     " [<= to <]": MARGIN + "the id of 128 ones, which no clock makes.",
     "store/lua/include/finish.lua: noted = redis.call('EXISTS', k_cancels, k_progress) > 0 [> to >=]": COSTS
     + "two calls per job, on hashes that are not there.",
-    "store/lua/include/timer_election.lua: local date = tonumber(redis.call('ZRANGE', LANES[letter], 0, 0, 'WITHSCORES')[2])"
+    "store/lua/include/timer_election.lua: local date = tonumber(redis.call('ZRANGE', BANDS[letter], 0, 0, 'WITHSCORES')[2])"
     " [one more] 2": COSTS + "a date that is not looked at.",
     "store/lua/include/timer_election.lua: owner_until, backup_until, others_until = tonumber(owner_until) or 0,"
     " tonumber(backup_until) or 0, tonumber(others_until) or 0 [one more]": NOTHING + "no moment is so early.",
@@ -53,12 +53,14 @@ SURVIVORS = {
     "store/lua/schedule.lua: local items = (#ARGV - FIRST + 1) / STRIDE [one more]": NOTHING
     + "a call without jobs goes on, and does nothing.",
     "store/lua/schedule.lua: local keyed = false [false to true]": COSTS + "functions that no key needs.",
-    "store/lua/include/fresh.lua: if not line or string.sub(record, 1, #line) ~= line then [one more]": COSTS
+    "store/lua/include/schedule_fast_path.lua: if not line or string.sub(record, 1, #line) ~= line then [one more]": COSTS
     + "each header is read anew.",
-    "store/lua/include/fresh.lua: if dates.n > 1 then [one more]": NOTHING + "a date comes with its id.",
-    "store/lua/include/fresh.lua: until true [true to false]": NOTHING + "a block that is left before, either way.",
-    "store/lua/include/fresh.lua: if items > 1 then -- else time is saved on tables [> to >=]": COSTS + "tables for a single job.",
-    "store/lua/include/fresh.lua: surplus = tonumber(surplus or 0) [one more]": COSTS + "the last call before the limit goes on below.",
+    "store/lua/include/schedule_fast_path.lua: if dates.n > 1 then [one more]": NOTHING + "a date comes with its id.",
+    "store/lua/include/schedule_fast_path.lua: until true [true to false]": NOTHING + "a block that is left before, either way.",
+    "store/lua/include/schedule_fast_path.lua: if items > 1 then -- else time is saved on tables [> to >=]": COSTS
+    + "tables for a single job.",
+    "store/lua/include/schedule_fast_path.lua: surplus = tonumber(surplus or 0) [one more]": COSTS
+    + "the last call before the limit goes on below.",
     "store/lua/sweep.lua: cursor, found = unpack(redis.call('HSCAN', k_jobs, cursor, 'COUNT', 200)) [one less]": SCAN,
     "store/lua/sweep.lua: cursor, found = unpack(redis.call('HSCAN', k_jobs, cursor, 'COUNT', 200)) [one more]": SCAN,
     "store/lua/tidy.lua: local _, requests = unpack(redis.call('HSCAN', k_cancels, '0', 'COUNT', 200)) [one less]": SCAN,
@@ -73,13 +75,14 @@ SURVIVORS = {
     "store/lua/tidy.lua: local after, told = unpack(redis.call('HSCAN', hash, string.sub(cursor, 2), 'COUNT', 200)) [one more] 2": SCAN,
     "store/lua/tidy.lua: naming = #holders < 200 and 'b0' or 'h' .. int(from + stay) -- what was removed has moved the others up"
     " [one less]": COSTS + "one that stays is looked at twice.",
-    "store/lua/include/names.lua: local MOST_DROPPED = 1000 [one more]": COSTS + "how many one call drops.",
-    "store/lua/include/names.lua: local MOST_DROPPED = 1000 [one less]": COSTS + "how many one call drops.",
-    "store/lua/include/names.lua: seen, count = seen + #found, 200 [one more]": COSTS + "how many are read at once.",
-    "store/lua/include/names.lua: seen, count = seen + #found, 200 [one less]": COSTS + "how many are read at once.",
-    "store/lua/include/names.lua: for i = 1, #ids do [one more]": COSTS + "the first name is looked up alone.",
-    "store/lua/include/names.lua: if most <= (full[name] or 0) then [<= to <]": COSTS + "a name that is full is looked at again.",
-    "store/lua/include/names.lua: values[id] = false [false to true]": NOTHING
+    "store/lua/include/concurrency_limit.lua: local MOST_DROPPED = 1000 [one more]": COSTS + "how many one call drops.",
+    "store/lua/include/concurrency_limit.lua: local MOST_DROPPED = 1000 [one less]": COSTS + "how many one call drops.",
+    "store/lua/include/concurrency_limit.lua: seen, count = seen + #found, 200 [one more]": COSTS + "how many are read at once.",
+    "store/lua/include/concurrency_limit.lua: seen, count = seen + #found, 200 [one less]": COSTS + "how many are read at once.",
+    "store/lua/include/concurrency_limit.lua: for i = 1, #ids do [one more]": COSTS + "the first name is looked up alone.",
+    "store/lua/include/concurrency_limit.lua: if most <= (full[name] or 0) then [<= to <]": COSTS
+    + "a name that is full is looked at again.",
+    "store/lua/include/concurrency_limit.lua: values[id] = false [false to true]": NOTHING
     + "nobody asks for the name of a job whose record has just gone.",
     "store/lua/include/position.lua: return tonumber(ms or 0), tonumber(number or 0) [one more]": NOTHING + "no event is so early.",
     "store/lua/include/position.lua: return tonumber(ms or 0), tonumber(number or 0) [one more] 2": NOTHING + "no event is so early.",
@@ -87,7 +90,8 @@ SURVIVORS = {
     " [one more]": NOTHING + "the clock is further.",
     "store/lua/unlock.lua: redis.call('HDEL', k_meta, '_') -- a first write that needs no memory,"
     " so that locks are given back at maxmemory [without redis.call HDEL]": OPEN + "a server without memory.",
-    "store/lua/include/names.lua: last = #last < 17 and tonumber(string.match(last, '^%d+$')) or 0 -- else nobody of us has written it"
+    "store/lua/include/concurrency_limit.lua: "
+    "last = #last < 17 and tonumber(string.match(last, '^%d+$')) or 0 -- else nobody of us has written it"
     " [one more] 2": NOTHING + "the clock is further.",
     "store/lua/lock.lua: if waits > 0 then [one more]": NOTHING + "who waits says two thousand.",
     "store/lua/pause.lua: return 1 [one more]": NOTHING + "whoever asks hears yes.",

@@ -87,7 +87,7 @@ def test_the_header_of_the_mould_is_the_one_that_the_record_would_write(options,
     planned = plan(ping, Options(durability=durability, **options), (), {}, None)
     record = JobRecord.decode(planned.id, planned.encode())
     assert (record.key, record.max_attempts) == (options.get("key", ""), planned.max_attempts)
-    assert (record.lane, record.durable, bool(record.expires_ms)) == (planned.lane, durability == "outbox", "expires" in options)
+    assert (record.band, record.durable, bool(record.expires_ms)) == (planned.band, durability == "outbox", "expires" in options)
     assert record.encode() == planned.encode()
 
 

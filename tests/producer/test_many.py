@@ -156,7 +156,7 @@ def test_an_error_of_the_caller_is_not_replaced_by_one_of_redis(own_redis, setti
 
 def test_what_was_sent_is_waited_for_though_another_call_has_failed_meanwhile(monkeypatch):
     answered = []
-    monkeypatch.setattr("django_delayq.producer.breaker.REST", 60.0)  # longer than all of this takes on any machine
+    monkeypatch.setattr("django_delayq.producer.breaker.COOLDOWN", 60.0)  # longer than all of this takes on any machine
     monkeypatch.setattr("django_delayq.producer.put._answer", lambda put, reply: answered.append(put))
 
     def troubled():

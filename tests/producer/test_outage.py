@@ -81,7 +81,7 @@ def test_redis_down_does_not_break_a_request(outage, caplog):
 
 
 def test_after_one_failure_the_next_requests_do_not_try_again_for_a_while(outage, monkeypatch):
-    monkeypatch.setattr(breaker, "REST", 60.0)  # longer than these requests take on any machine
+    monkeypatch.setattr(breaker, "COOLDOWN", 60.0)  # longer than these requests take on any machine
     outage.server.terminate()
     delayq.schedule(close_order, 1)
     tries = outage.tries
@@ -121,7 +121,7 @@ def fall_behind(queue: str) -> None:
     with stores.guarded():
         for _ in range(5):
             items = [
-                ScheduleItem(id=ids.new(), task="t", lane="normal", max_attempts=1, payload=b"[[],{}]", delay_ms=3_600_000)
+                ScheduleItem(id=ids.new(), task="t", band="normal", max_attempts=1, payload=b"[[],{}]", delay_ms=3_600_000)
                 for _ in range(200)
             ]
             stores.queue(queue, 0).schedule(items)

@@ -15,14 +15,14 @@ from django_delayq import clock
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.ids import short
 from django_delayq.models import Job
-from django_delayq.producer.breaker import StoreResting
+from django_delayq.producer.breaker import CircuitOpen
 from django_delayq.producer.stores import TIMEOUT, stores
 from django_delayq.store import replicas
 from django_delayq.store.cluster_slots import slot_of
 from django_delayq.store.connection import Link
 from django_delayq.store.queue import QueueStore
 from django_delayq.store.record import ClaimedJob
-from django_delayq.store.replicas import REST, Replicas, ReplicasLack
+from django_delayq.store.replicas import COOLDOWN, Replicas, ReplicasLack
 from django_delayq.store.wire import Wire
 from tests.links import opened
 from tests.servers import RedisServer, as_package
@@ -250,7 +250,7 @@ def test_who_comes_next_does_not_wait_as_long_and_leaves_nothing(pair, monkeypat
     pair.replica.pause()
     with pytest.raises(ReplicasLack):
         delayq.schedule(close_order, 1, delay="1h", queue="sure")
-    with pytest.raises(StoreResting, match="not tried again") as error:
+    with pytest.raises(CircuitOpen, match="not tried again") as error:
         delayq.schedule(close_order, 2, delay="1h", queue="sure")
     assert len(error.value.jobs) == 1
     assert pair.master.call("HLEN", "delayq:{sure}:jobs") == ":1"
@@ -258,7 +258,7 @@ def test_who_comes_next_does_not_wait_as_long_and_leaves_nothing(pair, monkeypat
     assert delayq.schedule(close_order, 3, delay="1h", queue="plain").created
     assert delayq.schedule(close_order, 3, delay="1h", queue="orders").created
     pair.replica.resume()
-    later = clock.monotonic() + REST
+    later = clock.monotonic() + COOLDOWN
     monkeypatch.setattr(clock, "monotonic", lambda: later)
     assert delayq.schedule(close_order, 2, delay="1h", queue="sure").created
 
@@ -283,10 +283,10 @@ def test_a_replica_that_comes_back_in_time_is_waited_for(pair):
 def test_a_job_that_begins_before_the_replica_has_its_new_date_was_moved(pair):
     job = delayq.schedule(close_order, 1, delay="1h", queue="sure")
     pair.replica.pause()
-    lane, claimed = "delayq:{sure}:schedule:normal", list[ClaimedJob]()
+    band, claimed = "delayq:{sure}:schedule:normal", list[ClaimedJob]()
 
     def begin() -> None:
-        until(lambda: pair.master.call("ZCOUNT", lane, "-inf", str(clock.wall_ms())) == ":1", "nobody moves it")
+        until(lambda: pair.master.call("ZCOUNT", band, "-inf", str(clock.wall_ms())) == ":1", "nobody moves it")
         link = opened(pair.master.url)
         store = QueueStore(link, prefix="delayq", queue="sure")
         claimed.extend(store.claim("host:1:w", "p1", want=1, lease_ms=30_000, max_crashes=3).jobs)

@@ -85,7 +85,7 @@ def test_one_call_puts_jobs_in_on_both_servers(own, delayq_redis):
 
 @pytest.mark.parametrize("harm", [pytest.param("pause", marks=pytest.mark.slow), "terminate"])
 def test_a_server_that_is_away_has_a_breaker_of_its_own(own, tries, harm, monkeypatch):
-    monkeypatch.setattr(breaker, "REST", 60.0)  # longer than all of this takes on any machine
+    monkeypatch.setattr(breaker, "COOLDOWN", 60.0)  # longer than all of this takes on any machine
     with transaction.atomic():  # what asks for epochs
         delayq.schedule(close_order, 0, queue="away")
         delayq.schedule(close_order, 0)

@@ -86,14 +86,14 @@ class Absurd:
         return [("XADD", f"{self.keys}:events", "*", "at", at, "by", "admin:alice", kind, value)]
 
     def record(self) -> list[tuple[Any, ...]]:
-        id, lane = self.id(), self.random.choice(("high", "normal", "low"))
+        id, band = self.id(), self.random.choice(("high", "normal", "low"))
         most = self.random.choice(("", "5", "9" * 3000, "1:5", ":::"))
         header = f"1{self.random.choice('nhlx')}{self.random.choice('orx')}{most} {NAME}"
         raw = self.random.choice((f"{header}\n[[666],{{}}]", f"{header} key\n{self.body()}", self.text()))
         run = self.random.choice((f"1:0:n:{self.text()[:90]}", self.text(), f"{self.number()}:{self.number()}:n:a", "1:0:n:"))
         more = self.random.choice(
             (
-                ("ZADD", f"{self.keys}:schedule:{lane}", "1", id),
+                ("ZADD", f"{self.keys}:schedule:{band}", "1", id),
                 ("ZADD", f"{self.keys}:leases", "1", id),
                 ("ZADD", f"{self.keys}:failed", "1", id),
                 ("ZADD", f"{self.keys}:finished", "1.5", id),

@@ -82,8 +82,8 @@ def test_a_job_with_two_dates_runs_once(redis_server):
     bench.tasks["note"] = task(ran.append)
     one = vandal(bench)
     id = one.id()
-    for lane in ("high", "normal", "low"):
-        one.due(id, one.record(), lane=lane)
+    for band in ("high", "normal", "low"):
+        one.due(id, one.record(), band=band)
     drain(bench, 4)
     bench.close()
     assert ran == [1]

@@ -106,14 +106,14 @@ def test_jobs_of_any_bytes_leave_the_queue(redis_server, jobs):
     bench, ran = Bench(redis_server.link), []
     bench.tasks["note"] = task(lambda *args, **kwargs: ran.append((args, kwargs)))
     vandal = Vandal(redis_server.link, bench.board.keys, task="note")
-    for record, id, lane in jobs:
-        vandal.due(_bytes(id) if len(_bytes(id)) % 2 else vandal.id(), record, lane=lane)
+    for record, id, band in jobs:
+        vandal.due(_bytes(id) if len(_bytes(id)) % 2 else vandal.id(), record, band=band)
     for _ in range(len(jobs) + 2):
         bench.run()
     trouble = bench.mover.stuck_for
     bench.close()
     assert trouble == 0
-    due = [redis_server.link.execute("ZCOUNT", bench.board.keys[lane], "-inf", "2000") for lane in ("high", "normal", "low")]
+    due = [redis_server.link.execute("ZCOUNT", bench.board.keys[band], "-inf", "2000") for band in ("high", "normal", "low")]
     assert due == [0, 0, 0]
 
 

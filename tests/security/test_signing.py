@@ -79,7 +79,7 @@ def test_another_queue_or_another_id_breaks_the_signature():
         {"max_attempts": 99},
         {"expires_ms": 5},
         {"key": "other"},
-        {"lane": "high"},
+        {"band": "high"},
         {"durable": False},
         {"payload": b'[[1],{},{"timeout":9}]'},
     ],

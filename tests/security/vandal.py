@@ -29,10 +29,10 @@ class Vandal:
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
 
-    def due(self, id: str | bytes, record: bytes | None, *, lane: str = "normal", score: str = LONG_AGO) -> None:
+    def due(self, id: str | bytes, record: bytes | None, *, band: str = "normal", score: str = LONG_AGO) -> None:
         if record is not None:
             self.link.execute("HSET", self.keys["jobs"], id, record)
-        self.link.execute("ZADD", self.keys[lane], score, id)
+        self.link.execute("ZADD", self.keys[band], score, id)
 
     def id(self) -> str:
         found = ids.short(ids.new())
@@ -79,7 +79,7 @@ POISON: dict[str, Callable[[Vandal], None]] = {
     "a garbage record": _raw(b"\x00\xff garbage"),
     "a header without end": _raw(b"1nr task "),
     "a header of a later version": _raw(b"2nr task\n[[],{}]"),
-    "a lane that is none": _raw(b"1xr task\n[[],{}]"),
+    "a band that is none": _raw(b"1xr task\n[[],{}]"),
     "attempts beyond all numbers": _raw(b"1nr99999999999999999999999 task\n[[],{}]"),
     "no attempts": _raw(b"1nr0 task\n[[],{}]"),
     "an expiry beyond all dates": _raw(b"1nr10:99999999999999999999999999 task\n[[],{}]"),
@@ -105,7 +105,7 @@ POISON: dict[str, Callable[[Vandal], None]] = {
     "a lease without a run": lambda self: self.link.execute("ZADD", self.keys["leases"], LONG_AGO, self.id()),
     "a lease with a garbage run": _lease(b"garbage"),
     "a lease with a run beyond all numbers": _lease(b"99999999999999999999:9:n:abc"),
-    "a lease in a lane that is none": _lease(b"1:0:z:abc", "-inf"),
+    "a lease in a band that is none": _lease(b"1:0:z:abc", "-inf"),
     "a lease under a nonce that is none": _lease(b"1:0:n:a b\nc"),
 }
 

@@ -31,9 +31,9 @@ def test_the_answer_says_whether_more_is_due(board):
     assert [board.claim(f"n{number}", want=2).more for number in (1, 2)] == [True, False]
 
 
-def test_high_lane_before_normal_before_low(board):
-    for number, lane in ((1, "low"), (2, "normal"), (3, "high")):
-        board.put(number, NOW, lane=lane)
+def test_high_band_before_normal_before_low(board):
+    for number, band in ((1, "low"), (2, "normal"), (3, "high")):
+        board.put(number, NOW, band=band)
     assert numbers(board.claim(want=2)) == [3, 2]
     assert numbers(board.claim("n2")) == [1]
 
@@ -404,8 +404,8 @@ def test_a_run_that_is_none_of_ours_is_set_aside(board, value, ours):
     assert [code for _, code, _ in asides(board)] == ([] if ours else ["bad_run"])
 
 
-def test_a_job_with_a_date_in_two_lanes_runs_once(board):
-    board.put(1, NOW - 5, lane="high")
+def test_a_job_with_a_date_in_two_bands_runs_once(board):
+    board.put(1, NOW - 5, band="high")
     board.link.execute("ZADD", board.keys["normal"], NOW - 5, ids.short(job_id(1)))
     assert numbers(board.claim()) == [1]
     assert asides(board) == [(ids.short(job_id(1)), "second_date", "a second date of a running job")]
@@ -598,7 +598,7 @@ def test_jobs_of_one_call_with_different_headers_and_runs_are_told_apart(board):
     plain, keyed, high, expired, other = 1, 2, 3, 4, 5
     board.put(plain)
     board.put(keyed, key="o:7")
-    board.put(high, lane="high")
+    board.put(high, band="high")
     board.put(expired, expires_ms=NOW - 1)
     board.put(other, key="o:8")
     claim = board.claim()

@@ -310,15 +310,15 @@ def test_a_node_rests_for_those_who_have_more_to_do_and_hurries_with_all(nodes, 
         node.serves((0, 5, HERE, first.port), (6, 16_383, HERE, second.port))
     there = cluster()
     link, other = there.link(5), there.link(7)
-    link.leave_alone(3.0)
-    assert (other.execute("PING"), link.execute("PING"), other.rest.seconds) == (b"PONG", b"PONG", 3.0)
+    link.set_cooldown(3.0)
+    assert (other.execute("PING"), link.execute("PING"), other.cooldown.seconds) == (b"PONG", b"PONG", 3.0)
     first.close()
     for _ in range(2):
         with pytest.raises(StoreUnavailable):
             link.execute("PING")
     with pytest.raises(StoreUnavailable) as caught:
         link.execute("PING")
-    assert caught.value.code == "redis_rests"
+    assert caught.value.code == "redis_cooldown"
     assert other.execute("PING") == b"PONG"
     other.hurry(time[0] + 1)
     assert (link.away, other.away) == (True, False)

@@ -58,9 +58,9 @@ def test_a_forecast_counts_what_becomes_due_and_not_what_is(board, figures, now)
     assert 2 in ahead.minutes[4:6]
 
 
-def test_every_lane_is_in_the_forecast(board, figures, now):
-    for number, lane in enumerate(("high", "normal", "low"), 1):
-        board.put(number, due=now + 10 * MINUTE_MS, now=now, lane=lane)
+def test_every_band_is_in_the_forecast(board, figures, now):
+    for number, band in enumerate(("high", "normal", "low"), 1):
+        board.put(number, due=now + 10 * MINUTE_MS, now=now, band=band)
     assert sum(figures.forecast(["q"]).minutes) == 3
 
 

@@ -30,11 +30,11 @@ class History:
         name = self.chance.choice([*NAMES, ""])
         self.name_of[self.number] = name
         due = self.now + self.chance.choice([-50, 0, 30])
-        lane = self.chance.choice(["high", "normal", "low"])
+        band = self.chance.choice(["high", "normal", "low"])
         durable = self.chance.random() < 0.5
         key = self.chance.choice(["", "", "k"])
         policy = self.chance.choice(["replace", "latest", "keep"]) if key else "keep"
-        fields = {"lane": lane, "key": key, "durable": durable, "on_conflict": policy, "now": self.now}
+        fields = {"band": band, "key": key, "durable": durable, "on_conflict": policy, "now": self.now}
         if self.chance.random() < 0.1:
             fields["expires_ms"] = self.now + 40
         if name:
@@ -66,7 +66,7 @@ class History:
 
     def change(self) -> None:
         found = self.board.dump()
-        waiting = sorted(number for lane in ("high", "normal", "low") for number in found.get(lane, {}))
+        waiting = sorted(number for band in ("high", "normal", "low") for number in found.get(band, {}))
         job = job_id(self.chance.choice([*waiting, self.chance.randint(1, self.number + 1)]))
         match self.chance.choice(["cancel", "move", "now", "requeue"]):
             case "cancel":
@@ -95,9 +95,9 @@ class History:
         assert all(len(those) <= NAMES[name] for name, those in holders.items())
         waiting = dict.fromkeys(found.get("blocked", {}))
         assert sorted(number for _, number in found.get("waiters", [])) == sorted(waiting)
-        lanes = {number for lane in ("high", "normal", "low") for number, due in found.get(lane, {}).items() if NOW + due <= self.now}
+        bands = {number for band in ("high", "normal", "low") for number, due in found.get(band, {}).items() if NOW + due <= self.now}
         for name, number in found.get("waiters", []):
-            called = {one for one in lanes if self.name_of[one] == name}
+            called = {one for one in bands if self.name_of[one] == name}
             assert called or len(holders.get(name, ())) >= NAMES[name], f"nobody will ever call {number} of {name}"
         assert set(found.get("names", {})) <= set(found.get("jobs", []))
 
@@ -114,7 +114,7 @@ class History:
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_a_name_with_room_has_a_job_in_a_lane_if_any_waits_and_all_jobs_end(board, seed):
+def test_a_name_with_room_has_a_job_in_a_band_if_any_waits_and_all_jobs_end(board, seed):
     history = History(board, seed)
     for _ in range(120):
         history.step()

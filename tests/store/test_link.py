@@ -145,10 +145,10 @@ def test_a_server_that_does_not_answer_in_time_is_unavailable(server):
 
 def test_a_link_that_may_rest_does_so_behind_a_late_answer_and_its_server_is_not_away(server, monkeypatch):
     link = connect(server.url)
-    link.rest.seconds, link.rest.late = 5.0, 0.5
+    link.cooldown.seconds, link.cooldown.late = 5.0, 0.5
     now = [100.0]
     real = AbstractConnection.read_response
-    monkeypatch.setattr("django_delayq.store.rest.clock", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("django_delayq.store.cooldown.clock", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr("django_delayq.store.connection.clock", SimpleNamespace(monotonic=lambda: now[0]))
     link.execute("PING")
     took = [0.4, 0.6, 0.4]
@@ -164,7 +164,7 @@ def test_a_link_that_may_rest_does_so_behind_a_late_answer_and_its_server_is_not
     assert not link.away
     now[0] += 5.0
     assert link.execute("PING") == b"PONG"
-    assert not link.rest.holds
+    assert not link.cooldown.active
     link.close()
 
 
@@ -326,7 +326,7 @@ def test_a_wake_line_for_which_nobody_has_called_waits_again(board, monkeypatch)
 def test_the_depth_of_a_queue(board, link):
     now = int(link.execute("TIME")[0]) * 1000
     board.put(1, now - 5000, now=now)
-    board.put(2, now + 60_000, now=now, lane="high")
+    board.put(2, now + 60_000, now=now, band="high")
     for number in (3, 4, 5):
         board.put(number, now - 9000, now=now)
     board.claim(want=3, now=now)
@@ -382,6 +382,6 @@ def test_a_script_is_loaded_also_by_who_rests_behind_late_answers(server):
     link = connect(server.url)
     board = Board(link, link)
     link.execute("SCRIPT", "FLUSH")
-    link.leave_alone(60.0, 1e-9)  # any answer is late
+    link.set_cooldown(60.0, 1e-9)  # any answer is late
     assert board.put(1) == "created"
     link.close()

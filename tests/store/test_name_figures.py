@@ -29,7 +29,7 @@ def test_those_come_first_for_which_most_wait(board: Board) -> None:
     board.claim()
     assert look(board) == ([("a", [2], 2), ("c", [5], 1), ("b", [1], 0), ("d", [7], 0)], False)
     board.settle(2, "ack")
-    assert look(board)[0] == [("c", [5], 1), ("a", [], 1), ("b", [1], 0), ("d", [7], 0)], "its next is in its lane"
+    assert look(board)[0] == [("c", [5], 1), ("a", [], 1), ("b", [1], 0), ("d", [7], 0)], "its next is in its band"
 
 
 def test_several_may_hold_one(board: Board) -> None:

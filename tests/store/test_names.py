@@ -7,7 +7,7 @@ import json
 import pytest
 
 from django_delayq import ids
-from django_delayq.lanes import Lane
+from django_delayq.priority_bands import Band
 from django_delayq.shared_name import NAMED
 from django_delayq.states import Change
 from django_delayq.store import queue
@@ -93,12 +93,12 @@ def test_who_sleeps_is_woken_for_the_one_that_comes_next(board):
     assert board.tokens() == 1
 
 
-def test_lanes_hold_within_a_name_and_ids_decide_between_equal_dates(board):
+def test_bands_hold_within_a_name_and_ids_decide_between_equal_dates(board):
     put(board, 9, NOW - 50)
     board.claim("n0")
-    lanes: list[tuple[int, int, Lane]] = [(4, 2, "low"), (3, 3, "normal"), (2, 3, "normal"), (1, 1, "high"), (5, 9, "low")]
-    for number, late, lane in lanes:
-        put(board, number, NOW - late, lane=lane)
+    bands: list[tuple[int, int, Band]] = [(4, 2, "low"), (3, 3, "normal"), (2, 3, "normal"), (1, 1, "high"), (5, 9, "low")]
+    for number, late, band in bands:
+        put(board, number, NOW - late, band=band)
     assert numbers(board.claim("n1")) == []
     order, last, nonce = [], 9, "n0"
     for step in range(5):
@@ -245,7 +245,7 @@ def test_a_requeued_job_has_its_name_again_or_that_of_the_record_that_is_given(b
     assert sorted(numbers(board.claim("n3"))) == [1, 2]
 
 
-def test_the_busy_name_at_the_head_of_a_lane_is_looked_at_once(board):
+def test_the_busy_name_at_the_head_of_a_band_is_looked_at_once(board):
     for number in range(1, 400):
         put(board, number, NOW - 1000 + number)
     board.put(500)

@@ -106,7 +106,7 @@ def test_figures_are_added_up(stores, figures, redis_server):
         put(store, count)
         fail(store)
         put(store, count, delay_ms=1_800_000)
-    assert figures.lanes("q") == {"high": 0, "normal": 7, "low": 0}
+    assert figures.bands("q") == {"high": 0, "normal": 7, "low": 0}
     assert sum(figures.forecast(["q"]).minutes) == 7
     [counts] = figures.counts(["q"])
     assert (counts.failed_hour, counts.failed_day) == (7, 7)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from django_delayq import clock, ids
 from django_delayq.exceptions import PayloadError
-from django_delayq.lanes import lane_of
+from django_delayq.priority_bands import band_of
 from django_delayq.store.record import MAX_ATTEMPTS, MAX_KEY, ClaimedJob, JobRecord, validate_key
 
 ID = UUID("01980000-0000-7000-8000-000000000001")
@@ -24,7 +24,7 @@ RECORDS = st.builds(
     JobRecord,
     id=st.uuids(),
     task=TASKS,
-    lane=st.sampled_from(["high", "normal", "low"]),
+    band=st.sampled_from(["high", "normal", "low"]),
     durable=st.booleans(),
     max_attempts=st.integers(min_value=1, max_value=MAX_ATTEMPTS),
     expires_ms=st.integers(min_value=0, max_value=clock.LAST_MS),
@@ -39,9 +39,9 @@ def record(**fields: Any) -> JobRecord:
 
 def test_the_bytes_are_those_that_lua_reads() -> None:
     assert record().encode() == b"1no orders.close_order\n[[7]]"
-    full = record(lane="high", durable=False, max_attempts=3, expires_ms=1_750_000_000_000, key="close order: 7 é")
+    full = record(band="high", durable=False, max_attempts=3, expires_ms=1_750_000_000_000, key="close order: 7 é")
     assert full.encode() == "1hr3:1750000000000 orders.close_order close order: 7 é\n[[7]]".encode()
-    assert record(lane="low", max_attempts=3).encode().startswith(b"1lo3 orders")
+    assert record(band="low", max_attempts=3).encode().startswith(b"1lo3 orders")
     assert record(expires_ms=5).encode().startswith(b"1no10:5 orders")
 
 
@@ -150,8 +150,8 @@ def test_a_record_of_a_newer_version_says_so(raw: bytes) -> None:
         ("key", 7),
         ("key", "k" * 201),
         ("key", "\ud800"),
-        ("lane", "urgent"),
-        ("lane", "h"),
+        ("band", "urgent"),
+        ("band", "h"),
         ("max_attempts", 0),
         ("max_attempts", True),
         ("max_attempts", 1.0),
@@ -166,7 +166,7 @@ def test_a_record_of_a_newer_version_says_so(raw: bytes) -> None:
     ],
 )
 def test_a_field_that_the_record_cannot_carry_is_refused_when_it_is_made(field: str, value: object) -> None:
-    with pytest.raises(PayloadError, match="key" if field == "key" else "orders.close_order|task name|lane"):
+    with pytest.raises(PayloadError, match="key" if field == "key" else "orders.close_order|task name|band"):
         record(**{field: value})
 
 
@@ -177,9 +177,9 @@ def test_a_record_has_no_room_for_more() -> None:
     assert hash(made) == hash(record())
 
 
-@pytest.mark.parametrize(("priority", "lane"), [(10, "high"), (1, "high"), (0, "normal"), (-1, "low"), (-10, "low"), (10**30, "high")])
-def test_the_sign_of_the_priority_is_the_lane(priority: int, lane: str) -> None:
-    assert lane_of(priority) == lane
+@pytest.mark.parametrize(("priority", "band"), [(10, "high"), (1, "high"), (0, "normal"), (-1, "low"), (-10, "low"), (10**30, "high")])
+def test_the_sign_of_the_priority_is_the_band(priority: int, band: str) -> None:
+    assert band_of(priority) == band
 
 
 @pytest.mark.parametrize("key", ["close-order:7", "close order 7", "ordre-é-😀", "k" * MAX_KEY, ""])

@@ -48,8 +48,8 @@ def adopt(epoch: EpochStore, *items: RestoreItem, since: str = ELSEWHERE) -> lis
     return list(epoch.adopt(items, worker="w1", epoch=since, now_ms=NOW)[1])
 
 
-def test_rows_come_back_with_date_attempts_lane_and_key(board, epoch):
-    answers = restore(epoch, row(1, due=NOW + 5000, key="k"), row(2, attempt=2, crashes=1, lane="high"), row(3, delay=LEASE))
+def test_rows_come_back_with_date_attempts_band_and_key(board, epoch):
+    answers = restore(epoch, row(1, due=NOW + 5000, key="k"), row(2, attempt=2, crashes=1, band="high"), row(3, delay=LEASE))
     assert answers == ["restored"] * 3
     assert board.dump() == {
         "jobs": [1, 2, 3],

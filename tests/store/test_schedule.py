@@ -11,9 +11,9 @@ from django_delayq.store.record import JobRecord
 from tests.store.board import NOW, job_id, record
 
 
-def test_a_job_lies_in_its_lane_under_its_date(board):
+def test_a_job_lies_in_its_band_under_its_date(board):
     assert board.put(1, NOW + 5000) == "created"
-    assert board.put(2, NOW, lane="high", key="order:2") == "created"
+    assert board.put(2, NOW, band="high", key="order:2") == "created"
     assert board.dump() == {"jobs": [1, 2], "normal": {1: 5000}, "high": {2: 0}, "keys": {"order:2": 2}}
     assert board.happened() == ["scheduled 1", "scheduled 2"]
 
@@ -135,7 +135,7 @@ def test_the_earliest_of_a_call_wakes_a_worker(board):
 
 def test_a_record_that_is_put_in_keeps_all_that_it_says():
     given = JobRecord(
-        id=record(1).id, task="t", lane="high", durable=False, max_attempts=3, expires_ms=NOW + 9, key="k", payload=b"[[1],{}]"
+        id=record(1).id, task="t", band="high", durable=False, max_attempts=3, expires_ms=NOW + 9, key="k", payload=b"[[1],{}]"
     )
     unlike = {one.name for one in fields(JobRecord) if one.default is not MISSING and getattr(given, one.name) == one.default}
     assert unlike == set()  # each field says something, so that none can be left behind

@@ -97,7 +97,7 @@ READING = {
     "LLEN",
     "EXISTS",
 }
-LANES = {"high", "normal", "low"}
+BANDS = {"high", "normal", "low"}
 
 
 def writes(name: str) -> set[str]:
@@ -108,10 +108,10 @@ def writes(name: str) -> set[str]:
     reached, ahead, written = set(), [FUNCTION.sub("", text)], set()
     while ahead:
         part = ahead.pop()
-        for command, key in re.findall(r"(?:\w\(|\{)'([A-Z]+)', (k_\w+|LANES|lane\b)", part):
+        for command, key in re.findall(r"(?:\w\(|\{)'([A-Z]+)', (k_\w+|BANDS|band\b)", part):
             assert command in WRITING | READING, f"{name}.lua calls {command}: does it write?"
             if command in WRITING:
-                written |= {key.removeprefix("k_")} if key.startswith("k_") else LANES
+                written |= {key.removeprefix("k_")} if key.startswith("k_") else BANDS
         called = {other for other in functions if re.search(rf"\b{other}\(", part)} - reached
         reached |= called
         ahead += [functions[other] for other in called]

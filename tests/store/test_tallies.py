@@ -61,9 +61,9 @@ def test_a_purge_counts_what_it_has_ended(board, counted):
     assert ends(counted) == {"cancelled": 2}
 
 
-def test_a_purge_takes_no_more_than_it_was_told_to_over_all_lanes(board, counted):
-    for number, lane in enumerate(("high", "normal", "normal", "low"), 1):
-        board.put(number, lane=lane)
+def test_a_purge_takes_no_more_than_it_was_told_to_over_all_bands(board, counted):
+    for number, band in enumerate(("high", "normal", "normal", "low"), 1):
+        board.put(number, band=band)
     assert board.store.purge(limit=2, now_ms=NOW)[1] == 2
     assert board.dump()["jobs"] == [3, 4]
     assert ends(counted) == {"cancelled": 2}

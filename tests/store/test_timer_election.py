@@ -190,7 +190,7 @@ def test_what_somebody_else_has_put_in_the_place_of_tokens_gives_way(board):
     assert board.tokens() == 1
 
 
-def test_every_lane_has_dates(board):
-    for number, (lane, due) in enumerate((("low", 700), ("normal", 500), ("high", 300)), 1):
-        board.put(number, NOW + due, lane=lane)
+def test_every_band_has_dates(board):
+    for number, (band, due) in enumerate((("low", 700), ("normal", 500), ("high", 300)), 1):
+        board.put(number, NOW + due, band=band)
         assert asks(board, "w1", number) == due - number

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from django_delayq import clock
+from django_delayq.store.cooldown import Cooldown
 from django_delayq.store.keys import asked_key, workers_key
-from django_delayq.store.rest import Rest
 from django_delayq.store.worker_registry import ASKED_MS, WorkerRegistry
 
 
@@ -55,12 +55,12 @@ def test_the_clock_of_a_host_changes_nothing(registry, monkeypatch, ahead):
 
 
 def test_a_server_that_answers_late_hears_the_whole_beat_and_who_has_died(registry, board, monkeypatch):
-    monkeypatch.setattr(board.link, "rest", Rest())
-    board.link.leave_alone(3.0, late=1e-9)  # each call that is answered is followed by a rest
+    monkeypatch.setattr(board.link, "cooldown", Cooldown())
+    board.link.set_cooldown(3.0, late=1e-9)  # each call that is answered is followed by a rest
     registry.beat("a", {})
-    board.link.rest.end()
+    board.link.cooldown.end()
     registry.died("a")
-    board.link.rest.end()
+    board.link.cooldown.end()
     assert registry.all()[0]["died"]
 
 

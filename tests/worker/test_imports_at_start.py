@@ -36,7 +36,7 @@ print(json.dumps(sorted(sys.modules)))
 # The modules of the package that a web process has in memory, by room. Each costs time at its start, so the list may only get shorter.
 WEB = {
     "": (
-        "apps clock codec conf exceptions failpoints findings fingerprint http_settings ids ladder lanes locks logger mirror "
+        "apps clock codec conf exceptions failpoints findings fingerprint http_settings ids ladder priority_bands locks logger mirror "
         "models periodic producer setting_readers shared_name signals signing spread states store target text "
         "token_limits under_test worker"
     ),
@@ -56,7 +56,7 @@ WEB = {
     "store": (
         "address cluster_slots commands connection connection_options decode embedded encode error_replies events "
         "formats items keys lock_store mirror_tokens open_connections packing places queue reach record recovery replicas "
-        "rest scripts sentinels site wake wire worker_registry"
+        "cooldown scripts sentinels site wake wire worker_registry"
     ),
     "worker": "current once",
 }

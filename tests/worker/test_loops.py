@@ -12,12 +12,12 @@ import pytest
 
 from django_delayq import clock, ids, signals
 from django_delayq.exceptions import StoreUnavailable
+from django_delayq.store.cooldown import Cooldown
 from django_delayq.store.error_replies import StoreError
-from django_delayq.store.rest import Rest
 from django_delayq.worker.lease_table import RUNNING, WAITING
 from django_delayq.worker.supervisor.deadlines import LAST_LOOK
 from django_delayq.worker.supervisor.lease_extender import LeaseExtender, longest_pause
-from django_delayq.worker.supervisor.server_links import RESTS, SLOW
+from django_delayq.worker.supervisor.server_links import COOLDOWN, SLOW
 from django_delayq.worker.supervisor.worker_beat import Tidy
 from tests.worker.bench import Bench
 
@@ -216,27 +216,27 @@ class KeptLine:
 
     def __init__(self, now: list[float], link: Any, takes: float, lease: float = 3.0) -> None:
         self.queue, self.lease, self.lease_ms = "q", lease, int(lease * 1000)
-        self.rest: Rest = link.rest
+        self.cooldown: Cooldown = link.cooldown
         self.store = SimpleNamespace(link=link, extend=self._extend)
         self.extended: list[float] = []  # when
         self._now, self._takes = now, takes
 
     def _extend(self, jobs: Any, **_: Any) -> dict[str, str]:
-        if self.rest.holds:
-            raise StoreUnavailable(code="redis_rests", where="there")
+        if self.cooldown.active:
+            raise StoreUnavailable(code="redis_cooldown", where="there")
         began = self._now[0]
         self._now[0] += self._takes
-        self.rest.answered(began)
+        self.cooldown.answered(began)
         self.extended.append(began)
         return {id: "ok" for id, _ in jobs}
 
 
 def test_a_server_that_answers_late_costs_no_lease_on_another(monkeypatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("django_delayq.store.rest.clock", SimpleNamespace(monotonic=lambda: now[0]))
-    late, well = Mock(rest=Rest()), Mock(rest=Rest())
+    monkeypatch.setattr("django_delayq.store.cooldown.clock", SimpleNamespace(monotonic=lambda: now[0]))
+    late, well = Mock(cooldown=Cooldown()), Mock(cooldown=Cooldown())
     for link in (late, well):
-        link.rest.seconds, link.rest.late = RESTS, SLOW
+        link.cooldown.seconds, link.cooldown.late = COOLDOWN, SLOW
     lines = [*(KeptLine(now, late, takes=1.9) for _ in range(3)), KeptLine(now, well, takes=0.001)]
     held = [
         SimpleNamespace(line=n, progress_turn=0, progress="", row=n, turn=1, id=f"j{n}", fence="f", state=RUNNING, started=99.0)
@@ -460,9 +460,9 @@ def lambda_named(name: str, fn):
 @pytest.mark.parametrize(("lease", "many"), [(30.0, 20), (5.0, 3)])
 def test_each_line_of_a_server_that_answers_late_is_extended_before_its_lease_ends(monkeypatch, lease: float, many: int) -> None:
     now = [100.0]
-    monkeypatch.setattr("django_delayq.store.rest.clock", SimpleNamespace(monotonic=lambda: now[0]))
-    late = Mock(rest=Rest(), away=False)
-    late.server, late.rest.seconds, late.rest.late = late, RESTS, SLOW
+    monkeypatch.setattr("django_delayq.store.cooldown.clock", SimpleNamespace(monotonic=lambda: now[0]))
+    late = Mock(cooldown=Cooldown(), away=False)
+    late.server, late.cooldown.seconds, late.cooldown.late = late, COOLDOWN, SLOW
     lines = [KeptLine(now, late, takes=0.6, lease=lease) for _ in range(many)]
     held = [
         SimpleNamespace(line=n, progress_turn=0, progress="", row=n, turn=1, id=f"j{n}", fence="f", state=RUNNING, started=99.0)
@@ -481,14 +481,14 @@ def test_each_line_of_a_server_that_answers_late_is_extended_before_its_lease_en
 
 
 def test_tidy_comes_to_each_line_of_a_server_that_answers_late() -> None:
-    late = Mock(rest=Rest())
+    late = Mock(cooldown=Cooldown())
     late.server = late
     calls: list[int] = []
 
     def line(number: int) -> Any:
         def tidy(cursor: str) -> Any:
             if late.busy:
-                raise StoreUnavailable(code="redis_rests", where="there")
+                raise StoreUnavailable(code="redis_cooldown", where="there")
             late.busy = True
             calls.append(number)
             return SimpleNamespace(cursor="0")

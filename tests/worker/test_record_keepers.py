@@ -119,7 +119,7 @@ class Slot:
     def away(self) -> bool:
         return self.met.away
 
-    def leave_alone(self, *_: float) -> None:
+    def set_cooldown(self, *_: float) -> None:
         pass
 
     def execute(self, *command: str) -> Any:

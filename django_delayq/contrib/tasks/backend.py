@@ -37,7 +37,7 @@ class DelayqBackend(BaseTaskBackend):
     """Tasks as jobs of delayq.
 
     A task is enqueued in the transaction of its caller: a rollback leaves nothing behind, a commit is never forgotten. It has one
-    attempt, unless OPTIONS["max_attempts"] or the task says more. Above 0 its priority is the high lane, below 0 the low one.
+    attempt, unless OPTIONS["max_attempts"] or the task says more. Above 0 its priority is the high band, below 0 the low one.
     """
 
     supports_defer = True

@@ -1,6 +1,6 @@
 -- cancel: scheduled -> cancelled; running -> running, with a request to cancel or to abort
 -- keys: jobs high normal low runs leases cancels progress keys failed finished events wake meta stats asks names holders blocked waiters
--- include: begin tries bulk lanes nowhere tombstone asks names wake finish holder epoch
+-- include: begin tries bulk priority_bands nowhere tombstone asks concurrency_limit wake finish unique_key epoch
 -- ARGV: now by why, lacking, the epoch in which nothing is to be done ('' none), abort ('1' or ''), then ids (at most 200); an id that
 --   begins with '=' is a business key
 --   lacking: how the row stands of an id that is not here, see epoch.lua: one that waits is ended, so that neither a late publish nor a
@@ -43,15 +43,15 @@ for i = FIRST, #ARGV do
   local record = id ~= '' and redis.call('HGET', k_jobs, id)
   local status = 'unknown'
   if record then
-    local lane, _, _, key = header(record)
-    local date = lane and (named and date_of(id, lane) or redis.call('ZSCORE', LANES[lane], id))
+    local band, _, _, key = header(record)
+    local date = band and (named and date_of(id, band) or redis.call('ZSCORE', BANDS[band], id))
     if redis.call('ZSCORE', k_leases, id) then
       status = request(id)
-    elseif not lane or redis.call('ZSCORE', k_failed, id) then
+    elseif not band or redis.call('ZSCORE', k_failed, id) then
       status = 'finished'
     elseif date and lacking ~= 'scheduled' and may_run(date, true) then
       status = request(id, true)
-    elseif (named and withdraw(id, lane)) or redis.call('ZREM', LANES[lane], id) == 1 or is_nowhere(id, lane) then
+    elseif (named and withdraw(id, band)) or redis.call('ZREM', BANDS[band], id) == 1 or is_nowhere(id, band) then
       status = 'done'
       release(id, key)
       redis.call('HDEL', k_jobs, id)

@@ -1,6 +1,6 @@
 -- claim: scheduled and due, or lease expired -> running; past its expiry -> cancelled, or failed if it has run; poison -> failed
 -- keys: jobs high normal low runs leases cancels progress keys claims failed finished events wake meta stats spread asks names holders blocked waiters
--- include: begin bulk runs lanes tombstone asks names finish wake timer_election alive crash epoch spread untold
+-- include: begin bulk runs priority_bands tombstone asks concurrency_limit finish wake timer_election alive crash epoch spread untold
 -- ARGV: now by(worker) why, nonce, want (at most 200), lease ms, max crashes, epoch that the worker knows ('' accepts any),
 --   most jobs that the mirror may be behind (0: no limit), wary ('1': a mirror serves this queue, so a store that none has confirmed was
 --   wiped, or is about to be confirmed), ms for which calls of this worker have failed until now (0: none has), lease ms of the queue
@@ -8,13 +8,13 @@
 -- Returns: generation server now wait more paused past, then per job: id attempt crashes due record.
 --   wait: ms until this worker should ask again, to the µs, since rounded it would come late (0: at once); more: 1 when due jobs
 --   remain, or may; paused: 1 when the queue is; past: "id=past …" of the jobs that have one, see runs.lua, with a<n> behind it of those
---   that have asked, see asks.lua, and t<turn> of those that have a name, see names.lua; "*=past" of all, where they have the same.
--- Leases that ran out first (attempt unchanged, crashes + 1), then due jobs, lane by lane, oldest due first (attempt + 1). A lease
+--   that have asked, see asks.lua, and t<turn> of those that have a name, see concurrency_limit.lua; "*=past" of all, where they have the same.
+-- Leases that ran out first (attempt unchanged, crashes + 1), then due jobs, band by band, oldest due first (attempt + 1). A lease
 -- without a fence came back from a row: where its run is, nobody knows; no crash is counted, and it begins again (attempt + 1).
 -- To a consumer of the project's own a lost lease is handed as it is, with its old fence in the job's past ("x<nonce>"), for a RESPITE:
 -- it was an attempt, no crash, and the caller, who knows the ladder, settles it so. Half a ms in the end of the lease says that it is
 -- lost: whoever held it may still settle it until somebody has, but extends it no more.
--- A due job whose name is taken leaves its lane for those that wait for it, once; a lost lease that is taken over keeps its name.
+-- A due job whose name is taken leaves its band for those that wait for it, once; a lost lease that is taken over keeps its name.
 -- What has expired is not run: a job that has run or asked before has failed, one that never ran is cancelled.
 -- Re-sent with the same worker and nonce it answers with what that claim still holds.
 -- Nothing is claimed in another epoch than the worker knows (it first adopts what it holds), nor, where a mirror has been, on a server
@@ -142,14 +142,14 @@ end
 
 local claimed, mine, taken = 0, {}, {}
 
-local function take(id, attempt, crashes, lane, due, record, past, asks, turn)
+local function take(id, attempt, crashes, band, due, record, past, asks, turn)
   claimed = claimed + 1
   due = math.max(0, due) -- a date before 1970 was not written by us, and worker and mirror could not read it
   taken[id] = true
   local date = int(due)
   mine[claimed] = id .. '=' .. date
   gather('ZADD', k_leases, int(now + lease), id)
-  gather('HSET', k_runs, id, run_value(attempt, crashes, lane, nonce, past))
+  gather('HSET', k_runs, id, run_value(attempt, crashes, band, nonce, past))
   event('claimed', id .. ' ' .. int(attempt) .. ' ' .. int(crashes) .. ' ' .. nonce)
   answer(id, attempt, crashes, date, record, past, asks, turn)
 end
@@ -209,7 +209,7 @@ local ended = redis.call('ZRANGEBYSCORE', k_leases, '-inf', '(' .. int(takeover)
 for i = 1, #ended, 2 do
   local id, lease_end = ended[i], ended[i + 1]
   handled = handled + 1
-  local attempt, crashes, lane, held, past = run_of(redis.call('HGET', k_runs, id))
+  local attempt, crashes, band, held, past = run_of(redis.call('HGET', k_runs, id))
   local record = redis.call('HGET', k_jobs, id)
   local short, _, expires, key = header(record or '')
   if not attempt or not short or not is_id(id) then
@@ -237,7 +237,7 @@ for i = 1, #ended, 2 do
         expire(id, attempt, crashes, key, 0) -- it has run
       else
         gather('HDEL', k_progress, id)
-        take(id, attempt, crashes, lane, tonumber(lease_end), record, past, asks_of(id), named and hold_name(id))
+        take(id, attempt, crashes, band, tonumber(lease_end), record, past, asks_of(id), named and hold_name(id))
       end
     end
   end
@@ -246,13 +246,13 @@ end
 if named and handled > 0 then
   flush() -- who holds a name is looked up
 end
-for _, letter in ipairs(LANE_ORDER) do
+for _, letter in ipairs(BAND_ORDER) do
   local room = want - handled
   if room == 0 then
     break
   end
-  local lane = LANES[letter]
-  local due = redis.call('ZRANGEBYSCORE', lane, '-inf', int(now - older), 'WITHSCORES', 'LIMIT', 0, room)
+  local band = BANDS[letter]
+  local due = redis.call('ZRANGEBYSCORE', band, '-inf', int(now - older), 'WITHSCORES', 'LIMIT', 0, room)
   if #due ~= 0 then
     local ids = {}
     for i = 1, #due / 2 do
@@ -263,7 +263,7 @@ for _, letter in ipairs(LANE_ORDER) do
     end
     local records = redis.call('HMGET', k_jobs, unpack(ids))
     local runs = redis.call('HMGET', k_runs, unpack(ids))
-    gather('ZREMRANGEBYRANK', lane, 0, #ids - 1) -- they are its first, and whatever becomes of them, they leave it
+    gather('ZREMRANGEBYRANK', band, 0, #ids - 1) -- they are its first, and whatever becomes of them, they leave it
     for i = 1, #ids do
       local id, record = ids[i], records[i]
       handled = handled + 1

@@ -1,6 +1,6 @@
 -- inspect: no state change and no write; reads single jobs for people
 -- keys: jobs high normal low runs leases cancels progress failed finished meta events asks names holders blocked
--- include: begin runs lanes asks
+-- include: begin runs priority_bands asks
 -- ARGV: now by why, then ids (at most 200)
 -- Returns: now, then per id: state (scheduled, running, failed, finished, unknown) date attempt crashes asks fence cancel progress record,
 --   name most turn blocked ('1': it is due and waits for its name) holder (of that name, the first; '' none).
@@ -12,11 +12,11 @@ for i = 4, #ARGV do
   local record = redis.call('HGET', k_jobs, id)
   local attempt, crashes, _, nonce = run_of(redis.call('HGET', k_runs, id))
   local asks = attempt and asks_of(id) or 0
-  local lane = record and header(record)
+  local band = record and header(record)
   local state, date = 'unknown', '0'
   local lease = redis.call('ZSCORE', k_leases, id)
   local blocked = redis.call('ZSCORE', k_blocked, id)
-  local due = lane and (redis.call('ZSCORE', LANES[lane], id) or blocked)
+  local due = band and (redis.call('ZSCORE', BANDS[band], id) or blocked)
   local failed = redis.call('ZSCORE', k_failed, id)
   if lease then
     state, date = 'running', lease

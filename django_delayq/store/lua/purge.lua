@@ -1,6 +1,6 @@
 -- purge: scheduled -> cancelled, many at a time; running jobs continue
 -- keys: jobs high normal low runs keys leases cancels progress finished events wake meta stats asks names holders blocked waiters
--- include: begin tries bulk lanes tombstone asks names wake finish
+-- include: begin tries bulk priority_bands tombstone asks concurrency_limit wake finish
 -- ARGV: now by why, how many at most (up to 200)
 -- Returns: how many were cancelled, how many scheduled jobs remain. Call until none remains.
 -- O(log N) per job.
@@ -8,17 +8,17 @@ redis.call('HDEL', k_meta, '_') -- a first write that needs no memory
 try_writes()
 local room, cancelled = tonumber(ARGV[4]), 0
 -- Those that wait for their name go first: nobody is left then who would have to be put back for one that goes.
-for _, lane in ipairs({k_blocked, k_high, k_normal, k_low}) do
+for _, band in ipairs({k_blocked, k_high, k_normal, k_low}) do
   if room == 0 then
     break
   end
-  local ids = redis.call('ZRANGE', lane, 0, room - 1)
+  local ids = redis.call('ZRANGE', band, 0, room - 1)
   for i = 1, #ids do
     local letter, _, _, key = header(redis.call('HGET', k_jobs, ids[i]) or '')
-    if lane == k_blocked and letter and named then
+    if band == k_blocked and letter and named then
       withdraw(ids[i], letter)
     end
-    gather('ZREM', lane, ids[i])
+    gather('ZREM', band, ids[i])
     finish(ids[i], key or '', 'cancelled')
     event('cancelled', ids[i] .. ' 0 0 -\n{"m":"purged"}')
   end

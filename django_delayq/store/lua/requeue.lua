@@ -1,6 +1,6 @@
 -- requeue: failed or cancelled -> scheduled, with a fresh ladder
 -- keys: jobs high normal low leases cancels keys failed finished runs events wake meta stats asks names holders blocked waiters
--- include: begin tries bulk lanes nowhere names name_given tombstone wake holder
+-- include: begin tries bulk priority_bands nowhere concurrency_limit concurrency_name tombstone wake unique_key
 -- ARGV: now by why, due ('' to use delay), delay ms from Redis' now, id, record, vouched, name of that record as
 --   schedule takes it
 --   record: '' to use the one that Redis keeps of a failed job; vouched: '1' when the caller knows that the job failed or was
@@ -30,8 +30,8 @@ elseif succeeded and vouch ~= 'unresolved' then
   status = 'conflict' -- who vouches has an old row: the mirror is behind
 else
   local record = given ~= '' and (vouched or cancelled) and given or kept
-  local lane, durable, _, key = header(record or '')
-  if not lane then
+  local band, durable, _, key = header(record or '')
+  if not band then
     status = 'unknown'
   else
     local other = key ~= '' and holder_of(key)
@@ -50,7 +50,7 @@ else
       redis.call('HDEL', k_runs, id)
       redis.call('HDEL', k_asks, id)
       redis.call('HDEL', k_cancels, id) -- of an earlier run that Redis had lost
-      redis.call('ZADD', LANES[lane], int(due), id)
+      redis.call('ZADD', BANDS[band], int(due), id)
       if key ~= '' then
         redis.call('HSET', k_keys, key, id)
       end

@@ -1,6 +1,6 @@
 -- reschedule: scheduled -> scheduled, with another date (run now: delay 0)
 -- keys: jobs high normal low leases failed finished keys events wake meta names holders blocked waiters
--- include: begin tries bulk lanes names wake holder epoch
+-- include: begin tries bulk priority_bands concurrency_limit wake unique_key epoch
 -- ARGV: now by why, due ('' to use delay), delay ms from Redis' now, the epoch in which nothing is to be done ('' none), how the row stands of
 --   a job that is not here ('' unknown; see epoch.lua: one that may run is running; 'waited': also of one that is here: another server has
 --   made this change before, so nobody had begun it), policy, then ids (at most 200); '=' before it makes it a business key
@@ -24,9 +24,9 @@ for i = FIRST, #ARGV do
     id = holder_of(string.sub(id, 2)) or ''
   end
   local record = id ~= '' and redis.call('HGET', k_jobs, id)
-  local lane = record and header(record)
+  local band = record and header(record)
   local status, due = 'unknown', wanted
-  local date = tonumber(lane and (named and date_of(id, lane) or redis.call('ZSCORE', LANES[lane], id)) or '')
+  local date = tonumber(band and (named and date_of(id, band) or redis.call('ZSCORE', BANDS[band], id)) or '')
   if (record and redis.call('ZSCORE', k_leases, id)) or (date and lacking ~= 'waited' and may_run(date, true)) then
     status = 'running'
   elseif date then
@@ -34,9 +34,9 @@ for i = FIRST, #ARGV do
     if (policy == 'earliest' and date <= due) or (policy == 'latest' and date >= due) then
       due = date -- another call was quicker
     else
-      redis.call('ZADD', LANES[lane], int(due), id)
+      redis.call('ZADD', BANDS[band], int(due), id)
       if named then
-        moved(id, lane)
+        moved(id, band)
       end
       event('rescheduled', id .. ' ' .. int(due) .. (policy ~= '' and ' ' .. policy or ''))
       wake_for(due)

@@ -1,6 +1,6 @@
 -- restore: nothing -> scheduled or running, from the row; nothing -> running, adopted by the worker that holds it
 -- keys: jobs high normal low runs leases cancels progress keys failed finished events wake meta stats asks names holders blocked waiters
--- include: begin bulk runs lanes nowhere tombstone asks names name_given wake finish epoch holder
+-- include: begin bulk runs priority_bands nowhere tombstone asks concurrency_limit concurrency_name wake finish epoch unique_key
 -- ARGV: now by why, generation to give a store without one, epoch, progress to note of rows (who done total; '' none), then per job
 --   (at most 200): id record attempt crashes fence due delay unsure begun asks name
 --   fence: that of a run which a worker holds; '' for a row. All are of one kind
@@ -26,11 +26,11 @@ local ids, parsed = {}, {}
 for i = 1, items do
   local at = FIRST + (i - 1) * STRIDE
   local id, text = ARGV[at], ARGV[at + 1]
-  local lane, durable, _, key = header(text)
-  if not lane then
+  local band, durable, _, key = header(text)
+  if not band then
     return redis.error_reply('BADRECORD ' .. i)
   end
-  ids[i], parsed[i] = id, {text = text, lane = lane, durable = durable, key = key}
+  ids[i], parsed[i] = id, {text = text, band = band, durable = durable, key = key}
 end
 local FENCE = 4 -- behind the id
 local held = (ARGV[FIRST + FENCE] or '') ~= ''
@@ -117,7 +117,7 @@ local function adopt(id, here, record, attempt, crashes, fence, date, run, asks,
   elseif here and (c > crashes or a > attempt or (a == attempt and not (holder ~= '' and c < crashes))) then
     return 'lost'
   end
-  local lane, durable, key, name = record.lane, record.durable, record.key, nil
+  local band, durable, key, name = record.band, record.durable, record.key, nil
   if not here then
     redis.call('HSET', k_jobs, id, record.text)
     name = give_name(id, said)
@@ -125,14 +125,14 @@ local function adopt(id, here, record, attempt, crashes, fence, date, run, asks,
     name = name_of(id)
   end
   if key ~= '' and take_key(id, key) == '' then
-    lane = string.upper(lane)
+    band = string.upper(band)
   end
   if named then
-    withdraw(id, lane)
+    withdraw(id, band)
   end
-  gather('ZREM', LANES[lane], id)
+  gather('ZREM', BANDS[band], id)
   keep_name(id, name, true)
-  gather('HSET', k_runs, id, int(attempt) .. ':' .. int(crashes) .. ':' .. lane .. ':' .. fence)
+  gather('HSET', k_runs, id, int(attempt) .. ':' .. int(crashes) .. ':' .. band .. ':' .. fence)
   gather('ZADD', k_leases, int(date), id)
   note_asks(id, asks)
   tell(id, date, attempt, crashes, fence, (here or durable) and '' or '\n' .. record.text)
@@ -140,7 +140,7 @@ local function adopt(id, here, record, attempt, crashes, fence, date, run, asks,
 end
 
 local function bring_back(id, record, attempt, crashes, date, begun, asks, said)
-  local lane, durable, key = record.lane, record.durable, record.key
+  local band, durable, key = record.band, record.durable, record.key
   local other = take_key(id, key)
   if other ~= '' then
     gather('ZADD', k_finished, tombstone('displaced'), id)
@@ -155,9 +155,9 @@ local function bring_back(id, record, attempt, crashes, date, begun, asks, said)
   note_asks(id, asks)
   keep_name(id, give_name(id, said), begun ~= '')
   if attempt > 0 or crashes > 0 or begun ~= '' or asks > 0 then
-    gather('HSET', k_runs, id, int(attempt) .. ':' .. int(crashes) .. ':' .. (key == '' and lane or string.upper(lane)) .. ':')
+    gather('HSET', k_runs, id, int(attempt) .. ':' .. int(crashes) .. ':' .. (key == '' and band or string.upper(band)) .. ':')
   end
-  gather('ZADD', begun ~= '' and k_leases or LANES[lane], int(date), id)
+  gather('ZADD', begun ~= '' and k_leases or BANDS[band], int(date), id)
   if begun == 'cancel' then
     redis.call('HSETNX', k_cancels, id, by)
   end
@@ -176,7 +176,7 @@ for i = 1, items do
   elseif held then
     reply[i + 1] = adopt(id, records[i], record, attempt, crashes, fence, date, runs[i], asks, said)
   else
-    local there = records[i] and not is_nowhere(id, record.lane)
+    local there = records[i] and not is_nowhere(id, record.band)
     reply[i + 1] = there and 'there' or bring_back(id, record, attempt, crashes, date, begun, asks, said)
     if reply[i + 1] == 'restored' and unsure ~= '0' and tonumber(due) <= now then
       latest, unsure_until = math.max(latest, date), math.max(unsure_until, now + tonumber(unsure))

@@ -1,8 +1,8 @@
 -- schedule: nothing -> scheduled; the holder of its key -> rescheduled or cancelled, by the policy
 -- keys: jobs high normal low runs leases keys failed finished events wake meta stats asks names holders blocked waiters
--- include: fresh begin bulk runs lanes nowhere names name_given tombstone wake holder untold epoch asks
+-- include: schedule_fast_path begin bulk runs priority_bands nowhere concurrency_limit concurrency_name tombstone wake unique_key untold epoch asks
 -- ARGV: now by why, most jobs that the mirror may be behind (0: no limit), the epoch that the sender knows ('' any), mode,
---   then per job (at most 200): id record policy date, and in mode 'named' its name: "most:name", '' for none, see names.lua
+--   then per job (at most 200): id record policy date, and in mode 'named' its name: "most:name", '' for none, see concurrency_limit.lua
 --   epoch: generation:server as meta has them; in another one what the sender knows of its jobs may be out of date
 --   mode: 'ask' writes nothing, and says what would become of the job; 'told' is said by one who has asked the rows who holds these keys,
 --     which Redis cannot know while it lacks some of them, or may; 'ask told' is both; '' all others; with 'named ' before it
@@ -37,14 +37,14 @@ if items == 0 or (known_epoch ~= '' and known_epoch ~= epoch) then
   return {epoch}
 end
 local keyed = false
-local lanes, durables, keys = {}, {}, {}
+local bands, durables, keys = {}, {}, {}
 for i = 1, items do
   local at = FIRST + (i - 1) * STRIDE
-  local lane, durable, _, key = header(ARGV[at + 1])
-  if not lane then
+  local band, durable, _, key = header(ARGV[at + 1])
+  if not band then
     return redis.error_reply('BADRECORD ' .. i)
   end
-  lanes[i], durables[i], keys[i] = lane, durable, key
+  bands[i], durables[i], keys[i] = band, durable, key
   keyed = keyed or key ~= ''
 end
 if is_behind(surplus, limit) then
@@ -86,9 +86,9 @@ if keyed then
   end
 
   -- A holder that waits leaves: `id` takes its place, or (nil) it has expired, as claim would find. The key goes to the new job. The
-  -- order matters if Redis refuses a command: the first call of each command comes before the holder leaves its lane, so a refusal leaves
+  -- order matters if Redis refuses a command: the first call of each command comes before the holder leaves its band, so a refusal leaves
   -- the holder scheduled.
-  leave = function(holder, lane, id)
+  leave = function(holder, band, id)
     local attempt, crashes = run_of(redis.call('HGET', k_runs, holder))
     local asks = attempt and asks_of(holder) or 0
     local fails = not id and (attempt or 0) + (crashes or 0) + asks > 0
@@ -98,8 +98,8 @@ if keyed then
     else
       redis.call('ZADD', k_finished, tombstone('displaced'), holder)
     end
-    if not (named and withdraw(holder, lane)) then
-      redis.call('ZREM', LANES[lane], holder)
+    if not (named and withdraw(holder, band)) then
+      redis.call('ZREM', BANDS[band], holder)
     end
     if asks > 0 then
       redis.call('HDEL', k_asks, holder)
@@ -126,10 +126,10 @@ if keyed then
   -- date follows, and the arguments for `leave`.
   contest = function(id, holder, key, policy, due)
     local record = redis.call('HGET', k_jobs, holder)
-    local lane, _, expires = header(record)
-    local date = tonumber(lane and (named and date_of(holder, lane) or redis.call('ZSCORE', LANES[lane], holder)) or '') -- if it waits
+    local band, _, expires = header(record)
+    local date = tonumber(band and (named and date_of(holder, band) or redis.call('ZSCORE', BANDS[band], holder)) or '') -- if it waits
     if date and expires <= now then -- before it is asked whether it may run: nothing is to wait for a job that never will
-      return 'free', due, lane
+      return 'free', due, band
     elseif date and may_run(date, true) then
       date = nil
     end
@@ -157,12 +157,12 @@ if keyed then
     end
     local moves = (policy == 'earliest' and due < date) or (policy == 'latest' and due > date)
     if policy == 'replace' or policy == 'after' or (moves and expires <= due) then
-      return 'free', policy == 'after' and math.min(date, due) or due, lane, id
+      return 'free', policy == 'after' and math.min(date, due) or due, band, id
     elseif moves then
       if not asks then
-        redis.call('ZADD', LANES[lane], int(due), holder)
+        redis.call('ZADD', BANDS[band], int(due), holder)
         if named then
-          moved(holder, lane)
+          moved(holder, band)
         end
         event('rescheduled', holder .. ' ' .. int(due) .. ' ' .. policy)
         note(due)
@@ -181,13 +181,13 @@ for i = 1, items do
     due = now + due
     date = int(due)
   end
-  local lane, durable, key = lanes[i], durables[i], keys[i]
+  local band, durable, key = bands[i], durables[i], keys[i]
   local status, holder = 'created', id
-  local leaver, leaver_lane, place_of
+  local leaver, leaver_band, place_of
   local ended = redis.call('ZSCORE', k_finished, id)
-  if redis.call('HEXISTS', k_jobs, id) == 1 and not is_nowhere(id, lane) then
+  if redis.call('HEXISTS', k_jobs, id) == 1 and not is_nowhere(id, band) then
     status = redis.call('ZSCORE', k_failed, id) and 'failed' or 'again'
-    due = redis.call('HEXISTS', k_runs, id) == 0 and (named and date_of(id, lane) or redis.call('ZSCORE', LANES[lane], id)) or 0
+    due = redis.call('HEXISTS', k_runs, id) == 0 and (named and date_of(id, band) or redis.call('ZSCORE', BANDS[band], id)) or 0
     due = tonumber(due)
     date = int(due)
   elseif ended then
@@ -203,7 +203,7 @@ for i = 1, items do
         status, holder = 'asked', other or ''
       elseif other and other ~= id then
         local date_then
-        status, date_then, leaver_lane, place_of = contest(id, other, key, policy, due)
+        status, date_then, leaver_band, place_of = contest(id, other, key, policy, due)
         if status == 'free' then
           status, leaver = 'replaced', other
           if date_then ~= due then
@@ -222,13 +222,13 @@ for i = 1, items do
         give_name(id, name)
       end
       if leaver then
-        leave(leaver, leaver_lane, place_of)
+        leave(leaver, leaver_band, place_of)
       end
-      redis.call('ZADD', LANES[lane], date, id)
+      redis.call('ZADD', BANDS[band], date, id)
       if key ~= '' then
         redis.call('HSET', k_keys, key, id)
       end
-      local fields = id .. ' ' .. date .. ' ' .. lane
+      local fields = id .. ' ' .. date .. ' ' .. band
       event('scheduled', durable and fields or (fields .. '\n' .. record))
       created = created + 1
       note(due)

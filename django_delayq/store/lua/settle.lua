@@ -1,6 +1,6 @@
 -- settle: running -> succeeded (ack), scheduled (retry, snooze, ask, evict, park, crash), failed (fail) or cancelled (cancel)
 -- keys: jobs high normal low runs leases cancels progress keys failed finished events wake meta stats spread asks offered names holders blocked waiters
--- include: begin bulk runs lanes tombstone asks names finish wake crash spread
+-- include: begin bulk runs priority_bands tombstone asks concurrency_limit finish wake crash spread
 -- ARGV: now by(worker) why, max crashes, then per job (at most 200): id attempt nonce outcome delay detail ran
 --   outcome: ack, retry, snooze, ask (its answer was "not yet"), evict (its process was killed for a neighbour's sake), park (the worker
 --   does not know its task, or not with these arguments), fail,
@@ -38,8 +38,8 @@ if named then
   read_names(ids)
 end
 
-local function key_of(id, lane)
-  if lane ~= string.upper(lane) then
+local function key_of(id, band)
+  if band ~= string.upper(band) then
     return ''
   end
   local record = redis.call('HGET', k_jobs, id)
@@ -48,13 +48,13 @@ local function key_of(id, lane)
 end
 
 -- Puts a job back into the schedule; what it has behind it stays in `runs`.
-local function back(id, attempt, crashes, lane, due, past, asks)
+local function back(id, attempt, crashes, band, due, past, asks)
   unlease(id)
-  gather('ZADD', LANES[lane], int(due), id)
+  gather('ZADD', BANDS[band], int(due), id)
   if attempt == 0 and crashes == 0 and past == '' and (asks or asks_of(id)) == 0 then
     gather('HDEL', k_runs, id)
   else
-    gather('HSET', k_runs, id, run_value(attempt, crashes, lane, '', past))
+    gather('HSET', k_runs, id, run_value(attempt, crashes, band, '', past))
   end
   earliest = math.min(earliest or due, due)
 end
@@ -99,7 +99,7 @@ end
 for i = 1, items do
   local id, number, nonce, outcome, delay, detail, ran = unpack(ARGV, FIRST + (i - 1) * STRIDE, FIRST + i * STRIDE - 1)
   number, delay = tonumber(number), tonumber(delay)
-  local attempt, crashes, lane, held, past = run_of(runs[i])
+  local attempt, crashes, band, held, past = run_of(runs[i])
   if settled[id] then
     reply[i] = 'already'
   elseif not attempt or held == '' then
@@ -119,7 +119,7 @@ for i = 1, items do
     end
     if kind == 'ack' then
       unlease(id)
-      finish(id, key_of(id, lane), 'succeeded')
+      finish(id, key_of(id, band), 'succeeded')
       if asks_there then
         gather('HDEL', k_offered, id) -- of other ends tidy does it: the job may be put back
       end
@@ -127,21 +127,21 @@ for i = 1, items do
       tally('succeeded')
     elseif kind == 'cancel' then
       unlease(id)
-      finish(id, key_of(id, lane), 'cancelled')
+      finish(id, key_of(id, band), 'cancelled')
       event('cancelled', fields .. '\n' .. detail)
       tally('cancelled')
     elseif kind == 'fail' then
       unlease(id)
-      release(id, key_of(id, lane))
+      release(id, key_of(id, band))
       unrun(id)
       gather('ZADD', k_failed, int(now), id)
       event('failed', fields .. '\n' .. detail)
       tally('failed')
     elseif kind == 'crash' then
-      local fate = crash(id, attempt, crashes + 1, nonce, key_of(id, lane), max_crashes, cancels[i], detail)
+      local fate = crash(id, attempt, crashes + 1, nonce, key_of(id, band), max_crashes, cancels[i], detail)
       if fate == 'again' then
         local date = first_due(id) or now
-        back(id, attempt - 1, crashes + 1, lane, date, past)
+        back(id, attempt - 1, crashes + 1, band, date, past)
         event('crashed', id .. ' ' .. int(attempt) .. ' ' .. int(crashes + 1) .. ' ' .. nonce .. ' ' .. int(date)
           .. (#detail > 2 and '\n' .. detail or ''))
       end
@@ -150,7 +150,7 @@ for i = 1, items do
         tally('failed')
       end
     elseif kind == 'retry' then
-      back(id, attempt, crashes, lane, now + delay, '')
+      back(id, attempt, crashes, band, now + delay, '')
       event('retried', fields .. ' ' .. int(now + delay) .. '\n' .. detail)
       tally('retried')
     else
@@ -163,7 +163,7 @@ for i = 1, items do
       elseif delay > 0 then
         past = ''
       end
-      back(id, attempt - 1, crashes, lane, date, past, asks)
+      back(id, attempt - 1, crashes, band, date, past, asks)
       event('snoozed', fields .. ' ' .. int(date) .. (asks and ' ' .. int(asks) or '') .. '\n' .. detail)
       tally('snoozed')
     end

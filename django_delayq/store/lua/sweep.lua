@@ -1,6 +1,6 @@
 -- sweep: durable jobs in any state -> nothing; unfinished ones return from their rows
 -- keys: jobs high normal low runs leases cancels progress keys failed finished events wake meta asks names holders blocked waiters
--- include: begin tries bulk lanes tombstone asks names wake finish
+-- include: begin tries bulk priority_bands tombstone asks concurrency_limit wake finish
 -- ARGV: now by why, the generation that is swept, progress to note (who done total), cursor ('0' to begin); or '' '' '' and ids (at most 200):
 --   jobs that have ended by their rows, which leave with an event
 -- Returns the cursor to go on with ('0': done; '' when this generation is not being swept, nothing has been done) and how many left.
@@ -9,13 +9,13 @@ redis.call('HDEL', k_meta, '_') -- a first write that needs no memory
 try_writes()
 local gone = 0
 
-local function leave(id, lane, key)
+local function leave(id, band, key)
   unlease(id)
   release(id, key)
   if named then
-    withdraw(id, lane)
+    withdraw(id, band)
   end
-  gather('ZREM', LANES[lane], id)
+  gather('ZREM', BANDS[band], id)
   gather('ZREM', k_failed, id)
   unrun(id)
   gather('HDEL', k_jobs, id)
@@ -36,18 +36,18 @@ if swept ~= '' then
   cursor, found = unpack(redis.call('HSCAN', k_jobs, cursor, 'COUNT', 200))
   for i = 1, #found, 2 do
     local id, record = found[i], found[i + 1]
-    local lane, durable, _, key = header(record)
+    local band, durable, _, key = header(record)
     if durable then -- nobody but claim sets aside what cannot be read
-      leave(id, lane, key)
+      leave(id, band, key)
     end
   end
 else
   cursor = '0'
   for i = FIRST, #ARGV do
     local id = ARGV[i]
-    local lane, _, _, key = header(redis.call('HGET', k_jobs, id) or '')
-    if lane then
-      leave(id, lane, key)
+    local band, _, _, key = header(redis.call('HGET', k_jobs, id) or '')
+    if band then
+      leave(id, band, key)
       event('dropped', id)
     end
   end

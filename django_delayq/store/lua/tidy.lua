@@ -1,6 +1,6 @@
 -- tidy: no state change; removes what has expired
 -- keys: jobs high normal low leases cancels failed finished claims stats wake meta events asks offered names holders blocked waiters
--- include: begin tries bulk epoch tombstone lanes names wake
+-- include: begin tries bulk epoch tombstone priority_bands concurrency_limit wake
 -- ARGV: now by why, tombstones older than (ms), failed jobs that failed before (ms; '' keeps all: the caller knows how far the
 --   mirror has come), stats older than (minutes), claims older than (ms), cursor ('0' to begin; 'c' before that of claims,
 --   which are looked through behind stats, then 'a' before that of asks, and 'o'
@@ -112,12 +112,12 @@ if string.sub(naming, 1, 1) == 'b' then
   for i = 1, #blocked, 2 do
     local id, due = blocked[i], blocked[i + 1]
     local name, most = name_of(id)
-    local lane = header(redis.call('HGET', k_jobs, id) or '')
-    if not lane then
+    local band = header(redis.call('HGET', k_jobs, id) or '')
+    if not band then
       redis.call('ZREM', k_blocked, id)
     elseif not name or take_room(name, most) then
-      unblock(id, lane)
-      redis.call('ZADD', LANES[lane], due, id)
+      unblock(id, band)
+      redis.call('ZADD', BANDS[band], due, id)
       wake_for(tonumber(due))
     else
       stay = stay + 1

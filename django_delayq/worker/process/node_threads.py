@@ -19,7 +19,7 @@ from django_delayq.worker.error_pause import ErrorPause, Together
 logger = Logger("django_delayq.worker")
 
 AFTER_A_BUG: Final = 1.0  # seconds
-RESTS: Final = 0.25  # seconds for which a node of a Cluster is not waited for again: its other slots are told at once that it is away
+COOLDOWN: Final = 0.25  # seconds for which a node of a Cluster is not called again: calls of its other slots fail at once
 
 
 class NodeLoop(Protocol):
@@ -129,7 +129,7 @@ class NodeThreads(Generic[LoopT]):
         self._aside: set[LoopT] = set()
         for link in links.values():
             if link.moves:
-                link.leave_alone(RESTS)
+                link.set_cooldown(COOLDOWN)
 
     def start(self) -> None:
         """Starts those there are; on a Cluster one, until it is known which slot is where."""

@@ -84,19 +84,19 @@ class LeaseExtender:
                 continue
             began = self._monotonic()
             if began < patience and not node.away:
-                node.rest.end()
+                node.cooldown.end()
             try:
                 self._extend_all(line, kept, node)
                 self._asked[line] = began
                 self._failed.pop(node, None)
-                if node.rest.holds:
+                if node.cooldown.active:
                     self._failed[node] = began
             except (StoreError, StoreRefused) as error:  # about this line; the leases of the others must not run out for it
                 refused[line] = error
             except StoreUnavailable as error:
                 refused[line] = error
                 self._failed[node] = self._monotonic()
-                if error.code != "redis_rests":
+                if error.code != "redis_cooldown":
                     down = error
                     self._asked[line] = began
         for line, full_at in self._full_at.items():
@@ -135,7 +135,7 @@ class LeaseExtender:
         for start in range(0, len(kept), MOST):
             self._extend(line, kept[start : start + MOST])
             if start + MOST < len(kept):
-                node.rest.end()  # what is left of this line comes now: with each pass it would be the same that is
+                node.cooldown.end()  # what is left of this line comes now: with each pass it would be the same that is
 
     def _extend(self, line: Line, kept: Sequence[Kept]) -> None:
         progress = {held.id: held.progress for _, held in kept if held.progress_turn}

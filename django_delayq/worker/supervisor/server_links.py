@@ -11,7 +11,7 @@ from django_delayq.store.connection import Link
 from django_delayq.store.places import Nodes, Places
 from django_delayq.worker.line import Line
 
-RESTS: Final = 0.5  # seconds after a failed call in which no loop of the supervisor waits for that server,
+COOLDOWN: Final = 0.5  # seconds after a failed call in which no loop of the supervisor waits for that server,
 SLOW: Final = 0.5  # and where there are several servers, after one that took longer than this
 WAITS: Final = 8  # of the shortest lease, the part for which a call waits there: two servers at a time may hang, and the map with them
 LEAST: Final = 0.25  # seconds
@@ -32,7 +32,7 @@ class ServerLinks:
         longest = max(LEAST, min(line.lease for line in lines) / WAITS) if lines else 0.0
         several = len(self._all) > 1 or self._all[0].moves
         for link in self._all:
-            link.leave_alone(RESTS, SLOW if several else 0.0, longest if several else 0.0)
+            link.set_cooldown(COOLDOWN, SLOW if several else 0.0, longest if several else 0.0)
 
     @property
     def where(self) -> str:

@@ -128,7 +128,7 @@ class Tidy:
             except StoreError as error:  # about this line
                 trouble = trouble or error
             except StoreUnavailable as error:
-                if error.code != "redis_rests":  # else its server is late, and this line comes first in the next pass
+                if error.code != "redis_cooldown":  # else its server is late, and this line comes first in the next pass
                     trouble = trouble or error
                     if not isinstance(error, StoreRefused):  # that may be about this slot alone
                         away.add(node)

@@ -106,8 +106,8 @@ def test_a_lease_that_was_lost_is_counted_once(shop: Shop) -> None:
     worker = shop.work("--health-port", str(port))
     eventually(lambda: scrape(port).of("delayq_worker_leases", queue="default", state="running") == 1)
     keys = shop.store().keys
-    attempt, crashes, lane, _ = shop.link.execute("HGET", keys["runs"], job).decode().split(":")
-    shop.link.execute("HSET", keys["runs"], job, f"{attempt}:{crashes}:{lane}:somebody-else")
+    attempt, crashes, band, _ = shop.link.execute("HGET", keys["runs"], job).decode().split(":")
+    shop.link.execute("HSET", keys["runs"], job, f"{attempt}:{crashes}:{band}:somebody-else")
     seen = eventually(lambda: (one := scrape(port)).total("delayq_worker_leases_lost_total") and one)
     assert seen.of("delayq_worker_leases_lost_total", queue="default") == 1
     assert worker.alive

@@ -99,7 +99,7 @@ local function present()
   end
 end
 
--- Header of a record: "1<lane><o|r>[<max attempts>[:<expires ms>]] <task>[ <key>]\n". Returns lane, durable, expires, key, or nil.
+-- Header of a record: "1<band><o|r>[<max attempts>[:<expires ms>]] <task>[ <key>]\n". Returns band, durable, expires, key, or nil.
 -- expires: math.huge for never. %f keeps the match from going back through a task that never ends, and numbers are taken apart behind
 -- it, since two runs of digits in one pattern would be tried in every way. Jobs of one task without keys have one line, which is
 -- read once; of a record that is all one line, or none of ours, nothing is kept.
@@ -112,16 +112,16 @@ local function header(record)
   local line = string.sub(record, 1, stop)
   local read = lines[line]
   if not read then
-    local lane, safety, most, key = string.match(line, '^1([hnl])([or])([%d:]*) %S+%f[%s] ?([^\n]*)\n')
-    if not lane then
+    local band, safety, most, key = string.match(line, '^1([hnl])([or])([%d:]*) %S+%f[%s] ?([^\n]*)\n')
+    if not band then
       return nil
     end
     local expires = string.match(most .. ':', '^%d*:(%d*):?$')
     if not expires then
       return nil
     end
-    read = {lane = lane, durable = safety == 'o', expires = tonumber(expires) or math.huge, key = key}
+    read = {band = band, durable = safety == 'o', expires = tonumber(expires) or math.huge, key = key}
     lines[line] = read
   end
-  return read.lane, read.durable, read.expires, read.key
+  return read.band, read.durable, read.expires, read.key
 end

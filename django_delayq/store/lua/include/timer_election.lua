@@ -1,6 +1,6 @@
 -- Who sleeps for the next date: of all idle movers one timer owner until then, and one backup a little longer. Both ask at least once in
 -- SAFETY. The others ask seldom: they are called by tokens, and are there in case that owner and backup have vanished at once. So 60 idle
--- workers make 7 calls per job, not 61, and 100 make 8 calls a second while nothing happens, not 100. Needs begin, lanes and wake, and the
+-- workers make 7 calls per job, not 61, and 100 make 8 calls a second while nothing happens, not 100. Needs begin, bands and wake, and the
 -- key meta.
 local SAFETY = 1000 -- ms; the longest sleep of owner and backup, and what a lost wake token costs
 local SELDOM = 16000 -- ms; that of the others, which each of them makes longer or shorter by up to an eighth
@@ -8,8 +8,8 @@ local SELDOM = 16000 -- ms; that of the others, which each of them makes longer 
 -- The earliest date in the schedule; nil when nothing waits.
 local function first_date()
   local first
-  for _, letter in ipairs(LANE_ORDER) do
-    local date = tonumber(redis.call('ZRANGE', LANES[letter], 0, 0, 'WITHSCORES')[2])
+  for _, letter in ipairs(BAND_ORDER) do
+    local date = tonumber(redis.call('ZRANGE', BANDS[letter], 0, 0, 'WITHSCORES')[2])
     if date then
       first = math.min(first or date, date)
     end

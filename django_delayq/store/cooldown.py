@@ -1,11 +1,11 @@
-"""For how long a link leaves a server alone that did not answer, or late."""
+"""How long calls of a link fail at once after one that failed, or that took too long."""
 
 from __future__ import annotations
 
 from django_delayq import clock
 
 
-class Rest:
+class Cooldown:
     """`seconds`: after a failed call, in which the next ones fail without waiting, for a thread that has more to do. `late`: a call
     that was answered, and took longer than this, is followed by the same; 0: none is. `failed`: the last call has.
     """
@@ -16,17 +16,17 @@ class Rest:
         self._since = 0.0
 
     @property
-    def holds(self) -> bool:
-        """Whether the server is left alone just now."""
+    def active(self) -> bool:
+        """Whether calls fail at once just now."""
         return bool(self._since) and clock.monotonic() - self._since < self.seconds
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """A call has failed."""
         self.failed = True
         self._since = clock.monotonic()
 
     def end(self) -> None:
-        """It is to be called again."""
+        """The next call is sent again."""
         self._since = 0.0
 
     def answered(self, began: float) -> None:

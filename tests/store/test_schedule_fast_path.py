@@ -34,7 +34,7 @@ def call(chance: random.Random) -> tuple[Any, ...]:
     named = chance.random() < 0.3
     for _ in range(chance.choice((0, 1, 1, 1, 1, 2, 3, 9))):
         fields: dict[str, Any] = {
-            "lane": chance.choice(("high", "normal", "low")),
+            "band": chance.choice(("high", "normal", "low")),
             "durable": chance.random() < 0.5,
             "max_attempts": chance.choice((10, 10, 3)),
             "expires_ms": chance.choice((0, 0, 0, NOW + 9)),
@@ -91,7 +91,7 @@ def history(seed: int) -> Iterator[tuple[Any, ...]]:
 
 
 def fresh() -> str:
-    return scripts._read("include/fresh.lua")
+    return scripts._read("include/schedule_fast_path.lua")
 
 
 def whole(reply: Any, arguments: Sequence[Any], now: int) -> Any:

@@ -1,18 +1,18 @@
 -- Names that jobs share, of which only so many may hold a lease at a time ("most"; 1: one after the other). A name is held exactly as long
--- as the lease of its job. A due job whose name is taken leaves its lane, once, and waits; whoever frees a name puts the next one back into
--- its lane, with its date, and claim decides. Keys of its own, since releases before this one take other records and other values of
+-- as the lease of its job. A due job whose name is taken leaves its band, once, and waits; whoever frees a name puts the next one back into
+-- its band, with its date, and claim decides. Keys of its own, since releases before this one take other records and other values of
 -- `runs` for none of ours; these keys they leave alone.
 --   names: id -> most:turn:due:name, from schedule until its record goes; turn: a number that rises with every holder, 0 before the first;
 --     due: the date with which it was claimed
---   holders: name\0id · blocked: id by due ms, of jobs that wait for their name · waiters: the same as name\0<lane><due>\0id, so in the
---     order in which they come back: lane, date, id. No name holds a byte below 32.
+--   holders: name\0id · blocked: id by due ms, of jobs that wait for their name · waiters: the same as name\0<band><due>\0id, so in the
+--     order in which they come back: band, date, id. No name holds a byte below 32.
 -- Mostly no job of a queue has ever had a name, as `named` of begin.lua says. Then nothing of this is made, since to make functions costs
--- time; who calls them asks `named` before. Needs begin, bulk and lanes, and the keys jobs high normal low meta names holders blocked waiters.
+-- time; who calls them asks `named` before. Needs begin, bulk and bands, and the keys jobs high normal low meta names holders blocked waiters.
 local read_names, name_of, forget_name, hold_name, free_name
 local note_freed, may_be_next, take_room, waiter, unblock, forget_waiter, date_of, withdraw, moved, call_waiters
 
 if named then
-  local LANE_RANKS, RANKED = {h = '1', n = '2', l = '3', H = '1', N = '2', L = '3'}, {['1'] = 'h', ['2'] = 'n', ['3'] = 'l'}
+  local BAND_RANKS, RANKED = {h = '1', n = '2', l = '3', H = '1', N = '2', L = '3'}, {['1'] = 'h', ['2'] = 'n', ['3'] = 'l'}
   local values, read, begun, full, freed, doubtful, padded = {}, 0, {}, {}, {}, {}, {}
   local held -- of each name how many hold it, where all were read at once
 
@@ -140,7 +140,7 @@ if named then
       date = as_text('%015.0f', due)
       padded[due] = date
     end
-    return name .. '\0' .. LANE_RANKS[letter] .. date .. '\0' .. id
+    return name .. '\0' .. BAND_RANKS[letter] .. date .. '\0' .. id
   end
 
   -- A job that waits for its name does so no more. Returns whether it did.
@@ -155,7 +155,7 @@ if named then
     return due and true
   end
 
-  -- The same of one whose record is gone, and with it the lane to which it would have come back.
+  -- The same of one whose record is gone, and with it the band to which it would have come back.
   function forget_waiter(id)
     local due, name = tonumber(redis.call('ZSCORE', k_blocked, id) or ''), name_of(id)
     if due and name then
@@ -164,14 +164,14 @@ if named then
     end
   end
 
-  -- When a job that waits was due, be it in its lane or for its name; nil when it does not wait.
+  -- When a job that waits was due, be it in its band or for its name; nil when it does not wait.
   function date_of(id, letter)
-    return tonumber(redis.call('ZSCORE', LANES[letter], id) or redis.call('ZSCORE', k_blocked, id) or '')
+    return tonumber(redis.call('ZSCORE', BANDS[letter], id) or redis.call('ZSCORE', k_blocked, id) or '')
   end
 
   -- Takes a job from where it waits. Returns whether it did.
   function withdraw(id, letter)
-    local waited = redis.call('ZREM', LANES[letter], id) == 1 or unblock(id, letter)
+    local waited = redis.call('ZREM', BANDS[letter], id) == 1 or unblock(id, letter)
     local name = waited and name_of(id)
     if name then
       may_be_next(name)
@@ -179,7 +179,7 @@ if named then
     return waited
   end
 
-  -- A waiting job has another date in its lane now. It no longer waits for its name, and another job may be next.
+  -- A waiting job has another date in its band now. It no longer waits for its name, and another job may be next.
   function moved(id, letter)
     unblock(id, letter)
     local name = name_of(id)
@@ -189,7 +189,7 @@ if named then
   end
 
   -- Ends what a call does with names, when all else is written. Puts back, of each name that was freed, those that come next, as many as
-  -- it was freed: so a name with room has a job in a lane, if it has any. What waits no more is dropped and counts for none, at most
+  -- it was freed: so a name with room has a job in a band, if it has any. What waits no more is dropped and counts for none, at most
   -- MOST_DROPPED a call; what is behind it then comes with tidy. Returns the earliest of their dates, nil without any.
   local MOST_DROPPED = 1000
   function call_waiters()
@@ -215,7 +215,7 @@ if named then
             end
             gather('ZREM', k_waiters, found[i])
             if id and redis.call('ZREM', k_blocked, id) == 1 and exists then
-              gather('ZADD', LANES[RANKED[rank]], due, id)
+              gather('ZADD', BANDS[RANKED[rank]], due, id)
               earliest = math.min(earliest or math.huge, tonumber(due))
               left = left - 1
             else

@@ -36,17 +36,17 @@ repeat
   local stamp = string.format('%.0f', now)
   local entry = {'at', stamp, 'by', by, 'f', format or '1', '', ''}
   local told = #entry - 2
-  local ids, jobs, lanes
+  local ids, jobs, bands
   if items > 1 then -- else time is saved on tables
-    ids, jobs, lanes = {}, {}, {h = {k_high, n = 1}, n = {k_normal, n = 1}, l = {k_low, n = 1}}
+    ids, jobs, bands = {}, {}, {h = {k_high, n = 1}, n = {k_normal, n = 1}, l = {k_low, n = 1}}
   end
   -- Most jobs of a call have the same header, and many the same date: these are read once.
-  local id, record, policy, when, said, names, fresh, line, lane, safety, key, date, due, score, fields
+  local id, record, policy, when, said, names, fresh, line, band, safety, key, date, due, score, fields
   local keys, taken
   for i = 1, items do
     id, record, policy, when, said = unpack(ARGV, 7 + (i - 1) * stride, 6 + i * stride)
     if not line or string.sub(record, 1, #line) ~= line then
-      line, lane, safety, key = string.match(record, '^(1([hnl])([or])%d*:?%d* %S+%f[%s] ?([^\n]*)\n)')
+      line, band, safety, key = string.match(record, '^(1([hnl])([or])%d*:?%d* %S+%f[%s] ?([^\n]*)\n)')
       date = nil
     end
     fresh = line and not string.find(policy, key == '' and '^replaced@' or '@') and not (ids and ids[id])
@@ -61,19 +61,19 @@ repeat
         due = now + due
         score = string.format('%.0f', due)
       end
-      fields = ' ' .. score .. ' ' .. lane
+      fields = ' ' .. score .. ' ' .. band
       fresh = due >= earliest
     end
     if not fresh then
       break
     end
     if ids then
-      local dates = lanes[lane]
+      local dates = bands[band]
       local n = dates.n
       ids[i], ids[id], jobs[i * 2 - 1], jobs[i * 2] = id, true, id, record
       dates[n + 1], dates[n + 2], dates.n = score, id, n + 2
     end
-    if said and said ~= '' then -- see names.lua
+    if said and said ~= '' then -- see concurrency_limit.lua
       names = names or {}
       names[#names + 1], names[#names + 2] = id, (string.gsub(said, ':', ':0:0:', 1))
     end
@@ -120,9 +120,9 @@ repeat
     redis.call('HSETNX', k_meta, 'named', '1')
   end
   if not ids then
-    redis.call('ZADD', lane == 'n' and k_normal or lane == 'h' and k_high or k_low, score, id)
+    redis.call('ZADD', band == 'n' and k_normal or band == 'h' and k_high or k_low, score, id)
   else
-    for _, dates in pairs(lanes) do
+    for _, dates in pairs(bands) do
       if dates.n > 1 then
         redis.call('ZADD', unpack(dates, 1, dates.n))
       end

@@ -1,4 +1,0 @@
--- The three lanes of the schedule, by the letter in a record's header or in `runs`.
-local LANES = {h = k_high, n = k_normal, l = k_low, H = k_high, N = k_normal, L = k_low}
--- Their order, which is strict: what is due in the first goes before all that is due in the others.
-local LANE_ORDER = {'h', 'n', 'l'}
