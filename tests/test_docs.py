@@ -18,7 +18,7 @@ import django_delayq
 from django_delayq import conf, signals
 from django_delayq.contrib.gateway.responses import REFUSALS
 from django_delayq.contrib.gateway.urls import ROUTES
-from django_delayq.contrib.prometheus.catalogue import METRICS
+from django_delayq.contrib.prometheus.metrics import METRICS
 from django_delayq.findings import KINDS
 from django_delayq.logger import LOGGERS
 from django_delayq.management.settings_command import HTTP_MEANINGS, MEANINGS

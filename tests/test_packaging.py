@@ -141,7 +141,7 @@ def test_others_find_what_they_look_for_by_entry_points(wheel):
         "opentelemetry_instrumentor": {"delayq": "django_delayq.contrib.otel:DelayqInstrumentor"},
         "pytest11": {"delayq": "django_delayq.testing.plugin"},
     }
-    assert {"django_delayq/testing/plugin.py", "django_delayq/contrib/otel/__init__.py"} <= set(wheel.namelist())
+    assert {"django_delayq/testing/plugin.py", "django_delayq/contrib/otel.py"} <= set(wheel.namelist())
 
 
 def test_the_readme_is_the_long_description(metadata):

@@ -215,9 +215,9 @@ def described(function: Callable[..., Any]) -> Iterator[tuple[list[str], str]]:
 
 def metrics(of: str) -> str:
     """The metrics of workers, or of queues."""
-    from django_delayq.contrib.prometheus import catalogue
+    from django_delayq.contrib.prometheus import metrics
 
-    found = {"workers": catalogue.OF_WORKERS, "queues": catalogue.OF_QUEUES}[of]
+    found = {"workers": metrics.OF_WORKERS, "queues": metrics.OF_QUEUES}[of]
     rows = [(code(name), one.kind, ", ".join(map(code, one.labels)), plain(one.meaning)) for name, one in found.items()]
     return table(("Name", "Type", "Labels", "Meaning"), rows)
 

@@ -17,7 +17,7 @@ from django.urls import reverse
 
 import django_delayq as delayq
 from django_delayq import clock, conf, ids
-from django_delayq.contrib.health import health_views
+from django_delayq.contrib.health import urls as health_urls
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.mirror.bring_in import BringInLoop
 from django_delayq.mirror.outbox import DatabaseOutbox
@@ -81,7 +81,7 @@ def test_the_clock_is_that_of_another_partition_then_that_of_the_database_and_at
 
 def test_a_process_is_ready_when_all_partitions_take_jobs_of_redis_durability(cluster, settings):
     def ready() -> int:
-        return health_views.ready(RequestFactory().get("/")).status_code
+        return health_urls.ready(RequestFactory().get("/")).status_code
 
     assert ready() == 200
     assert 0 not in lose(cluster, 4)

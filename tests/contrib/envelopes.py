@@ -40,9 +40,7 @@ def sentry() -> Iterator[Callable[..., Sent]]:
         from sentry_sdk.transport import Transport
     except ImportError:
         missing("sentry_sdk is not installed")
-    from django_delayq.contrib.sentry import DelayqIntegration
-    from django_delayq.contrib.sentry.integration import RECEIVERS
-    from django_delayq.contrib.sentry.publish_spans import WATCHER_NAME
+    from django_delayq.contrib.sentry import RUNS, WATCHER_NAME, DelayqIntegration
     from django_delayq.producer import watchers
 
     def init(integration: dict[str, Any] | None = None, **options: Any) -> Sent:
@@ -69,5 +67,4 @@ def sentry() -> Iterator[Callable[..., Sent]]:
     sentry_sdk.get_client().close()
     sentry_sdk.get_global_scope().set_client(None)
     watchers.remove(WATCHER_NAME)
-    for told, receiver in RECEIVERS:
-        told.disconnect(receiver)
+    RUNS.disconnect()

@@ -137,9 +137,9 @@ def test_a_period_that_sentry_cannot_express_has_no_monitor(delayq, db, sentry):
     ],
 )
 def test_periods_are_told_in_the_largest_unit(every, schedule):
-    from django_delayq.contrib.sentry import check_ins
+    from django_delayq.contrib import sentry
 
-    assert check_ins.config_of(Dates("", every, "UTC", 0)) == {"schedule": {"type": "interval", **schedule}, "checkin_margin": 1}
+    assert sentry.config_of(Dates("", every, "UTC", 0)) == {"schedule": {"type": "interval", **schedule}, "checkin_margin": 1}
 
 
 @pytest.mark.parametrize(
@@ -152,9 +152,9 @@ def test_periods_are_told_in_the_largest_unit(every, schedule):
     ],
 )
 def test_slugs_are_such_as_sentry_takes(name, wanted):
-    from django_delayq.contrib.sentry import check_ins
+    from django_delayq.contrib import sentry
 
-    assert check_ins.slug(name) == wanted
+    assert sentry.slug(name) == wanted
 
 
 @pytest.mark.parametrize(
@@ -169,8 +169,8 @@ def test_slugs_are_such_as_sentry_takes(name, wanted):
     ],
 )
 def test_names_of_which_a_slug_lacks_something_stay_apart(one, other):
-    from django_delayq.contrib.sentry import check_ins
+    from django_delayq.contrib import sentry
 
-    found = {check_ins.slug(one), check_ins.slug(other)}
+    found = {sentry.slug(one), sentry.slug(other)}
     assert len(found) == 2
     assert all(re.fullmatch(r"[a-z0-9_-]{1,50}", slug) for slug in found)

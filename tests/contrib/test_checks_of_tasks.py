@@ -23,7 +23,7 @@ def test_right_options_pass():
 
 def test_e030_an_unknown_option_names_the_nearest_one():
     (text,) = said(OPTIONS={"max_attempt": 3}).values()
-    assert 'TASKS["default"]["OPTIONS"]["max_attempt"] is no option (did you mean \'max_attempts\'?)' in text
+    assert "TASKS[\"default\"][\"OPTIONS\"] has an unknown option 'max_attempt' (did you mean 'max_attempts'?)" in text
     assert set(said(OPTIONS={"retries": 3})) == {"delayq.E030"}
 
 

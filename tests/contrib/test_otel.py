@@ -316,7 +316,7 @@ def test_without_a_provider_nothing_is_carried_and_all_goes_on(delayq, db):
 
 
 def test_an_exporter_that_hangs_holds_up_no_end_of_a_process(delayq, db, exported, monkeypatch):
-    from django_delayq.contrib.otel import telemetry
+    from django_delayq.contrib import otel
 
     released, asked = Event(), []
 
@@ -324,7 +324,7 @@ def test_an_exporter_that_hangs_holds_up_no_end_of_a_process(delayq, db, exporte
         asked.append("spans")
         return released.wait(60)
 
-    monkeypatch.setattr(telemetry, "FLUSH", 0.1)
+    monkeypatch.setattr(otel, "FLUSH", 0.1)
     monkeypatch.setattr(exported.tracer_provider, "force_flush", hang)
     monkeypatch.setattr(exported.meter_provider, "force_flush", lambda: asked.append("metrics"))
     signals.process_stopped.send(sender=None, worker="w", process="task-1")

@@ -366,12 +366,12 @@ def test_arguments_are_not_sent_as_values_of_statements(delayq, db, sentry):
 
 
 def test_if_the_masks_fail_no_variable_is_sent(delayq, db, sentry, monkeypatch):
-    from django_delayq.contrib.sentry import run_events
+    from django_delayq.contrib import sentry as integration
 
     def broken(task):
         raise LookupError
 
-    monkeypatch.setattr(run_events.masking, "names_of", broken)
+    monkeypatch.setattr(integration.masking, "names_of", broken)
     sent = sentry(arguments=True)
     shipping.lose_later.schedule(5, "DE89370400440532013000")
     delayq.run_due()

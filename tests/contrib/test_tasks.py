@@ -229,18 +229,18 @@ def test_a_run_that_was_put_off_is_no_attempt(delayq, db, mail, finished):
 
 
 def test_a_task_that_a_worker_knows_with_other_parameters_waits_and_runs_when_it_knows_them(delayq, db, mail, finished):
-    from django_delayq.contrib.tasks import registered
+    from django_delayq.contrib.tasks import backend
     from django_delayq.contrib.tasks.declared import altered
 
     def look(context): ...
 
     look.__module__, look.__qualname__ = mail.look.func.__module__, mail.look.func.__qualname__
     result = mail.look.enqueue(0)
-    registered.register(altered(mail.look, func=look))
+    backend.register(altered(mail.look, func=look))
     assert [run.outcome for run in delayq.run_due()] == ["park"]
     result.refresh()
     assert (result.status, result.attempts, finished) == ("READY", 0, [])
-    registered.register(mail.look)
+    backend.register(mail.look)
     assert [run.outcome for run in delayq.advance("1m")] == ["ack"]
     result.refresh()
     assert (result.status, result.attempts) == ("SUCCESSFUL", 1)
@@ -467,7 +467,7 @@ def test_a_name_that_a_task_by_delayq_has_is_refused(backend):
     from django_delayq.contrib.tasks.api import InvalidTask
     from tests.contrib.shipping import ship
 
-    with pytest.raises(InvalidTask, match="a task by @delayq"):
+    with pytest.raises(InvalidTask, match=r"A task of @delayq\.task is also named"):
         backend.task_class(func=ship.fn, **USUAL)
 
 

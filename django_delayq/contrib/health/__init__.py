@@ -1,4 +1,4 @@
-"""How well the queues are, at addresses of the project: for load balancers, for monitors and for people.
+"""The health of the queues, at URLs of the project.
 
-May import all below; needs no extra. Queries where the database is asked, in a thread that may be left behind.
+May import all below, and needs no extra. It queries the database in a thread that it can abandon.
 """

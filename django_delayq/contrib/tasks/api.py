@@ -1,7 +1,8 @@
-"""The words of `django.tasks`: from Django 6.0 and later, else from the package django-tasks.
+"""The API of `django.tasks`: from Django 6.0 or later, otherwise from the package django-tasks.
 
-A process may have both: apps of others take their words from the package on every Django. So `packages` knows both, and a task decides
-by its class which signals, results and contexts belong to it.
+A process may contain both, because some apps always use the package. `packages` returns both. The class of a task decides which
+signals,
+results and contexts belong to it.
 """
 
 from __future__ import annotations
@@ -26,19 +27,20 @@ except ImportError:  # Django 5.2
     from django_tasks.signals import task_enqueued, task_finished, task_started
     from django_tasks.utils import normalize_json
 
-    # Its releases to 0.12 call it otherwise than Django does.
+    # Releases up to 0.12 have another name than Django.
     InvalidTask = getattr(exceptions, "InvalidTask", None) or exceptions.InvalidTaskError
 
 __all__ = (
     "BaseTaskBackend",
     "InvalidTask",
     "Task",
+    "TaskApi",
     "TaskContext",
     "TaskError",
     "TaskResult",
     "TaskResultDoesNotExist",
     "TaskResultStatus",
-    "Words",
+    "api_of",
     "error_class",
     "normalize_json",
     "packages",
@@ -47,12 +49,11 @@ __all__ = (
     "task_enqueued",
     "task_finished",
     "task_started",
-    "words_of",
 )
 
 
-class Words(NamedTuple):
-    """The same words of one of the two."""
+class TaskApi(NamedTuple):
+    """The API of one of the two packages."""
 
     Task: Any
     TaskContext: Any
@@ -68,7 +69,7 @@ class Words(NamedTuple):
     task_finished: Any
 
 
-OURS: Final = Words(
+OURS: Final = TaskApi(
     Task,
     TaskContext,
     TaskError,
@@ -83,23 +84,23 @@ OURS: Final = Words(
     task_finished,
 )
 PACKAGE: Final = "django_tasks"
-_both: tuple[Words, ...] = ()
+_both: tuple[TaskApi, ...] = ()
 _joined: dict[str, type[Exception]] = {}
 
 
-def packages() -> tuple[Words, ...]:
-    """The words that tasks of this process may have been made by: those above first, then those of the package where Django has its own
-    and some app has imported the package. It is not imported here: it has no tasks then.
+def packages() -> tuple[TaskApi, ...]:
+    """The APIs that tasks of this process use: the one above first, then that of the package if Django has its own and some app has
+    imported the package. If no app has imported it, no task uses it.
     """
     global _both
     if not _both and f"{PACKAGE}.backends.base" in sys.modules and Task.__module__ != f"{PACKAGE}.base":
-        _both = (OURS, _words(import_module(f"{PACKAGE}.base"), import_module(f"{PACKAGE}.exceptions")))
+        _both = (OURS, _api(import_module(f"{PACKAGE}.base"), import_module(f"{PACKAGE}.exceptions")))
     return _both or (OURS,)
 
 
-def _words(base: ModuleType, exceptions: Any) -> Words:
+def _api(base: ModuleType, exceptions: Any) -> TaskApi:
     signals, package = import_module(f"{PACKAGE}.signals"), import_module(PACKAGE)
-    return Words(
+    return TaskApi(
         base.Task,
         base.TaskContext,
         base.TaskError,
@@ -116,18 +117,18 @@ def _words(base: ModuleType, exceptions: Any) -> Words:
 
 
 def task_classes() -> tuple[type[Task], ...]:
-    """The classes of which tasks are."""
-    return tuple(words.Task for words in packages())
+    """The classes of tasks."""
+    return tuple(api.Task for api in packages())
 
 
-def words_of(task: Any) -> Words:
-    """The words of the package by which that task was made."""
-    return next((words for words in packages() if isinstance(task, words.Task)), OURS)
+def api_of(task: Any) -> TaskApi:
+    """The API to which the task belongs."""
+    return next((api for api in packages() if isinstance(task, api.Task)), OURS)
 
 
 def error_class(name: str) -> type[Exception]:
-    """The exception of that name. If both packages are imported, it is a subclass of both: a caller may catch either."""
-    kinds: tuple[type[Exception], ...] = tuple(getattr(words, name) for words in packages())
+    """The exception with this name. If both packages are imported, it is a subclass of both, so a caller can catch either."""
+    kinds: tuple[type[Exception], ...] = tuple(getattr(api, name) for api in packages())
     if len(kinds) == 1:
         return kinds[0]
     if name not in _joined:

@@ -1,105 +1,124 @@
-"""The backend of Django's tasks: enqueues them as jobs, and looks up what came of them."""
+"""The backend of Django's tasks: registers tasks, enqueues them as jobs, finds their results, and checks TASKS."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from django.core.checks import CheckMessage
 
 from django_delayq import conf, ids, signals
-from django_delayq.contrib.tasks import option_checks, registered, task_runs
+from django_delayq.contrib.tasks import task_runs
 from django_delayq.contrib.tasks.api import (
     BaseTaskBackend,
     InvalidTask,
     Task,
     TaskResult,
+    api_of,
     error_class,
     packages,
-    words_of,
+    task_classes,
 )
-from django_delayq.contrib.tasks.declared import CARRIED, DjangoTask, carried, enqueued_at
-from django_delayq.contrib.tasks.extras import DelayqTask, extras_of, said_by, task_class
-from django_delayq.contrib.tasks.plain_json import plain
+from django_delayq.contrib.tasks.declared import (
+    CARRIED,
+    OF_FUNCTIONS,
+    DelayqTask,
+    DjangoTask,
+    altered,
+    carried,
+    enqueued_at,
+    extras_of,
+    options_of,
+    plain,
+    task_class,
+)
 from django_delayq.exceptions import ConfigError
-from django_delayq.producer import acts
+from django_delayq.findings import check_message
+from django_delayq.producer import acts, worker_modules
 from django_delayq.producer.async_api import refuse_loop, twin
 from django_delayq.producer.job import Job
-from django_delayq.producer.options import NONE, Options
+from django_delayq.producer.options import DURABILITIES, NONE, Options
 from django_delayq.producer.schedule import put_in
+from django_delayq.producer.task import Task as Registered
+from django_delayq.producer.task import made, registry
 from django_delayq.states import Change, EndCause
+from django_delayq.text import did_you_mean
 
-WORTH: Final = ("max_attempts", "backoff", "timeout")  # what a function says of each of its jobs
-SAID_BY_RUNS: Final = frozenset({EndCause.SUCCEEDED, EndCause.FAILED})  # these ends the worker tells, with the error at hand
+FUNCTION_OPTIONS: Final = ("max_attempts", "backoff", "timeout")  # options of a function that hold for each of its jobs
+REPORTED_BY_WORKER: Final = frozenset({EndCause.SUCCEEDED, EndCause.FAILED})
+ATTEMPTS: Final = 1  # as with Django's other backends
+OPTIONS: Final = ("max_attempts", "backoff", "timeout", "durability")
 
 
 class DelayqBackend(BaseTaskBackend):
-    """Tasks as jobs of delayq.
+    """Enqueues tasks as jobs.
 
-    A task is enqueued in the transaction of its caller: a rollback leaves nothing behind, a commit is never forgotten. It has one
-    attempt, unless OPTIONS["max_attempts"] or the task says more. Above 0 its priority is the high band, below 0 the low one.
+    A task is enqueued in the transaction of the caller: a rollback removes it, and a commit cannot lose it. It has one attempt, unless
+    OPTIONS["max_attempts"] or the task has more. A priority above 0 means the high band, below 0 the low band.
     """
 
     supports_defer = True
     supports_async_task = True
     supports_get_result = True
     supports_priority = True
-    # What Django has no word for yet.
+    # Not in Django yet.
     supports_retry = True
     supports_cancel = True
     supports_reschedule = True
 
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         super().__init__(alias, params)
-        for words in packages():
-            words.BaseTaskBackend.register(type(self))
-        _listen()
+        for api in packages():
+            api.BaseTaskBackend.register(type(self))
+        _connect()
 
     @property
-    def task_class(self) -> type[DelayqTask]:  # type: ignore[override]  # an instance has one, and each package an instance
-        """The class that `@task` makes tasks of: of the package whose `task_backends` has made this backend."""
-        known = ((words.Task, words.task_backends) for words in packages())
+    def task_class(self) -> type[DelayqTask]:  # type: ignore[override]  # each package has an instance
+        """The class of the tasks that `@task` creates, for the package whose `task_backends` created this backend."""
+        known = ((api.Task, api.task_backends) for api in packages())
         kinds = (kind for kind, backends in known if self.alias in backends.settings and backends[self.alias] is self)
         return task_class(next(kinds, Task))
 
     @classmethod
     def register_found(cls) -> None:
-        """Makes the tasks of installed apps known to workers: `django_delayq` calls it when it is ready."""
-        _listen()  # a worker needs no backend to run what was enqueued elsewhere
-        registered.register_found()
+        """Registers the tasks of installed apps for workers. `django_delayq` calls it from `ready()`."""
+        _connect()  # a worker runs tasks without creating a backend
+        register_found()
 
     def check(self, **kwargs: Any) -> list[CheckMessage]:
-        """Django's system checks ask each backend."""
-        return [*super().check(**kwargs), *option_checks.found(self.alias, self.queues, self.options)]
+        """The system checks of this alias in TASKS."""
+        return [*super().check(**kwargs), *_option_findings(self.alias, self.queues, self.options)]
 
     def validate_task(self, task: Task) -> None:
-        """Whether this backend can run it; then workers of this process know it.
+        """Checks that this backend can run the task, and registers it.
 
         Raises:
-            InvalidTask: it cannot.
+            InvalidTask: it cannot run the task.
         """
         try:
             super().validate_task(task)
         except InvalidTask as error:
             raise error_class("InvalidTask")(*error.args) from None
-        registered.register(task)
+        register(task)
 
     def enqueue(self, task: Task, args: Any, kwargs: Any) -> TaskResult:
-        """Schedules a job for the task, in the transaction that is open.
+        """Schedules a job for the task, in the open transaction.
 
         Raises:
             InvalidTask: as `validate_task`.
-            TypeError, ValueError: Django's rules for arguments. PayloadError, PayloadTooLarge: arguments that JSON cannot hold, or that
-                the function does not take.
+            TypeError, ValueError: Django rejects the arguments. PayloadError, PayloadTooLarge: they are not JSON, or do not match the
+                signature.
             QueueUnknown, ConfigError, KeyTaken, StoreUnavailable: as `delayq.schedule`.
         """
         refuse_loop("task.aenqueue(…)")
         self.validate_task(task)
-        words = words_of(task)
-        result: TaskResult = words.TaskResult(
+        api = api_of(task)
+        result: TaskResult = api.TaskResult(
             task=task,
-            id="",  # that of the job, once there is one
-            status=words.TaskResultStatus.READY,
+            id="",  # set when the job exists
+            status=api.TaskResultStatus.READY,
             enqueued_at=None,
             started_at=None,
             finished_at=None,
@@ -110,29 +129,29 @@ class DelayqBackend(BaseTaskBackend):
             errors=[],
             worker_ids=[],
         )
-        known = registered.register(task)
+        known = register(task)
 
         def inserted(job: Job) -> None:
             _name(result, job)
             if conf.get().inline:
                 task_runs.remember(job.id, result)
-            words.task_enqueued.send(type(self), task_result=result)
+            api.task_enqueued.send(type(self), task_result=result)
 
         job = put_in(known, self._options(known, task), tuple(plain(result.args)), plain(result.kwargs), inserted=inserted)
         if not result.id:
             inserted(job)
-        _name(result, job)  # anew: it may have been merged into the holder of its key when it was published
+        _name(result, job)  # again: when it was published, it may have been merged into the job that holds its key
         return result
 
     def get_result(self, result_id: str) -> TaskResult:
-        """The result of that id, as the rows of its job tell it; in a transaction, also of what was enqueued in it. With `INLINE` there
-        are no rows, and this process has the results of what it has run last.
+        """The result with this id, from the rows of the job. In a transaction, it also finds what the transaction enqueued. With
+        `INLINE` there are no rows, and the process keeps its latest results.
 
         Raises:
-            TaskResultDoesNotExist: nobody knows it, or it is no result of a task of Django.
-            StoreUnavailable: the database does not know it, and Redis cannot be asked.
+            TaskResultDoesNotExist: there is no such job, or it does not belong to a task of Django.
+            StoreUnavailable: the database does not have the job, and Redis does not answer.
         """
-        from django_delayq.contrib.tasks import task_rows  # not before the models are there
+        from django_delayq.contrib.tasks import task_rows  # after the models are loaded
 
         try:
             id = ids.parse(result_id)
@@ -144,38 +163,38 @@ class DelayqBackend(BaseTaskBackend):
         return found
 
     def cancel(self, result_id: str, *, abort: bool = False, actor: str = "", reason: str = "") -> Change:
-        """As `delayq.cancel`."""
+        """Like `delayq.cancel`."""
         return acts.cancel(result_id, abort=abort, actor=actor, reason=reason)
 
     def reschedule(self, result_id: str, run_after: datetime | timedelta, *, actor: str = "", reason: str = "") -> Change:
-        """As `delayq.reschedule`: to that moment, or by so long from now.
+        """Like `delayq.reschedule`: to a date, or to a time from now.
 
         Raises:
             ConfigError: it is neither an aware datetime nor a timedelta.
             StoreUnavailable, DatabaseError: as for `delayq.cancel`.
         """
         if not isinstance(run_after, datetime | timedelta):
-            raise ConfigError(f"reschedule(): run_after={run_after!r} must be an aware datetime, or a timedelta from now on.")
+            raise ConfigError(f"reschedule(): run_after={run_after!r} must be an aware datetime or a timedelta.")
         moves: dict[str, Any] = {"delay": run_after} if isinstance(run_after, timedelta) else {"run_at": run_after}
         return acts.reschedule(result_id, actor=actor, reason=reason, **moves)
 
     acancel, areschedule = twin(cancel), twin(reschedule)
 
     def _options(self, known: DjangoTask, task: Task) -> Options:
-        """What the call says stands over what the function says, and that over OPTIONS; what nobody says is left to the queue."""
-        static = {**said_by(task.func), **extras_of(known.declared)}
-        own = {name: static[name] for name in WORTH if name in static} | extras_of(task)
-        said: dict[str, Any] = {**self.options, **own}
+        """The options of the job: from the call, then the function, then OPTIONS. The queue has the other defaults."""
+        static = {**options_of(task.func), **extras_of(known.declared)}
+        own = {name: static[name] for name in FUNCTION_OPTIONS if name in static} | extras_of(task)
+        found: dict[str, Any] = {**self.options, **own}
         for name in ("backoff", "timeout"):
-            if name in static and said[name] is static[name]:
-                del said[name]  # workers find it at the task
-        if CARRIED in (said.get("meta") or {}):
-            raise ConfigError(f"{task.module_path}: meta has the key {CARRIED!r}, under which this backend packs. Name it otherwise.")
+            if name in static and found[name] is static[name]:
+                del found[name]  # workers read it from the task
+        if CARRIED in (found.get("meta") or {}):
+            raise ConfigError(f"{task.module_path}: meta contains the key {CARRIED!r}, which this backend uses. Use another key.")
         if differs := carried(known.declared, task):
-            said["meta"] = {**(said.get("meta") or {}), CARRIED: differs}
+            found["meta"] = {**(found.get("meta") or {}), CARRIED: differs}
         if task.run_after is not None:
-            said["run_at"] = task.run_after
-        return NONE.but({**said, "queue": task.queue_name, "priority": task.priority}, task.module_path)
+            found["run_at"] = task.run_after
+        return NONE.but({**found, "queue": task.queue_name, "priority": task.priority}, task.module_path)
 
 
 def _name(result: TaskResult, job: Job) -> None:
@@ -183,19 +202,105 @@ def _name(result: TaskResult, job: Job) -> None:
     object.__setattr__(result, "enqueued_at", enqueued_at(job.id))
 
 
-def _listen() -> None:
-    for told, receiver in RECEIVERS:
-        told.connect(receiver)  # once, however often it is said
+def _connect() -> None:
+    for sender, receiver in RECEIVERS:
+        sender.connect(receiver)  # once, even if called again
 
 
 def _ended(job: Any, row: Any, cause: EndCause, **_: Any) -> None:
-    """Receiver of `job_ended`: a task that no run has brought to its end has finished, too."""
-    from django_delayq.contrib.tasks import task_rows  # not before the models are there
+    """Receiver of `job_ended`: sends `task_finished` for jobs that ended without a run."""
+    from django_delayq.contrib.tasks import task_rows  # after the models are loaded
 
-    if row is not None and cause not in SAID_BY_RUNS:
+    if row is not None and cause not in REPORTED_BY_WORKER:
         result = task_rows.of_row(row, row.pk)
         if result is not None:
-            task_runs.tell_finished(result)
+            task_runs.send_finished(result)
+
+
+def register(task: Task) -> DjangoTask:
+    """The registered task. Registers it if necessary.
+
+    Raises:
+        InvalidTask: an option is not valid, or a task of `@delayq.task` has the same name.
+    """
+    known = registry.find(task.module_path)
+    if isinstance(known, DjangoTask) and _same(known.declared, task):
+        return known
+    if known is not None and not isinstance(known, DjangoTask):
+        raise error_class("InvalidTask")(f"A task of @delayq.task is also named {task.module_path}. Rename one of them.")
+    try:
+        fresh = made(DjangoTask, task_runs.callable_of(task), where=f"@task on {task.module_path}", **_registered_options(task))
+    except ConfigError as error:
+        raise error_class("InvalidTask")(str(error)) from error
+    fresh.declared = altered(task, run_after=None)
+    registry.add(fresh)
+    return fresh
+
+
+def register_found() -> None:
+    """Registers the tasks of Django in the modules that workers import, including those declared for other backends: a web process may
+    enqueue them with `.using(backend=…)`.
+
+    Raises:
+        InvalidTask: see `register`.
+    """
+    kinds = task_classes()
+    for name in worker_modules.names():
+        for value in list(vars(sys.modules.get(name, object)).values()):
+            if isinstance(value, kinds):
+                register(value)
+
+
+def _same(declared: Task, task: Task) -> bool:
+    return declared.func is task.func and declared.takes_context == task.takes_context
+
+
+def _registered_options(task: Task) -> dict[str, Any]:
+    own = {name: value for name, value in extras_of(task).items() if name in OF_FUNCTIONS}
+    return {
+        "name": task.module_path,
+        "queue": task.queue_name,
+        "priority": task.priority,
+        "max_attempts": ATTEMPTS,
+        **options_of(task.func),
+        **own,
+    }
+
+
+def _option_findings(alias: str, queues: set[str], options: Mapping[str, Any]) -> Iterator[CheckMessage]:
+    """The findings for one alias of TASKS."""
+    where = f'TASKS["{alias}"]["OPTIONS"]'
+    if not isinstance(options, Mapping):
+        yield check_message("E031", f"{where} must be a dict, not {options!r}.")
+        options = {}
+    for name in options:
+        if name not in OPTIONS:
+            hint = f"Available options: {', '.join(OPTIONS)}."
+            yield check_message("E030", f"{where} has an unknown option {name!r}{did_you_mean(name, OPTIONS)}.", hint)
+    for name in OPTIONS:
+        if name in options and (wrong := _option_error(where, name, options[name])):
+            yield check_message("E031", wrong)
+    if conf.problems():
+        return
+    for name in sorted(queues - set(conf.get().queues), key=str):
+        yield check_message(
+            "E032",
+            f'TASKS["{alias}"]["QUEUES"] has the queue {name!r}, which is not in DELAYQ["QUEUES"].',
+            f"Add it there, or use one of these queues: {', '.join(sorted(conf.get().queues))}.",
+        )
+
+
+def _option_error(where: str, name: str, value: Any) -> str:
+    """The error in a value, or an empty string."""
+    if name == "durability":
+        return "" if value in DURABILITIES else f"{where}: durability={value!r} must be 'outbox' or 'redis'."
+    if name == "max_attempts" and value == 0:
+        return f"{where}: max_attempts=0 means no limit, which is only allowed for jobs that expire. Set it on the task with using()."
+    try:
+        made(Registered, _option_findings, where=where, **{name: value})
+    except ConfigError as error:
+        return str(error)
+    return ""
 
 
 RECEIVERS: Final = (

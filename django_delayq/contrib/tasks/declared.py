@@ -1,25 +1,118 @@
-"""A task of Django as it was declared, as it was enqueued, and how the meta of a job tells the one from the other."""
+"""Django's tasks with the options of this backend, as they are declared and as they are enqueued."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Callable, Mapping
+from dataclasses import Field, dataclass, field, fields, make_dataclass
 from datetime import datetime
+from functools import cache
 from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
 from django_delayq import clock, ids
-from django_delayq.contrib.tasks.api import Task, TaskError
+from django_delayq.contrib.tasks.api import Task, TaskError, api_of
+from django_delayq.exceptions import ConfigError
+from django_delayq.producer.options import Conflict, Durability
 from django_delayq.producer.task import Task as Registered
+from django_delayq.producer.task_options import Backoff
+from django_delayq.text import did_you_mean
 
+F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T", bound=Task)
-
-CARRIED: Final = "_task"  # the key of a job's meta under which stands what differs from the declaration of its task
+ATTRIBUTE: Final = "delayq_options"  # of a function
+OF_FUNCTIONS: Final = ("max_attempts", "backoff", "poll", "timeout", "atomic", "sensitive", "on_failure")
+CARRIED: Final = "_task"  # the key in the meta of a job for what differs from the declaration
 DIFFERS: Final = ("backend", "priority", "run_after")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DelayqTask(Task):
+    """A task of Django with options of `delayq.schedule` that Django does not have. None: use the value of the function, of OPTIONS
+    or of the queue.
+    """
+
+    max_attempts: int | None = None
+    backoff: Backoff | str | None = None
+    timeout: clock.Delay | None = None
+    key: str | None = None
+    on_conflict: Conflict | None = None
+    delay: clock.Delay | None = None
+    expires: clock.Delay | datetime | None = None
+    meta: Mapping[str, Any] | None = field(default=None, hash=False)
+    durability: Durability | None = None
+
+
+DJANGOS: Final = frozenset(field.name for field in fields(Task))
+EXTRA_FIELDS: Final = tuple(one for one in fields(DelayqTask) if one.name not in DJANGOS)
+EXTRAS: Final = tuple(one.name for one in EXTRA_FIELDS)
+
+
+@cache
+def task_class(kind: type[Task]) -> type[DelayqTask]:
+    """`DelayqTask` for tasks of this class: of Django, or of the package django-tasks."""
+    if issubclass(DelayqTask, kind):
+        return DelayqTask
+    extras = [(one.name, one.type, _fresh(one)) for one in EXTRA_FIELDS]
+    namespace = {"__module__": __name__, "__doc__": DelayqTask.__doc__}
+    made: type[DelayqTask] = make_dataclass(
+        "DelayqTask", extras, bases=(kind,), namespace=namespace, frozen=True, slots=True, kw_only=True
+    )
+    return made
+
+
+def _fresh(one: Field[Any]) -> Any:
+    return field(default=one.default, hash=one.hash)
+
+
+def using(task: Task, **extras: Any) -> DelayqTask:
+    """The task with more options: `using(send, key="mail:7", delay="30m").enqueue(7)`. Django's `.using(...)` keeps them. Other
+    backends ignore them.
+
+    Raises:
+        ConfigError: an option is unknown.
+    """
+    _refuse_unknown(f"using({task.module_path})", extras, EXTRAS)
+    known = {*DJANGOS, *EXTRAS}
+    own = {one.name: getattr(task, one.name) for one in fields(task) if one.name in known}
+    return task_class(api_of(task).Task)(**{**own, **extras})
+
+
+def options(**given: Any) -> Callable[[F], F]:
+    """Sets options of `delayq.task` on a function. Put it below Django's `@task`: `@options(max_attempts=5, backoff="15s 3m")`.
+
+    Raises:
+        ConfigError: an option is unknown. This backend checks the values when it validates the task.
+    """
+    _refuse_unknown("options()", given, OF_FUNCTIONS)
+
+    def note(function: F) -> F:
+        setattr(function, ATTRIBUTE, {**options_of(function), **given})
+        return function
+
+    return note
+
+
+def options_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """The options that `options` has set."""
+    return dict(getattr(function, ATTRIBUTE, {}))
+
+
+def extras_of(task: Task) -> dict[str, Any]:
+    """The options of a task that Django does not have, without those that are None."""
+    ours = isinstance(task, task_class(api_of(task).Task))
+    found = {name: getattr(task, name) for name in EXTRAS} if ours else {}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _refuse_unknown(where: str, given: Mapping[str, Any], known: tuple[str, ...]) -> None:
+    for name in given:
+        if name not in known:
+            near = did_you_mean(name, known)
+            raise ConfigError(f"Unknown option {name!r} for {where}{near}. Available options: {', '.join(known)}.")
+
+
 class Earlier(NamedTuple):
-    """The attempts before one: when the first began, what they raised, who ran them."""
+    """The earlier attempts of a job: the start of the first, their errors, and their workers."""
 
     started_at: datetime | None
     errors: list[TaskError]
@@ -27,7 +120,7 @@ class Earlier(NamedTuple):
 
 
 class DjangoTask(Registered[..., Any]):
-    """A task of Django in the registry. `declared`: as the project has declared it."""
+    """A task of Django in the registry. `declared`: the task as the project declares it."""
 
     raises_inline = False  # the result has the error
 
@@ -35,7 +128,7 @@ class DjangoTask(Registered[..., Any]):
 
 
 def altered(task: T, **changes: Any) -> T:
-    """A copy with other values, which nobody validates again: what has been enqueued was valid then, and runs."""
+    """A copy with other values. They are not validated again: they were valid when the task was enqueued."""
     made = object.__new__(type(task))
     for one in fields(task):
         object.__setattr__(made, one.name, changes.get(one.name, getattr(task, one.name)))
@@ -43,7 +136,7 @@ def altered(task: T, **changes: Any) -> T:
 
 
 def carried(declared: Task, task: Task) -> dict[str, Any]:
-    """What the meta of a job says of the task by which it was enqueued; empty for a task as it was declared."""
+    """What differs between the enqueued task and its declaration, for the meta of the job."""
     found = {name: getattr(task, name) for name in DIFFERS if getattr(task, name) != getattr(declared, name)}
     if found.get("run_after") is not None:
         found["run_after"] = found["run_after"].isoformat()
@@ -51,14 +144,32 @@ def carried(declared: Task, task: Task) -> dict[str, Any]:
 
 
 def as_enqueued(task: DjangoTask, queue: str, meta: Mapping[str, Any]) -> Task:
-    """The task of Django by which a job was enqueued."""
-    told = meta.get(CARRIED)
-    found = {name: told[name] for name in DIFFERS if name in told} if isinstance(told, Mapping) else {}
+    """The task of Django that was enqueued as this job."""
+    changed = meta.get(CARRIED)
+    found = {name: changed[name] for name in DIFFERS if name in changed} if isinstance(changed, Mapping) else {}
     if isinstance(found.get("run_after"), str):
         found["run_after"] = datetime.fromisoformat(found["run_after"])
     return altered(task.declared, queue_name=queue, **found)
 
 
 def enqueued_at(id: UUID) -> datetime:
-    """When a job was made, as its id says: so a result says the same whoever asks, and before any row is read."""
+    """The date in the id of the job. It is known before a row is read, and is the same in all processes."""
     return clock.from_ms(ids.created_ms(id))
+
+
+def plain(value: Any) -> Any:
+    """A normalised value as JSON would return it: with plain types instead of subclasses, such as members of `TextChoices`. Keys that
+    are not text stay as they are, and are rejected later.
+    """
+    if isinstance(value, dict):
+        return {plain(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [plain(inner) for inner in value]
+    if type(value) in (bool, str, int, float):
+        return value
+    # A subclass may override these methods.
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        return int.__int__(value)
+    return float.__float__(value) if isinstance(value, float) else value

@@ -1,4 +1,4 @@
-"""What went wrong with a task, as Django tells it: the class of an exception, and a traceback."""
+"""Errors of tasks in the form of Django: the class of an exception, and a traceback."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import builtins
 from typing import Any, Final
 
 from django_delayq import codec
-from django_delayq.contrib.tasks.api import TaskError, Words
+from django_delayq.contrib.tasks.api import TaskApi, TaskError
 from django_delayq.exceptions import PayloadError, Retry
 
 
@@ -15,47 +15,47 @@ class TaskCancelled(Exception):
 
 
 class TaskExpired(Exception):
-    """The task has not run before it expired."""
+    """The task expired before it ran."""
 
 
 class TaskCrashed(Exception):
-    """The worker of the task vanished, too often to try again."""
+    """The worker crashed while it ran the task, too often to try again."""
 
 
 class TaskTimedOut(Exception):
-    """The task did not hear its timeout, and was stopped with its process."""
+    """The task did not end at its timeout, and its process was killed."""
 
 
 class TaskNotRun(Exception):
-    """The task could not be run: nobody knows it, or its arguments cannot be read."""
+    """The task could not run: it is not registered, or its arguments cannot be read."""
 
 
-# What workers call an end that no exception of a task has brought about.
+# By the names that workers use for ends without an exception of the task.
 OURS: Final = {"HardTimeout": TaskTimedOut, "Poison": TaskNotRun, "Expired": TaskExpired}
 
 
-def of_ours(words: Words, kind: type[Exception], reason: str) -> TaskError:
-    """The error of a task that has ended without one of its own."""
+def of_ours(api: TaskApi, kind: type[Exception], reason: str) -> TaskError:
+    """The error of a task that ended without an exception of its own."""
     path = f"{kind.__module__}.{kind.__qualname__}"
-    error: TaskError = words.TaskError(exception_class_path=path, traceback=f"{path}: {reason}\n")
+    error: TaskError = api.TaskError(exception_class_path=path, traceback=f"{path}: {reason}\n")
     return error
 
 
-def of_attempt(words: Words, name: str, text: str, traceback: str) -> TaskError:
-    """The error of an attempt. `name`: of its class, of builtins without the module; "" where the task asked for another run."""
+def of_attempt(api: TaskApi, name: str, text: str, traceback: str) -> TaskError:
+    """The error of an attempt. `name`: the class, for builtins without the module; empty if the task asked for another run."""
     if name in OURS:
-        return of_ours(words, OURS[name], text)
+        return of_ours(api, OURS[name], text)
     path = name or f"{Retry.__module__}.{Retry.__qualname__}"
     if "." not in path and hasattr(builtins, path):
         path = f"builtins.{path}"
-    error: TaskError = words.TaskError(exception_class_path=path, traceback=traceback or f"{path}: {text}\n")
+    error: TaskError = api.TaskError(exception_class_path=path, traceback=traceback or f"{path}: {text}\n")
     return error
 
 
-def of_detail(words: Words, raw: bytes) -> TaskError:
-    """The error of a run that has just failed, from the detail of its outcome."""
+def of_detail(api: TaskApi, raw: bytes) -> TaskError:
+    """The error in the detail of an outcome."""
     try:
         found: Any = codec.loads(raw) if raw else {}
     except PayloadError:
         found = {}
-    return of_attempt(words, found.get("c", ""), found.get("m") or found.get("d") or "", found.get("t", ""))
+    return of_attempt(api, found.get("c", ""), found.get("m") or found.get("d") or "", found.get("t", ""))

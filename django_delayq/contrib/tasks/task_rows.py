@@ -1,4 +1,4 @@
-"""Results of tasks, as the rows of their jobs and attempts tell them; of a job that has no row yet, as Redis does."""
+"""Results of tasks, made from the rows of jobs and attempts, or from Redis if the job has no row yet."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from uuid import UUID
 
 from django_delayq import codec, conf, ids
 from django_delayq.contrib.tasks import task_errors
-from django_delayq.contrib.tasks.api import TaskError, TaskResult, TaskResultStatus, Words, words_of
+from django_delayq.contrib.tasks.api import TaskApi, TaskError, TaskResult, TaskResultStatus, api_of
 from django_delayq.contrib.tasks.declared import DjangoTask, Earlier, as_enqueued, enqueued_at
 from django_delayq.contrib.tasks.task_errors import TaskCancelled, TaskCrashed, TaskExpired, TaskNotRun
 from django_delayq.exceptions import PayloadError
@@ -30,10 +30,10 @@ RAISED: Final = {AttemptOutcome.RETRIED, AttemptOutcome.FAILED}
 
 
 def find(id: UUID) -> TaskResult | None:
-    """The result of a job, or of that into which it was merged; None if nobody knows it, or its task is none of Django's here.
+    """The result of a job, or of the job into which it was merged. None if there is no such job, or its task is not a task of Django.
 
     Raises:
-        StoreUnavailable: the database does not know it, and Redis cannot be asked.
+        StoreUnavailable: the database does not have the job, and Redis does not answer.
     """
     rows = Job.objects.using(conf.get().database)
     row = rows.filter(pk=id).first()
@@ -45,20 +45,20 @@ def find(id: UUID) -> TaskResult | None:
 
 
 def of_row(row: Job, id: UUID) -> TaskResult | None:
-    """The result that a row tells, under the id by which it was asked for."""
+    """The result of a row, with the requested id."""
     registered = registry.find(row.task)
     if not isinstance(registered, DjangoTask):
         return None
     task = as_enqueued(registered, row.queue, (row.options or {}).get("meta") or {})
     runs = _attempts(row.pk)
     counted = [run for run in runs if run.outcome not in NO_ATTEMPT]
-    lacking = max(0, row.attempts - len(counted))  # AUDIT keeps none of them
+    lacking = max(0, row.attempts - len(counted))  # AUDIT does not keep them
     began = [run.started_at for run in runs] or ([row.started_at] if row.started_at else [])
-    words = words_of(task)
-    result: TaskResult = words.TaskResult(
+    api = api_of(task)
+    result: TaskResult = api.TaskResult(
         task=task,
         id=ids.short(id),
-        status=words.TaskResultStatus(STATUSES[State(row.state)]),
+        status=api.TaskResultStatus(STATUSES[State(row.state)]),
         enqueued_at=enqueued_at(id),
         started_at=min(began, default=None),
         finished_at=row.finished_at,
@@ -66,7 +66,7 @@ def of_row(row: Job, id: UUID) -> TaskResult | None:
         args=row.args,
         kwargs=row.kwargs,
         backend=task.backend,
-        errors=[*_errors(words, runs), *_end(words, row, runs)],
+        errors=[*_errors(api, runs), *_end(api, row, runs)],
         worker_ids=[*[row.worker] * lacking, *(run.worker for run in counted)],
     )
     if row.state == State.SUCCEEDED:
@@ -74,39 +74,39 @@ def of_row(row: Job, id: UUID) -> TaskResult | None:
     return result
 
 
-def earlier(words: Words, id: UUID) -> Earlier:
-    """What rows tell of the attempts of a job that have ended."""
+def earlier_attempts(api: TaskApi, id: UUID) -> Earlier:
+    """The ended attempts of a job, from their rows."""
     runs = [run for run in _attempts(id) if run.finished_at is not None and run.outcome not in NO_ATTEMPT]
-    return Earlier(min((run.started_at for run in runs), default=None), _errors(words, runs), [run.worker for run in runs])
+    return Earlier(min((run.started_at for run in runs), default=None), _errors(api, runs), [run.worker for run in runs])
 
 
 def _attempts(id: UUID) -> list[Attempt]:
     return list(Attempt.objects.using(conf.get().database).filter(job_id=id).order_by("pk"))
 
 
-def _errors(words: Words, runs: Sequence[Attempt]) -> list[TaskError]:
+def _errors(api: TaskApi, runs: Sequence[Attempt]) -> list[TaskError]:
     wrong = (run for run in runs if run.outcome in RAISED or (run.outcome == AttemptOutcome.CANCELLED and run.error_class))
     own = (run for run in wrong if run.error_class not in task_errors.OURS)
-    return [task_errors.of_attempt(words, run.error_class, run.message, run.traceback) for run in own]
+    return [task_errors.of_attempt(api, run.error_class, run.message, run.traceback) for run in own]
 
 
-def _end(words: Words, row: Job, runs: Sequence[Attempt]) -> list[TaskError]:
-    """The error of ours, of a job that no exception of its task has ended."""
+def _end(api: TaskApi, row: Job, runs: Sequence[Attempt]) -> list[TaskError]:
+    """Our error for a job that ended without an exception of its task."""
     if row.state == State.CANCELLED:
-        return [task_errors.of_ours(words, TaskExpired if row.ending == EndingKind.EXPIRED else TaskCancelled, row.error)]
+        return [task_errors.of_ours(api, TaskExpired if row.ending == EndingKind.EXPIRED else TaskCancelled, row.error)]
     if row.state != State.FAILED:
         return []
     if row.fingerprint == CRASHES:
-        return [task_errors.of_ours(words, TaskCrashed, row.error)]
+        return [task_errors.of_ours(api, TaskCrashed, row.error)]
     last = next((run.error_class for run in reversed(runs) if run.outcome == AttemptOutcome.FAILED), None)
     if last is not None:
-        return [task_errors.of_ours(words, task_errors.OURS[last], row.error)] if last in task_errors.OURS else []
+        return [task_errors.of_ours(api, task_errors.OURS[last], row.error)] if last in task_errors.OURS else []
     expired = row.expires_at is not None and row.finished_at is not None and row.finished_at >= row.expires_at
-    return [task_errors.of_ours(words, TaskExpired if expired else TaskNotRun, row.error)]
+    return [task_errors.of_ours(api, TaskExpired if expired else TaskNotRun, row.error)]
 
 
 def _in_redis(id: UUID) -> TaskResult | None:
-    """A job of redis durability, of which the mirror has not told yet."""
+    """A job of redis durability that has no row yet."""
     for queue in conf.get().queues:
         with stores.guarded(queue, ids.partition(id)):
             view: Any = stores.inspector().job(queue, id)
@@ -121,13 +121,13 @@ def _in_redis(id: UUID) -> TaskResult | None:
         try:
             args, kwargs, options = codec.decode_payload(view.record.payload)
         except PayloadError:
-            return None  # nobody can run it
+            return None  # no worker can run it
         task = as_enqueued(registered, queue, options.get("meta") or {})
-        words, status = words_of(task), STATUSES[State(view.state)]
-        result: TaskResult = words.TaskResult(
+        api, status = api_of(task), STATUSES[State(view.state)]
+        result: TaskResult = api.TaskResult(
             task=task,
             id=ids.short(id),
-            status=words.TaskResultStatus(status),
+            status=api.TaskResultStatus(status),
             enqueued_at=enqueued_at(id),
             started_at=None,
             finished_at=None,
@@ -135,7 +135,7 @@ def _in_redis(id: UUID) -> TaskResult | None:
             args=args,
             kwargs=kwargs,
             backend=task.backend,
-            errors=[task_errors.of_ours(words, TaskNotRun, "why is not written yet")] if status == TaskResultStatus.FAILED else [],
+            errors=[task_errors.of_ours(api, TaskNotRun, "the reason is not known yet")] if status == TaskResultStatus.FAILED else [],
             worker_ids=[""] * view.attempt,
         )
         return result

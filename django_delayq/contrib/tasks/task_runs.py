@@ -1,6 +1,4 @@
-"""A task of Django while a worker runs it: its function with the context that Django promises, its result as far as it is known here,
-and the signals about both.
-"""
+"""Runs of Django's tasks: calls the function with the context, updates the result, and sends the signals of Django."""
 
 from __future__ import annotations
 
@@ -19,27 +17,26 @@ from django_delayq import codec, conf, ids
 from django_delayq.contrib.tasks import task_errors
 from django_delayq.contrib.tasks.api import (
     Task,
+    TaskApi,
     TaskContext,
     TaskResult,
-    Words,
+    api_of,
     normalize_json,
-    words_of,
 )
-from django_delayq.contrib.tasks.declared import DjangoTask, Earlier, as_enqueued, enqueued_at
-from django_delayq.contrib.tasks.plain_json import plain
+from django_delayq.contrib.tasks.declared import DjangoTask, Earlier, as_enqueued, enqueued_at, plain
 from django_delayq.exceptions import PayloadTooLarge
 from django_delayq.producer.task import registry
 from django_delayq.store.queue import Outcome
 from django_delayq.worker.current import CurrentJob, current
 
-ROOM: Final = 64  # bytes that the end of a run takes beside its value, see worker/outcome.py
-RUNNING: Final[ContextVar[tuple[str, TaskResult]]] = ContextVar("django_delayq.contrib.tasks.running")  # by the fence of its run
-INLINE: Final[OrderedDict[UUID, TaskResult]] = OrderedDict()  # results of jobs that run where they are scheduled; nothing else has them
+ROOM: Final = 64  # bytes of an outcome besides its value, see worker/outcome.py
+RUNNING: Final[ContextVar[tuple[str, TaskResult]]] = ContextVar("django_delayq.contrib.tasks.running")  # with the fence of the run
+INLINE: Final[OrderedDict[UUID, TaskResult]] = OrderedDict()  # the only copy of the results of jobs that run inline
 MOST_INLINE: Final = 1_000
 
 
 def callable_of(task: Task) -> Callable[..., Any]:
-    """The function that workers call: that of the task, which gets the context if it takes one, and whose value is looked at."""
+    """The function that workers call. It adds the context if the task takes one, and validates the return value."""
     func = task.func
 
     if inspect.iscoroutinefunction(func):
@@ -56,21 +53,21 @@ def callable_of(task: Task) -> Callable[..., Any]:
             return _returned(result, func(*_context(task, result), *args, **kwargs))
 
     signature = inspect.signature(func)
-    if task.takes_context:  # who enqueues does not give it
+    if task.takes_context:  # callers do not pass the context
         signature = signature.replace(parameters=list(signature.parameters.values())[1:])
-    call.__signature__ = signature  # type: ignore[attr-defined]  # what inspect asks for first
+    call.__signature__ = signature  # type: ignore[attr-defined]  # inspect reads it first
     return call
 
 
 def remember(id: UUID, result: TaskResult) -> None:
-    """Keeps the result of a job that runs in this process, with `INLINE`: its run fills it in."""
+    """Keeps the result of a job that runs inline. Its run updates the result."""
     INLINE[id] = result
     while len(INLINE) > MOST_INLINE:
         INLINE.popitem(last=False)
 
 
 def of_current() -> TaskResult:
-    """The result of the run that is under way here."""
+    """The result of the current run."""
     job = current()
     return _kept(job) or _of_run(job)
 
@@ -80,78 +77,78 @@ def started(sender: Any, job: CurrentJob, **_: Any) -> None:
     if isinstance(sender, DjangoTask):
         result = _of_run(job)
         RUNNING.set((job.fence, result))
-        words_of(result.task).task_started.send(_sender(result), task_result=result)
+        api_of(result.task).task_started.send(_sender(result), task_result=result)
 
 
 def succeeded(sender: Any, job: CurrentJob, **_: Any) -> None:
     """Receiver of `job_succeeded`: sends `task_finished`."""
     if isinstance(sender, DjangoTask):
         result = _kept(job) or _of_run(job)
-        _set(result, finished_at=job.now, status=words_of(result.task).TaskResultStatus.SUCCESSFUL)
-        tell_finished(result)
+        _set(result, finished_at=job.now, status=api_of(result.task).TaskResultStatus.SUCCESSFUL)
+        send_finished(result)
 
 
 def failed(sender: Any, job: CurrentJob, outcome: Outcome, **_: Any) -> None:
-    """Receiver of `job_failed`: sends `task_finished`, while the error is the one that is handled, as receivers expect."""
+    """Receiver of `job_failed`: sends `task_finished` while the error is being handled, as receivers expect."""
     if not isinstance(sender, DjangoTask):
         return
     result = _kept(job) or _of_run(job)
-    result.errors.append(task_errors.of_detail(words_of(result.task), outcome.detail))
-    _set(result, finished_at=job.now, status=words_of(result.task).TaskResultStatus.FAILED)
+    result.errors.append(task_errors.of_detail(api_of(result.task), outcome.detail))
+    _set(result, finished_at=job.now, status=api_of(result.task).TaskResultStatus.FAILED)
     error = outcome.error
     frames = error.__traceback__ if error is not None else None
     try:
         if error is not None:
             raise error
-        tell_finished(result)
+        send_finished(result)
     except BaseException as raised:
         if raised is not error:
             raise
-        tell_finished(result)
+        send_finished(result)
     finally:
         if error is not None:
-            error.__traceback__ = frames  # without this frame, for who looks at it next
+            error.__traceback__ = frames  # without this frame
 
 
 def put_off(sender: Any, job: CurrentJob, outcome: Outcome, **_: Any) -> None:
-    """Receiver of `job_retried` and `job_snoozed`: with `INLINE` no other run follows, so the task has failed."""
+    """Receiver of `job_retried` and `job_snoozed`: with `INLINE` there is no other run, so the task has failed."""
     if isinstance(sender, DjangoTask) and job.id in INLINE:
         failed(sender, job, outcome)
 
 
-def tell_finished(result: TaskResult) -> None:
-    """Sends `task_finished`. The sender of Django's signals is the class of the backend by which the task was enqueued."""
-    words_of(result.task).task_finished.send(_sender(result), task_result=result)
+def send_finished(result: TaskResult) -> None:
+    """Sends `task_finished`. The sender is the class of the backend that enqueued the task."""
+    api_of(result.task).task_finished.send(_sender(result), task_result=result)
 
 
 def _sender(result: TaskResult) -> type | None:
-    """None: the settings of this process do not have the backend by which the task was enqueued elsewhere."""
+    """None if the settings of this process do not contain the backend that enqueued the task."""
     try:
-        return type(words_of(result.task).task_backends[result.backend])
+        return type(api_of(result.task).task_backends[result.backend])
     except ImproperlyConfigured:
         return None
 
 
 def _kept(job: CurrentJob) -> TaskResult | None:
     fence, result = RUNNING.get(("", None))
-    # With INLINE all have one fence, and a run may be inside of another.
+    # With INLINE all runs have the same fence, and a run may schedule another.
     return result if fence == job.fence and result is not None and result.id == ids.short(job.id) else None
 
 
 def _of_run(job: CurrentJob) -> TaskResult:
     if (here := INLINE.get(job.id)) is not None:
-        running = words_of(here.task).TaskResultStatus.RUNNING
+        running = api_of(here.task).TaskResultStatus.RUNNING
         _set(here, status=running, started_at=job.started_at, last_attempted_at=job.started_at)
         here.worker_ids.append(job.worker)
         return here
     registered: Any = registry.get(job.task)
     task = as_enqueued(registered, job.queue, job.meta)
-    words = words_of(task)
-    earlier = _earlier(words, job) if job.attempt > 1 else Earlier(None, [], [])
-    result: TaskResult = words.TaskResult(
+    api = api_of(task)
+    earlier = _earlier(api, job) if job.attempt > 1 else Earlier(None, [], [])
+    result: TaskResult = api.TaskResult(
         task=task,
         id=ids.short(job.id),
-        status=words.TaskResultStatus.RUNNING,
+        status=api.TaskResultStatus.RUNNING,
         enqueued_at=enqueued_at(job.id),
         started_at=earlier.started_at or job.started_at,
         finished_at=None,
@@ -165,15 +162,15 @@ def _of_run(job: CurrentJob) -> TaskResult:
     return result
 
 
-def _earlier(words: Words, job: CurrentJob) -> Earlier:
-    """What rows tell of the attempts before this one. The mirror may be behind, and the database away: then a name is missing, but
-    never an attempt.
+def _earlier(api: TaskApi, job: CurrentJob) -> Earlier:
+    """The earlier attempts, from their rows. If the mirror is behind, or the database is not available, workers have no name, but the
+    number of attempts is correct.
     """
-    from django_delayq.contrib.tasks import task_rows  # not before the models are there
+    from django_delayq.contrib.tasks import task_rows  # after the models are loaded
 
     count = job.attempt - 1
     try:
-        found = task_rows.earlier(words, job.id)
+        found = task_rows.earlier_attempts(api, job.id)
     except Error:
         found = Earlier(None, [], [])
     known = found.worker_ids[-count:]
@@ -181,10 +178,10 @@ def _earlier(words: Words, job: CurrentJob) -> Earlier:
 
 
 def _returned(result: TaskResult, value: Any) -> Any:
-    """The value as it is kept.
+    """The value as it is stored.
 
     Raises:
-        TypeError, ValueError, PayloadError: it cannot be kept, so the task has failed.
+        TypeError, ValueError, PayloadError: it cannot be stored, so the task has failed.
     """
     kept = plain(normalize_json(value))
     codec.check(kept, "the return value")
@@ -197,7 +194,7 @@ def _returned(result: TaskResult, value: Any) -> Any:
 
 
 def _context(task: Task, result: TaskResult) -> tuple[TaskContext, ...]:
-    return (words_of(task).TaskContext(task_result=result),) if task.takes_context else ()
+    return (api_of(task).TaskContext(task_result=result),) if task.takes_context else ()
 
 
 def _set(result: TaskResult, **values: Any) -> None:

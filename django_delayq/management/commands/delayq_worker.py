@@ -345,7 +345,7 @@ def _metrics_page() -> Callable[..., bytes] | None:
     """What writes the metrics of a worker; None without the client of Prometheus."""
     if find_spec("prometheus_client") is None:
         return None
-    page: Callable[..., bytes] = import_string("django_delayq.contrib.prometheus.exposition.worker_page")
+    page: Callable[..., bytes] = import_string("django_delayq.contrib.prometheus.metrics.worker_page")
     return page
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from django_delayq.contrib.health import health_views
-from django_delayq.contrib.prometheus import metrics_view
+from django_delayq.contrib.health import urls as health_urls
+from django_delayq.contrib.prometheus import urls as metrics_urls
 from tests.admin.conftest import Staff, staff
 from tests.management.conftest import orders, without_database
 from tests.worker.conftest import bench, durable, eventually, new_database, shop
@@ -31,14 +31,14 @@ def watched(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The project has the addresses, and a token. What answers at all is waited for, however busy this machine is."""
     settings.ROOT_URLCONF = "tests.contrib.watched.watched_urls"
     settings.DELAYQ = {**settings.DELAYQ, "METRICS_TOKEN": TOKEN}
-    for views in (health_views, metrics_view):
+    for views in (health_urls, metrics_urls):
         monkeypatch.setattr(views, "TIMEOUT", 60.0)
 
 
 @pytest.fixture
 def hanging(watched: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Something hangs, and is waited for so long; so long what else is asked has to answer."""
-    for views in (health_views, metrics_view):
+    for views in (health_urls, metrics_urls):
         monkeypatch.setattr(views, "TIMEOUT", 5.0)
 
 

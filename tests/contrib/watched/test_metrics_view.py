@@ -11,8 +11,8 @@ from django.test import Client
 
 import django_delayq as delayq
 from django_delayq import conf
-from django_delayq.contrib.prometheus import metrics_view
-from django_delayq.contrib.prometheus.catalogue import OF_QUEUES
+from django_delayq.contrib.prometheus import urls as metrics_urls
+from django_delayq.contrib.prometheus.metrics import OF_QUEUES
 from django_delayq.models import Periodic
 from django_delayq.periodic import schedules
 from django_delayq.producer.stores import stores
@@ -142,7 +142,7 @@ def test_a_database_that_hangs_holds_up_no_answer(delayq_redis, watcher: Client,
 
 
 def test_many_questions_that_hang_are_not_asked_again_and_again(delayq_redis, watcher: Client, hanging_database, monkeypatch) -> None:
-    monkeypatch.setattr(metrics_view, "TIMEOUT", 0.05)
+    monkeypatch.setattr(metrics_urls, "TIMEOUT", 0.05)
     for _ in range(MOST_HANGING + 2):
         assert scraped(watcher).of("delayq_up", part="database") == 0
     assert eventually(lambda: scraped(watcher).of("delayq_up", part="redis")) == 1, "nor do they hold up others"

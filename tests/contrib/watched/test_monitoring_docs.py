@@ -15,7 +15,7 @@ import pytest
 
 from django_delayq import clock
 from django_delayq.console import samples
-from django_delayq.contrib.prometheus.catalogue import METRICS, Metric
+from django_delayq.contrib.prometheus.metrics import METRICS, Metric
 from django_delayq.management.commands.delayq_worker import Command
 from django_delayq.store.connection import Link
 

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from django_delayq.contrib.prometheus.catalogue import OF_QUEUES, OF_WORKERS
-from django_delayq.contrib.prometheus.exposition import worker_page
+from django_delayq.contrib.prometheus.metrics import OF_QUEUES, OF_WORKERS, worker_page
 from django_delayq.management.commands.delayq_worker import NO_METRICS
 from django_delayq.worker.tally import MOST_TASKS, LineFigures, Tally, WorkerFigures, figures
 from tests.contrib.watched.scraped import OF_DIVIDED, Scraped, ask, scrape

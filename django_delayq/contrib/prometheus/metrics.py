@@ -1,16 +1,30 @@
-"""Every metric there is: its name, type, labels and meaning. What is not listed here cannot be exported."""
+"""All metrics, and their text for Prometheus. A metric that is not in `METRICS` cannot be exported."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final, Literal, NamedTuple
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple
 
+from prometheus_client.exposition import generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric as Family
+
+from django_delayq.console import samples as queues
 from django_delayq.console.overview import FRESH, MOST_COUNTED
-from django_delayq.worker.tally import MOST_TASKS
+from django_delayq.console.samples import Sample
+from django_delayq.producer.task import registry
+from django_delayq.store.queue import Kind
+from django_delayq.worker.tally import BOUNDS, ENDS, MOST_TASKS, Histogram, WorkerFigures
+
+OTHER: Final = "other"
+INFINITE: Final = float("inf")
+COMMON: Final = ("succeeded", "retried", "failed", "crashed")  # outcomes that each task reports from the start
+Shape = tuple[str, Mapping[str, str], Histogram]
 
 
 class Metric(NamedTuple):
-    """One of them. The names of counters end in `_total`."""
+    """A metric. The names of counters end in `_total`."""
 
     kind: Literal["gauge", "counter", "histogram"]
     labels: tuple[str, ...]
@@ -122,3 +136,119 @@ OF_QUEUES: Final[Mapping[str, Metric]] = {
     "delayq_redis_append_only": Metric("gauge", (), "1 if Redis writes an append-only file."),
 }
 METRICS: Final[Mapping[str, Metric]] = {**OF_WORKERS, **OF_QUEUES}
+
+
+class _Page:
+    """A collector for the Prometheus client."""
+
+    def __init__(self, found: Iterable[Sample], shapes: Iterable[Shape] = ()) -> None:
+        self._families: dict[str, Any] = {}
+        for name, labels, value in found:
+            self._family(name).add_metric([labels[label] for label in METRICS[name].labels], float(value))
+        for name, labels, shape in shapes:
+            buckets, below = [], 0
+            for bound, count in zip((*BOUNDS, INFINITE), shape.counts, strict=True):
+                below += count
+                buckets.append((str(bound) if bound < INFINITE else "+Inf", below))
+            self._family(name).add_metric([labels[label] for label in METRICS[name].labels], buckets, shape.seconds)
+
+    def collect(self) -> Iterator[Family]:
+        """In the order of the catalogue."""
+        return (self._families[name] for name in METRICS if name in self._families)
+
+    def _family(self, name: str) -> Any:
+        if name not in self._families:
+            metric = METRICS[name]
+            make: Any = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily, "histogram": HistogramMetricFamily}[metric.kind]
+            self._families[name] = make(name, metric.meaning, labels=metric.labels)
+        return self._families[name]
+
+
+def queues_page(found: Iterable[Sample]) -> bytes:
+    """The metrics of the queues."""
+    return _text(_Page(sample for sample in found if sample[0] in OF_QUEUES))
+
+
+def worker_page(seen: WorkerFigures, *, with_queues: bool = False) -> bytes:
+    """The metrics of a worker, and those of the queues if `with_queues`."""
+    samples, shapes = _runs(seen)
+    records = seen.records or {}
+    for mirror in records.get("mirrors", ()):
+        of = {"queue": mirror["queue"]}
+        samples.append(("delayq_worker_events_folded_total", of, mirror["folded"]))
+        if "seconds" in mirror:
+            samples.append(("delayq_worker_mirror_lag_seconds", of, mirror["seconds"]))
+            samples.append(("delayq_worker_mirror_lag_events", of, mirror["entries"]))
+    if with_queues:  # there is no report yet, or its process hangs
+        samples += records.get("samples") or [*queues.down("redis"), *queues.down("database")]
+    return _text(_Page([*_worker_samples(seen), *samples], shapes))
+
+
+def _worker_samples(seen: WorkerFigures) -> list[Sample]:
+    facts = seen.facts
+    return [
+        ("delayq_worker_info", {"version": facts["version"]}, 1),
+        ("delayq_worker_start_time_seconds", {}, facts["started"] / 1000),
+        *(("delayq_worker_state", {"state": state}, facts["state"] == state) for state in queues.STATES if state != "silent"),
+        ("delayq_worker_redis_reached", {}, seen.reached),
+        *(("delayq_worker_processes", {"kind": kind}, count) for kind, count in seen.processes.items()),
+        *(
+            ("delayq_worker_process_restarts_total", {"process": process, "cause": cause}, count)
+            for (process, cause), count in seen.restarts.items()
+        ),
+        ("delayq_worker_memory_bytes", {}, facts["memory"]),
+        ("delayq_worker_slots", {}, facts["processes"] * facts["threads"]),
+        ("delayq_worker_slots_busy", {}, facts["busy"]),
+    ]
+
+
+def _runs(seen: WorkerFigures) -> tuple[list[Sample], list[Shape]]:
+    """The counters and histograms by queue. It adds up the partitions of a queue."""
+    named = seen.tasks[:MOST_TASKS]
+    served = list(dict.fromkeys(line.queue for line in seen.lines))
+    runs = Counter({(queue, task, outcome): 0 for queue, task in _default_queues(named, served) for outcome in COMMON})
+    lost, ran, late = Counter(seen.lost), dict[str, Histogram](), dict[str, Histogram]()
+
+    def count(queue: str, task: int, kind: Kind, number: int) -> None:
+        runs[queue, named[task] if task < len(named) else OTHER, ENDS[kind]] += number
+
+    for line in seen.lines:
+        lost[line.queue] += line.lost
+        ran[line.queue], late[line.queue] = _sum(ran.get(line.queue), line.ran), _sum(late.get(line.queue), line.late)
+        for (task, kind), number in line.ended.items():
+            count(line.queue, task, kind, number)
+    for (queue, task, kind), number in seen.given_back.items():
+        count(queue, task, kind, number)
+    leases = {(queue, state): 0 for queue in served for state in ("waiting", "running", "settling")} | dict(seen.leases)
+    samples: list[Sample] = [
+        *(
+            ("delayq_worker_runs_total", {"queue": queue, "task": task, "outcome": outcome}, number)
+            for (queue, task, outcome), number in runs.items()
+        ),
+        *(("delayq_worker_leases_lost_total", {"queue": queue}, number) for queue, number in lost.items()),
+        *(("delayq_worker_leases", {"queue": queue, "state": state}, number) for (queue, state), number in leases.items()),
+    ]
+    shapes: list[Shape] = [
+        *(("delayq_worker_run_seconds", {"queue": queue}, shape) for queue, shape in ran.items()),
+        *(("delayq_worker_lateness_seconds", {"queue": queue}, shape) for queue, shape in late.items()),
+    ]
+    return samples, shapes
+
+
+def _default_queues(tasks: Sequence[str], served: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Tasks with their default queue, if this worker serves it. Prometheus does not see an increase from no value to 1."""
+    for task in tasks:
+        known = registry.find(task)
+        if known is not None and known.queue in served:
+            yield known.queue, task
+
+
+def _sum(so_far: Histogram | None, more: Histogram) -> Histogram:
+    if so_far is None:
+        return more
+    return Histogram([a + b for a, b in zip(so_far.counts, more.counts, strict=True)], so_far.seconds + more.seconds)
+
+
+def _text(page: _Page) -> bytes:
+    collector: Any = page
+    return generate_latest(collector)
