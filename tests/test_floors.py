@@ -276,7 +276,7 @@ def test_only_the_worker_has_threads_processes_and_signals():
     loop = {"asyncio", *(f"asyncio.{name}" for name in LOOP)}
     kit = {"testing.kit": {"asyncio.async_unsafe"}, "testing.stepper": {"asyncio", "asyncio.CancelledError"}}
     # Whoever holds a lock is no worker, and its lease has to be extended meanwhile: a thread for each server.
-    keeper = {"locks.lease_keeper": {"threading.Condition", "threading.Thread"}}
+    keeper = {"locks.lock_leases": {"threading.Condition", "threading.Thread"}}
     known = {"producer.async_api": loop, **kit, **keeper}
     assert offenders(lambda name: active(name) - known.get(name, set()), others) == {}
     # The embedded server is a process too, but no worker.

@@ -1,5 +1,5 @@
-"""Locks by name, for code that is no job, and for tasks: a lease in Redis, held for as long as the block runs.
+"""Locks by name, in tasks and other code: a lease in Redis, held while the block runs.
 
-May import the nouns, the settings, the store, the producer, and of the worker which job is running. No models, no queries; in a
-process that holds locks, one thread for each server on which they are, which extends their leases.
+May import the nouns, the settings, the store, the producer, and the running job from the worker. No models, no queries. A process that
+holds locks has one thread for each of their servers, which extends the leases.
 """

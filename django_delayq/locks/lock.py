@@ -10,7 +10,7 @@ from typing import Final, Self
 
 from django_delayq import clock, conf
 from django_delayq.exceptions import ConfigError, LeaseLost, LockTaken, PayloadError, StoreUnavailable
-from django_delayq.locks.lease_keeper import Holding, keeper
+from django_delayq.locks.lock_leases import Holding, process_leases
 from django_delayq.logger import Logger
 from django_delayq.producer.async_api import in_thread, readable, refuse_loop, unbroken
 from django_delayq.producer.breaker import CircuitOpen
@@ -25,22 +25,22 @@ from django_delayq.worker.current import CURRENT
 
 logger = Logger("django_delayq.locks")
 
-LONGEST_SLEEP: Final = 1.0  # seconds; word that a lock is free may be lost
+LONGEST_SLEEP: Final = 1.0  # seconds; the message that a lock is free may be lost
 
 
 class Lock:
-    """One holder of a name at a time: `with delayq.lock("order:42", wait="2s") as lock:`, or `async with`. It may be taken again, block
-    by block, but not within its own block, nor by two threads at once: give each a lock of its own.
+    """One holder of a name at a time: `with delayq.lock("order:42", wait="2s") as lock:`, or `async with`. The object can be used for
+    one block after another, but not within its own block, nor by two threads at once. Create one for each.
 
-    `fence` is a number that rises with every holder of the name: who writes where somebody else may have written refuses what bears a
-    smaller one than what stands there. It is 0 before the first block, and stays behind the last one.
+    `fence` is a number that rises with each holder of the name. A resource that the lock protects must reject writes with a fence lower
+    than the last one it accepted. It is 0 before the first block, and stays after the last one.
     """
 
     def __init__(self, name: str, *, wait: clock.Delay = 0, lease: clock.Delay = "30s", queue: str | None = None) -> None:
         self.name = _checked(name)
         where = f"lock({name})"
         self.queue = conf.get().queue(_home() if queue is None else queue).name
-        self._node = "" if queue is None else self.queue  # by whose server it stands; "": the shared one
+        self._node = "" if queue is None else self.queue  # the queue on whose server it is; "": the shared server
         self._wait = duration(wait, "wait", where) / 1000
         self._lease_ms = lease_ms(lease, where, "keeps the lock for as long when its holder dies")
         self._holding: Holding | None = None
@@ -57,15 +57,15 @@ class Lock:
         if holding is None:
             return False
         if holding.stands_still:
-            keeper().poll(still=True)
+            process_leases().poll(still=True)
         return holding.is_good()
 
     def check(self) -> None:
-        """Does nothing while this block holds it. Costs no call to Redis.
+        """Does nothing while this block holds the lock. It costs no call to Redis.
 
         Raises:
-            LeaseLost: it does not, or not any more: the lease ran out, since the process stood still or Redis could not be reached for
-                as long; or Redis has lost it. Stop, and write nothing.
+            LeaseLost: the block does not hold the lock. The lease ran out because the process stood still or Redis was unavailable for
+                as long, or Redis lost it. Stop, and write nothing.
         """
         if not self.held:
             raise LeaseLost(code="lock_outside", lock=self.name) if self._holding is None else self._holding.error()
@@ -116,10 +116,10 @@ class Lock:
             raise ConfigError(f"lock({self.name}): its block is still open, so it would wait for itself. Create another lock object.")
 
     def _steps(self) -> Generator[float, None, None]:
-        """Looks, and yields for how long to sleep before the next look. It ends when the lock is held."""
+        """Tries to take the lock, and yields how long to sleep until the next attempt. It ends when the lock is held."""
         store = stores.queue(self.queue, 0)
         link = stores.places.of(self._node, 0) if self._node else stores.places.on_shared(self.queue, 0)
-        guard = self.queue if link.moves else self._node  # on a Cluster it stands where that queue does
+        guard = self.queue if link.moves else self._node  # on a Cluster it is on the node of that queue
         keys = store.keys if link is store.link else Keys.of(store.keys.prefix, self.queue, 0, jobs=False)
         holding = Holding(LockStore(link, keys), self.name, self._lease_ms, guard)
         until = clock.monotonic() + self._wait
@@ -127,28 +127,28 @@ class Lock:
             left = until - clock.monotonic()
             waits = left > 0 and not holding.stands_still
             if holding.stands_still:
-                keeper().poll(still=True)  # what the test itself holds, it holds for as long as its block is open
+                process_leases().poll(still=True)  # a test holds its own locks for as long as their blocks are open
             found = _take(holding, waits=waits)
             if not isinstance(found, Taken):
                 self._holding, self.fence = holding, found
-                keeper().add(holding)
+                process_leases().add(holding)
                 return
             if not waits:
                 raise LockTaken(lock=self.name, holder=found.holder, since=clock.from_ms(found.since_ms), left=found.left_ms / 1000)
             if self._line is None:
                 self._line = holding.store.line(found.now_ms)
-            # Those who have heard nothing do not all look at one moment.
+            # Waiting processes do not all try at one moment.
             yield max(0.0, min(left, found.left_ms / 1000 + 0.001, LONGEST_SLEEP * uniform(0.5, 1)))
 
     def _listen(self) -> UnlockLine:
-        """What is heard from, and is listened to from now on."""
+        """Starts to listen for released locks."""
         assert self._line is not None
         self._line.arm()
         return self._line
 
     def _hear(self) -> bool:
-        """Whether it was this one that was given back: others of the queue are heard of, too. If the connection broke instead, the next
-        look says whether Redis is away; an idle one may have been cut.
+        """Whether this lock was released. The line reports other locks of the queue too. If the connection broke instead, the next
+        attempt shows whether Redis is available.
         """
         assert self._line is not None
         try:
@@ -173,26 +173,26 @@ class Lock:
         logger.warning("an error has ended a block whose lock was lost: %s", lost)
 
     def _release(self) -> LeaseLost | None:
-        """Gives it back. What is to be raised, if it was not held to the end."""
+        """Releases the lock. Returns the error to raise if it was not held to the end."""
         holding, self._holding = self._holding, None
         if holding is None:
             return None
         good = self._was_good(holding)
-        keeper().drop(holding)
+        process_leases().drop(holding)
         if holding.process != os.getpid():
             return holding.error()
         answer = _unlock(holding)
-        # What was not done because a first telling, whose reply was lost, has done it already, was held as well.
+        # If the reply of the first release was lost, the second finds nothing to release, although the lock was held.
         held = not holding.lost and (answer == "done" or (answer == "unknown" and good))
         return None if held else holding.error()
 
     def _was_good(self, holding: Holding) -> bool:
         if holding.stands_still:
-            keeper().poll(still=True)
+            process_leases().poll(still=True)
         return holding.process == os.getpid() and not holding.lost and holding.present() < holding.good_until
 
     def _give_back(self, step: float | None) -> None:
-        """Nobody waits for it any more."""
+        """Releases a lock that was taken after the caller was cancelled."""
         if step is None:
             self._release()
 
@@ -243,12 +243,12 @@ def _home() -> str:
 
 
 def _step(steps: Generator[float, None, None]) -> float | None:
-    """None: it is held."""
+    """Returns None when the lock is held."""
     return next(steps, None)
 
 
 def _take(holding: Holding, *, waits: bool) -> int | Taken:
-    """Asks once more where the reply was lost: the same token takes nothing twice."""
+    """Tries once more if the reply was lost. The same token takes a lock only once."""
     try:
         with stores.guarded(holding.node, schedules=True):
             return _take_once(holding, waits=waits)
@@ -269,7 +269,7 @@ def _take_once(holding: Holding, *, waits: bool) -> int | Taken:
 
 
 def _unlock(holding: Holding) -> str:
-    """done, lost, gone, forgotten; or unknown, if the first of two calls may have done it, or Redis does not answer."""
+    """Returns done, lost, gone or forgotten; or unknown if the first of two calls may have done it, or Redis does not answer."""
     for last in (False, True):
         try:
             with stores.guarded(holding.node):
@@ -283,6 +283,6 @@ def _unlock(holding: Holding) -> str:
 
 
 def _holder() -> str:
-    """Who takes it, as others are told."""
+    """The name of the holder that others see."""
     job = CURRENT.get(None)
     return f"{socket.gethostname() or 'localhost'}:{os.getpid()}" if job is None else f"job {job.short_id} ({job.task})"

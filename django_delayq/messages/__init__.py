@@ -1,5 +1,5 @@
-"""Consumers of the project's own: messages are pushed into a queue, and pulled from it in batches, by whoever asks for them.
+"""Messages: a project pushes them into a queue, and its own consumers pull them in batches.
 
-May import the nouns, the settings, the store, the producer, and of the worker what an end is told with. No models, no queries, no
-threads: callers bring theirs.
+May import the nouns, the settings, the store, the producer, and the outcome of a run from the worker. No models, no queries, no threads
+of its own.
 """

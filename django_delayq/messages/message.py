@@ -1,26 +1,94 @@
-"""What `pull` gives: messages under a lease, and the batch that they came in."""
+"""Messages under a lease, as `pull` returns them: their batch, and how their outcomes are stored in Redis.
+
+An outcome is sent once more if the reply was lost, and each caller learns whether its outcome counts.
+"""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import datetime
-from typing import Any, Self, overload
+from functools import partial
+from typing import Any, Final, NamedTuple, Self, overload
 from uuid import UUID
 
 from django_delayq import clock, ids
+from django_delayq.conf import QueueConfig
 from django_delayq.exceptions import LeaseLost, StoreUnavailable
 from django_delayq.logger import Logger
-from django_delayq.messages import settling
-from django_delayq.messages.settling import Holder
 from django_delayq.producer.async_api import in_thread, refuse_loop, twin
 from django_delayq.producer.options import duration, lease_ms
+from django_delayq.producer.stores import stores
 from django_delayq.states import CARRIED, NO_LIMIT
-from django_delayq.store.queue import MOST, Kind, Outcome
+from django_delayq.store.queue import MOST, Kind, Outcome, QueueStore, Settled
 from django_delayq.store.record import ClaimedJob, Header
 from django_delayq.token_limits import ONLY
+from django_delayq.worker import outcome
 
 logger = Logger("django_delayq.messages")
+
+
+FINAL: Final = {"ack": "finished", "fail": "failed"}  # in which state the one and the other leave a message
+
+
+class WorkTime(NamedTuple):
+    """When a consumer worked on a message, by Redis' clock."""
+
+    started_ms: int
+    finished_ms: int
+
+    @property
+    def ms(self) -> int:
+        """The duration."""
+        return self.finished_ms - self.started_ms
+
+
+class Holder(NamedTuple):
+    """A consumer that has pulled messages: its name and its queue."""
+
+    worker: str
+    queue: QueueConfig
+    store: QueueStore
+
+    def settle(self, ends: Sequence[Outcome], *, unsure: bool = False) -> list[bool]:
+        """Stores at most 200 outcomes in Redis. Returns for each whether it counts. It does not if the lease was lost before, and
+        another consumer has or had the message. `unsure`: they were sent before, and the reply was lost.
+
+        Raises:
+            StoreUnavailable: whether they count is not known.
+        """
+        if not ends:
+            return []
+        try:
+            answers = self.store.settle(ends, worker=self.worker, max_crashes=self.queue.max_crashes)
+        except StoreUnavailable:
+            answers, unsure = self.store.settle(ends, worker=self.worker, max_crashes=self.queue.max_crashes), True
+        if answers.count("done") == len(ends):
+            return [True] * len(ends)
+        return self._counting(ends, answers, unsure=unsure)
+
+    def extend(self, held: Sequence[tuple[str, str]], lease_ms: int) -> dict[str, str]:
+        """Extends leases, given as pairs of short id and nonce. Returns short id -> ok, cancel, abort, or a code of a lost lease.
+
+        Raises:
+            StoreUnavailable: whether the leases were extended is not known.
+        """
+        call = partial(self.store.extend, held, worker=self.worker, lease_ms=lease_ms, pulled_ms=self.queue.lease_ms)
+        try:
+            return dict(call())
+        except StoreUnavailable:
+            return dict(call())
+
+    def _counting(self, ends: Sequence[Outcome], answers: Sequence[Settled], *, unsure: bool) -> list[bool]:
+        """ "already": settled before, by this consumer or another. If it was sent once, another consumer was first. Otherwise the state
+        shows whether a final outcome counts: a message that waits or has failed was not acked.
+        """
+        if not unsure:
+            return [answer == "done" for answer in answers]
+        final = [end for end, answer in zip(ends, answers, strict=True) if answer == "already" and end.kind in FINAL]
+        views = stores.inspector().jobs(self.queue.name, [ids.full(end.id) for end in final])
+        others = {end.id for end, view in zip(final, views, strict=True) if view is not None and view.state != FINAL[end.kind]}
+        return [answer == "done" or (answer == "already" and end.id not in others) for end, answer in zip(ends, answers, strict=True)]
 
 
 class Message:
@@ -57,9 +125,9 @@ class Message:
         self.key = header.key
         self._most = header.max_attempts
         self.cancel_requested = False
-        self.end: Outcome | None = None  # decided, and perhaps not told yet
+        self.end: Outcome | None = None  # decided, but perhaps not sent yet
         self.settled = False
-        self.unsure = False  # its end was told, and no reply came
+        self.unsure = False  # the outcome was sent, and no reply came
 
     def __repr__(self) -> str:
         return f"<Message {self.short_id} of {self.queue}, attempt {self.attempt}>"
@@ -112,7 +180,7 @@ class Message:
     def ack(self) -> None:
         """Acknowledges the message. It does not come again."""
         refuse_loop_unless(self._batch.gathers, "message.aack()")
-        self._decide(settling.ack(self._job.id, self.attempt, self._job.fence, self._batch.worked()))
+        self._decide(ack_outcome(self._job.id, self.attempt, self._job.fence, self._batch.worked()))
 
     def retry(self, delay: clock.Delay | None = None, reason: str = "") -> None:
         """Reports a failed attempt. The message comes again after `delay`, or by its backoff. After the last attempt it has failed."""
@@ -120,7 +188,7 @@ class Message:
         if self.is_last_attempt:
             self._put_off("fail", 0, reason or "no attempt is left")
         elif delay is None:
-            self._put_off("retry", settling.next_ms(self._options, self._batch.holder.queue, self.attempt), reason)
+            self._put_off("retry", next_delay_ms(self._options, self._batch.holder.queue, self.attempt), reason)
         else:
             self._put_off("retry", duration(delay, "delay", "message.retry()"), reason)
 
@@ -143,12 +211,12 @@ class Message:
 
     def _put_off(self, kind: Kind, delay_ms: int, reason: str) -> None:
         job = self._job
-        self._decide(settling.put_off(kind, job.id, self.attempt, job.fence, delay_ms, reason, self._batch.worked()))
+        self._decide(put_off_outcome(kind, job.id, self.attempt, job.fence, delay_ms, reason, self._batch.worked()))
 
     def _decide(self, end: Outcome) -> None:
         if self.settled:
-            raise settling.lost([self.short_id])
-        if not self.unsure:  # else what was told stands, until it is known whether it counts
+            raise lost_error([self.short_id])
+        if not self.unsure:  # else the outcome that was sent is kept until it is known whether it counts
             self.end = end
         if not self._batch.gathers:
             self._batch.tell([self])
@@ -206,16 +274,16 @@ class MessageBatch(Sequence[Message]):
         await in_thread(self._close, error)
 
     def begins(self, now_ms: int) -> None:
-        """Redis has answered, and this is its clock."""
+        """Starts the leases at this time of Redis' clock."""
         self.lease_end_ms, self._began = now_ms + self.lease_ms, (now_ms, clock.monotonic())
 
-    def worked(self) -> settling.WorkTime:
-        """From then until now."""
+    def worked(self) -> WorkTime:
+        """From the claim until now."""
         started_ms, started = self._began
-        return settling.WorkTime(started_ms, started_ms + int((clock.monotonic() - started) * 1000))
+        return WorkTime(started_ms, started_ms + int((clock.monotonic() - started) * 1000))
 
     def add(self, job: ClaimedJob, header: Header, body: Any, options: dict[str, Any]) -> None:
-        """One more that was claimed."""
+        """Adds a claimed message."""
         self._messages.append(Message(self, job, header, body, options))
 
     def settle(self) -> None:
@@ -234,7 +302,7 @@ class MessageBatch(Sequence[Message]):
         for message in self._messages:
             if message.end is None:
                 id, nonce = message.held
-                message.end = settling.ack(id, message.attempt, nonce, self.worked())
+                message.end = ack_outcome(id, message.attempt, nonce, self.worked())
         self._settle()
 
     def extend(self, lease: clock.Delay | None = None) -> None:
@@ -247,7 +315,7 @@ class MessageBatch(Sequence[Message]):
     def prolong(self, messages: Sequence[Message], lease: clock.Delay | None) -> None:
         """See `extend`."""
         if any(message.settled for message in messages):
-            raise settling.lost([message.short_id for message in messages if message.settled])
+            raise lost_error([message.short_id for message in messages if message.settled])
         if not messages:
             return
         lease_ms = self.lease_ms if lease is None else lease_of(lease, "extend()")
@@ -261,17 +329,17 @@ class MessageBatch(Sequence[Message]):
                 message.settled = True
                 gone.append(message.short_id)
         if gone:
-            raise settling.lost(gone)
+            raise lost_error(gone)
 
     def give_back(self) -> None:
-        """Nobody wants them: others may have them at once, and the attempt does not count."""
+        """Returns all messages. They can be pulled again at once, and the attempt does not count."""
         for message in self._messages:
             message.end = Outcome(*message.held[:1], message.attempt, message.held[1], "snooze")
-        with contextlib.suppress(LeaseLost, StoreUnavailable):  # then they come again at the ends of their leases
+        with contextlib.suppress(LeaseLost, StoreUnavailable):  # then they come again when their leases end
             self._settle()
 
     def tell(self, messages: Sequence[Message]) -> None:
-        """Tells Redis of the ends of these, in one call."""
+        """Stores the outcomes of these messages, at most 200 in one call."""
         for start in range(0, len(messages), MOST):
             self._tell(messages[start : start + MOST])
 
@@ -286,7 +354,7 @@ class MessageBatch(Sequence[Message]):
         for message in messages:
             message.settled, message.unsure = True, False
         if gone := [message.short_id for message, counted in zip(messages, counts, strict=True) if not counted]:
-            raise settling.lost(gone)
+            raise lost_error(gone)
 
     def _settle(self) -> None:
         self.tell([message for message in self._messages if message.end is not None and not message.settled])
@@ -301,7 +369,7 @@ class MessageBatch(Sequence[Message]):
 
 
 def lease_of(lease: clock.Delay, where: str) -> int:
-    """Milliseconds of a lease, else ConfigError."""
+    """Milliseconds of a lease; raises ConfigError."""
     return lease_ms(lease, where, "keeps a message for as long when its consumer dies")
 
 
@@ -309,3 +377,36 @@ def refuse_loop_unless(gathers: bool, twin: str) -> None:
     """SynchronousOnlyOperation in an event loop, unless nothing is sent now."""
     if not gathers:
         refuse_loop(twin)
+
+
+def ack_outcome(id: str, attempt: int, nonce: str, worked: WorkTime) -> Outcome:
+    """The outcome of an acknowledged message."""
+    return Outcome(id, attempt, nonce, "ack", 0, b'{"s":%d,"f":%d}' % worked, worked.ms)
+
+
+def put_off_outcome(
+    kind: Kind, id: str, attempt: int, nonce: str, delay_ms: int, reason: str, worked: WorkTime | None = None
+) -> Outcome:
+    """The outcome of any other message. `kind`: retry, snooze or fail. `worked`: None if unknown."""
+    why, message = (reason, "") if kind == "snooze" else ("", reason)
+    started_ms, finished_ms = worked or (0, 0)
+    detail = outcome.failure_detail(started_ms=started_ms, finished_ms=finished_ms, reason=why, message=message)
+    return Outcome(id, attempt, nonce, kind, delay_ms, detail, -1 if worked is None else worked.ms)
+
+
+def next_delay_ms(options: object, queue: QueueConfig, attempt: int) -> int:
+    """Milliseconds until the next attempt, by the backoff of the message, else that of the queue."""
+    given = options if isinstance(options, dict) else {}
+    found = outcome.delay_ms(outcome.backoff_of(given, None, queue.backoff), attempt, TimeoutError(), queue.backoff)
+    return found or 0
+
+
+def lost_error(messages: Sequence[str]) -> LeaseLost:
+    """The error for these messages, by short id."""
+    shown = ", ".join(messages[:20]) + (" …" if len(messages) > 20 else "")
+    return LeaseLost(
+        f"{'The message' if len(messages) == 1 else f'{len(messages)} messages:'} {shown}: the lease ran out before this, or the "
+        f"message was settled before. Nothing was written, and another consumer may have it. Treat your work on it as a failed "
+        f"attempt. Pull with a longer lease, or extend the lease.",
+        messages=tuple(messages),
+    )

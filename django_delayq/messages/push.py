@@ -1,4 +1,4 @@
-"""Putting messages in: jobs without a task, which no worker runs and consumers pull."""
+"""`push`: schedules messages. They are jobs without a task that consumers pull and no worker runs."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from django_delayq.states import MESSAGE
 
 
 class MessageKind:
-    """What stands where a job has its task."""
+    """Takes the place of the task."""
 
     name: str = MESSAGE
-    queue: str = ""  # each push names one
+    queue: str = ""  # each push names its queue
     priority: int = 0
     max_attempts: int | None = None
     late: bool = False
-    named: None = None  # nobody holds a name while a message waits for its consumer
+    named: None = None  # messages have no concurrency name
     signature: None = None
     sensitive: tuple[str, ...] = ()
 

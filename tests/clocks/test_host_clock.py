@@ -18,7 +18,7 @@ from django.db import connection, transaction
 import django_delayq as delayq
 from django_delayq import clock, conf
 from django_delayq.console.operation_loop import OperationLoop
-from django_delayq.locks.lease_keeper import keeper
+from django_delayq.locks.lock_leases import process_leases
 from django_delayq.mirror import database_clock
 from django_delayq.mirror.bring_in import BringInLoop
 from django_delayq.mirror.commit_requests import CommitRequestLoop
@@ -166,7 +166,7 @@ def gets(world: World) -> None:
 def locks(world: World) -> None:
     with delayq.lock("order:42", lease="10s") as lock:
         lock.check()
-        keeper().poll()
+        process_leases().poll()
         lock.check()
         assert lock.held
 
@@ -357,7 +357,7 @@ LOOPS: dict[str, Act | str] = {
     "Service": serves,
     "TickLoop": declares,
     "TidyLoop": parts(TidyLoop, **STORED),
-    "LeaseKeeper": locks,
+    "LockLeases": locks,
     "Beat": beats,
     "Tidy": tidies,
     "Mover": runs,

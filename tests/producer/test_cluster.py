@@ -15,7 +15,7 @@ import django_delayq as delayq
 from django_delayq import clock, conf, ids
 from django_delayq.console import overview, samples, vitals
 from django_delayq.exceptions import ConfigError, StoreUnavailable
-from django_delayq.locks.lease_keeper import keeper
+from django_delayq.locks.lock_leases import process_leases
 from django_delayq.management.queue_findings import _left_behind
 from django_delayq.models import Job
 from django_delayq.producer.queues import purge
@@ -98,7 +98,7 @@ def test_one_call_puts_jobs_in_wherever_their_queues_are(cluster):
 
 def test_a_lock_has_a_slot_whether_or_not_it_names_a_queue(cluster):
     with delayq.lock("a") as one, delayq.lock("a", queue="b") as other:
-        keeper().poll()
+        process_leases().poll()
         assert one.held
         assert other.held
 

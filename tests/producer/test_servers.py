@@ -12,7 +12,7 @@ import django_delayq as delayq
 from django_delayq import clock, conf, under_test
 from django_delayq.console import overview, samples, vitals
 from django_delayq.exceptions import ConfigError, LeaseLost, StoreUnavailable
-from django_delayq.locks.lease_keeper import keeper
+from django_delayq.locks.lock_leases import process_leases
 from django_delayq.management import queue_findings
 from django_delayq.management.left_partitions import serving_what_is_left
 from django_delayq.mirror.mirror_loop import MirrorLoop
@@ -131,7 +131,7 @@ def test_a_lock_is_on_the_shared_server_unless_it_names_a_queue(own):
         link = connect(own.url, name="test")
         assert link.execute("EXISTS", "delayq:{redis}:locks") == 1
         link.close()
-        keeper().poll()
+        process_leases().poll()
 
 
 def test_a_server_that_hangs_holds_up_no_lease_on_another(own, monkeypatch):

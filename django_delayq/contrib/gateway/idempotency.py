@@ -22,7 +22,7 @@ from django_delayq.contrib.gateway.models import KeptAnswer, Token
 from django_delayq.contrib.gateway.responses import GatewayAnswer, GatewayProblem
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.logger import Logger
-from django_delayq.messages.settling import Holder
+from django_delayq.messages.message import Holder
 from django_delayq.mirror import agreed_clock, database_clock
 from django_delayq.mirror.agreed_clock import ClocksDiffer
 from django_delayq.producer.stores import stores

@@ -24,12 +24,9 @@ from django_delayq.contrib.gateway.idempotency import DONE, LOST, settle_once
 from django_delayq.contrib.gateway.models import Token
 from django_delayq.contrib.gateway.responses import GatewayAnswer, GatewayProblem, pointer
 from django_delayq.exceptions import ConfigError, PayloadError
-from django_delayq.messages import settling
-from django_delayq.messages.message import Message, MessageBatch, lease_of
-from django_delayq.messages.pull import taken
-from django_delayq.messages.puller import Ask
+from django_delayq.messages.message import Holder, Message, MessageBatch, lease_of, next_delay_ms, put_off_outcome
+from django_delayq.messages.pull import Ask, taken
 from django_delayq.messages.push import KIND
-from django_delayq.messages.settling import Holder
 from django_delayq.models import Job
 from django_delayq.producer import acts, changes, where
 from django_delayq.producer import job as handles
@@ -311,7 +308,7 @@ class Settlement(NamedTuple):
 
     def outcome(self, kind: Kind, delay_ms: int, reason: str) -> Outcome:
         """Its outcome, for Redis."""
-        return settling.put_off(kind, self.id, self.attempt, self.nonce, delay_ms, reason)
+        return put_off_outcome(kind, self.id, self.attempt, self.nonce, delay_ms, reason)
 
 
 def settle(verb: str, call: GatewayCall) -> GatewayAnswer:
@@ -381,7 +378,7 @@ def _retry(call: GatewayCall, queue: QueueConfig, settlements: list[Settlement])
             outcomes.append(one.outcome("fail", 0, one.reason or NO_ATTEMPT_LEFT))
             continue
         options = {} if record is None else _options(record)
-        delay_ms = one.delay_ms() if "delay" in one.given else settling.next_ms(options, queue, one.attempt)
+        delay_ms = one.delay_ms() if "delay" in one.given else next_delay_ms(options, queue, one.attempt)
         outcomes.append(one.outcome("retry", delay_ms, one.reason))
     return _settle(call, queue, "retry", outcomes)
 

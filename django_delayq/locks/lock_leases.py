@@ -1,4 +1,7 @@
-"""What a process holds, and the threads that extend its leases: one for each server, so that none waits for another."""
+"""The locks that this process holds, and the threads that extend their leases: one for each server.
+
+A server that hangs delays no lease on another server.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +19,15 @@ from django_delayq.store.queue import MOST
 
 logger = Logger("django_delayq.locks")
 
-AGAIN: Final = 0.5  # seconds after which a call that failed is made again; at most a tenth of the lease
-IDLE: Final = 60.0  # seconds after which a thread ends that has nothing to extend
+AGAIN: Final = 0.5  # seconds until a failed call is repeated; at most a tenth of the lease
+IDLE: Final = 60.0  # seconds until a thread without leases ends
 
 
 class Holding:
-    """One lock that this process has taken: under which token, until when, and whether that is known to be over.
+    """One lock of this process: its token, its lease, and whether it is lost.
 
-    `node`: the queue by whose server it stands; "" for the shared one. `fence`: 0 until it is taken. It is lost for good when a look
-    has found its lease over, or Redis has said so: code that was told to stop must not hear a moment later that all is well.
+    `node`: the queue on whose server it is, "" for the shared server. `fence`: 0 until it is taken. It is lost for good once its lease
+    was found expired or Redis reported it. Otherwise code that has stopped could see the lock as held again.
     """
 
     def __init__(self, store: LockStore, name: str, lease_ms: int, node: str = "") -> None:
@@ -41,39 +44,38 @@ class Holding:
 
     @property
     def stands_still(self) -> bool:
-        """Whether its time passes only when a test says so: no thread extends it then, but whoever looks."""
+        """Whether a test moves its time. Then no thread extends it; each check of the lock does."""
         return self.store.link.stands_still
 
     def begins(self, sent: float) -> None:
-        """Another lease has begun, no earlier than `sent`, which this process has measured (`present`)."""
+        """Another lease has begun, not before `sent` by `present`."""
         self.good_until = sent + self.lease_ms / 1000
         self.next = sent + self.lease_ms / 3000
 
     def put_off(self) -> None:
-        """It could not be extended."""
+        """Tries again soon, because it could not be extended."""
         self.next = self.present() + min(AGAIN, self.lease_ms / 10_000)
 
     def present(self) -> float:
-        """Seconds that measure a lease. In a test that moves the time of jobs it is that time."""
+        """The clock of leases in seconds. In a test that moves the time of jobs, it is that time."""
         return clock.wall_ms() / 1000 if self.stands_still else clock.monotonic()
 
     def is_good(self) -> bool:
-        """Whether it is held now, as far as this process knows."""
+        """Whether this process holds it now, as far as it knows."""
         if not self.lost and self.present() >= self.good_until:
             self.lost = True
         return not self.lost and self.process == os.getpid()
 
     def error(self) -> LeaseLost:
-        """What says that it is not."""
+        """The error for a lock that is not held."""
         code = "lock_lost" if self.process == os.getpid() else "lock_forked"
         return LeaseLost(code=code, lock=self.name, fence=self.fence)
 
 
-class LeaseKeeper:
-    """1. Each `poll` extends the leases of which a third has passed, 200 in one call. 2. A server's thread begins with the first lock
-    that is held there, and sleeps until the next one is due: a server that hangs holds up no lease on another. It dies with its
-    process, whose locks are then free when their leases have ended. What nobody has a reference to any more is not extended: a lock
-    whose block was broken off before it began is free a lease later.
+class LockLeases:
+    """1. Each `poll` extends the leases of which a third has passed, 200 in one call. 2. The thread of a server begins with the first
+    lock there and sleeps until the next one is due. If the process dies, its locks are free when their leases end. A lock without a
+    reference is not extended: if its block was interrupted before it began, it is free a lease later.
     """
 
     def __init__(self) -> None:
@@ -83,7 +85,7 @@ class LeaseKeeper:
         self._sleep_until: dict[Link, float] = {}
 
     def add(self, holding: Holding) -> None:
-        """Extends this one from now on."""
+        """Extends this lock from now on."""
         with self._changed:
             self._holdings.add(holding)
             if holding.stands_still:
@@ -93,23 +95,23 @@ class LeaseKeeper:
             if thread is None or not thread.is_alive():
                 self._threads[link] = threading.Thread(target=self._run, args=(link,), name="delayq-locks", daemon=True)
                 self._threads[link].start()
-            elif holding.next < self._sleep_until.get(link, 0.0):  # mostly it looks earlier anyway, and nobody is woken
+            elif holding.next < self._sleep_until.get(link, 0.0):  # mostly it polls earlier anyway, and need not be woken
                 self._changed.notify_all()
 
     def drop(self, holding: Holding) -> None:
-        """Does not extend it any more."""
+        """Stops extending this lock."""
         with self._changed:
             self._holdings.discard(holding)
 
     def end_still(self) -> None:
-        """Those whose time a test moves are lost: another test begins."""
+        """Marks locks whose time a test moves as lost, because another test begins."""
         with self._changed:
             for holding in [one for one in self._holdings if one.stands_still]:
                 holding.lost = True
                 self._holdings.discard(holding)
 
     def poll(self, link: Link | None = None, *, still: bool = False) -> None:
-        """One pass, of one server if it is given. `still`: over those whose time a test moves, whether or not they are due."""
+        """One pass, for one server if it is given. `still`: only locks whose time a test moves, due or not."""
         with self._changed:
             mine = [one for one in self._held(link) if one.stands_still is still]
         due = mine if still else [one for one in mine if one.next <= one.present()]
@@ -160,18 +162,18 @@ def _prolong(store: LockStore, holdings: list[Holding]) -> None:
             holding.lost = True
 
 
-_keepers: dict[int, LeaseKeeper] = {}
+_by_process: dict[int, LockLeases] = {}
 
 
-def keeper() -> LeaseKeeper:
-    """That of this process. A copy of the process gets one of its own: threads are not copied, and a lock of theirs may be closed."""
+def process_leases() -> LockLeases:
+    """The leases of this process. A forked process gets its own: threads are not copied, and a thread lock may be closed."""
     process = os.getpid()
-    found = _keepers.get(process)
+    found = _by_process.get(process)
     if found is None:
-        for other in [other for other in list(_keepers) if other != process]:
-            _keepers.pop(other, None)
-        found = _keepers.setdefault(process, LeaseKeeper())  # of two threads that make one, the first counts
+        for other in [other for other in list(_by_process) if other != process]:
+            _by_process.pop(other, None)
+        found = _by_process.setdefault(process, LockLeases())  # if two threads create one, the first counts
     return found
 
 
-under_test.FORGETS.append(lambda: keeper().end_still())
+under_test.FORGETS.append(lambda: process_leases().end_still())
