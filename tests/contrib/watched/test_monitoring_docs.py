@@ -9,15 +9,20 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from django_delayq import clock
+from django_delayq import clock, conf
 from django_delayq.console import samples
 from django_delayq.contrib.prometheus.metrics import METRICS, Metric
 from django_delayq.management.commands.delayq_worker import Command
+from django_delayq.producer.stores import stores
 from django_delayq.store.connection import Link
+from django_delayq.store.worker_registry import WorkerRegistry
+from django_delayq.worker.supervisor import worker_beat
+from django_delayq.worker.supervisor.worker_beat import LATE, Beat
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGE = (DOCS / "howto" / "monitor.md").read_text()
@@ -202,6 +207,26 @@ def test_probes_ask_for_what_is_answered() -> None:
         assert probe[1] == "/health", "a worker that waits for Redis is not restarted"
     ports = set(re.findall(r"containerPort: (\d+)", text))
     assert ports == set(re.findall(r'"--health-port", "(\d+)"', text)) == set(re.findall(r'prometheus.io/port: "(\d+)"', text))
+
+
+@pytest.mark.parametrize("page", ["howto/deploy.md", "howto/monitor.md", "reference/worker.md"])
+def test_the_pages_say_for_how_long_a_worker_is_ready_without_redis(page: str) -> None:
+    paragraph = next(text for text in (DOCS / page).read_text().split("\n\n") if "/ready` also fails" in text or "`/ready`\n" in text)
+    assert f"{LATE:.0f} seconds" in " ".join(paragraph.split())
+
+
+def test_a_worker_is_ready_until_15_seconds_after_its_last_answer_from_redis(
+    delayq_redis: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1_000.0]
+    monkeypatch.setattr(worker_beat, "clock", SimpleNamespace(monotonic=lambda: now[0]))
+    beat = Beat(WorkerRegistry(stores.link, prefix=conf.get().prefix), "w/1", lambda: {"started": clock.wall_ms()}, lambda *_: None)
+    assert not beat.reached(), "a new worker is not ready before its first answer"
+    beat.poll()
+    now[0] += 14.9
+    assert beat.reached(), "a failover takes less"
+    now[0] += 0.1
+    assert not beat.reached()
 
 
 @pytest.mark.parametrize("path", [*MANIFESTS, DOCS / "monitoring" / "alerts.yml"], ids=lambda path: path.name)
