@@ -40,7 +40,7 @@ WEB = {
         "models periodic producer setting_readers shared_name signals signing spread states store target text "
         "token_limits under_test worker"
     ),
-    "locks": "lease_keeper lock",
+    "locks": "lock lock_leases",
     "mirror": (
         "agreed_clock atomic_runs checkpoint commit_requests database_clock event_items exists far_rows outbox pauses period_keys "
         "rows site_row unfinished writers"
