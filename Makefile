@@ -238,7 +238,7 @@ crashpoints: $(STAMPS)/test
 # order that was closed twice, early, in vain or never, or that the partner or the warehouse did not handle exactly once.
 simulation: $(STAMPS)/demo
 	@export DEMO_HOME=$$(mktemp -d) && manage() { $(BIN)/python example_project/manage.py "$$@"; } && \
-		trap 'manage shell -v 0 -c "from django_delayq.store import embedded; embedded.stop(\"$$DEMO_HOME/valkey\")"; rm -rf "$$DEMO_HOME"' EXIT && \
+		trap 'manage shell -v 0 -c "from django_delayq.store.connection import embedded; embedded.stop(\"$$DEMO_HOME/valkey\")"; rm -rf "$$DEMO_HOME"' EXIT && \
 		manage migrate --verbosity 0 && manage stock && manage simulate --orders 1000 --worker --within 5s --spread 5s
 
 # Everything that plays with killed processes, frozen servers, failovers, clocks, load, random input or minutes of waiting: about an hour.

@@ -138,10 +138,10 @@ def redis() -> None:
     from django_delayq.mirror import rows
     from django_delayq.models import Job
     from django_delayq.producer.stores import stores
-    from django_delayq.store.events import EventLog
-    from django_delayq.store.items import ScheduleItem
-    from django_delayq.store.queue import MOST, QueueStore
-    from django_delayq.store.worker_registry import WorkerRegistry
+    from django_delayq.store.scripts.events import EventLog
+    from django_delayq.store.scripts.items import ScheduleItem
+    from django_delayq.store.scripts.queue import MOST, QueueStore
+    from django_delayq.store.scripts.worker_registry import WorkerRegistry
 
     started, count, config = time.monotonic(), 0, conf.get()
     for queue in config.queues:

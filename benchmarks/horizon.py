@@ -64,7 +64,7 @@ def measure(rows: int, *, keyed: bool) -> None:
     from django_delayq.models import Job
     from django_delayq.producer import acts
     from django_delayq.producer.stores import stores
-    from django_delayq.store.queue_depth import summed
+    from django_delayq.store.reads.queue_depth import summed
 
     config = conf.get()
     common: Any = {"prefix": config.prefix, "using": "default"}
@@ -150,7 +150,7 @@ def wipe() -> None:
     """Of all that Redis holds."""
     from django.conf import settings
 
-    from django_delayq.store.connection import connect
+    from django_delayq.store.connection.link import connect
 
     link = connect(settings.REDIS_URL, name="benchmark")
     try:

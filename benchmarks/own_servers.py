@@ -30,12 +30,12 @@ from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.outbox import DatabaseOutbox
 from django_delayq.models import Attempt, Checkpoint, Event, Job
 from django_delayq.producer.task import Task
-from django_delayq.store.items import ScheduleItem
+from django_delayq.store.connection.places import place
 from django_delayq.store.keys import NAMES, Keys
-from django_delayq.store.places import place
-from django_delayq.store.queue import MOST, QueueStore
-from django_delayq.store.record import JobRecord
-from django_delayq.store.site import WORKERS
+from django_delayq.store.scripts.items import ScheduleItem
+from django_delayq.store.scripts.queue import MOST, QueueStore
+from django_delayq.store.scripts.record import JobRecord
+from django_delayq.store.scripts.site import WORKERS
 from django_delayq.worker.current import current
 from django_delayq.worker.line import Line
 from django_delayq.worker.spec import WorkerSpec

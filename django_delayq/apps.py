@@ -40,7 +40,7 @@ class DelayqConfig(AppConfig):
         from django_delayq.mirror.outbox import DatabaseOutbox
         from django_delayq.mirror.site_row import DatabaseSite
         from django_delayq.producer import database, inline, worker_modules
-        from django_delayq.store import site
+        from django_delayq.store.scripts import site
         from django_delayq.worker import once
 
         for module, name, tag, options in CHECKS:

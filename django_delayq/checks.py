@@ -20,9 +20,11 @@ from django_delayq.mirror.site_findings import UNKNOWN, check_workers, site_find
 from django_delayq.producer import carriers, worker_modules
 from django_delayq.producer.task import registry
 from django_delayq.setting_readers import is_embedded
-from django_delayq.store.address import RedisSpec, address, cache_aliases, not_obeyed
-from django_delayq.store.cluster_health import cluster_findings
-from django_delayq.store.fitness import (
+from django_delayq.store.connection.address import RedisSpec, address, cache_aliases, not_obeyed
+from django_delayq.store.connection.places import place
+from django_delayq.store.connection.server_kind import kind_findings
+from django_delayq.store.reads.cluster_health import cluster_findings
+from django_delayq.store.reads.fitness import (
     NEWEST,
     link_findings,
     probe_findings,
@@ -30,14 +32,12 @@ from django_delayq.store.fitness import (
     server_findings,
     version_findings,
 )
-from django_delayq.store.inspector import Inspector
-from django_delayq.store.partition_health import Divided
-from django_delayq.store.places import place
-from django_delayq.store.replicas import replica_findings
-from django_delayq.store.rights import rights_findings
-from django_delayq.store.server_kind import kind_findings
-from django_delayq.store.site import SiteRefused
-from django_delayq.store.worker_registry import WorkerRegistry
+from django_delayq.store.reads.inspector import Inspector
+from django_delayq.store.reads.partition_health import Divided
+from django_delayq.store.reads.rights import rights_findings
+from django_delayq.store.scripts.replicas import replica_findings
+from django_delayq.store.scripts.site import SiteRefused
+from django_delayq.store.scripts.worker_registry import WorkerRegistry
 
 MOST_NAMED: Final = 5  # tasks in a message
 

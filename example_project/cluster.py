@@ -13,7 +13,7 @@ from pathlib import Path
 
 import redis
 
-from django_delayq.store.embedded import server_program
+from django_delayq.store.connection.embedded import server_program
 
 SLOTS = 16_384
 MASTERS = 3

@@ -153,7 +153,7 @@ class Demo:
         if not os.environ.get("DELAYQ_REDIS"):
             from django.conf import settings
 
-            from django_delayq.store import embedded
+            from django_delayq.store.connection import embedded
 
             embedded.stop(settings.DELAYQ["REDIS"]["EMBEDDED"])
 

@@ -14,8 +14,8 @@ from hypothesis import settings as hypothesis_settings
 
 from django_delayq import ids
 from django_delayq.producer.stores import TIMEOUT, stores
-from django_delayq.store import commands
-from django_delayq.store.connection import Link, connect
+from django_delayq.store.connection import commands
+from django_delayq.store.connection.link import Link, connect
 from django_delayq.testing import plugin
 from tests import emptying, links, servers
 from tests.servers import RedisServer, Server, ServerMissing

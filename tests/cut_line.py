@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from django_delayq.store import scripts
 from django_delayq.store.keys import Keys
+from django_delayq.store.scripts import loader
 
 CHUNK = 1 << 20
 
@@ -37,7 +37,7 @@ class CutLine:
         never reaches the client. `then` is called after that, before the client notices.
         """
         self._what, self._then = what, then
-        self._mark, self._left = scripts.load(script, Keys("delayq", "")).sha.encode(), 1
+        self._mark, self._left = loader.load(script, Keys("delayq", "")).sha.encode(), 1
 
     @property
     def lost(self) -> bool:

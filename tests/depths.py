@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from django_delayq.producer.stores import stores
-from django_delayq.store.inspector import Inspector
-from django_delayq.store.queue_depth import QueueDepth, summed
+from django_delayq.store.reads.inspector import Inspector
+from django_delayq.store.reads.queue_depth import QueueDepth, summed
 
 
 def queue_depth(queue: str, inspector: Inspector | None = None) -> QueueDepth:

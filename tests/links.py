@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.store.address import RedisSpec
-from django_delayq.store.connection import Link, connect
+from django_delayq.store.connection.address import RedisSpec
+from django_delayq.store.connection.link import Link, connect
 from tests.servers import as_package
 
 _opened: list[Link] = []

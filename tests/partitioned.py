@@ -12,8 +12,8 @@ from django_delayq import conf, ids
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.producer.stores import stores
-from django_delayq.store.queue import Outcome
-from django_delayq.store.record import ClaimedJob
+from django_delayq.store.scripts.queue import Outcome
+from django_delayq.store.scripts.record import ClaimedJob
 
 Divide = Callable[..., None]
 

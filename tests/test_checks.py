@@ -21,11 +21,11 @@ from django_delayq.management.queue_findings import redis_findings
 from django_delayq.mirror import database_pools
 from django_delayq.mirror.database_pools import narrow_pools
 from django_delayq.producer.task import Registry, Task, registry, task
-from django_delayq.store import embedded
-from django_delayq.store.connection import connect
-from django_delayq.store.fitness import NEWEST, link_findings, server_findings, unkept, version_findings
-from django_delayq.store.inspector import Inspector
-from django_delayq.store.worker_registry import WorkerRegistry
+from django_delayq.store.connection import embedded
+from django_delayq.store.connection.link import connect
+from django_delayq.store.reads.fitness import NEWEST, link_findings, server_findings, unkept, version_findings
+from django_delayq.store.reads.inspector import Inspector
+from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from tests import servers
 from tests.security.test_tls import certificates, tls
 from tests.servers import USER, as_package

@@ -280,7 +280,7 @@ def test_only_the_worker_has_threads_processes_and_signals():
     known = {"producer.async_api": loop, **kit, **keeper}
     assert offenders(lambda name: active(name) - known.get(name, set()), others) == {}
     # The embedded server is a process too, but no worker.
-    assert offenders(lambda name: uses(name, "subprocess"), set(others) - {"store.embedded"}) == {}
+    assert offenders(lambda name: uses(name, "subprocess"), set(others) - {"store.connection.embedded"}) == {}
 
 
 def test_below_the_mirror_nobody_knows_the_orm():
@@ -296,10 +296,19 @@ def test_below_the_mirror_nobody_knows_the_orm():
 
 
 def test_the_engine_does_not_read_for_people():
-    makers = {"store", "producer.stores"}  # these are it, or make it
-    rooms = {"producer", "worker", "worker.process", "worker.supervisor", "mirror"}
-    engine = [name for name in MODULES if room(name) in rooms and name not in makers]
-    assert offenders(lambda name: own(name) & {"store.inspector"}, engine) == {}
+    rooms = {"producer", "worker", "mirror", "locks", "messages", "periodic", "targets"}
+    engine = [name for name in MODULES if name.split(".")[0] in rooms and name != "producer.stores"]  # which makes the readers
+    assert offenders(lambda name: {other for other in own(name) if other.startswith("store.reads")}, engine) == {}
+
+
+def test_in_the_store_connections_stand_below_scripts_and_scripts_below_reads():
+    order = ["store.connection", "store.scripts", "store.reads"]
+
+    def above(name: str) -> set[str]:
+        higher = tuple(order[order.index(".".join(name.split(".")[:2])) + 1 :])
+        return {other for other in own(name) if higher and other.startswith(higher)}
+
+    assert offenders(above, [name for name in MODULES if name.startswith(tuple(f"{one}." for one in order))]) == {}
 
 
 def test_modules_are_short_and_say_what_lives_in_them():

@@ -23,15 +23,15 @@ from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.relay import RelayLoop
 from django_delayq.models import Job
 from django_delayq.producer.stores import stores
-from django_delayq.store import scripts, site
-from django_delayq.store.events import FIRST
-from django_delayq.store.items import ScheduleItem
 from django_delayq.store.keys import Keys
-from django_delayq.store.lock_store import LockStore
-from django_delayq.store.offers import OfferStore
-from django_delayq.store.queue import Outcome, QueueStore
-from django_delayq.store.record import JobRecord
-from django_delayq.store.recovery import EpochStore
+from django_delayq.store.scripts import loader, site
+from django_delayq.store.scripts.events import FIRST
+from django_delayq.store.scripts.items import ScheduleItem
+from django_delayq.store.scripts.lock_store import LockStore
+from django_delayq.store.scripts.offers import OfferStore
+from django_delayq.store.scripts.queue import Outcome, QueueStore
+from django_delayq.store.scripts.record import JobRecord
+from django_delayq.store.scripts.recovery import EpochStore
 from django_delayq.target import OfferTarget
 from tests.cut_line import CutLine, socket_of, through
 from tests.links import package_link
@@ -108,8 +108,8 @@ def world(settings, redis_server, monkeypatch) -> Iterator[World]:
     settings.ROOT_URLCONF = "tests.contrib.gateway.gateway_urls"
     stores.reset()
     cache.clear()
-    for name in scripts.SCRIPTS:  # so that each call of a script is one request
-        redis_server.link.execute("SCRIPT", "LOAD", scripts.load(name, Keys("delayq", "")).text)
+    for name in loader.SCRIPTS:  # so that each call of a script is one request
+        redis_server.link.execute("SCRIPT", "LOAD", loader.load(name, Keys("delayq", "")).text)
     for name in queues:  # a queue without a site is given one by a call before
         redis_server.link.execute("HSET", Keys("delayq", name)["meta"], "site", site.of("delayq"))
     yield World(line, redis_server.link, settings)

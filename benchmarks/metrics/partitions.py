@@ -8,7 +8,7 @@ from benchmarks.metrics import Column, Figures, Metric
 from benchmarks.servers import Masters
 from benchmarks.stage import Stage
 from benchmarks.systems import System
-from django_delayq.store import scripts
+from django_delayq.store.scripts import loader
 
 PARTITIONS = 16
 PROCESSES = (1, 100)
@@ -36,7 +36,7 @@ def _idle(system: System, partitions: int, processes: int, seconds: float) -> di
         passed = time.monotonic() - began
         cpu, redis = worker.cpu() - cpu, sum(stage.servers.each_cpu()) - redis
         return {
-            "claims": stage.servers.calls(scripts.built("claim", stage.site).sha, seconds) / partitions,
+            "claims": stage.servers.calls(loader.built("claim", stage.site).sha, seconds) / partitions,
             "cpu": cpu / passed / processes * 100,
             "redis": redis / passed * 100,
         }

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from benchmarks.metrics import Column, Figures, Metric, counted
 from benchmarks.servers import QUEUE, Masters
 from benchmarks.systems import System
-from django_delayq.store.places import Places, place
+from django_delayq.store.connection.places import Places, place
 
 PARTITIONS = 16
 

@@ -23,7 +23,7 @@ from django_delayq.console.shown_times import duration
 from django_delayq.console.why_not_yet import PULLED_LATELY
 from django_delayq.producer.stores import stores
 from django_delayq.spread import MINUTES, Spread, percentile
-from django_delayq.store.figures import Forecast
+from django_delayq.store.reads.figures import Forecast
 from django_delayq.text import visible
 
 PARTS: Final = 6  # of an hour, in the table beside a sparkline

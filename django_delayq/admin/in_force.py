@@ -14,7 +14,7 @@ from django_delayq.admin.show import allowed
 from django_delayq.conf import PER_QUEUE, QueueConfig
 from django_delayq.ladder import POLL, Ladder
 from django_delayq.producer.task import Task
-from django_delayq.store.address import address
+from django_delayq.store.connection.address import address
 from django_delayq.text import visible
 
 DURATIONS: Final = ("LEASE", "TIMEOUT", "HORIZON")

@@ -23,7 +23,7 @@ from django_delayq.console.shown_times import duration
 from django_delayq.models import Job
 from django_delayq.producer.stores import stores
 from django_delayq.states import MESSAGE, EndingKind, State
-from django_delayq.store.inspector import JobView
+from django_delayq.store.reads.inspector import JobView
 from django_delayq.text import visible
 
 RELATED: Final = 10  # jobs of the same key

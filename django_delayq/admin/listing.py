@@ -31,7 +31,7 @@ from django_delayq.models import Job, Periodic
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import registry
 from django_delayq.states import UNFINISHED
-from django_delayq.store.inspector import JobView
+from django_delayq.store.reads.inspector import JobView
 from django_delayq.text import visible
 
 BEHIND, AHEAD, VIEW = "behind", "ahead", "state"  # parameters of the address, besides those of Django

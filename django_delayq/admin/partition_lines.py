@@ -8,7 +8,7 @@ from django_delayq.console.error_texts import worded
 from django_delayq.console.overview import QueueView
 from django_delayq.console.shown_times import duration
 from django_delayq.producer.stores import stores
-from django_delayq.store.queue_depth import QueueDepth
+from django_delayq.store.reads.queue_depth import QueueDepth
 from django_delayq.text import visible
 
 

@@ -29,7 +29,7 @@ from django_delayq.console.overview import DOWN, count_absent, count_rows, count
 from django_delayq.console.vitals import Vital, exceptional, far, vitals
 from django_delayq.models import Queue
 from django_delayq.producer import queues
-from django_delayq.store.fitness import unmirrored
+from django_delayq.store.reads.fitness import unmirrored
 from django_delayq.text import visible
 
 ACTS: dict[str, tuple[Callable[..., bool], Any, Any]] = {

@@ -21,11 +21,11 @@ from django_delayq.console.trends import NewestJobs, Span
 from django_delayq.models import Job, QueueState
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import registry
-from django_delayq.store import name_figures
-from django_delayq.store.fitness import unkept
-from django_delayq.store.message_consumers import MessageConsumer, MessageConsumers
-from django_delayq.store.name_figures import NamesSeen
-from django_delayq.store.reach import Reach
+from django_delayq.store.reads import name_figures
+from django_delayq.store.reads.fitness import unkept
+from django_delayq.store.reads.message_consumers import MessageConsumer, MessageConsumers
+from django_delayq.store.reads.name_figures import NamesSeen
+from django_delayq.store.reads.reach import Reach
 from django_delayq.text import visible
 
 MOST_QUEUES: Final = 20  # whose counters one page reads

@@ -29,9 +29,9 @@ from django_delayq.console.verbs import VERBS
 from django_delayq.models import Job
 from django_delayq.producer.stores import stores
 from django_delayq.states import DELIVERY, OFFER
-from django_delayq.store import target_lengths
-from django_delayq.store.target_lengths import TargetLength
-from django_delayq.store.worker_registry import WorkerRegistry
+from django_delayq.store.reads import target_lengths
+from django_delayq.store.reads.target_lengths import TargetLength
+from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from django_delayq.text import visible
 
 SHOWN: Final = 120  # characters of an error

@@ -23,7 +23,7 @@ from django_delayq.console.shown_times import duration, second
 from django_delayq.mirror.outbox import EDITED
 from django_delayq.models import Attempt, Event, Job
 from django_delayq.states import DELIVERY, FAIL_CLASS, FINISHED, MESSAGE, NO_LIMIT, PARKED, UNFINISHED, AttemptOutcome, EventKind, State
-from django_delayq.store.inspector import JobView
+from django_delayq.store.reads.inspector import JobView
 from django_delayq.text import visible
 
 ONE_LINE = 80  # characters

@@ -17,7 +17,7 @@ from django_delayq.console.trends import ENDED, EndedJob, NewestJobs, NewestRuns
 from django_delayq.producer.stores import Missing, stores
 from django_delayq.spread import SLOT_MS, percentile
 from django_delayq.states import AttemptOutcome
-from django_delayq.store.figures import EndedCounts, Figures, SlotCounts
+from django_delayq.store.reads.figures import EndedCounts, Figures, SlotCounts
 
 LOOKS: Final = {  # of what is counted, from the bottom of a bar upward
     AttemptOutcome.SUCCEEDED.value: "delayq-bar-well",

@@ -29,9 +29,9 @@ from django_delayq.console.shown_times import duration
 from django_delayq.console.why_not_yet import PULLED_LATELY
 from django_delayq.models import Attempt, Worker
 from django_delayq.producer.stores import stores
-from django_delayq.store import decode
-from django_delayq.store.message_consumers import HeldMessage, MessageConsumer, MessageConsumers, PulledQueue
-from django_delayq.store.worker_registry import WorkerRegistry
+from django_delayq.store.reads.message_consumers import HeldMessage, MessageConsumer, MessageConsumers, PulledQueue
+from django_delayq.store.scripts import decode
+from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from django_delayq.text import visible
 
 ASKED: Final = {

@@ -13,7 +13,7 @@ from django_delayq.ladder import POLL, Ladder
 from django_delayq.models import Job
 from django_delayq.producer.task import registry
 from django_delayq.states import State
-from django_delayq.store.inspector import JobView
+from django_delayq.store.reads.inspector import JobView
 
 
 class Asks(NamedTuple):

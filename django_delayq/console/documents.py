@@ -10,7 +10,7 @@ from django_delayq import clock, ids
 from django_delayq.console import asks, masking
 from django_delayq.models import Job
 from django_delayq.states import NO_LIMIT
-from django_delayq.store.inspector import JobView
+from django_delayq.store.reads.inspector import JobView
 
 
 def job_document(job: Job, view: JobView | None = None, *, sensitive: bool = False) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from django_delayq.models import Job, Operation
 from django_delayq.producer import queues
 from django_delayq.producer.stores import stores
 from django_delayq.states import Change
-from django_delayq.store.error_replies import StoreError
+from django_delayq.store.connection.error_replies import StoreError
 
 logger = Logger("django_delayq.operations")
 

@@ -18,7 +18,7 @@ from django_delayq.console.selection import Selection
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.models import Job, Operation
 from django_delayq.producer.stores import stores
-from django_delayq.store.error_replies import StoreError
+from django_delayq.store.connection.error_replies import StoreError
 
 Part = tuple[str, int]  # a queue, and the number of a partition
 

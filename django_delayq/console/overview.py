@@ -19,11 +19,11 @@ from django_delayq.mirror import database_clock
 from django_delayq.models import PARKED_ROWS, UNPUBLISHED, UNRESOLVED, Job
 from django_delayq.producer.stores import Missing, stores
 from django_delayq.states import State
-from django_delayq.store.error_replies import StoreError
-from django_delayq.store.events import Lag
-from django_delayq.store.queue_depth import QueueDepth, summed
-from django_delayq.store.reach import Reach
-from django_delayq.store.worker_registry import WorkerRegistry
+from django_delayq.store.connection.error_replies import StoreError
+from django_delayq.store.reads.queue_depth import QueueDepth, summed
+from django_delayq.store.reads.reach import Reach
+from django_delayq.store.scripts.events import Lag
+from django_delayq.store.scripts.worker_registry import WorkerRegistry
 
 DOWN: Final = (StoreUnavailable, StoreError)
 MOST_COUNTED: Final = 10_000  # rows: more would read the whole table

@@ -19,8 +19,8 @@ from django_delayq.exceptions import StoreUnavailable
 from django_delayq.mirror import database_clock
 from django_delayq.models import UNPUBLISHED, UNRESOLVED, Job, SetAside
 from django_delayq.producer.stores import stores
-from django_delayq.store.figures import QueueCounts
-from django_delayq.store.inspector import ServerFacts
+from django_delayq.store.reads.figures import QueueCounts
+from django_delayq.store.reads.inspector import ServerFacts
 
 Sample = tuple[str, Mapping[str, str], float]
 

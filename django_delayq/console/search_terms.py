@@ -21,7 +21,7 @@ from django_delayq.models import DERIVED, UNENDED, meta_of, of_state
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import registry
 from django_delayq.states import DELIVERY, OFFER, PARKED, EndingKind, State
-from django_delayq.store.error_replies import StoreError
+from django_delayq.store.connection.error_replies import StoreError
 
 STATES: Final = (*(state.value for state in State), *DERIVED)
 ASKING, BLOCKED = "asking", "blocked"  # what `is:` may say

@@ -18,8 +18,8 @@ from django_delayq.console import overview
 from django_delayq.console.far_jobs import FarQueue
 from django_delayq.console.overview import DOWN, Overview
 from django_delayq.producer.stores import stores
-from django_delayq.store.fitness import MOST_SKEW, unmirrored
-from django_delayq.store.inspector import ServerFacts
+from django_delayq.store.reads.fitness import MOST_SKEW, unmirrored
+from django_delayq.store.reads.inspector import ServerFacts
 from django_delayq.text import visible
 
 Level = Literal["well", "late", "bad"]

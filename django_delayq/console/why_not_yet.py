@@ -17,9 +17,9 @@ from django_delayq.exceptions import StoreUnavailable
 from django_delayq.models import Attempt, Job
 from django_delayq.producer.stores import stores
 from django_delayq.states import DELIVERY, OFFER, PARKED, AttemptOutcome, State
-from django_delayq.store.inspector import JobView
-from django_delayq.store.queue_depth import QueueDepth
-from django_delayq.store.worker_registry import WorkerRegistry
+from django_delayq.store.reads.inspector import JobView
+from django_delayq.store.reads.queue_depth import QueueDepth
+from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from django_delayq.text import visible
 
 PULLED_LATELY: Final = 600.0  # seconds since a consumer has asked, after which one says that nobody does

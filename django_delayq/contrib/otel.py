@@ -27,7 +27,7 @@ from django_delayq.contrib.run_receivers import OpenRun, RunReceiver
 from django_delayq.logger import class_name
 from django_delayq.producer import watchers
 from django_delayq.producer.watchers import Call
-from django_delayq.store.queue import Outcome
+from django_delayq.store.scripts.queue import Outcome
 from django_delayq.worker import hanging_calls
 from django_delayq.worker.current import CurrentJob
 

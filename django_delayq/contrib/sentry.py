@@ -31,7 +31,7 @@ from django_delayq.periodic.dates import Dates
 from django_delayq.producer import watchers
 from django_delayq.producer.watchers import Call
 from django_delayq.states import PERIODIC
-from django_delayq.store.queue import Outcome
+from django_delayq.store.scripts.queue import Outcome
 from django_delayq.worker.current import CurrentJob
 
 try:

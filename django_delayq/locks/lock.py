@@ -16,11 +16,11 @@ from django_delayq.producer.async_api import in_thread, readable, refuse_loop, u
 from django_delayq.producer.breaker import CircuitOpen
 from django_delayq.producer.options import duration, lease_ms
 from django_delayq.producer.stores import stores
-from django_delayq.store.error_replies import StoreRefused
+from django_delayq.store.connection.error_replies import StoreRefused
+from django_delayq.store.connection.wake import BROKEN
 from django_delayq.store.keys import Keys
-from django_delayq.store.lock_store import LockStore, Taken, UnlockLine
-from django_delayq.store.record import MAX_KEY, validate_key
-from django_delayq.store.wake import BROKEN
+from django_delayq.store.scripts.lock_store import LockStore, Taken, UnlockLine
+from django_delayq.store.scripts.record import MAX_KEY, validate_key
 from django_delayq.worker.current import CURRENT
 
 logger = Logger("django_delayq.locks")

@@ -13,9 +13,9 @@ from weakref import WeakSet
 from django_delayq import clock, under_test
 from django_delayq.exceptions import DelayqError, LeaseLost
 from django_delayq.logger import Logger
-from django_delayq.store.connection import Link
-from django_delayq.store.lock_store import LockStore
-from django_delayq.store.queue import MOST
+from django_delayq.store.connection.link import Link
+from django_delayq.store.scripts.lock_store import LockStore
+from django_delayq.store.scripts.queue import MOST
 
 logger = Logger("django_delayq.locks")
 

@@ -13,8 +13,8 @@ from django_delayq.management.output import progress
 from django_delayq.mirror import adoption
 from django_delayq.mirror.adoption import Adoptable
 from django_delayq.producer.stores import stores
-from django_delayq.store import site
-from django_delayq.store.worker_registry import WorkerRegistry
+from django_delayq.store.scripts import site
+from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from django_delayq.text import one_line
 
 REPORTED: Final = 60.0  # seconds; a worker that has shown itself since may be running jobs

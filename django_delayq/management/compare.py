@@ -20,11 +20,11 @@ from django_delayq.mirror.unresolved import leave_to_a_person, unknown_end
 from django_delayq.models import UNPUBLISHED, Job
 from django_delayq.signing import Signer
 from django_delayq.states import UNFINISHED, State
-from django_delayq.store.decode import position
-from django_delayq.store.events import FIRST
-from django_delayq.store.inspector import Inspector, JobView
-from django_delayq.store.places import Places
-from django_delayq.store.queue import MOST
+from django_delayq.store.connection.places import Places
+from django_delayq.store.reads.inspector import Inspector, JobView
+from django_delayq.store.scripts.decode import position
+from django_delayq.store.scripts.events import FIRST
+from django_delayq.store.scripts.queue import MOST
 
 PATIENCE: Final = 30.0  # seconds for the mirror to come up to date
 NO_END: Final = "why it failed did not reach the database"

@@ -29,7 +29,7 @@ from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.models import PARKED_ROWS, UNPUBLISHED, Job, SetAside
 from django_delayq.producer.stores import stores
 from django_delayq.states import PARKED_ARGUMENTS, PARKED_CARRIERS, PARKED_SIGNATURE, PARKED_TASK
-from django_delayq.store.fitness import (
+from django_delayq.store.reads.fitness import (
     link_findings,
     version_findings,
 )

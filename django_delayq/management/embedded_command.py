@@ -10,8 +10,8 @@ from django_delayq import conf
 from django_delayq.management.job_filters import USAGE
 from django_delayq.management.output import print_json
 from django_delayq.setting_readers import is_embedded
-from django_delayq.store import embedded
-from django_delayq.store.address import address
+from django_delayq.store.connection import embedded
+from django_delayq.store.connection.address import address
 
 ACTS: Final = ("status", "stop")
 

@@ -18,10 +18,10 @@ from django_delayq.exceptions import StoreUnavailable
 from django_delayq.models import FAR, Checkpoint, Job
 from django_delayq.setting_readers import MOST_PARTITIONS
 from django_delayq.states import UNFINISHED
-from django_delayq.store.address import RedisSpec
-from django_delayq.store.error_replies import StoreRefused
+from django_delayq.store.connection.address import RedisSpec
+from django_delayq.store.connection.error_replies import StoreRefused
+from django_delayq.store.connection.places import Places, by_node
 from django_delayq.store.keys import Keys
-from django_delayq.store.places import Places, by_node
 
 MOST_FAR: Final = 10_000  # far rows of a queue that are looked at
 

@@ -19,8 +19,8 @@ from django_delayq.management.output import duration, print_json, print_table, s
 from django_delayq.models import Attempt, Event, Job
 from django_delayq.producer.stores import stores
 from django_delayq.states import NO_LIMIT, State
-from django_delayq.store.connection import Link
-from django_delayq.store.inspector import JobView
+from django_delayq.store.connection.link import Link
+from django_delayq.store.reads.inspector import JobView
 from django_delayq.text import one_line
 
 

@@ -24,20 +24,20 @@ from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.site_findings import UNKNOWN, check_workers, site_findings
 from django_delayq.producer.stores import stores
 from django_delayq.setting_readers import is_embedded
-from django_delayq.store import formats
-from django_delayq.store.address import RedisSpec, is_cluster, way
-from django_delayq.store.cluster_health import cluster_findings
-from django_delayq.store.connection import Link
-from django_delayq.store.events import Lag
-from django_delayq.store.fitness import probe_findings, server_findings, target_findings, unkept, unmirrored
-from django_delayq.store.inspector import Inspector
-from django_delayq.store.queue import QueueStore
-from django_delayq.store.queue_depth import summed
-from django_delayq.store.replicas import replica_findings
-from django_delayq.store.rights import optional_findings, rights_findings
-from django_delayq.store.server_kind import kind_findings
-from django_delayq.store.site import SiteRefused
-from django_delayq.store.worker_registry import WorkerRegistry
+from django_delayq.store.connection.address import RedisSpec, is_cluster, way
+from django_delayq.store.connection.link import Link
+from django_delayq.store.connection.server_kind import kind_findings
+from django_delayq.store.reads.cluster_health import cluster_findings
+from django_delayq.store.reads.fitness import probe_findings, server_findings, target_findings, unkept, unmirrored
+from django_delayq.store.reads.inspector import Inspector
+from django_delayq.store.reads.queue_depth import summed
+from django_delayq.store.reads.rights import optional_findings, rights_findings
+from django_delayq.store.scripts import formats
+from django_delayq.store.scripts.events import Lag
+from django_delayq.store.scripts.queue import QueueStore
+from django_delayq.store.scripts.replicas import replica_findings
+from django_delayq.store.scripts.site import SiteRefused
+from django_delayq.store.scripts.worker_registry import WorkerRegistry
 
 RISKY: Final = (("FLUSHALL",), ("CONFIG", "SET", "appendonly", "no"))  # commands that no part of this package sends
 

@@ -14,7 +14,7 @@ from django_delayq.management.job_filters import USAGE, named_queues
 from django_delayq.management.output import progress
 from django_delayq.producer.stores import stores
 from django_delayq.signing import Signer, Standing
-from django_delayq.store.queue import MOST, QueueStore
+from django_delayq.store.scripts.queue import MOST, QueueStore
 
 Record = tuple[str, bytes, Standing]  # short id, as it was read, by whom it is signed
 

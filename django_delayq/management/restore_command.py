@@ -12,9 +12,9 @@ from django_delayq.management.output import progress
 from django_delayq.mirror.checkpoint import needs_restore
 from django_delayq.mirror.restore import ACTOR, RestoreLoop
 from django_delayq.producer.stores import stores
-from django_delayq.store.connection import Link
-from django_delayq.store.queue import QueueStore
-from django_delayq.store.reach import Reach
+from django_delayq.store.connection.link import Link
+from django_delayq.store.reads.reach import Reach
+from django_delayq.store.scripts.queue import QueueStore
 
 
 def restore(out: TextIO, options: dict[str, Any]) -> int:

@@ -13,7 +13,7 @@ from django_delayq import conf
 from django_delayq import setting_readers as readers
 from django_delayq.management.job_filters import USAGE
 from django_delayq.management.output import print_json
-from django_delayq.store.commands import COMMANDS, ON_CLUSTERS, rights
+from django_delayq.store.connection.commands import COMMANDS, ON_CLUSTERS, rights
 from django_delayq.text import did_you_mean
 
 WIDTH: Final = 96

@@ -14,9 +14,9 @@ from django_delayq.conf import Config
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.mirror.checkpoint import note_refused
 from django_delayq.mirror.site_findings import UNKNOWN, check_workers, refusals
-from django_delayq.store import site
-from django_delayq.store.places import Places
-from django_delayq.store.site import SiteRefused
+from django_delayq.store.connection.places import Places
+from django_delayq.store.scripts import site
+from django_delayq.store.scripts.site import SiteRefused
 from django_delayq.text import visible
 
 WAIT: Final = 1.0  # seconds between questions to a database that does not answer

@@ -20,8 +20,8 @@ from django_delayq.producer.async_api import in_thread, refuse_loop, twin
 from django_delayq.producer.options import duration, lease_ms
 from django_delayq.producer.stores import stores
 from django_delayq.states import CARRIED, NO_LIMIT
-from django_delayq.store.queue import MOST, Kind, Outcome, QueueStore, Settled
-from django_delayq.store.record import ClaimedJob, Header
+from django_delayq.store.scripts.queue import MOST, Kind, Outcome, QueueStore, Settled
+from django_delayq.store.scripts.record import ClaimedJob, Header
 from django_delayq.token_limits import ONLY
 from django_delayq.worker import outcome
 

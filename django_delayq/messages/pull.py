@@ -20,10 +20,9 @@ from django_delayq.producer.async_api import in_thread, like, readable, refuse_l
 from django_delayq.producer.options import duration
 from django_delayq.producer.stores import stores
 from django_delayq.states import MESSAGE, PARKED_SIGNATURE
-from django_delayq.store.message_consumers import TAG
-from django_delayq.store.queue import MOST, Claim, Outcome, QueueStore
-from django_delayq.store.record import ClaimedJob, Header, read
-from django_delayq.store.wake import BROKEN, WakeLine
+from django_delayq.store.connection.wake import BROKEN, WakeLine
+from django_delayq.store.scripts.queue import MOST, TAG, Claim, Outcome, QueueStore
+from django_delayq.store.scripts.record import ClaimedJob, Header, read
 from django_delayq.worker import outcome
 
 logger = Logger("django_delayq.messages")

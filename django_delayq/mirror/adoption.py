@@ -15,12 +15,12 @@ from django_delayq.mirror import database_clock, rows
 from django_delayq.mirror.site_findings import check_queue
 from django_delayq.models import Attempt, Checkpoint, Event, Job, Site, UncheckedKey
 from django_delayq.states import UNFINISHED, AttemptOutcome, EventKind, State
-from django_delayq.store import decode, scripts, site
-from django_delayq.store.connection import Link
+from django_delayq.store.connection.link import Link
+from django_delayq.store.connection.places import Places
 from django_delayq.store.keys import Keys
-from django_delayq.store.places import Places
-from django_delayq.store.queue import QueueStore
-from django_delayq.store.site import SiteRefused
+from django_delayq.store.scripts import decode, loader, site
+from django_delayq.store.scripts.queue import QueueStore
+from django_delayq.store.scripts.site import SiteRefused
 
 ADOPTED: Final = "adopted"  # the kind of the event of a queue that was adopted
 CHUNK: Final = 500  # rows per transaction
@@ -134,9 +134,9 @@ def take(parts: Sequence[Adoptable], config: Config, actor: str, reason: str, *,
         behind = part.standing == "behind"
         known = site.known(part.keys.queue, part.keys.partition) if behind else None
         emptied = "1" if part.standing == "other" or (behind and empty) else ""
-        script = scripts.load("assign", part.keys)
+        script = loader.load("assign", part.keys)
         last = known.last_event if known else ""
-        [now, _] = scripts.run(part.link, script, part.keys, "", actor, reason, part.found, last, emptied)
+        [now, _] = loader.run(part.link, script, part.keys, "", actor, reason, part.found, last, emptied)
         site.check(config.prefix, part.keys.queue, part.link.home, decode.text(now))
         Checkpoint.objects.using(config.database).filter(queue=part.keys.queue, partition=part.keys.partition).update(
             mirror_tokens=None

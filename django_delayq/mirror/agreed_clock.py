@@ -13,9 +13,9 @@ from django.db import connections
 from django_delayq import clock
 from django_delayq.exceptions import DelayqError
 from django_delayq.mirror import database_clock
-from django_delayq.store import decode
-from django_delayq.store.connection import Link
-from django_delayq.store.places import Places
+from django_delayq.store.connection.link import Link
+from django_delayq.store.connection.places import Places
+from django_delayq.store.scripts import decode
 
 MOST_APART: Final = timedelta(minutes=5)
 TEXT: Final = (

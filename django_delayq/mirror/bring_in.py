@@ -21,8 +21,8 @@ from django_delayq.producer import horizon
 from django_delayq.producer.publish import Publisher
 from django_delayq.producer.silent import Silent
 from django_delayq.signing import Signer
-from django_delayq.store.places import Places
-from django_delayq.store.queue import MOST, QueueStore
+from django_delayq.store.connection.places import Places
+from django_delayq.store.scripts.queue import MOST, QueueStore
 
 logger = Logger("django_delayq.relay")
 

@@ -14,11 +14,11 @@ from django_delayq import under_test
 from django_delayq.failpoints import failpoint
 from django_delayq.mirror.writers import values
 from django_delayq.models import Checkpoint
-from django_delayq.store import site
-from django_delayq.store.mirror_tokens import REFUSED
-from django_delayq.store.queue import QueueStore
-from django_delayq.store.recovery import Epoch
-from django_delayq.store.site import Known, SiteRefused
+from django_delayq.store.scripts import site
+from django_delayq.store.scripts.mirror_tokens import REFUSED
+from django_delayq.store.scripts.queue import QueueStore
+from django_delayq.store.scripts.recovery import Epoch
+from django_delayq.store.scripts.site import Known, SiteRefused
 
 COLUMNS: Final = tuple(field.attname for field in Checkpoint._meta.concrete_fields)
 SERVERS: Final = 10  # runs of servers that are remembered
@@ -66,7 +66,7 @@ def check_site(store: QueueStore, epoch: Epoch, checkpoint: Checkpoint, again: C
     no other mirror can have moved it since `epoch` was read.
 
     Raises:
-        SiteRefused: see `store/site.py`.
+        SiteRefused: see `store/scripts/site.py`.
     """
     if under_test.derives_site():
         return

@@ -23,8 +23,8 @@ from django_delayq.models import CommitRequest, Event, Job
 from django_delayq.producer import at_commit
 from django_delayq.producer.database import ChangeRequest
 from django_delayq.states import EventKind
-from django_delayq.store.error_replies import StoreError
-from django_delayq.store.site import REPEAT
+from django_delayq.store.connection.error_replies import StoreError
+from django_delayq.store.scripts.site import REPEAT
 
 logger = Logger("django_delayq.relay")
 

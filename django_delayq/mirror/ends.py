@@ -15,8 +15,8 @@ from django_delayq.models import Job as Row
 from django_delayq.producer.job import Job
 from django_delayq.producer.task import registry
 from django_delayq.states import FINISHED, EndCause, EventKind, State
-from django_delayq.store.decode import position
-from django_delayq.store.events import FIRST, Entry, EventLog, Item
+from django_delayq.store.scripts.decode import position
+from django_delayq.store.scripts.events import FIRST, Entry, EventLog, Item
 
 logger = Logger("django_delayq.mirror")
 

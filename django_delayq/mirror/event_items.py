@@ -15,8 +15,8 @@ from django_delayq.codec import MAX_DEPTH
 from django_delayq.mirror import rows
 from django_delayq.mirror.rows import JobRow
 from django_delayq.states import EventKind
-from django_delayq.store.decode import position
-from django_delayq.store.events import Entry, Item
+from django_delayq.store.scripts.decode import position
+from django_delayq.store.scripts.events import Entry, Item
 
 # These say what happened outside of a run, and by whom; they become Event rows. Runs become Attempt rows. A merge does not: it is in
 # the row of the proposal, if that has one, and on a hot key there is one with every call.

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.store.connection import Link
+from django_delayq.store.connection.link import Link
 
 FEW: Final = 2  # loops that ask for themselves
 

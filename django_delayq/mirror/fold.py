@@ -52,9 +52,9 @@ from django_delayq.mirror.rows import JobRow, RunRow
 from django_delayq.models import Event
 from django_delayq.signing import Signer
 from django_delayq.states import FINISHED, PARKED, PUT_OFF, UNFINISHED, AttemptOutcome, EndingKind, EventKind, State
-from django_delayq.store.decode import position
-from django_delayq.store.events import Entry, Item
-from django_delayq.store.record import JobRecord
+from django_delayq.store.scripts.decode import position
+from django_delayq.store.scripts.events import Entry, Item
+from django_delayq.store.scripts.record import JobRecord
 
 # What an event may not change in a row that has ended: all that people read of the end.
 KEPT = ("state", "run_at", "finished_at", "error", "fingerprint", "result", "cancel_requested", "published", "ending", "merged_into")

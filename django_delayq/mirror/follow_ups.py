@@ -19,7 +19,7 @@ from django_delayq.producer.options import Options
 from django_delayq.producer.schedule import plan
 from django_delayq.producer.task import Task, registry
 from django_delayq.states import MESSAGE
-from django_delayq.store.events import Entry
+from django_delayq.store.scripts.events import Entry
 
 logger = Logger("django_delayq.mirror")
 

@@ -23,13 +23,13 @@ from django_delayq.mirror.writers import arrays, values
 from django_delayq.models import Attempt, Event, Job
 from django_delayq.signing import Signer
 from django_delayq.states import FINISHED, EventKind, State
-from django_delayq.store.decode import position
-from django_delayq.store.events import FIRST, Entry, EventLog, Lag, NewerEvents
-from django_delayq.store.formats import FORMAT
-from django_delayq.store.mirror_tokens import last_token, tokens_after
-from django_delayq.store.places import Places
-from django_delayq.store.queue import MOST, QueueStore
-from django_delayq.store.recovery import EpochStore
+from django_delayq.store.connection.places import Places
+from django_delayq.store.scripts.decode import position
+from django_delayq.store.scripts.events import FIRST, Entry, EventLog, Lag, NewerEvents
+from django_delayq.store.scripts.formats import FORMAT
+from django_delayq.store.scripts.mirror_tokens import last_token, tokens_after
+from django_delayq.store.scripts.queue import MOST, QueueStore
+from django_delayq.store.scripts.recovery import EpochStore
 
 ENTRIES: Final = 200  # per transaction; an entry holds up to 200 jobs
 PAGE: Final = 25  # entries per read

@@ -26,7 +26,7 @@ from django_delayq.models import SUCCEEDED_HERE, UNENDED, UNPUBLISHED, UNRESOLVE
 from django_delayq.producer.database import Ending, Once, OutboxRow, TakenKey, Told, WaitingRow
 from django_delayq.producer.plan_groups import batches
 from django_delayq.states import REQUEUEABLE, UNFINISHED, EndingKind, EventKind, State
-from django_delayq.store.decode import position
+from django_delayq.store.scripts.decode import position
 
 TRIES: Final = 3  # the mirror may fold another event of the job in the meantime, but not often
 ENDED: Final = 100  # rows of one statement: each takes five variables, and SQLite takes 999 in its older builds

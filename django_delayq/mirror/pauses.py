@@ -11,8 +11,8 @@ from django_delayq.logger import Logger
 from django_delayq.mirror import database_clock, rows
 from django_delayq.models import QueueState
 from django_delayq.states import EventKind
-from django_delayq.store.events import Entry
-from django_delayq.store.queue import QueueStore
+from django_delayq.store.scripts.events import Entry
+from django_delayq.store.scripts.queue import QueueStore
 
 RESTORE: Final = "restore"  # who pauses a queue that waits for a restore by hand: that is no pause of its own
 logger = Logger("django_delayq.restore")

@@ -20,8 +20,8 @@ from django_delayq.mirror.checkpoint import checkpoint_of, locked_checkpoint
 from django_delayq.mirror.rows import RunRow
 from django_delayq.models import Attempt, Event, Job, Operation, SetAside, Step
 from django_delayq.states import FINISHED, PUT_OFF, EndingKind, State
-from django_delayq.store.places import Places
-from django_delayq.store.queue import QueueStore
+from django_delayq.store.connection.places import Places
+from django_delayq.store.scripts.queue import QueueStore
 
 BATCH: Final = 500
 PUT_OFF_KEPT: Final = 10  # attempts in a row, of one job

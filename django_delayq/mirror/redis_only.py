@@ -18,9 +18,9 @@ from django_delayq.mirror import database_clock
 from django_delayq.mirror.unresolved import leave_to_a_person
 from django_delayq.models import UNRESOLVED, Attempt, Job
 from django_delayq.states import FINISHED, UNFINISHED, AttemptOutcome, State
-from django_delayq.store.events import EventLog
-from django_delayq.store.queue import MOST
-from django_delayq.store.recovery import EpochStore
+from django_delayq.store.scripts.events import EventLog
+from django_delayq.store.scripts.queue import MOST
+from django_delayq.store.scripts.recovery import EpochStore
 
 logger = Logger("django_delayq.restore")
 

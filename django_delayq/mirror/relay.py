@@ -30,12 +30,12 @@ from django_delayq.producer.publish import Publisher, late
 from django_delayq.shared_name import in_payload
 from django_delayq.signing import Signer
 from django_delayq.states import State
-from django_delayq.store import site
-from django_delayq.store.decode import position
-from django_delayq.store.events import FIRST, EventLog
-from django_delayq.store.items import ScheduleReply
-from django_delayq.store.places import Places
-from django_delayq.store.queue import MOST, QueueStore
+from django_delayq.store.connection.places import Places
+from django_delayq.store.scripts import site
+from django_delayq.store.scripts.decode import position
+from django_delayq.store.scripts.events import FIRST, EventLog
+from django_delayq.store.scripts.items import ScheduleReply
+from django_delayq.store.scripts.queue import MOST, QueueStore
 
 logger = Logger("django_delayq.relay")
 

@@ -32,13 +32,13 @@ from django_delayq.mirror.unfolded import RECENT_MS, UnfoldedChange, changes_unk
 from django_delayq.models import Checkpoint, Event, Job
 from django_delayq.signing import Signer
 from django_delayq.states import EventKind, State
-from django_delayq.store import decode
-from django_delayq.store.decode import position
-from django_delayq.store.events import FIRST, EventLog
-from django_delayq.store.places import Places
-from django_delayq.store.queue import MOST, QueueStore
-from django_delayq.store.recovery import ADOPT, FOUND, REST, SWEEP, Confirmed, Epoch, EpochStore, RestoreItem, fresh_generation
-from django_delayq.store.site import SiteRefused
+from django_delayq.store.connection.places import Places
+from django_delayq.store.scripts import decode
+from django_delayq.store.scripts.decode import position
+from django_delayq.store.scripts.events import FIRST, EventLog
+from django_delayq.store.scripts.queue import MOST, QueueStore
+from django_delayq.store.scripts.recovery import ADOPT, FOUND, REST, SWEEP, Confirmed, Epoch, EpochStore, RestoreItem, fresh_generation
+from django_delayq.store.scripts.site import SiteRefused
 
 logger = Logger("django_delayq.restore")
 

@@ -11,7 +11,7 @@ from django_delayq.mirror import database_clock, rows
 from django_delayq.mirror.unfolded import unfolded_changes
 from django_delayq.models import Attempt, Job
 from django_delayq.states import FINISHED, UNFINISHED, AttemptOutcome, EventKind, State
-from django_delayq.store.queue import MOST
+from django_delayq.store.scripts.queue import MOST
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ from django_delayq.mirror.unfinished import UnfinishedRow
 from django_delayq.models import Event, Job, JSONText
 from django_delayq.priority_bands import band_of
 from django_delayq.states import FAIL_CLASS, AttemptOutcome, EndingKind, State
-from django_delayq.store.record import JobRecord
+from django_delayq.store.scripts.record import JobRecord
 from django_delayq.text import clean as clean
 
 PRIORITIES = {"high": 1, "normal": 0, "low": -1}

@@ -25,12 +25,12 @@ from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.prune import PruneLoop, TidyLoop
 from django_delayq.mirror.relay import RelayLoop, SharedLook
 from django_delayq.mirror.restore import RestoreLoop
-from django_delayq.store.commands import CommandRefused
-from django_delayq.store.connection import Link
-from django_delayq.store.error_replies import StoreError
-from django_delayq.store.event_line import EventLine, EventLines, event_line
-from django_delayq.store.places import Places
-from django_delayq.store.site import is_news
+from django_delayq.store.connection.commands import CommandRefused
+from django_delayq.store.connection.error_replies import StoreError
+from django_delayq.store.connection.link import Link
+from django_delayq.store.connection.places import Places
+from django_delayq.store.scripts.event_line import EventLine, EventLines, event_line
+from django_delayq.store.scripts.site import is_news
 
 logger = Logger("django_delayq.mirror")
 

@@ -12,7 +12,7 @@ from django_delayq.logger import Logger
 from django_delayq.mirror import database_clock, rows
 from django_delayq.mirror.event_items import RefusedItem, item_job
 from django_delayq.models import SetAside
-from django_delayq.store.events import Entry
+from django_delayq.store.scripts.events import Entry
 
 logger = Logger("django_delayq.mirror")
 

@@ -15,8 +15,8 @@ from django_delayq.mirror.event_items import OF_RUNS
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.set_aside import is_cut
 from django_delayq.models import SetAside
-from django_delayq.store.decode import position
-from django_delayq.store.events import Entry, item
+from django_delayq.store.scripts.decode import position
+from django_delayq.store.scripts.events import Entry, item
 
 
 def retry(mirror: MirrorLoop, keys: Sequence[int]) -> tuple[int, int]:

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 
 from django_delayq.findings import Finding
-from django_delayq.store import decode, site
-from django_delayq.store.events import FIRST
+from django_delayq.store.connection.places import Places
 from django_delayq.store.keys import Keys
-from django_delayq.store.places import Places
-from django_delayq.store.queue import QueueStore
-from django_delayq.store.recovery import Epoch, EpochStore
-from django_delayq.store.site import SiteRefused
+from django_delayq.store.scripts import decode, site
+from django_delayq.store.scripts.events import FIRST
+from django_delayq.store.scripts.queue import QueueStore
+from django_delayq.store.scripts.recovery import Epoch, EpochStore
+from django_delayq.store.scripts.site import SiteRefused
 
 UNKNOWN = "site_unknown"
 

@@ -1,4 +1,4 @@
-"""The id of the site as the database has it, and where its queues were last; see `store/site.py`."""
+"""The id of the site as the database has it, and where its queues were last; see `store/scripts/site.py`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from django.dispatch import receiver
 from django_delayq import conf, under_test
 from django_delayq.models import Checkpoint, Site
 from django_delayq.setting_readers import SETTING
-from django_delayq.store import site
-from django_delayq.store.site import NOTHING, Known, SiteRefused
+from django_delayq.store.scripts import site
+from django_delayq.store.scripts.site import NOTHING, Known, SiteRefused
 
 T = TypeVar("T")
 DERIVED: Final = site.Derived()

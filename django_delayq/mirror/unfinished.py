@@ -9,7 +9,7 @@ from uuid import UUID
 
 from django_delayq.models import Job
 from django_delayq.states import UNFINISHED
-from django_delayq.store.queue import MOST
+from django_delayq.store.scripts.queue import MOST
 
 LISTED: Final = 100_000  # ids per query
 

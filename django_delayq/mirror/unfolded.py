@@ -17,8 +17,8 @@ from django_delayq.mirror import database_clock
 from django_delayq.mirror.event_items import ASKED
 from django_delayq.models import Event
 from django_delayq.states import EventKind
-from django_delayq.store.decode import position
-from django_delayq.store.events import EventLog
+from django_delayq.store.scripts.decode import position
+from django_delayq.store.scripts.events import EventLog
 
 RECENT_MS: Final = 3_600_000  # how much older than what was folded last such a change may be
 CHUNK: Final = 500  # ids per query

@@ -124,8 +124,8 @@ class CommitRequest(models.Model):
 
 
 class Site(models.Model):
-    """The id of this database, in one row that the migration makes; see `store/site.py`. `former`: the id before, while an adoption is
-    under way, and "" otherwise.
+    """The id of this database, in one row that the migration makes; see `store/scripts/site.py`. `former`: the id before, while an
+    adoption is under way, and "" otherwise.
     """
 
     number: models.PositiveSmallIntegerField[int, int] = models.PositiveSmallIntegerField(primary_key=True, default=1)
@@ -144,8 +144,8 @@ class Checkpoint(models.Model):
     """How far the mirror has come in the events of one partition; saved in the transaction of the rows. `restored`: the generation
     of Redis' data that is known to hold every unfinished job; `servers`: the runs of servers that were confirmed, the last one first;
     `way_back`: the generation that is being brought back, until what is lost for good is looked for; `address`: where Redis was when it
-    was confirmed last, see `site.address`; `mirror_tokens`: of the last two turns, see `store/mirror_tokens.py`; `format`: of the
-    queue, see `store/formats.py`. A queue that Redis has lost starts with this number again.
+    was confirmed last, see `site.address`; `mirror_tokens`: of the last two turns, see `store/scripts/mirror_tokens.py`; `format`: of
+    the queue, see `store/scripts/formats.py`. A queue that Redis has lost starts with this number again.
     """
 
     queue: models.CharField[str, str] = models.CharField(max_length=100)

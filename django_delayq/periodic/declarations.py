@@ -21,7 +21,7 @@ from django_delayq.producer.options import NONE, templates
 from django_delayq.producer.options import OPTIONS as JOB_OPTIONS
 from django_delayq.producer.task import Task, registry, task
 from django_delayq.states import PERIODIC
-from django_delayq.store.record import MAX_TASK
+from django_delayq.store.scripts.record import MAX_TASK
 from django_delayq.text import did_you_mean
 
 if TYPE_CHECKING:

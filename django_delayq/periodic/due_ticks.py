@@ -32,7 +32,7 @@ from django_delayq.periodic.schedule_rows import dates_of, note
 from django_delayq.producer import homes
 from django_delayq.producer.schedule import Binding, schedule_many
 from django_delayq.producer.task import registry
-from django_delayq.store.error_replies import StoreError
+from django_delayq.store.connection.error_replies import StoreError
 
 logger = Logger("django_delayq.periodic")
 

@@ -10,7 +10,7 @@ from django.db.models import Exists, OuterRef
 from django_delayq.conf import Config
 from django_delayq.mirror import agreed_clock
 from django_delayq.models import Job, Tick
-from django_delayq.store.places import Places
+from django_delayq.store.connection.places import Places
 
 BATCH: Final = 500
 PAUSE: Final = 600.0  # seconds between two rounds

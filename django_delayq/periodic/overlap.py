@@ -16,7 +16,7 @@ from django_delayq.exceptions import Skip, Snooze, StoreUnavailable
 from django_delayq.models import Attempt, Periodic, Tick
 from django_delayq.producer.stores import stores
 from django_delayq.states import PERIODIC, AttemptOutcome
-from django_delayq.store.error_replies import StoreError
+from django_delayq.store.connection.error_replies import StoreError
 from django_delayq.worker.current import CurrentJob, current
 from django_delayq.worker.run_context import Wrap
 

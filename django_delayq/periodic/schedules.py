@@ -28,7 +28,7 @@ from django_delayq.producer import job as jobs
 from django_delayq.producer.schedule import put_in
 from django_delayq.producer.task import registry
 from django_delayq.producer.where import check_words
-from django_delayq.store.error_replies import StoreError
+from django_delayq.store.connection.error_replies import StoreError
 from django_delayq.text import did_you_mean
 
 logger = Logger("django_delayq.periodic")

@@ -10,8 +10,8 @@ from typing import Any, Final
 from django_delayq import clock
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.failpoints import failpoint
-from django_delayq.store.error_replies import StoreError, StoreRefused, for_callers
-from django_delayq.store.replicas import ReplicasLack
+from django_delayq.store.connection.error_replies import StoreError, StoreRefused, for_callers
+from django_delayq.store.scripts.replicas import ReplicasLack
 
 COOLDOWN: Final = 2.0  # seconds for which the breaker stays open
 

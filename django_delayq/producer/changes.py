@@ -19,10 +19,10 @@ from django_delayq.producer.database import ChangeRequest, OutboxRow, Told
 from django_delayq.producer.publish import TRIES, Publisher
 from django_delayq.producer.stores import stores
 from django_delayq.states import FINISHED, Change, EndingKind, EventKind, State
-from django_delayq.store import decode
-from django_delayq.store.items import Changed
-from django_delayq.store.queue import QueueStore
-from django_delayq.store.replicas import Replicas, ReplicasLack
+from django_delayq.store.scripts import decode
+from django_delayq.store.scripts.items import Changed
+from django_delayq.store.scripts.queue import QueueStore
+from django_delayq.store.scripts.replicas import Replicas, ReplicasLack
 
 Policy = Literal["", "earliest", "latest"]
 STRONGEST: Final = (

@@ -12,8 +12,8 @@ from uuid import UUID
 
 from django_delayq.exceptions import ConfigError, DelayqError
 from django_delayq.states import UNFINISHED, EndingKind, State
-from django_delayq.store.items import ScheduleItem, ScheduleReply
-from django_delayq.store.record import JobRecord
+from django_delayq.store.scripts.items import ScheduleItem, ScheduleReply
+from django_delayq.store.scripts.record import JobRecord
 
 
 class OutboxRow(NamedTuple):

@@ -17,7 +17,7 @@ from django_delayq.producer.stores import stores
 from django_delayq.producer.task import registry
 from django_delayq.shared_name import NAMED, SharedName, in_meta, in_payload
 from django_delayq.states import MESSAGE, REQUEUEABLE, Change, State
-from django_delayq.store.record import JobRecord
+from django_delayq.store.scripts.record import JobRecord
 
 Arguments = tuple[Sequence[Any], Mapping[str, Any]]
 logger = Logger("django_delayq")

@@ -19,9 +19,9 @@ from django_delayq.producer import database
 from django_delayq.producer.options import JobTemplate, Options, Planned, templates
 from django_delayq.producer.stores import stores
 from django_delayq.shared_name import SharedName, in_payload
-from django_delayq.store.events import FIRST
-from django_delayq.store.record import JobRecord, validate_key
-from django_delayq.store.recovery import EpochStore
+from django_delayq.store.scripts.events import FIRST
+from django_delayq.store.scripts.record import JobRecord, validate_key
+from django_delayq.store.scripts.recovery import EpochStore
 
 
 def anywhere(queue: QueueConfig) -> int:

@@ -22,8 +22,8 @@ from django_delayq.producer.commit import Plan, Withdrawal
 from django_delayq.producer.database import OutboxRow
 from django_delayq.producer.publish import Publisher
 from django_delayq.producer.stores import stores
-from django_delayq.store.items import ScheduleItem, ScheduleReply
-from django_delayq.store.record import JobRecord
+from django_delayq.store.scripts.items import ScheduleItem, ScheduleReply
+from django_delayq.store.scripts.record import JobRecord
 
 logger = Logger("django_delayq.producer")
 

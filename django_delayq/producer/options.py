@@ -17,7 +17,7 @@ from django_delayq.priority_bands import Band, band_of
 from django_delayq.producer import database, migration_hints, name_format, worker_modules
 from django_delayq.producer.name_format import NameFormat
 from django_delayq.states import MESSAGE, NO_LIMIT
-from django_delayq.store import record
+from django_delayq.store.scripts import record
 
 # The words of schedule(); a task's own parameter of such a name could not be told from them.
 OPTIONS: Final = (

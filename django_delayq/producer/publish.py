@@ -23,12 +23,21 @@ from django_delayq.producer import database
 from django_delayq.producer.breaker import CircuitOpen
 from django_delayq.producer.database import OutboxRow, WaitingRow
 from django_delayq.states import FINISHED, EndingKind, State
-from django_delayq.store.error_replies import StoreError
-from django_delayq.store.events import FIRST, EventLog
-from django_delayq.store.items import CREATED, DECIDED, FORBIDDEN, REFUSED, ScheduleItem, ScheduleMode, ScheduleReply, ScheduleStatus
-from django_delayq.store.queue import MOST, QueueStore
-from django_delayq.store.recovery import EpochStore, Restored
-from django_delayq.store.replicas import COOLDOWN, Replicas
+from django_delayq.store.connection.error_replies import StoreError
+from django_delayq.store.scripts.events import FIRST, EventLog
+from django_delayq.store.scripts.items import (
+    CREATED,
+    DECIDED,
+    FORBIDDEN,
+    REFUSED,
+    ScheduleItem,
+    ScheduleMode,
+    ScheduleReply,
+    ScheduleStatus,
+)
+from django_delayq.store.scripts.queue import MOST, QueueStore
+from django_delayq.store.scripts.recovery import EpochStore, Restored
+from django_delayq.store.scripts.replicas import COOLDOWN, Replicas
 
 ASKS: Final = ("ask", "ask told")  # modes in which nothing is written
 BESIDE: Final[Mapping[str, ScheduleStatus]] = {"error": "taken", "replace": "running", "after": "behind"}

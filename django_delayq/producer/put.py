@@ -29,11 +29,11 @@ from django_delayq.producer.silent import Silent
 from django_delayq.producer.stores import stores
 from django_delayq.producer.untaken import Untaken, told
 from django_delayq.states import Change
-from django_delayq.store.connection import Link
-from django_delayq.store.error_replies import StoreError, StoreRefused
-from django_delayq.store.items import CREATED, FORBIDDEN, REFUSED, ScheduleReply, ScheduleStatus
-from django_delayq.store.queue import MOST
-from django_delayq.store.replicas import ReplicasLack
+from django_delayq.store.connection.error_replies import StoreError, StoreRefused
+from django_delayq.store.connection.link import Link
+from django_delayq.store.scripts.items import CREATED, FORBIDDEN, REFUSED, ScheduleReply, ScheduleStatus
+from django_delayq.store.scripts.queue import MOST
+from django_delayq.store.scripts.replicas import ReplicasLack
 
 logger = Logger("django_delayq.producer")
 

@@ -15,7 +15,7 @@ from django_delayq.producer.commit import Pending
 from django_delayq.producer.publish import Publisher
 from django_delayq.producer.stores import stores
 from django_delayq.states import REQUEUEABLE, UNFINISHED, Change, State
-from django_delayq.store.record import JobRecord
+from django_delayq.store.scripts.record import JobRecord
 
 logger = Logger("django_delayq")
 

@@ -13,8 +13,8 @@ from django_delayq.producer.silent import Silent
 from django_delayq.producer.stores import stores
 from django_delayq.producer.where import check_words
 from django_delayq.states import Change
-from django_delayq.store.queue import MOST, QueueStore
-from django_delayq.store.site import is_refusal
+from django_delayq.store.scripts.queue import MOST, QueueStore
+from django_delayq.store.scripts.site import is_refusal
 
 T = TypeVar("T")
 

@@ -35,7 +35,7 @@ from django_delayq.producer.stores import stores
 from django_delayq.producer.watchers import Call
 from django_delayq.shared_name import NAMED
 from django_delayq.states import CARRIED, NO_LIMIT, PERIODIC
-from django_delayq.store.queue import MOST
+from django_delayq.store.scripts.queue import MOST
 from django_delayq.text import did_you_mean
 from django_delayq.token_limits import ONLY
 

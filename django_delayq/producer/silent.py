@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.store.connection import Link
-from django_delayq.store.error_replies import StoreRefused
-from django_delayq.store.site import is_refusal
+from django_delayq.store.connection.error_replies import StoreRefused
+from django_delayq.store.connection.link import Link
+from django_delayq.store.scripts.site import is_refusal
 
 
 class Silent:

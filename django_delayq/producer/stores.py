@@ -19,16 +19,16 @@ from django_delayq.exceptions import StoreUnavailable
 from django_delayq.producer import database
 from django_delayq.producer.breaker import COOLDOWN, Breaker, Guard
 from django_delayq.setting_readers import SETTING
-from django_delayq.store import site
-from django_delayq.store.connection import Link
-from django_delayq.store.places import Nodes, Places
-from django_delayq.store.queue import QueueStore
-from django_delayq.store.reach import WHOLE, PartialReach, Reach
-from django_delayq.store.replicas import Replicas
+from django_delayq.store.connection.link import Link
+from django_delayq.store.connection.places import Nodes, Places
+from django_delayq.store.reads.reach import WHOLE, PartialReach, Reach
+from django_delayq.store.scripts import site
+from django_delayq.store.scripts.queue import QueueStore
+from django_delayq.store.scripts.replicas import Replicas
 
 if TYPE_CHECKING:
-    from django_delayq.store.figures import Figures
-    from django_delayq.store.inspector import Inspector
+    from django_delayq.store.reads.figures import Figures
+    from django_delayq.store.reads.inspector import Inspector
 
 T = TypeVar("T")
 
@@ -172,14 +172,14 @@ class StoreSet:
 
     def inspector(self, reach: Reach = WHOLE) -> Inspector:
         """Reads for people."""
-        from django_delayq.store.inspector import Inspector  # a web process reads nothing for people, but for the admin
+        from django_delayq.store.reads.inspector import Inspector  # a web process reads nothing for people, but for the admin
 
         config = conf.get()
         return Inspector(self.places, prefix=config.prefix, partitions=config.partitions, reach=reach)
 
     def figures(self, reach: Reach = WHOLE) -> Figures:
         """Numbers over time, for people."""
-        from django_delayq.store.figures import Figures  # likewise
+        from django_delayq.store.reads.figures import Figures  # likewise
 
         config = conf.get()
         return Figures(self.places, prefix=config.prefix, partitions=config.partitions, reach=reach)

@@ -11,7 +11,7 @@ from typing import Any
 from django_delayq import clock
 from django_delayq.exceptions import ConfigError
 from django_delayq.ladder import Ladder
-from django_delayq.store.record import MAX_TASK
+from django_delayq.store.scripts.record import MAX_TASK
 from django_delayq.text import did_you_mean
 
 Backoff = Ladder | Callable[[int, BaseException], clock.Delay | None]

@@ -10,9 +10,9 @@ from django_delayq.exceptions import StoreUnavailable
 from django_delayq.logger import Logger
 from django_delayq.producer.breaker import COOLDOWN
 from django_delayq.producer.commit import Plan
-from django_delayq.store.connection import Link
-from django_delayq.store.replicas import ReplicasLack
-from django_delayq.store.site import REPEAT, is_refusal
+from django_delayq.store.connection.link import Link
+from django_delayq.store.scripts.replicas import ReplicasLack
+from django_delayq.store.scripts.site import REPEAT, is_refusal
 
 logger = Logger("django_delayq.producer")
 

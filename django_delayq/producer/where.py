@@ -14,7 +14,7 @@ from django_delayq.producer.database import OutboxRow
 from django_delayq.producer.silent import Silent
 from django_delayq.producer.stores import stores
 from django_delayq.states import Change
-from django_delayq.store.record import validate_key
+from django_delayq.store.scripts.record import validate_key
 
 
 class JobRef:

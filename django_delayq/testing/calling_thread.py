@@ -17,8 +17,8 @@ from django_delayq.producer.commit import Plan
 from django_delayq.producer.options import Options
 from django_delayq.producer.task import registry
 from django_delayq.states import PERIODIC
-from django_delayq.store.queue import Outcome
-from django_delayq.store.record import MAX_ATTEMPTS, ClaimedJob
+from django_delayq.store.scripts.queue import Outcome
+from django_delayq.store.scripts.record import MAX_ATTEMPTS, ClaimedJob
 from django_delayq.worker.current import CURRENT
 from django_delayq.worker.lease_table import LeaseTable
 from django_delayq.worker.line import Line, lines_of

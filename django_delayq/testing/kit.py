@@ -20,9 +20,9 @@ from django_delayq.mirror.writers import outbox_insert
 from django_delayq.producer import commit
 from django_delayq.producer.schedule import Bound, plan
 from django_delayq.producer.stores import stores
-from django_delayq.store.connection import connect
+from django_delayq.store.connection.link import connect
 from django_delayq.store.keys import NAMES, Keys
-from django_delayq.store.site import WORKERS
+from django_delayq.store.scripts.site import WORKERS
 from django_delayq.testing import project_commits
 from django_delayq.testing.calling_thread import run_by_hand, without_tick
 from django_delayq.testing.faults import Fault, Faults, Moment, made

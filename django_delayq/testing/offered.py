@@ -7,7 +7,7 @@ from typing import Any
 
 from django_delayq import conf
 from django_delayq.exceptions import ConfigError
-from django_delayq.store.connection import Link
+from django_delayq.store.connection.link import Link
 from django_delayq.text import did_you_mean
 
 

@@ -10,8 +10,8 @@ from uuid import UUID
 
 from django_delayq import clock, codec, ids
 from django_delayq.priority_bands import BANDS
-from django_delayq.store.connection import Link
-from django_delayq.store.record import read
+from django_delayq.store.connection.link import Link
+from django_delayq.store.scripts.record import read
 from django_delayq.worker.line import Line
 
 WAITING: Final = (*BANDS, "blocked")  # where jobs wait: for their date, or for their name

@@ -12,8 +12,8 @@ from uuid import UUID
 from django_delayq import codec, ids
 from django_delayq.conf import Config
 from django_delayq.priority_bands import BANDS
-from django_delayq.store.connection import Link
-from django_delayq.store.record import ClaimedJob, read
+from django_delayq.store.connection.link import Link
+from django_delayq.store.scripts.record import ClaimedJob, read
 from django_delayq.testing.calling_thread import OneRun, executor, taken
 from django_delayq.testing.faults import Faults
 from django_delayq.worker.job_log import JobLog

@@ -15,7 +15,7 @@ from django_delayq.states import CARRIED, NO_LIMIT
 from django_delayq.token_limits import ONLY
 
 if TYPE_CHECKING:
-    from django_delayq.store.record import ClaimedJob, Header
+    from django_delayq.store.scripts.record import ClaimedJob, Header
     from django_delayq.worker.lease_table import LeaseTable
 
 

@@ -9,9 +9,9 @@ from typing import Final
 from django_delayq import clock, signals
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.logger import Logger
-from django_delayq.store.error_replies import StoreError, StoreRefused
-from django_delayq.store.formats import FormatNewer
-from django_delayq.store.site import SiteRefused, is_news
+from django_delayq.store.connection.error_replies import StoreError, StoreRefused
+from django_delayq.store.scripts.formats import FormatNewer
+from django_delayq.store.scripts.site import SiteRefused, is_news
 
 logger = Logger("django_delayq.worker")
 

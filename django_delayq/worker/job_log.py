@@ -8,7 +8,7 @@ from typing import Any, Final
 from django_delayq import clock
 from django_delayq.exceptions import ControlFlow, Skip
 from django_delayq.logger import Logger, class_name, summary, traceback
-from django_delayq.store.queue import Outcome
+from django_delayq.store.scripts.queue import Outcome
 from django_delayq.text import one_line
 from django_delayq.worker.run_context import Run
 

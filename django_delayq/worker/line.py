@@ -10,8 +10,8 @@ from typing import Final
 from django_delayq.conf import Config
 from django_delayq.ladder import Ladder
 from django_delayq.signing import Signer
-from django_delayq.store.places import Places
-from django_delayq.store.queue import QueueStore
+from django_delayq.store.connection.places import Places
+from django_delayq.store.scripts.queue import QueueStore
 
 ALL: Final[Mapping[str, Collection[int]]] = MappingProxyType({})  # partitions, of each queue
 

@@ -11,8 +11,8 @@ from django.dispatch import Signal
 from django_delayq import clock, signals
 from django_delayq.ladder import Ladder
 from django_delayq.logger import Logger
-from django_delayq.store.queue import Kind, Outcome
-from django_delayq.store.record import ClaimedJob, Header
+from django_delayq.store.scripts.queue import Kind, Outcome
+from django_delayq.store.scripts.record import ClaimedJob, Header
 from django_delayq.worker.current import CurrentJob
 from django_delayq.worker.lease_table import LeaseTable
 from django_delayq.worker.line import Line

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from django_delayq.store.places import Places
+from django_delayq.store.connection.places import Places
 from django_delayq.worker.latest_text import LatestText
 from django_delayq.worker.line import Line
 from django_delayq.worker.loop_process import LoopProcess

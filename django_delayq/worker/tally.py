@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from django_delayq.store.queue import Kind, Outcome
+from django_delayq.store.scripts.queue import Kind, Outcome
 from django_delayq.worker.lease_table import LeaseTable
 from django_delayq.worker.line import Line
 from django_delayq.worker.run_context import Run

@@ -322,7 +322,7 @@ def refusals(_: str = "") -> str:
 
 def scripts(_: str = "") -> str:
     """Every script, by the first line of its header, and its cost."""
-    from django_delayq.store.scripts import SCRIPTS
+    from django_delayq.store.scripts.loader import SCRIPTS
 
     rows = []
     for name in SCRIPTS:

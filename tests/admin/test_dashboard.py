@@ -19,9 +19,9 @@ from django_delayq.admin import dashboard
 from django_delayq.models import Job
 from django_delayq.producer.stores import stores
 from django_delayq.spread import SLOTS
-from django_delayq.store.inspector import Inspector
-from django_delayq.store.queue import QueueStore
-from django_delayq.store.worker_registry import WorkerRegistry
+from django_delayq.store.reads.inspector import Inspector
+from django_delayq.store.scripts.queue import QueueStore
+from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from tests.admin.conftest import JOBS, QUEUES, beat, lose_redis
 from tests.tasks_for_tests import close_order
 

@@ -18,7 +18,7 @@ from django_delayq.models import Attempt, Job
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import registry
 from django_delayq.states import FAIL_CLASS
-from django_delayq.store.worker_registry import WorkerRegistry
+from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from tests.admin.conftest import JOBS, act, beat, lose_redis, page
 from tests.tasks_for_tests import close_order, ping
 

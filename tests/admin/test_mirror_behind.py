@@ -7,7 +7,7 @@ from django_delayq import clock, conf
 from django_delayq.console import overview
 from django_delayq.models import Job
 from django_delayq.producer.stores import stores
-from django_delayq.store.worker_registry import WorkerRegistry
+from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from tests.admin.conftest import JOBS, QUEUES, lose_redis
 from tests.tasks_for_tests import close_order
 

@@ -15,7 +15,7 @@ from django_delayq.console import shown_times
 from django_delayq.console.overview import look
 from django_delayq.models import Event, Job, Operation
 from django_delayq.producer.stores import stores
-from django_delayq.store.worker_registry import WorkerRegistry
+from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from tests.admin.conftest import JOBS, OPERATIONS, QUEUES, WORKERS, act, beat, choose, lose_redis, page, said
 from tests.admin.test_operations import begin
 from tests.tasks_for_tests import close_order

@@ -9,7 +9,7 @@ from django_delayq import conf
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.models import Job, Operation
 from django_delayq.producer.stores import stores
-from django_delayq.store.connection import Link
+from django_delayq.store.connection.link import Link
 from tests.admin.conftest import JOBS, OPERATIONS, QUEUES, SET_ASIDE, WORKERS, Staff, beat
 from tests.tasks_for_tests import close_order
 

@@ -17,9 +17,9 @@ from django_delayq.console import target_figures
 from django_delayq.models import Attempt, Job, Operation
 from django_delayq.producer.stores import stores
 from django_delayq.states import DELIVERY, OFFER
-from django_delayq.store import target_lengths
-from django_delayq.store.error_replies import StoreError
-from django_delayq.store.worker_registry import WorkerRegistry
+from django_delayq.store.connection.error_replies import StoreError
+from django_delayq.store.reads import target_lengths
+from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from tests.admin.conftest import lose_redis, page, sent_live
 from tests.admin.test_operations import work
 from tests.links import opened

@@ -22,7 +22,7 @@ from django_delayq.models import Attempt, Event, Job
 from django_delayq.producer.stores import stores
 from django_delayq.states import MESSAGE
 from django_delayq.store.keys import Keys
-from django_delayq.store.worker_registry import WorkerRegistry
+from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from tests.admin.conftest import JOBS, QUEUES, beat, lose_redis
 from tests.tasks_for_tests import close_order
 

@@ -16,9 +16,9 @@ from django_delayq.mirror import rows
 from django_delayq.models import Job
 from django_delayq.producer import edit
 from django_delayq.producer.stores import stores
-from django_delayq.store import formats
-from django_delayq.store.error_replies import StoreRefused
-from django_delayq.store.site import SiteRefused
+from django_delayq.store.connection.error_replies import StoreRefused
+from django_delayq.store.scripts import formats
+from django_delayq.store.scripts.site import SiteRefused
 from tests.admin.conftest import JOBS, lose_redis
 from tests.tasks_for_tests import close_order
 

@@ -12,7 +12,7 @@ from django_delayq import clock, conf, ids
 from django_delayq.models import Event
 from django_delayq.producer.stores import stores
 from django_delayq.store.keys import workers_key
-from django_delayq.store.worker_registry import WorkerRegistry
+from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from tests.admin.conftest import QUEUES, WORKERS, beat, lose_redis, said, sent_live
 
 NASTY = "<script>alert(1)</script>"

@@ -10,7 +10,7 @@ from django.conf import settings
 from django.core.cache import caches
 
 from django_delayq import signals
-from django_delayq.store.connection import Link, connect
+from django_delayq.store.connection.link import Link, connect
 
 _links: dict[int, Link] = {}
 

@@ -18,8 +18,8 @@ from django_delayq import clock, ids
 from django_delayq.models import Attempt, Event, Job, Operation, Periodic, Tick
 from django_delayq.models import Step as OnceStep
 from django_delayq.states import PERIODIC
+from django_delayq.store.connection.places import Places
 from django_delayq.store.keys import Keys, tag
-from django_delayq.store.places import Places
 from tests.app.record import lines
 from tests.laws import dump as dumps
 from tests.laws.almanac import CREATED, DECLARED, ENDLESS, OFF, ON, RETIRED, Calendar, Pass, Plan, TickSeen, Turn

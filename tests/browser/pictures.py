@@ -41,7 +41,7 @@ HOUR = """
 import math, random, struct
 from django_delayq import clock, conf
 from django_delayq.spread import BUCKETS, SLOT, SLOTS, SLOT_MS
-from django_delayq.store.queue import QueueStore
+from django_delayq.store.scripts.queue import QueueStore
 from django_delayq.producer.stores import stores
 chance = random.Random(3)
 latest = clock.wall_ms() // SLOT_MS

@@ -18,7 +18,7 @@ EVERY = "#delayq-every"
 BEAT = """
 import json, django
 from django_delayq import conf
-from django_delayq.store.worker_registry import WorkerRegistry
+from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from django_delayq.producer.stores import stores
 WorkerRegistry(stores.link, prefix=conf.get().prefix).beat({worker!r}, json.loads({facts!r}))
 """

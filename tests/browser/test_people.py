@@ -73,7 +73,7 @@ print(json.dumps({{**found, "operation": str(operation.pk)}}))
 RUNS = """
 import django_delayq as delayq
 from django_delayq import conf
-from django_delayq.store.queue import QueueStore
+from django_delayq.store.scripts.queue import QueueStore
 from django_delayq.producer.stores import stores
 from shop.tasks import close_order
 hostile = {hostile!r}

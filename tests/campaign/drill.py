@@ -21,10 +21,10 @@ from uuid import UUID, uuid4
 
 from django_delayq import ids
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.store.connection import connect
-from django_delayq.store.events import EventLog, Item
-from django_delayq.store.queue import Outcome, QueueStore, ScheduleItem
-from django_delayq.store.record import ClaimedJob
+from django_delayq.store.connection.link import connect
+from django_delayq.store.scripts.events import EventLog, Item
+from django_delayq.store.scripts.queue import Outcome, QueueStore, ScheduleItem
+from django_delayq.store.scripts.record import ClaimedJob
 from tests import servers
 from tests.campaign.proxy import Proxy
 from tests.campaign.witness import Witness

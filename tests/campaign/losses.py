@@ -6,11 +6,11 @@ from typing import Any
 from uuid import UUID
 
 from django_delayq import ids
-from django_delayq.store.decode import position
-from django_delayq.store.events import FIRST, EventLog
 from django_delayq.store.keys import NAMES
-from django_delayq.store.record import ClaimedJob
-from django_delayq.store.recovery import EpochStore, RestoreItem
+from django_delayq.store.scripts.decode import position
+from django_delayq.store.scripts.events import FIRST, EventLog
+from django_delayq.store.scripts.record import ClaimedJob
+from django_delayq.store.scripts.recovery import EpochStore, RestoreItem
 from tests.campaign.drill import MAX_CRASHES, Scene
 from tests.campaign.situations import FAR
 from tests.campaign.witness import Witness

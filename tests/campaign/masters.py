@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from django_delayq.store.cluster_slots import slot_of
+from django_delayq.store.connection.cluster_slots import slot_of
+from django_delayq.store.connection.places import place
 from django_delayq.store.keys import Keys, tag
-from django_delayq.store.places import place
 from tests.servers import RedisServer
 from tests.stage import spawned
 from tests.topologies import PROGRAMS, ClusterNode, ClusterServers, Trio, until

@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from django_delayq.store.connection import connect
+from django_delayq.store.connection.link import connect
 from django_delayq.store.keys import Keys
 from tests.campaign.witness import Witness, watch
 from tests.model.copies import ROOT, copy

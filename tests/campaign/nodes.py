@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from django_delayq.store.connection import connect
+from django_delayq.store.connection.link import connect
 from django_delayq.store.keys import Keys, tag
 from tests import servers
 from tests.ports import free_port

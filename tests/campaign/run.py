@@ -146,8 +146,8 @@ def _await_sites(stage: Stage) -> None:
 def _sites() -> dict[str, str]:
     """The ids of the sites that the partitions in Redis have, by their tags; "" for none."""
     from django_delayq import conf
+    from django_delayq.store.connection.places import Nodes
     from django_delayq.store.keys import Keys, tag
-    from django_delayq.store.places import Nodes
 
     config, found = conf.get(), {}
     redis = Nodes(config.redis, config.own_servers, name="campaign", timeout=10)
@@ -192,9 +192,9 @@ def _rest(stage: Stage) -> None:
 
 def _settle(stage: Stage, played: float) -> History:
     from django_delayq import conf
+    from django_delayq.store.connection.places import Nodes
     from django_delayq.store.keys import Keys
-    from django_delayq.store.places import Nodes
-    from django_delayq.store.queue import QueueStore
+    from django_delayq.store.scripts.queue import QueueStore
     from tests.app import seen
 
     stage.end_load()

@@ -8,7 +8,7 @@ import time
 
 from django_delayq import ids
 from django_delayq.states import Change
-from django_delayq.store.queue import Kind, Outcome
+from django_delayq.store.scripts.queue import Kind, Outcome
 from tests.campaign.drill import LEASE, MAX_CRASHES, Scene
 from tests.laws import dump as dumps
 

@@ -10,9 +10,9 @@ import threading
 from collections.abc import Callable, Sequence
 
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.store.connection import Link
-from django_delayq.store.events import FIRST, Entry, _entry
+from django_delayq.store.connection.link import Link
 from django_delayq.store.keys import Keys
+from django_delayq.store.scripts.events import FIRST, Entry, _entry
 from tests.laws.dump import Dump, read_with
 from tests.laws.history import WITNESS, History, Look, Sees
 from tests.laws.judge import judge

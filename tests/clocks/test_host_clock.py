@@ -31,7 +31,7 @@ from django_delayq.periodic.declarations import Declaration
 from django_delayq.periodic.old_ticks import OldTicksLoop
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import registry
-from django_delayq.store.worker_registry import WorkerRegistry
+from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from django_delayq.targets import delivery_run
 from django_delayq.targets.circuits import circuits
 from django_delayq.worker.supervisor.worker_beat import Beat, Tidy

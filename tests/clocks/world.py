@@ -145,7 +145,7 @@ class World:
     def _end(self, ends: dict[str, str]) -> None:
         orders = self.bench.stores[1]
         jobs = {ids.full(job.id): job for job in orders.claim("w/9", "n1", want=9, lease_ms=30_000, max_crashes=3).jobs}
-        from django_delayq.store.queue import Outcome
+        from django_delayq.store.scripts.queue import Outcome
 
         def end(job: Any, kind: str) -> Outcome:
             return Outcome(job.id, job.attempt, job.fence, kind, 3_600_000 if kind == "retry" else 0, b"{}")

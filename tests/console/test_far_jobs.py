@@ -11,7 +11,7 @@ from django_delayq import clock
 from django_delayq.console import far_jobs, samples, vitals
 from django_delayq.models import Job
 from django_delayq.producer.stores import stores
-from django_delayq.store.worker_registry import WorkerRegistry
+from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from tests.admin.conftest import JOBS, QUEUES, lose_redis, page
 from tests.mirror.horizons import Horizon
 from tests.tasks_for_tests import close_order

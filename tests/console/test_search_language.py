@@ -18,7 +18,7 @@ from django_delayq.console import keyset, search, search_hints
 from django_delayq.console.selection import Selection
 from django_delayq.models import Job
 from django_delayq.producer.task import Task, made, registry
-from django_delayq.store.inspector import Inspector
+from django_delayq.store.reads.inspector import Inspector
 from tests.admin.conftest import JOBS, OPERATIONS
 from tests.admin.test_operations import begin, work
 from tests.tasks_for_tests import close_order, ping

@@ -56,7 +56,7 @@ def _play(given: argparse.Namespace, folder: Path, found: Deployment) -> bool:
     import django
 
     django.setup()
-    from django_delayq.store.places import Nodes
+    from django_delayq.store.connection.places import Nodes
     from tests.crashpoints.play import Play
 
     chosen = [case for case in (tenth() if given.tenth else cases()) if given.only in case.name]

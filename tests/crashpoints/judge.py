@@ -10,8 +10,8 @@ from typing import Any
 from uuid import UUID
 
 from django_delayq import ids
+from django_delayq.store.connection.places import Places
 from django_delayq.store.keys import Keys
-from django_delayq.store.places import Places
 from tests.app import seen
 from tests.app.record import lines
 from tests.crashpoints.cases import OFFERING, Case

@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from django_delayq.store.connection import Link
+from django_delayq.store.connection.link import Link
+from django_delayq.store.connection.places import Places
 from django_delayq.store.keys import Keys, workers_key
-from django_delayq.store.places import Places
 from tests.crashpoints import judge
 from tests.crashpoints.actors import READ, Actor, fork, target, worker
 from tests.crashpoints.cases import LEASE, Case

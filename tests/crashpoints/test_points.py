@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from django_delayq.store.scripts import SCRIPTS
+from django_delayq.store.scripts.loader import SCRIPTS
 from tests.crashpoints.cases import AFTER, BEFORE, DURABLE, FEW, KEYED, KINDS, OFFERING, POINTS, cases, tenth
 
 PACKAGE = Path(__file__).parents[2] / "django_delayq"

@@ -21,8 +21,8 @@ from django_delayq.models import Job as Row
 from django_delayq.periodic import schedules
 from django_delayq.producer import edit, put
 from django_delayq.producer.stores import stores
-from django_delayq.store.connection import Link
-from django_delayq.store.places import Places
+from django_delayq.store.connection.link import Link
+from django_delayq.store.connection.places import Places
 from tests.app import tasks
 from tests.app.record import own
 from tests.crashpoints.cases import Case

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from django_delayq.store.connection import Link, connect
+from django_delayq.store.connection.link import Link, connect
 from tests.servers import RedisServer, as_package
 
 ROOT = Path(__file__).parents[2]

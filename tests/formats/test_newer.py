@@ -11,7 +11,7 @@ from django_delayq import ids
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.models import Checkpoint, Job, Site
 from django_delayq.producer.stores import stores
-from django_delayq.store import formats, site
+from django_delayq.store.scripts import formats, site
 from tests.formats.stage import eventually
 from tests.mirror.conftest import Orders
 from tests.tasks_for_tests import close_order

@@ -9,9 +9,9 @@ from typing import Any, Final
 from uuid import UUID
 
 from django_delayq.states import State
-from django_delayq.store.connection import Link
+from django_delayq.store.connection.link import Link
 from django_delayq.store.keys import Keys
-from django_delayq.store.record import JobRecord
+from django_delayq.store.scripts.record import JobRecord
 
 BANDS: Final = ("high", "normal", "low")
 WAITING: Final = (*BANDS, "blocked")  # where jobs wait: for their date, or for their name

@@ -16,8 +16,8 @@ from typing import Any
 from uuid import UUID
 
 from django_delayq import ids
-from django_delayq.store.events import Entry
 from django_delayq.store.keys import tag
+from django_delayq.store.scripts.events import Entry
 from tests.laws.almanac import Calendar
 from tests.laws.dump import Dump
 from tests.laws.story import Page

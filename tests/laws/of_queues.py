@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from django_delayq.shared_name import SharedName
 from django_delayq.states import TRANSITIONS, State
-from django_delayq.store.events import Item
+from django_delayq.store.scripts.events import Item
 from tests.laws.dump import BANDS, WAITING, Dump, record_of, run_of
 from tests.laws.history import History, Look, Sees
 from tests.laws.law import Findings, law

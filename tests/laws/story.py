@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from django_delayq.states import TRANSITIONS, State
-from django_delayq.store.events import Entry, Item
-from django_delayq.store.recovery import ADOPTION_MS
+from django_delayq.store.scripts.events import Entry, Item
+from django_delayq.store.scripts.recovery import ADOPTION_MS
 
 Place = State | str | None
 

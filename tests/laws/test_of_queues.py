@@ -7,7 +7,7 @@ from copy import deepcopy
 
 import pytest
 
-from django_delayq.store.events import Entry, Item
+from django_delayq.store.scripts.events import Entry, Item
 from tests.laws.dump import Dump
 from tests.laws.history import History, Look, Sees
 from tests.laws.judge import judge

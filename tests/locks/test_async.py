@@ -72,7 +72,7 @@ def test_a_wait_that_is_cancelled_leaves_nothing_taken():
 
 
 def test_a_wait_that_is_cancelled_while_it_takes_the_lock_gives_it_back(monkeypatch):
-    from django_delayq.store.lock_store import LockStore
+    from django_delayq.store.scripts.lock_store import LockStore
 
     real, taken = LockStore.lock, []
 

@@ -14,9 +14,9 @@ from django_delayq import clock, conf
 from django_delayq.exceptions import DelayqError
 from django_delayq.locks import lock_leases
 from django_delayq.producer.stores import stores
-from django_delayq.store import lock_store
 from django_delayq.store.keys import Keys
-from django_delayq.store.lock_store import LockStore
+from django_delayq.store.scripts import lock_store
+from django_delayq.store.scripts.lock_store import LockStore
 from tests.links import losing
 from tests.servers import as_package
 from tests.stage import many_open_files

@@ -18,7 +18,7 @@ import django_delayq as delayq
 from django_delayq import clock, conf
 from django_delayq.models import Job
 from django_delayq.producer.stores import stores
-from django_delayq.store.worker_registry import WorkerRegistry
+from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from django_delayq.worker import outcome
 from tests.mirror.conftest import Orders
 from tests.tasks_for_tests import close_order

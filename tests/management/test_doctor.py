@@ -11,8 +11,8 @@ from django_delayq import clock, under_test
 from django_delayq.mirror import database_clock
 from django_delayq.models import CommitRequest, Job, Site
 from django_delayq.producer.stores import stores
-from django_delayq.store import decode, site
-from django_delayq.store.worker_registry import WorkerRegistry
+from django_delayq.store.scripts import decode, site
+from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from tests import servers
 from tests.management.conftest import NOWHERE, Answer, beat, lose_redis, without_database
 from tests.topologies import ClusterNode

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from django_delayq.store import embedded
+from django_delayq.store.connection import embedded
 
 
 @pytest.fixture

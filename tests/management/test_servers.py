@@ -8,7 +8,7 @@ import django_delayq as delayq
 from django_delayq import conf
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.producer.stores import stores
-from django_delayq.store.connection import Link
+from django_delayq.store.connection.link import Link
 from tests.management.conftest import beat
 from tests.tasks_for_tests import close_order
 

@@ -6,7 +6,7 @@ import pytest
 
 from django_delayq import clock
 from django_delayq.models import Job
-from django_delayq.store import decode
+from django_delayq.store.scripts import decode
 from tests.management.conftest import beat, lose_redis, without_database
 
 

@@ -11,7 +11,7 @@ from asgiref.sync import async_to_sync
 from django.core.exceptions import SynchronousOnlyOperation
 
 import django_delayq as delayq
-from django_delayq.store.queue import QueueStore
+from django_delayq.store.scripts.queue import QueueStore
 from tests.depths import queue_depth
 
 pytestmark = pytest.mark.django_db(transaction=True)

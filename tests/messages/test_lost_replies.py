@@ -8,7 +8,7 @@ import pytest
 
 import django_delayq as delayq
 from django_delayq.producer.stores import stores
-from django_delayq.store.queue import QueueStore
+from django_delayq.store.scripts.queue import QueueStore
 from tests.depths import queue_depth
 from tests.links import losing
 from tests.worker.conftest import eventually

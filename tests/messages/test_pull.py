@@ -13,9 +13,9 @@ import django_delayq as delayq
 from django_delayq.models import Attempt, Job
 from django_delayq.producer.stores import stores
 from django_delayq.states import MESSAGE, Change
-from django_delayq.store import site
-from django_delayq.store.site import Known, SiteRefused
-from django_delayq.store.wake import WakeLine
+from django_delayq.store.connection.wake import WakeLine
+from django_delayq.store.scripts import site
+from django_delayq.store.scripts.site import Known, SiteRefused
 from tests.depths import queue_depth
 from tests.stage import many_open_files
 from tests.tasks_for_tests import close_order

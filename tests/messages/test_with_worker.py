@@ -12,7 +12,7 @@ import django_delayq as delayq
 from django_delayq.models import Job
 from django_delayq.producer.stores import stores
 from django_delayq.states import State
-from django_delayq.store.worker_registry import WorkerRegistry
+from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from tests.servers import as_package
 from tests.stage import Actor, project, sqlite
 from tests.worker.conftest import eventually

@@ -10,8 +10,8 @@ from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.relay import RelayLoop
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.producer.stores import stores
-from django_delayq.store.connection import Link, ScriptMissing, connect
-from django_delayq.store.queue import Outcome, QueueStore
+from django_delayq.store.connection.link import Link, ScriptMissing, connect
+from django_delayq.store.scripts.queue import Outcome, QueueStore
 from tests.mirror.horizons import Horizon
 from tests.mirror.restoring import settle_down
 from tests.tasks_for_tests import close_order

@@ -11,7 +11,7 @@ from django_delayq.mirror.outbox import DatabaseOutbox
 from django_delayq.models import Event, Job
 from django_delayq.producer.changes import Cancel
 from django_delayq.producer.stores import stores
-from django_delayq.store.events import EventLog
+from django_delayq.store.scripts.events import EventLog
 from tests.mirror.restoring import bring_back, in_redis, settle_down, snapshot
 from tests.tasks_for_tests import close_order
 

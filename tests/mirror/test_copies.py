@@ -11,7 +11,7 @@ from django_delayq.mirror import restore
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.models import Event, Job
 from django_delayq.producer.stores import stores
-from django_delayq.store.connection import Link
+from django_delayq.store.connection.link import Link
 from tests.mirror.restoring import bring_back, in_redis, settle_down, snapshot
 from tests.mirror.test_road import ran
 from tests.servers import USER

@@ -18,7 +18,7 @@ from django_delayq.models import Job
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import registry
 from django_delayq.states import CARRIED, EndCause, State
-from django_delayq.store.queue import Outcome
+from django_delayq.store.scripts.queue import Outcome
 from django_delayq.worker.hanging_calls import PatientThread
 from tests.carriers import TENANT, Tenant
 from tests.tasks_for_tests import close_order, look_after, risky

@@ -22,7 +22,7 @@ from django_delayq.producer import put, put_back, queues
 from django_delayq.producer.edit import edit_and_requeue
 from django_delayq.producer.publish import Publisher
 from django_delayq.producer.stores import stores
-from django_delayq.store.connection import connect
+from django_delayq.store.connection.link import connect
 from tests.mirror.horizons import near
 from tests.mirror.restoring import settle_down
 from tests.tasks_for_tests import close_order

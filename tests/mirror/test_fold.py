@@ -14,7 +14,7 @@ from django_delayq import clock, ids
 from django_delayq.mirror import rows
 from django_delayq.models import Attempt, Checkpoint, Event, Job, SetAside
 from django_delayq.producer.stores import stores
-from django_delayq.store.record import JobRecord
+from django_delayq.store.scripts.record import JobRecord
 from tests.mirror.conftest import Orders
 from tests.tasks_for_tests import close_order, ping
 

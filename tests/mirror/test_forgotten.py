@@ -14,7 +14,7 @@ from django_delayq.mirror.checkpoint import needs_restore
 from django_delayq.mirror.outbox import DatabaseOutbox
 from django_delayq.models import Attempt, Checkpoint, Event, Job
 from django_delayq.producer.stores import stores
-from django_delayq.store.recovery import ADOPTION_MS, EpochStore
+from django_delayq.store.scripts.recovery import ADOPTION_MS, EpochStore
 from tests.mirror.restoring import bring_back, in_redis, settle_down, snapshot
 from tests.tasks_for_tests import close_order
 

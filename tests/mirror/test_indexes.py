@@ -13,7 +13,7 @@ from django_delayq.mirror.outbox import DatabaseOutbox
 from django_delayq.mirror.relay import RelayLoop
 from django_delayq.models import FAR, UNPUBLISHED, Job
 from django_delayq.producer.stores import stores
-from django_delayq.store.queue import MOST
+from django_delayq.store.scripts.queue import MOST
 
 QUERIES = {
     "retrying": ("retrying", lambda: rows(view="retrying")),

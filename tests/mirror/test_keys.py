@@ -13,7 +13,7 @@ from django_delayq.mirror import relay
 from django_delayq.models import Job
 from django_delayq.producer.publish import Publisher
 from django_delayq.producer.stores import stores
-from django_delayq.store.error_replies import StoreError
+from django_delayq.store.connection.error_replies import StoreError
 from tests.mirror.restoring import bring_back, in_redis, settle_down, snapshot
 from tests.mirror.test_road import Gone, due_in, ran, relayed
 from tests.tasks_for_tests import close_order, ping

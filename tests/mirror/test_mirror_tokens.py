@@ -11,10 +11,10 @@ from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.models import Checkpoint, Site
 from django_delayq.producer.stores import stores
-from django_delayq.store import site
-from django_delayq.store.events import FIRST, EventLog
-from django_delayq.store.recovery import EpochStore
-from django_delayq.store.site import SiteRefused
+from django_delayq.store.scripts import site
+from django_delayq.store.scripts.events import FIRST, EventLog
+from django_delayq.store.scripts.recovery import EpochStore
+from django_delayq.store.scripts.site import SiteRefused
 from tests.tasks_for_tests import close_order
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -11,7 +11,7 @@ from django_delayq import clock
 from django_delayq.models import Job
 from django_delayq.producer.task import Task, made
 from django_delayq.states import NO_LIMIT
-from django_delayq.store.record import JobRecord
+from django_delayq.store.scripts.record import JobRecord
 from tests.tasks_for_tests import close_order
 
 pytestmark = pytest.mark.django_db(transaction=True)

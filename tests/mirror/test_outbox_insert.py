@@ -15,8 +15,8 @@ from django_delayq.mirror.far_rows import far_key
 from django_delayq.mirror.outbox import DatabaseOutbox
 from django_delayq.mirror.writers import outbox_insert
 from django_delayq.models import Job, JSONText
-from django_delayq.store.items import ScheduleItem
-from django_delayq.store.record import JobRecord
+from django_delayq.store.scripts.items import ScheduleItem
+from django_delayq.store.scripts.record import JobRecord
 
 PAYLOADS = [
     codec.dumps(value)

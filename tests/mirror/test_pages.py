@@ -6,7 +6,7 @@ import pytest
 
 import django_delayq as delayq
 from django_delayq.mirror import mirror_loop
-from django_delayq.store.events import FIRST
+from django_delayq.store.scripts.events import FIRST
 from tests.tasks_for_tests import close_order
 
 pytestmark = pytest.mark.django_db(transaction=True)

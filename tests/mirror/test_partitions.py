@@ -27,7 +27,7 @@ from django_delayq.mirror.unfolded import unfolded_changes
 from django_delayq.models import Checkpoint, Event, Job, QueueState, UncheckedKey, of_state
 from django_delayq.producer.publish import Publisher
 from django_delayq.producer.stores import stores
-from django_delayq.store.events import EventLog
+from django_delayq.store.scripts.events import EventLog
 from tests.depths import queue_depth
 from tests.partitioned import claim, divide, fold, restores, succeed
 from tests.tasks_for_tests import close_order

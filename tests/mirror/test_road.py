@@ -13,8 +13,8 @@ from django_delayq.mirror.outbox import DatabaseOutbox
 from django_delayq.models import Checkpoint, Event, Job, Step
 from django_delayq.producer.publish import Publisher
 from django_delayq.producer.stores import stores
-from django_delayq.store.connection import Link
-from django_delayq.store.recovery import ADOPTION_MS, EpochStore, RestoreItem
+from django_delayq.store.connection.link import Link
+from django_delayq.store.scripts.recovery import ADOPTION_MS, EpochStore, RestoreItem
 from tests.mirror.restoring import bring_back, in_redis, settle_down, snapshot
 from tests.tasks_for_tests import close_order, ping
 

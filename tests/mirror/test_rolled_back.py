@@ -11,7 +11,7 @@ from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.models import Attempt, Job
 from django_delayq.producer.publish import Publisher
 from django_delayq.producer.stores import stores
-from django_delayq.store.recovery import EpochStore
+from django_delayq.store.scripts.recovery import EpochStore
 from tests.mirror.conftest import Orders
 from tests.mirror.restoring import bring_back, in_redis, put_ahead, settle_down, snapshot
 from tests.tasks_for_tests import close_order

@@ -8,8 +8,8 @@ import django_delayq as delayq
 from django_delayq import clock, ids
 from django_delayq.exceptions import KeyTaken
 from django_delayq.models import Attempt, Job
-from django_delayq.store.record import ClaimedJob
-from django_delayq.store.recovery import EpochStore, RestoreItem
+from django_delayq.store.scripts.record import ClaimedJob
+from django_delayq.store.scripts.recovery import EpochStore, RestoreItem
 from tests.mirror.restoring import in_redis, settle_down
 from tests.tasks_for_tests import close_order
 

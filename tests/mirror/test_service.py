@@ -13,10 +13,10 @@ from django_delayq.mirror import service as services
 from django_delayq.mirror.service import LoopRunner, Service
 from django_delayq.models import Job
 from django_delayq.producer.stores import stores
-from django_delayq.store.cluster_slots import slot_of
-from django_delayq.store.connection import Link, connect
+from django_delayq.store.connection.cluster_slots import slot_of
+from django_delayq.store.connection.link import Link, connect
+from django_delayq.store.connection.places import Nodes
 from django_delayq.store.keys import tag
-from django_delayq.store.places import Nodes
 from tests import servers
 from tests.links import opened
 from tests.tasks_for_tests import close_order
@@ -75,7 +75,7 @@ def test_what_came_before_the_line_was_armed_is_folded_too(server):
 
 
 def test_a_silence_calls_nobody_but_the_mirror(server, service, monkeypatch):
-    monkeypatch.setattr("django_delayq.store.event_line.BLOCK", 0.1)
+    monkeypatch.setattr("django_delayq.store.scripts.event_line.BLOCK", 0.1)
     delayq.schedule(close_order, 1, delay="1h")
     rest(service)  # armed anew, for a tenth of a second
     assert called(service)

@@ -16,9 +16,9 @@ from django_delayq.mirror.database_errors import about_data
 from django_delayq.mirror.service import LoopRunner
 from django_delayq.models import Attempt, Checkpoint, Job, SetAside
 from django_delayq.producer.stores import stores
-from django_delayq.store.formats import FORMAT
-from django_delayq.store.queue import Outcome
-from django_delayq.store.worker_registry import WorkerRegistry
+from django_delayq.store.scripts.formats import FORMAT
+from django_delayq.store.scripts.queue import Outcome
+from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from tests.tasks_for_tests import close_order
 
 

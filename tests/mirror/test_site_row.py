@@ -11,7 +11,7 @@ from django.db import connection, transaction
 from django_delayq import under_test
 from django_delayq.mirror.site_row import DatabaseSite
 from django_delayq.models import Checkpoint, Site
-from django_delayq.store.site import Known, SiteRefused
+from django_delayq.store.scripts.site import Known, SiteRefused
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

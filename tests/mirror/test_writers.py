@@ -15,7 +15,7 @@ from django_delayq.mirror.mirror_loop import ATTEMPT_COLUMNS, ATTEMPT_FIELDS, JO
 from django_delayq.mirror.rows import KNOWN, WHOLE, JobRow, RunRow
 from django_delayq.mirror.writers import arrays, values
 from django_delayq.models import Attempt, Job, JSONText
-from django_delayq.store.record import JobRecord
+from django_delayq.store.scripts.record import JobRecord
 from tests.tasks_for_tests import close_order, ping
 
 NASTY = 'quote " \' back \\ \\" {a,b} NULL %s % \n\t ü 你好 🙂'

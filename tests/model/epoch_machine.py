@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from django_delayq.states import State
-from django_delayq.store.connection import Link
-from django_delayq.store.decode import position
-from django_delayq.store.events import FIRST
+from django_delayq.store.connection.link import Link
 from django_delayq.store.keys import NAMES
-from django_delayq.store.queue import QueueStore
-from django_delayq.store.record import ClaimedJob
-from django_delayq.store.recovery import EpochStore, RestoreItem
+from django_delayq.store.scripts.decode import position
+from django_delayq.store.scripts.events import FIRST
+from django_delayq.store.scripts.queue import QueueStore
+from django_delayq.store.scripts.record import ClaimedJob
+from django_delayq.store.scripts.recovery import EpochStore, RestoreItem
 from tests.laws import dump as dumps
 from tests.model.contents import full
 from tests.model.machine import QueueMachine

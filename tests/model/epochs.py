@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from django_delayq.states import State
-from django_delayq.store.decode import position
-from django_delayq.store.record import JobRecord
-from django_delayq.store.recovery import Confirmed, Restored, RestoreItem
+from django_delayq.store.scripts.decode import position
+from django_delayq.store.scripts.record import JobRecord
+from django_delayq.store.scripts.recovery import Confirmed, Restored, RestoreItem
 from tests.model.contents import Contents, full
 from tests.model.job import Job
 

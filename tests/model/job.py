@@ -7,7 +7,7 @@ from functools import cache
 
 from django_delayq.shared_name import SharedName, in_payload
 from django_delayq.states import State
-from django_delayq.store.record import JobRecord
+from django_delayq.store.scripts.record import JobRecord
 
 name_in = cache(in_payload)
 

@@ -16,15 +16,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from django_delayq.shared_name import NAMED
 from django_delayq.states import State
-from django_delayq.store.connection import Link
-from django_delayq.store.error_replies import StoreError
-from django_delayq.store.events import FIRST, EventLog
-from django_delayq.store.items import Changed, ScheduleItem
+from django_delayq.store.connection.error_replies import StoreError
+from django_delayq.store.connection.link import Link
 from django_delayq.store.keys import NAMES, tag
-from django_delayq.store.offers import OfferStore
-from django_delayq.store.queue import Claim, Outcome, QueueStore
-from django_delayq.store.record import ClaimedJob, JobRecord
-from django_delayq.store.recovery import EpochStore
+from django_delayq.store.scripts.events import FIRST, EventLog
+from django_delayq.store.scripts.items import Changed, ScheduleItem
+from django_delayq.store.scripts.offers import OfferStore
+from django_delayq.store.scripts.queue import Claim, Outcome, QueueStore
+from django_delayq.store.scripts.record import ClaimedJob, JobRecord
+from django_delayq.store.scripts.recovery import EpochStore
 from django_delayq.target import OfferTarget
 from tests.laws import dump as dumps
 from tests.laws.history import MODEL, History, Look, Sees

@@ -8,10 +8,10 @@ from typing import Final
 from uuid import UUID
 
 from django_delayq.states import Change, State
-from django_delayq.store.items import Changed, ScheduleItem, ScheduleMode, ScheduleReply, ScheduleStatus
-from django_delayq.store.offers import OfferReply
-from django_delayq.store.queue import HOUR_MS, MOST, Claim, Outcome, Tidied
-from django_delayq.store.record import ClaimedJob, JobRecord
+from django_delayq.store.scripts.items import Changed, ScheduleItem, ScheduleMode, ScheduleReply, ScheduleStatus
+from django_delayq.store.scripts.offers import OfferReply
+from django_delayq.store.scripts.queue import HOUR_MS, MOST, Claim, Outcome, Tidied
+from django_delayq.store.scripts.record import ClaimedJob, JobRecord
 from django_delayq.target import OfferTarget
 from tests.laws.dump import BANDS
 from tests.model.contents import full, short

@@ -214,7 +214,7 @@ ALL = [
     ),
     Mutant(
         "what is wiped twice looks the same",
-        "store/queue.py",
+        "store/scripts/queue.py",
         "return os.urandom(8).hex()",
         'return "once"',
         "epoch",

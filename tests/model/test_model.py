@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
-from django_delayq.store.places import Nodes
+from django_delayq.store.connection.places import Nodes
 from tests.conftest import missing
 from tests.deployments import deployed
 from tests.model.epoch_machine import machine as epoch_machine

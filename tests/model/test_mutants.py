@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from django_delayq.store import scripts
-from django_delayq.store.queue import QueueStore
-from django_delayq.store.recovery import EpochStore
+from django_delayq.store.scripts import loader
+from django_delayq.store.scripts.queue import QueueStore
+from django_delayq.store.scripts.recovery import EpochStore
 from tests.model import epoch_machine
 from tests.model.machine import machine
 from tests.model.mutant import Mutant
@@ -60,18 +60,18 @@ def mutated(mutant: Mutant) -> ModuleType:
 @pytest.fixture
 def faulty_scripts(monkeypatch):
     """Makes the loader read one file with a fault in it."""
-    real = scripts._read
+    real = loader._read
 
     def install(mutant: Mutant) -> None:
         def read(path: str) -> str:
             found = real(path)
             return found.replace(mutant.old, mutant.new) if mutant.file == f"store/lua/{path}" else found
 
-        monkeypatch.setattr(scripts, "_read", read)
-        scripts.built.cache_clear()
+        monkeypatch.setattr(loader, "_read", read)
+        loader.built.cache_clear()
 
     yield install
-    scripts.built.cache_clear()
+    loader.built.cache_clear()
 
 
 def noticed(machine: Any) -> bool:

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
 from django_delayq import ids
-from django_delayq.store.connection import Link
-from django_delayq.store.queue import Outcome, QueueStore, ScheduleItem
+from django_delayq.store.connection.link import Link
+from django_delayq.store.scripts.queue import Outcome, QueueStore, ScheduleItem
 from tests.store.board import LEASE, NOW, record
 
 pytestmark = pytest.mark.slow

@@ -179,16 +179,16 @@ def put_in(mutant: Mutant) -> None:
 
 def _in_script(mutant: Mutant) -> None:
     """In the text that is read when the script is next called."""
-    from django_delayq.store import scripts
+    from django_delayq.store.scripts import loader
 
-    real = scripts._read
+    real = loader._read
 
     def read(path: str) -> str:
         found = real(path)
         return mutant.of(found) if mutant.file == f"store/lua/{path}" else found
 
-    scripts._read = read
-    scripts.built.cache_clear()
+    loader._read = read
+    loader.built.cache_clear()
 
 
 def _in_module(mutant: Mutant) -> None:

@@ -65,8 +65,8 @@ STORE = [
     "tests/security/test_writer.py",
 ]
 MODULES = {
-    "store/queue.py": [*STORE, MODEL],
-    "store/recovery.py": ["tests/store/test_restore.py", "tests/store/test_epoch.py", MODEL],
+    "store/scripts/queue.py": [*STORE, MODEL],
+    "store/scripts/recovery.py": ["tests/store/test_restore.py", "tests/store/test_epoch.py", MODEL],
     "mirror/rows.py": ["tests/mirror/test_fold.py", "tests/mirror/test_outbox_insert.py", "tests/admin/test_words.py"],
     "mirror/fold.py": [
         "tests/mirror/test_fold.py",

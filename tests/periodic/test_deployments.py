@@ -11,7 +11,7 @@ from django_delayq.exceptions import StoreUnavailable
 from django_delayq.models import Event, Job, Periodic, SeenDeclaration, Tick
 from django_delayq.periodic import deployments, schedule_rows, schedules
 from django_delayq.producer.stores import stores
-from django_delayq.store.queue import Outcome
+from django_delayq.store.scripts.queue import Outcome
 from tests.periodic.conftest import Code, fates, in_redis
 from tests.tasks_for_tests import close_order, takes_all
 

@@ -20,7 +20,7 @@ from django_delayq import conf
 from django_delayq.models import Attempt, Job, Periodic, Tick
 from django_delayq.periodic import overlap, schedules
 from django_delayq.producer.stores import stores
-from django_delayq.store.queue import Outcome, QueueStore
+from django_delayq.store.scripts.queue import Outcome, QueueStore
 from django_delayq.testing.calling_thread import OneRun, executor, taken
 from django_delayq.worker.line import lines_of
 from tests.tasks_for_tests import book, fetch, takes_all

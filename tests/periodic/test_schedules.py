@@ -17,7 +17,7 @@ from django_delayq.models import Attempt, Event, Job, Periodic, Tick
 from django_delayq.periodic import schedule_rows, schedules
 from django_delayq.producer.stores import stores
 from django_delayq.states import PERIODIC
-from django_delayq.store.queue import Outcome
+from django_delayq.store.scripts.queue import Outcome
 from tests.periodic.conftest import Code, fates, in_redis
 from tests.tasks_for_tests import close_order
 

@@ -10,7 +10,7 @@ import pytest
 import django_delayq as delayq
 from django_delayq.producer import acts, queues
 from django_delayq.producer.stores import stores
-from django_delayq.store.connection import Link
+from django_delayq.store.connection.link import Link
 from tests.tasks_for_tests import close_order
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("delayq_redis")]

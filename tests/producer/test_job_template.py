@@ -7,7 +7,7 @@ import pytest
 import django_delayq as delayq
 from django_delayq.producer.options import NAMES, NONE, OWN, JobTemplates, Options, templates
 from django_delayq.producer.schedule import plan
-from django_delayq.store.record import JobRecord
+from django_delayq.store.scripts.record import JobRecord
 from tests.tasks_for_tests import close_order, ping
 
 

@@ -14,8 +14,8 @@ from django_delayq.exceptions import StoreUnavailable
 from django_delayq.models import Job
 from django_delayq.producer import breaker
 from django_delayq.producer.stores import stores
-from django_delayq.store.connection import Link
-from django_delayq.store.queue import ScheduleItem
+from django_delayq.store.connection.link import Link
+from django_delayq.store.scripts.queue import ScheduleItem
 from tests.depths import queue_depth
 from tests.tasks_for_tests import close_order, ping
 from tests.topologies import ToldNode

@@ -22,7 +22,7 @@ from django_delayq.producer.options import NONE
 from django_delayq.producer.queues import purge
 from django_delayq.producer.schedule import put_in
 from django_delayq.producer.stores import stores
-from django_delayq.store.queue import Outcome
+from django_delayq.store.scripts.queue import Outcome
 from django_delayq.worker.line import lines_of
 from tests.depths import queue_depth
 from tests.partitioned import claim, divide, fold, succeed

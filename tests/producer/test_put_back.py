@@ -16,7 +16,7 @@ from django_delayq.models import Job
 from django_delayq.producer import edit
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import registry
-from django_delayq.store.queue import Outcome
+from django_delayq.store.scripts.queue import Outcome
 from tests.partitioned import claim, divide, fold
 from tests.tasks_for_tests import close_order
 

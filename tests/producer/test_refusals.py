@@ -9,9 +9,9 @@ import pytest
 import django_delayq as delayq
 from django_delayq.models import Job
 from django_delayq.producer.stores import stores
-from django_delayq.store.error_replies import REFUSALS, StoreRefused
+from django_delayq.store.connection.error_replies import REFUSALS, StoreRefused
 from django_delayq.store.keys import Keys
-from django_delayq.store.scripts import SCRIPTS, load
+from django_delayq.store.scripts.loader import SCRIPTS, load
 from tests import servers
 from tests.mirror.conftest import orders
 from tests.tasks_for_tests import close_order, ping

@@ -17,13 +17,13 @@ from django_delayq.ids import short
 from django_delayq.models import Job
 from django_delayq.producer.breaker import CircuitOpen
 from django_delayq.producer.stores import TIMEOUT, stores
-from django_delayq.store import replicas
-from django_delayq.store.cluster_slots import slot_of
-from django_delayq.store.connection import Link
-from django_delayq.store.queue import QueueStore
-from django_delayq.store.record import ClaimedJob
-from django_delayq.store.replicas import COOLDOWN, Replicas, ReplicasLack
-from django_delayq.store.wire import Wire
+from django_delayq.store.connection.cluster_slots import slot_of
+from django_delayq.store.connection.link import Link
+from django_delayq.store.connection.wire import Wire
+from django_delayq.store.scripts import replicas
+from django_delayq.store.scripts.queue import QueueStore
+from django_delayq.store.scripts.record import ClaimedJob
+from django_delayq.store.scripts.replicas import COOLDOWN, Replicas, ReplicasLack
 from tests.links import opened
 from tests.servers import RedisServer, as_package
 from tests.tasks_for_tests import close_order

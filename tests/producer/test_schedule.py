@@ -20,7 +20,7 @@ from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.models import Event, Job
 from django_delayq.producer import queues
 from django_delayq.producer.stores import stores
-from django_delayq.store.queue import Outcome, QueueStore
+from django_delayq.store.scripts.queue import Outcome, QueueStore
 from tests.depths import queue_depth
 from tests.tasks_for_tests import close_order, ping
 

@@ -20,8 +20,8 @@ from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.models import Job
 from django_delayq.producer import breaker
 from django_delayq.producer.stores import stores
-from django_delayq.store.connection import Link, connect
-from django_delayq.store.lock_store import LockStore
+from django_delayq.store.connection.link import Link, connect
+from django_delayq.store.scripts.lock_store import LockStore
 from tests.tasks_for_tests import close_order, ping
 
 # Commands that only producers, scripts of theirs and readers send, as often as before there were servers of queues.

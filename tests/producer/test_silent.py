@@ -14,11 +14,11 @@ from django_delayq.exceptions import StoreUnavailable
 from django_delayq.producer import where
 from django_delayq.producer.stores import stores
 from django_delayq.states import Change
-from django_delayq.store.cluster_slots import slot_of
-from django_delayq.store.error_replies import StoreRefused
-from django_delayq.store.inspector import Inspector
+from django_delayq.store.connection.cluster_slots import slot_of
+from django_delayq.store.connection.error_replies import StoreRefused
 from django_delayq.store.keys import tag
-from django_delayq.store.queue import QueueStore
+from django_delayq.store.reads.inspector import Inspector
+from django_delayq.store.scripts.queue import QueueStore
 from tests.tasks_for_tests import close_order
 from tests.topologies import ClusterNode, ClusterServers
 

@@ -25,8 +25,8 @@ from django_delayq.mirror.rows import STUB
 from django_delayq.models import Job
 from django_delayq.producer.stores import stores
 from django_delayq.states import FINISHED, EventKind
-from django_delayq.store import recovery
-from django_delayq.store.record import JobRecord
+from django_delayq.store.scripts import recovery
+from django_delayq.store.scripts.record import JobRecord
 from tests.tasks_for_tests import close_order
 from tests.worker.bench import Bench, task
 

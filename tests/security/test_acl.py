@@ -9,8 +9,8 @@ import pytest
 import django_delayq as delayq
 from django_delayq.models import Job
 from django_delayq.producer.stores import stores
-from django_delayq.store.error_replies import StoreError
-from django_delayq.store.figures import Figures
+from django_delayq.store.connection.error_replies import StoreError
+from django_delayq.store.reads.figures import Figures
 from tests import servers
 from tests.links import opened
 from tests.mirror.conftest import Orders

@@ -10,9 +10,9 @@ import django_delayq as delayq
 from django_delayq import clock, ids
 from django_delayq.console import overview
 from django_delayq.models import Event, Job
-from django_delayq.store.error_replies import StoreError
-from django_delayq.store.inspector import Inspector
+from django_delayq.store.connection.error_replies import StoreError
 from django_delayq.store.keys import NAMES, Keys
+from django_delayq.store.reads.inspector import Inspector
 from tests.admin.conftest import JOBS, QUEUES, WORKERS, staff
 from tests.security.vandal import POISON, Vandal, babble, litter
 from tests.tasks_for_tests import close_order

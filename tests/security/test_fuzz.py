@@ -16,9 +16,9 @@ from django_delayq.mirror.database_errors import Unfoldable
 from django_delayq.mirror.event_items import job_ids
 from django_delayq.mirror.fold import Batch
 from django_delayq.states import EventKind
-from django_delayq.store import decode, events
-from django_delayq.store.record import JobRecord
-from django_delayq.store.worker_registry import _read as read_worker
+from django_delayq.store.scripts import decode, events
+from django_delayq.store.scripts.record import JobRecord
+from django_delayq.store.scripts.worker_registry import _read as read_worker
 from tests.security.vandal import Vandal
 from tests.worker.bench import Bench, task
 

@@ -21,8 +21,8 @@ from pathlib import Path
 import pytest
 
 from django_delayq.exceptions import ConfigError, StoreUnavailable
-from django_delayq.store import embedded
-from django_delayq.store.connection import connect
+from django_delayq.store.connection import embedded
+from django_delayq.store.connection.link import connect
 from django_delayq.worker.supervisor import lease_files
 from tests.ports import free_port
 from tests.worker.conftest import Shop, eventually

@@ -15,8 +15,8 @@ from redis import Redis
 from django_delayq import checks, conf
 from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.producer.stores import stores
-from django_delayq.store.address import where
-from django_delayq.store.connection import connect
+from django_delayq.store.connection.address import where
+from django_delayq.store.connection.link import connect
 from django_delayq.worker.supervisor import lease_files
 from tests import servers
 from tests.links import opened

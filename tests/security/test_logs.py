@@ -18,7 +18,7 @@ from django_delayq.logger import Logger
 from django_delayq.mirror.atomic_runs import DatabaseEffects
 from django_delayq.mirror.service import LoopRunner
 from django_delayq.models import Job
-from django_delayq.store.worker_registry import WorkerRegistry
+from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from tests.mirror.conftest import unpublished
 from tests.tasks_for_tests import close_order
 from tests.worker.bench import Bench, task

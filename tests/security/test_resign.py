@@ -7,7 +7,7 @@ import pytest
 import django_delayq as delayq
 from django_delayq import ids, signing
 from django_delayq.producer.stores import stores
-from django_delayq.store.queue import Outcome, QueueStore
+from django_delayq.store.scripts.queue import Outcome, QueueStore
 from tests.tasks_for_tests import close_order, ping
 
 

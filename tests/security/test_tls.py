@@ -16,7 +16,7 @@ from urllib.parse import quote
 import pytest
 
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.store.connection import connect
+from django_delayq.store.connection.link import connect
 from tests import servers
 from tests.conftest import missing
 from tests.links import opened

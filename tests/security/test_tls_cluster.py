@@ -12,12 +12,12 @@ from urllib.parse import quote
 import pytest
 
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.store.cluster_slots import slot_of
-from django_delayq.store.connection import connect
+from django_delayq.store.connection.cluster_slots import slot_of
+from django_delayq.store.connection.link import connect
+from django_delayq.store.connection.places import Places, place
+from django_delayq.store.connection.server_kind import kind_findings
 from django_delayq.store.keys import Keys
-from django_delayq.store.places import Places, place
-from django_delayq.store.queue import QueueStore
-from django_delayq.store.server_kind import kind_findings
+from django_delayq.store.scripts.queue import QueueStore
 from tests.conftest import missing
 from tests.ports import free_port
 from tests.security.test_tls import Certificates, certificates, certify, tls

@@ -18,8 +18,8 @@ from django_delayq.mirror import rows
 from django_delayq.models import Event, Job, SetAside
 from django_delayq.producer import database, edit
 from django_delayq.producer.stores import stores
-from django_delayq.store.queue import QueueStore
-from django_delayq.store.record import JobRecord
+from django_delayq.store.scripts.queue import QueueStore
+from django_delayq.store.scripts.record import JobRecord
 from tests.mirror.conftest import Orders
 from tests.store.board import LEASE, NOW, job_id
 from tests.tasks_for_tests import close_order, ping

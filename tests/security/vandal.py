@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from django_delayq import ids
-from django_delayq.store.connection import Link
+from django_delayq.store.connection.link import Link
 from django_delayq.store.keys import Keys
-from django_delayq.store.record import JobRecord
+from django_delayq.store.scripts.record import JobRecord
 
 LONG_AGO = "1000"  # ms since 1970: due
 

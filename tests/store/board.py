@@ -6,11 +6,11 @@ from typing import Any
 from uuid import UUID
 
 from django_delayq import ids
-from django_delayq.store.connection import Link
-from django_delayq.store.events import EventLog
+from django_delayq.store.connection.link import Link
 from django_delayq.store.keys import Keys
-from django_delayq.store.queue import Claim, Outcome, QueueStore, ScheduleItem
-from django_delayq.store.record import JobRecord
+from django_delayq.store.scripts.events import EventLog
+from django_delayq.store.scripts.queue import Claim, Outcome, QueueStore, ScheduleItem
+from django_delayq.store.scripts.record import JobRecord
 from tests.links import package_link
 
 NOW = 1_800_000_000_000  # ms; every test passes its own time

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from django_delayq.store.connection import Link, connect
+from django_delayq.store.connection.link import Link, connect
 from tests.store.board import Board
 
 

@@ -10,10 +10,10 @@ import pytest
 
 from django_delayq import ids
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.store.events import EventLog
-from django_delayq.store.lock_store import LockStore
-from django_delayq.store.queue import QueueStore, ScheduleItem
-from django_delayq.store.recovery import EpochStore, RestoreItem
+from django_delayq.store.scripts.events import EventLog
+from django_delayq.store.scripts.lock_store import LockStore
+from django_delayq.store.scripts.queue import QueueStore, ScheduleItem
+from django_delayq.store.scripts.recovery import EpochStore, RestoreItem
 from tests.links import opened
 from tests.store.board import NOW, Board, job_id, record
 from tests.topologies import ToldNode

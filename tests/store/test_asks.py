@@ -6,8 +6,8 @@ import pytest
 
 from django_delayq import ids
 from django_delayq.states import Change
-from django_delayq.store.record import JobRecord
-from django_delayq.store.recovery import EpochStore, RestoreItem
+from django_delayq.store.scripts.record import JobRecord
+from django_delayq.store.scripts.recovery import EpochStore, RestoreItem
 from tests.store.board import LEASE, NOW, job_id, record
 
 SHORT = ids.short(job_id(1))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from django_delayq.store.error_replies import StoreError
-from django_delayq.store.events import FIRST, EventLog
-from django_delayq.store.inspector import Inspector
-from django_delayq.store.queue import Outcome, ScheduleItem
+from django_delayq.store.connection.error_replies import StoreError
+from django_delayq.store.reads.inspector import Inspector
+from django_delayq.store.scripts.events import FIRST, EventLog
+from django_delayq.store.scripts.queue import Outcome, ScheduleItem
 from tests.depths import queue_depth
 from tests.store.board import NOW, record
 

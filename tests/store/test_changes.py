@@ -6,7 +6,7 @@ import pytest
 
 from django_delayq import clock, ids
 from django_delayq.states import Change
-from django_delayq.store.error_replies import StoreError
+from django_delayq.store.connection.error_replies import StoreError
 from tests.store.board import NOW, job_id, record
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from django_delayq import clock, ids
-from django_delayq.store.queue import Outcome
+from django_delayq.store.scripts.queue import Outcome
 from tests.store.board import LEASE, NOW, job_id, numbers, record
 
 HOUR = 3_600_000

@@ -9,22 +9,22 @@ import pytest
 
 from django_delayq import clock, ids
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.store import cluster as cluster_links
-from django_delayq.store import offers, scripts
-from django_delayq.store.cluster_map import Node
-from django_delayq.store.cluster_slots import slot_of
-from django_delayq.store.error_replies import StoreRefused
-from django_delayq.store.event_line import EventLines, event_line
-from django_delayq.store.figures import Figures
-from django_delayq.store.inspector import Inspector
+from django_delayq.store.connection import cluster as cluster_links
+from django_delayq.store.connection.cluster_map import Node
+from django_delayq.store.connection.cluster_slots import slot_of
+from django_delayq.store.connection.error_replies import StoreRefused
+from django_delayq.store.connection.places import Places, by_node, place
+from django_delayq.store.connection.wake import WakeLine
 from django_delayq.store.keys import Keys
-from django_delayq.store.lock_store import LockStore
-from django_delayq.store.offers import OfferStore
-from django_delayq.store.places import Places, by_node, place
-from django_delayq.store.queue import QueueStore, ScheduleItem
-from django_delayq.store.record import JobRecord
-from django_delayq.store.wake import WakeLine
-from django_delayq.store.worker_registry import WorkerRegistry
+from django_delayq.store.reads.figures import Figures
+from django_delayq.store.reads.inspector import Inspector
+from django_delayq.store.scripts import loader, offers
+from django_delayq.store.scripts.event_line import EventLines, event_line
+from django_delayq.store.scripts.lock_store import LockStore
+from django_delayq.store.scripts.offers import OfferStore
+from django_delayq.store.scripts.queue import QueueStore, ScheduleItem
+from django_delayq.store.scripts.record import JobRecord
+from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from django_delayq.target import OfferTarget
 from tests.conftest import missing
 from tests.depths import queue_depths
@@ -152,10 +152,10 @@ def test_a_moved_slot_is_followed_by_the_same_bytes_and_then_known(fresh, places
 def test_a_call_that_is_under_way_while_its_slot_moves_is_answered(fresh, places):
     store = QueueStore(places(fresh), prefix="t:x", queue="a")
     store.schedule([item(key="k")])
-    receive = scripts.start(store.link, scripts.load("inspect", store.keys), store.keys, "", "", "", ids.short(ids.new()))
+    receive = loader.start(store.link, loader.load("inspect", store.keys), store.keys, "", "", "", ids.short(ids.new()))
     receive()
     moved(fresh, "a")
-    receive = scripts.start(store.link, scripts.load("inspect", store.keys), store.keys, "", "", "", ids.short(ids.new()))
+    receive = loader.start(store.link, loader.load("inspect", store.keys), store.keys, "", "", "", ids.short(ids.new()))
     assert int(receive()[0]) > 0
     moved(fresh, "a")
 
@@ -292,7 +292,7 @@ def test_events_of_several_slots_are_heard_on_one_descriptor(fresh, places):
 
 
 def test_of_several_event_lines_one_that_breaks_is_told_and_the_others_are_read(fresh, places, monkeypatch):
-    monkeypatch.setattr("django_delayq.store.event_line.BLOCK", 300.0)  # else another line wakes us by then
+    monkeypatch.setattr("django_delayq.store.scripts.event_line.BLOCK", 300.0)  # else another line wakes us by then
     there = places(fresh)
     parts = [(there.of(queue, 0), Keys("t:x", queue)) for queue in QUEUES]
     lines = event_line(parts)
@@ -316,15 +316,15 @@ def test_a_script_that_the_new_place_of_an_asked_key_lacks_is_loaded_there(fresh
     """With one key a script runs on half a slot, where ASK leads."""
     there = places(fresh)
     link = there.of("a", 0)
-    script = scripts.Script(name="one", text="return redis.call('HLEN', KEYS[1])", sha="", keys=("jobs",))
-    script = scripts.Script(name="one", text=script.text, sha=_sha(script.text), keys=script.keys)
+    script = loader.Script(name="one", text="return redis.call('HLEN', KEYS[1])", sha="", keys=("jobs",))
+    script = loader.Script(name="one", text=script.text, sha=_sha(script.text), keys=script.keys)
     keys = Keys("t:x", "a")
     link.execute("HSET", keys["jobs"], "x", "y")
-    assert scripts.run(link, script, keys) == 1
+    assert loader.run(link, script, keys) == 1
     to = elsewhere(fresh, "a")
     fresh.open(slot("a"), to)
     fresh.carry(slot("a"), to)
-    assert scripts.run(link, script, keys) == 1
+    assert loader.run(link, script, keys) == 1
     fresh.settle(slot("a"), to)
     moved(fresh, "a")
 

@@ -7,9 +7,9 @@ from redis.cluster import RedisCluster
 from redis.connection import Connection, SSLConnection
 
 from django_delayq.exceptions import ConfigError
-from django_delayq.store.address import address, is_cluster, resolve, way
-from django_delayq.store.connection import connect
-from django_delayq.store.places import Nodes, place
+from django_delayq.store.connection.address import address, is_cluster, resolve, way
+from django_delayq.store.connection.link import connect
+from django_delayq.store.connection.places import Nodes, place
 from tests.topologies import ClusterServers
 
 

@@ -12,13 +12,13 @@ import pytest
 
 from django_delayq import clock
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.store import cluster as cluster_links
-from django_delayq.store import cluster_map as room
-from django_delayq.store import cluster_slots
-from django_delayq.store.cluster import Cluster, SlotLink
-from django_delayq.store.connection import HURRIED
-from django_delayq.store.error_replies import StoreRefused
-from django_delayq.store.places import place
+from django_delayq.store.connection import cluster as cluster_links
+from django_delayq.store.connection import cluster_map as room
+from django_delayq.store.connection import cluster_slots
+from django_delayq.store.connection.cluster import Cluster, SlotLink
+from django_delayq.store.connection.error_replies import StoreRefused
+from django_delayq.store.connection.link import HURRIED
+from django_delayq.store.connection.places import place
 from tests.topologies import ToldNode
 
 HERE = "127.0.0.1"

@@ -10,11 +10,11 @@ import pytest
 
 from django_delayq import codec, ids
 from django_delayq.shared_name import NAMED
-from django_delayq.store import scripts, site
-from django_delayq.store.error_replies import StoreError
-from django_delayq.store.events import FIRST
-from django_delayq.store.items import NOBODY, ScheduleItem, ScheduleReply
-from django_delayq.store.recovery import EpochStore
+from django_delayq.store.connection.error_replies import StoreError
+from django_delayq.store.scripts import loader, site
+from django_delayq.store.scripts.events import FIRST
+from django_delayq.store.scripts.items import NOBODY, ScheduleItem, ScheduleReply
+from django_delayq.store.scripts.recovery import EpochStore
 from django_delayq.token_limits import ONLY
 from tests.store.board import LEASE, NOW, job_id, record
 
@@ -249,7 +249,7 @@ def test_only_the_whole_name_of_a_task_counts(held, tasks):
 
 def test_without_a_limit_or_without_a_key_nothing_more_is_sent(held, monkeypatch):
     sent = []
-    monkeypatch.setattr(scripts, "start", lambda *told: sent.append(told) or (lambda: [b"g:"]))
+    monkeypatch.setattr(loader, "start", lambda *told: sent.append(told) or (lambda: [b"g:"]))
     for one in (record(2, key="k"), limited(3, "a.task", key="")):
         held.store.start_schedule([ScheduleItem.of(one, due_ms=NOW, on_conflict="keep")], now_ms=NOW)()
     assert [told[-2] for told in sent] == ["keep", "keep"]

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from django_delayq.exceptions import ConfigError, StoreUnavailable
-from django_delayq.store import embedded
-from django_delayq.store.connection import connect
+from django_delayq.store.connection import embedded
+from django_delayq.store.connection.link import connect
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_all_who_ask_at_once_get_the_same_server(home):
 
 
 def test_it_outlives_whoever_started_it(home):
-    code = f"from django_delayq.store import embedded; embedded.ensure({str(home)!r})"
+    code = f"from django_delayq.store.connection import embedded; embedded.ensure({str(home)!r})"
     subprocess.run([sys.executable, "-c", code], check=True)
     os.kill(pid_of(home), 0)
     assert embedded.stop(home) is True

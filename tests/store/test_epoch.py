@@ -6,11 +6,11 @@ import pytest
 
 from django_delayq import clock, ids
 from django_delayq.states import Change
-from django_delayq.store import scripts
-from django_delayq.store.decode import position
-from django_delayq.store.error_replies import StoreError
-from django_delayq.store.events import FIRST
-from django_delayq.store.recovery import EpochStore, RestoreItem
+from django_delayq.store.connection.error_replies import StoreError
+from django_delayq.store.scripts import loader
+from django_delayq.store.scripts.decode import position
+from django_delayq.store.scripts.events import FIRST
+from django_delayq.store.scripts.recovery import EpochStore, RestoreItem
 from tests.store.board import NOW, job_id, record
 
 
@@ -174,11 +174,11 @@ def test_a_slower_mirror_takes_nothing_back(board, first, second, wanted):
 @pytest.fixture
 def few(monkeypatch):
     """Of ends that the database has heard of, three are remembered."""
-    real = scripts._read
-    monkeypatch.setattr(scripts, "_read", lambda path: real(path).replace("TOMBSTONES = 200000", "TOMBSTONES = 3"))
-    scripts.built.cache_clear()
+    real = loader._read
+    monkeypatch.setattr(loader, "_read", lambda path: real(path).replace("TOMBSTONES = 200000", "TOMBSTONES = 3"))
+    loader.built.cache_clear()
     yield
-    scripts.built.cache_clear()
+    loader.built.cache_clear()
 
 
 def by_cancel(board) -> None:

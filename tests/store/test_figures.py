@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from django_delayq import clock
-from django_delayq.store.figures import COUNT_US_BEYOND, HOUR_MS, MINUTE_MS, MOST_US, Figures
-from django_delayq.store.inspector import Inspector
+from django_delayq.store.reads.figures import COUNT_US_BEYOND, HOUR_MS, MINUTE_MS, MOST_US, Figures
+from django_delayq.store.reads.inspector import Inspector
 from tests.depths import queue_depths
 from tests.store.board import Board
 

@@ -7,11 +7,11 @@ import pickle
 import pytest
 
 from django_delayq import ids
-from django_delayq.store import formats, scripts
-from django_delayq.store.lock_store import LockStore
-from django_delayq.store.offers import OfferStore
-from django_delayq.store.queue import ScheduleItem
-from django_delayq.store.recovery import EpochStore
+from django_delayq.store.scripts import formats, loader
+from django_delayq.store.scripts.lock_store import LockStore
+from django_delayq.store.scripts.offers import OfferStore
+from django_delayq.store.scripts.queue import ScheduleItem
+from django_delayq.store.scripts.recovery import EpochStore
 from django_delayq.target import OfferTarget
 from tests.laws.dump import read as read_all
 from tests.store.board import LEASE, NOW, job_id, record
@@ -60,7 +60,7 @@ def everything(board):
 
 
 def test_each_script_is_asked():
-    assert set(scripts.SCRIPTS) == (set(CALLS) | {"probe"}) - {"the reader of the stream"}, "the probe has keys of its own alone"
+    assert set(loader.SCRIPTS) == (set(CALLS) | {"probe"}) - {"the reader of the stream"}, "the probe has keys of its own alone"
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -7,8 +7,8 @@ from random import Random
 import pytest
 
 from django_delayq import ids
-from django_delayq.store.queue import Outcome
-from django_delayq.store.recovery import EpochStore
+from django_delayq.store.scripts.queue import Outcome
+from django_delayq.store.scripts.recovery import EpochStore
 from tests.store.board import NOW, Board, job_id
 from tests.store.test_names import put
 

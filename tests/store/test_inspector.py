@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from django_delayq.store.inspector import Inspector
+from django_delayq.store.reads.inspector import Inspector
 from tests.store.board import LEASE, NOW, job_id
 
 

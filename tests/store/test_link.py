@@ -10,12 +10,13 @@ from redis.connection import AbstractConnection
 
 from django_delayq import clock
 from django_delayq.exceptions import ConfigError, StoreUnavailable
-from django_delayq.store import connection, packing, wire
-from django_delayq.store.connection import IDLE, KEPT, connect
-from django_delayq.store.error_replies import StoreError
-from django_delayq.store.inspector import Inspector
-from django_delayq.store.queue import ScheduleItem
-from django_delayq.store.wake import WakeLine
+from django_delayq.store.connection import link as link_module
+from django_delayq.store.connection import packing, wire
+from django_delayq.store.connection.error_replies import StoreError
+from django_delayq.store.connection.link import IDLE, KEPT, connect
+from django_delayq.store.connection.wake import WakeLine
+from django_delayq.store.reads.inspector import Inspector
+from django_delayq.store.scripts.queue import ScheduleItem
 from tests.depths import queue_depth
 from tests.store.board import NOW, Board, record
 from tests.worker.conftest import eventually
@@ -68,7 +69,7 @@ def test_a_connection_that_was_idle_for_long_is_not_used_again(server, monkeypat
     link = connect(server.url)
     first = link.execute("CLIENT", "ID")
     assert link.execute("CLIENT", "ID") == first
-    monkeypatch.setattr(connection, "IDLE", 0.0)
+    monkeypatch.setattr(link_module, "IDLE", 0.0)
     assert link.execute("CLIENT", "ID") != first
 
 
@@ -148,8 +149,8 @@ def test_a_link_that_may_rest_does_so_behind_a_late_answer_and_its_server_is_not
     link.cooldown.seconds, link.cooldown.late = 5.0, 0.5
     now = [100.0]
     real = AbstractConnection.read_response
-    monkeypatch.setattr("django_delayq.store.cooldown.clock", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr("django_delayq.store.connection.clock", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("django_delayq.store.connection.cooldown.clock", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("django_delayq.store.connection.link.clock", SimpleNamespace(monotonic=lambda: now[0]))
     link.execute("PING")
     took = [0.4, 0.6, 0.4]
 

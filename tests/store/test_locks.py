@@ -7,10 +7,10 @@ import select
 import pytest
 
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.store.connection import connect
-from django_delayq.store.error_replies import StoreRefused
+from django_delayq.store.connection.error_replies import StoreRefused
+from django_delayq.store.connection.link import connect
 from django_delayq.store.keys import Keys
-from django_delayq.store.lock_store import LockStore, Taken
+from django_delayq.store.scripts.lock_store import LockStore, Taken
 from tests.store.board import NOW, Board
 
 LEASE = 30_000
@@ -229,7 +229,7 @@ def test_the_last_64_names_are_kept_and_something_else_in_their_place_is_made_an
 
 def test_at_maxmemory_locks_are_taken_held_and_given_back(own_redis):
     server = own_redis(maxmemory="2mb", maxmemory_policy="noeviction")
-    from django_delayq.store.connection import connect
+    from django_delayq.store.connection.link import connect
 
     link = connect(server.url, name="test")
     board = Locking(link)
@@ -245,7 +245,7 @@ def test_at_maxmemory_locks_are_taken_held_and_given_back(own_redis):
 
 
 def test_more_than_200_in_a_call_are_refused(board):
-    from django_delayq.store.connection import StoreError
+    from django_delayq.store.connection.link import StoreError
 
     with pytest.raises(StoreError, match="200"):
         board.prolong(*["a"] * 201)

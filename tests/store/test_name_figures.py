@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from django_delayq.store import name_figures
+from django_delayq.store.reads import name_figures
 from tests.store.board import NOW, Board, job_id
 from tests.store.test_names import put
 

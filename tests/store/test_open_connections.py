@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import stat
 
-from django_delayq.store import open_connections
-from django_delayq.store.connection import Link, connect
+from django_delayq.store.connection import open_connections
+from django_delayq.store.connection.link import Link, connect
+from django_delayq.store.connection.wake import WakeLine
 from django_delayq.store.keys import Keys
-from django_delayq.store.wake import WakeLine
 from tests.servers import as_package
 
 

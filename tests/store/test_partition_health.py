@@ -9,10 +9,10 @@ import pytest
 from django_delayq import checks
 from django_delayq.management.queue_findings import redis_findings
 from django_delayq.producer.stores import stores
-from django_delayq.store import partition_health
-from django_delayq.store.cluster_slots import slot_of
+from django_delayq.store.connection.cluster_slots import slot_of
 from django_delayq.store.keys import tag
-from django_delayq.store.partition_health import BY_KEY, moves_as_a_whole
+from django_delayq.store.reads import partition_health
+from django_delayq.store.reads.partition_health import BY_KEY, moves_as_a_whole
 from tests.conftest import missing
 from tests.topologies import ClusterServers, valkey_program
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from django_delayq import clock, ids
-from django_delayq.store.figures import Figures
-from django_delayq.store.inspector import Inspector
-from django_delayq.store.queue import Outcome, QueueStore, ScheduleItem
-from django_delayq.store.record import JobRecord
+from django_delayq.store.reads.figures import Figures
+from django_delayq.store.reads.inspector import Inspector
+from django_delayq.store.scripts.queue import Outcome, QueueStore, ScheduleItem
+from django_delayq.store.scripts.record import JobRecord
 from tests.depths import queue_depth, queue_depths
 
 PARTS = {"q": 3}

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from django_delayq import ids
-from django_delayq.store.figures import Figures
-from django_delayq.store.inspector import Inspector
+from django_delayq.store.connection.places import Nodes, by_node
 from django_delayq.store.keys import Keys
-from django_delayq.store.places import Nodes, by_node
-from django_delayq.store.queue import QueueStore, ScheduleItem
-from django_delayq.store.record import JobRecord
+from django_delayq.store.reads.figures import Figures
+from django_delayq.store.reads.inspector import Inspector
+from django_delayq.store.scripts.queue import QueueStore, ScheduleItem
+from django_delayq.store.scripts.record import JobRecord
 from tests.depths import queue_depths
 from tests.servers import as_package
 

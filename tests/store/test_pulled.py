@@ -6,8 +6,8 @@ import pytest
 
 from django_delayq import ids
 from django_delayq.states import MESSAGE
-from django_delayq.store.queue import Claim, Outcome, QueueStore, ScheduleItem
-from django_delayq.store.record import JobRecord
+from django_delayq.store.scripts.queue import Claim, Outcome, QueueStore, ScheduleItem
+from django_delayq.store.scripts.record import JobRecord
 from tests.links import package_link
 
 T0 = 1_800_000_000_000

@@ -12,8 +12,8 @@ import pytest
 
 from django_delayq import ids
 from django_delayq.states import MESSAGE
-from django_delayq.store.queue import Outcome, QueueStore, ScheduleItem
-from django_delayq.store.record import ClaimedJob, JobRecord
+from django_delayq.store.scripts.queue import Outcome, QueueStore, ScheduleItem
+from django_delayq.store.scripts.record import ClaimedJob, JobRecord
 from tests.links import package_link
 
 HISTORIES = int(os.environ.get("DELAYQ_HISTORIES", "6"))

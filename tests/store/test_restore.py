@@ -6,8 +6,8 @@ import pytest
 
 from django_delayq import ids
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.store.error_replies import StoreError
-from django_delayq.store.recovery import ADOPTION_MS, EpochStore, RestoreItem
+from django_delayq.store.connection.error_replies import StoreError
+from django_delayq.store.scripts.recovery import ADOPTION_MS, EpochStore, RestoreItem
 from tests.store.board import LEASE, NOW, job_id, record
 
 ELSEWHERE = "old:server"  # the epoch of a claim before Redis lost what it held

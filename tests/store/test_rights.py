@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from django_delayq.store import commands, rights
-from django_delayq.store.commands import BY_NAME, COMMANDS, ON_CLUSTERS
-from django_delayq.store.connection import connect
+from django_delayq.store.connection import commands
+from django_delayq.store.connection.commands import BY_NAME, COMMANDS, ON_CLUSTERS
+from django_delayq.store.connection.link import connect
 from django_delayq.store.keys import Keys
-from django_delayq.store.rights import TRIED, optional_findings, rights_findings
-from django_delayq.store.scripts import SCRIPTS, load
+from django_delayq.store.reads import rights
+from django_delayq.store.reads.rights import TRIED, optional_findings, rights_findings
+from django_delayq.store.scripts.loader import SCRIPTS, load
 from tests import servers
 from tests.conftest import missing
 from tests.links import opened

@@ -5,9 +5,9 @@ from dataclasses import MISSING, fields
 import pytest
 
 from django_delayq import ids
-from django_delayq.store.error_replies import StoreError
-from django_delayq.store.queue import ScheduleItem
-from django_delayq.store.record import JobRecord
+from django_delayq.store.connection.error_replies import StoreError
+from django_delayq.store.scripts.queue import ScheduleItem
+from django_delayq.store.scripts.record import JobRecord
 from tests.store.board import NOW, job_id, record
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from django_delayq import ids
-from django_delayq.store import scripts, site
-from django_delayq.store.error_replies import StoreError
-from django_delayq.store.formats import FORMAT
+from django_delayq.store.connection.error_replies import StoreError
 from django_delayq.store.keys import NAMES, Keys
+from django_delayq.store.scripts import loader, site
+from django_delayq.store.scripts.formats import FORMAT
 from tests.store.board import NOW, job_id, record
 
 RUN = "the run of this server"
@@ -91,7 +91,7 @@ def history(seed: int) -> Iterator[tuple[Any, ...]]:
 
 
 def fresh() -> str:
-    return scripts._read("include/schedule_fast_path.lua")
+    return loader._read("include/schedule_fast_path.lua")
 
 
 def whole(reply: Any, arguments: Sequence[Any], now: int) -> Any:
@@ -127,7 +127,7 @@ def contents(link: Any, keys: Keys) -> dict[str, Any]:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_what_is_answered_early_is_answered_and_written_the_same_as_by_the_rest(link, seed):
-    script = scripts.load("schedule", Keys("early", "q"))
+    script = loader.load("schedule", Keys("early", "q"))
     assert script.text.count(fresh()) == 1
     texts = {"early": script.text, "late": script.text.replace(fresh(), "")}
     roads = [(Keys(road, "q"), link.execute("SCRIPT", "LOAD", text)) for road, text in texts.items()]
@@ -150,7 +150,7 @@ def test_what_is_answered_early_is_answered_and_written_the_same_as_by_the_rest(
 @pytest.mark.parametrize("meta", [(), ("format", FORMAT), ("armed", NOW)], ids=["new", "upgraded", "a mover sleeps until then"])
 @pytest.mark.parametrize("count", [1, 2, 200])
 def test_the_usual_call_is_answered_early(link, count, meta, name):
-    script, keys = scripts.load("schedule", Keys("early", "q")), Keys("early", "q")
+    script, keys = loader.load("schedule", Keys("early", "q")), Keys("early", "q")
     named = [keys[name] for name in script.keys]
     link.execute("HSET", keys["meta"], "site", site.of("early"), "generation", "g", *meta)
     early = script.text.partition(fresh())[0] + fresh() + "\nreturn 'late'"
@@ -167,7 +167,7 @@ def test_the_usual_call_is_answered_early(link, count, meta, name):
 
 @pytest.mark.parametrize("count", [1, 200])
 def test_a_call_whose_keys_are_free_is_answered_early_where_the_server_is_confirmed(link, count):
-    script, keys = scripts.load("schedule", Keys("early", "q")), Keys("early", "q")
+    script, keys = loader.load("schedule", Keys("early", "q")), Keys("early", "q")
     named = [keys[name] for name in script.keys]
     run = re.search(r"run_id:(\w+)", link.execute("INFO", "server").decode()).group(1)
     link.execute("HSET", keys["meta"], "site", site.of("early"), "generation", "g", "server", run)
@@ -189,7 +189,7 @@ def test_a_call_whose_keys_are_free_is_answered_early_where_the_server_is_confir
 
 
 def test_a_surplus_below_nothing_hides_no_event_from_the_limit(link):
-    script, keys = scripts.load("schedule", Keys("early", "q")), Keys("early", "q")
+    script, keys = loader.load("schedule", Keys("early", "q")), Keys("early", "q")
     link.execute("HSET", keys["meta"], "site", site.of("early"), "generation", "g", "surplus", "-3")
     link.execute("XADD", keys["events"], "*", "at", NOW, "by", "")
     job = (ids.short(job_id(1)), record(1).encode(), "keep", NOW)
@@ -198,7 +198,7 @@ def test_a_surplus_below_nothing_hides_no_event_from_the_limit(link):
 
 
 def test_the_usual_call_goes_by_redis_clock_in_whole_milliseconds(link):
-    script, keys = scripts.load("schedule", Keys("early", "q")), Keys("early", "q")
+    script, keys = loader.load("schedule", Keys("early", "q")), Keys("early", "q")
     link.execute("HSET", keys["meta"], "site", site.of("early"), "generation", "g")
     named = [keys[name] for name in script.keys]
     text = script.text.replace("redis.call('TIME')", "{'1800000000', '999000'}")

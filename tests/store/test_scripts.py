@@ -9,8 +9,9 @@ from itertools import takewhile
 import pytest
 
 from django_delayq.states import TRANSITIONS
-from django_delayq.store import keys, scripts
+from django_delayq.store import keys
 from django_delayq.store.keys import NAMES, Keys
+from django_delayq.store.scripts import loader
 from tests.store.board import NOW
 
 FIELDS = ("keys", "include", "ARGV", "Returns")
@@ -21,19 +22,19 @@ def folder():
 
 
 def loaded(name):
-    return scripts.load(name, Keys("t", "q"))
+    return loader.load(name, Keys("t", "q"))
 
 
 def test_every_lua_file_is_a_script_the_loader_knows():
     names = {entry.name.removesuffix(".lua") for entry in folder().iterdir() if entry.name.endswith(".lua")}
-    assert names == set(scripts.SCRIPTS)
+    assert names == set(loader.SCRIPTS)
 
 
 def test_every_transition_names_a_script():
-    assert {transition.script for transition in TRANSITIONS} <= set(scripts.SCRIPTS)
+    assert {transition.script for transition in TRANSITIONS} <= set(loader.SCRIPTS)
 
 
-@pytest.mark.parametrize("name", scripts.SCRIPTS)
+@pytest.mark.parametrize("name", loader.SCRIPTS)
 def test_a_script_begins_with_its_contract(name):
     text = folder().joinpath(f"{name}.lua").read_text("utf-8")
     header = "\n".join(takewhile(lambda line: line.startswith("--"), text.splitlines()))
@@ -43,7 +44,7 @@ def test_a_script_begins_with_its_contract(name):
     assert re.search(r"\bO\(", header), f"{name}.lua does not say its complexity"
 
 
-@pytest.mark.parametrize("name", scripts.SCRIPTS)
+@pytest.mark.parametrize("name", loader.SCRIPTS)
 def test_a_script_uses_only_keys_it_declares(name):
     script = loaded(name)
     body = folder().joinpath(f"{name}.lua").read_text("utf-8")
@@ -53,13 +54,13 @@ def test_a_script_uses_only_keys_it_declares(name):
     assert "KEYS[" not in body
 
 
-@pytest.mark.parametrize("name", [name for name in scripts.SCRIPTS if name not in {"schedule", "offer", "inspect", "probe"}])
+@pytest.mark.parametrize("name", [name for name in loader.SCRIPTS if name not in {"schedule", "offer", "inspect", "probe"}])
 def test_the_first_write_needs_no_memory(name):
     body = loaded(name).text.rpartition("\n-- O(")[2]
     assert re.findall(r"redis\.call\('(\w+)'", body)[0] == "HDEL"
 
 
-@pytest.mark.parametrize("name", scripts.SCRIPTS)
+@pytest.mark.parametrize("name", loader.SCRIPTS)
 def test_no_script_uses_a_command_whose_cost_grows_with_the_queue(name):
     commands = set(re.findall(r"'(LREM|KEYS|SMEMBERS|HGETALL|HKEYS|HVALS|LRANGE|SORT|SCAN)'", loaded(name).text))
     assert not commands
@@ -133,12 +134,12 @@ def test_the_table_of_keys_knows_each_key_once():
 @pytest.mark.parametrize("key", NAMES)
 def test_the_table_of_keys_names_the_scripts_that_write(key):
     [row] = [cells[1] for cells in table("key | written by") if key in cells[0].split(", ")]
-    assert row == ", ".join(name for name in scripts.SCRIPTS if key in writes(name))
+    assert row == ", ".join(name for name in loader.SCRIPTS if key in writes(name))
     assert all(key in loaded(name).keys for name in row.split(", "))
 
 
 def test_the_table_of_meta_names_its_fields():
-    text = COMMENT.sub("", "".join(loaded(name).text for name in scripts.SCRIPTS))
+    text = COMMENT.sub("", "".join(loaded(name).text for name in loader.SCRIPTS))
     used = {field for call in re.findall(r"k_meta, ([^)]*)\)", text) for field in re.findall(r"'(\w+)'", call)}
     named = [field for cells in table("field of meta | holds") for field in cells[0].split(", ")]
     assert sorted(set(named) - {"seen:<format>"}) == sorted(used - {"_", "1"})

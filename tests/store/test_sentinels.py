@@ -12,12 +12,12 @@ from redis.sentinel import Sentinel
 
 from django_delayq import clock
 from django_delayq.exceptions import ConfigError, StoreUnavailable
-from django_delayq.store import connection as module
-from django_delayq.store.address import address, resolve, way
-from django_delayq.store.connection import Link
-from django_delayq.store.event_line import EventLine
-from django_delayq.store.server_kind import kind_findings
-from django_delayq.store.wake import WakeLine
+from django_delayq.store.connection import link as module
+from django_delayq.store.connection.address import address, resolve, way
+from django_delayq.store.connection.link import Link
+from django_delayq.store.connection.server_kind import kind_findings
+from django_delayq.store.connection.wake import WakeLine
+from django_delayq.store.scripts.event_line import EventLine
 from tests.links import opened
 from tests.servers import PASSWORD, USER, RedisServer, as_package
 from tests.store.board import Board

@@ -5,7 +5,7 @@ from typing import get_args
 import pytest
 
 from django_delayq import ids
-from django_delayq.store.queue import Kind, Outcome
+from django_delayq.store.scripts.queue import Kind, Outcome
 from tests.store.board import LEASE, NOW, job_id
 
 

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from django_delayq.models import Checkpoint
-from django_delayq.store import mirror_tokens, scripts, site
 from django_delayq.store.keys import Keys
-from django_delayq.store.lock_store import LockStore
-from django_delayq.store.queue import QueueStore, ScheduleItem
-from django_delayq.store.recovery import EpochStore
-from django_delayq.store.site import Known, SiteRefused
-from django_delayq.store.worker_registry import WorkerRegistry
+from django_delayq.store.scripts import loader, mirror_tokens, site
+from django_delayq.store.scripts.lock_store import LockStore
+from django_delayq.store.scripts.queue import QueueStore, ScheduleItem
+from django_delayq.store.scripts.recovery import EpochStore
+from django_delayq.store.scripts.site import Known, SiteRefused
+from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from tests.store import test_formats
 from tests.store.board import LEASE, NOW, Board, record
 
@@ -50,7 +50,7 @@ def filled(board: Board) -> None:
 
 
 def test_each_script_is_played():
-    assert set(scripts.SCRIPTS) == set(CALLS) - {"the reader of the stream"}
+    assert set(loader.SCRIPTS) == set(CALLS) - {"the reader of the stream"}
 
 
 @pytest.mark.parametrize("name", sorted(CALLS.keys() - {"assign"}))
@@ -126,13 +126,13 @@ def test_the_first_write_gives_an_empty_queue_the_id(board, name):
 
 def test_of_two_sites_that_write_first_one_is_refused(board, monkeypatch):
     """The other one's assign comes between our first call and ours."""
-    real = scripts._begin
+    real = loader._begin
 
     def late(link: Any, keys: Keys, found: str) -> None:
         give_away(board)
         real(link, keys, found)
 
-    monkeypatch.setattr(scripts, "_begin", late)
+    monkeypatch.setattr(loader, "_begin", late)
     with pytest.raises(SiteRefused):
         board.put(1)
     assert contents(board).keys() == {board.keys["meta"].encode()}

@@ -6,7 +6,7 @@ import pytest
 
 from django_delayq import ids
 from django_delayq.spread import SLOT_MS, SLOTS, bucket, decode
-from django_delayq.store.queue import Outcome
+from django_delayq.store.scripts.queue import Outcome
 from tests.store.board import NOW, job_id
 
 

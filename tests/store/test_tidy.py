@@ -6,8 +6,8 @@ from itertools import chain
 
 from django_delayq import ids
 from django_delayq.states import Change
-from django_delayq.store.events import FIRST
-from django_delayq.store.recovery import EpochStore
+from django_delayq.store.scripts.events import FIRST
+from django_delayq.store.scripts.recovery import EpochStore
 from tests.store.board import NOW, job_id
 
 

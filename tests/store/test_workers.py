@@ -7,9 +7,9 @@ import json
 import pytest
 
 from django_delayq import clock
-from django_delayq.store.cooldown import Cooldown
+from django_delayq.store.connection.cooldown import Cooldown
 from django_delayq.store.keys import asked_key, workers_key
-from django_delayq.store.worker_registry import ASKED_MS, WorkerRegistry
+from django_delayq.store.scripts.worker_registry import ASKED_MS, WorkerRegistry
 
 
 @pytest.fixture

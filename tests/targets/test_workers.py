@@ -10,7 +10,7 @@ import pytest
 
 from django_delayq import codec
 from django_delayq.console import open_circuits
-from django_delayq.store.worker_registry import WorkerRegistry
+from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from tests.targets.conftest import SECRET
 from tests.targets.receivers import Exchange, Says, answer, drop, half, hang
 from tests.worker.conftest import Shop, eventually, shop

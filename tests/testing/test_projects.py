@@ -31,7 +31,7 @@ from django.test import TransactionTestCase
 from django_delayq import conf
 from django_delayq.models import Checkpoint, Site
 from django_delayq.producer.stores import stores
-from django_delayq.store import site
+from django_delayq.store.scripts import site
 from shop.tasks import close
 
 class {name}(TransactionTestCase):

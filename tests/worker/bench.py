@@ -14,9 +14,9 @@ from django_delayq.exceptions import UnknownTask
 from django_delayq.ladder import Ladder
 from django_delayq.producer import carriers
 from django_delayq.producer.task import Task
-from django_delayq.store.connection import Link
-from django_delayq.store.queue import ScheduleItem
-from django_delayq.store.record import JobRecord
+from django_delayq.store.connection.link import Link
+from django_delayq.store.scripts.queue import ScheduleItem
+from django_delayq.store.scripts.record import JobRecord
 from django_delayq.worker.job_log import JobLog
 from django_delayq.worker.lease_table import LeaseTable
 from django_delayq.worker.line import Line

@@ -16,11 +16,11 @@ import pytest
 from django.db import ConnectionHandler
 
 from django_delayq import codec, ids
-from django_delayq.store.connection import Link
-from django_delayq.store.events import Entry, EventLog
+from django_delayq.store.connection.link import Link
 from django_delayq.store.keys import Keys
-from django_delayq.store.queue import QueueStore, ScheduleItem
-from django_delayq.store.record import JobRecord
+from django_delayq.store.scripts.events import Entry, EventLog
+from django_delayq.store.scripts.queue import QueueStore, ScheduleItem
+from django_delayq.store.scripts.record import JobRecord
 from tests import servers
 from tests.links import package_link
 from tests.servers import as_package

@@ -17,8 +17,8 @@ from typing import Any
 
 from django_delayq import codec, ids
 from django_delayq.shared_name import NAMED
-from django_delayq.store.queue import ScheduleItem
-from django_delayq.store.record import JobRecord
+from django_delayq.store.scripts.queue import ScheduleItem
+from django_delayq.store.scripts.record import JobRecord
 
 TASK = "tests.app.shop.tasks.numbered"
 PATIENCE = 600.0
@@ -99,7 +99,7 @@ def main() -> int:
     server = RedisServer()
     server.start()
     try:
-        from django_delayq.store.connection import connect
+        from django_delayq.store.connection.link import connect
         from tests.worker.conftest import Shop
 
         with tempfile.TemporaryDirectory() as folder:

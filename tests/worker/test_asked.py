@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from django_delayq.store.worker_registry import WorkerRegistry
+from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from tests.worker.conftest import Shop, eventually
 
 

@@ -9,8 +9,8 @@ from collections import Counter
 
 import pytest
 
-from django_delayq.store.queue import Outcome
-from django_delayq.store.worker_registry import WorkerRegistry
+from django_delayq.store.scripts.queue import Outcome
+from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from django_delayq.worker.supervisor import lease_files
 from tests.worker.conftest import Shop, eventually
 
@@ -147,7 +147,7 @@ def test_a_task_that_holds_the_interpreter_keeps_its_lease(shop: Shop) -> None:
 
 def test_a_worker_waits_for_redis_and_goes_on(shop: Shop, own_redis) -> None:
     server = own_redis(appendonly="yes", appendfsync="always")
-    from django_delayq.store.connection import connect
+    from django_delayq.store.connection.link import connect
 
     shop.url, shop.link = server.url, connect(server.url, name="test")
     ids = shop.put_many("nap", [(number, 0.2) for number in range(20)], delay_ms=0)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from django_delayq.management.commands import delayq_worker
-from django_delayq.store.error_replies import StoreError
+from django_delayq.store.connection.error_replies import StoreError
 from tests.worker.bench import Bench
 from tests.worker.conftest import Shop, eventually
 

@@ -53,10 +53,14 @@ WEB = {
         "inline job migration_hints name_format options plan_groups publish put put_back queues schedule "
         "schedule_checks silent stores task task_options untaken wait_for_result watchers where worker_modules"
     ),
-    "store": (
-        "address cluster_slots commands connection connection_options decode embedded encode error_replies events "
-        "formats items keys lock_store mirror_tokens open_connections packing places queue reach record recovery replicas "
-        "cooldown scripts sentinels site wake wire worker_registry"
+    "store": "keys connection reads scripts",
+    "store.connection": (
+        "address cluster_slots commands connection_options cooldown embedded error_replies link open_connections packing places "
+        "sentinels wake wire"
+    ),
+    "store.reads": "reach",
+    "store.scripts": (
+        "decode encode events formats items loader lock_store mirror_tokens queue record recovery replicas site worker_registry"
     ),
     "worker": "current once",
 }
@@ -91,7 +95,7 @@ def test_a_web_process_has_no_other_modules_in_memory_than_these():
     assert {name for name in loaded("") if name.startswith("django_delayq.")} == listed
 
 
-@pytest.mark.parametrize("module", ["checks", "store.cluster", "store.figures", "store.inspector"])
+@pytest.mark.parametrize("module", ["checks", "store.connection.cluster", "store.reads.figures", "store.reads.inspector"])
 def test_what_a_web_process_loads_when_it_is_asked_for_a_worker_has_before_it_forks(module):
     assert f"django_delayq.{module}" not in loaded("")
     assert f"django_delayq.{module}" in loaded(WORKER)

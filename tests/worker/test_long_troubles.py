@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from django_delayq.store.connection import connect
+from django_delayq.store.connection.link import connect
 from django_delayq.store.keys import Keys
 from tests.laws import dump
 from tests.worker.conftest import Shop, eventually

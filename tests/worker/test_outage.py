@@ -10,7 +10,7 @@ from collections import Counter
 
 import pytest
 
-from django_delayq.store.connection import connect
+from django_delayq.store.connection.link import connect
 from tests.stage import ROOT
 from tests.worker.conftest import Shop, eventually
 

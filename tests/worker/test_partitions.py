@@ -9,12 +9,12 @@ import sys
 import pytest
 
 from django_delayq import codec, ids
-from django_delayq.store.cluster_slots import slot_of
-from django_delayq.store.events import EventLog
-from django_delayq.store.inspector import Inspector
+from django_delayq.store.connection.cluster_slots import slot_of
 from django_delayq.store.keys import Keys, tag
-from django_delayq.store.queue import QueueStore, ScheduleItem
-from django_delayq.store.record import JobRecord
+from django_delayq.store.reads.inspector import Inspector
+from django_delayq.store.scripts.events import EventLog
+from django_delayq.store.scripts.queue import QueueStore, ScheduleItem
+from django_delayq.store.scripts.record import JobRecord
 from tests.conftest import missing
 from tests.links import package_link
 from tests.stage import ROOT

@@ -16,7 +16,7 @@ import pytest
 
 from django_delayq import clock, failpoints
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.store.worker_registry import WorkerRegistry
+from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from django_delayq.worker import logs
 from django_delayq.worker.error_pause import ErrorPause
 from django_delayq.worker.loop import LoopSchedule, run

@@ -12,8 +12,8 @@ import pytest
 from django_delayq import conf
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.management import record_keepers
-from django_delayq.store.connection import Link
-from django_delayq.store.error_replies import StoreRefused
+from django_delayq.store.connection.error_replies import StoreRefused
+from django_delayq.store.connection.link import Link
 from django_delayq.worker.spec import Hooks
 from django_delayq.worker.supervisor.process_recovery import DeadProcess, ProcessRecovery
 from django_delayq.worker.supervisor.server_links import ServerLinks

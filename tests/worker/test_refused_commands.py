@@ -13,7 +13,7 @@ import pytest
 import django_delayq as delayq
 from django_delayq import pull, push  # here, not in two threads at once
 from django_delayq.producer.stores import stores
-from django_delayq.store import commands
+from django_delayq.store.connection import commands
 from django_delayq.worker import error_pause
 from django_delayq.worker.error_pause import LineBreaks
 from tests.links import opened

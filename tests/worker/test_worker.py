@@ -9,8 +9,8 @@ import urllib.request
 import pytest
 
 from django_delayq import ids
-from django_delayq.store.inspector import Inspector
-from django_delayq.store.worker_registry import WorkerRegistry
+from django_delayq.store.reads.inspector import Inspector
+from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from tests.depths import queue_depth
 from tests.ports import free_port
 from tests.worker.conftest import Shop, eventually

@@ -25,7 +25,7 @@ from django_delayq.contrib.gateway.parsing import Schema
 from django_delayq.contrib.gateway.responses import GatewayAnswer, GatewayProblem
 from django_delayq.logger import Logger
 from django_delayq.producer.async_api import in_thread
-from django_delayq.store.error_replies import StoreRefused
+from django_delayq.store.connection.error_replies import StoreRefused
 
 logger: Final = Logger("django_delayq.gateway")
 View = Callable[..., Any]  # returns a response, or an awaitable of one

@@ -21,7 +21,7 @@ from django_delayq.producer.schedule import put_in
 from django_delayq.producer.stores import stores
 from django_delayq.shared_name import NAMED
 from django_delayq.states import CARRIED, PERIODIC, SCHEDULED_BY, EndingKind
-from django_delayq.store.inspector import JobView
+from django_delayq.store.reads.inspector import JobView
 from django_delayq.token_limits import ONLY
 
 KEPT_MS: Final = 24 * 3_600_000  # an Idempotency-Key schedules one job in this time

@@ -26,7 +26,7 @@ from django_delayq.messages.message import Holder
 from django_delayq.mirror import agreed_clock, database_clock
 from django_delayq.mirror.agreed_clock import ClocksDiffer
 from django_delayq.producer.stores import stores
-from django_delayq.store.queue import Outcome
+from django_delayq.store.scripts.queue import Outcome
 
 logger: Final = Logger("django_delayq.gateway")
 HEADER: Final = "Idempotency-Key"

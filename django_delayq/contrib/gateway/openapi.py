@@ -13,8 +13,8 @@ from django_delayq.contrib.gateway.dispatch import Route
 from django_delayq.contrib.gateway.parsing import Schema
 from django_delayq.contrib.gateway.responses import REFUSALS, GatewayAnswer
 from django_delayq.producer.options import MOST_PRIORITY, POLICIES
-from django_delayq.store.queue import MOST
-from django_delayq.store.record import MAX_KEY, MAX_TASK
+from django_delayq.store.scripts.queue import MOST
+from django_delayq.store.scripts.record import MAX_KEY, MAX_TASK
 
 LONGEST_REASON: Final = 500
 MOST_ATTEMPTS: Final = 10_000

@@ -11,7 +11,7 @@ from django.http import HttpRequest
 from django_delayq import clock, codec, conf
 from django_delayq.contrib.gateway.responses import GatewayProblem, pointer
 from django_delayq.exceptions import PayloadError
-from django_delayq.store.record import validate_key
+from django_delayq.store.scripts.record import validate_key
 from django_delayq.text import visible
 
 Schema = Mapping[str, Any]

@@ -34,10 +34,10 @@ from django_delayq.producer.changes import Cancel
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import Task
 from django_delayq.states import NO_LIMIT, Change
-from django_delayq.store.inspector import JobView
-from django_delayq.store.queue import Kind, Outcome
-from django_delayq.store.queue_depth import QueueDepth, summed
-from django_delayq.store.record import JobRecord, validate_key
+from django_delayq.store.reads.inspector import JobView
+from django_delayq.store.reads.queue_depth import QueueDepth, summed
+from django_delayq.store.scripts.queue import Kind, Outcome
+from django_delayq.store.scripts.record import JobRecord, validate_key
 
 HIDDEN: Final = "displaced by a job that this token cannot access"
 # The names of `delayq status --json`, without who paused the queue and why: clients must not see people of the project.

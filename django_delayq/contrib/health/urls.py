@@ -25,7 +25,7 @@ from django_delayq.console.overview import DOWN
 from django_delayq.console.vitals import Vital
 from django_delayq.models import Job
 from django_delayq.producer.stores import TIMEOUT, stores
-from django_delayq.store.connection import Link
+from django_delayq.store.connection.link import Link
 from django_delayq.worker import hanging_calls
 
 PERMISSION: Final = "delayq.view_queue"

@@ -14,7 +14,7 @@ from django_delayq.console import samples as queues
 from django_delayq.console.overview import FRESH, MOST_COUNTED
 from django_delayq.console.samples import Sample
 from django_delayq.producer.task import registry
-from django_delayq.store.queue import Kind
+from django_delayq.store.scripts.queue import Kind
 from django_delayq.worker.tally import BOUNDS, ENDS, MOST_TASKS, Histogram, WorkerFigures
 
 OTHER: Final = "other"

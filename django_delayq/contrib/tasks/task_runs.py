@@ -26,7 +26,7 @@ from django_delayq.contrib.tasks.api import (
 from django_delayq.contrib.tasks.declared import DjangoTask, Earlier, as_enqueued, enqueued_at, plain
 from django_delayq.exceptions import PayloadTooLarge
 from django_delayq.producer.task import registry
-from django_delayq.store.queue import Outcome
+from django_delayq.store.scripts.queue import Outcome
 from django_delayq.worker.current import CurrentJob, current
 
 ROOM: Final = 64  # bytes of an outcome besides its value, see worker/outcome.py

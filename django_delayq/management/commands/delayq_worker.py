@@ -29,13 +29,14 @@ from django_delayq.mirror.database_pools import THREADS, narrow_pools
 from django_delayq.periodic import overlap
 from django_delayq.producer import carriers, wait_for_result
 from django_delayq.producer.task import registry
-from django_delayq.store import cluster, figures  # noqa: F401  # a web process loads them when asked, a worker before it forks
-from django_delayq.store.address import RedisSpec
-from django_delayq.store.fitness import server_findings
-from django_delayq.store.inspector import Inspector
-from django_delayq.store.places import place
-from django_delayq.store.rights import rights_findings
-from django_delayq.store.server_kind import kind_findings
+from django_delayq.store.connection import cluster  # noqa: F401  # a web process loads it when asked, a worker before it forks
+from django_delayq.store.connection.address import RedisSpec
+from django_delayq.store.connection.places import place
+from django_delayq.store.connection.server_kind import kind_findings
+from django_delayq.store.reads import figures  # noqa: F401  # likewise
+from django_delayq.store.reads.fitness import server_findings
+from django_delayq.store.reads.inspector import Inspector
+from django_delayq.store.reads.rights import rights_findings
 from django_delayq.text import visible
 from django_delayq.worker import logs
 from django_delayq.worker.current import CURRENT

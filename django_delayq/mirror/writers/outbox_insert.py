@@ -18,7 +18,7 @@ from django_delayq import clock, codec, ids
 from django_delayq.mirror import database_clock, rows
 from django_delayq.models import Job
 from django_delayq.states import State
-from django_delayq.store.items import ScheduleItem
+from django_delayq.store.scripts.items import ScheduleItem
 
 VENDORS: Final = ("postgresql", "sqlite", "mysql")  # where the literals below are known to mean what they say
 GIVEN: Final = (

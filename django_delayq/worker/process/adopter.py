@@ -9,8 +9,8 @@ from typing import Final
 from django_delayq import clock
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
-from django_delayq.store.queue import MOST
-from django_delayq.store.recovery import EpochStore, RestoreItem
+from django_delayq.store.scripts.queue import MOST
+from django_delayq.store.scripts.recovery import EpochStore, RestoreItem
 from django_delayq.worker.lease_table import LeaseTable
 from django_delayq.worker.line import Line
 from django_delayq.worker.run_context import Run

@@ -8,8 +8,8 @@ from typing import Any
 from django_delayq import clock, codec, ids
 from django_delayq.exceptions import Cancelled, DelayqError, PayloadError, UnknownTask
 from django_delayq.states import PARKED_ARGUMENTS, PARKED_CARRIERS, PARKED_SIGNATURE, PARKED_TASK
-from django_delayq.store.queue import Outcome
-from django_delayq.store.record import read
+from django_delayq.store.scripts.queue import Outcome
+from django_delayq.store.scripts.record import read
 from django_delayq.worker import once, outcome
 from django_delayq.worker.current import CURRENT, CurrentJob
 from django_delayq.worker.lease_table import NEVER, UNKNOWN_TASK, LeaseTable

@@ -11,12 +11,12 @@ from django_delayq import clock
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
-from django_delayq.store.connection import Link
-from django_delayq.store.error_replies import StoreError
-from django_delayq.store.queue import MOST, Claim
-from django_delayq.store.record import ClaimedJob
-from django_delayq.store.site import SiteRefused
-from django_delayq.store.wake import WakeLine
+from django_delayq.store.connection.error_replies import StoreError
+from django_delayq.store.connection.link import Link
+from django_delayq.store.connection.wake import WakeLine
+from django_delayq.store.scripts.queue import MOST, Claim
+from django_delayq.store.scripts.record import ClaimedJob
+from django_delayq.store.scripts.site import SiteRefused
 from django_delayq.worker.error_pause import ErrorPause, LineBreaks
 from django_delayq.worker.lease_table import LeaseTable
 from django_delayq.worker.line import Line

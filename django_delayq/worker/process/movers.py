@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from django_delayq import clock
-from django_delayq.store.connection import Link
+from django_delayq.store.connection.link import Link
 from django_delayq.worker.process.mover import Mover
 from django_delayq.worker.process.node_threads import NodeThread, NodeThreads
 from django_delayq.worker.run_context import Run

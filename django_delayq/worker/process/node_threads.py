@@ -12,8 +12,8 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from django_delayq import clock
 from django_delayq.logger import Logger
-from django_delayq.store.connection import Link
-from django_delayq.store.error_replies import StoreRefused
+from django_delayq.store.connection.error_replies import StoreRefused
+from django_delayq.store.connection.link import Link
 from django_delayq.worker.error_pause import ErrorPause, Together
 
 logger = Logger("django_delayq.worker")

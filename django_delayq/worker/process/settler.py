@@ -10,8 +10,8 @@ from typing import Protocol
 from django_delayq import clock
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
-from django_delayq.store.error_replies import StoreError
-from django_delayq.store.queue import MOST, Outcome
+from django_delayq.store.connection.error_replies import StoreError
+from django_delayq.store.scripts.queue import MOST, Outcome
 from django_delayq.worker.error_pause import ErrorPause
 from django_delayq.worker.lease_table import LeaseTable
 from django_delayq.worker.line import Line

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 
-from django_delayq.store.connection import Link
-from django_delayq.store.queue import Outcome
+from django_delayq.store.connection.link import Link
+from django_delayq.store.scripts.queue import Outcome
 from django_delayq.worker.process.node_threads import NodeThread, NodeThreads
 from django_delayq.worker.process.settler import Settler
 from django_delayq.worker.run_context import Run

@@ -13,10 +13,10 @@ from typing import Final
 from django_delayq import clock
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.logger import Logger
-from django_delayq.store import decode, site
-from django_delayq.store.connection import Link
-from django_delayq.store.error_replies import StoreError
-from django_delayq.store.site import NOTHING, Known, SiteRefused, Trimmed
+from django_delayq.store.connection.error_replies import StoreError
+from django_delayq.store.connection.link import Link
+from django_delayq.store.scripts import decode, site
+from django_delayq.store.scripts.site import NOTHING, Known, SiteRefused, Trimmed
 from django_delayq.worker.line import Line
 
 logger = Logger("django_delayq.worker")

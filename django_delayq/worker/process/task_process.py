@@ -21,8 +21,8 @@ from collections import deque
 from threading import Lock
 from typing import Final
 
-from django_delayq.store.connection import Link
-from django_delayq.store.queue import MOST
+from django_delayq.store.connection.link import Link
+from django_delayq.store.scripts.queue import MOST
 from django_delayq.worker import logs
 from django_delayq.worker.job_log import JobLog
 from django_delayq.worker.latest_text import LatestText

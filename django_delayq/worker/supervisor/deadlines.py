@@ -14,7 +14,7 @@ from django_delayq import clock, codec
 from django_delayq.exceptions import Cancelled, SoftTimeout, UnknownTask
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger, class_name
-from django_delayq.store.queue import Kind, Outcome
+from django_delayq.store.scripts.queue import Kind, Outcome
 from django_delayq.worker import outcome
 from django_delayq.worker.lease_table import ASK, NEVER, RUNNING, LeaseSlot, LeaseTable
 from django_delayq.worker.line import Line

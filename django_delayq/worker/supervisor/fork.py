@@ -16,7 +16,7 @@ from typing import Final
 from django_delayq import clock, signals
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
-from django_delayq.store import open_connections
+from django_delayq.store.connection import open_connections
 from django_delayq.worker.latest_text import LatestText
 from django_delayq.worker.lease_table import LeaseSlot, LeaseTable
 from django_delayq.worker.pipe_commands import ABORT, GAVE_UP, Ends

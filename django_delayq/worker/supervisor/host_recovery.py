@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from django_delayq.logger import Logger
-from django_delayq.store.places import Places
-from django_delayq.store.queue import QueueStore
-from django_delayq.store.worker_registry import WorkerRegistry
+from django_delayq.store.connection.places import Places
+from django_delayq.store.scripts.queue import QueueStore
+from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from django_delayq.worker.supervisor import lease_files
 from django_delayq.worker.supervisor.fork import Child
 from django_delayq.worker.supervisor.lease_files import LeaseFile, Origin

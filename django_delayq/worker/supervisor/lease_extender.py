@@ -11,9 +11,9 @@ from django_delayq import clock
 from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
-from django_delayq.store.connection import Link
-from django_delayq.store.error_replies import StoreError, StoreRefused
-from django_delayq.store.queue import MOST
+from django_delayq.store.connection.error_replies import StoreError, StoreRefused
+from django_delayq.store.connection.link import Link
+from django_delayq.store.scripts.queue import MOST
 from django_delayq.worker.lease_table import RUNNING, SETTLING, LeaseSlot
 from django_delayq.worker.line import Line
 from django_delayq.worker.supervisor.fork import Child

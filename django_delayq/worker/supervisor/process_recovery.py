@@ -13,9 +13,9 @@ from django_delayq import ids, signals
 from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
-from django_delayq.store.connection import Link
-from django_delayq.store.error_replies import StoreError, StoreRefused
-from django_delayq.store.queue import MOST, Kind, Outcome, QueueStore
+from django_delayq.store.connection.error_replies import StoreError, StoreRefused
+from django_delayq.store.connection.link import Link
+from django_delayq.store.scripts.queue import MOST, Kind, Outcome, QueueStore
 from django_delayq.worker.lease_table import UNKNOWN_TASK, WAITING, LeaseSlot
 from django_delayq.worker.line import Line
 from django_delayq.worker.outcome import crash_detail

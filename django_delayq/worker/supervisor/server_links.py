@@ -7,8 +7,8 @@ from typing import Final
 
 from django_delayq import conf
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.store.connection import Link
-from django_delayq.store.places import Nodes, Places
+from django_delayq.store.connection.link import Link
+from django_delayq.store.connection.places import Nodes, Places
 from django_delayq.worker.line import Line
 
 COOLDOWN: Final = 0.5  # seconds after a failed call in which no loop of the supervisor waits for that server,

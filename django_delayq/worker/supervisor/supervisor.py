@@ -22,9 +22,9 @@ from typing import Any, Final
 from django_delayq import clock, signals
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.logger import Logger
-from django_delayq.store.error_replies import StoreError
-from django_delayq.store.queue import Kind
-from django_delayq.store.worker_registry import WorkerRegistry
+from django_delayq.store.connection.error_replies import StoreError
+from django_delayq.store.scripts.queue import Kind
+from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from django_delayq.worker import loop_process
 from django_delayq.worker.latest_text import LatestText
 from django_delayq.worker.loop import Loop, LoopSchedule

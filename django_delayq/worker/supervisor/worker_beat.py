@@ -12,11 +12,11 @@ from typing import Any
 from django_delayq import clock
 from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.failpoints import failpoint
-from django_delayq.store import formats
-from django_delayq.store.connection import Link
-from django_delayq.store.error_replies import StoreError, StoreRefused
-from django_delayq.store.queue import QueueStore
-from django_delayq.store.worker_registry import WorkerRegistry
+from django_delayq.store.connection.error_replies import StoreError, StoreRefused
+from django_delayq.store.connection.link import Link
+from django_delayq.store.scripts import formats
+from django_delayq.store.scripts.queue import QueueStore
+from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from django_delayq.worker.lease_table import RUNNING, WAITING, LeaseSlot
 from django_delayq.worker.spec import WorkerSpec
 from django_delayq.worker.supervisor.recycling import resident_memory

@@ -18,7 +18,7 @@ from django.contrib.auth.models import Group
 from django.db import connection, transaction
 
 import django_delayq as delayq
-from django_delayq.store.connection import Link, connect
+from django_delayq.store.connection.link import Link, connect
 from tests.carriers import TENANT
 
 _links: dict[int, Link] = {}

@@ -19,7 +19,7 @@ from django_delayq import clock, conf
 from django_delayq.fingerprint import error_fingerprint
 from django_delayq.models import Attempt, Job
 from django_delayq.producer.stores import stores
-from django_delayq.store.queue import QueueStore
+from django_delayq.store.scripts.queue import QueueStore
 from tests.browser.desk.tasks import pack, remind, report, send_mail, tell_partner
 now = clock.now()
 jobs, attempts = [], []

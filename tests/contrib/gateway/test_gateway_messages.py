@@ -17,7 +17,7 @@ from django_delayq.contrib.gateway.models import ALL
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.models import Attempt, Job
 from django_delayq.producer.stores import stores
-from django_delayq.store.queue import QueueStore
+from django_delayq.store.scripts.queue import QueueStore
 from tests.contrib.gateway.conftest import BASE, Caller, refused
 from tests.depths import queue_depth
 from tests.management.conftest import lose_redis

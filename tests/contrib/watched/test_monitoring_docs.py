@@ -19,8 +19,8 @@ from django_delayq.console import samples
 from django_delayq.contrib.prometheus.metrics import METRICS, Metric
 from django_delayq.management.commands.delayq_worker import Command
 from django_delayq.producer.stores import stores
-from django_delayq.store.connection import Link
-from django_delayq.store.worker_registry import WorkerRegistry
+from django_delayq.store.connection.link import Link
+from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from django_delayq.worker.supervisor import worker_beat
 from django_delayq.worker.supervisor.worker_beat import LATE, Beat
 

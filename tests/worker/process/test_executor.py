@@ -15,8 +15,8 @@ import django_delayq as delayq
 from django_delayq import clock, ids, signals
 from django_delayq.ladder import Ladder
 from django_delayq.states import CARRIED
-from django_delayq.store.queue import ScheduleItem
-from django_delayq.store.record import JobRecord
+from django_delayq.store.scripts.queue import ScheduleItem
+from django_delayq.store.scripts.record import JobRecord
 from django_delayq.worker import once
 from django_delayq.worker.current import CurrentJob
 from django_delayq.worker.lease_table import RUNNING

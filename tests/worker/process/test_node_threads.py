@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from django_delayq import clock, codec, ids
-from django_delayq.store.cluster_slots import slot_of
-from django_delayq.store.connection import Link
+from django_delayq.store.connection.cluster_slots import slot_of
+from django_delayq.store.connection.link import Link
+from django_delayq.store.connection.places import place
 from django_delayq.store.keys import tag
-from django_delayq.store.places import place
-from django_delayq.store.queue import ScheduleItem
-from django_delayq.store.record import JobRecord
+from django_delayq.store.scripts.queue import ScheduleItem
+from django_delayq.store.scripts.record import JobRecord
 from django_delayq.worker.error_pause import ErrorPause
 from django_delayq.worker.lease_table import LeaseTable
 from django_delayq.worker.process import node_threads

@@ -10,7 +10,7 @@ import pytest
 
 from django_delayq import clock
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.store.queue import ScheduleItem
+from django_delayq.store.scripts.queue import ScheduleItem
 from django_delayq.worker.process import movers
 from tests.store.board import NOW, record
 from tests.worker.bench import Bench

@@ -12,8 +12,8 @@ import pytest
 
 from django_delayq import clock
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.store.error_replies import StoreError
-from django_delayq.store.queue import MOST
+from django_delayq.store.connection.error_replies import StoreError
+from django_delayq.store.scripts.queue import MOST
 from django_delayq.worker.lease_table import SETTLING, WAITING
 from django_delayq.worker.process import settler as module
 from django_delayq.worker.process.settler import AGAIN

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from django_delayq.store import site
-from django_delayq.store.site import Known, SiteRefused
+from django_delayq.store.scripts import site
+from django_delayq.store.scripts.site import Known, SiteRefused
 from django_delayq.worker.process.site_watch import SiteWatch
 from tests.store.board import Board
 from tests.store.conftest import board, link

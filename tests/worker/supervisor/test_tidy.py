@@ -10,7 +10,7 @@ import pytest
 
 from django_delayq import clock
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.store.error_replies import StoreRefused
+from django_delayq.store.connection.error_replies import StoreRefused
 from django_delayq.worker.supervisor.worker_beat import TIDY_EVERY, Tidy
 
 

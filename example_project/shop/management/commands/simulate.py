@@ -20,7 +20,7 @@ from processes import READY, Processes, free_url
 
 import django_delayq as delayq
 from django_delayq.producer.stores import stores
-from django_delayq.store.worker_registry import WorkerRegistry
+from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from shop.audit import audit, of_orders
 from shop.fulfilment import set_off
 from shop.models import Ledger, Order, Product

@@ -1,0 +1,379 @@
+"""Where `DELAYQ["REDIS"]` leads: an alias in CACHES, a URL, a factory, an embedded server."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import ssl
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from typing import Any, Final, NamedTuple, TypeAlias
+from urllib.parse import parse_qs, urlsplit
+
+from redis import Redis
+from redis.cluster import RedisCluster
+from redis.connection import Connection, ConnectionPool, SSLConnection, UnixDomainSocketConnection, parse_url
+from redis.sentinel import Sentinel, SentinelConnectionPool
+
+from django_delayq.exceptions import ConfigError
+from django_delayq.setting_readers import is_embedded
+from django_delayq.store.connection import embedded, sentinels
+from django_delayq.store.connection.connection_options import checked, known, left_out, wrong_option
+from django_delayq.store.connection.sentinels import Entrance, Sentinels, SentinelUrl
+
+RedisSpec: TypeAlias = "str | Mapping[str, Any]"
+CLUSTER_SCHEMES: Final = ("redis+cluster://", "rediss+cluster://")
+SCHEMES = ("redis://", "rediss://", "unix://", *sentinels.SCHEMES, *CLUSTER_SCHEMES)
+# What a private pool takes over from the pool of a cache: where the server is and how to be let in. Not the client's
+# decoding, retries, pool sizes, timeouts or name: those are ours.
+TAKEN_OVER = frozenset(
+    {
+        "host",
+        "port",
+        "db",
+        "path",
+        "username",
+        "password",
+        "credential_provider",
+        "socket_keepalive",
+        "socket_keepalive_options",
+    }
+)
+# No text quotes more of an address than this, since a password may stand anywhere behind it.
+SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,15}://")
+HOST: Final = re.compile(r"[\w.:%-]+")  # names, and addresses of both kinds
+NAME: Final = re.compile(r"[\w-]+")
+DATABASE: Final = re.compile(r"/?[0-9]*")  # of anything else redis-py takes what digits there are, or 0
+UNCHECKED: Final = (None, "none", ssl.CERT_NONE)  # values of ssl_cert_reqs
+HOW_ENCODED: Final = "Percent-encode characters of a password that are not letters or digits: %40 for @, %2F for /."
+HOW: Final = f"Write redis://:PASSWORD@host:6379/1. {HOW_ENCODED}"
+SHARDS: Final = ("NotImplementedError",)  # raised by a client that spreads its keys over several servers, asked for one
+SHARDED: Final = "It spreads keys over several servers. Name one server: write a URL, or an alias that has one."
+CLUSTER_LINE: Final = "redis+cluster://user:password@host1:6379,host2:6379"
+PORT: Final = 6379
+
+
+class Way(NamedTuple):
+    """How a server is reached. `network`: not by a unix socket; `here`: it is on this host; `checked`: TLS looks at certificate and
+    name; `password`: there is one, or what provides it.
+    """
+
+    where: str
+    network: bool
+    here: bool
+    tls: bool
+    checked: bool
+    password: bool
+
+
+def address(spec: RedisSpec) -> str:
+    """Where that value of `DELAYQ["REDIS"]` leads, without connecting or starting anything; "" for an embedded server.
+
+    Raises:
+        ConfigError: it leads nowhere.
+    """
+    return "" if is_embedded(spec) else where(resolve(spec)[1])
+
+
+def embedded_fault(spec: RedisSpec) -> str:
+    """Why the directory of that embedded server is not private; "" if it is, or not there yet."""
+    return embedded.fault(spec["EMBEDDED"] if isinstance(spec, Mapping) else None)
+
+
+def way(spec: RedisSpec) -> Way:
+    """How the server of that value of `DELAYQ["REDIS"]` is reached, without connecting; not for an embedded one.
+
+    Raises:
+        ConfigError: it leads nowhere.
+    """
+    connection_class, kwargs = resolve(spec)
+    tls = issubclass(connection_class, SSLConnection)
+    return Way(
+        where=where(kwargs),
+        network=not kwargs.get("path"),
+        here="sentinels" not in kwargs and all(_is_here(host) for host, _ in nodes_of(kwargs)),
+        tls=tls,
+        checked=tls and kwargs["ssl_check_hostname"],
+        password=bool(kwargs.get("password") or kwargs.get("credential_provider")),
+    )
+
+
+def nodes_of(kwargs: Mapping[str, Any]) -> Sequence[tuple[str, int]]:
+    """Host and port of each server that these arguments of a connection name: several, of a Cluster."""
+    cluster: Sequence[tuple[str, int]] | None = kwargs.get("cluster")
+    return cluster or [(kwargs.get("host", "localhost"), int(kwargs.get("port", PORT)))]
+
+
+def is_cluster(spec: RedisSpec) -> bool:
+    """Whether that value of `DELAYQ["REDIS"]` leads to a Redis Cluster, without connecting or starting anything.
+
+    Raises:
+        ConfigError: it leads nowhere.
+    """
+    return not is_embedded(spec) and "cluster" in resolve(spec)[1]
+
+
+def _is_here(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def cache_aliases() -> list[str]:
+    """The aliases of the caches on Redis."""
+    from django.core.cache import caches
+
+    return [alias for alias in caches.settings if "redis" in str(caches.settings[alias].get("BACKEND", "")).lower()]
+
+
+def where(kwargs: Mapping[str, Any]) -> str:
+    """The address for people, without a password."""
+    if kwargs.get("path"):
+        return f"unix:{kwargs['path']}, db {kwargs.get('db') or 0}"
+    if cluster := kwargs.get("cluster"):
+        return f"the Cluster of {', '.join(f'{host}:{port}' for host, port in cluster)}"
+    if sentinels := kwargs.get("sentinels"):
+        return f"{sentinels.name} by Sentinel at {sentinels.places}, db {kwargs.get('db') or 0}"
+    return f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}, db {kwargs.get('db') or 0}"
+
+
+def resolve(spec: RedisSpec) -> tuple[type[Connection], dict[str, Any]]:
+    """The class of the connections, and their arguments: in place of host and port with `sentinels`, if those say where the master is,
+    or with `cluster`, host and port of some of its nodes.
+
+    Raises:
+        ConfigError: it leads nowhere.
+    """
+    connection_class, kwargs = _resolve(spec)
+    return connection_class, _named(connection_class, kwargs)
+
+
+def _named(connection_class: type[Connection], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """By TLS a server has to bear the name that it is called by; what redis-py takes for granted has changed with its versions."""
+    if not issubclass(connection_class, SSLConnection):
+        return dict(kwargs)
+    checked = kwargs.get("ssl_cert_reqs", "required") not in UNCHECKED
+    return {**kwargs, "ssl_check_hostname": checked and kwargs.get("ssl_check_hostname", True)}
+
+
+def _resolve(spec: RedisSpec) -> tuple[type[Connection], dict[str, Any]]:
+    if isinstance(spec, Mapping):
+        if "EMBEDDED" in spec:
+            return _from_url(embedded.ensure(spec["EMBEDDED"], spec.get("WITH", 0)), {})
+        if "URL" not in spec:
+            raise ConfigError('DELAYQ["REDIS"] is a dict without "URL".', hint='Write {"URL": "redis://host:6379/1", "OPTIONS": {}}.')
+        return _from_url(spec["URL"], spec.get("OPTIONS", {}))
+    if spec == "embedded":
+        return _from_url(embedded.ensure(None), {})
+    if "://" in spec:
+        return _from_url(spec, {})
+    if "." in spec and all(map(str.isidentifier, spec.split("."))):
+        return _from_client(_call_factory(spec))
+    return _from_cache(spec)
+
+
+def _from_url(url: str, options: Mapping[str, Any]) -> tuple[type[Connection], dict[str, Any]]:
+    _check(url, 'DELAYQ["REDIS"]')
+    if url.startswith(sentinels.SCHEMES):
+        return _from_sentinel_url(url, options)
+    if url.startswith(CLUSTER_SCHEMES):
+        return _from_cluster_url(url, options)
+    kwargs = dict(parse_url(url))
+    connection_class = kwargs.pop("connection_class", Connection)
+    return connection_class, checked(connection_class, {**kwargs, **options})
+
+
+def _from_sentinel_url(url: str, options: Mapping[str, Any]) -> tuple[type[Connection], dict[str, Any]]:
+    found = _split(url, 'DELAYQ["REDIS"]')
+    entrances, kwargs = sentinels.entrances(found.places, found.connection_class, {**found.kwargs, **options})
+    named = [(made, _named(made, checked(made, one))) for made, one in entrances]
+    return found.connection_class, {**checked(found.connection_class, kwargs), "sentinels": Sentinels(found.name, named)}
+
+
+def _from_cluster_url(url: str, options: Mapping[str, Any]) -> tuple[type[Connection], dict[str, Any]]:
+    def refused(wrong: str) -> ConfigError:
+        return ConfigError(f'DELAYQ["REDIS"] begins with {scheme}://, and {wrong}.', hint=f"Write {CLUSTER_LINE}. {HOW_ENCODED}")
+
+    scheme, _, rest = url.partition("://")
+    front, question, query = rest.partition("?")
+    credentials, at, rest = front.rpartition("@")
+    hosts, _, database = rest.partition("/")
+    found = sentinels.places(hosts, PORT)
+    if not found:
+        raise refused("what follows names no nodes")
+    try:
+        kwargs = dict(parse_url(f"{scheme.removesuffix('+cluster')}://{credentials}{at}node/{question}{query}"))
+    except ValueError as error:
+        raise refused(f"what follows is no usable address{wrong_option(error)}") from None
+    connection_class = kwargs.pop("connection_class", Connection)
+    given = {**kwargs, **options}
+    if database not in ("", "0") or given.pop("db", 0):
+        raise refused("a Redis Cluster has database 0 only")
+    taken = checked(connection_class, {name: value for name, value in given.items() if name not in ("host", "port")})
+    return connection_class, {**taken, "cluster": found}
+
+
+def not_obeyed(spec: RedisSpec) -> list[str]:
+    """The options in that value of `DELAYQ["REDIS"]` that the package does not obey."""
+    url, options = (spec.get("URL", ""), spec.get("OPTIONS", {})) if isinstance(spec, Mapping) else (spec, {})
+    return left_out([*options, *parse_qs(url.partition("?")[2])]) if "://" in url else []
+
+
+def _split(url: str, place: str) -> SentinelUrl:
+    scheme = SCHEME.match(url)
+    begins = f"{place} begins with {scheme[0] if scheme else ''}"
+    return sentinels.split_url(url, lambda wrong: ConfigError(f"{begins}, and {wrong}.", hint=f"Write {sentinels.LINE}. {HOW_ENCODED}"))
+
+
+def _check(url: Any, place: str) -> None:
+    """Refuses an address that cannot be read, or that a password with a bare / or @ has torn apart.
+
+    Raises:
+        ConfigError: its text names place and scheme; those of the parsers quote what they stumbled over.
+    """
+    scheme = SCHEME.match(url) if isinstance(url, str) else None
+    said = f"{place} begins with {scheme[0]}" if scheme else f"{place} is an address without a scheme"
+    if scheme is None or not url.startswith(SCHEMES):
+        raise ConfigError(f"{said}; known are {', '.join(SCHEMES)}.", hint=HOW)
+    _, *behind = re.split(r"[/?#]", url[scheme.end() :], maxsplit=1)
+    several = url.startswith((*sentinels.SCHEMES, *CLUSTER_SCHEMES))
+    try:
+        usable = "@" not in "".join(behind) and (several or _is_readable(url))
+    except ValueError as error:
+        raise ConfigError(f"{said}, and what follows is no usable address{wrong_option(error)}.", hint=HOW) from None
+    if not usable:
+        raise ConfigError(f"{said}, and what follows is no usable address.", hint=HOW)
+    if not several and not url.startswith("unix://") and not DATABASE.fullmatch(urlsplit(url).path):
+        raise ConfigError(f"{said}, and what follows the host is no database number.", hint=HOW)
+
+
+def _is_readable(url: str) -> bool:
+    host = parse_url(url).get("host")
+    return host is None or HOST.fullmatch(host) is not None
+
+
+def _call_factory(path: str) -> Redis | RedisCluster:
+    module, _, attribute = path.rpartition(".")
+    try:
+        factory = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f'DELAYQ["REDIS"] names the factory {path!r}, which cannot be imported: {error}.') from error
+    client: Any = None
+    with _Unsaid() as unsaid:
+        client = factory()
+    if unsaid.error:
+        raise ConfigError(f"The factory {path!r} in DELAYQ['REDIS'] raised {unsaid.error}.", hint=f"Call it by hand. {HOW}")
+    if not isinstance(client, Redis | RedisCluster):
+        said = f"The factory {path!r} in DELAYQ['REDIS'] returned {type(client).__name__}; it must return a redis.Redis."
+        raise ConfigError(said, hint=_way_out(client))
+    return client
+
+
+def _way_out(client: object) -> str:
+    """What to give in its place, of a client of redis-py that is none of one server."""
+    if isinstance(client, Sentinel):
+        return "Return its master_for('mymaster'), with the name that the Sentinels know; or write redis+sentinel://… in its place."
+    return ""
+
+
+class _Unsaid:
+    """Takes an error of a client or a factory, and keeps its class alone: the text may quote parts of the address."""
+
+    error = ""
+
+    def __enter__(self) -> _Unsaid:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
+        if kind is not None and issubclass(kind, Exception):
+            self.error = kind.__name__
+        return bool(self.error)
+
+
+def _from_cache(alias: str) -> tuple[type[Connection], dict[str, Any]]:
+    from django.core.cache import caches  # a cache is built when it is first asked for
+
+    if alias not in caches.settings:
+        said = repr(alias) if NAME.fullmatch(alias) else "a text"
+        raise ConfigError(
+            f'DELAYQ["REDIS"] is {said}, which is not an alias in CACHES.',
+            hint='Add it there, or write a URL such as "redis://localhost:6379/1".',
+        )
+    place = f"LOCATION of the cache {alias!r} in DELAYQ['REDIS']"
+    for url in _locations(caches.settings[alias].get("LOCATION")):
+        _check(url, place)
+    client: Any = None
+    with _Unsaid() as unsaid:
+        cache = caches[alias]
+        inner: Any = getattr(cache, "client", None) or getattr(cache, "_cache", None)
+        get_client = getattr(inner, "get_client", None)
+        client = get_client(write=True) if get_client else None
+    if unsaid.error:
+        raise ConfigError(
+            f"{place} is refused by its client, which raises {unsaid.error}.", hint=SHARDED if unsaid.error in SHARDS else HOW
+        )
+    if not isinstance(client, Redis | RedisCluster):
+        raise ConfigError(
+            f"The cache {alias!r} in DELAYQ['REDIS'] is a {type(cache).__name__}, which is not on Redis.",
+            hint=_way_out(client) or "Use an alias of django-redis or of django.core.cache.backends.redis, or write a URL.",
+        )
+    return _from_client(client)
+
+
+def _locations(location: Any) -> Iterator[str]:
+    """The addresses of a cache, if it has any."""
+    texts = [location] if isinstance(location, str) else location if isinstance(location, (list, tuple)) else []
+    for text in texts:
+        if "://" in str(text):  # not that of a cache on disk or in a table
+            yield from re.split("[;,]", str(text))  # as the backends do it
+
+
+def _from_client(client: Redis | RedisCluster) -> tuple[type[Connection], dict[str, Any]]:
+    if isinstance(client, RedisCluster):
+        return _from_cluster_client(client)
+    pool: ConnectionPool = client.connection_pool
+    if isinstance(pool, SentinelConnectionPool):
+        return _from_sentinel_pool(pool)
+    kwargs = _taken_over(pool)
+    if issubclass(pool.connection_class, UnixDomainSocketConnection):
+        kwargs = {name: value for name, value in kwargs.items() if name not in {"host", "port"}}
+    return pool.connection_class, kwargs
+
+
+def _from_cluster_client(client: RedisCluster) -> tuple[type[Connection], dict[str, Any]]:
+    """Its nodes and how to be let in; it stays what it is, and is not used."""
+    manager = getattr(client, "nodes_manager", None)
+    nodes = {**getattr(manager, "startup_nodes", {}), **getattr(manager, "nodes_cache", {})}
+    kwargs = getattr(manager, "connection_kwargs", None)
+    found = list(dict.fromkeys((str(node.host), int(node.port)) for node in nodes.values() if node.host and node.port))
+    if not found or not isinstance(kwargs, dict):
+        raise ConfigError(
+            f"DELAYQ['REDIS'] leads to a {type(client).__name__} that does not tell its nodes.",
+            hint=f"Write {CLUSTER_LINE} in its place. {HOW_ENCODED}",
+        )
+    tls = bool(kwargs.get("ssl")) or issubclass(kwargs.get("connection_class", Connection), SSLConnection)
+    own = TAKEN_OVER - {"host", "port", "db", "path"}
+    taken = {name: value for name, value in kwargs.items() if name in own or (tls and name.startswith("ssl_"))}
+    return SSLConnection if tls else Connection, {**taken, "cluster": found}
+
+
+def _from_sentinel_pool(pool: SentinelConnectionPool) -> tuple[type[Connection], dict[str, Any]]:
+    """Its Sentinels are asked by connections of our own, since those of the pool may wait for ever."""
+    if not pool.is_master:
+        said = f"DELAYQ['REDIS'] leads to replicas of {pool.service_name!r}, which take no writes."
+        raise ConfigError(said, hint="Take is_master=0 out of the LOCATION; of a factory, return master_for and not slave_for.")
+    connection_class = SSLConnection if issubclass(pool.connection_class, SSLConnection) else Connection
+    entrances: list[Entrance] = []
+    for client in pool.sentinel_manager.sentinels:
+        own = client.connection_pool
+        entrances.append((own.connection_class, _named(own.connection_class, {**_taken_over(own), "db": 0})))
+    kwargs = {name: value for name, value in _taken_over(pool).items() if name not in {"host", "port"}}
+    return connection_class, {**kwargs, "sentinels": Sentinels(pool.service_name, entrances)}
+
+
+def _taken_over(pool: ConnectionPool) -> dict[str, Any]:
+    names = known(pool.connection_class)  # not all of them: a unix socket has no keep-alive
+    tls = issubclass(pool.connection_class, SSLConnection)
+    taken = {name for name in pool.connection_kwargs if name in TAKEN_OVER or (tls and name.startswith("ssl_"))}
+    return {name: value for name, value in pool.connection_kwargs.items() if name in taken & names}

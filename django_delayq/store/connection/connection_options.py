@@ -1,0 +1,140 @@
+"""The arguments of a connection: which of those that a project gives are taken, and what is added."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from redis.backoff import NoBackoff
+from redis.connection import Connection
+from redis.exceptions import RedisError, ResponseError
+from redis.retry import Retry
+
+from django_delayq.exceptions import ConfigError
+from django_delayq.store.connection import open_connections
+from django_delayq.store.connection.commands import is_refused, refused
+from django_delayq.text import did_you_mean
+
+SETNAME: Final = "client|setname"
+# Arguments that redis-py knows, and that mean nothing here. A link keeps its own connections: threads never wait for one of them.
+OF_POOLS: Final = frozenset({"max_connections", "timeout", "queue_class", "connection_class", "cache_factory"})
+# `unconnected` sets these itself.
+OWN: Final = frozenset(
+    {
+        "socket_timeout",
+        "socket_connect_timeout",
+        "client_name",
+        "lib_name",
+        "lib_version",
+        "driver_info",
+        "retry",
+        "retry_on_timeout",
+        "retry_on_error",
+        "health_check_interval",
+        "decode_responses",
+        "encoding",
+        "encoding_errors",
+        "protocol",
+        "parser_class",
+    }
+)
+OPTION: Final = re.compile(r"Invalid value for '(\w+)' in connection URL\.?")
+LEFT_OUT: Final = OF_POOLS | OWN
+
+
+def wrong_option(error: ValueError) -> str:
+    """The option of a URL whose value redis-py cannot read, if that is what it says; else its text may quote parts of the address."""
+    found = OPTION.fullmatch(str(error))
+    return f": its option {found[1]!r} has a value of a wrong kind" if found else ""
+
+
+def left_out(names: Iterable[str]) -> list[str]:
+    """Those of these options that the package does not obey."""
+    return sorted(LEFT_OUT & set(names))
+
+
+def checked(connection_class: type[Connection], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a project for a connection, without those that are left out.
+
+    Raises:
+        ConfigError: the class does not know one of them, or does not take its value.
+    """
+    names = known(connection_class) | LEFT_OUT
+    for name in given:
+        if name not in names:
+            raise ConfigError(
+                f"DELAYQ['REDIS'] has the unknown option {name!r}{did_you_mean(name, names)}.",
+                hint=f"Take it out, or correct it. Options are arguments of redis.connection.{connection_class.__name__}.",
+            )
+    taken = {name: value for name, value in given.items() if name not in LEFT_OUT}
+    wrong = [name for name in ("db", "port") if not str(taken.get(name) or 0).isdecimal()]
+    if wrong or not _can_be_made(connection_class, taken):
+        wrong = wrong or [name for name, value in taken.items() if not _can_be_made(connection_class, {name: value})]
+        said = "a value that a connection does not take" if wrong else "options that do not go together"
+        raise ConfigError(
+            f"DELAYQ['REDIS'] has {said}: {', '.join(wrong or sorted(taken))}.",
+            hint=f"See the arguments of redis.connection.{connection_class.__name__}.",
+        )
+    return taken
+
+
+def known(connection_class: type[Connection]) -> frozenset[str]:
+    """The names of the arguments that a class of connections takes."""
+    kinds = [kind.__dict__["__init__"] for kind in connection_class.__mro__ if "__init__" in kind.__dict__ and kind is not object]
+    parameters = [one for made in kinds for one in inspect.signature(made).parameters.values()]
+    return frozenset(one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)) - {"self"}
+
+
+def _can_be_made(connection_class: type[Connection], taken: Mapping[str, Any]) -> bool:
+    try:
+        connection_class(**taken)
+    except (TypeError, ValueError, AttributeError, RedisError):
+        return False
+    return True
+
+
+def unconnected(connection_class: type[Connection], kwargs: Mapping[str, Any], *, name: str, timeout: float, where: str) -> Connection:
+    """A connection of ours with these arguments, without retries, that will wait for `timeout` seconds."""
+    connection = connection_class(
+        **{
+            **kwargs,
+            "socket_timeout": timeout,
+            "socket_connect_timeout": timeout,
+            "redis_connect_func": Greeting(name, where, kwargs.get("redis_connect_func")),
+            "retry": Retry(NoBackoff(), 0),
+            "health_check_interval": 0,
+            "decode_responses": False,
+            "protocol": 2,
+        }
+    )
+    connection.socket_timeout = timeout  # redis-py 5 forgets it on unix sockets, and would wait for ever
+    for told in ("driver_info", "lib_name", "lib_version"):  # CLIENT SETINFO: a refusal would stand in ACL LOG for each connection
+        if hasattr(connection, told):
+            setattr(connection, told, None)
+    open_connections.CONNECTIONS.add(connection)
+    return connection
+
+
+class Greeting:
+    """Logs a new connection in, and gives its name, which nothing needs."""
+
+    def __init__(self, name: str, where: str, log_in: Callable[[Connection], None] | None) -> None:
+        self._name = name
+        self._where = where
+        self._log_in = log_in
+
+    def __call__(self, connection: Connection) -> None:
+        if self._log_in is None:
+            connection.on_connect()  # type: ignore[no-untyped-call]  # redis-py types only some methods
+        else:
+            self._log_in(connection)
+        if not self._name or is_refused(self._where, SETNAME):
+            return
+        connection.send_command("CLIENT", "SETNAME", self._name, check_health=False)  # type: ignore[no-untyped-call]  # redis-py types only some methods
+        try:
+            connection.read_response()
+        except ResponseError as error:
+            if not refused(self._where, SETNAME, error):
+                raise

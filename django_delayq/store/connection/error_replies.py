@@ -1,0 +1,137 @@
+"""The meaning of the error replies of Redis: one table, by the code of the reply. It alone decides whether something was refused or
+may have happened.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from redis.exceptions import RedisError, ResponseError
+
+from django_delayq.exceptions import DelayqError, StoreUnavailable
+from django_delayq.store.connection.cluster_slots import Redirect, redirect
+
+CODED = re.compile(r"[A-Z]{3,} ")  # an error with a code of its own, which has a wording of its own; the client cuts off ERR
+
+
+class CertainReply(NamedTuple):
+    """A reply that is certain: the command has changed nothing.
+
+    `text`: the code of the error that callers get, "" for `Link.misplaced`. `passes`: it is worth trying again, as when a server cannot
+    be reached. `soon`: it passes within seconds, while a master is replaced or a slot moves.
+    """
+
+    text: str
+    passes: bool = True
+    soon: bool = False
+
+
+# Redis refuses all of these before the first write: it looks at memory, disk and role again before each write of a script, but no
+# longer after one. Our own scripts give theirs before any write. A code that is not in this table leaves open what has happened:
+# WRONGTYPE, for example, may come from the middle of a script.
+REFUSALS: Final[Mapping[str, CertainReply]] = {
+    # where keys are, by nodes of a Cluster
+    "MOVED": CertainReply(""),
+    "ASK": CertainReply(""),
+    "TRYAGAIN": CertainReply("", soon=True),
+    "CLUSTERDOWN": CertainReply("", soon=True),
+    "CROSSSLOT": CertainReply(""),
+    # what passes
+    "LOADING": CertainReply("redis_loading"),
+    "MASTERDOWN": CertainReply("redis_readonly", soon=True),
+    "READONLY": CertainReply("redis_readonly", soon=True),
+    "NOREPLICAS": CertainReply("redis_replicas", soon=True),
+    "OOM": CertainReply("redis_full"),
+    "MISCONF": CertainReply("redis_disk"),
+    "BUSY": CertainReply("redis_busy"),
+    # what stays until a person does something
+    "NOAUTH": CertainReply("redis_login", passes=False),
+    "WRONGPASS": CertainReply("redis_login", passes=False),
+    "NOPERM": CertainReply("redis_rights", passes=False),
+    # of our scripts
+    "EVENTSFULL": CertainReply("events_full", passes=False),
+    "BADRECORD": CertainReply("bad_record", passes=False),
+    "RESTORING": CertainReply("restoring", passes=False),
+    "SITE": CertainReply("redis_answered", passes=False),  # likewise
+    "FORMAT": CertainReply("redis_answered", passes=False),  # see `loader._told`
+}
+# The client turns some codes into classes, and cuts them off the text.
+CODES_OF_CLASSES: Final[Mapping[str, str]] = {
+    "MovedError": "MOVED",
+    "AskError": "ASK",
+    "TryAgainError": "TRYAGAIN",
+    "ClusterDownError": "CLUSTERDOWN",
+    "ClusterCrossSlotError": "CROSSSLOT",
+    "BusyLoadingError": "LOADING",
+    "MasterDownError": "MASTERDOWN",
+    "ReadOnlyError": "READONLY",
+    "OutOfMemoryError": "OOM",
+    "AuthenticationError": "NOAUTH",
+    "NoPermissionError": "NOPERM",
+}
+# Redis 6.2 puts the place in a script, and what it was called by, before the code of an error; Redis 7 appends the place.
+CODE: Final = re.compile(r"(?:(?:Error running script .*?|@user_script: ?\d+): -?)?([A-Z]{3,}) ")
+PLACE: Final = re.compile(r"\.? script: [0-9a-f]{40}, on @user_script:\d+\.?$")
+
+
+class StoreError(DelayqError):
+    """Redis answered with an error that is no passing trouble: a wrong type, a refused command, a broken script. `reply`: its code
+    and what follows, as it came; "" for an error of ours.
+    """
+
+    code = "store_error"
+    reply = ""
+    nothing_done = False  # whether that is certain, see `REFUSALS`
+
+
+class StoreRefused(StoreUnavailable):
+    """Redis answered, at once, that it will not do this now: no memory (`full`), a replica. It can be reached, and nothing was done.
+    `redirect`: a node of a Cluster says where that is done; `soon`: it may be done there in a moment; `unserved`: no server
+    does it now, since the slot has no master, or the Cluster is down.
+    """
+
+    nothing_done = True
+    replica = False
+    full = False
+    soon = False
+    unserved = False
+    redirect: Redirect | None = None
+
+
+def code_of(error: RedisError) -> str:
+    """The code of an error reply; "" for one without, whose wording is for people."""
+    found = CODE.match(str(error))
+    return CODES_OF_CLASSES.get(type(error).__name__, found[1] if found else "")
+
+
+def answered(error: ResponseError, where: str, misplaced: str = "redis_cluster") -> StoreRefused | StoreError:
+    """What an error stands for that the server at `where` has answered with. `misplaced`: see `Link`."""
+    code = code_of(error)
+    found = REFUSALS.get(code)
+    if found is None or not found.passes:
+        wrong = StoreError(code=found.text if found else "redis_answered", where=where, cause=cause_of(error))
+        wrong.reply, wrong.nothing_done = str(error), found is not None
+        return wrong
+    refused = StoreRefused(code=found.text or misplaced, where=where, cause=cause_of(error))
+    refused.soon = found.soon
+    refused.redirect = redirect(error)
+    refused.unserved = code == "CLUSTERDOWN"
+    refused.replica = code == "READONLY"
+    refused.full = code == "OOM"
+    return refused
+
+
+def for_callers(error: StoreError) -> StoreUnavailable:
+    """The same for callers of the package: it was refused, or the outcome is not known."""
+    kind = StoreRefused if error.nothing_done else StoreUnavailable
+    return kind(*error.args, code=error.code, **error.fields)
+
+
+def cause_of(error: BaseException) -> str:
+    """Its text, without the full stop that a sentence around it has, and without the place in a script that refused it."""
+    text = str(error).strip()
+    if isinstance(error, RedisError) and code_of(error) in REFUSALS:
+        text = PLACE.sub("", text)
+    return text.strip().rstrip(".") or type(error).__name__

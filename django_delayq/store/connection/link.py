@@ -1,0 +1,372 @@
+"""Links to Redis: one private set of connections per process, raw replies, no hidden retries.
+
+The client library repeats a command by itself after a connection error; our scripts are safe under that, but the second answer
+is another one (a cancel that this very call has done: "finished"), and a caller who waits must know how long. So a `Link` looks
+at a connection before it is used, sends a command once, and then says `StoreUnavailable`. Loops with time of their own call again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from redis.connection import Connection
+from redis.exceptions import AuthenticationError, AuthorizationError, BusyLoadingError, NoScriptError, RedisError, ResponseError
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from django_delayq import clock
+from django_delayq.exceptions import TEXTS, ConfigError, StoreUnavailable
+from django_delayq.store.connection import open_connections
+from django_delayq.store.connection.address import RedisSpec, resolve, where
+from django_delayq.store.connection.connection_options import unconnected
+from django_delayq.store.connection.cooldown import Cooldown
+from django_delayq.store.connection.error_replies import CODED, StoreError, StoreRefused, answered, cause_of, for_callers
+from django_delayq.store.connection.packing import packed
+from django_delayq.store.connection.sentinels import Sentinels
+from django_delayq.store.connection.wire import Wire
+
+Reply: TypeAlias = Any
+
+# Seconds after which an idle connection is not used again: a firewall may have forgotten it, and would tell only after the send.
+IDLE = 30.0
+RESTED = 1.0  # seconds after which the Sentinels are asked before it is used
+KEPT = 32  # connections that one link keeps open at most; what more threads need at once is opened for the call
+HURRIED = 0.25  # seconds that a call may wait when there is no time left
+# Replies that the client raises as errors of the connection. The server has not looked at the command.
+NOT_LET_IN = (AuthenticationError, AuthorizationError, BusyLoadingError)
+TOO_MANY_CLIENTS = "max number of clients reached"  # the client compares this text, too, and gives it no class of its own
+# "unknown command 'AUTH', with args beginning with: …": what follows the name may be the password.
+UNKNOWN_COMMAND = re.compile(r"unknown command ['`]?(AUTH|HELLO|SELECT)\b", re.IGNORECASE)
+
+
+class ScriptMissing(StoreError):
+    """The server at the end of the link `at` does not have that script: it was restarted, flushed or replaced."""
+
+    at: Link
+
+
+class Link:
+    """A thread-safe way to send commands to one server.
+
+    `execute` and `execute_many` return raw replies (bytes, int, list, None). Connections are kept in a stack and are never
+    shared between processes: after a fork the child begins with an empty one.
+
+    Args:
+        factory: makes one unconnected client connection; asks the Sentinels first, if there are any.
+        where: the address, for error messages; never with a password.
+        sentinels: those that say where the server is. Then no connection is used that leads elsewhere.
+    """
+
+    def __init__(self, factory: Callable[[], Connection], where: str, sentinels: Sentinels | None = None) -> None:
+        self.factory = factory
+        self.where = where
+        self._sentinels = sentinels
+        self._idle: deque[tuple[Wire, float]] = deque()  # with when it was put there
+        self._pid = os.getpid()
+        self._deadline: float | None = None
+        self._longest = 0.0
+        self.stands_still = False  # its server's time passes only when a test says so: who waits there waits in vain
+        self.cooldown = Cooldown()
+        open_connections.LINKS.add(self)
+
+    moves = False  # whether the next call may find another server there
+    misplaced = "redis_cluster"  # the code of an error by which a node of a Cluster says where keys are, or that it serves none now
+
+    @property
+    def server(self) -> Link:
+        """Where it leads just now: by this, servers are told apart."""
+        return self
+
+    @property
+    def home(self) -> str:
+        """The address of the server, or of the Cluster of which it is a part: there a key is at one place, and it stays the same."""
+        return self.where
+
+    @property
+    def met(self) -> Link:
+        """The same, and nobody is asked for it: where nobody knows, one that stands for all of its place."""
+        return self
+
+    @property
+    def shared(self) -> Link:
+        """See `store/connection/places.py`: it is the place of all queues."""
+        return self
+
+    def of(self, queue: str, partition: int) -> Link:
+        """See `shared`."""
+        return self
+
+    def on_shared(self, queue: str, partition: int) -> Link:
+        """See `shared`."""
+        return self
+
+    def beside(self, key: str) -> Link:
+        """What leads to a key of others, on the same server or in the same Cluster: this link, if one script may have both."""
+        return self
+
+    def nodes(self, queue: str = "") -> Sequence[Link]:
+        """See `shared`."""
+        return (self,)
+
+    @property
+    def away(self) -> bool:
+        """Whether the server could not be reached when it was last called."""
+        return self.cooldown.failed
+
+    def set_cooldown(self, seconds: float, late: float = 0.0, longest: float = 0.0) -> None:
+        """Calls fail at once for `seconds` after one that failed, or that took longer than `late`; see `Cooldown`. `longest`: how many
+        seconds a call waits at most, if that is less than the timeout of the link; 0: no less.
+        """
+        self.cooldown.seconds, self.cooldown.late = seconds, late
+        self._longest = longest
+
+    def hurry(self, deadline: float) -> None:
+        """From now on no call waits beyond `deadline` (monotonic), nor then for more than a moment: for a process that is to end."""
+        self._deadline = deadline
+
+    def execute(self, *command: Any) -> Reply:
+        """Sends one command and returns its raw reply.
+
+        Raises:
+            StoreUnavailable: the server cannot be reached, did not answer in time, or refuses for the time being.
+            StoreError: the server answered with another error.
+        """
+        reply = self.execute_many((command,))[0]
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    def execute_many(self, commands: Sequence[tuple[Any, ...]]) -> list[Reply]:
+        """Sends several commands in one write and returns their replies in order; an error reply stands in its place as an
+        exception object (`StoreUnavailable` or `StoreError`).
+
+        Raises:
+            StoreUnavailable: as for `execute`.
+        """
+        return self._receive(self._send(commands), len(commands))
+
+    def start(self, *commands: tuple[Any, ...]) -> Callable[[], list[Reply]]:
+        """As `execute_many`, but only sends them; returns a function that waits for their replies, to be called once.
+
+        Raises:
+            StoreUnavailable: the server cannot be reached.
+        """
+        wire = self._send(commands)
+        return lambda: self._receive(wire, len(commands))
+
+    def _send(self, commands: Sequence[tuple[Any, ...]]) -> Wire:
+        if self._pid != os.getpid():
+            self._pid = os.getpid()
+            self.close()
+        if self.cooldown.seconds and self.cooldown.active:
+            raise cooling_down(self.where)
+        wire = self._take() if self._deadline is None else self._hurried(self._deadline)
+        try:
+            sent = packed(commands[0]) if len(commands) == 1 else b"".join(map(packed, commands))
+            wire.connection.send_packed_command((sent,), check_health=False)
+        except BaseException as error:
+            raise self._broken(wire, error) from error
+        return wire
+
+    def _receive(self, wire: Wire, count: int) -> list[Reply]:
+        began = clock.monotonic() if self.cooldown.late else 0.0
+        replies: list[Reply] = []
+        demoted = False
+        try:
+            while len(replies) < count:
+                try:
+                    replies.append(wire.connection.read_response())
+                except ResponseError as error:
+                    answer = self._answered(error)
+                    demoted = demoted or (isinstance(answer, StoreRefused) and answer.replica)
+                    replies.append(answer)
+        except BaseException as error:
+            refused_all = not replies and (isinstance(error, NOT_LET_IN) or str(error) == TOO_MANY_CLIENTS)
+            raise self._broken(wire, error, nothing_done=refused_all) from error
+        if self.cooldown.failed or began:
+            self.cooldown.answered(began)
+        if demoted:
+            wire.discard()  # the address may lead to the new primary by now
+            self._forget()
+        else:
+            self._keep(wire)
+        return replies
+
+    def _answered(self, error: ResponseError) -> ScriptMissing | StoreRefused | StoreError:
+        if not isinstance(error, NoScriptError):
+            return answered(error, self.where, self.misplaced)
+        missing = ScriptMissing(str(error))
+        missing.at = self
+        return missing
+
+    def dedicated(self) -> Connection:
+        """A connected connection for one owner that blocks on it (the wake line). The owner disconnects it.
+
+        Raises:
+            StoreUnavailable: the server cannot be reached.
+        """
+        connection = self._made()
+        self._let_in(connection)
+        return connection
+
+    def leads(self, connection: Connection) -> bool:
+        """Whether that connection goes to the server that is meant now, as far as is known: a master may have got a successor."""
+        return self._sentinels is None or self._sentinels.lead_to(connection)
+
+    def heard(self, error: Exception) -> None:
+        """What a connection of an owner of its own was told in place of an answer: it may be news of where the server is."""
+
+    def _made(self) -> Connection:
+        try:
+            made = self.factory()
+        except (RedisError, OSError) as error:  # of the Sentinels
+            self.cooldown.start()
+            raise self._unavailable(error, nothing_done=True) from error
+        if self._longest:
+            _shorten(made, self._longest)
+        return made
+
+    def _let_in(self, connection: Connection) -> None:
+        """Connects, unless it is. What a server answers meanwhile may quote what it was sent, the password: of an answer without a
+        code of its own nothing is passed on, nor as the cause.
+        """
+        failure: StoreUnavailable | None = None
+        try:
+            connection.connect()
+        except BaseException as error:
+            failure = self._broken(Wire(connection), error, nothing_done=True)
+            if not (type(error) is ResponseError and not CODED.match(str(error))):
+                raise failure from error
+            found = UNKNOWN_COMMAND.match(str(error))
+            command = f"the command {found[1].upper()}" if found else "AUTH or SELECT, which clients send when they connect"
+        if failure is not None:
+            entry = StoreUnavailable(code="redis_entry", where=self.where, cause=f"it refused {command}")
+            entry.nothing_done = True
+            raise entry
+
+    def close(self) -> None:
+        """Closes the idle connections. The link may be used again."""
+        while self._idle:
+            with contextlib.suppress(IndexError):
+                self._idle.pop()[0].discard()
+
+    def _take(self) -> Wire:
+        """An idle connection that is still one, or a new one."""
+        while True:
+            try:
+                wire, since = self._idle.pop()
+            except IndexError:
+                return Wire(self.dedicated())
+            idle = clock.monotonic() - since
+            if idle < IDLE and (self._sentinels is None or self._still_leads(wire.connection, idle)) and wire.is_quiet():
+                return wire
+            wire.discard()
+
+    def _still_leads(self, connection: Connection, idle: float) -> bool:
+        """A master that was cut off from its Sentinels takes writes for a while, and forgets them when it is found again. Nobody who
+        can reach it hears of that, so they are asked once a second, and before what has rested is used.
+        """
+        if self._sentinels is not None and max(idle, self._sentinels.told_for) > RESTED:
+            self._sentinels.look()
+        return self.leads(connection)
+
+    def _hurried(self, deadline: float) -> Wire:
+        connection = self._made()
+        _shorten(connection, max(HURRIED, deadline - clock.monotonic()))
+        self._let_in(connection)
+        return Wire(connection)
+
+    def _keep(self, wire: Wire) -> None:
+        """For the next call. What has not been needed for long is closed: the peak of one moment is not held for ever."""
+        if self._deadline is not None or (self._sentinels is not None and not self.leads(wire.connection)):
+            wire.discard()
+            return
+        now = clock.monotonic()
+        self._idle.append((wire, now))
+        if len(self._idle) > 1:
+            with contextlib.suppress(IndexError):  # another thread may take them meanwhile
+                while len(self._idle) > KEPT or now - self._idle[0][1] > IDLE:
+                    self._idle.popleft()[0].discard()
+
+    def _broken(self, wire: Wire, error: BaseException, *, nothing_done: bool = False) -> StoreUnavailable:
+        """Returns the error of a call that has failed halfway; `nothing_done`: before anything was sent, or looked at. Other errors,
+        such as an interrupt, are raised here: they, too, leave a reply that another call would read.
+        """
+        wire.discard()
+        if not isinstance(error, (RedisError, OSError)):
+            raise error
+        self.cooldown.start()
+        self._forget()
+        return self._unavailable(error, nothing_done=nothing_done)
+
+    def _forget(self) -> None:
+        """By Sentinel: closes the idle connections. They lead to the same server, and the master may be another by now."""
+        if self._sentinels is not None:
+            self.close()
+
+    def _unavailable(self, error: Exception, *, nothing_done: bool = False) -> StoreUnavailable:
+        fields: dict[str, Any] = {"where": self.where, "cause": cause_of(error)}
+        if isinstance(error, ResponseError):  # of the commands by which a client is let in
+            answer = answered(error, self.where, self.misplaced)
+            made = for_callers(answer) if isinstance(answer, StoreError) else answer
+        elif isinstance(error, (AuthenticationError, AuthorizationError)):
+            made = StoreUnavailable(code="redis_login", **fields)
+        elif isinstance(error, BusyLoadingError):
+            made = StoreUnavailable(code="redis_loading", **fields)
+        elif isinstance(error, RedisConnectionError) and str(error) == TOO_MANY_CLIENTS:
+            made = StoreUnavailable(code="redis_clients", **fields)
+        else:
+            text = (TEXTS["redis_unreached"].format(**fields),) if nothing_done else ()
+            made = StoreUnavailable(*text, code="redis_away", **fields)
+        made.nothing_done = nothing_done
+        return made
+
+
+def cooling_down(where: str) -> StoreUnavailable:
+    """The error of a call that was not sent, since the server at `where` did not answer a moment ago."""
+    error = StoreUnavailable(code="redis_cooldown", where=where)
+    error.nothing_done = True
+    return error
+
+
+def _shorten(connection: Connection, seconds: float) -> None:
+    connection.socket_timeout = min(connection.socket_timeout or seconds, seconds)
+    connection.socket_connect_timeout = connection.socket_timeout
+
+
+def connect(spec: RedisSpec, *, name: str = "delayq", timeout: float = 2.0) -> Link:
+    """A link to the server that `DELAYQ["REDIS"]` names. Nothing is sent yet.
+
+    Args:
+        spec: alias in CACHES, URL (of Sentinels too), `{"URL": …, "OPTIONS": {…}}`, dotted path of a factory that returns a
+            `redis.Redis`, `"embedded"` or `{"EMBEDDED": directory}`.
+        name: client name, as `CLIENT LIST` shows it.
+        timeout: seconds to wait for a connection, and for a reply.
+
+    Raises:
+        ConfigError: the value names nothing that can be connected to; or a Cluster, see `places.place`.
+    """
+    connection_class, kwargs = resolve(spec)
+    if "cluster" in kwargs:
+        raise ConfigError(
+            'DELAYQ["REDIS"] leads to a Redis Cluster, but this operation needs a single server.',
+            hint='Use a server that is not part of a Cluster, such as redis://host:6379/1, or "embedded".',
+        )
+    return link_to(connection_class, kwargs, name=name, timeout=timeout)
+
+
+def link_to(connection_class: type[Connection], kwargs: Mapping[str, Any], *, name: str, timeout: float) -> Link:
+    """As `connect`, to what `address.resolve` has found. `name` may be ""."""
+    sentinels: Sentinels | None = kwargs.get("sentinels")
+    rest = {key: value for key, value in kwargs.items() if key != "sentinels"}
+
+    def make() -> Connection:
+        place = {} if sentinels is None else dict(zip(("host", "port"), sentinels.ask(), strict=True))
+        return unconnected(connection_class, {**rest, **place}, name=name, timeout=timeout, where=place_name)
+
+    place_name = where(kwargs)
+    return Link(make, place_name, sentinels)

@@ -1,0 +1,173 @@
+"""The Sentinels that watch over a master: who that is just now, asked by short connections of their own whenever somebody connects. And
+the URL that names them. The client library has this too; its pools keep no time, and take a demoted master for a broken connection.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
+from urllib.parse import unquote
+
+from redis.backoff import NoBackoff
+from redis.connection import Connection, SSLConnection, parse_url
+from redis.exceptions import ConnectionError, RedisError
+from redis.retry import Retry
+
+from django_delayq import clock
+from django_delayq.exceptions import ConfigError
+from django_delayq.store.connection import open_connections
+from django_delayq.store.connection.connection_options import wrong_option
+
+SCHEMES: Final = ("redis+sentinel://", "rediss+sentinel://")
+PORT: Final = 26379
+PATIENCE: Final = 0.5  # seconds for one Sentinel to connect, and to answer: another knows it too
+RARELY: Final = 30.0  # seconds between looks by the way while no Sentinel answers
+MASTER: Final = re.compile(r"[\w.-]+")  # what a Sentinel takes for a name
+PLACE: Final = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<host>[\w.-]+))(?::(?P<port>\d{1,5}))?")
+LINE: Final = "redis+sentinel://user:password@host1:26379,host2:26379,host3:26379/mymaster/0"
+
+Entrance: TypeAlias = "tuple[type[Connection], Mapping[str, Any]]"  # the class of a connection, and its arguments
+
+
+class MasterUnknown(ConnectionError):
+    """Of the Sentinels that answered none knows a master of that name."""
+
+
+class Sentinels:
+    """Those that know the master of that name. Thread-safe: the worst that two threads do to each other is to ask twice.
+
+    Args:
+        name: of the master, as in `sentinel monitor`.
+        entrances: one for each Sentinel.
+    """
+
+    def __init__(self, name: str, entrances: Sequence[Entrance]) -> None:
+        self.name = name
+        self._entrances = list(entrances)
+        self.places = ", ".join(sorted(map(_place, entrances)))  # by which one master is told from another of the same name
+        self._look_at = self._told_at = 0.0
+        self.master: tuple[str, int] | None = None  # as told last
+
+    def ask(self) -> tuple[str, int]:
+        """Host and port of the master now. The Sentinel that answers is asked first the next time.
+
+        Raises:
+            MasterUnknown: see there.
+            redis.exceptions.ConnectionError: no Sentinel answers.
+        """
+        troubles: list[str] = []
+        answered = False
+        for entrance in self._entrances:
+            try:
+                found = _asked(entrance, self.name)
+            except (RedisError, OSError) as error:
+                troubles.append(f"{_place(entrance)}: {str(error).rstrip('.') or type(error).__name__}")
+                continue
+            if found is not None:
+                self._entrances = [entrance, *(other for other in self._entrances if other is not entrance)]
+                self.master, self._told_at = found, clock.monotonic()
+                return found
+            answered = True
+        if answered:
+            raise MasterUnknown(f"its Sentinels know no master named {self.name!r}")
+        raise ConnectionError(f"no Sentinel answers ({'; '.join(troubles)})")
+
+    @property
+    def plain(self) -> list[tuple[str, int]]:
+        """Host and port of those that are asked without TLS."""
+        by_tls = (issubclass(made, SSLConnection) for made, _ in self._entrances)
+        return [(kwargs["host"], int(kwargs["port"])) for (_, kwargs), tls in zip(self._entrances, by_tls, strict=True) if not tls]
+
+    @property
+    def told_for(self) -> float:
+        """Seconds since one of them has told who the master is."""
+        return clock.monotonic() - self._told_at
+
+    def look(self) -> None:
+        """Asks by the way, before a connection is used: while none answers, what was told last holds."""
+        if clock.monotonic() < self._look_at:
+            return
+        try:
+            self.ask()
+        except (RedisError, OSError):
+            self._look_at = clock.monotonic() + RARELY
+
+    def lead_to(self, connection: Connection) -> bool:
+        """Whether that connection goes to the master, as far as is known."""
+        return self.master == (connection.host, int(connection.port))
+
+
+def _asked(entrance: Entrance, name: str) -> tuple[str, int] | None:
+    connection_class, kwargs = entrance
+    limits = {"socket_timeout": PATIENCE, "socket_connect_timeout": PATIENCE}
+    connection = connection_class(**{**kwargs, **limits, "retry": Retry(NoBackoff(), 0), "protocol": 2, "decode_responses": False})
+    open_connections.CONNECTIONS.add(connection)
+    try:
+        connection.connect()
+        connection.send_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", name, check_health=False)
+        found = connection.read_response()
+    finally:
+        connection.disconnect()
+    return None if found is None else (found[0].decode(), int(found[1]))
+
+
+def _place(entrance: Entrance) -> str:
+    return f"{entrance[1].get('host', 'localhost')}:{entrance[1].get('port', PORT)}"
+
+
+class SentinelUrl(NamedTuple):
+    """A URL by Sentinel, taken apart: places of Sentinels, the name of the master, and the rest as a plain URL would say it."""
+
+    places: Sequence[tuple[str, int]]
+    name: str
+    connection_class: type[Connection]
+    kwargs: Mapping[str, Any]
+
+
+def split_url(url: str, refuse: Callable[[str], ConfigError]) -> SentinelUrl:
+    """Takes a URL apart that begins with one of `SCHEMES`. `refuse` makes the error of what is wrong.
+
+    Raises:
+        ConfigError: it names no Sentinel, no master, or is none at all; the text quotes nothing of it.
+    """
+    scheme, _, rest = url.partition("://")
+    front, question, query = rest.partition("?")
+    credentials, at, rest = front.rpartition("@")
+    hosts, _, path = rest.partition("/")
+    name, _, database = path.partition("/")
+    if not name:
+        raise refuse("it has no name of a master")
+    name = unquote(name)
+    found = places(hosts, PORT)
+    if not MASTER.fullmatch(name) or not re.fullmatch(r"\d*", database):
+        raise refuse("what follows the Sentinels is no name and number of a database")
+    try:
+        kwargs = dict(parse_url(f"{scheme.removesuffix('+sentinel')}://{credentials}{at}sentinel/{database or 0}{question}{query}"))
+    except ValueError as error:
+        raise refuse(f"what follows is no usable address{wrong_option(error)}") from None
+    if not found:
+        raise refuse("what follows names no Sentinels")
+    connection_class = kwargs.pop("connection_class", Connection)
+    return SentinelUrl(found, name, connection_class, {key: value for key, value in kwargs.items() if key not in ("host", "port")})
+
+
+def places(text: str, default: int) -> list[tuple[str, int]]:
+    """Hosts and ports that stand there, separated by commas; none if one of them is no such thing. `default`: the port of who has "
+    "none."""
+    matches = [PLACE.fullmatch(place) for place in text.split(",")]
+    found = [(match["six"] or match["host"], int(match["port"] or default)) for match in matches if match is not None]
+    return found if len(found) == len(matches) and all(0 < port < 65_536 for _, port in found) else []
+
+
+def entrances(
+    at: Sequence[tuple[str, int]], connection_class: type[Connection], kwargs: Mapping[str, Any]
+) -> tuple[list[Entrance], dict[str, Any]]:
+    """How the Sentinels at these places are reached, and with which arguments the master: those that begin with `sentinel_` are for the
+    Sentinels alone, TLS and keep-alive for both.
+    """
+    shared = {key: value for key, value in kwargs.items() if key.startswith(("ssl_", "socket_keepalive"))}
+    own = {key.removeprefix("sentinel_"): value for key, value in kwargs.items() if key.startswith("sentinel_")}
+    rest = {key: value for key, value in kwargs.items() if not key.startswith("sentinel_")}
+    made = SSLConnection if issubclass(connection_class, SSLConnection) else Connection
+    return [(made, {**shared, **own, "host": host, "port": port}) for host, port in at], rest

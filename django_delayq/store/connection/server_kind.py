@@ -1,0 +1,203 @@
+"""What answers at the address: a server of its own, a node of a Redis Cluster, or a Sentinel; and whether it has that database number.
+Asked before anything else, since to a client that takes it for a server of its own it says nothing that could be understood.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from redis.connection import SSLConnection
+from redis.exceptions import NoPermissionError, RedisError, ResponseError
+from redis.exceptions import TimeoutError as TimedOut
+
+from django_delayq.exceptions import StoreUnavailable
+from django_delayq.findings import Finding
+from django_delayq.setting_readers import is_embedded
+from django_delayq.store.connection.address import PORT, RedisSpec, nodes_of, resolve, where
+from django_delayq.store.connection.error_replies import StoreError
+from django_delayq.store.connection.link import Link, link_to
+from django_delayq.store.connection.sentinels import PATIENCE, MasterUnknown, Sentinels
+
+CREDENTIALS: Final = ("username", "password", "credential_provider")
+SHOWN: Final = 5  # names of masters that a hint has at most
+NAME_OF_MASTER: Final = b"name"
+
+
+def kind_findings(redis: RedisSpec, *, timeout: float = 2.0) -> list[Finding]:
+    """What speaks against working with what answers there. Nothing, for a server of its own, and where nothing can be learnt: that it
+    cannot be reached, or lets nobody in, is told by who goes on to use it.
+
+    Raises:
+        ConfigError: the value leads nowhere.
+    """
+    if is_embedded(redis):
+        return []
+    connection_class, kwargs = resolve(redis)
+    if (sentinels := kwargs.get("sentinels")) and (found := _of_sentinels(sentinels, kwargs.get("db") or 0)):
+        return [found]
+    by_cluster = "cluster" in kwargs
+    tls = issubclass(connection_class, SSLConnection)
+    for one in _servers(kwargs):
+        hung_up = False
+        for given in _entrances(one):
+            link = link_to(connection_class, given, name="", timeout=timeout)
+            try:
+                return list(_found(link, one, tls, by_cluster))
+            except StoreUnavailable as error:
+                # What a server does that speaks TLS, and hears something else.
+                hung_up = error.code == "redis_away" and not isinstance(error.__cause__, TimedOut)
+            except StoreError:
+                pass
+            finally:
+                link.close()
+        if hung_up and not tls and not kwargs.keys() & {"path", "sentinels"} and _speaks_tls(nodes_of(one)[0], timeout):
+            return [_tls_finding(one, by_cluster)]
+    return []
+
+
+def _servers(kwargs: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The arguments for each server that may be asked: any node of a Cluster knows it."""
+    if "cluster" not in kwargs:
+        yield kwargs
+        return
+    rest = {name: value for name, value in kwargs.items() if name != "cluster"}
+    for host, port in nodes_of(kwargs):
+        yield {**rest, "host": host, "port": port}
+
+
+def _speaks_tls(address: tuple[str, int], timeout: float) -> bool:
+    """Whether what answers there does. Nothing is sent to it beyond the handshake, so whoever it is may be anybody."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    with contextlib.suppress(OSError, ValueError), socket.create_connection(address, timeout) as line, context.wrap_socket(line):
+        return True
+    return False
+
+
+def _place(host: str, port: int) -> str:
+    """As a URL has it."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _tls_finding(kwargs: Mapping[str, Any], by_cluster: bool) -> Finding:
+    scheme = "rediss+cluster" if by_cluster else "rediss"
+    place = _place(*nodes_of(kwargs)[0])
+    database = "" if by_cluster else f"/{kwargs.get('db') or 0}"
+    return Finding(
+        "E020",
+        f"The server at {place} uses TLS, but the address does not.",
+        f"Write {scheme}://[user:password@]{place}{database} in DELAYQ['REDIS'], and the file of its authority as ssl_ca_certs.",
+    )
+
+
+def _of_sentinels(sentinels: Sentinels, database: int) -> Finding | None:
+    try:
+        sentinels.ask()
+    except MasterUnknown:
+        return Finding("E016", f"The Sentinels in DELAYQ['REDIS'] know no master named {sentinels.name!r}.")
+    except (RedisError, OSError):  # told by who goes on
+        by_tls = [place for place in sentinels.plain if _speaks_tls(place, PATIENCE)]
+        if by_tls:
+            hosts = ",".join(_place(*place) for place in by_tls)
+            return Finding(
+                "E020",
+                f"The Sentinels at {hosts} use TLS, but the address does not.",
+                f"Write rediss+sentinel://[user:password@]{hosts}/{sentinels.name}/{database} in DELAYQ['REDIS'], with all of them, "
+                "and the file of their authority as ssl_ca_certs.",
+            )
+    return None
+
+
+def _entrances(kwargs: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """As we are, but in the database that every server has; then as a stranger, since a Sentinel knows other users, or none."""
+    yield {**kwargs, "db": 0}
+    if any(kwargs.get(name) for name in CREDENTIALS):
+        yield {name: value for name, value in kwargs.items() if name not in CREDENTIALS} | {"db": 0}
+
+
+def _found(link: Link, kwargs: Mapping[str, Any], tls: bool, by_cluster: bool) -> Iterator[Finding]:
+    facts = link.execute("INFO").decode("utf-8", "replace").splitlines()
+    place = where(kwargs)
+    clustered = "redis_mode:cluster" in facts or "cluster_enabled:1" in facts
+    if clustered and not by_cluster:
+        yield Finding(
+            "E013",
+            f"Redis at {place} is a node of a Redis Cluster, but the address is that of a single server.",
+            f"Write {_cluster_line(kwargs, tls)} in DELAYQ['REDIS'], with several of its nodes, separated by commas.",
+        )
+    elif by_cluster and not clustered and not {"redis_mode:sentinel", "server_mode:sentinel"} & set(facts):
+        yield Finding(
+            "E017",
+            f"The server at {place} is not a node of a Redis Cluster.",
+            f"Write {'rediss' if tls else 'redis'}://[user:password@]{kwargs.get('host')}:{kwargs.get('port')}/0 in DELAYQ['REDIS'].",
+        )
+    elif by_cluster and clustered:
+        return
+    elif "redis_mode:sentinel" in facts or "server_mode:sentinel" in facts:
+        yield _sentinel_finding(place, _line(kwargs, tls), _masters(link))
+    elif (number := int(kwargs.get("db") or 0)) and _refuses(link, number):
+        count = _databases(link)
+        yield Finding(
+            "E015",
+            f"The server at {place} has no database {number}{f'; it has {count}, from 0 on' if count else ''}.",
+            f"End the URL in DELAYQ['REDIS'] with a number that it has{f': /0 to /{count - 1}' if count else ', such as /0'}; "
+            "or raise `databases` in its configuration.",
+        )
+
+
+def _cluster_line(kwargs: Mapping[str, Any], tls: bool) -> str:
+    """What to write in the place of a node's address."""
+    return f"{'rediss' if tls else 'redis'}+cluster://[user:password@]{kwargs.get('host', 'localhost')}:{kwargs.get('port', PORT)}"
+
+
+def _line(kwargs: Mapping[str, Any], tls: bool) -> str:
+    """What to write in the place of a Sentinel's address, but for the name."""
+    scheme = "rediss+sentinel" if tls else "redis+sentinel"
+    return f"{scheme}://[user:password@]{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}/{{name}}/{kwargs.get('db') or 0}"
+
+
+def _sentinel_finding(place: str, line: str, names: Sequence[str]) -> Finding:
+    told = f"Its masters are {', '.join(names)}." if names else "Use the name in its `sentinel monitor`."
+    return Finding(
+        "E014",
+        f"The server at {place} is a Sentinel, which stores no jobs.",
+        f"Write {line.format(name=names[0] if names else 'mymaster')} in DELAYQ['REDIS'], with all Sentinels, separated by commas. "
+        f"{told}",
+    )
+
+
+def _refuses(link: Link, number: int) -> bool:
+    """Whether the server has no such database. That our user may not choose any says nothing of that."""
+    connection = link.dedicated()
+    try:
+        connection.send_command("SELECT", number, check_health=False)
+        connection.read_response()
+    except NoPermissionError:
+        return False
+    except ResponseError:
+        return True
+    except (RedisError, OSError):
+        return False
+    finally:
+        connection.disconnect()
+    return False
+
+
+def _databases(link: Link) -> int:
+    """How many there are; 0 if the server does not say."""
+    with contextlib.suppress(StoreError, StoreUnavailable, ValueError, IndexError):
+        return int(link.execute("CONFIG", "GET", "databases")[1])
+    return 0
+
+
+def _masters(link: Link) -> list[str]:
+    """The names of those whom this Sentinel watches; none if it does not say."""
+    with contextlib.suppress(StoreError, StoreUnavailable):
+        told = (dict(zip(each[::2], each[1::2], strict=False)) for each in link.execute("SENTINEL", "MASTERS"))
+        return [name.decode("utf-8", "replace") for facts in told if (name := facts.get(NAME_OF_MASTER))][:SHOWN]
+    return []

@@ -1,0 +1,267 @@
+"""Numbers over time, for people: what was done in the last hour, how late and how long, and what will become due. Reads only, bounded
+however many jobs there are, and each in one write to each server.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final, TypeAlias
+
+from django_delayq import clock, spread
+from django_delayq.exceptions import StoreUnavailable
+from django_delayq.priority_bands import BANDS
+from django_delayq.spread import Spread
+from django_delayq.store.connection.link import Link
+from django_delayq.store.connection.places import Places
+from django_delayq.store.keys import Keys
+from django_delayq.store.reads.partitions import ONE, Partitions
+from django_delayq.store.reads.reach import WHOLE, Reach
+from django_delayq.store.scripts import decode
+
+MINUTE_MS: Final = 60_000
+HOUR_MS: Final = 60 * MINUTE_MS
+KINDS: Final = (  # of what scripts count per minute
+    "scheduled",
+    "succeeded",
+    "retried",
+    "snoozed",
+    "failed",
+    "cancelled",
+    "crashed",
+    "requeued",
+    "restored",
+)
+MOST_US: Final = 1_000  # in Redis, for the ZCOUNTs of a forecast: the dashboard as a whole is to stay below 2 ms
+COUNT_US: Final = ((1_000, 0.4), (10_000, 1.0))  # what one costs in a band of up to so many jobs
+COUNT_US_BEYOND: Final = 2.0  # in one of 50,000
+ENDED: Final = ("succeeded", "failed", "retried")  # of those, what a chart shows
+ASKED_AT_ONCE: Final = 240  # minutes per command: some tenth of a millisecond in Redis
+MINUTE_STEPS: Final = (1, 2, 5, 10, 15, 30, 60)
+HOUR_STEPS: Final = (1, 2, 3, 4, 6, 12, 24)
+
+Look: TypeAlias = tuple[Keys, tuple[Any, ...]]  # a partition, and what its server is asked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """How many jobs become due. `minutes` covers the next hour in steps of `minute_step`, `hours` the next day in steps of
+    `hour_step`: 1 each, and coarser where many queues have something to come, so that its cost stays bounded.
+    """
+
+    start_ms: int
+    minute_step: int
+    minutes: tuple[int, ...]
+    hour_step: int
+    hours: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueCounts:
+    """What else a queue counts. `tombstones`: of jobs that have ended lately; `failed_hour`, `failed_day`: jobs that have failed within
+    that time and have not been requeued; `minute`: what was done in the last whole minute, by kind.
+    """
+
+    queue: str
+    tombstones: int
+    failed_hour: int
+    failed_day: int
+    minute: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedCounts:
+    """What a queue has done, in steps of `step_ms` since `start_ms`, the last step being under way: jobs that succeeded and failed,
+    and attempts that were retried.
+    """
+
+    queue: str
+    start_ms: int
+    step_ms: int
+    succeeded: tuple[int, ...]
+    failed: tuple[int, ...]
+    retried: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotCounts:
+    """The last hour of a queue in steps of five minutes since `start_ms`: lateness and run times of each, as counts per bucket."""
+
+    queue: str
+    start_ms: int
+    late: tuple[tuple[int, ...], ...]
+    ran: tuple[tuple[int, ...], ...]
+
+
+class Figures:
+    """Looks into the queues of one prefix. What is told of a queue is added up over its partitions.
+
+    Args:
+        partitions, reach: see `Inspector`; what is left out counts as nothing.
+
+    Raises (all methods):
+        StoreUnavailable, StoreError: as `Link.execute`.
+    """
+
+    def __init__(self, places: Places, *, prefix: str, partitions: Mapping[str, int] = ONE, reach: Reach = WHOLE) -> None:
+        self._places = places
+        self._reach = reach
+        self._parts = Partitions(prefix, partitions)
+
+    def hours(self, queues: Sequence[str]) -> list[Spread]:
+        """The last hour of each queue."""
+        now_ms = self._now_ms(queues)
+        raws = self._spreads(queues)
+        return [spread.decode(raw, now_ms) for raw in raws]
+
+    def slots(self, queues: Sequence[str]) -> list[SlotCounts]:
+        """The last hour of each queue, slot by slot."""
+        now_ms = self._now_ms(queues)
+        raws = self._spreads(queues)
+        start_ms = (now_ms // spread.SLOT_MS - spread.MINUTES // spread.SLOT + 1) * spread.SLOT_MS
+        return [
+            SlotCounts(
+                queue=queue,
+                start_ms=start_ms,
+                late=tuple(tuple(late) for late, _ in slots),
+                ran=tuple(tuple(ran) for _, ran in slots),
+            )
+            for queue, slots in ((queue, spread.decode_slots(raw, now_ms)) for queue, raw in zip(queues, raws, strict=True))
+        ]
+
+    def ended(self, queue: str, *, step: int, steps: int) -> EndedCounts:
+        """What a queue has done in the last `steps` times `step` minutes; counts are kept for eight days."""
+        minute = self._now_ms([queue]) // MINUTE_MS
+        first = minute - minute % step - (steps - 1) * step
+        some = [range(start, min(start + ASKED_AT_ONCE, minute + 1)) for start in range(first, minute + 1, ASKED_AT_ONCE)]
+        asked = [(keys, minutes) for keys in self._parts.of(queue) for minutes in some]
+        looks = [(keys, ("HMGET", keys["stats"], *(f"{each}:{kind}" for each in minutes for kind in ENDED))) for keys, minutes in asked]
+        sums = {kind: [0] * steps for kind in ENDED}
+        for (_, minutes), counts in zip(asked, self._ask(looks, ()), strict=True):
+            for number, count in enumerate(counts):
+                if count:
+                    sums[ENDED[number % len(ENDED)]][(minutes[number // len(ENDED)] - first) // step] += decode.number(count)
+        told = {kind: tuple(numbers) for kind, numbers in sums.items()}
+        return EndedCounts(queue=queue, start_ms=first * MINUTE_MS, step_ms=step * MINUTE_MS, **told)
+
+    def bands(self, queue: str) -> dict[str, int]:
+        """How many jobs wait in each band, those that are due among them."""
+        sizes = self._ask([(keys, ("ZCARD", keys[band])) for keys in self._parts.of(queue) for band in BANDS], 0)
+        return {band: sum(sizes[number :: len(BANDS)]) for number, band in enumerate(BANDS)}
+
+    def counts(self, queues: Sequence[str]) -> list[QueueCounts]:
+        """What each of these queues counts."""
+        now_ms = self._now_ms(queues)
+        fields = [f"{now_ms // MINUTE_MS - 1}:{kind}" for kind in KINDS]
+        parts = self._parts.of_each(queues)
+        commands: list[Look] = []
+        for keys in parts:
+            commands += [
+                (keys, ("HMGET", keys["stats"], *fields)),
+                (keys, ("ZCARD", keys["finished"])),
+                (keys, ("ZCOUNT", keys["failed"], now_ms - HOUR_MS, "+inf")),
+                (keys, ("ZCOUNT", keys["failed"], now_ms - 24 * HOUR_MS, "+inf")),
+            ]
+        replies = zip(*[iter(self._ask(commands, 0))] * 4, strict=True)
+        found = {queue: Counter[str]() for queue in queues}
+        for keys, (minute, tombstones, hour, day) in zip(parts, replies, strict=True):
+            sums = found[keys.queue]
+            sums.update({"tombstones": tombstones, "failed_hour": hour, "failed_day": day})
+            if minute:
+                sums.update({kind: decode.number(count or b"0") for kind, count in zip(KINDS, minute, strict=True)})
+        return [
+            QueueCounts(
+                queue=queue,
+                tombstones=sums["tombstones"],
+                failed_hour=sums["failed_hour"],
+                failed_day=sums["failed_day"],
+                minute={kind: sums[kind] for kind in KINDS},
+            )
+            for queue, sums in found.items()
+        ]
+
+    def forecast(self, queues: Sequence[str]) -> Forecast:
+        """What becomes due in these queues, by the whole minute and the whole hour; what is due already is not in it."""
+        now_ms = self._now_ms(queues)
+        minute_start, hour_start = now_ms - now_ms % MINUTE_MS, now_ms - now_ms % HOUR_MS
+        bands = [(keys, keys[band]) for keys in self._parts.of_each(queues) for band in BANDS]
+        looked = self._ask(
+            [
+                *((keys, ("ZCOUNT", band, f"({now_ms}", hour_start + 24 * HOUR_MS)) for keys, band in bands),
+                *((keys, ("ZCARD", band)) for keys, band in bands),
+            ],
+            0,
+        )
+        sizes = {band: looked[len(bands) + n] for n, band in enumerate(bands) if looked[n]}
+        busy = list(sizes)
+        room = MOST_US / max(COUNT_US[0][1], sum(map(_count_us, sizes.values())))
+        minute_step, hour_step = next(
+            (steps for steps in zip(MINUTE_STEPS, HOUR_STEPS, strict=True) if 60 // steps[0] + 24 // steps[1] <= room),
+            (MINUTE_STEPS[-1], HOUR_STEPS[-1]),
+        )
+        minutes = [minute_start + n * MINUTE_MS for n in range(0, 61, minute_step)]
+        hours = [hour_start + n * HOUR_MS for n in range(0, 25, hour_step)]
+        ranges = [*pairwise(minutes), *pairwise(hours)]
+        counts = self._ask(
+            [
+                (keys, ("ZCOUNT", band, f"({now_ms}" if start <= now_ms else start, f"({end}"))
+                for start, end in ranges
+                for keys, band in busy
+            ],
+            0,
+        )
+        sums = [sum(counts[n * len(busy) : (n + 1) * len(busy)]) for n in range(len(ranges))]
+        split = len(minutes) - 1
+        return Forecast(
+            start_ms=now_ms,
+            minute_step=minute_step,
+            minutes=tuple(sums[:split]),
+            hour_step=hour_step,
+            hours=tuple(sums[split:]),
+        )
+
+    def _spreads(self, queues: Sequence[str]) -> list[bytes]:
+        """What each queue counts, one partition behind the other."""
+        parts = self._parts.of_each(queues)
+        raws: dict[str, list[bytes]] = {queue: [] for queue in queues}
+        looks = [(keys, ("GETRANGE", keys["spread"], 0, spread.LENGTH - 1)) for keys in parts]
+        for keys, raw in zip(parts, self._ask(looks, b""), strict=True):
+            raws[keys.queue].append(raw)
+        return [spread.joined(raws[queue]) for queue in queues]
+
+    def _now_ms(self, queues: Sequence[str]) -> int:
+        """By the clock of the first server that answers: one moment for all."""
+        found: list[int] = []
+
+        def look(link: Link, _there: list[Keys]) -> None:
+            if not found:
+                found.append(decode.time_ms(link.execute("TIME")))
+
+        if queues:
+            self._reach.each(self._places, self._parts.of_each(queues), look)
+        else:
+            look(self._places.shared, [])
+        return found[0] if found else clock.wall_ms()
+
+    def _ask(self, looks: Sequence[Look], nothing: Any) -> list[Any]:
+        numbers: dict[Keys, list[int]] = {}
+        for number, (keys, _) in enumerate(looks):
+            numbers.setdefault(keys, []).append(number)
+        found = [nothing] * len(looks)
+
+        def look(link: Link, there: list[Keys]) -> None:
+            those = [number for keys in there for number in numbers[keys]]
+            for number, reply in zip(those, link.execute_many([looks[number][1] for number in those]), strict=True):
+                if isinstance(reply, StoreUnavailable):
+                    raise reply
+                if not isinstance(reply, Exception):  # what stands there instead of ours counts as nothing
+                    found[number] = reply
+
+        self._reach.each(self._places, numbers, look)
+        return found
+
+
+def _count_us(size: int) -> float:
+    return next((cost for most, cost in COUNT_US if size <= most), COUNT_US_BEYOND)

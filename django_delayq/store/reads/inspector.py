@@ -1,0 +1,368 @@
+"""Reads for people: depths, single jobs, the server. The worker does not import this module: what the engine decides, scripts
+decide. Numbers of several keys are read in one write and may differ by what happens between two of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Literal, TypeVar
+from uuid import UUID
+
+from django_delayq import clock, ids
+from django_delayq.exceptions import PayloadError
+from django_delayq.store.connection.error_replies import StoreError
+from django_delayq.store.connection.link import Link
+from django_delayq.store.connection.places import Places
+from django_delayq.store.keys import Keys
+from django_delayq.store.reads.partitions import ONE, Partitions
+from django_delayq.store.reads.queue_depth import QueueDepth, depth_commands, depth_of
+from django_delayq.store.reads.reach import WHOLE, Reach
+from django_delayq.store.scripts import decode, loader, site
+from django_delayq.store.scripts.record import JobRecord
+from django_delayq.target import OfferTarget
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobView:
+    """A job as Redis knows it now. `state`: scheduled, running, failed, or finished (a tombstone: succeeded or cancelled).
+
+    `date_ms`: due, lease end, failed at, finished at, by state. `asks`: how often it has
+    asked, and heard "not yet". `name`, of which `most` run at a time, "" for none; `turn`: the number of the holder that the job is
+    or was, 0 before; `blocked`: it is due, and waits for its name; `name_holder`: who holds that, the first of several. `record` is
+    None for a tombstone or an unreadable record.
+    """
+
+    id: UUID
+    queue: str
+    state: Literal["scheduled", "running", "failed", "finished"]
+    date_ms: int
+    now_ms: int
+    attempt: int
+    crashes: int
+    asks: int
+    name: str
+    most: int
+    turn: int
+    blocked: bool
+    name_holder: UUID | None
+    fence: str
+    cancel_by: str
+    aborts: bool
+    progress: str
+    record: JobRecord | None
+    raw: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerFacts:
+    """What matters about the server. `flavour`: redis or valkey; `version` of that flavour; `skew`: its clock minus ours, in
+    seconds, without the round trip; `policy` and `maxmemory` may be "" and 0 where CONFIG and INFO do not tell.
+    """
+
+    flavour: str
+    version: tuple[int, ...]
+    policy: str
+    maxmemory: int
+    used_memory: int
+    aof: bool
+    rdb: bool
+    role: str
+    skew: float
+    round_trip: float
+
+
+class Inspector:
+    """Looks into the queues of one prefix. What is told of a queue is added up over its partitions.
+
+    Args:
+        partitions: see `Partitions`.
+        reach: with one that leaves servers out, what is in their partitions is not in what is told.
+
+    Raises (all methods):
+        StoreUnavailable, StoreError: as `Link.execute`.
+    """
+
+    def __init__(self, places: Places, *, prefix: str, partitions: Mapping[str, int] = ONE, reach: Reach = WHOLE) -> None:
+        self._places = places
+        self._reach = reach
+        self.prefix = prefix
+        self._parts = Partitions(prefix, partitions)
+
+    def by_partition(self, queues: Sequence[str]) -> list[list[QueueDepth]]:
+        """By queue, as they are named, the counts of its partitions in their order; without those that `parts` leaves out."""
+        found = self.parts(queues)
+        return [[found[keys] for keys in self._parts.of(queue) if keys in found] for queue in queues]
+
+    def parts(self, queues: Sequence[str]) -> dict[Keys, QueueDepth]:
+        """The counts of the partitions of several queues, by their keys, in two round trips per server however many they are."""
+        return self._depths(self._parts.of_each(queues))
+
+    def part(self, queue: str, partition: int) -> QueueDepth:
+        """The counts of one partition, whether it is served or not."""
+        keys = self._parts.at(queue, partition)
+        return self._depths([keys])[keys]
+
+    def _depths(self, parts: Sequence[Keys]) -> dict[Keys, QueueDepth]:
+        found: dict[Keys, QueueDepth] = {}
+
+        def look(link: Link, there: list[Keys]) -> None:
+            now_ms = _now_ms(link)
+            commands = [depth_commands(keys, now_ms) for keys in there]
+            replies = iter(_ask(link, *(command for of_one in commands for command in of_one)))
+            for keys, of_one in zip(there, commands, strict=True):
+                own = list(islice(replies, len(of_one)))
+                site.check(keys.prefix, keys.queue, link.home, decode.text(own[-1][-1]))
+                found[keys] = depth_of(keys.queue, now_ms, own)
+
+        self._reach.each(self._places, parts, look)
+        return {keys: found[keys] for keys in parts if keys in found}
+
+    def jobs(self, queue: str, jobs: Sequence[UUID]) -> list[JobView | None]:
+        """The jobs of these ids, at most 200; None for one that Redis does not know."""
+        return self._inspected(queue, jobs, _view)
+
+    def nowhere(self, queue: str, jobs: Sequence[UUID]) -> list[UUID]:
+        """Those of these jobs, at most 200, that have a record and no place, see nowhere.lua."""
+        return [job for job, is_nowhere in zip(jobs, self._inspected(queue, jobs, _is_nowhere), strict=True) if is_nowhere]
+
+    def _inspected(self, queue: str, jobs: Sequence[UUID], read: Callable[[UUID, str, int, Sequence[bytes]], T]) -> list[T | None]:
+        numbers: dict[Keys, list[int]] = {}
+        for number, job in enumerate(jobs):
+            numbers.setdefault(self._parts.with_job(queue, job), []).append(number)
+        found: list[T | None] = [None] * len(jobs)
+
+        def look(_link: Link, there: list[Keys]) -> None:
+            for keys in there:
+                those = numbers[keys]
+                wanted = [ids.short(jobs[number]) for number in those]
+                reply = loader.run(self._link(keys), loader.load("inspect", keys), keys, "", "", "", *wanted)
+                now_ms = int(reply[0])
+                for n, number in enumerate(those):
+                    found[number] = read(jobs[number], queue, now_ms, reply[1 + n * 14 : 15 + n * 14])
+
+        self._reach.each(self._places, numbers, look)
+        return found
+
+    def leased(self, queues: Sequence[str], most: int) -> list[UUID]:
+        """The jobs of these queues that are under a lease, of each partition at most so many, those first whose leases end first."""
+        return self._first(queues, "leases", most)
+
+    def job(self, queue: str, job: UUID) -> JobView | None:
+        """The job of this id; None if Redis does not know it."""
+        return self.jobs(queue, [job])[0]
+
+    def blocked(self, queues: Sequence[str], most: int) -> list[UUID]:
+        """The jobs of these queues that are due and wait for their name: of each partition at most so many, those first that were due
+        first.
+        """
+        return self._first(queues, "blocked", most)
+
+    def _first(self, queues: Sequence[str], key: str, most: int) -> list[UUID]:
+        found: list[UUID] = []
+
+        def look(link: Link, there: list[Keys]) -> None:
+            replies = _ask(link, *(("ZRANGE", keys[key], 0, most - 1) for keys in there))
+            found.extend(id for members in replies for member in members if (id := decode.job_id(member)) is not None)
+
+        self._reach.each(self._places, self._parts.of_each(queues), look)
+        return found
+
+    def records(self, queue: str) -> Iterator[list[tuple[str, bytes]]]:
+        """All records of a queue, in batches of about 200, as (short id, record), in no order. One may come twice; one that is
+        put in meanwhile may come or not. What is not called by an id is left out.
+        """
+        for keys in self._parts.of(queue):
+            for flat in self._scanned(keys, "jobs"):
+                named = ((name.decode("ascii", "replace"), record) for name, record in zip(flat[::2], flat[1::2], strict=True))
+                yield [(name, record) for name, record in named if decode.job_id(name) is not None]
+
+    def _scanned(self, keys: Keys, key: str, count: int = 200) -> Iterator[list[bytes]]:
+        link, cursor = self._link(keys), b"0"
+        while True:
+            cursor, flat = link.execute("HSCAN", keys[key], cursor, "COUNT", count)
+            yield flat
+            if cursor == b"0":
+                return
+
+    def names(self, queue: str, partition: int, name: str, *, failed: bool) -> bool:
+        """Whether an unfinished job of a partition bears that name, or one that has `failed` and that Redis has still. It reads those
+        of all that have one.
+        """
+        wanted, keys = name.encode(), self._parts.at(queue, partition)
+        for flat in self._scanned(keys, "names", 1000):
+            bear = [id for id, value in zip(flat[::2], flat[1::2], strict=True) if value.split(b":", 3)[-1] == wanted]
+            if (bear and failed) or any(self._link(keys).execute("ZSCORE", keys["failed"], id) is None for id in bear):
+                return True
+        return False
+
+    def find(self, queue: str, key: str, partitions: Sequence[int] | None = None) -> UUID | None:
+        """The id of the unfinished job that holds the business key in one of these partitions, by default in any.
+
+        Raises:
+            SiteRefused: a partition belongs to another site.
+        """
+        parts = self._parts.of(queue) if partitions is None else [self._parts.at(queue, number) for number in partitions]
+        return next((id for keys in parts if (id := self._holder(keys, key)) is not None), None)
+
+    def _holder(self, keys: Keys, key: str) -> UUID | None:
+        link = self._link(keys)
+        holder, own = _ask(link, ("HGET", keys["keys"], key), ("HGET", keys["meta"], "site"))
+        site.check(keys.prefix, keys.queue, link.home, decode.text(own))
+        id = None if holder is None else decode.job_id(holder)
+        if id is None:
+            return None
+        try:  # as the scripts do: a job holds a key only if it says so itself
+            return id if JobRecord.decode(id, link.execute("HGET", keys["jobs"], holder) or b"").key == key else None
+        except PayloadError:
+            return None
+
+    def unread(self, queues: Sequence[str]) -> list[tuple[int, int]]:
+        """Of each of these queues, how many events the mirror has not folded yet, and the age of the oldest in ms by the clock of its
+        server.
+        """
+        found: dict[str, tuple[int, int]] = dict.fromkeys(queues, (0, 0))
+
+        def look(link: Link, there: list[Keys]) -> None:
+            keys = [part["events"] for part in there]
+            looks = (("XRANGE", key, "-", "+", "COUNT", 1) for key in keys)
+            time, *replies = _ask(link, ("TIME",), *(("XLEN", key) for key in keys), *looks)
+            now_ms = decode.time_ms(time)
+            for part, length, first in zip(there, replies[: len(keys)], replies[len(keys) :], strict=True):
+                date = decode.moment_ms(first[0][0].partition(b"-")[0]) if first else now_ms
+                events, age = found[part.queue]
+                found[part.queue] = (events + length, max(age, now_ms - date))
+
+        self._reach.each(self._places, self._parts.of_each(queues), look)
+        return [found[queue] for queue in queues]
+
+    def _link(self, keys: Keys) -> Link:
+        return self._places.of(keys.queue, keys.partition)
+
+    def server(self, trips: int = 1, *, link: Link | None = None) -> ServerFacts:
+        """Version, memory, persistence, eviction policy and clock of a server, by default the shared one. `trips`: looks at the clock,
+        of which the median counts: one alone may be slow by chance.
+        """
+        link = link or self._places.shared
+        round_trip, skew = sorted(_trip(link) for _ in range(trips))[trips // 2]
+        facts = _info(link.execute("INFO"))
+        flavour = "valkey" if "valkey_version" in facts else "redis"
+        version = facts.get(f"{flavour}_version", facts.get("redis_version", "0"))
+        return ServerFacts(
+            flavour=flavour,
+            version=tuple(int(part) for part in version.split(".") if part.isdigit()),
+            policy=facts.get("maxmemory_policy", ""),
+            maxmemory=int(facts.get("maxmemory", 0)),
+            used_memory=int(facts.get("used_memory", 0)),
+            aof=facts.get("aof_enabled") == "1",
+            rdb=_snapshots(link),
+            role=facts.get("role", ""),
+            skew=skew,
+            round_trip=round_trip,
+        )
+
+    def targets(self, targets: Iterable[OfferTarget], *, link: Link | None = None) -> list[tuple[OfferTarget, str]]:
+        """What stands in the way of offers to each, on a server, by default the shared one: "" for nothing; "type", something else is
+        there; "rights", our user may not. Nothing is changed: a list is cut to what it has.
+        """
+        link = link or self._places.shared
+        found: list[tuple[OfferTarget, str]] = []
+        for target in targets:
+            looks: list[tuple[Any, ...]] = [("XLEN", target.key)]
+            if target.kind == "list":
+                looks = [("LLEN", target.key), ("LTRIM", target.key, 0, -1)]
+            errors = [reply for reply in _ask(link, *looks, strict=False) if isinstance(reply, StoreError)]
+            wrong = any(error.reply.startswith("WRONGTYPE") for error in errors)
+            found.append((target, "type" if wrong else "rights" if errors else ""))
+        return found
+
+    def may(self, *commands: tuple[str, ...], link: Link | None = None) -> list[tuple[str, ...]]:
+        """Which of these commands a server, by default the shared one, would let our user send; none is sent. None of them, too, where
+        the user may not even ask (a narrow one may not), or the server does not tell.
+        """
+        link = link or self._places.shared
+        user = _ask(link, ("ACL", "WHOAMI"), strict=False)[0]
+        if isinstance(user, Exception):
+            return []
+        replies = _ask(link, *(("ACL", "DRYRUN", user, *command) for command in commands), strict=False)
+        if any(isinstance(reply, Exception) for reply in replies):  # before Redis 7: by the user's rules, if they say all
+            rules = _ask(link, ("ACL", "GETUSER", user), strict=False)[0]
+            return list(commands) if isinstance(rules, list) and b"+@all" in rules else []
+        return [command for command, reply in zip(commands, replies, strict=True) if reply == b"OK"]
+
+
+def _trip(link: Link) -> tuple[float, float]:
+    """How long Redis took to answer, and by how much its clock is ahead, both in seconds."""
+    before, started = clock.wall_ms(), clock.monotonic()
+    seconds, micros = link.execute("TIME")
+    took = clock.monotonic() - started
+    return took, int(seconds) + int(micros) / 1e6 - (before / 1000 + took / 2)
+
+
+def _snapshots(link: Link) -> bool:
+    reply = _ask(link, ("CONFIG", "GET", "save"), strict=False)[0]
+    if isinstance(reply, Exception):
+        return True  # a managed server hides CONFIG; it is not for us to call it without persistence
+    return len(reply) == 2 and bool(reply[1])
+
+
+def _now_ms(link: Link) -> int:
+    return decode.time_ms(link.execute("TIME"))
+
+
+def _ask(link: Link, *commands: tuple[Any, ...], strict: bool = True) -> list[Any]:
+    replies = link.execute_many(commands)
+    for reply in replies:
+        if strict and isinstance(reply, Exception):
+            raise reply
+    return replies
+
+
+def _info(raw: bytes) -> dict[str, str]:
+    pairs = (line.partition(":") for line in raw.decode("utf-8", "replace").splitlines() if ":" in line)
+    return {name: value for name, _, value in pairs}
+
+
+def _is_nowhere(job: UUID, _queue: str, _now_ms: int, values: Sequence[bytes]) -> bool:
+    state, raw = values[0], values[8]
+    if state != b"unknown" or not raw:
+        return False
+    try:
+        JobRecord.decode(job, raw)
+    except PayloadError:
+        return False  # claim sets it aside
+    return True
+
+
+def _view(job: UUID, queue: str, now_ms: int, values: Sequence[bytes]) -> JobView | None:
+    state, date, attempt, crashes, asks, fence, cancel_by, progress, raw, name, most, turn, blocked, holder = values
+    if state == b"unknown":
+        return None
+    try:
+        record = JobRecord.decode(job, raw) if raw else None
+    except PayloadError:
+        record = None
+    return JobView(
+        id=job,
+        queue=queue,
+        state=state.decode(),  # type: ignore[arg-type]  # inspect.lua answers with these words only
+        date_ms=decode.moment_ms(date),
+        now_ms=now_ms,
+        attempt=int(attempt),
+        crashes=int(crashes),
+        asks=int(asks),
+        name=decode.text(name),
+        most=decode.number(most),
+        turn=decode.number(turn),
+        blocked=blocked == b"1",
+        name_holder=decode.job_id(holder) if holder else None,
+        fence=decode.text(fence),
+        cancel_by=decode.text(cancel_by).lstrip("\1"),
+        aborts=cancel_by.startswith(b"\1"),  # see cancel.lua
+        progress=progress.decode("utf-8", "replace"),
+        record=record,
+        raw=raw,
+    )

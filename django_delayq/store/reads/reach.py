@@ -1,0 +1,70 @@
+"""How a read for people goes to several servers: to all or not at all; or without those that cannot be asked, which it names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from typing import Final, Protocol
+
+from django_delayq.exceptions import StoreUnavailable
+from django_delayq.store.connection.link import Link
+from django_delayq.store.connection.places import PartitionedT, Places, by_node
+from django_delayq.store.scripts.site import is_refusal
+
+
+class Reach(Protocol):
+    """What asks each server about the partitions that it has."""
+
+    def each(self, places: Places, parts: Iterable[PartitionedT], ask: Callable[[Link, list[PartitionedT]], None]) -> None:
+        """Calls `ask` once for each server of these partitions, in the order in which the first one of each is given."""
+
+
+class WholeReach:
+    """A server that cannot be asked ends the read.
+
+    Raises:
+        StoreUnavailable, StoreError: what `ask` raises.
+    """
+
+    def each(self, places: Places, parts: Iterable[PartitionedT], ask: Callable[[Link, list[PartitionedT]], None]) -> None:
+        """See `Reach`."""
+        for link, there in by_node(places, parts).items():
+            ask(link, there)
+
+
+WHOLE: Final = WholeReach()
+
+
+class PartialReach:
+    """A server that cannot be asked is tried once, and left out from then on. `missing`: its partitions, by queue and number, and why.
+
+    Args:
+        guarded: what a call to the server of that partition of a queue stands in.
+    """
+
+    def __init__(self, guarded: Callable[[str, int], AbstractContextManager[None]]) -> None:
+        self._guarded = guarded
+        self._away: dict[Link, StoreUnavailable] = {}
+        self.missing: dict[tuple[str, int], StoreUnavailable] = {}
+
+    def each(self, places: Places, parts: Iterable[PartitionedT], ask: Callable[[Link, list[PartitionedT]], None]) -> None:
+        """See `Reach`."""
+        for link, there in by_node(places, parts).items():
+            error = self._away.get(link.server)
+            left = there
+            while error is None and left:
+                try:
+                    with self._guarded(left[0].queue, left[0].partition):
+                        ask(link, left)
+                    break
+                except StoreUnavailable as unavailable:
+                    if not is_refusal(unavailable):
+                        error = self._away[link.server] = unavailable
+                        break
+                    # Only this queue belongs to another site.
+                    refused = [part for part in left if part.queue == unavailable.fields.get("queue")] or left
+                    self.missing |= {(part.queue, part.partition): unavailable for part in refused}
+                    left = [part for part in left if part not in refused]
+            if error is not None:
+                for part in left:
+                    self.missing.setdefault((part.queue, part.partition), error)

@@ -1,0 +1,65 @@
+"""The format of a queue in Redis, and how a process treats a newer one.
+
+`meta.format` of a partition has its number. The first release writes format 1, which also holds where the field is absent. A later
+release reads every format up to its own `FORMAT` and writes the one that the queue has, so processes of two releases work side by side
+while a deploy rolls. A process that finds a newer number than it knows writes nothing there and waits: every script compares
+(`lua/include/begin.lua`), and so does the reader of the stream.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from django_delayq import clock
+from django_delayq.store.connection.error_replies import StoreError
+
+FORMAT = 1  # the newest that this release knows
+FIRST: Final = 1
+REFUSED: Final = "FORMAT"  # the code of the reply of a script that meets a newer one
+INTERVAL: Final = 60.0  # seconds after which a process writes `seen:<format>` again
+
+
+class FormatNewer(StoreError):
+    """The queue has a newer format than this process knows. Nothing was written, nothing is lost: a newer process goes on with it."""
+
+    nothing_done = True
+
+    def __init__(self, queue: str, found: int) -> None:
+        super().__init__(code="format_newer", queue=queue, found=found, known=FORMAT)
+        self.queue, self.found = queue, found
+
+    def __reduce__(self) -> tuple[type[FormatNewer], tuple[str, int]]:
+        return FormatNewer, (self.queue, self.found)
+
+
+class Presence:
+    """Makes schedule and claim, which every process calls, write `seen:<format>` once a minute. The next release reads there which
+    releases are still at work.
+    """
+
+    def __init__(self) -> None:
+        self._written = float("-inf")
+
+    def now(self, now_ms: int | None) -> int | str | None:
+        """The time argument of such a script: "!" for the clock of Redis and a write of `seen:<format>`."""
+        if now_ms is not None or clock.monotonic() - self._written < INTERVAL:
+            return now_ms
+        self._written = clock.monotonic()
+        return "!"
+
+
+def number(raw: Any) -> int:
+    """The format in that field; the first one where the field is absent, or was not written by a release."""
+    text = raw.decode("ascii", "replace") if isinstance(raw, bytes) else str(raw)
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 5 else FIRST
+
+
+def check(queue: str, raw: Any) -> None:
+    """Refuses a newer format.
+
+    Raises:
+        FormatNewer: the number is above `FORMAT`.
+    """
+    found = number(raw)
+    if found > FORMAT:
+        raise FormatNewer(queue, found)

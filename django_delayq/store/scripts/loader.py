@@ -1,0 +1,192 @@
+"""Loads the Lua scripts. A script's header is its contract and its interface: `-- keys:` names the keys it takes, in order,
+and `-- include:` the pieces it is built on; the loader turns the first into `local k_<name> = KEYS[n]` and puts the others before
+the body.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pkgutil
+import re
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any, Final, NamedTuple, cast
+
+from django_delayq.store.connection.error_replies import StoreError
+from django_delayq.store.connection.link import Link, ScriptMissing
+from django_delayq.store.keys import NAMES, Keys
+from django_delayq.store.scripts import decode, formats, site
+
+LOADS: Final = 3  # a script may be forgotten again between its loading and its call
+SCRIPTS = (
+    "schedule",
+    "claim",
+    "extend",
+    "settle",
+    "offer",
+    "cancel",
+    "reschedule",
+    "requeue",
+    "pause",
+    "purge",
+    "resign",
+    "tidy",
+    "trim",
+    "restore",
+    "sweep",
+    "confirm",
+    "assign",
+    "epoch",
+    "lock",
+    "prolong",
+    "unlock",
+    "show",
+    "inspect",
+    "probe",
+)
+ACCEPTS: Final = {"inspect": "none", "assign": "any"}  # which scripts accept a queue without an id, or of any site; see begin.lua
+
+
+class Script(NamedTuple):
+    """One Lua file, ready to be sent: its text, its SHA-1 as Redis knows it, and the short names of its keys."""
+
+    name: str
+    text: str
+    sha: str
+    keys: tuple[str, ...]
+
+
+def _read(path: str) -> str:
+    return cast(bytes, pkgutil.get_data("django_delayq.store", f"lua/{path}")).decode()
+
+
+def _header(text: str, field: str) -> tuple[str, ...]:
+    found = re.search(rf"^-- {field}: (.+)$", text, re.MULTILINE)
+    return tuple(found[1].split()) if found else ()
+
+
+def load(name: str, keys: Keys) -> Script:
+    """The script of that name as the site of these keys runs it.
+
+    Raises:
+        SiteRefused: the database does not tell which site this is.
+        StoreError: the header names a key that `keys.py` does not know.
+    """
+    return built(name, site.of(keys.prefix))
+
+
+@cache
+def built(name: str, own: str) -> Script:
+    """The script with its includes; read once per process and site."""
+    body = _read(f"{name}.lua")
+    keys = _header(body, "keys")
+    strangers = [key for key in keys if key not in NAMES]
+    if strangers:
+        raise StoreError(f"lua/{name}.lua names the key {strangers[0]!r}, which store/keys.py does not know.")
+    lines = [f"local k_{key} = KEYS[{number}]" for number, key in enumerate(keys, 1)]
+    lines.append(f"local FORMAT, SEEN = {formats.FORMAT}, 'seen:{formats.FORMAT}'")
+    lines.append(f"local SITE, ACCEPTS = '{own}', '{ACCEPTS.get(name, '')}'")
+    lines += [_read(f"include/{piece}.lua") for piece in _header(body, "include")]
+    text = "\n".join([*lines, body])
+    return Script(name=name, text=text, sha=hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest(), keys=keys)
+
+
+def run(link: Link, script: Script, keys: Keys, *arguments: Any, beside: str = "") -> Any:
+    """Runs a script: EVALSHA, and SCRIPT LOAD first if the server does not have it (restarted, flushed, failed over).
+    `beside`: a key of others, behind ours.
+
+    Raises:
+        StoreUnavailable, StoreError: as `Link.execute`.
+        FormatNewer: the queue has a newer format than this process knows.
+        SiteRefused: the queue belongs to another site.
+    """
+    return _run(link, script, keys, (keys.opening(script.sha, script.keys, beside), *arguments))[0]
+
+
+def start(link: Link, script: Script, keys: Keys, *arguments: Any) -> Callable[[], Any]:
+    """As `run`, but only sends the call; returns a function that waits for its reply, to be called once."""
+    answer = start_all(link, script, keys, (keys.opening(script.sha, script.keys), *arguments))
+    return lambda: answer()[0]
+
+
+def start_all(link: Link, script: Script, keys: Keys, *commands: tuple[Any, ...]) -> Callable[[], list[Any]]:
+    """The same of a call of that script and what goes behind it in the same write, whose replies may be exceptions."""
+    receive = link.start(*commands)
+
+    def answer() -> list[Any]:
+        try:
+            return _answered(receive())
+        except ScriptMissing as missing:
+            missing.at.cooldown.end()  # it has answered, if late
+            return _run(link, script, keys, *commands)
+        except StoreError as error:
+            return _again(error, link, script, keys, *commands)
+
+    return answer
+
+
+def _run(link: Link, script: Script, keys: Keys, *commands: tuple[Any, ...]) -> list[Any]:
+    try:
+        return _sent(link, script, *commands)
+    except StoreError as error:
+        return _again(error, link, script, keys, *commands)
+
+
+def _sent(link: Link, script: Script, *commands: tuple[Any, ...]) -> list[Any]:
+    for _ in range(LOADS):
+        try:
+            return _answered(link.execute_many(commands))
+        except ScriptMissing as missing:
+            missing.at.cooldown.end()  # it has answered, if late: else nothing would load it during a cooldown
+            missing.at.execute("SCRIPT", "LOAD", script.text)
+            missing.at.cooldown.end()
+    return _answered(link.execute_many(commands))
+
+
+def _again(error: StoreError, link: Link, script: Script, keys: Keys, *commands: tuple[Any, ...]) -> list[Any]:
+    """The answer of a queue that has the id of this site by now; raises the error as callers know it."""
+    code, _, told = error.reply.partition(" ")
+    if code == formats.REFUSED:
+        raise formats.FormatNewer(keys.queue, formats.number(told)) from error
+    if code != site.REFUSED:
+        raise error
+    link.cooldown.end()  # it has answered, if late
+    _begin(link, keys, told)
+    return _sent(link, script, *commands)
+
+
+def _begin(link: Link, keys: Keys, found: str) -> None:
+    """Gives a queue without an id that of this site. `found`: the id that a script has found there, "" for none.
+
+    Raises:
+        SiteRefused: the queue belongs to another site, or may belong to one.
+        FormatNewer: the database knows a newer format of the queue than this process does.
+    """
+    site.check(keys.prefix, keys.queue, link.home, found)
+    # What the owner has not touched yet belongs to it as well, as the workers and the first partition say. Those that another server
+    # has, or that cannot be asked, decide nothing.
+    queues = (site.WORKERS, keys.queue)
+    owners = link.execute_many([("HGET", Keys.of(keys.prefix, queue, 0)["meta"], "site") for queue in queues])
+    link.cooldown.end()
+    for queue, owner in zip(queues, owners, strict=True):
+        if not isinstance(owner, Exception):
+            site.check(keys.prefix, queue, link.home, decode.text(owner))
+    place = keys.prefix, keys.queue, keys.partition, link.home
+    format = formats.FORMAT
+    if keys.jobs and not site.is_proven(*place):
+        known = partial(site.known, keys.queue, keys.partition)
+        facts = known()
+        site.check_address(keys.prefix, keys.queue, link.home, facts, partial(known, apart=True))
+        if facts is not None and facts.address:  # the queue has been in Redis before
+            formats.check(keys.queue, facts.format)
+            format = facts.format
+    [assigned, _] = run(link, load("assign", keys), keys, "", "", "", "", "", "", format)
+    link.cooldown.end()
+    site.check(keys.prefix, keys.queue, link.home, decode.text(assigned))
+    site.prove(*place)
+
+
+def _answered(replies: list[Any]) -> list[Any]:
+    if isinstance(replies[0], Exception):
+        raise replies[0]
+    return replies

@@ -1,0 +1,96 @@
+"""Locks by name: the scripts lock, prolong and unlock. Arguments and replies are translated here and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Literal, NamedTuple
+
+from django_delayq.store.connection.link import Link
+from django_delayq.store.connection.wake import ListeningLine
+from django_delayq.store.keys import Keys
+from django_delayq.store.scripts import decode, encode, loader
+from django_delayq.store.scripts.queue import bounded
+
+WAITS_MS: Final = 2_000  # for so long a look says that somebody waits; who waits looks more often
+
+LockAnswer = Literal["held", "done", "lost", "gone", "forgotten"]
+
+
+class Taken(NamedTuple):
+    """Somebody else holds the lock: who, since when, for how many ms to come, by Redis' clock, and its now."""
+
+    holder: str
+    since_ms: int
+    left_ms: int
+    now_ms: int
+
+
+class LockStore(NamedTuple):
+    """The locks of one queue. Every call is one script, and safe to repeat with the same arguments. `now_ms`, and what they raise: as
+    the methods of `QueueStore`.
+    """
+
+    link: Link
+    keys: Keys
+
+    def lock(self, name: str, token: str, *, lease_ms: int, holder: str, waits: bool = False, now_ms: int | None = None) -> int | Taken:
+        """The fence, if the lock is the caller's now, or was: the same `token` hears the same one. `waits`: the caller waits if it is
+        taken, and wants to hear when it is free.
+        """
+        found, *told = loader.run(
+            self.link,
+            loader.load("lock", self.keys),
+            self.keys,
+            *encode.head(now_ms, holder, ""),
+            name,
+            token,
+            lease_ms,
+            WAITS_MS if waits else 0,
+        )
+        if found == b"locked":
+            return int(told[0])
+        since, who, left, now = told
+        return Taken(decode.text(who), int(since), int(left), int(now))
+
+    def prolong(self, held: Sequence[tuple[str, str, int]], *, now_ms: int | None = None) -> list[LockAnswer]:
+        """Later ends of leases, for at most 200 of name, token and lease in ms. Per lock: held, lost or gone."""
+        bounded(held)
+        arguments = [word for lock in held for word in lock]
+        reply = loader.run(self.link, loader.load("prolong", self.keys), self.keys, *encode.head(now_ms, "", ""), *arguments)
+        return [answer.decode() for answer in reply]
+
+    def unlock(self, name: str, token: str, *, repeats: int = 0, now_ms: int | None = None) -> LockAnswer:
+        """Gives it back: done, lost or gone. `repeats`: the fence of a caller that repeats this because a reply was lost. It gets lost
+        or gone if the first call was carried out, and forgotten if Redis has lost its contents since the lock was taken.
+        """
+        told = (*encode.head(now_ms, "", ""), name, token, repeats or "")
+        [answer] = loader.run(self.link, loader.load("unlock", self.keys), self.keys, *told)
+        found: LockAnswer = answer.decode()
+        return found
+
+    def line(self, after_ms: int) -> UnlockLine:
+        """What hears of locks that are free, from that moment of Redis' clock on."""
+        return UnlockLine(self, self.keys["unlocked"], after_ms)
+
+
+class UnlockLine(ListeningLine):
+    """A connection on which somebody waits for a lock. See `ListeningLine` for its steps; `names` reads what it has heard."""
+
+    what = "line that waits for locks"
+    command = "xread"
+
+    def __init__(self, store: LockStore, stream: str, after_ms: int) -> None:
+        super().__init__(store.link)
+        self._stream = stream
+        self._after = f"{after_ms - 1}-0"  # also those of the same ms: a look too many costs less than one that is missed
+
+    def _command(self) -> tuple[str | int, ...]:
+        return "XREAD", "BLOCK", 0, "STREAMS", self._stream, self._after
+
+    def names(self) -> set[str]:
+        """Those that were given back since the last look."""
+        reply = self._heard()
+        entries = reply[0][1] if reply else []
+        if entries:
+            self._after = decode.text(entries[-1][0])
+        return {decode.text(fields[1]) for _, fields in entries if fields and len(fields) == 2}

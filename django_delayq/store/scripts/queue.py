@@ -1,0 +1,391 @@
+"""One partition of one queue: a method per script, in the order of a job's life. Arguments and replies are translated here and
+nowhere else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple, get_args
+from uuid import UUID
+
+from django_delayq import clock, ids
+from django_delayq.shared_name import told_of
+from django_delayq.signing import Signer
+from django_delayq.spread import bucket
+from django_delayq.states import Change
+from django_delayq.store.connection.error_replies import StoreError
+from django_delayq.store.connection.places import Places
+from django_delayq.store.keys import Keys
+from django_delayq.store.scripts import decode, encode, formats, loader, site
+from django_delayq.store.scripts.items import Changed, ScheduleItem, ScheduleMode, ScheduleReply, moved, repeated, schedule_replies
+from django_delayq.store.scripts.record import ClaimedJob, JobRecord, common_turn, with_past
+from django_delayq.store.scripts.replicas import Replicas
+from django_delayq.store.scripts.site import Trimmed
+
+MOST: Final = 200  # jobs per script call
+TAG: Final = 10  # the first characters of a nonce: the same in all claims of one consumer
+HOUR_MS: Final = 3_600_000
+FOREVER_MS: Final = 10**15
+DAY_MS: Final = 24 * HOUR_MS
+
+Kind = Literal["ack", "retry", "snooze", "ask", "evict", "park", "fail", "crash", "cancel"]
+Extended = Literal["ok", "cancel", "abort", "lost", "gone", "wait"]
+Settled = Literal["done", "already", "lost", "gone"]
+SETTLED: Final[Mapping[bytes, Settled]] = {answer.encode(): answer for answer in get_args(Settled)}
+Resigned = Literal["done", "changed", "gone"]
+
+
+class Claim(NamedTuple):
+    """The answer to a claim. `wait_ms`: when to ask again; `more`: due jobs remain; `generation`: of the store's data; `server`: the
+    run of the server that holds it ("" where INFO is not allowed).
+    """
+
+    jobs: list[ClaimedJob]
+    wait_ms: float
+    now_ms: int
+    generation: str
+    server: str
+    more: bool
+    paused: bool
+
+    @property
+    def epoch(self) -> str:
+        """What was claimed on. Another one later means that Redis was wiped, rolled back, restarted, or replaced."""
+        return f"{self.generation}:{self.server}"
+
+
+class Outcome(NamedTuple):
+    """The value that a run ends in. `id` is short; `delay_ms` counts for retry, snooze and ask; `detail` is JSON for the mirror, opaque
+    here; `ran_ms`: how long it ran, below 0 if nobody knows. What the worker's receivers hear besides: `error`, which the task raised,
+    and `reason`, in words. Redis is told neither.
+    """
+
+    id: str
+    attempt: int
+    fence: str
+    kind: Kind
+    delay_ms: int = 0
+    detail: bytes = b""
+    ran_ms: int = -1
+    error: BaseException | None = None
+    reason: str = ""
+
+
+class Tidied(NamedTuple):
+    """What one call of tidy dropped, and where to go on (`cursor` "0": done)."""
+
+    tombstones: int
+    failed: int
+    cursor: str
+
+
+class QueueStore:
+    """The transitions of one partition. Every call is one script, atomic, and safe to repeat with the same arguments.
+
+    Args:
+        places: by which it finds the server of its queue; a link leads to that one.
+        signer: signs every record that this store writes; None writes them unsigned.
+
+    Every method takes `now_ms`, a time for tests to pass in; by default Redis' own clock counts. At most 200 jobs a call. `replicas`:
+    nothing is answered before they have it, see `Replicas`.
+
+    Raises (all methods):
+        StoreUnavailable: Redis cannot be reached or refuses for the time being.
+        StoreError: it answered with another error.
+    """
+
+    def __init__(self, places: Places, *, prefix: str, queue: str, partition: int = 0, signer: Signer | None = None) -> None:
+        self.link = places.of(queue, partition)
+        self.signer = signer
+        self.queue = queue
+        self.partition = partition
+        self.keys = Keys.of(prefix, queue, partition)
+        self._presence = formats.Presence()
+        self.unconfirmed = "", 0.0  # an epoch that nobody has confirmed, and until when (monotonic) that is remembered
+
+    @property
+    def new_generation(self) -> str:
+        """The generation that a store without one gets: another with each call, for one that is wiped twice must not look the same."""
+        return os.urandom(8).hex()
+
+    def run(self, script: str, now_ms: int | str | None, by: str, why: str, *arguments: Any, replicas: Replicas | None = None) -> Any:
+        """A script on this partition, with its arguments as they are. Returns the raw reply."""
+        return self._sent(script, now_ms, by, why, *arguments, replicas=replicas)[-1]
+
+    def _sent(self, script: str, now_ms: int | str | None, *told: Any, replicas: Replicas | None) -> list[Any]:
+        """The same, of each time that it was sent."""
+        called = self.link, loader.load(script, self.keys), self.keys, *encode.head(now_ms, *told[:2]), *told[2:]
+        return [loader.run(*called)] if replicas is None else replicas.start(*called)()
+
+    def written(self, record: JobRecord) -> bytes:
+        """The record as this queue keeps it. No other function makes the bytes that go into Redis."""
+        raw = record.encode()
+        return raw if self.signer is None else self.signer.sign(raw, queue=self.queue, id=ids.short(record.id))
+
+    def schedule(
+        self,
+        items: Sequence[ScheduleItem],
+        *,
+        actor: str = "",
+        reason: str = "",
+        max_events: int = 0,
+        now_ms: int | None = None,
+    ) -> list[ScheduleReply]:
+        """Nothing -> scheduled. One reply per item, in order. `max_events` above 0 refuses (StoreError "EVENTSFULL") while
+        the mirror is that many jobs behind.
+        """
+        return self.start_schedule(items, actor=actor, reason=reason, max_events=max_events, now_ms=now_ms)()[1]
+
+    def start_schedule(
+        self,
+        items: Sequence[ScheduleItem],
+        *,
+        actor: str = "",
+        reason: str = "",
+        max_events: int = 0,
+        epoch: str = "",
+        mode: ScheduleMode = "told",
+        replicas: Replicas | None = None,
+        now_ms: int | None = None,
+    ) -> Callable[[], tuple[str, list[ScheduleReply]]]:
+        """As `schedule`, but only sends the call; returns a function that waits for the epoch and the replies, to be called once.
+        `epoch`: what the sender knows of its jobs it knows of that one; on another there are no replies, and nothing is written.
+        """
+        bounded(items)
+        site.refuse_if_behind(self.keys)
+        arguments: list[Any] = [max_events, epoch, mode]
+        now, short, written = clock.monotonic(), ids.short, self.written
+        for item in items:
+            date: Any = item.due_ms
+            if (date is None) == (item.delay_ms is None):
+                raise ValueError(f"job {short(item.id)}: give either due_ms or delay_ms")
+            if date is None:
+                date = f"+{item.left_ms(now)}"
+            arguments += (short(item.id), written(item), item.told_policy() if item.key else item.on_conflict, date, item.told_name())
+        named = any(arguments[7::5])
+        if named:
+            arguments[2] = f"named {mode}"
+        else:
+            del arguments[7::5]
+        head = encode.head(self._presence.now(now_ms), actor, reason)
+        script, stride = loader.load("schedule", self.keys), 5 if named else 4
+        if replicas is not None:
+            answers = replicas.start(self.link, script, self.keys, *head, *arguments)
+            return lambda: repeated([schedule_replies(items, arguments, reply, stride) for reply in answers()])
+        answer = loader.start(self.link, script, self.keys, *head, *arguments)
+        return lambda: schedule_replies(items, arguments, answer(), stride)
+
+    def epoch(self) -> str:
+        """What a publication names: generation, and the run of the server that was confirmed last. A store without a generation
+        is given one, since two empty stores would look the same.
+        """
+        return self.stand()[0]
+
+    def stand(self) -> tuple[str, Trimmed]:
+        """The same, and what the mirror has trimmed."""
+        epoch, upto, token = self.run("epoch", None, "", "", self.new_generation)
+        return decode.text(epoch), Trimmed.read(upto, token)
+
+    def claim(
+        self,
+        worker: str,
+        nonce: str,
+        *,
+        want: int,
+        lease_ms: int,
+        max_crashes: int,
+        epoch: str = "",
+        max_events: int = 0,
+        wary: bool = False,
+        away_ms: int = 0,
+        pulled_ms: int = 0,
+        older_ms: int = 0,
+        now_ms: int | None = None,
+    ) -> Claim:
+        """Scheduled and due, or lease run out -> running. Repeated with the same `worker` and `nonce` it gives the same jobs.
+        `epoch`: the one that the worker knows; in another it gets nothing. `max_events` above 0: it gets nothing while the mirror is
+        behind by twice as many jobs. `wary`: a mirror serves this queue, and confirms a new store before anything is claimed.
+        `away_ms`: for how long its calls have failed. `pulled_ms` above 0: a consumer of the project's own asks, the queue's lease is
+        that long, and the leases of `lost` jobs ran out: the caller settles these. `older_ms`: only what has been due for as long.
+
+        `want` 0 claims nothing and hands the timer over. `nonce` must be new for each new claim; letters and digits.
+        """
+        site.refuse_if_behind(self.keys)
+        told = (nonce, min(want, MOST), lease_ms, max_crashes, epoch, max_events, encode.flag(wary), away_ms)
+        pulled = (pulled_ms, older_ms) if pulled_ms else ()
+        reply = self.run("claim", self._presence.now(now_ms), worker, "", *told, *pulled)
+        generation, server = decode.text(reply[0]), decode.text(reply[1])
+        epoch = f"{generation}:{server}"
+        turn = common_turn(reply[6])
+        jobs = [
+            ClaimedJob(id.decode(), int(attempt), int(crashes), int(due), record, nonce, self.queue, epoch, 0, 0, 0, turn)
+            for id, attempt, crashes, due, record in zip(*[iter(reply[7:])] * 5, strict=True)
+        ]
+        if reply[6] and not turn:
+            jobs = with_past(jobs, reply[6], int(reply[2]))
+        return Claim(
+            jobs=jobs,
+            generation=generation,
+            server=server,
+            now_ms=int(reply[2]),
+            wait_ms=float(reply[3]),
+            more=reply[4] == b"1",
+            paused=reply[5] == b"1",
+        )
+
+    def extend(
+        self,
+        items: Sequence[tuple[str, str]],
+        *,
+        worker: str,
+        lease_ms: int,
+        progress: Mapping[str, str] | None = None,
+        pulled_ms: int = 0,
+        now_ms: int | None = None,
+    ) -> dict[str, Extended]:
+        """Running -> running, later lease, for pairs of short id and fence. `progress`: short id -> "done/total"."""
+        bounded(items)
+        done = progress or {}
+        arguments = [value for id, fence in items for value in (id, fence, done.get(id, ""))]
+        lease = f"{lease_ms}/{pulled_ms}" if pulled_ms else lease_ms
+        reply = self.run("extend", now_ms, worker, "", lease, *arguments)
+        return {id: answer.decode() for (id, _), answer in zip(items, reply, strict=True)}
+
+    def settle(self, items: Sequence[Outcome], *, worker: str, max_crashes: int, now_ms: int | None = None) -> list[Settled]:
+        """Running -> succeeded, scheduled, failed or cancelled. One answer per item, in order."""
+        bounded(items)
+        arguments: list[Any] = []
+        for id, attempt, fence, kind, delay_ms, detail, ran_ms, _error, _reason in items:
+            arguments += (id, attempt, fence, kind, delay_ms, detail, bucket(ran_ms) if ran_ms >= 0 else b"")
+        return [SETTLED[answer] for answer in self.run("settle", now_ms, worker, "", max_crashes, *arguments)]
+
+    def cancel(
+        self,
+        jobs: Sequence[UUID],
+        *,
+        actor: str = "",
+        reason: str = "",
+        lacking: str = "",
+        abort: bool = False,
+        now_ms: int | None = None,
+    ) -> list[Change]:
+        """Scheduled -> cancelled; a running job gets a request, with `abort` one that ends its run. `lacking`: how the rows of those
+        stand that Redis does not have: "running"; a date in ms, until which they wait; "scheduled", of what was cancelled before, on
+        another epoch; "" is not known.
+        """
+        bounded(jobs)
+        reply = self.run("cancel", now_ms, actor, reason, lacking, "", "1" if abort else "", *map(ids.short, jobs))
+        return [Change(status.decode()) for status in reply[2::2]]
+
+    def cancel_one(
+        self,
+        job: UUID | str,
+        *,
+        actor: str = "",
+        reason: str = "",
+        lacking: str = "",
+        unless: str = "",
+        abort: bool = False,
+        replicas: Replicas | None = None,
+        now_ms: int | None = None,
+    ) -> Changed:
+        """As `cancel`. `job`: an id, or the business key as text. `unless`: in that epoch nothing is done: `unknown`."""
+        told = lacking, unless, "1" if abort else "", encode.target(job)
+        return Changed.read(self.run("cancel", now_ms, actor, reason, *told, replicas=replicas))
+
+    def reschedule(
+        self,
+        job: UUID | str,
+        *,
+        due_ms: int | None = None,
+        delay_ms: int | None = None,
+        actor: str = "",
+        reason: str = "",
+        lacking: str = "",
+        unless: str = "",
+        policy: Literal["", "earliest", "latest"] = "",
+        replicas: Replicas | None = None,
+        now_ms: int | None = None,
+    ) -> Changed:
+        """Scheduled -> scheduled at another date, unless that is earlier, or later, already (`policy`). Others: see `cancel_one`;
+        `lacking` "waited": another server has made this change before, so the job is moved though it is due here and not confirmed.
+        """
+        told = "" if due_ms is None else due_ms, delay_ms or 0, unless, lacking, policy, encode.target(job)
+        return moved(self._sent("reschedule", now_ms, actor, reason, *told, replicas=replicas))
+
+    def requeue(
+        self,
+        job: UUID,
+        record: JobRecord | None = None,
+        *,
+        vouched: bool = True,
+        unresolved: bool = False,
+        due_ms: int | None = None,
+        delay_ms: int = 0,
+        actor: str = "",
+        reason: str = "",
+        now_ms: int | None = None,
+    ) -> tuple[Change, UUID]:
+        """Failed or cancelled -> scheduled, with a fresh ladder. `record`: for a job that Redis has forgotten; `vouched`: the caller
+        knows that it failed or was cancelled, else Redis must still know of its cancel; `unresolved`: a person decides, whatever Redis
+        says of its end. Returns the change, and the job or the holder of its key (conflict).
+        """
+        given, name = (self.written(record), told_of(record.payload)) if record else (b"", "")
+        told = ids.short(job), given, "unresolved" if unresolved else "1" if vouched else "", name
+        status, holder, _ = self.run("requeue", now_ms, actor, reason, "" if due_ms is None else due_ms, delay_ms, *told)
+        return Change(status.decode()), ids.full(holder.decode())
+
+    def pause(self, *, actor: str = "", reason: str = "", on_way_back: bool = False, now_ms: int | None = None) -> bool:
+        """No job is claimed until `resume`; running ones go on. False when the queue was paused already; with `on_way_back`, also when
+        there is no way back, or it has ended.
+        """
+        return bool(self.run("pause", now_ms, actor, reason, "1", "1" if on_way_back else ""))
+
+    def resume(self, *, actor: str = "", reason: str = "", now_ms: int | None = None) -> bool:
+        """Jobs are claimed again. False when the queue was not paused."""
+        return bool(self.run("pause", now_ms, actor, reason, "0"))
+
+    def purge(self, *, limit: int = MOST, actor: str = "", reason: str = "", now_ms: int | None = None) -> tuple[int, int]:
+        """Cancels scheduled jobs, at most `limit` (up to 200). Returns how many, and how many are left."""
+        cancelled, left = self.run("purge", now_ms, actor, reason, min(limit, MOST))
+        return int(cancelled), int(left)
+
+    def resign(self, items: Sequence[tuple[str, bytes]]) -> list[Resigned]:
+        """Gives records another signature: pairs of short id and record as it was read. Nothing is done about one that has
+        changed since. Needs a signer.
+        """
+        bounded(items)
+        if self.signer is None:
+            raise ValueError("a store without a signer cannot sign")
+        arguments: list[Any] = []
+        for id, record in items:
+            read_as = hashlib.sha1(record, usedforsecurity=False).hexdigest()
+            arguments += (id, read_as, self.signer.sign(record, queue=self.queue, id=id))
+        return [answer.decode() for answer in self.run("resign", None, "", "", *arguments)]
+
+    def tidy(
+        self,
+        *,
+        tombstones_ms: int = HOUR_MS,
+        failed_before_ms: int | None = None,
+        stats_minutes: int = 8 * 24 * 60,
+        claims_ms: int = DAY_MS,
+        cursor: str = "0",
+        now_ms: int | None = None,
+    ) -> Tidied:
+        """Drops old tombstones, counters and claims, and failed records that the caller knows to be in the database. While the mirror
+        has events to read all tombstones stay: nothing else tells that these jobs have ended, and a clock that was put back and forth
+        makes young ones old.
+        """
+        if now_ms is None and self.link.execute("XLEN", self.keys["events"]):
+            tombstones_ms = FOREVER_MS
+        failed = "" if failed_before_ms is None else failed_before_ms
+        tombstones, dropped, next_cursor = self.run("tidy", now_ms, "", "", tombstones_ms, failed, stats_minutes, claims_ms, cursor)
+        return Tidied(int(tombstones), int(dropped), next_cursor.decode())
+
+
+def bounded(items: Sequence[Any]) -> None:
+    if len(items) > MOST:
+        raise StoreError(f"{len(items)} jobs in one call; a script takes at most {MOST}. Send them in several calls.")

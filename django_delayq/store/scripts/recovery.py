@@ -1,0 +1,237 @@
+"""The epoch of a partition, and how jobs come back that Redis has lost: the scripts restore, sweep and confirm."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Collection, Sequence
+from typing import Any, Final, Literal, NamedTuple
+from uuid import UUID
+
+from django_delayq import ids
+from django_delayq.exceptions import PayloadError
+from django_delayq.shared_name import may_carry, told_of
+from django_delayq.store.scripts import decode, site
+from django_delayq.store.scripts.decode import position
+from django_delayq.store.scripts.events import FIRST
+from django_delayq.store.scripts.queue import QueueStore, bounded
+from django_delayq.store.scripts.record import JobRecord, read
+from django_delayq.store.scripts.site import Trimmed
+
+Restored = Literal["restored", "adopted", "there", "finished", "lost", "merged", "epoch", "wait"]
+Confirmed = Literal["ok", "changed", "busy"]
+
+# The phases of the way back, see confirm.lua; "" when Redis holds all that the database has seen.
+FOUND: Final = "found"
+SWEEP: Final = "sweep"
+ADOPT: Final = "adopt"
+REST: Final = "rest"
+ADOPTION_MS: Final = 3000  # what is due waits that long, so that a worker that runs it already can adopt it
+
+
+def fresh_generation() -> str:
+    """One of a restore, unlike all others."""
+    return "r" + secrets.token_hex(8)
+
+
+class RestoreItem(NamedTuple):
+    """A job that Redis may not have. `id` is short. With a fence it is a run that this worker holds, else a row; `attempt` and
+    `crashes` are then those behind it. Its date, or the end of its lease: `due_ms`, but `delay_ms` from Redis' now at least.
+    `unsure_ms`, `begun`, `asks`: see restore.lua.
+    """
+
+    id: str
+    record: bytes
+    attempt: int = 0
+    crashes: int = 0
+    fence: str = ""
+    due_ms: int = 0
+    delay_ms: int = 0
+    unsure_ms: int = 0
+    begun: Literal["", "run", "cancel"] = ""
+    asks: int = 0
+
+
+class Epoch(NamedTuple):
+    """`site`: to which the queue belongs ("" for none); `generation` of the data ("" for none), the run of the `server` that holds it
+    ("" where INFO is not allowed), the one that was
+    `confirmed` to hold what the database has seen (None: none ever was); `older`: an event is missing that the database has; `rolled`:
+    that has been found before, and restore is in this phase; `restoring`: its progress, "ms who done total"; `now_ms`: the clock of
+    the server (0 where INFO is not allowed); `trimmed`: what the mirror has trimmed.
+    """
+
+    site: str
+    generation: str
+    server: str
+    confirmed: str | None
+    older: bool
+    rolled: str
+    restoring: str
+    now_ms: int
+    trimmed: Trimmed
+
+
+class EpochStore:
+    """The calls of one partition that restore needs; like those of `QueueStore`, each is one script, and safe to repeat.
+
+    Raises (all methods):
+        StoreUnavailable, StoreError: as `QueueStore`.
+    """
+
+    def __init__(self, store: QueueStore) -> None:
+        self._store = store
+
+    def look(self, seen: str) -> Epoch:
+        """The epoch of the queue. `seen`: the last event that the database has, of which `Epoch.older` speaks."""
+        commands = [*self.asks]
+        if seen != FIRST:  # an idle mirror looks often, and then asks for no event
+            commands.append(("XRANGE", self._store.keys["events"], seen, seen))
+        return self.read(self._store.link.execute_many(commands), seen)
+
+    @property
+    def asks(self) -> Sequence[tuple[Any, ...]]:
+        """What `look` asks when the database has seen nothing."""
+        meta = self._store.keys["meta"]
+        return ("HMGET", meta, "generation", "server", "mirrored", "mirror_token", "rolled", "restoring", "site"), ("INFO", "server")
+
+    def read(self, replies: Sequence[Any], seen: str = FIRST) -> Epoch:
+        """The epoch, from the replies to these.
+
+        Raises:
+            SiteRefused: the queue belongs to another site.
+        """
+        meta, server, *rest = replies
+        found = rest[0] if rest else []
+        for reply in (meta, found):
+            if isinstance(reply, Exception):
+                raise reply
+        generation, _, mirrored, _, rolled, restoring, own = map(decode.text, meta)
+        site.check(self._store.keys.prefix, self._store.queue, self._store.link.home, own)
+        confirmed = None if meta[1] is None else decode.text(meta[1])
+        told = server if isinstance(server, bytes) else b""
+        run, us = re.search(rb"run_id:(\w+)", told), re.search(rb"server_time_usec:(\d+)", told)
+        here, now_ms = run[1].decode() if run else "", int(us[1]) // 1000 if us else 0
+        older = seen != FIRST and not found and position(mirrored) < position(seen)
+        return Epoch(own, generation, here, confirmed, older, rolled, restoring, now_ms, Trimmed.read(*meta[2:4]))
+
+    def holders(self, keys: Collection[str]) -> list[UUID]:
+        """The jobs that stand here as the holders of these business keys."""
+        found = self._store.link.execute("HMGET", self._store.keys["keys"], *keys) if keys else []
+        return [id for id in map(decode.job_id, filter(None, found)) if id is not None]
+
+    def stand(self) -> str:
+        """The epoch as claims tell it; a store without a generation is given one."""
+        return self._restore([], "", "", "", "", None)[0]
+
+    def adopt(self, items: Sequence[RestoreItem], *, worker: str, epoch: str, now_ms: int | None = None) -> tuple[str, list[Restored]]:
+        """Nothing -> running: what this worker holds and Redis may have lost. `epoch`: that of the claims. Returns the epoch, and
+        one answer per item, in order; all of them are `wait` while nothing can be adopted yet.
+        """
+        return self._restore(items, worker, "adopted", epoch or "?", "", now_ms)
+
+    def row(
+        self,
+        record: JobRecord,
+        *,
+        runs: bool,
+        attempts: int,
+        crashes: int,
+        asks: int,
+        due_ms: int,
+        cancel: bool,
+        lease_ms: int,
+    ) -> RestoreItem:
+        """An unfinished row, as it comes back. What runs by it gets a lease, in which its worker can adopt it (`cancel`: that was asked
+        for); what waits and is due may have begun unseen, and waits a little longer for the same reason.
+        """
+        id, written = ids.short(record.id), self._store.written(record)
+        if not runs:
+            return RestoreItem(id, written, attempts, crashes, "", due_ms, ADOPTION_MS, lease_ms, asks=asks)
+        return RestoreItem(
+            id=id,
+            record=written,
+            attempt=max(0, attempts - 1),
+            crashes=crashes,
+            delay_ms=lease_ms,
+            begun="cancel" if cancel else "run",
+            asks=asks,
+        )
+
+    def restore(
+        self,
+        items: Sequence[RestoreItem],
+        *,
+        epoch: str,
+        progress: str = "",
+        actor: str = "",
+        now_ms: int | None = None,
+    ) -> list[Restored]:
+        """Nothing -> scheduled or running, from rows. `epoch`: what `QueueStore.epoch` said before the rows were read; on another one
+        nothing is written, and all answers are `epoch`. `progress` is noted for people, and keeps other restores away. One answer per
+        item, in order.
+        """
+        return self._restore(items, actor, "", epoch, progress, now_ms)[1] if items else []
+
+    def _restore(
+        self, items: Sequence[RestoreItem], by: str, why: str, epoch: str, progress: str, now_ms: int | None
+    ) -> tuple[str, list[Restored]]:
+        bounded(items)
+        arguments: list[Any] = [self._store.new_generation, epoch, progress]
+        for item in items:
+            arguments += (
+                item.id,
+                item.record,
+                item.attempt,
+                item.crashes,
+                item.fence,
+                item.due_ms,
+                item.delay_ms,
+                item.unsure_ms,
+                item.begun,
+                item.asks,
+                _name(item.record),
+            )
+        reply = self._store.run("restore", now_ms, by, why, *arguments)
+        return decode.text(reply[0]), [answer.decode() for answer in reply[1:]]
+
+    def sweep(
+        self, generation: str, cursor: str = "0", *, progress: str = "", actor: str = "", now_ms: int | None = None
+    ) -> tuple[str, int]:
+        """All durable jobs leave, whose rows decide. Returns the cursor to go on with, and how many have left now: "0" is the end; ""
+        says that this generation is not being swept.
+        """
+        after, gone = self._store.run("sweep", now_ms, actor, "", generation, progress, cursor)
+        return decode.text(after), int(gone)
+
+    def drop(self, jobs: Sequence[str], *, actor: str = "", now_ms: int | None = None) -> int:
+        """These jobs leave, by short ids: their rows have ended. Returns how many were there."""
+        bounded(jobs)
+        return int(self._store.run("sweep", now_ms, actor, "", "", "", "", *jobs)[1])
+
+    def confirm(
+        self,
+        generation: str,
+        *,
+        server: str = "",
+        phase: str = "",
+        renew: str = "",
+        behind: str = "",
+        mirrored: str = "",
+        progress: str = "",
+        actor: str = "",
+        now_ms: int | None = None,
+    ) -> Confirmed:
+        """Redis holds what the database has seen; or it does not, and the way back is in this `phase`. `renew`: another generation for
+        data that is not believed; `behind`: a stream id that new events must be behind; `mirrored`: the last event that the database
+        has. "changed" if the generation, or the run of the `server`, is another by now; "busy" if another restore is at work.
+        """
+        answer: bytes = self._store.run("confirm", now_ms, actor, "", generation, server, phase, renew, behind, mirrored, progress)
+        return answer.decode()  # type: ignore[return-value]  # one of the three words that confirm.lua has
+
+
+def _name(record: bytes) -> str:
+    """What the script is given of the name in a record, signed or not, which may be none of ours."""
+    try:
+        return told_of(read(record)[1]) if may_carry(record) else ""
+    except PayloadError:
+        return ""

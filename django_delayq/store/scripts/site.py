@@ -1,0 +1,270 @@
+"""The site that this process works for. Each database has an id, and each queue in Redis has the id of its database. Scripts compare
+the two before anything else, so two sites with one Redis database and one prefix never touch each other's jobs.
+
+The id is a constant in the text of each script (see `loader.load`), so the comparison sends nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import ipaddress
+import re
+import socket
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple, Protocol
+
+from django_delayq import clock
+from django_delayq.exceptions import DelayqError
+from django_delayq.store.connection.error_replies import StoreError
+from django_delayq.store.keys import Keys
+from django_delayq.store.scripts import decode
+from django_delayq.store.scripts.decode import position
+from django_delayq.store.scripts.mirror_tokens import has_written, last_token, token_in
+
+WORKERS: Final = "workers"  # the tag of the keys of the workers, which belong to no queue
+REFUSED: Final = "SITE"  # the code of the reply of a script that finds the queue of another site, or of none
+PLACES: Final = re.compile(r"[^\s,]+")
+LOOKS: Final = 4  # at a database that seems to be behind: another node of a database cluster may show a commit late
+LAG: Final = 0.5  # seconds between them
+REPEAT: Final = 60.0  # seconds in which one refusal is logged once
+
+
+class SiteRefused(StoreError):
+    """The queue belongs to another site, or may belong to one. Nothing was written, and nothing is lost. `code`: "site_other" (Redis
+    has another id), "site_moved" (Redis has no id, and is at another address than before), "site_behind" (Redis is ahead of this
+    database), "site_unknown" (the database does not tell its id).
+    """
+
+    nothing_done = True
+
+
+class Known(NamedTuple):
+    """The facts about one partition in the database: the `address` on which it was confirmed last ("" for never), the `last_event` that
+    is recorded ("" if the database did not answer), the `tokens` of the mirror, and the `format` of the queue.
+    """
+
+    address: str
+    last_event: str
+    tokens: str = ""
+    format: int = 1
+
+
+NOTHING: Final = Known("", "0-0")  # of a partition without a checkpoint
+
+
+class Trimmed(NamedTuple):
+    """What the mirror of a queue has trimmed, as Redis has it: `upto` which event, and the `token` of that turn."""
+
+    upto: str
+    token: str
+
+    @staticmethod
+    def read(upto: bytes | None, token: bytes | None) -> Trimmed:
+        """From the fields of meta."""
+        return Trimmed(decode.text(upto), token_in(token))
+
+    def __str__(self) -> str:
+        return _turn(self.upto, self.token)
+
+
+class Database(Protocol):
+    """The questions of this process to its database; see `mirror/site_row.py`."""
+
+    def id(self, prefix: str) -> str:
+        """The id of the site.
+
+        Raises:
+            SiteRefused: the database does not tell it.
+        """
+
+    def known(self, queue: str, partition: int, *, apart: bool = False) -> Known | None:
+        """The facts about that partition; None: no fact can contradict Redis. `apart`: as they are committed now, whatever the caller's
+        transaction sees.
+
+        Raises:
+            SiteRefused: the database does not tell it.
+        """
+
+    def all_known(self) -> Mapping[tuple[str, int], Known] | None:
+        """The facts about all partitions that the mirror has met; None: no fact can contradict Redis, or the database is away."""
+
+
+class Derived:
+    """For processes without a database to ask, as in tests: the prefix says which site it is, so no comparison can fail."""
+
+    def id(self, prefix: str) -> str:
+        """An id that is the same in all processes with this prefix."""
+        return "t" + hashlib.sha256(prefix.encode()).hexdigest()[:15]
+
+    def known(self, _queue: str, _partition: int, *, apart: bool = False) -> None:
+        """Nothing."""
+
+    def all_known(self) -> None:
+        """Nothing."""
+
+
+_database: Database = Derived()
+_known: dict[str, str] = {}
+_proven: set[tuple[str, str, int, str]] = set()  # queues that had the id of this site: prefix, name, partition, address
+_behind: dict[tuple[str, str, int], SiteRefused] = {}  # queues that another database records, as this process found last
+_logged: dict[tuple[object, ...], float] = {}  # refusals, and when
+
+
+def install(database: Database) -> None:
+    """Says who is asked."""
+    global _database
+    _database = database
+    forget()
+
+
+def forget() -> None:
+    """The database is asked again: the settings name another one."""
+    _known.clear()
+    _proven.clear()
+    _behind.clear()
+
+
+def of(prefix: str) -> str:
+    """The id of the site of that prefix; a process asks its database once.
+
+    Raises:
+        SiteRefused: the database does not tell it.
+    """
+    found = _known.get(prefix)
+    if found is None:
+        found = _known[prefix] = _database.id(prefix)
+    return found
+
+
+def check(prefix: str, queue: str, where: str, found: str) -> None:
+    """Refuses the queue of another site. `found`: the id in Redis at that address, "" for none.
+
+    Raises:
+        SiteRefused: it is another one.
+    """
+    ours = of(prefix)
+    if found and found != ours:
+        with contextlib.suppress(SiteRefused):  # `adopt` may have given the database another id; else this process keeps what it has
+            _known[prefix] = _database.id(prefix)
+        code = "site_other" if queue != WORKERS else "site_workers"
+        raise SiteRefused(code=code, queue=queue, where=where, ours=ours, theirs=found)
+
+
+def check_address(prefix: str, queue: str, where: str, known: Known | None, again: Callable[[], Known | None] | None = None) -> None:
+    """Refuses a queue without an id at another address than before. `again`: as in `check_mirror`.
+
+    Raises:
+        SiteRefused: the site has moved, or this database is a copy.
+    """
+    here = address(where, prefix)
+    if again is not None and known is not None and known.address not in ("", here):
+        known = again()
+    if known is not None and known.address not in ("", here):
+        raise SiteRefused(code="site_moved", queue=queue, where=where, ours=of(prefix), known=known.address)
+
+
+def is_proven(prefix: str, queue: str, partition: int, where: str) -> bool:
+    """Whether this process has found that queue with the id of this site, at that address: if it is empty now, it was wiped."""
+    return (prefix, queue, partition, where) in _proven
+
+
+def prove(prefix: str, queue: str, partition: int, where: str) -> None:
+    """Notes that the queue had the id of this site."""
+    _proven.add((prefix, queue, partition, where))
+
+
+def check_mirror(
+    keys: Keys, where: str, trimmed: Trimmed, known: Known | None, again: Callable[[], Known | None] | None = None
+) -> None:
+    """Refuses a queue that another database records: Redis has dropped more events than this database has recorded, or has a token that
+    no mirror of this database wrote. Each mirror commits before it trims, so that is no healthy pair, unless the database was read
+    before Redis. `again`: reads the database anew; None: no other mirror of this database can have moved on meanwhile.
+
+    Raises:
+        SiteRefused: another database records the queue, or this one has lost commits.
+    """
+    place, looks = (keys.prefix, keys.queue, keys.partition), 1
+    while known is not None and not has_recorded(known, trimmed):
+        if again is None or looks == LOOKS:
+            error = _behind[place] = SiteRefused(
+                code="site_behind",
+                queue=keys.queue,
+                partition=keys.partition,
+                where=where,
+                ours=of(keys.prefix),
+                theirs=str(trimmed),
+                known=_turn(known.last_event, last_token(known.tokens)),
+                tokens=known.tokens,
+            )
+            raise error
+        clock.sleep(LAG if looks > 1 else 0)
+        looks += 1
+        known = again()
+    _behind.pop(place, None)
+
+
+def refuse_if_behind(keys: Keys) -> None:
+    """Refuses new runs and new jobs in a queue of which `check_mirror` found last, in this process, that another database records it.
+    What runs is settled all the same, else it would run twice.
+
+    Raises:
+        SiteRefused: it did.
+    """
+    if _behind and (error := _behind.get((keys.prefix, keys.queue, keys.partition))):
+        raise error.with_traceback(None)
+
+
+def has_recorded(known: Known, trimmed: Trimmed) -> bool:
+    """Whether the database has all that a mirror trimmed, and its own mirror did that; True if the database did not answer."""
+    if not known.last_event:
+        return True
+    return position(trimmed.upto) <= position(known.last_event) and has_written(known.tokens, trimmed.token)
+
+
+def _turn(event: str, token: str) -> str:
+    return f"event {event or '0-0'}, turn {token or '0'}"
+
+
+def all_known() -> Mapping[tuple[str, int], Known] | None:
+    """See `Database`."""
+    return _database.all_known()
+
+
+def known(queue: str, partition: int, *, apart: bool = False) -> Known | None:
+    """See `Database`."""
+    return _database.known(queue, partition, apart=apart)
+
+
+def is_refusal(error: DelayqError) -> bool:
+    """Whether an error is a `SiteRefused`, or what a producer raises in its place."""
+    return error.code.startswith("site_")
+
+
+def is_news(error: BaseException) -> bool:
+    """Whether an error is to be logged now: a refusal is, once a minute in each process; another error always."""
+    if not isinstance(error, DelayqError) or not is_refusal(error):
+        return True
+    about = error.code, error.fields.get("queue"), error.fields.get("where")
+    now = clock.monotonic()
+    if now < _logged.get(about, 0.0) + REPEAT:
+        return False
+    _logged[about] = now
+    return True
+
+
+def address(where: str, prefix: str) -> str:
+    """The address of a server and the prefix there, as the checkpoint has them. `where`: see `Link.home`. An address that is valid on
+    one host only counts with the name of that host.
+    """
+    here = where.startswith("unix:") or any(map(_is_here, PLACES.findall(where)))
+    host = f" on {socket.gethostname().partition('.')[0]}" if here else ""
+    return f"{where}{host}, prefix {prefix}"
+
+
+def _is_here(place: str) -> bool:
+    host = place.rpartition(":")[0].strip("[]")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

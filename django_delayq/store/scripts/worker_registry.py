@@ -1,0 +1,180 @@
+"""The workers that are there: each writes a beat into one hash, and readers leave out those that have fallen silent. All moments are by
+the clock of Redis, since those of hosts differ.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from django_delayq.store.connection.places import Places
+from django_delayq.store.keys import Keys
+from django_delayq.store.scripts import decode, loader, site
+
+SILENT_MS: Final = 30_000  # a worker beats every 5 s
+FORGOTTEN_MS: Final = 86_400_000
+NUMBERS: Final = ("beat", "died", "started", "memory", "processes", "threads", "busy", "done", "failed")
+LISTS: Final = ("queues", "sides", "targets")
+LEAVE: Final = "-"  # see show.lua
+ACTS: Final = ("quiet", "stop")
+ASKED_MS: Final = 60_000  # a worker that has not heard it by then is cut off, and is not to obey long after
+
+
+class WorkerRegistry:
+    """The live workers of one prefix.
+
+    Raises (all methods):
+        StoreUnavailable, StoreError: as `Link.execute`.
+    """
+
+    def __init__(self, places: Places, *, prefix: str) -> None:
+        self.link = places.shared
+        self.keys = Keys.of(prefix, site.WORKERS, 0, jobs=False)
+        self._key, self._asked = self.keys["workers"], self.keys["asked"]
+
+    def beat(self, worker: str, facts: Mapping[str, Any]) -> tuple[str, str] | None:
+        """Shows a worker: its facts as JSON, with the moment as `beat` (ms). Returns what `asked` does."""
+        return self._request_of(worker, self._show(worker, json.dumps({**facts, "beat": self._now_ms()}), LEAVE))
+
+    def leave(self, worker: str) -> None:
+        """Takes a worker out of the hash."""
+        self._show(worker, "", "")
+
+    def died(self, worker: str) -> None:
+        """Somebody has proof that the processes of this worker are gone: it is silent from now on, and `died` says since when (ms)."""
+        raw = self.link.execute("HGET", self._key, worker)
+        if raw is not None and not (facts := _read(raw)).get("died"):
+            self.link.cooldown.end()  # it has answered, if late
+            self._show(worker, json.dumps({**facts, "died": self._now_ms()}), LEAVE)
+
+    def dismiss(self, worker: str) -> bool:
+        """Takes a worker out that has died or fallen silent. False when there is none of that name, or it is alive. One that hangs, and
+        goes on after all, is there again with its next beat.
+        """
+        raw = self.link.execute("HGET", self._key, worker)
+        if raw is None or not _silent(_read(raw), self._now_ms()):
+            return False
+        self.leave(worker)
+        return True
+
+    def ask(self, worker: str, act: str, *, by: str) -> bool:
+        """Asks a worker to be quiet or to stop; the last request counts. It hears of it with its next beat. False when there is no such
+        worker, or it has fallen silent.
+        """
+        if act not in ACTS:
+            raise ValueError(f"{act!r} is not one of {', '.join(ACTS)}")
+        raw = self.link.execute("HGET", self._key, worker)
+        now_ms = self._now_ms()
+        if raw is None or _silent(_read(raw), now_ms):
+            return False
+        self._show(worker, LEAVE, f"{act} {now_ms + ASKED_MS} {by}")
+        return True
+
+    def asked(self, worker: str) -> tuple[str, str] | None:
+        """What that worker is asked to do, and by whom; None when nothing, or when it was too long ago."""
+        return self._request_of(worker, self.link.execute("HGET", self._asked, worker))
+
+    def _request_of(self, worker: str, raw: bytes | None) -> tuple[str, str] | None:
+        if raw is None:
+            return None
+        found = _request(raw, self._now_ms())
+        if found is None:
+            self.heard(worker)
+        return found
+
+    def heard(self, worker: str) -> None:
+        """The worker knows what it was asked."""
+        self.link.cooldown.end()  # it has answered, if late
+        self._show(worker, LEAVE, "")
+
+    def all(self, *, silent_ms: int = SILENT_MS, of_any_site: bool = False) -> list[dict[str, Any]]:
+        """The facts of every worker, by id; `silent` says that it has not beaten for `silent_ms`: it hangs, or its host is gone; or
+        that it has died, see `died`; `asked` is what it has been asked to do and has not heard yet, "" for nothing.
+
+        Those silent for a day are dropped.
+
+        Raises:
+            SiteRefused: they are those of another site, unless `of_any_site`.
+        """
+        flat, asked, time, own = self._replies(
+            ("HGETALL", self._key), ("HGETALL", self._asked), ("TIME",), ("HGET", self.keys["meta"], "site")
+        )
+        if not of_any_site:
+            site.check(self.keys.prefix, site.WORKERS, self.link.home, decode.text(own))
+        now_ms, found = decode.time_ms(time), []
+        requests = self._requests(asked, now_ms, drop=not of_any_site)
+        for id, raw in sorted(zip(flat[::2], flat[1::2], strict=True)):
+            facts = _read(raw)
+            quiet_ms = now_ms - facts["beat"]
+            if quiet_ms > FORGOTTEN_MS:
+                if not of_any_site:
+                    self._show(id, "", LEAVE)
+                continue
+            found.append(
+                {
+                    **facts,
+                    "id": id.decode("utf-8", "replace"),
+                    "silent": bool(facts.get("died")) or quiet_ms > silent_ms,
+                    "asked": requests.get(id, ""),
+                }
+            )
+        return found
+
+    def _requests(self, flat: list[bytes], now_ms: int, *, drop: bool) -> dict[bytes, str]:
+        found = {}
+        for id, raw in zip(flat[::2], flat[1::2], strict=True):
+            request = _request(raw, now_ms)
+            if request is None and drop:
+                self._show(id, LEAVE, "")
+            elif request is not None:
+                found[id] = request[0]
+        return found
+
+    def _show(self, worker: str | bytes, facts: str, request: str) -> bytes | None:
+        """See show.lua."""
+        found: bytes | None = loader.run(self.link, loader.load("show", self.keys), self.keys, "", "", "", worker, facts, request)
+        return found
+
+    def _replies(self, *commands: tuple[Any, ...]) -> list[Any]:
+        replies = self.link.execute_many(commands)
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise reply
+        return replies
+
+    def _now_ms(self) -> int:
+        now_ms = decode.time_ms(self.link.execute("TIME"))
+        self.link.cooldown.end()  # it has answered, if late
+        return now_ms
+
+
+def _request(raw: bytes, now_ms: int) -> tuple[str, str] | None:
+    act, _, rest = decode.text(raw).partition(" ")
+    until, _, by = rest.partition(" ")
+    return (act, by) if act in ACTS and now_ms <= decode.moment_ms(until) <= now_ms + ASKED_MS else None
+
+
+def _silent(facts: Mapping[str, Any], now_ms: int) -> bool:
+    return bool(facts.get("died")) or now_ms - facts["beat"] > SILENT_MS
+
+
+def _read(raw: bytes) -> dict[str, Any]:
+    try:
+        facts = json.loads(raw)
+    except (ValueError, RecursionError):
+        facts = None
+    if not isinstance(facts, dict):
+        facts = {}
+    numbers = {name: _number(facts[name]) for name in NUMBERS if name in facts}
+    lists = {name: _texts(facts[name]) for name in LISTS if name in facts}
+    return {"beat": 0, **facts, **numbers, **lists}
+
+
+def _number(given: Any) -> int:
+    # Somebody else may have written there: what is shown and compared is a number that a date can hold, whatever was found.
+    return decode.moment_ms(str(given)) if isinstance(given, (int, float)) and len(str(given)) < 40 else 0
+
+
+def _texts(given: Any) -> list[str]:
+    return [one for one in given if isinstance(one, str)] if isinstance(given, list) else []
