@@ -1,1 +1,1 @@
-"""What must hold, whatever is played: one shape of what happened, one set of laws over it, one judge. Nothing here plays anything."""
+"""The invariants of the queue: one data model of what happened, one set of laws over it, and one judge. Nothing here runs jobs."""

@@ -1,6 +1,5 @@
-"""What was seen of schedules: what each version of the code declares, their ticks, their turns, and the passes of the loops.
-
-Moments of the database's clock are `wall` ms, which is the clock of the host; only the clock of Redis is ever stepped.
+"""What was observed of schedules: the declarations of each version of the code, their ticks and turns, and the passes of the loops.
+`wall` times are ms of the database's clock, which is the host's clock. Only Redis's clock is ever stepped.
 """
 
 from __future__ import annotations
@@ -66,8 +65,8 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A time for which a schedule was as it was. `plan`: None while it had no ticks; `until`: the last moment of it; `retired`: so it
-    ended.
+    """A period during which a schedule did not change. `plan`: None while it had no ticks; `until`: its last moment; `retired`: whether
+    it ended because the schedule was retired.
     """
 
     plan: Plan | None
@@ -82,7 +81,9 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The package's, as the sample project has them, in ms. `look`: between looks; `near`: ahead of a tick; `late`: behind it."""
+    """The package's limits as the sample project configures them, in ms. `look`: between passes; `near`: before a tick; `late`: after
+    it.
+    """
 
     look: int = 1_000
     alive: int = 4_000
@@ -93,7 +94,9 @@ class Limits:
 
 @dataclass(kw_only=True)
 class Calendar:
-    """All of it. `plans`: by version, the first one first, and name; `jobs`: of which tick (name and moment) each job says it is."""
+    """All observations of schedules. `plans`: by version, starting with the first, and name; `jobs`: the tick (name and time) of each
+    job.
+    """
 
     plans: dict[str, dict[str, Plan]] = field(default_factory=dict)
     ticks: list[TickSeen] = field(default_factory=list)
@@ -121,12 +124,12 @@ class Calendar:
 
     @cached_property
     def looks(self) -> list[Pass]:
-        """At who declares what, by their end."""
+        """The passes that read declarations, ordered by their end."""
         return sorted((one for one in self.passes if one.what == "look"), key=lambda one: one.until)
 
     @cached_property
     def stretches(self) -> dict[str, list[Stretch]]:
-        """Of each schedule. Who is declared otherwise with the same dates goes on as before."""
+        """The periods of each schedule. A new declaration with the same dates does not start a new period."""
         turns: dict[str, list[Turn]] = defaultdict(list)
         for turn in sorted(self.turns, key=lambda turn: turn.at):
             turns[turn.name].append(turn)
@@ -136,7 +139,7 @@ class Calendar:
         plan: Plan | None = None
         declared: Plan | None = None
         since = 0
-        off = False  # by hand: then it has no ticks, whatever is declared, until it is turned on
+        off = False  # turned off by a user: no ticks until it is turned on again, whatever is declared
         for turn in turns:
             if turn.kind in (CREATED, DECLARED):
                 declared = self._declared(turn)
@@ -160,7 +163,7 @@ class Calendar:
         return next(found, Stretch(None, 0, ENDLESS))
 
     def passes_between(self, since: int, until: int) -> dict[str, list[Pass]]:
-        """Whole passes by who made them."""
+        """Complete passes by the process that made them."""
         found: dict[str, list[Pass]] = defaultdict(list)
         for one in self.passes:
             if one.what == "pass" and since <= one.at and one.until <= until:

@@ -87,7 +87,7 @@ class Dump:
         return next((self.band(name)[id] for name in WAITING if id in self.band(name)), None)
 
     def state(self, id: str) -> State | str | None:
-        """Where a job stands. "ended": a tombstone that does not say how; None: nothing is known of it."""
+        """The job's state. "ended": a tombstone without the outcome; None: unknown."""
         if id in self.jobs:
             if id in self.leases:
                 return State.RUNNING
@@ -97,7 +97,7 @@ class Dump:
         return None
 
     def difference(self, other: Dump) -> list[str]:
-        """What differs, key by key."""
+        """The differences, one per key."""
         return [
             f"{name}: {getattr(self, name)} != {getattr(other, name)}"
             for name in (*ZSETS, *HASHES, *TEXTS)
@@ -142,7 +142,7 @@ def run_of(value: str) -> Run:
 
 @lru_cache(4096)
 def record_of(raw: bytes) -> JobRecord:
-    """A record, decoded; the id does not stand in it and is left at 0."""
+    """A decoded record. Its ID is not part of it and stays 0."""
     return JobRecord.decode(UUID(int=0), raw)
 
 

@@ -1,8 +1,7 @@
-"""What happened, in one shape: the model, the witness, the crash points and the campaign each fill what they were able to see.
-
-Plain records, so that tests can make them up. Times: `at`, `until` in monotonic ns, which order what different processes did; `wall`
-in ms of the clock of Redis' host, which due dates are told in. A web process that cannot reach Redis tells dates by its own clock:
-`wall` of a call is the earlier.
+"""What happened, in one data model that the model, the witness, the crash points and the campaign fill with what they could observe.
+The classes are plain records, so that tests can create them. `at` and `until` are monotonic ns, which order events across processes.
+`wall` is ms of the clock of Redis's host, which due dates use. A web process that cannot reach Redis uses its own clock: then `wall` is
+the earlier of the two.
 """
 
 from __future__ import annotations
@@ -40,13 +39,13 @@ STEPS = {"atomic": ("",), "stepwise": ("reserve", "charge")}
 
 
 class Sees(Flag):
-    """What somebody was able to see."""
+    """The observations that an observer could make."""
 
     QUEUES = auto()  # all of a queue, at some moments
     CHANGES = auto()  # two moments, and all events between them
     STORY = auto()  # events without a gap
     SCRIPT = auto()  # which script made a change
-    CALLS = auto()  # what web processes asked for, and were answered
+    CALLS = auto()  # the calls of web processes and their answers
     RUNS = auto()
     ROWS = auto()  # jobs and attempts, in the end
     REDIS = auto()  # what it holds in the end
@@ -56,9 +55,9 @@ class Sees(Flag):
     LEDGER = auto()
     FATES = auto()  # what must become of each job
     OPERATIONS = auto()
-    SITES = auto()  # what another site has tried on the same Redis, and whose each queue is
+    SITES = auto()  # what another site tried on the same Redis, and the owner of each queue
     DATES = auto()  # the earliest and the latest moments in the tables
-    ANSWERS = auto()  # what tasks asked the database, and what it answered
+    ANSWERS = auto()  # the queries of tasks, and the database's answers
     CALENDAR = auto()  # schedules: what the code declares, ticks, turns, and the passes of the loops
 
 
@@ -73,8 +72,8 @@ CAMPAIGN = _ENDED | Sees.ACTS | Sees.CALENDAR | Sees.DATES | Sees.SITES
 
 @dataclass(slots=True, kw_only=True)
 class Op:
-    """One call of a web process. `answer`: ok, rolled (back, on purpose), failed (surely without effect), unknown, or committed:
-    nobody was told of it, and its rows are there.
+    """One call of a web process. `answer`: ok; rolled (deliberately rolled back); failed (certainly without effect); unknown; or
+    committed (the caller got no answer, and the rows exist).
     """
 
     id: str
@@ -100,14 +99,14 @@ class Op:
 
     @property
     def delay_ms(self) -> int:
-        """What it asked for."""
+        """The requested delay."""
         return int(self.given.get("delay", 0) * 1000)
 
 
 @dataclass(slots=True, kw_only=True)
 class Run:
-    """One run, as its task recorded it. `how`: ok, error, snooze, broken off; "": it never ended. `due`: the date it was told; `name`,
-    `turn`: the name of which only so many run at a time and its number among the holders of that, as it was told both.
+    """One run, as its task recorded it. `how`: ok, error, snooze, broken off; "": it never ended. `due`: the date it was given; `name`,
+    `turn`: the concurrency name and the number among its holders that it was given.
     """
 
     job: str
@@ -181,11 +180,11 @@ class Row:
 
 @dataclass(slots=True, kw_only=True)
 class Final:
-    """Where everything stands in the end. `attempts`: job, number, fence, outcome; `acts`: kind, job, actor of Event rows;
-    `effects`: job, fence and step of the rows that tasks made; `operations`: stage, seen and counts; `orphans`: table and job of
-    what belongs to a job that has no row; `queues`, `events`: what Redis holds of each partition of a queue, and how
-    many events, by its tag; `dates`: of a column the earliest and the latest moment, in ms; `site`, `sites`: the id of the
-    database, and by their tags those that partitions have in Redis.
+    """What is left at the end. `attempts`: job, number, fence, outcome; `acts`: kind, job and actor of Event rows; `effects`: job,
+    fence and step of the rows that tasks created; `operations`: stage, seen and counts; `orphans`: table and job of rows that belong to
+    a job without a row; `queues`, `events`: by tag, the content of each partition in Redis and its number of events; `dates`: the
+    earliest and latest time of each column, in ms; `site`, `sites`: the ID of the database, and by tag the IDs of the partitions in
+    Redis.
     """
 
     rows: dict[str, Row] = field(default_factory=dict)
@@ -204,8 +203,8 @@ class Final:
 
 @dataclass(slots=True, kw_only=True)
 class Rivalry:
-    """Another site on the same Redis. `attempts`: what it tried, and the answer; `runs`: job and fence; `rows`: of its own jobs the
-    id, the state, and whether Redis has taken it.
+    """Another site on the same Redis. `attempts`: what it tried, and the answer; `runs`: job and fence; `rows`: the ID and state of
+    each of its jobs, and whether Redis accepted it.
     """
 
     attempts: list[tuple[str, str]] = field(default_factory=list)
@@ -215,11 +214,10 @@ class Rivalry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """A queue at one moment; with `before`, the change since the last look, and all events of it.
-
-    `script`: what made the change; `forgetting`: tidy may have run in between; `keyless`: jobs that were adopted when another job had
-    their key; `crowded`: names that more jobs hold than may, since what ran came back after a loss; `noted`: those that do not run
-    here, and whose cancel was asked for when nobody knew whether they run.
+    """A queue at one moment. If `before` is set, also the change since then and all events of it. `script`: the script that made the
+    change; `forgetting`: tidy may have run in between; `keyless`: jobs that were adopted while another job had their key; `crowded`:
+    names with more holders than allowed, because running jobs were restored after a loss; `noted`: jobs that do not run here, and whose
+    cancel was requested when it was unknown whether they run.
     """
 
     after: Dump
@@ -235,10 +233,9 @@ class Look:
 
 @dataclass(kw_only=True)
 class History:
-    """All of it. Its indexes are made when they are first asked for: who changes it afterwards takes a copy (`dataclasses.replace`).
-
-    `dated_by_hosts`: the database has no clock of its own; `unharmed`: replies are lost, and nobody dies; `fates`: the state that each
-    job must end in; `asked`: for how many jobs an operation was started, None without one.
+    """All observations. Its indexes are built on first use, so make changes on a copy (`dataclasses.replace`). `dated_by_hosts`: the
+    database has no clock; `unharmed`: replies are lost, but no process dies; `fates`: the state that each job must reach; `asked`: the
+    number of jobs that an operation was started for, or None.
     """
 
     sees: Sees = NOTHING
@@ -284,7 +281,7 @@ class History:
 
     @cached_property
     def changes(self) -> dict[str, list[Op]]:
-        """What was asked for a job; also by way of its key, or of a job that it took in."""
+        """The changes requested for a job: by its ID, by its key, or for a job that was merged into it."""
         found: dict[str, list[Op]] = defaultdict(list)
         for op in self.ops.values():
             if "job" in op.given:
@@ -319,7 +316,7 @@ class History:
         return any(fault.kind in kinds and self.real(fault.at) <= before and self.real(fault.until) >= after for fault in self.faults)
 
     def left(self, job: str) -> Dump | None:
-        """What Redis holds of the partition of that job, in the end."""
+        """The final content of the job's partition in Redis."""
         return self.final.queues.get(self.part(job) or tag("default", partition(job)))
 
     def requeued(self, job: str, after: int, before: int = FOREVER) -> bool:
@@ -328,7 +325,7 @@ class History:
         return any(op.until > after and op.at < before for op in again)
 
     def part(self, job: str) -> str:
-        """The tag of the partition that it is in; "" if nobody says of which queue."""
+        """The tag of the job's partition; "" if its queue is unknown."""
         row, op = self.rows.get(job), self.scheduled_by.get(job)
         queue = row.queue if row else str(op.given.get("queue", "")) if op else ""
         return tag(queue, partition(job)) if queue else ""

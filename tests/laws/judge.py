@@ -26,7 +26,7 @@ class Breach:
 
 def judge(history: History) -> list[Breach]:
     """Every breach of every law that this history can be judged by."""
-    history = replace(history)  # with indexes of its own
+    history = replace(history)  # it builds its own indexes
     return [Breach(one.name, job, text) for one in judged(history.sees) for job, text in one.find(history)]
 
 

@@ -1,4 +1,4 @@
-"""What a law is: a sentence, what must have been seen to judge it, and how a breach is found."""
+"""A law: its sentence, the observations that it needs, and the function that finds violations."""
 
 from __future__ import annotations
 

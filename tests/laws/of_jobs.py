@@ -1,4 +1,4 @@
-"""What holds of jobs from the call that makes them to their rows in the end, whoever dies on the way."""
+"""Laws of jobs, from the call that schedules them to their final rows, whatever fails in between."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RETRY_MS = 100  # the least delay between two attempts of any task of tests/app
 
 @law(Sees.ROWS | Sees.RUNS)
 def everything_comes_to_rest(history: History) -> Findings:
-    """Something happens, and it comes to an end."""
+    """Something happened, and it finished before the deadline."""
     if not history.runs and not history.rows:
         yield "", "no job was there at all"
     if not history.final.quiet:
@@ -29,7 +29,7 @@ def everything_comes_to_rest(history: History) -> Findings:
 
 @law(Sees.CALLS | Sees.ROWS)
 def nothing_acknowledged_is_lost(history: History) -> Findings:
-    """Every job that somebody was told of has a row."""
+    """Every job that a call returned has a row."""
     for op in history.ops.values():
         if op.what == "schedule" and op.answer == "ok":
             told = {job: created for job, created, _ in op.jobs}
@@ -40,7 +40,7 @@ def nothing_acknowledged_is_lost(history: History) -> Findings:
 
 @law(Sees.CALLS | Sees.ROWS)
 def committed_is_never_forgotten(history: History) -> Findings:
-    """A transaction that was committed has its jobs, though nobody was told of them."""
+    """The jobs of a committed transaction exist, even if the caller got no answer."""
     made = {row.op for row in history.rows.values()}
     lacking = (op for op in history.ops.values() if op.answer == "committed" and op.id not in made)
     yield from (("", f"{op.id} was committed, and has no row") for op in lacking)
@@ -48,7 +48,7 @@ def committed_is_never_forgotten(history: History) -> Findings:
 
 @law(Sees.CALLS | Sees.ROWS | Sees.RUNS)
 def rolled_back_schedules_nothing(history: History) -> Findings:
-    """A transaction that was rolled back leaves no row, and nothing of it runs."""
+    """A transaction that was rolled back leaves no rows, and none of its jobs run."""
     for op in history.ops.values():
         if op.answer == "rolled":
             made = {row.id for row in history.rows.values() if row.op == op.id} | {run.job for run in history.runs if run.op == op.id}
@@ -69,7 +69,7 @@ def every_job_comes_to_its_end(history: History) -> Findings:
 
 @law(Sees.ROWS | Sees.RUNS)
 def a_success_is_a_run_that_came_to_its_end(history: History) -> Findings:
-    """Who has succeeded ran, at least once, to the end."""
+    """Every job that succeeded has at least one run that finished."""
     for row in history.rows.values():
         if row.state == "succeeded" and not any(run.how == "ok" for run in history.runs_of.get(row.id, ())):
             yield row.id, "succeeded by its row, and no run of it came to its end"
@@ -77,7 +77,7 @@ def a_success_is_a_run_that_came_to_its_end(history: History) -> Findings:
 
 @law(Sees.ROWS | Sees.FATES)
 def each_job_meets_its_fate(history: History) -> Findings:
-    """Where a case leaves one end only, that is the end; who is cancelled in it never runs."""
+    """If a case allows only one outcome, the job has that outcome. A job that the case cancels never runs."""
     for id, fate in history.fates.items():
         row = history.rows.get(id)
         if row is None or row.state != fate:
@@ -87,8 +87,10 @@ def each_job_meets_its_fate(history: History) -> Findings:
 
 
 @law(Sees.CALLS | Sees.ROWS | Sees.ACTS)
-def a_cancel_is_somebodys(history: History) -> Findings:
-    """No job is cancelled but by a person, by the one that takes its key, or by the one that holds it; of ticks see `of_ticks`."""
+def every_cancel_has_a_cause(history: History) -> Findings:
+    """Every cancelled job was cancelled by a user, displaced by a job with its key, or merged into the holder of its key. For ticks see
+    `of_ticks`.
+    """
     for row in history.rows.values():
         if row.state == "cancelled" and row.id not in history.calendar.jobs and not _may_be_cancelled(history, row):
             yield row.id, f"cancelled, and nobody asked for it: {row.error}"
@@ -104,7 +106,7 @@ def _may_be_cancelled(history: History, row: Row) -> bool:
         return True
     by_key = [other for other in rivals if other.what == "cancel_key" and other.perhaps]
     if op is not None and any(other.until > op.at for other in by_key) and (history.forgot(op.at, row.id) or not row.published):
-        return True  # the row noted it, and Redis forgot, or never had, the event that says who it was
+        return True  # the row has it, and Redis lost, or never had, the event with the actor
     if row.merged and op is not None and history.forgot(op.at, row.id):
         return bool(row.key)  # Redis forgot it, and its key was another's when it came back
     if row.merged:
@@ -117,7 +119,7 @@ def _may_be_cancelled(history: History, row: Row) -> bool:
 
 @law(Sees.CALLS | Sees.ROWS | Sees.RUNS)
 def a_merged_job_is_followed(history: History) -> Findings:
-    """A job that was merged into another does not run, and leads to one that has a row and was not merged itself."""
+    """A job that was merged into another doesn't run. The other job has a row and wasn't merged itself."""
     for row in history.rows.values():
         op = history.scheduled_by.get(row.id)
         if not row.merged or op is None or history.forgot(op.at, row.id):
@@ -134,7 +136,9 @@ def a_merged_job_is_followed(history: History) -> Findings:
 
 @law(Sees.ROWS | Sees.CALLS)
 def only_the_hopeless_fail(history: History) -> Findings:
-    """Only those tasks fail that never succeed, and jobs whose workers vanished too often, or that Redis alone had, and lost."""
+    """Only three kinds of jobs fail: those whose task never succeeds, those whose worker died too often, and Redis-only jobs that Redis
+    lost.
+    """
     for row in history.rows.values():
         lost = not history.kept(row.id) and row.error.startswith("Redis lost this job") and history.forgot(0, row.id)
         doomed = row.task in HOPELESS or history.fates.get(row.id) == "failed"
@@ -147,14 +151,14 @@ def only_the_hopeless_fail(history: History) -> Findings:
 
 @law(Sees.CALLS | Sees.RUNS)
 def every_run_was_scheduled(history: History) -> Findings:
-    """No job runs that nobody scheduled, neither a call nor a tick."""
+    """Every job that runs was scheduled by a call or by a tick."""
     known = history.scheduled_by.keys() | history.calendar.of_job.keys()
     yield from ((job, "a run of a job that nobody scheduled") for job in history.runs_of if job not in known)
 
 
 @law(Sees.CALLS | Sees.ROWS | Sees.RUNS)
 def every_run_is_of_a_row(history: History) -> Findings:
-    """What runs has a row in the end."""
+    """Every job that ran has a row at the end."""
     for job, runs in history.runs_of.items():
         if job not in history.rows and history.kept(job):
             yield job, f"a run of a job that has no row: {runs[0]}"
@@ -162,7 +166,7 @@ def every_run_is_of_a_row(history: History) -> Findings:
 
 @law(Sees.CALLS | Sees.RUNS)
 def never_before_its_date(history: History) -> Findings:
-    """No run begins before every date that the job may have had, nor before the one that the run was told."""
+    """No run starts before all the dates that the job may have had, nor before the date that the run was given."""
     for job, op in history.scheduled_by.items():
         runs = history.runs_of.get(job, [])
         for run in runs:
@@ -216,8 +220,8 @@ def _dates(history: History, job: str, op: Op, runs: list[Run], run: Run) -> lis
 
 @law(Sees.ROWS | Sees.RUNS)
 def one_attempt_succeeds(history: History) -> Findings:
-    """No two attempts of one job both end it well; but for an end that the copy which took over did not have: if the row had not
-    heard of it by then, the job ran again, and the row may hear of both.
+    """At most one attempt of a job succeeds. Exception: after a failover to a copy without the first success, the job can run again,
+    and its row can record both.
     """
     well: dict[str, list[str]] = {}
     for job, _, fence, outcome in history.final.attempts:
@@ -232,14 +236,14 @@ def one_attempt_succeeds(history: History) -> Findings:
 
 @law(Sees.RUNS)
 def a_fence_belongs_to_one_run(history: History) -> Findings:
-    """No two runs of a job bear one fence."""
+    """No two runs of a job have the same fence."""
     times = Counter((run.job, run.fence) for run in history.runs)
-    yield from ((job, f"{count} runs bear the fence {fence}") for (job, fence), count in times.items() if count > 1)
+    yield from ((job, f"{count} runs have the fence {fence}") for (job, fence), count in times.items() if count > 1)
 
 
 @law(Sees.ROWS | Sees.RUNS)
-def once_where_nobody_dies(history: History) -> Findings:
-    """Where replies are lost and nobody dies, every call is sent again and has its effect once: so have the runs."""
+def jobs_run_once_if_no_process_dies(history: History) -> Findings:
+    """If replies are lost but no process dies, every call is repeated and takes effect once, so every job runs once."""
     if not history.unharmed:
         return
     yield from ((job, "a run counts as a crash, and nobody has died") for job, _, _, how in history.final.attempts if how == "crashed")
@@ -251,7 +255,7 @@ def once_where_nobody_dies(history: History) -> Findings:
 
 @law(Sees.ROWS | Sees.RUNS)
 def attempts_are_bounded(history: History) -> Findings:
-    """Attempts that count are at most `max_attempts`."""
+    """The attempts that count do not exceed `max_attempts`."""
     for row in history.rows.values():
         most = max([row.attempts, *(run.attempt for run in history.runs_of.get(row.id, ()))])
         if most > row.max_attempts:
@@ -260,7 +264,7 @@ def attempts_are_bounded(history: History) -> Findings:
 
 @law(Sees.CALLS | Sees.ROWS | Sees.RUNS)
 def never_after_a_cancel(history: History) -> Findings:
-    """Behind a cancel that answered done no run begins, and the job ends as cancelled."""
+    """After a cancel that returned done, no run starts, and the job ends as cancelled."""
     for job, changes in history.changes.items():
         for op in changes:
             if not (op.what in ("cancel", "cancel_key") and op.done):
@@ -278,7 +282,7 @@ def never_after_a_cancel(history: History) -> Findings:
 
 @law(Sees.CALLS | Sees.RUNS)
 def a_cancel_by_key_means_all_of_the_key(history: History) -> Findings:
-    """A cancel by key means every job of that key that was acknowledged before: none of those that waited runs."""
+    """A cancel by key applies to every job of the key that was acknowledged before. None of those that were waiting run."""
     for (queue, key), ops in history.by_key.items():
         cancels = [op for op in ops if op.what == "cancel_key" and op.done]
         for op in ops:
@@ -293,8 +297,8 @@ def a_cancel_by_key_means_all_of_the_key(history: History) -> Findings:
 
 
 @law(Sees.CALLS | Sees.ROWS)
-def who_cancels_again_hears_done(history: History) -> Findings:
-    """Who asks again for a cancel that has taken effect, hears that it is done."""
+def a_repeated_cancel_returns_done(history: History) -> Findings:
+    """A repeated cancel returns done if the first one took effect."""
     for job, changes in history.changes.items():
         row = history.rows.get(job)
         if row is None or row.state != "cancelled" or row.holder or row.error.startswith(("key held by", "replaced by")):
@@ -308,13 +312,13 @@ def who_cancels_again_hears_done(history: History) -> Findings:
 
 
 def _dated_by_two(history: History, one: Op, other: Op) -> bool:
-    """Whether two clocks have dated their rows, so that nobody can tell which is older."""
+    """Whether two clocks have dated their rows, so that it is unknown which is older."""
     return history.dated_by_hosts and one.given.get("clock") != other.given.get("clock")
 
 
 @law(Sees.CALLS | Sees.ROWS | Sees.RUNS)
-def after_means_behind_the_running_one(history: History) -> Findings:
-    """Who schedules "after" a running job has a run behind that one, with arguments that are not older than his own."""
+def after_runs_after_the_holder(history: History) -> Findings:
+    """A job scheduled with "after" while its key's holder runs starts after that run, with arguments at least as new as the caller's."""
     for op in history.ops.values():
         told = {job: created for job, created, _ in op.jobs}
         if op.given.get("policy") != "after" or op.answer != "ok":
@@ -335,7 +339,7 @@ def after_means_behind_the_running_one(history: History) -> Findings:
 
 
 def _holders(history: History, op: Op) -> Iterator[Run]:
-    """Runs of its key that had begun before this call, and ended well behind it: the only ones of their jobs, so no lease was lost."""
+    """The key's runs that had started before this call and succeeded after it. Each is the only run of its job, so it kept its lease."""
     for other in history.by_key[op.given["queue"], op.given["key"]]:
         for job in other.ids:
             runs, row = history.runs_of.get(job, []), history.rows.get(job)
@@ -348,7 +352,7 @@ def _holders(history: History, op: Op) -> Iterator[Run]:
 
 @law(Sees.ROWS | Sees.REDIS | Sees.EFFECTS)
 def every_failure_is_in_the_database(history: History) -> Findings:
-    """What has failed in Redis, or by what its task did, has a row that says so."""
+    """Every job that failed in Redis or by its task has a row with state failed."""
     rows = history.rows
     committed = {job for job, *_ in history.final.effects if job in rows and rows[job].task == "atomic"}
     for name, left in history.final.queues.items():
@@ -366,15 +370,15 @@ def every_failure_is_in_the_database(history: History) -> Findings:
 
 @law(Sees.ROWS)
 def every_row_is_published(history: History) -> Findings:
-    """No row waits to be published, and none has succeeded that never was."""
+    """At the end, no row is unpublished, and no job succeeded without having been published."""
     for row in history.rows.values():
         if not row.published and (row.state == "succeeded" or (row.state == "scheduled" and row.durable)):
             yield row.id, f"its row is unpublished, and {row.state}"
 
 
 @law(Sees.ROWS | Sees.REDIS)
-def rows_say_what_redis_says(history: History) -> Findings:
-    """A job that is unfinished in Redis is so by its row, and a tombstone tells the end that the row tells."""
+def rows_agree_with_redis(history: History) -> Findings:
+    """A job that is unfinished in Redis is unfinished in its row. A tombstone and its row agree on the outcome."""
     for row in history.rows.values():
         left = history.left(row.id)
         if left is None:
@@ -382,7 +386,7 @@ def rows_say_what_redis_says(history: History) -> Findings:
         if row.id in left.jobs and row.id not in left.failed and row.state in FINISHED:
             yield row.id, f"unfinished in Redis, {row.state} by its row"
         elif row.id in left.finished and (left.finished[row.id] % 1 >= 0.5) != (row.state == "cancelled"):
-            # A tombstone of older data may tell of a cancel which a requeue took back; the row is right, nothing runs again.
+            # A tombstone of older data can show a cancel that a requeue undid. The row is right, and nothing runs again.
             op = history.scheduled_by.get(row.id)
             older = row.state == "succeeded" and op is not None and history.forgot(op.at, row.id)
             if not row.merged and not older:
@@ -390,8 +394,8 @@ def rows_say_what_redis_says(history: History) -> Findings:
 
 
 @law(Sees.ROWS | Sees.REDIS)
-def all_that_redis_has_is_in_the_rows(history: History) -> Findings:
-    """Every event is folded, and every job that Redis has is in a row."""
+def every_job_in_redis_has_a_row(history: History) -> Findings:
+    """The mirror has applied every event, and every job in Redis has a row."""
     for name, left in history.final.queues.items():
         if history.final.events.get(name):
             yield "", f"{history.final.events[name]} events of {name} are not folded"
@@ -399,8 +403,8 @@ def all_that_redis_has_is_in_the_rows(history: History) -> Findings:
 
 
 @law(Sees.ROWS)
-def no_attempt_runs_for_ever(history: History) -> Findings:
-    """No attempt is running by its row when its job has ended."""
+def no_attempt_outlives_its_job(history: History) -> Findings:
+    """No attempt is still running in its row after its job has ended."""
     for job, number, _, outcome in history.final.attempts:
         if outcome == "running" and job in history.rows and history.rows[job].state in FINISHED:
             yield job, f"{history.rows[job].state}, and its attempt {number} runs for ever"
@@ -408,7 +412,7 @@ def no_attempt_runs_for_ever(history: History) -> Findings:
 
 @law(Sees.REDIS)
 def a_queue_at_rest_holds_failures_only(history: History) -> Findings:
-    """When nothing goes on, Redis has tombstones and failed jobs, and nothing that speaks of any other."""
+    """At the end, Redis holds only tombstones and failed jobs, and nothing that refers to other jobs."""
     for name, left in history.final.queues.items() if history.final.quiet else ():
         for what in HELD:
             if getattr(left, what):
@@ -417,14 +421,14 @@ def a_queue_at_rest_holds_failures_only(history: History) -> Findings:
 
 
 @law(Sees.BELONGINGS | Sees.ROWS)
-def nothing_speaks_of_a_job_without_a_row(history: History) -> Findings:
+def nothing_refers_to_a_job_without_a_row(history: History) -> Findings:
     """Attempts, events and steps belong to jobs that have a row."""
     yield from ((job, f"{table} speaks of it, and it has no row") for table, job in history.final.orphans)
 
 
 @law(Sees.OPERATIONS)
 def operations_come_to_their_end(history: History) -> Findings:
-    """An operation that was started is finished, and has seen all its jobs, each once."""
+    """Every operation that was started has finished, and has processed each of its jobs once."""
     if len(history.final.operations) != (history.asked is not None):
         yield "", f"started for {history.asked} jobs: {history.final.operations}"
     for stage, seen, counts in history.final.operations:
@@ -437,7 +441,7 @@ def operations_come_to_their_end(history: History) -> Findings:
 
 @law(Sees.ROWS | Sees.EFFECTS)
 def one_effect_of_each_step(history: History) -> Findings:
-    """A job that succeeded has one effect of each step, one that did not at most one; an atomic one then has none."""
+    """A job that succeeded has one effect for each step. Any other job has at most one, or none if it is atomic."""
     times = Counter((job, step) for job, _, step in history.final.effects)
     for (job, step), count in times.items():
         if count > 1 or job not in history.rows:
@@ -450,20 +454,20 @@ def one_effect_of_each_step(history: History) -> Findings:
 
 
 def _said(history: History, what: str) -> set[tuple[str, str, str]]:
-    """Lines of the ledger, which stands apart from the database: job, fence and step."""
+    """Lines of the ledger, which is separate from the database: job, fence and step."""
     return {(job, fence, step) for kind, job, fence, step in history.ledger if kind == what}
 
 
 @law(Sees.LEDGER | Sees.EFFECTS)
-def every_effect_stands_in_the_ledger(history: History) -> Findings:
-    """The database has no effect that its run did not write down before."""
+def every_effect_is_in_the_ledger(history: History) -> Findings:
+    """Every effect in the database was written to the ledger first."""
     for job, fence, step in sorted(set(history.final.effects) - _said(history, "effect")):
         yield job, f"an effect {step} of the run {fence}, which wrote down none"
 
 
 @law(Sees.LEDGER | Sees.EFFECTS)
 def no_committed_effect_is_lost(history: History) -> Findings:
-    """An effect that its run saw committed is in the database, and no other run of the job saw another."""
+    """An effect whose commit a run saw is in the database, and no other run of the job saw a commit."""
     kept = _said(history, "kept")
     for job, fence, step in sorted(kept - set(history.final.effects)):
         yield job, f"the run {fence} saw its effect {step} committed, and the database does not have it"
@@ -473,8 +477,8 @@ def no_committed_effect_is_lost(history: History) -> Findings:
 
 
 @law(Sees.LEDGER | Sees.ROWS)
-def every_success_stands_in_the_ledger(history: History) -> Findings:
-    """Who has succeeded by its row has a run that wrote down its end."""
+def every_success_is_in_the_ledger(history: History) -> Findings:
+    """Every job that succeeded according to its row has a run whose end is in the ledger."""
     ended = {job for job, *_ in _said(history, "end")}
     for row in history.rows.values():
         if row.state == "succeeded" and row.id not in ended:

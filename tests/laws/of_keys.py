@@ -1,5 +1,5 @@
-"""What holds of business keys, judged by what calls were answered, by what runs have recorded, and by whose ends counted. Within one
-partition the scripts see to it; over several, that a key has a home.
+"""Laws of keys, judged by the answers of calls, by recorded runs, and by the runs whose outcome counted. Within one partition the
+scripts enforce them. Across partitions, they hold because each key belongs to one partition.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ TOUCHING = ("cancel", "cancel_key", "requeue", "edit")  # calls by which a job m
 
 
 @law(Sees.CALLS | Sees.ROWS | Sees.RUNS)
-def of_one_key_one_job_runs_at_a_time(history: History) -> Findings:
-    """No two jobs of a key run side by side, both to an end that counts; but where Redis has forgotten who holds it, and for jobs that
-    producers of different settings have scheduled at once while the number of partitions was changed.
+def one_job_of_a_key_runs_at_a_time(history: History) -> Findings:
+    """No two jobs of a key run at the same time if the outcome of both counts. Exceptions: Redis lost the holder of the key, or
+    producers with different settings scheduled at the same time while the number of partitions was changed.
     """
     counted = {(job, fence) for job, _, fence, outcome in history.final.attempts if outcome not in UNCOUNTED}
     for (queue, key), ops in history.by_key.items():
@@ -29,8 +29,8 @@ def of_one_key_one_job_runs_at_a_time(history: History) -> Findings:
 
 @law(Sees.CALLS | Sees.RUNS)
 def a_key_has_one_unfinished_job(history: History) -> Findings:
-    """Who was told that he has made a job of a key has one that replaces all that others had made: none of those that waited runs any
-    more; but for one that comes behind what may be running. The same exceptions.
+    """If a call created a job for a key, that job replaces all earlier jobs of the key, so none of those that were waiting run.
+    Exceptions: a job scheduled with "after", and those of the previous law.
     """
     for (queue, key), ops in history.by_key.items():
         made = [(op, job) for op in ops if op.what == "schedule" and op.answer == "ok" for job, created, _ in op.jobs if created]
@@ -46,7 +46,7 @@ def a_key_has_one_unfinished_job(history: History) -> Findings:
 
 
 def _held(history: History, op: Op, counted: set[tuple[str, str]]) -> Iterator[Run]:
-    """Runs of the jobs of that call which held their lease from begin to end, and so the key."""
+    """The call's runs that held their lease, and so the key, from start to end."""
     for job in op.ids if op.what == "schedule" else ():
         for run in history.runs_of.get(job, ()):
             if run.until < FOREVER and (job, run.fence.partition("/")[0]) in counted:

@@ -1,7 +1,5 @@
-"""What holds of the names of which only so many jobs run at a time, judged by what runs have recorded and by whose ends counted.
-
-A run whose end counted held its lease from its claim until then, so from its begin to its end: no frozen or cut-off run is among
-these. A name goes from holder to holder in the order of their numbers (`turn`).
+"""Laws of concurrency names, judged by recorded runs and by the runs whose outcome counted. Such a run held its lease from its claim to
+its end, so no frozen or disconnected run is among them. Holders of a name are numbered in order (`turn`).
 """
 
 from __future__ import annotations
@@ -17,8 +15,8 @@ MARGIN = 5_000_000_000  # ns; a run is claimed before it begins, and one that ca
 
 
 @law(Sees.CALLS | Sees.RUNS)
-def a_run_is_told_its_name_and_a_number_that_no_other_has(history: History) -> Findings:
-    """A job that was given a name is told it in each of its runs, and a number that no other run of that name has."""
+def each_run_gets_its_name_and_a_unique_number(history: History) -> Findings:
+    """Each run of a job with a name gets that name, and a number that no other run of the name has."""
     seen: dict[tuple[str, int], Run] = {}
     for run in history.runs:
         op = history.scheduled_by.get(run.job)
@@ -30,9 +28,9 @@ def a_run_is_told_its_name_and_a_number_that_no_other_has(history: History) -> F
 
 
 @law(Sees.CALLS | Sees.ROWS | Sees.RUNS)
-def of_one_name_no_more_hold_a_lease_than_may(history: History) -> Findings:
-    """When a run begins, less than so many of its name hold their lease who have had the name before it and whose end counts; but where
-    Redis has forgotten who does.
+def a_name_has_no_more_leases_than_allowed(history: History) -> Findings:
+    """When a run starts, fewer earlier runs of its name than allowed still hold their lease. Only runs whose outcome counts are
+    considered. Exception: Redis lost the holders.
     """
     for run, op, others in _by_name(history):
         earlier = [one for one in others if one.turn < run.turn and one.until > run.at and _remembered(history, run, one)]
@@ -42,8 +40,8 @@ def of_one_name_no_more_hold_a_lease_than_may(history: History) -> Findings:
 
 
 @law(Sees.CALLS | Sees.ROWS | Sees.RUNS)
-def numbers_of_a_name_rise(history: History) -> Findings:
-    """A run whose job was not there yet when another of its name had ended has a higher number than that one."""
+def numbers_of_a_name_increase(history: History) -> Findings:
+    """If a job was scheduled after another run of its name had ended, its run has a higher number."""
     for run, op, others in _by_name(history):
         for one in others:
             if one.turn > run.turn and one.until < op.at and _remembered(history, run, one):
@@ -51,7 +49,7 @@ def numbers_of_a_name_rise(history: History) -> Findings:
 
 
 def _by_name(history: History) -> Iterator[tuple[Run, Op, list[Run]]]:
-    """Each run that was told a name, with the call that made its job, and all runs of that name whose end counted."""
+    """Each run with a name, the call that scheduled its job, and all runs of that name whose outcome counted."""
     counted = {(job, fence) for job, _, fence, outcome in history.final.attempts if outcome not in UNCOUNTED}
     named: dict[str, list[Run]] = defaultdict(list)
     for run in history.runs:
@@ -66,5 +64,5 @@ def _by_name(history: History) -> Iterator[tuple[Run, Op, list[Run]]]:
 
 
 def _remembered(history: History, run: Run, other: Run) -> bool:
-    """Whether Redis has forgotten nothing from the claim of the one to the begin of the other."""
+    """Whether Redis lost nothing between the claim of one run and the start of the other."""
     return not history.rolled_over(min(run.at, other.at) - MARGIN, max(run.at, other.at) + MARGIN, run.job)

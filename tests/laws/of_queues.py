@@ -1,4 +1,4 @@
-"""What holds of every queue at every moment, of every change between two moments, and of the story that its events tell."""
+"""Laws of every queue at every moment, of every change between two moments, and of the sequence of its events."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FAILED_OR_CANCELLED: tuple[Place, ...] = (State.FAILED, State.CANCELLED)
 
 @law(Sees.QUEUES)
 def a_job_is_in_one_place(history: History) -> Findings:
-    """Every job of a queue waits in the band of its record, or is leased, or has failed, and all that waits has a record."""
+    """Every job of a queue waits in the priority band of its record, is leased, or has failed. Everything that waits has a record."""
     for dump in (look.after for look in history.moments):
         homes = [*WAITING, "leases", "failed"]
         for id in dump.jobs.keys() | {id for home in homes for id in getattr(dump, home)}:
@@ -36,7 +36,9 @@ def a_job_is_in_one_place(history: History) -> Findings:
 
 @law(Sees.QUEUES)
 def a_lease_belongs_to_a_run(history: History) -> Findings:
-    """Who has a lease has a run with a fence, and only he has; a run is of a job that is unfinished, and says its band."""
+    """A job has a lease if and only if it has a run with a fence. Every run belongs to an unfinished job and names the job's priority
+    band.
+    """
     for look in history.moments:
         dump = look.after
         fenced = {id for id, run in dump.runs.items() if run_of(run).fence}
@@ -54,7 +56,7 @@ def a_lease_belongs_to_a_run(history: History) -> Findings:
 
 @law(Sees.QUEUES)
 def a_key_is_held_by_its_unfinished_job(history: History) -> Findings:
-    """Who holds a key is unfinished, and who is unfinished holds his key."""
+    """The holder of a key is unfinished, and every unfinished job holds its key."""
     for look in history.moments:
         dump = look.after
         for key, id in dump.keys.items():
@@ -67,9 +69,9 @@ def a_key_is_held_by_its_unfinished_job(history: History) -> Findings:
 
 
 @law(Sees.QUEUES)
-def a_name_is_held_by_leases_only_and_by_no_more_than_may(history: History) -> Findings:
-    """Who holds a name has a lease, and who has both a lease and a name holds it; of a name no more do than it says; who waits for one
-    has it, and waits once.
+def a_name_has_no_more_holders_than_allowed(history: History) -> Findings:
+    """A job holds its name if and only if it has a lease. No name has more holders than allowed. A job that waits for a name has that
+    name, and waits once.
     """
     for look in history.moments:
         dump = look.after
@@ -88,14 +90,16 @@ def a_name_is_held_by_leases_only_and_by_no_more_than_may(history: History) -> F
 
 
 @law(Sees.QUEUES)
-def who_waits_for_a_name_is_called(history: History) -> Findings:
-    """Who is the next of a name finds it held by as many as may, or another job of it in a band: the end of either calls him."""
+def every_job_that_waits_for_a_name_is_called(history: History) -> Findings:
+    """If a job is first in line for a name, the name has as many holders as allowed, or another of its jobs is in a priority band. When
+    that holder or job ends, the waiting job is called.
+    """
     for dump in (look.after for look in history.moments):
         names = {id: SharedName(value.split(":", 3)[3], int(value.split(":")[0])) for id, value in dump.names.items()}
         held = Counter(one.partition(b"\0")[0].decode() for one in dump.holders)
         in_bands = {names[id].text for band in BANDS for id in dump.band(band) if id in names}
         seen: set[bytes] = set()
-        for one in dump.waiters:  # of each name the first
+        for one in dump.waiters:  # the first of each name
             name, id = one.partition(b"\0")[0], one.rpartition(b"\0")[2].decode()
             if name not in seen and id in names and held[name.decode()] < names[id].most and name.decode() not in in_bands:
                 yield id, f"waits for the name {name.decode()!r}, which nobody holds, and nobody will call it"
@@ -113,8 +117,8 @@ def no_run_is_beyond_the_last_attempt(history: History) -> Findings:
 
 
 @law(Sees.QUEUES)
-def nothing_speaks_of_what_is_over(history: History) -> Findings:
-    """Tombstones are of jobs that are gone, cancel requests and progress of jobs that run; who has asked has a run, or had one."""
+def nothing_refers_to_ended_jobs(history: History) -> Findings:
+    """Only removed jobs have tombstones. Only running jobs have cancel requests and progress. Only jobs with a run have a poll count."""
     for look in history.moments:
         dump = look.after
         yield from ((id, f"has a tombstone and is {dump.state(id)}") for id in dump.finished.keys() & dump.jobs.keys())
@@ -123,7 +127,7 @@ def nothing_speaks_of_what_is_over(history: History) -> Findings:
         yield from ((id, "has asked and has no run") for id in dump.asks.keys() - dump.runs.keys())
 
 
-# Of every change
+# Laws of every change
 
 
 def _stories(look: Look) -> dict[str, list[Item]]:
@@ -135,8 +139,8 @@ def _stories(look: Look) -> dict[str, list[Item]]:
 
 
 @law(Sees.CHANGES)
-def every_change_is_told(history: History) -> Findings:
-    """No job is elsewhere than before without an event that says so."""
+def every_change_has_an_event(history: History) -> Findings:
+    """No job changes without an event."""
     for look in history.looks:
         before, after, stories = look.before or Dump(), look.after, _stories(look)
         for id in (before.jobs.keys() | after.jobs.keys()) - stories.keys():
@@ -146,15 +150,15 @@ def every_change_is_told(history: History) -> Findings:
 
 
 def _situation(dump: Dump, id: str) -> tuple[object, ...]:
-    """What an event must tell of; extending a lease, progress, and how long a tombstone stands need none."""
+    """The parts of a job that cannot change without an event. A lease extension, progress and the lifetime of a tombstone need none."""
     if id not in dump.jobs:
         return (None,)
     return dump.state(id), dump.due(id), dump.failed.get(id), dump.runs.get(id), id in dump.cancels, dump.jobs[id]
 
 
 @law(Sees.CHANGES)
-def events_lead_to_where_the_job_is(history: History) -> Findings:
-    """From where a job was, each of its events is possible, and the last one ends where the job is now."""
+def events_lead_to_the_state_of_the_job(history: History) -> Findings:
+    """Each event of a job is possible in the state before it, and the last one leads to the job's state now."""
     for look in history.looks:
         for id, story in _stories(look).items():
             yield from ((id, text) for text in _follow(id, story, look))
@@ -199,41 +203,42 @@ def _follow(id: str, story: list[Item], look: Look) -> Iterator[str]:
 
 @law(Sees.CHANGES | Sees.SCRIPT)
 def every_move_is_in_the_table(history: History) -> Findings:
-    """What one call of a script does to a job is a row of TRANSITIONS; tidy apart, which forgets what has ended."""
+    """Every change that a script makes to a job is a row of TRANSITIONS. Exception: tidy removes ended jobs."""
     for look in history.looks:
         before, after, script = look.before or Dump(), look.after, look.script
         told = {id for id, story in _stories(look).items() if any(item.kind != "cancel_requested" for item in story)}
         for id in told.union(before.jobs, after.jobs, before.finished, after.finished):
             was, now = before.state(id), after.state(id)
             if script == "cancel" and was is now is State.CANCELLED:
-                continue  # told once more
-            forgotten = was is None and script == "requeue"  # what it was, the caller knows
+                continue  # reported again
+            forgotten = was is None and script == "requeue"  # the caller knows the previous state
             starts = FAILED_OR_CANCELLED if forgotten or was == "ended" else (was,)
             ends = FAILED_OR_CANCELLED if now == "ended" else (now,)
             if (was != now or id in told) and not any((start, end, script) in MOVES for start in starts for end in ends):
                 yield id, f"was taken by {script} from {was} to {now}, which is not in the table of moves"
 
 
-# Of the story
+# Laws of the sequence of events
 
 
 def _pages(history: History, *kinds: str) -> Iterator[tuple[Page, Chapter]]:
-    """Events of these kinds, or of all, each with where its job stood."""
+    """The events of these kinds, or all events, each with the state of its job before it."""
     for look in history.looks:
         yield from ((page, page.known or Chapter()) for page in look.pages if not kinds or page.item.kind in kinds)
 
 
 @law(Sees.STORY)
-def events_follow_on_each_other(history: History) -> Findings:
-    """An event comes where the one before it has left the job; a cancel is asked for once, an abort once more, of a job that runs, or
-    that is due and may have begun in the epoch before, also if it has come back since with another date.
+def events_follow_from_each_other(history: History) -> Findings:
+    """Each event fits the state that the previous one left. A cancel is requested once, and an abort once more, for a job that is
+    running. It can also be requested for a job that is due and may have started in the previous epoch, even if the job was restored
+    with another date since.
     """
     for page, known in _pages(history):
         if page.item.kind == "cancel_requested":
             again = known.aborted if is_abort(page.item) else known.asked
             held = known.due <= max(page.entry.at_ms, page.brought_back)
             may_run = known.place is State.RUNNING or (known.place is State.SCHEDULED and held)
-            if not may_run or again:  # of one that Redis does not have the story is not known
+            if not may_run or again:  # the events of a job that Redis lacks are unknown
                 yield page.id, f"{page}: it is {known.place}, asked before: {known.asked}"
         elif page.item.kind != "restored" and known.place not in STARTS[page.item.kind]:
             yield page.id, f"{page}: it is {known.place}"
@@ -241,7 +246,7 @@ def events_follow_on_each_other(history: History) -> Findings:
 
 @law(Sees.STORY)
 def a_claim_counts_one_attempt(history: History) -> Findings:
-    """A claimed job is at the attempt behind its last one that counted, with the crashes it had."""
+    """A claim adds one to the last attempt that counted, and leaves the number of crashes unchanged."""
     for page, known in _pages(history, "claimed"):
         attempt, crashes, _ = page.run
         if attempt != known.attempt + 1 or crashes != known.crashes:
@@ -258,7 +263,7 @@ def no_claim_before_the_date(history: History) -> Findings:
 
 @law(Sees.STORY)
 def only_the_holder_of_the_lease_ends_a_run(history: History) -> Findings:
-    """Whoever ends a run names its fence and its attempt; who names nobody ends a job that does not run."""
+    """An event that ends a run has the run's fence and attempt. An event without a fence ends a job that is not running."""
     for page, known in _pages(history, *ENDS):
         attempt, _, fence = page.run
         if fence == NOBODY:
@@ -270,7 +275,7 @@ def only_the_holder_of_the_lease_ends_a_run(history: History) -> Findings:
 
 @law(Sees.STORY)
 def crashes_are_counted(history: History) -> Findings:
-    """A run whose worker vanished counts one crash, no other run does, and one crash too many is poison."""
+    """A run whose worker died adds one crash. No other run does. One crash more than allowed makes the job poison."""
     for page, known in _pages(history, *ENDS):
         _, crashes, fence = page.run
         poison = page.item.kind == "failed" and b'"poison-crashes"' in page.item.body
@@ -282,8 +287,8 @@ def crashes_are_counted(history: History) -> Findings:
 
 
 @law(Sees.STORY)
-def each_time_that_a_job_asks_is_counted(history: History) -> Findings:
-    """How often a job has asked is one more each time, whatever happens to it in between, and begins anew by a requeue alone."""
+def each_poll_is_counted(history: History) -> Findings:
+    """Each poll adds one to the job's poll count, whatever happens in between. Only a requeue resets it."""
     for page, known in _pages(history, "snoozed"):
         asks = page.asks
         if asks is not None and known.asks is not None and asks != known.asks + 1:
@@ -291,16 +296,16 @@ def each_time_that_a_job_asks_is_counted(history: History) -> Findings:
 
 
 @law(Sees.STORY)
-def what_was_asked_to_end_does_not_go_on(history: History) -> Findings:
-    """A run whose cancel was requested is not followed by another."""
+def a_run_with_a_cancel_request_is_the_last(history: History) -> Findings:
+    """A run with a cancel request is not followed by another run."""
     for page, known in _pages(history, "retried", "snoozed", "crashed"):
         if known.asked:
             yield page.id, f"{page}: its cancel was requested"
 
 
 @law(Sees.STORY)
-def what_comes_back_is_not_behind(history: History) -> Findings:
-    """A job that its row or its worker brings back stands where they say, never behind where it stood."""
+def a_restored_job_keeps_its_progress(history: History) -> Findings:
+    """A restored job has the state that its row or its worker reports, and never an earlier state than before."""
     for page, known in _pages(history, "restored"):
         _, attempt, crashes = map(int, page.item.fields[1:4])
         if known.place in UNFINISHED and (attempt < known.attempt or crashes < known.crashes):

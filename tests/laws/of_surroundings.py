@@ -12,8 +12,8 @@ NEAR = 15 * 60_000  # ms by which the clocks of web processes may be wrong, and 
 
 
 @law(Sees.ANSWERS)
-def every_answer_is_to_ones_own_question(history: History) -> Findings:
-    """A task gets the answer of the database to its own query, and never the answer to a query of another task."""
+def every_answer_belongs_to_its_query(history: History) -> Findings:
+    """A task gets the database's answer to its own query, and never the answer to the query of another task."""
     for job, asked, heard in history.answers:
         if heard != asked:
             yield job, f"asked the database for {asked}, and got {heard}"
@@ -58,7 +58,7 @@ def no_job_crosses_to_another_site(history: History) -> Findings:
 
 @law(Sees.SITES)
 def a_queue_stays_with_its_site(history: History) -> Findings:
-    """Each partition has the id of its own database, whatever another site has tried."""
+    """Each partition has the ID of its own database, whatever another site has tried."""
     for part, site in history.final.sites.items():
         if site != history.final.site:
             yield "", f"{part} is of site {site or '(none)'}, and this database is site {history.final.site}"

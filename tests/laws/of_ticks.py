@@ -1,4 +1,4 @@
-"""What holds of schedules: each tick once, none early, none of what is not in force, whoever dies on the way."""
+"""Laws of schedules: each tick happens once and not early, only while its schedule is in force, whatever fails in between."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ REDIS_AWAY = frozenset(
         *("slow master", "kill replica", *MOVING),
     }
 )
-# Faults behind which what is due may be running, as far as anybody knows, and for how long in ms, mostly: so it is not cancelled. While
-# Redis is away nobody comes to tell.
+# After these faults, a due job may be running although Redis does not know, so it is not cancelled. Usually this lasts UNCONFIRMED ms.
+# While Redis is unavailable, no worker can report its runs.
 UNPROVEN = frozenset({"kill redis", "restart redis", *FORGETTING, *MOVING})
 UNCONFIRMED = 5_000
 SILENT = frozenset({"kill redis", "restart redis", "pause redis", "proxy resets", "proxy swallows", *MOVING})
@@ -43,7 +43,7 @@ FREEZING = REDIS_AWAY | {"pause worker", "pause supervisor", "pause task process
 
 @law(Sees.CALENDAR)
 def schedules_tick(history: History) -> Findings:
-    """Where code declares schedules, and loops look, there are ticks."""
+    """If code declares schedules and loops run, there are ticks."""
     calendar = history.calendar
     if calendar.plans and not calendar.ticks:
         yield "", f"{len(calendar.passes)} passes, and no tick"
@@ -51,7 +51,7 @@ def schedules_tick(history: History) -> Findings:
 
 @law(Sees.CALENDAR | Sees.ROWS | Sees.RUNS)
 def a_tick_has_one_job(history: History) -> Findings:
-    """Every job of a tick is the one of its tick; but for those that were cancelled, and never ran, before the tick got another."""
+    """Each tick has one job. Exception: jobs that were cancelled before they ran, after which the tick got another job."""
     calendar = history.calendar
     dates: dict[tuple[str, int], list[TickSeen]] = defaultdict(list)
     for one in calendar.ticks:
@@ -61,14 +61,14 @@ def a_tick_has_one_job(history: History) -> Findings:
     for job, (name, at) in jobs.items():
         tick, row = calendar.of_date.get((name, at)), history.rows.get(job)
         if tick is None:
-            yield job, f"says that it is of the tick {at} of {name}, which there is not"
+            yield job, f"says that it is of the tick {at} of {name}, which does not exist"
         elif tick.job != job and (job in history.runs_of or row is None or row.state != "cancelled"):
             yield job, f"is another job of the tick {at} of {name}, which has {tick.job}: {row}"
 
 
 @law(Sees.CALENDAR | Sees.ROWS)
 def a_tick_and_its_job_are_written_together(history: History) -> Findings:
-    """A tick that has a job has its row, and that comes to its end: well, or cancelled where the tick says so."""
+    """A tick with a job has the row of that job. The job succeeded, or was cancelled if the tick allows it."""
     for tick in history.calendar.ticks:
         row = history.rows.get(tick.job)
         if not tick.job:
@@ -95,7 +95,7 @@ def no_tick_runs_early(history: History) -> Findings:
 
 
 @law(Sees.CALENDAR)
-def ticks_are_those_of_the_calendar(history: History) -> Findings:
+def ticks_match_the_calendar(history: History) -> Findings:
     """Every tick is one of the dates that its schedule had then, and its jitter is below what is declared."""
     for tick in history.calendar.ticks:
         plans = [one.plan for one in history.calendar.stretches.get(tick.name, ()) if one.plan is not None]
@@ -145,8 +145,8 @@ def _begun(history: History) -> set[str]:
 
 
 def _retired_with(history: History, stretch: Stretch, tick: TickSeen, begun: set[str]) -> bool:
-    """Whether its job waited when the schedule was retired, be it that it had been turned off before. Where the clock of Redis was
-    stepped, its end does not say when it came.
+    """Whether its job was waiting when the schedule was retired, even if the schedule had been turned off before. If Redis's clock was
+    stepped, the job's end does not show when it happened.
     """
     off = (one for one in history.calendar.stretches[tick.name] if one.since >= stretch.until)
     following = [stretch, *takewhile(lambda one: one.plan is None, off)]
@@ -155,8 +155,8 @@ def _retired_with(history: History, stretch: Stretch, tick: TickSeen, begun: set
 
 
 @law(Sees.CALENDAR)
-def who_looks_writes_the_tick(history: History) -> Findings:
-    """A tick has its job if code that declares it so has made passes in time: only what nobody could write is missed."""
+def no_tick_is_missed_while_loops_run(history: History) -> Findings:
+    """A tick has its job if processes with this declaration made passes in time. Only ticks that no process could write are missed."""
     calendar, limits = history.calendar, history.calendar.limits
     for stretch, ticks in _in_force(history):
         plan, written = stretch.plan, {tick.at: tick for tick in ticks}
@@ -183,8 +183,8 @@ def _looked(calendar: Calendar, plan: Plan, since: int, until: int) -> bool:
 
 @law(Sees.CALENDAR)
 def the_policy_of_missed_holds(history: History) -> Findings:
-    """Of ticks that were missed together, all get a job under "all", the newest under "once", and none under "skip". The newest may
-    have had its job before: its date was one of the dates that held then, too.
+    """If several ticks were missed at the same time, all get a job with "all", the newest with "once", and none with "skip". The newest
+    may have had its job before, because its date was also one of the earlier dates.
     """
     late = history.calendar.limits.late
     for stretch, ticks in _in_force(history):
@@ -205,10 +205,11 @@ def the_policy_of_missed_holds(history: History) -> Findings:
 
 
 @law(Sees.CALENDAR | Sees.RUNS)
-def what_is_not_in_force_does_not_run(history: History) -> Findings:
-    """No tick begins that its schedule does not have: it is retired, off, or declared otherwise, and a loop had time to cancel it.
+def only_schedules_in_force_run(history: History) -> Findings:
+    """No tick runs if its schedule does not have it: the schedule is retired, off, or declared differently, and a loop had time to
+    cancel the tick.
 
-    With the clock of Redis ahead, a tick is due when it is written, and may be running, as far as anybody knows.
+    If Redis's clock is ahead, a tick is due when it is written, and may already be running.
     """
     calendar = history.calendar
     for job, runs in history.runs_of.items():
@@ -226,7 +227,7 @@ def what_is_not_in_force_does_not_run(history: History) -> Findings:
 
 
 def _confirmed_since(history: History, moment: int) -> int:
-    """What had happened to Redis before that is known at `moment`. While it does not answer nobody comes to tell."""
+    """The moment whose events in Redis are confirmed at `moment`. While Redis does not respond, nothing is confirmed."""
     after, left = moment, UNCONFIRMED
     outages = ((history.real(fault.until), history.real(fault.at)) for fault in history.faults if fault.kind in SILENT)
     for until, began in sorted(outages, reverse=True):
@@ -241,8 +242,10 @@ def _time_enough(calendar: Calendar, since: int, until: int) -> bool:
 
 
 @law(Sees.CALENDAR)
-def the_code_that_runs_alone_is_in_force(history: History) -> Findings:
-    """Where one version of the code is alone, and looks, its declarations are in force, and what it does not declare is retired."""
+def the_only_running_version_is_in_force(history: History) -> Findings:
+    """While only one version of the code runs its loops, its declarations are in force, and schedules that it does not declare are
+    retired.
+    """
     calendar, limits = history.calendar, history.calendar.limits
     told: set[tuple[str, str]] = set()
     for look in calendar.looks:
@@ -253,7 +256,7 @@ def the_code_that_runs_alone_is_in_force(history: History) -> Findings:
             stretch = calendar.stretch(name, look.at)
             plan, now = calendar.plans[look.version].get(name), stretch.plan
             if stretch.since > look.at - window:
-                continue  # whoever has declared it so was there, and could not note it
+                continue  # the process that declared it was running, and could not record it
             off = now is None and any(turn.name == name and turn.kind == OFF and turn.at < look.at for turn in calendar.turns)
             if off or (name, look.version) in told:
                 continue
@@ -263,7 +266,7 @@ def the_code_that_runs_alone_is_in_force(history: History) -> Findings:
 
 
 def _alone(calendar: Calendar, look: Pass, ms: int) -> bool:
-    """Whether for so long only that version has looked, and it has done so without a pause."""
+    """Whether only that version has run its loop during this time, without a pause."""
     found = [one for one in calendar.looks if look.at - ms <= one.until <= look.at]
     others = (one for one in calendar.passes if one.what == "looking" and look.at - ms <= one.until <= look.until)
     if len(found) < 2 * PASSES or any(one.version != look.version for one in others):
@@ -273,8 +276,8 @@ def _alone(calendar: Calendar, look: Pass, ms: int) -> bool:
 
 
 @law(Sees.CALENDAR)
-def nothing_is_retired_that_is_declared(history: History) -> Findings:
-    """A schedule is retired when no code has declared it for the time that is said, and not before."""
+def no_declared_schedule_is_retired(history: History) -> Findings:
+    """A schedule is retired only after no code has declared it for the configured time."""
     calendar, limits = history.calendar, history.calendar.limits
     for turn in calendar.turns:
         since = turn.at - limits.retired + 2 * limits.look  # what was noted, need not be noted again at once
@@ -286,7 +289,7 @@ def nothing_is_retired_that_is_declared(history: History) -> Findings:
 
 @law(Sees.CALENDAR)
 def versions_do_not_take_turns(history: History) -> Findings:
-    """Of two versions side by side the one that came last is in force, and stays it."""
+    """If two versions run side by side, the declarations of the version that started last stay in force."""
     calendar, alive = history.calendar, history.calendar.limits.alive
     turns: dict[str, list[tuple[int, str]]] = defaultdict(list)
     for turn in sorted(calendar.turns, key=lambda turn: turn.at):
@@ -305,7 +308,9 @@ def versions_do_not_take_turns(history: History) -> Findings:
 
 @law(Sees.CALENDAR | Sees.RUNS | Sees.ROWS)
 def runs_of_a_schedule_do_not_overlap(history: History) -> Findings:
-    """Under "skip" and "wait" no run begins while another one of the schedule runs; but for one that may have lost its lease."""
+    """With "skip" and "wait", no run starts while another run of the schedule is in progress. Exception: a run that may have lost its
+    lease.
+    """
     policies = {name: plan.overlap for plans in history.calendar.plans.values() for name, plan in plans.items()}
     well = {(job, fence) for job, _, fence, outcome in history.final.attempts if outcome != "crashed"}
     runs: dict[str, list[Run]] = defaultdict(list)
@@ -325,10 +330,10 @@ def runs_of_a_schedule_do_not_overlap(history: History) -> Findings:
 
 
 @law(Sees.CALENDAR | Sees.RUNS | Sees.ROWS)
-def who_is_skipped_met_another(history: History) -> Findings:
-    """A tick is skipped only under "skip", before its first run, and while another one of its schedule ran, or seemed to. Where the
-    clock of Redis was stepped, a tick may begin as soon as it is written; and a run that Redis has forgotten before the database heard
-    of it is known to nobody. A run seems to go on until Redis has heard of its end, which it cannot while it is away.
+def a_skipped_tick_met_another_run(history: History) -> Findings:
+    """A tick is skipped only with "skip", before its first run, and while another run of its schedule is, or seems to be, in progress.
+    If Redis's clock was stepped, a tick can start as soon as it is written. If Redis lost a run before the mirror recorded it, that run
+    is unknown. A run seems to be in progress until Redis has recorded its end.
     """
     calendar, begun = history.calendar, _begun(history)
     policies = {name: plan.overlap for plans in calendar.plans.values() for name, plan in plans.items()}

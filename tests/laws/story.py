@@ -1,4 +1,4 @@
-"""The story that a queue's events tell, job by job: each event with where the job stood before it. What must hold of it is a law."""
+"""The sequence of a queue's events, job by job: each event with the state of its job before it. The laws judge it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from django_delayq.store.scripts.recovery import ADOPTION_MS
 
 Place = State | str | None
 
-# Which verbs of TRANSITIONS an event tells of, and where the job is after it.
+# The verbs of TRANSITIONS that each event stands for, and the state of the job after it.
 TELLS: Final[dict[str, tuple[State, tuple[str, ...]]]] = {
     "scheduled": (State.SCHEDULED, ("schedule",)),
     "rescheduled": (State.SCHEDULED, ("reschedule",)),
@@ -39,9 +39,7 @@ NOBODY: Final = "-"  # the fence of a job that is cancelled before it runs
 
 @dataclass(frozen=True, slots=True)
 class Chapter:
-    """Where a job stands. `attempt`: of the run, or of the last one that counted; `asks`: how often it has asked, None where nobody
-    has seen that.
-    """
+    """The state of a job. `attempt`: that of the run, or the last one that counted; `asks`: the poll count, None if unknown."""
 
     place: Place = None
     attempt: int = 0
@@ -55,8 +53,8 @@ class Chapter:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """An event of a job and where the job stood before. `known`: None if it comes back and was not seen before. `brought_back`: until
-    which date the jobs of the queue wait that have come back overdue, and that somebody may hold.
+    """An event of a job, and the state of the job before it. `known`: None if the job was restored and not seen before. `brought_back`:
+    until this date, restored jobs that are overdue wait, because a worker may hold them.
     """
 
     entry: Entry
@@ -75,7 +73,7 @@ class Page:
 
     @property
     def asks(self) -> int | None:
-        """How often the job has asked, if the event says so."""
+        """The job's poll count, if the event contains it."""
         return int(self.item.fields[5]) if self.item.kind == "snoozed" and len(self.item.fields) > 5 else None
 
     def __str__(self) -> str:
@@ -84,8 +82,8 @@ class Page:
 
 @dataclass
 class Story:
-    """Reads entries in order and remembers where each job stands. Jobs that it has not seen from their beginning make no page until
-    their next beginning.
+    """Reads entries in order and tracks the state of each job. A job that was not seen from its start yields no page until its next
+    start.
     """
 
     jobs: dict[str, Chapter] = field(default_factory=dict)
@@ -109,7 +107,7 @@ class Story:
         return pages
 
     def forget(self, *, ended: bool = False) -> None:
-        """There was a gap, and nothing is known any more; `ended`: only of those that had come to their end."""
+        """Forgets all states after a gap; `ended`: only those of ended jobs."""
         self.jobs = {id: chapter for id, chapter in self.jobs.items() if ended and chapter.place in UNFINISHED}
 
 
@@ -119,12 +117,12 @@ def is_abort(item: Item) -> bool:
 
 
 def waits(item: Item) -> bool:
-    """Whether a job that was restored has come back from a row, and waits."""
+    """Whether a restored job came from its row, and waits."""
     return item.fields[4] == NOBODY and len(item.fields) == 5
 
 
 def after(page: Page) -> Chapter:
-    """Where the job stands after that event, if the event is true."""
+    """The job's state after that event, if the event is valid."""
     kind, fields, known = page.item.kind, page.item.fields, page.known or Chapter()
     if kind == "cancel_requested":
         return replace(known, asked=True, aborted=known.aborted or is_abort(page.item))

@@ -19,7 +19,7 @@ ALLOWED: list[Change] = []
 
 
 def breaks(law: str) -> Callable[[Change], Change]:
-    """What a function does to a good history breaks that law."""
+    """Asserts that a change to a valid history breaks this law."""
     assert law in {one.name for one in LAWS}
 
     def note(spoil: Change) -> Change:
@@ -30,7 +30,7 @@ def breaks(law: str) -> Callable[[Change], Change]:
 
 
 def allowed(change: Change) -> Change:
-    """What a function does to a good history breaks none."""
+    """Asserts that a change to a valid history breaks no law."""
     ALLOWED.append(change)
     return change
 
@@ -59,12 +59,12 @@ def a_run_broken_off_counts_as_success(history: History) -> None:
     history.runs[0].how = ""
 
 
-@breaks("a cancel is somebodys")
+@breaks("every cancel has a cause")
 def a_job_is_cancelled_by_nobody(history: History) -> None:
     row(history, "plain", state="cancelled")
 
 
-@breaks("a cancel is somebodys")
+@breaks("every cancel has a cause")
 def a_created_job_is_merged_away(history: History) -> None:
     row(history, "keyed", state="cancelled", error="key held by another")
 
@@ -136,7 +136,7 @@ def a_run_of_a_row_that_waited_while_its_key_was_cancelled(history: History) -> 
     history.ledger.append(("end", "second", "second-2", ""))
 
 
-@breaks("who cancels again hears done")
+@breaks("a repeated cancel returns done")
 def who_asks_again_for_a_cancel_hears_that_it_had_ended(history: History) -> None:
     row(history, "stopped", error="")
     add(
@@ -204,24 +204,24 @@ def a_row_stays_unpublished(history: History) -> None:
     row(history, "plain", state="scheduled", published=False)
 
 
-@breaks("rows say what redis says")
+@breaks("rows agree with redis")
 def redis_has_what_the_row_calls_finished(history: History) -> None:
     left(history).jobs["plain"] = RECORD
     left(history).normal["plain"] = wall(9)
 
 
-@breaks("rows say what redis says")
+@breaks("rows agree with redis")
 def redis_cancelled_what_the_row_calls_succeeded(history: History) -> None:
     left(history).finished["plain"] = CANCELLED
 
 
-@breaks("rows say what redis says")
+@breaks("rows agree with redis")
 def redis_called_succeeded_what_the_row_calls_cancelled_though_it_forgot_something(history: History) -> None:
     left(history).finished["stopped"] = SUCCEEDED
     history.faults = [FaultSeen(kind="fail over", at=at(0.5), since=at(2), until=at(2))]
 
 
-@breaks("a cancel is somebodys")
+@breaks("every cancel has a cause")
 def a_cancel_by_key_long_before_excuses_nothing(history: History) -> None:
     add(history, op("c0", "cancel_key", start=-2, end=-1, reply="done", given={"key": "k", "queue": "default"}))
     history.faults = [FaultSeen(kind="fail over", at=at(0.05), since=at(0.2), until=at(0.2))]
@@ -229,18 +229,18 @@ def a_cancel_by_key_long_before_excuses_nothing(history: History) -> None:
     row(history, "keyed", state="cancelled")
 
 
-@breaks("all that redis has is in the rows")
+@breaks("every job in redis has a row")
 def events_are_left(history: History) -> None:
     history.final.events["default"] = 3
 
 
-@breaks("all that redis has is in the rows")
+@breaks("every job in redis has a row")
 def redis_has_a_job_without_a_row(history: History) -> None:
     left(history).jobs["rowless"] = RECORD
     left(history).normal["rowless"] = wall(9)
 
 
-@breaks("no attempt runs for ever")
+@breaks("no attempt outlives its job")
 def an_attempt_runs_for_ever(history: History) -> None:
     history.final.attempts.append(("plain", 1, "open", "running"))
 
@@ -275,12 +275,12 @@ def an_atomic_job_without_its_effect(history: History) -> None:
     history.final.effects.clear()
 
 
-@breaks("every effect stands in the ledger")
+@breaks("every effect is in the ledger")
 def an_effect_that_nobody_wrote_down(history: History) -> None:
     history.ledger = [line for line in history.ledger if line[0] != "effect"]
 
 
-@breaks("every effect stands in the ledger")
+@breaks("every effect is in the ledger")
 @breaks("no committed effect is lost")
 def an_effect_of_another_run_than_wrote_it_down(history: History) -> None:
     history.final.effects[0] = ("atomic", "g", "")
@@ -296,7 +296,7 @@ def two_effects_that_were_committed_and_of_which_the_database_has_one(history: H
     history.ledger += [("effect", "atomic", "g", ""), ("kept", "atomic", "g", "")]
 
 
-@breaks("every success stands in the ledger")
+@breaks("every success is in the ledger")
 def a_success_that_is_not_in_the_ledger(history: History) -> None:
     history.ledger.remove(("end", "plain", "plain-1.0", ""))
 
@@ -307,7 +307,7 @@ def one_fence_for_two_runs(history: History) -> None:
 
 
 def _one_behind_a_running_one(history: History) -> None:
-    """A holder that runs for a second, and one that was scheduled behind it meanwhile."""
+    """A holder that runs for a second, and a job that was scheduled after it in the meantime."""
     add(history, scheduled("holder", key="m", policy="keep"))
     behind = scheduled("behind", key="m", policy="after")
     behind.at, behind.until = at(0.5), at(0.6)
@@ -319,13 +319,13 @@ def _one_behind_a_running_one(history: History) -> None:
         history.ledger.append(("end", id, f"{id}-f", ""))
 
 
-@breaks("after means behind the running one")
+@breaks("after runs after the holder")
 def a_run_beside_the_one_that_it_was_to_follow(history: History) -> None:
     _one_behind_a_running_one(history)
     history.runs[-1] = run("behind", start=0.8, end=0.9)
 
 
-@breaks("after means behind the running one")
+@breaks("after runs after the holder")
 def older_arguments_than_those_of_the_last_call(history: History) -> None:
     _one_behind_a_running_one(history)
     history.runs.pop()
@@ -384,13 +384,13 @@ def a_run_before_the_date_that_it_was_told(history: History) -> None:
     history.runs[0].due = wall(1.5)
 
 
-@breaks("once where nobody dies")
+@breaks("jobs run once if no process dies")
 def a_run_that_crashed_where_nobody_died(history: History) -> None:
     history.unharmed = True
     history.final.attempts.append(("plain", 1, "lost", "crashed"))
 
 
-@breaks("once where nobody dies")
+@breaks("jobs run once if no process dies")
 def a_run_that_ended_twice_where_nobody_died(history: History) -> None:
     history.unharmed = True
     history.runs.append(run("plain", start=1.2, end=1.3))
@@ -416,7 +416,7 @@ def a_job_is_left_behind(history: History) -> None:
     left(history).jobs["plain"] = RECORD
 
 
-@breaks("nothing speaks of a job without a row")
+@breaks("nothing refers to a job without a row")
 def an_attempt_of_no_job(history: History) -> None:
     history.final.orphans.append(("attempt", "never"))
 

@@ -11,7 +11,7 @@ from tests.laws.history import ROLLING, FaultSeen, History, Row
 from tests.laws.law import LAWS
 from tests.laws.made_up import add, at, broken, good, op, run
 
-RUNS, MADE = "of one key one job runs at a time", "a key has one unfinished job"
+RUNS, MADE = "one job of a key runs at a time", "a key has one unfinished job"
 
 
 def job_of_key(history: History, job: str, made: float, *runs: tuple[float, float], outcome: str = "succeeded") -> None:
@@ -27,7 +27,7 @@ def job_of_key(history: History, job: str, made: float, *runs: tuple[float, floa
 
 
 def in_turn() -> History:
-    """One behind the other."""
+    """One after the other."""
     history = good()
     job_of_key(history, "first", 1.0, (1.5, 2.0))
     job_of_key(history, "second", 2.1, (2.5, 3.0))

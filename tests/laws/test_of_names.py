@@ -11,9 +11,9 @@ from tests.laws.history import FaultSeen, History, Row, Run
 from tests.laws.law import LAWS
 from tests.laws.made_up import add, at, broken, good, run, scheduled
 
-MANY = "of one name no more hold a lease than may"
-RISING = "numbers of a name rise"
-TOLD = "a run is told its name and a number that no other has"
+MANY = "a name has no more leases than allowed"
+RISING = "numbers of a name increase"
+TOLD = "each run gets its name and a unique number"
 
 
 def named(history: History, job: str, start: float, end: float, *, turn: int, most: int = 1, outcome: str = "succeeded") -> Run:

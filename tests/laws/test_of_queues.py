@@ -189,7 +189,7 @@ SCHEDULED, CLAIMED = ("scheduled", "j", "5"), ("claimed", "j", "1", "0", "n1")
 
 
 def told(*items: tuple[str, ...], at_ms: int = 5, body: bytes = b"") -> str:
-    """What is wrong with a story."""
+    """The violations in a sequence of events."""
     events = [Item(kind, tuple(fields), body) for kind, *fields in items]
     pages = Story().read([Entry("1-0", at_ms, "w", "", tuple(events))])
     return said(Sees.STORY, Look(after=Dump(), pages=pages))
@@ -235,7 +235,7 @@ def test_a_story_that_may_be_is_good(events: list[tuple[str, ...]]) -> None:
         ([SCHEDULED, CLAIMED, ("succeeded", "j", "1", "1", "n1")], "crashes are counted"),
         ([("restored", "j", "5", "1", "1", "n1"), ("crashed", "j", "1", "2", "n1", "5")], "2 crashes of at most 1"),
         ([SCHEDULED, CLAIMED, ("cancel_requested", "j"), ("retried", "j", "1", "0", "n1", "5")], "its cancel was requested"),
-        ([SCHEDULED, CLAIMED, ("restored", "j", "5", "0", "0", "-")], "what comes back is not behind"),
+        ([SCHEDULED, CLAIMED, ("restored", "j", "5", "0", "0", "-")], "a restored job keeps its progress"),
     ],
 )
 def test_a_story_that_cannot_be_is_noticed(events: list[tuple[str, ...]], sentence: str) -> None:

@@ -12,7 +12,7 @@ from tests.laws.history import History, Rivalry, Step
 from tests.laws.law import LAWS
 from tests.laws.made_up import at, broken, good, wall
 
-ANSWERS = "every answer is to ones own question"
+ANSWERS = "every answer belongs to its query"
 DATES = "no row is dated by a wrong clock"
 REFUSED = "another site is refused"
 CROSSES = "no job crosses to another site"

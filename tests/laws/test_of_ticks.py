@@ -22,7 +22,7 @@ OLD, NEW = "every 10s", "every 20s"
 
 
 def breaks(law: str) -> Callable[[Change], Change]:
-    """What a function does to a good history breaks that law."""
+    """Asserts that a change to a valid history breaks this law."""
     assert law in {one.name for one in LAWS}
 
     def note(spoil: Change) -> Change:
@@ -33,7 +33,7 @@ def breaks(law: str) -> Callable[[Change], Change]:
 
 
 def allowed(change: Change) -> Change:
-    """What a function does to a good history breaks none."""
+    """Asserts that a change to a valid history breaks no law."""
     ALLOWED.append(change)
     return change
 
@@ -43,7 +43,7 @@ def plan(name: str, dates: str = OLD, **fields: object) -> Plan:
 
 
 def add(history: History, name: str, second: float, *, late: float = 0.0, lasts: float = 0.5, **fields: object) -> TickSeen:
-    """A tick with its job and a run, `late` seconds behind its moment."""
+    """A tick with its job and a run, `late` seconds after its time."""
     made = {"run_at": wall(second), "written": wall(second - 3), "job": f"{name}-{second:g}", **fields}
     tick = TickSeen(name=name, at=wall(second), **made)
     history.calendar.ticks.append(tick)
@@ -87,7 +87,7 @@ def tick_of(history: History, job: str) -> TickSeen:
 
 
 def change(history: History, job: str, **fields: object) -> None:
-    """Of the tick that has this job."""
+    """The tick of this job."""
     history.calendar.ticks = [replace(tick, **fields) if tick.job == job else tick for tick in history.calendar.ticks]
 
 
@@ -207,7 +207,7 @@ def a_run_before_its_jitter_is_over(history: History) -> None:
     change(history, "same-50", run_at=wall(50.5))
 
 
-@breaks("ticks are those of the calendar")
+@breaks("ticks match the calendar")
 def a_tick_that_is_no_date(history: History) -> None:
     add(history, "same", 55, job="same-55")
 
@@ -274,12 +274,12 @@ def a_tick_that_had_begun_goes_with_its_schedule(history: History) -> None:
     begins(history, tick_of(history, "waited"), 110.5)
 
 
-@breaks("who looks writes the tick")
+@breaks("no tick is missed while loops run")
 def a_tick_is_missed_though_loops_looked(history: History) -> None:
     miss(history, "same-50", 56)
 
 
-@breaks("who looks writes the tick")
+@breaks("no tick is missed while loops run")
 def the_last_ticks_are_not_written(history: History) -> None:
     for second in (180, 190, 200):
         forget(history, f"same-{second}")
@@ -317,22 +317,22 @@ def missed_in_time(history: History) -> None:
     miss(history, "same-50", 51)
 
 
-@breaks("what is not in force does not run")
+@breaks("only schedules in force run")
 def a_tick_of_a_retired_schedule(history: History) -> None:
     add(history, "gone", 140, job="gone-140")
 
 
-@breaks("what is not in force does not run")
+@breaks("only schedules in force run")
 def a_tick_of_the_dates_before(history: History) -> None:
     add(history, "other", 130, job="other-130")
 
 
-@breaks("what is not in force does not run")
+@breaks("only schedules in force run")
 def a_tick_of_a_schedule_that_is_off(history: History) -> None:
     history.calendar.turns.append(turn("same", OFF, 185))
 
 
-@breaks("what is not in force does not run")
+@breaks("only schedules in force run")
 def a_tick_of_a_schedule_that_is_off_though_the_code_declares_other_dates(history: History) -> None:
     history.calendar.turns.append(turn("other", OFF, 100))
 
@@ -364,34 +364,34 @@ def nobody_came_to_tell_while_redis_stood_still_twice(history: History) -> None:
     redis_stood_still(history, 95)
 
 
-@breaks("what is not in force does not run")
+@breaks("only schedules in force run")
 def behind_a_wipe_there_was_time_to_tell_before_redis_stood_still(history: History) -> None:
     redis_was_wiped_before_the_tick_of_the_dates_before(history, 80)
     redis_stood_still(history, 91)
 
 
-@breaks("what is not in force does not run")
+@breaks("only schedules in force run")
 def behind_a_wipe_there_was_time_to_tell_while_redis_was_slow(history: History) -> None:
     redis_was_wiped_before_the_tick_of_the_dates_before(history, 80)
     redis_stood_still(history, 81, kind="proxy delays")
 
 
-@breaks("what is not in force does not run")
+@breaks("only schedules in force run")
 def long_behind_a_wipe_a_tick_of_the_dates_before(history: History) -> None:
     redis_was_wiped_before_the_tick_of_the_dates_before(history, 90)
 
 
-@breaks("the code that runs alone is in force")
+@breaks("the only running version is in force")
 def the_new_code_does_not_take_over(history: History) -> None:
     history.calendar.turns = [one for one in history.calendar.turns if one.name != "other" or one.kind != DECLARED]
 
 
-@breaks("the code that runs alone is in force")
+@breaks("the only running version is in force")
 def what_nobody_declares_is_not_retired(history: History) -> None:
     history.calendar.turns = [one for one in history.calendar.turns if one.kind != RETIRED]
 
 
-@breaks("nothing is retired that is declared")
+@breaks("no declared schedule is retired")
 def retired_too_soon(history: History) -> None:
     history.calendar.turns = [replace(one, at=wall(105)) if one.kind == RETIRED else one for one in history.calendar.turns]
 
@@ -425,7 +425,7 @@ def two_runs_at_once_of_which_one_had_lost_its_lease(history: History) -> None:
     history.faults = [FaultSeen(kind="pause worker", at=at(79), since=at(84), until=at(84))]
 
 
-@breaks("who is skipped met another")
+@breaks("a skipped tick met another run")
 def skipped_while_nobody_ran(history: History) -> None:
     history.runs = [replace(one, until=at(51)) if one.job == "alone-50" else one for one in history.runs]
 
@@ -436,7 +436,7 @@ def skipped_while_redis_had_not_heard_of_the_end_of_another(history: History) ->
     change(history, "alone-50", ended=wall(60.5))
 
 
-@breaks("who is skipped met another")
+@breaks("a skipped tick met another run")
 def skipped_where_all_may_run(history: History) -> None:
     history.runs = [one for one in history.runs if one.job != "same-50"]
     history.final.rows["same-50"] = replace(history.final.rows["same-50"], state="cancelled")
@@ -487,4 +487,4 @@ def test_where_the_clock_is_ahead_a_tick_is_due_when_it_is_written(ms: int, wron
     history = good()
     add(history, "other", 105, job="other-105", written=wall(100))  # of the dates before 101
     history.steps = [Step(at=at(90), until=at(91), offset=ms)]
-    assert ("what is not in force does not run" in {breach.law for breach in judge(history)}) is wrong
+    assert ("only schedules in force run" in {breach.law for breach in judge(history)}) is wrong
