@@ -146,14 +146,14 @@ UNMARKED |= {
 }
 UNMARKED |= {
     "contrib/gateway/idempotency.py": {
-        "_note": "unnoted, the key is held for a minute; who sends the request again goes on with the same job; tests/contrib/gateway",
+        "_update": "without it, the key is held for a minute; a repeated request continues with the same job; tests/contrib/gateway",
         "_take_over": "as `_inserted`",
-        "_inserted": "held by nobody who lives, it is given up after a minute; tests/contrib/gateway plays that",
+        "_inserted": "if its process dies, it is given up after a minute; tested in tests/contrib/gateway",
         "prune": "old answers, which the next request deletes as well",
     },
     "contrib/gateway/tokens.py": {
-        "find": "the last use, which promises nothing",
-        "rotate": "by hand: who has not seen the token revokes it",
+        "find": "the last use, without a promise",
+        "rotate": "by hand: a user who did not see the token revokes it",
     },
 }
 COMMITTED_THERE = {"_rows_first": "_publish_rows", "_within_horizon": "_publish_rows"}  # called by the commit
