@@ -318,7 +318,9 @@ def _dated_by_two(history: History, one: Op, other: Op) -> bool:
 
 @law(Sees.CALLS | Sees.ROWS | Sees.RUNS)
 def after_runs_after_the_holder(history: History) -> Findings:
-    """A job scheduled with "after" while its key's holder runs starts after that run, with arguments at least as new as the caller's."""
+    """A job scheduled with "after" while its key's holder runs starts after that run. Its arguments are at least as new as the
+    caller's.
+    """
     for op in history.ops.values():
         told = {job: created for job, created, _ in op.jobs}
         if op.given.get("policy") != "after" or op.answer != "ok":
@@ -339,7 +341,7 @@ def after_runs_after_the_holder(history: History) -> Findings:
 
 
 def _holders(history: History, op: Op) -> Iterator[Run]:
-    """The key's runs that had started before this call and succeeded after it. Each is the only run of its job, so it kept its lease."""
+    """The key's runs that had started before this call and succeeded after it. Each is the only run of its job: its lease was kept."""
     for other in history.by_key[op.given["queue"], op.given["key"]]:
         for job in other.ids:
             runs, row = history.runs_of.get(job, []), history.rows.get(job)

@@ -118,7 +118,7 @@ def no_run_is_beyond_the_last_attempt(history: History) -> Findings:
 
 @law(Sees.QUEUES)
 def nothing_refers_to_ended_jobs(history: History) -> Findings:
-    """Only removed jobs have tombstones. Only running jobs have cancel requests and progress. Only jobs with a run have a poll count."""
+    """Only removed jobs have tombstones. Only running jobs have cancel requests and progress. A poll count belongs to a run."""
     for look in history.moments:
         dump = look.after
         yield from ((id, f"has a tombstone and is {dump.state(id)}") for id in dump.finished.keys() & dump.jobs.keys())
