@@ -135,8 +135,8 @@ def steps() -> None:
 def redis() -> None:
     """What is scheduled, as it would be there, and workers that say what they run."""
     from django_delayq import clock, conf, ids
-    from django_delayq.mirror import rows
     from django_delayq.models import Job
+    from django_delayq.producer.outbox import rows
     from django_delayq.producer.stores import stores
     from django_delayq.store.scripts.events import EventLog
     from django_delayq.store.scripts.items import ScheduleItem

@@ -27,8 +27,8 @@ from django_delayq.exceptions import DelayqError
 from django_delayq.management.output import print_json
 from django_delayq.mirror.database_connections import hooks
 from django_delayq.mirror.mirror_loop import MirrorLoop
-from django_delayq.mirror.outbox import DatabaseOutbox
 from django_delayq.models import Attempt, Checkpoint, Event, Job
+from django_delayq.producer import outbox
 from django_delayq.producer.task import Task
 from django_delayq.store.connection.places import place
 from django_delayq.store.keys import NAMES, Keys
@@ -132,7 +132,7 @@ class Bench:
         def commit(number: int) -> None:
             began = clock.monotonic()
             with transaction.atomic(using=self._config.database):
-                DatabaseOutbox().add([self._row() for _ in range(number)], self._config.database)
+                outbox.jobs.insert([self._row() for _ in range(number)], self._config.database)
             took.append((clock.monotonic() - began) * 1000)
 
         single = self._rate(lambda: commit(1), 1)

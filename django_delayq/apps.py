@@ -37,15 +37,14 @@ class DelayqConfig(AppConfig):
         """
         from django_delayq import conf, logger, signals  # models must be loaded before these
         from django_delayq.mirror.atomic_runs import DatabaseEffects
-        from django_delayq.mirror.outbox import DatabaseOutbox
         from django_delayq.mirror.site_row import DatabaseSite
-        from django_delayq.producer import database, inline, worker_modules
+        from django_delayq.producer import inline, outbox, worker_modules
         from django_delayq.store.scripts import site
         from django_delayq.worker import once
 
         for module, name, tag, options in CHECKS:
             checks.register(partial(_check, module, name), tag, **options)
-        database.install(DatabaseOutbox())
+        outbox.load()
         site.install(DatabaseSite())
         once.install(DatabaseEffects())
         inline.install(_run_at_once)

@@ -22,11 +22,11 @@ from benchmarks import sightings, tasks
 from benchmarks.adapters import base
 from django_delayq import clock, conf
 from django_delayq.messages.push import KIND
-from django_delayq.mirror import rows
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.mirror.service import Service
 from django_delayq.producer.options import NONE, Conflict, Options
+from django_delayq.producer.outbox import rows
 from django_delayq.producer.schedule import Binding
 from django_delayq.producer.schedule import plan as plan_of
 from django_delayq.producer.stores import stores

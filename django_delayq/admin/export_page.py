@@ -21,8 +21,7 @@ from django_delayq.admin.forms import ExportForm
 from django_delayq.admin.report import log
 from django_delayq.console import counting, export, search_hints
 from django_delayq.console.search import Search
-from django_delayq.mirror import database_clock
-from django_delayq.models import Job
+from django_delayq.models import Job, database_clock
 
 KINDS: Final[dict[str, tuple[Callable[..., Iterator[bytes]], str, str]]] = {
     "csv": (export.csv_lines, "text/csv; charset=utf-8", "csv"),

@@ -18,7 +18,7 @@ from django.utils.translation import gettext_lazy as _
 from django_delayq import clock, conf
 from django_delayq.admin.show import indented
 from django_delayq.console.verbs import Verb
-from django_delayq.mirror import database_clock
+from django_delayq.models import database_clock
 from django_delayq.text import visible
 
 LONGEST_OPERATION = 30 * 24 * 3_600  # seconds

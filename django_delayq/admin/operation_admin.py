@@ -39,9 +39,8 @@ from django_delayq.console.overview import leased
 from django_delayq.console.selection import Selection
 from django_delayq.console.shown_times import breakable, cut, duration, moment
 from django_delayq.console.verbs import VERBS, Verb
-from django_delayq.mirror import database_clock
-from django_delayq.mirror.rows import hindered
-from django_delayq.models import Job, Operation, Queue
+from django_delayq.models import Job, Operation, Queue, database_clock
+from django_delayq.producer.outbox.rows import hindered
 from django_delayq.states import State
 from django_delayq.text import visible
 

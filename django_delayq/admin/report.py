@@ -19,8 +19,8 @@ from django_delayq.console import admin_log
 from django_delayq.console.error_texts import worded
 from django_delayq.console.verbs import Verb, apply
 from django_delayq.exceptions import DelayqError
-from django_delayq.mirror import rows
 from django_delayq.models import Event, Job
+from django_delayq.producer.outbox import rows
 from django_delayq.states import Change
 
 MOST: Final = 1000  # jobs per request: each is one round trip, and a request should end

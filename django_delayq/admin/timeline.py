@@ -20,8 +20,8 @@ from django_delayq.admin.show import badge, indented, word
 from django_delayq.console import asks, masking
 from django_delayq.console.error_texts import death
 from django_delayq.console.shown_times import duration, second
-from django_delayq.mirror.outbox import EDITED
 from django_delayq.models import Attempt, Event, Job
+from django_delayq.producer.outbox.jobs import EDITED
 from django_delayq.states import DELIVERY, FAIL_CLASS, FINISHED, MESSAGE, NO_LIMIT, PARKED, UNFINISHED, AttemptOutcome, EventKind, State
 from django_delayq.store.reads.inspector import JobView
 from django_delayq.text import visible

@@ -13,9 +13,8 @@ from django.db.models import Count, Q
 
 from django_delayq import clock, conf
 from django_delayq.console import counting, overview
-from django_delayq.mirror import database_clock
-from django_delayq.mirror.far_rows import is_late
-from django_delayq.models import FAR, Job
+from django_delayq.models import FAR, Job, database_clock
+from django_delayq.producer.outbox.far_rows import is_late
 
 MOST_AHEAD: Final = 100_000  # far rows that a forecast reads, the first that are due
 

@@ -24,11 +24,10 @@ from django_delayq.console.selection import Selection
 from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
-from django_delayq.mirror import database_clock
-from django_delayq.mirror.exists import ExistsQuery
-from django_delayq.mirror.rows import hindered
-from django_delayq.models import Job, Operation
+from django_delayq.models import Job, Operation, database_clock
+from django_delayq.models.fixed_query import ExistsQuery
 from django_delayq.producer import queues
+from django_delayq.producer.outbox.rows import hindered
 from django_delayq.producer.stores import stores
 from django_delayq.states import Change
 from django_delayq.store.connection.error_replies import StoreError

@@ -15,8 +15,7 @@ from django.utils.formats import number_format
 from django_delayq import clock, conf
 from django_delayq.console import counting
 from django_delayq.exceptions import DelayqError, StoreUnavailable
-from django_delayq.mirror import database_clock
-from django_delayq.models import PARKED_ROWS, UNPUBLISHED, UNRESOLVED, Job
+from django_delayq.models import PARKED_ROWS, UNPUBLISHED, UNRESOLVED, Job, database_clock
 from django_delayq.producer.stores import Missing, stores
 from django_delayq.states import State
 from django_delayq.store.connection.error_replies import StoreError

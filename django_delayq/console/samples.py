@@ -16,8 +16,7 @@ from django_delayq import conf
 from django_delayq.console import far_jobs, overview, schedule_views
 from django_delayq.console.overview import DOWN, FRESH, MOST_COUNTED, QueueView
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.mirror import database_clock
-from django_delayq.models import UNPUBLISHED, UNRESOLVED, Job, SetAside
+from django_delayq.models import UNPUBLISHED, UNRESOLVED, Job, SetAside, database_clock
 from django_delayq.producer.stores import stores
 from django_delayq.store.reads.figures import QueueCounts
 from django_delayq.store.reads.inspector import ServerFacts

@@ -17,8 +17,7 @@ from django.utils.translation import ngettext
 from django_delayq import clock, conf
 from django_delayq.console.error_texts import told
 from django_delayq.console.vitals import Level, Vital
-from django_delayq.mirror import database_clock
-from django_delayq.models import Attempt, Job, Periodic, Tick
+from django_delayq.models import Attempt, Job, Periodic, Tick, database_clock
 from django_delayq.states import State
 
 STANDINGS: Final = ("on", "off", "trouble", "retired")

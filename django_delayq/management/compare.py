@@ -12,12 +12,13 @@ from django.db import connections
 from django_delayq import clock, ids
 from django_delayq.conf import QueueConfig
 from django_delayq.exceptions import PayloadError
-from django_delayq.mirror import database_clock, redis_only, rows, unfinished
+from django_delayq.mirror import redis_only, unfinished
 from django_delayq.mirror.checkpoint import locked_checkpoint, needs_restore
 from django_delayq.mirror.redis_only import end_of
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.mirror.unresolved import leave_to_a_person, unknown_end
-from django_delayq.models import UNPUBLISHED, Job
+from django_delayq.models import UNPUBLISHED, Job, database_clock
+from django_delayq.producer.outbox import rows
 from django_delayq.signing import Signer
 from django_delayq.states import UNFINISHED, State
 from django_delayq.store.connection.places import Places

@@ -23,10 +23,9 @@ from django_delayq.management.job_filters import USAGE
 from django_delayq.management.output import duration, print_json, progress
 from django_delayq.management.queue_findings import finding, redis_findings, told
 from django_delayq.management.schedule_findings import schedule_findings
-from django_delayq.mirror import database_clock
 from django_delayq.mirror.commit_requests import unlisted
 from django_delayq.mirror.mirror_loop import MirrorLoop
-from django_delayq.models import PARKED_ROWS, UNPUBLISHED, Job, SetAside
+from django_delayq.models import PARKED_ROWS, UNPUBLISHED, Job, SetAside, database_clock
 from django_delayq.producer.stores import stores
 from django_delayq.states import PARKED_ARGUMENTS, PARKED_CARRIERS, PARKED_SIGNATURE, PARKED_TASK
 from django_delayq.store.reads.fitness import (

@@ -22,8 +22,7 @@ from django_delayq import clock, conf, ids
 from django_delayq.console import keyset, search_hints
 from django_delayq.console.search_terms import STATES
 from django_delayq.console.selection import Selection
-from django_delayq.mirror import database_clock
-from django_delayq.models import Job, of_state
+from django_delayq.models import Job, database_clock, of_state
 from django_delayq.producer.task import registry
 from django_delayq.text import did_you_mean, nearest
 

@@ -18,10 +18,10 @@ from django_delayq.findings import Finding, Level
 from django_delayq.management.look_commands import paused
 from django_delayq.management.output import duration
 from django_delayq.management.partition_findings import partition_findings
-from django_delayq.mirror import agreed_clock
 from django_delayq.mirror.database_pools import wide_pools
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.site_findings import UNKNOWN, check_workers, site_findings
+from django_delayq.producer.outbox import agreed_clock
 from django_delayq.producer.stores import stores
 from django_delayq.setting_readers import is_embedded
 from django_delayq.store.connection.address import RedisSpec, is_cluster, way

@@ -11,9 +11,9 @@ from django.db import transaction
 
 from django_delayq import ids
 from django_delayq.conf import Config, QueueConfig
-from django_delayq.mirror import database_clock, rows
 from django_delayq.mirror.site_findings import check_queue
-from django_delayq.models import Attempt, Checkpoint, Event, Job, Site, UncheckedKey
+from django_delayq.models import Attempt, Checkpoint, Event, Job, Site, UncheckedKey, database_clock
+from django_delayq.producer.outbox import rows
 from django_delayq.states import UNFINISHED, AttemptOutcome, EventKind, State
 from django_delayq.store.connection.link import Link
 from django_delayq.store.connection.places import Places

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
-from uuid import UUID
+from typing import Any
 
 from django.db import DatabaseError, IntegrityError, connections, transaction
-from django.db.models import Exists, OuterRef, Subquery
-from django.db.models.functions import Coalesce
 
 from django_delayq import codec, conf
 from django_delayq.exceptions import LeaseLost, PayloadError
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
-from django_delayq.mirror import database_clock
-from django_delayq.models import Step
-from django_delayq.states import UNFINISHED, State
+from django_delayq.models import Step, database_clock
+from django_delayq.producer.outbox.committed_runs import WHOLE
 from django_delayq.worker.once import AtomicRun
 
 logger = Logger("django_delayq.worker")
-
-WHOLE: Final = ""  # the name of the step that is the whole run
 
 
 class DatabaseEffects:
@@ -86,36 +80,6 @@ class DatabaseEffects:
             _claim_step(run, name, using)
             failpoint("effects.commit")
         failpoint("effects.committed")
-
-
-def committed(jobs: Iterable[UUID], using: str) -> dict[UUID, Any]:
-    """Those of these jobs of which an atomic run has committed, and what it returned. A few hundred at most."""
-    steps = Step.objects.using(using).filter(job_id__in=list(jobs), name=WHOLE)
-    return dict(steps.values_list("job_id", "result"))
-
-
-def uncommitted(among: Any, using: str) -> Any:
-    """Those of these rows of which no atomic run has committed."""
-    return among.exclude(Exists(Step.objects.using(using).filter(job_id=OuterRef("pk"), name=WHOLE)))
-
-
-def end_rows(among: Any, using: str) -> None:
-    """Ends the unfinished rows among these of which an atomic run has committed: Redis may have lost what it was told of that."""
-    steps = Step.objects.using(using).filter(job_id=OuterRef("pk"), name=WHOLE)
-    rows = among.filter(Exists(steps), state__in=UNFINISHED, settled="")
-    failpoint("restore.end")
-    rows.update(
-        state=State.SUCCEEDED.value,
-        settled=Subquery(steps.values("fence")),
-        published=Coalesce("published", Subquery(steps.values("at"))),  # Redis had it, since it has run
-        finished_at=Subquery(steps.values("at")),
-        result=Subquery(steps.values("result")),
-        error="",
-        fingerprint="",
-        cancel_requested=False,
-        ending=None,
-    )
-    failpoint("restore.ended")
 
 
 def _find(run: AtomicRun, name: str, using: str) -> Step | None:

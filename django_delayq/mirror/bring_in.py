@@ -14,10 +14,10 @@ from django_delayq.conf import QueueConfig
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
-from django_delayq.mirror import database_clock, far_rows
-from django_delayq.mirror.exists import ExistsQuery
-from django_delayq.models import Job
+from django_delayq.models import Job, database_clock
+from django_delayq.models.fixed_query import ExistsQuery
 from django_delayq.producer import horizon
+from django_delayq.producer.outbox import far_rows
 from django_delayq.producer.publish import Publisher
 from django_delayq.producer.silent import Silent
 from django_delayq.signing import Signer

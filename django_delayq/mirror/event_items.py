@@ -12,8 +12,8 @@ from uuid import UUID
 
 from django_delayq import clock, ids
 from django_delayq.codec import MAX_DEPTH
-from django_delayq.mirror import rows
-from django_delayq.mirror.rows import JobRow
+from django_delayq.producer.outbox import rows
+from django_delayq.producer.outbox.rows import JobRow
 from django_delayq.states import EventKind
 from django_delayq.store.scripts.decode import position
 from django_delayq.store.scripts.events import Entry, Item
@@ -65,7 +65,6 @@ SECOND_DATE: Final = "second_date"
 WORDS_OF_OLD: Final = {b"a date without a job": NO_JOB, b"a second date of a running job": SECOND_DATE}
 OTHER_QUEUE: Final = "other queue"  # an entry of one queue speaks of a job of another
 ENDED: Final = "ended"  # the row has ended, and with SIGNING no event leads out of that, unless a requeue was asked for here
-ASKED: Final = "requeue_asked"  # an event that no script writes: a requeue was asked for, and the mirror has not folded it
 OUT_OF_ENDS: Final = frozenset({EventKind.REQUEUED, EventKind.RESTORED})  # their only meaning is that a job goes on
 _full: Final = lru_cache(maxsize=20_000)(ids.full)  # a batch asks for each id half a dozen times
 

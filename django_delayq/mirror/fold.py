@@ -20,7 +20,6 @@ from uuid import UUID
 
 from django_delayq import clock, ids
 from django_delayq.exceptions import PayloadError
-from django_delayq.mirror import rows
 from django_delayq.mirror.database_errors import FOLDING, Unfoldable
 from django_delayq.mirror.event_items import (
     CARRYING,
@@ -48,8 +47,9 @@ from django_delayq.mirror.event_items import (
     problem_of,
     told,
 )
-from django_delayq.mirror.rows import JobRow, RunRow
 from django_delayq.models import Event
+from django_delayq.producer.outbox import rows
+from django_delayq.producer.outbox.rows import JobRow, RunRow
 from django_delayq.signing import Signer
 from django_delayq.states import FINISHED, PARKED, PUT_OFF, UNFINISHED, AttemptOutcome, EndingKind, EventKind, State
 from django_delayq.store.scripts.decode import position

@@ -14,7 +14,7 @@ from django_delayq import ids
 from django_delayq.exceptions import DelayqError
 from django_delayq.logger import Logger
 from django_delayq.models import Job
-from django_delayq.producer import carriers, database
+from django_delayq.producer import carriers, outbox
 from django_delayq.producer.options import Options
 from django_delayq.producer.schedule import plan
 from django_delayq.producer.task import Task, registry
@@ -61,4 +61,4 @@ def _put(failed: Sequence[tuple[UUID, Entry]], using: str) -> None:
         except DelayqError as error:  # a queue that is gone, say; the failure itself must be written down all the same
             logger.error("job %s has failed, and %s cannot be scheduled for it: %s", job, follower.name, error)
             continue
-        database.need().add([planned], using)
+        outbox.jobs.insert([planned], using)

@@ -11,16 +11,17 @@ from django.db import connections
 from django_delayq import clock, ids
 from django_delayq.conf import QueueConfig
 from django_delayq.failpoints import failpoint
-from django_delayq.mirror import atomic_runs, follow_ups, pauses, prune, set_aside
+from django_delayq.mirror import follow_ups, prune, set_aside
 from django_delayq.mirror.checkpoint import CheckpointTaken, check_site, locked_checkpoint, restored_behind
 from django_delayq.mirror.database_errors import about_data, may_be_size
 from django_delayq.mirror.ends import EndTeller, Patiently, now_and_here
 from django_delayq.mirror.event_items import ENDED_BADLY, ENDED_OTHERWISE, RefusedItem, ids_of, is_strange, job_ids, told_behind
 from django_delayq.mirror.fold import Batch
-from django_delayq.mirror.rows import JOB_COLUMNS, KNOWN, WHOLE, JobRow, RunRow
 from django_delayq.mirror.unfolded import requeues_asked
 from django_delayq.mirror.writers import arrays, values
 from django_delayq.models import Attempt, Event, Job
+from django_delayq.producer.outbox import committed_runs, pauses
+from django_delayq.producer.outbox.rows import JOB_COLUMNS, KNOWN, WHOLE, JobRow, RunRow
 from django_delayq.signing import Signer
 from django_delayq.states import FINISHED, EventKind, State
 from django_delayq.store.connection.places import Places
@@ -332,7 +333,7 @@ class MirrorLoop:
         found: dict[UUID, Any] = {}
         ended = list(set(ids_of(entries, ENDED_OTHERWISE)))  # also if it never began by its row: Redis may have forgotten that run
         for start in range(0, len(ended), CHUNK):
-            found |= atomic_runs.committed(ended[start : start + CHUNK], self.using)
+            found |= committed_runs.committed(ended[start : start + CHUNK], self.using)
         return found
 
     def _jobs(self, ids: Sequence[UUID]) -> list[JobRow]:

@@ -14,11 +14,11 @@ from django_delayq import clock
 from django_delayq.conf import Config, QueueConfig
 from django_delayq.failpoints import failpoint
 from django_delayq.ids import by_partition
-from django_delayq.mirror import agreed_clock, period_keys
-from django_delayq.mirror.agreed_clock import ClocksDiffer
 from django_delayq.mirror.checkpoint import checkpoint_of, locked_checkpoint
-from django_delayq.mirror.rows import RunRow
 from django_delayq.models import Attempt, Event, Job, Operation, SetAside, Step
+from django_delayq.producer.outbox import agreed_clock, period_keys
+from django_delayq.producer.outbox.agreed_clock import ClocksDiffer
+from django_delayq.producer.outbox.rows import RunRow
 from django_delayq.states import FINISHED, PUT_OFF, EndingKind, State
 from django_delayq.store.connection.places import Places
 from django_delayq.store.scripts.queue import QueueStore

@@ -14,9 +14,8 @@ from django_delayq import clock, ids
 from django_delayq.conf import QueueConfig
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
-from django_delayq.mirror import database_clock
 from django_delayq.mirror.unresolved import leave_to_a_person
-from django_delayq.models import UNRESOLVED, Attempt, Job
+from django_delayq.models import UNRESOLVED, Attempt, Job, database_clock
 from django_delayq.states import FINISHED, UNFINISHED, AttemptOutcome, State
 from django_delayq.store.scripts.events import EventLog
 from django_delayq.store.scripts.queue import MOST

@@ -18,14 +18,13 @@ from django_delayq.conf import QueueConfig
 from django_delayq.exceptions import PayloadError
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
-from django_delayq.mirror import atomic_runs, database_clock, rows
 from django_delayq.mirror.checkpoint import checkpoint_of, known_of, locked_checkpoint
-from django_delayq.mirror.exists import ExistsQuery
-from django_delayq.mirror.outbox import DatabaseOutbox
 from django_delayq.mirror.unresolved import leave_to_a_person, unknown_end
-from django_delayq.models import UNPUBLISHED, Job
-from django_delayq.producer import at_commit, homes
-from django_delayq.producer.database import OutboxRow
+from django_delayq.models import UNPUBLISHED, Job, database_clock
+from django_delayq.models.fixed_query import ExistsQuery
+from django_delayq.producer import at_commit, homes, outbox
+from django_delayq.producer.outbox import committed_runs, rows
+from django_delayq.producer.outbox.shapes import StoredJob
 from django_delayq.producer.publish import Publisher, late
 from django_delayq.shared_name import in_payload
 from django_delayq.signing import Signer
@@ -104,7 +103,6 @@ class RelayLoop:
         self.partition = partition
         self.log = EventLog(self.store.link, self.store.keys)
         self.publisher = Publisher(self.store, using, conf.get().most_events_in(queue.name), actor="relay")
-        self._outbox = DatabaseOutbox()
         self._any = ExistsQuery(self._rows())
         self._mark: tuple[tuple[int, int], datetime] | None = None
         self._after: UUID | None = None  # up to where this round has come
@@ -167,7 +165,7 @@ class RelayLoop:
             return 0
         at_commit.catch_up(self.queue.name, {id for id, _ in page}, {key for _, key in page if key})
         self.publisher.meet(key for _, key in page)
-        found = self._outbox.rows(self._with_siblings(page), self.using)
+        found = outbox.jobs.read(self._with_siblings(page), self.using)
         self._give_up({id for id, _ in page} - {row.record.id for row in found})
         sent = [row for row in found if row.unpublished]
         if self.queue.former_partitions:
@@ -187,7 +185,7 @@ class RelayLoop:
         self._after = page[-1][0]
         return len(page)
 
-    def _free_to_go(self, found: list[OutboxRow]) -> list[OutboxRow]:
+    def _free_to_go(self, found: list[StoredJob]) -> list[StoredJob]:
         """Those of whose name no unfinished job is in another home: whoever wrote the others could not ask where that is, since Redis
         was away while the number of partitions changed.
         """
@@ -201,10 +199,10 @@ class RelayLoop:
         ids = {id for id, _ in page}
         if not keys:
             return [*ids]
-        # That none is "" is said for PostgreSQL, as in `DatabaseOutbox.waiting`.
+        # That none is "" is said for PostgreSQL, as in `outbox.jobs.waiting`.
         return [*ids, *self._rows().filter(key__in=keys).exclude(key="").exclude(pk__in=ids).values_list("id", flat=True)]
 
-    def _answered(self, batch: list[OutboxRow], replies: list[ScheduleReply], epoch: str) -> None:
+    def _answered(self, batch: list[StoredJob], replies: list[ScheduleReply], epoch: str) -> None:
         answered = [(row.record.id, reply) for row, reply in zip(batch, replies, strict=True) if reply.id == row.record.id]
         ended = {id: reply.status for id, reply in answered if reply.ended and id in self._there_before}
         known = [id for id, reply in answered if reply.status == "again" and id in self._there_before]
@@ -224,7 +222,7 @@ class RelayLoop:
         all. Only an atomic run that has committed here proves an end.
         """
         self._free(known).update(published=database_clock.ago(self.using))
-        atomic_runs.end_rows(self._free(list(ended)), self.using)
+        committed_runs.end_rows(self._free(list(ended)), self.using)
         unresolved = 0
         for status in set(ended.values()):
             those = self._free([id for id, end in ended.items() if end == status])

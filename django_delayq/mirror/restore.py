@@ -14,7 +14,7 @@ from django_delayq.conf import QueueConfig
 from django_delayq.exceptions import PayloadError
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
-from django_delayq.mirror import atomic_runs, database_clock, pauses, redis_only, restore_rows, rows, unfinished
+from django_delayq.mirror import redis_only, restore_rows, unfinished
 from django_delayq.mirror.checkpoint import (
     check_site,
     checkpoint_of,
@@ -27,9 +27,10 @@ from django_delayq.mirror.checkpoint import (
 )
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.restore_rows import RestoreProgress
-from django_delayq.mirror.unfinished import UnfinishedRow
 from django_delayq.mirror.unfolded import RECENT_MS, UnfoldedChange, changes_unknown_to, unfolded_changes
-from django_delayq.models import Checkpoint, Event, Job
+from django_delayq.models import Checkpoint, Event, Job, database_clock
+from django_delayq.producer.outbox import committed_runs, pauses, rows
+from django_delayq.producer.outbox.rows import UnfinishedRow
 from django_delayq.signing import Signer
 from django_delayq.states import EventKind, State
 from django_delayq.store.connection.places import Places
@@ -324,7 +325,7 @@ class RestoreLoop:
             self._go_on(epoch, SWEEP, renew=target.generation, behind=checkpoint.last_event if behind else "")
             yield from self._sweep(target)
         yield from self._fold(target, phase)
-        atomic_runs.end_rows(Job.objects.using(self.using).filter(queue=self.queue.name, partition=self.partition), self.using)
+        committed_runs.end_rows(Job.objects.using(self.using).filter(queue=self.queue.name, partition=self.partition), self.using)
         if phase == SWEEP:
             for _ in redis_only.leave(self.log, self.epoch, self.using):
                 self._go_on(target, phase)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from django.db.models.functions import Coalesce
 
 from django_delayq.failpoints import failpoint
-from django_delayq.mirror import database_clock, rows
 from django_delayq.mirror.unfolded import unfolded_changes
-from django_delayq.models import Attempt, Job
+from django_delayq.models import Attempt, Job, database_clock
+from django_delayq.producer.outbox import rows
 from django_delayq.states import FINISHED, UNFINISHED, AttemptOutcome, EventKind, State
 from django_delayq.store.scripts.queue import MOST
 

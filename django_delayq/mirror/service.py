@@ -17,7 +17,6 @@ from django_delayq.conf import Config, QueueConfig
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.logger import Logger
 from django_delayq.mirror import mirror_loop, relay, restore
-from django_delayq.mirror.agreed_clock import ClocksDiffer
 from django_delayq.mirror.bring_in import BringInLoop
 from django_delayq.mirror.ends import Patiently, now_and_here
 from django_delayq.mirror.first_looks import FirstAsks, first_looks
@@ -25,6 +24,7 @@ from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.prune import PruneLoop, TidyLoop
 from django_delayq.mirror.relay import RelayLoop, SharedLook
 from django_delayq.mirror.restore import RestoreLoop
+from django_delayq.producer.outbox.agreed_clock import ClocksDiffer
 from django_delayq.store.connection.commands import CommandRefused
 from django_delayq.store.connection.error_replies import StoreError
 from django_delayq.store.connection.link import Link

@@ -9,9 +9,9 @@ from django.db import connections
 
 from django_delayq import clock
 from django_delayq.logger import Logger
-from django_delayq.mirror import database_clock, rows
 from django_delayq.mirror.event_items import RefusedItem, item_job
-from django_delayq.models import SetAside
+from django_delayq.models import SetAside, database_clock
+from django_delayq.producer.outbox import rows
 from django_delayq.store.scripts.events import Entry
 
 logger = Logger("django_delayq.mirror")

@@ -8,13 +8,13 @@ from uuid import UUID
 from django.db.models import F, QuerySet
 
 from django_delayq import clock
-from django_delayq.mirror import rows
 from django_delayq.mirror.checkpoint import locked_checkpoint
 from django_delayq.mirror.database_errors import about_data
 from django_delayq.mirror.event_items import OF_RUNS
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.set_aside import is_cut
 from django_delayq.models import SetAside
+from django_delayq.producer.outbox import rows
 from django_delayq.store.scripts.decode import position
 from django_delayq.store.scripts.events import Entry, item
 

@@ -4,35 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from uuid import UUID
 
 from django_delayq.models import Job
+from django_delayq.producer.outbox.rows import UnfinishedRow
 from django_delayq.states import UNFINISHED
 from django_delayq.store.scripts.queue import MOST
 
 LISTED: Final = 100_000  # ids per query
-
-
-class UnfinishedRow(NamedTuple):
-    """What Redis gets of a row. No model: a restore may read a million, and to make those is a good part of its time."""
-
-    id: UUID
-    task: str
-    args: Any
-    kwargs: Any
-    options: Any
-    key: str
-    state: str
-    priority: int
-    run_at: datetime
-    expires_at: datetime | None
-    attempts: int
-    max_attempts: int
-    crashes: int
-    asked: int | None
-    cancel_requested: bool
-    durable: bool
 
 
 def rows(queue: str, partition: int, using: str) -> Any:

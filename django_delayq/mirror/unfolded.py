@@ -13,9 +13,8 @@ from django.db.models import F, Q
 from django.db.models.functions import Left
 
 from django_delayq import clock, ids
-from django_delayq.mirror import database_clock
-from django_delayq.mirror.event_items import ASKED
-from django_delayq.models import Event
+from django_delayq.models import Event, database_clock
+from django_delayq.producer.outbox.rows import REQUEUE_ASKED
 from django_delayq.states import EventKind
 from django_delayq.store.scripts.decode import position
 from django_delayq.store.scripts.events import EventLog
@@ -46,7 +45,7 @@ def requeues_asked(jobs: Collection[UUID], using: str) -> dict[UUID, list[int]]:
     found: dict[UUID, list[int]] = {}
     wanted = list(set(jobs))
     for start in range(0, len(wanted), CHUNK):
-        notes = Event.objects.using(using).filter(job_id__in=wanted[start : start + CHUNK], kind=ASKED)
+        notes = Event.objects.using(using).filter(job_id__in=wanted[start : start + CHUNK], kind=REQUEUE_ASKED)
         for id, note in notes.select_for_update().order_by("pk").values_list("job_id", "pk"):
             found.setdefault(id, []).append(note)
     return found

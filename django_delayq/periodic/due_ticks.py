@@ -21,15 +21,15 @@ from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
 from django_delayq.mirror import checkpoint
 from django_delayq.mirror.database_errors import about_data
-from django_delayq.mirror.exists import ExistsQuery
-from django_delayq.mirror.rows import hindered
 from django_delayq.models import Periodic, Tick
+from django_delayq.models.fixed_query import ExistsQuery
 from django_delayq.periodic import schedule_rows
 from django_delayq.periodic.dates import Dates
 from django_delayq.periodic.declarations import TICK_OPTIONS, Declarations, declarations, tick_meta
 from django_delayq.periodic.deployments import BUDGET, Deployments
 from django_delayq.periodic.schedule_rows import dates_of, note
 from django_delayq.producer import homes
+from django_delayq.producer.outbox.rows import hindered
 from django_delayq.producer.schedule import Binding, schedule_many
 from django_delayq.producer.task import registry
 from django_delayq.store.connection.error_replies import StoreError

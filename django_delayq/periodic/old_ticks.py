@@ -8,8 +8,8 @@ from typing import Any, Final
 from django.db.models import Exists, OuterRef
 
 from django_delayq.conf import Config
-from django_delayq.mirror import agreed_clock
 from django_delayq.models import Job, Tick
+from django_delayq.producer.outbox import agreed_clock
 from django_delayq.store.connection.places import Places
 
 BATCH: Final = 500

@@ -17,10 +17,10 @@ from django.db.models import Exists, F, OuterRef, QuerySet
 from django_delayq import ids
 from django_delayq.exceptions import QueueUnknown
 from django_delayq.logger import Logger
-from django_delayq.mirror import database_clock, rows
-from django_delayq.models import Attempt, Event, Job, Periodic, Tick
+from django_delayq.models import Attempt, Event, Job, Periodic, Tick, database_clock
 from django_delayq.periodic.dates import LONGEST_JITTER_MS, Dates
 from django_delayq.producer import acts
+from django_delayq.producer.outbox import rows
 from django_delayq.producer.stores import stores
 from django_delayq.states import PUT_OFF, AttemptOutcome, Change, State
 

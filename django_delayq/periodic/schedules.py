@@ -18,13 +18,13 @@ from django.db import IntegrityError, transaction
 from django_delayq import clock, conf
 from django_delayq.exceptions import ConfigError, DelayqError, PayloadError
 from django_delayq.logger import Logger
-from django_delayq.mirror import rows
 from django_delayq.models import Periodic, Tick
 from django_delayq.periodic import schedule_rows
 from django_delayq.periodic.dates import Dates
 from django_delayq.periodic.declarations import MAX_NAME, MISSED, OVERLAP, TICK_OPTIONS, check_jobs, tick_meta
 from django_delayq.periodic.schedule_rows import begin, dates_of, locked, note, withdraw
 from django_delayq.producer import job as jobs
+from django_delayq.producer.outbox import rows
 from django_delayq.producer.schedule import put_in
 from django_delayq.producer.task import registry
 from django_delayq.producer.where import check_words

@@ -1,4 +1,4 @@
 """Scheduling: from a call in a view to a row and to Redis, and what changes a job later.
 
-May import the nouns, the settings, signals and the store. No models, no queries (a protocol asks the database), no threads.
+May import the nouns, the settings, signals, the store and the outbox, which alone has the queries. No threads.
 """

@@ -16,10 +16,10 @@ from django.db import Error, connections, transaction
 from django_delayq import conf, ids, signals
 from django_delayq.exceptions import ConfigError, QueueUnknown, StoreUnavailable
 from django_delayq.logger import Logger
-from django_delayq.producer import changes, commit, database, where
+from django_delayq.producer import changes, commit, outbox, where
 from django_delayq.producer.changes import Cancel, Move
 from django_delayq.producer.commit import Pending
-from django_delayq.producer.database import ChangeRequest
+from django_delayq.producer.outbox.shapes import ChangeRequest
 from django_delayq.states import Change
 
 logger = Logger("django_delayq.producer")
@@ -41,7 +41,7 @@ class AtCommit:
 
     def __call__(self) -> None:
         try:
-            for request in database.need().requests(self._using, pk=self.request):  # none: a later call took its place
+            for request in outbox.requests.find(self._using, pk=self.request):  # none: a later call took its place
                 carry_out(request, self._using)
         except StoreUnavailable as error:
             logger.warning("Redis does not answer, so the relay carries out a committed change: %s", error)
@@ -56,6 +56,7 @@ def is_open(call: str) -> bool:
     Raises:
         ConfigError: one is open on another database only, or transactions are managed by hand.
     """
+    outbox.check_installed()
     alias = conf.get().database
     connection = connections[alias]
     if commit.is_open(connection):
@@ -79,7 +80,7 @@ def keep(act: Cancel | Move, job: UUID | None, queue: str, key: str) -> Change:
     """Makes the change part of the open transaction. `job`, or `queue` and `key`, name the job; for a job with a key both may be known.
     A change that the database alone decides happens at once, in the transaction: of a job that it schedules, and of a far row.
     """
-    using, rows = conf.get().database, database.need()
+    using = conf.get().database
     connection = transaction.get_connection(using)
     if job is not None:
         if (found := Pending.find(job)) is not None:
@@ -96,8 +97,8 @@ def keep(act: Cancel | Move, job: UUID | None, queue: str, key: str) -> Change:
     hooks = [hook for _, hook, _ in connection.run_on_commit if isinstance(hook, AtCommit)]
     replaced = [hook.request for hook in hooks if hook.is_about(job, queue, key)]
     if replaced:
-        rows.end_requests(replaced, using)  # the last word holds; undone with the savepoint of this call
-    id = rows.keep_request(act.request_of(job, queue, "" if job is not None else key), using)
+        outbox.requests.end(replaced, using)  # the last word holds; undone with the savepoint of this call
+    id = outbox.requests.keep(act.request_of(job, queue, "" if job is not None else key), using)
     connection.on_commit(AtCommit(id, job, queue, key, using), robust=True)
     return Change.PENDING
 
@@ -108,13 +109,13 @@ def carry_out(request: ChangeRequest, using: str, *, late: bool = False) -> None
     Raises:
         StoreUnavailable, StoreError, DatabaseError: it is kept, and may be carried out again.
     """
-    rows, name = database.need(), ids.short(request.job) if request.job is not None else repr(request.key)
+    name = ids.short(request.job) if request.job is not None else repr(request.key)
     try:
         if request.job is None:
             change = changes.of_key(
-                _act(request), request.queue, request.key, spared=partial(rows.spared, request, using=using, late=late)
+                _act(request), request.queue, request.key, spared=partial(outbox.requests.spared, request, using=using, late=late)
             )
-        elif late and rows.spared(request, [request.job], using, late=True):
+        elif late and outbox.requests.spared(request, [request.job], using, late=True):
             change = Change.CONFLICT
         else:
             change = changes.one(_act(request), request.job, request.queue or None)
@@ -126,7 +127,7 @@ def carry_out(request: ChangeRequest, using: str, *, late: bool = False) -> None
     else:
         level = logger.info if change in (Change.DONE, Change.UNKNOWN) else logger.warning
         level("%s of %s at the commit: %s", request.verb, name, change)
-    rows.end_requests([request.id], using)
+    outbox.requests.end([request.id], using)
 
 
 def catch_up(queue: str, jobs: Collection[UUID], keys: Collection[str]) -> None:
@@ -136,7 +137,7 @@ def catch_up(queue: str, jobs: Collection[UUID], keys: Collection[str]) -> None:
         StoreUnavailable, DatabaseError: see `carry_out`.
     """
     using = conf.get().database
-    for request in database.need().requests_of(queue, jobs, keys, using):
+    for request in outbox.requests.about(queue, jobs, keys, using):
         carry_out(request, using, late=True)
 
 

@@ -13,9 +13,9 @@ from django.db import transaction
 
 from django_delayq import conf, ids
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.producer import database, horizon, where
+from django_delayq.producer import horizon, outbox, where
 from django_delayq.producer.commit import Pending
-from django_delayq.producer.database import ChangeRequest, OutboxRow, Told
+from django_delayq.producer.outbox.shapes import ChangeRequest, RowUpdate, StoredJob
 from django_delayq.producer.publish import TRIES, Publisher
 from django_delayq.producer.stores import stores
 from django_delayq.states import FINISHED, Change, EndingKind, EventKind, State
@@ -51,12 +51,12 @@ class Cancel:
             target, actor=self.actor, reason=self.reason, lacking=lacking, unless=unless, abort=self._abort, replicas=replicas
         )
 
-    def put_in(self, _publisher: Publisher, _row: OutboxRow) -> str:
+    def put_in(self, _publisher: Publisher, _row: StoredJob) -> str:
         return ""  # Redis has left a tombstone, or a request, and answered with it
 
-    def told(self, changed: Changed) -> Told:
+    def row_update(self, changed: Changed) -> RowUpdate:
         kind = EventKind.CANCEL_REQUESTED if changed.change is Change.RUNNING else EventKind.CANCELLED
-        return Told(
+        return RowUpdate(
             event=changed.event,
             kind=kind,
             actor=self.actor,
@@ -71,12 +71,12 @@ class Cancel:
     def pending(self, found: Pending) -> Change:
         return found.cancel(self.actor, self.reason)
 
-    def of_row(self, row: OutboxRow) -> Change | None:
+    def of_row(self, row: StoredJob) -> Change | None:
         return Change.DONE if row.state is State.CANCELLED and not row.ending else None
 
-    def of_far(self, row: OutboxRow, using: str) -> Change | None:
+    def of_far(self, row: StoredJob, using: str) -> Change | None:
         id = row.record.id
-        if not database.need().cancel_far(id, row.queue, self.actor, self.reason, using):
+        if not outbox.far_rows.cancel(id, row.queue, self.actor, self.reason, using):
             return None
         horizon.withdrawn(id, using)
         return Change.DONE
@@ -105,7 +105,7 @@ class Move:
             replicas=replicas,
         )
 
-    def put_in(self, publisher: Publisher, row: OutboxRow) -> str:
+    def put_in(self, publisher: Publisher, row: StoredJob) -> str:
         """Puts a row that Redis does not have in, with its new date, so that whoever comes late with the old one finds it there. One
         that waits behind another keeps the date in its row. Returns what became of it, as restore.lua or schedule.lua say it.
         """
@@ -116,11 +116,11 @@ class Move:
             return next(iter(publisher.bring_back([id], due_ms=due_ms)), "")
         status = next((reply.status for reply in publisher.publish_rows([id], due_ms=due_ms).replies), "")
         if status == "behind":
-            database.need().move(id, due_ms, self._delay_ms, self.actor, self.reason, publisher.using)
+            outbox.jobs.move(id, due_ms, self._delay_ms, self.actor, self.reason, publisher.using)
         return status
 
-    def told(self, changed: Changed) -> Told:
-        return Told(
+    def row_update(self, changed: Changed) -> RowUpdate:
+        return RowUpdate(
             event=changed.event,
             kind=EventKind.RESCHEDULED,
             run_at_ms=changed.due_ms,
@@ -145,13 +145,13 @@ class Move:
     def pending(self, found: Pending) -> Change:
         return found.reschedule(self._delay_ms, self._due_ms, self.actor, self.reason)
 
-    def of_row(self, row: OutboxRow) -> Change | None:
+    def of_row(self, row: StoredJob) -> Change | None:
         return None
 
-    def of_far(self, row: OutboxRow, using: str) -> Change | None:
+    def of_far(self, row: StoredJob, using: str) -> Change | None:
         id, queue = row.record.id, conf.get().queues.get(row.queue)
         ahead_ms = 0 if queue is None else queue.horizon_ms
-        now = database.need().move_far(id, row.queue, self._due_ms, self._delay_ms, ahead_ms, self.actor, self.reason, using)
+        now = outbox.far_rows.move(id, row.queue, self._due_ms, self._delay_ms, ahead_ms, self.actor, self.reason, using)
         if now == "near":
             transaction.on_commit(partial(horizon.publish_later, row.queue, [id]), using=using, robust=True)
         return Change.DONE if now else None
@@ -226,7 +226,7 @@ def _last(act: Cancel | Move, queue: str, key: str) -> Change:
     return (None if row is None else act.of_row(row)) or Change.UNKNOWN
 
 
-def _carried(act: Cancel | Move, id: UUID, name: str, row: OutboxRow | None) -> Change:
+def _carried(act: Cancel | Move, id: UUID, name: str, row: StoredJob | None) -> Change:
     """Asks Redis; puts in what it lacks; and tells the row, so that what Redis has answered holds when Redis forgets it."""
     if row is not None and (row.state is State.SUCCEEDED or row.settled):
         return Change.FINISHED  # nothing leads out of that; Redis may not have heard, or have forgotten
@@ -260,7 +260,7 @@ def _asked(act: Cancel | Move, store: QueueStore, id: UUID, lacking: str, replic
         raise
 
 
-def _lacking(row: OutboxRow | None) -> str:
+def _lacking(row: StoredJob | None) -> str:
     """How the row stands of a job that Redis may not have: "" is none that it must have; "running"; it waits until that moment in ms;
     or it is "scheduled", and has surely not begun: where no server has ever been confirmed, none can have been lost.
     """
@@ -268,11 +268,11 @@ def _lacking(row: OutboxRow | None) -> str:
         return ""
     if row.state is State.RUNNING:
         return "running"
-    lost = row.published or database.need().servers(row.queue, ids.partition(row.record.id), conf.get().database)
+    lost = row.published or outbox.jobs.servers(row.queue, ids.partition(row.record.id), conf.get().database)
     return str(row.run_at_ms) if lost else "scheduled"
 
 
-def _keep(act: Cancel | Move, row: OutboxRow, lacking: str, changed: Changed) -> Change:
+def _keep(act: Cancel | Move, row: StoredJob, lacking: str, changed: Changed) -> Change:
     """Tells the row. Behind the caller's transaction: a lock on the row for all of its time would make the mirror wait.
 
     A restore that read the row before it was told may have put the job back in another epoch by now: then all is done once more there.
@@ -283,10 +283,10 @@ def _keep(act: Cancel | Move, row: OutboxRow, lacking: str, changed: Changed) ->
     def tell() -> Change:
         last, stood = changed, changed.epoch
         for _ in range(TRIES):
-            if not database.need().tell(row, act.told(last), using):
+            if not outbox.jobs.apply(row, act.row_update(last), using):
                 return Change.FINISHED
-            if stood.rpartition(":")[2] in database.need().servers(name, store.partition, using)[1:]:
-                # Told before the other was confirmed, it would have been carried over to it; so it will be within seconds.
+            if stood.rpartition(":")[2] in outbox.jobs.servers(name, store.partition, using)[1:]:
+                # RowUpdate before the other was confirmed, it would have been carried over to it; so it will be within seconds.
                 raise StoreUnavailable(code="server_replaced", job=ids.short(id))
             try:
                 with stores.guarded(name, store.partition):
@@ -305,7 +305,7 @@ def _keep(act: Cancel | Move, row: OutboxRow, lacking: str, changed: Changed) ->
     return tell()
 
 
-def _known(act: Cancel | Move, change: Change, row: OutboxRow | None) -> Change:
+def _known(act: Cancel | Move, change: Change, row: StoredJob | None) -> Change:
     """Redis forgets finished jobs after an hour; the database does not. What Redis has not forgotten, the row may not have heard of."""
     if change is Change.UNKNOWN and row is not None and row.state in FINISHED:
         return act.of_row(row) or Change.FINISHED

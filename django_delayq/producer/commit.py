@@ -10,7 +10,7 @@ from uuid import UUID
 from django.db import connections
 
 from django_delayq import clock, ids
-from django_delayq.producer import database
+from django_delayq.producer import outbox
 from django_delayq.producer.options import JobTemplate
 from django_delayq.shared_name import SharedName
 from django_delayq.states import Change
@@ -138,7 +138,7 @@ class Pending:
         plan = self._plan
         if not self.withdrawn:
             if plan.durable:
-                database.need().withdraw(plan.id, actor, reason, plan.template.using)
+                outbox.jobs.withdraw(plan.id, actor, reason, plan.template.using)
             self._before_publication(Withdrawal(plan))
         return Change.DONE
 
@@ -148,7 +148,7 @@ class Pending:
             return Change.FINISHED
         plan = self._plan
         if plan.durable:
-            database.need().move(plan.id, due_ms, delay_ms, actor, reason, plan.template.using)
+            outbox.jobs.move(plan.id, due_ms, delay_ms, actor, reason, plan.template.using)
         self._before_publication(partial(plan.redate, delay_ms, due_ms, clock.monotonic()))
         return Change.DONE
 

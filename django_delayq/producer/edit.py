@@ -12,7 +12,7 @@ from django.db import transaction
 from django_delayq import codec, conf, ids
 from django_delayq.exceptions import PayloadError
 from django_delayq.logger import Logger
-from django_delayq.producer import database, horizon, put_back
+from django_delayq.producer import horizon, outbox, put_back
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import registry
 from django_delayq.shared_name import NAMED, SharedName, in_meta, in_payload
@@ -52,7 +52,7 @@ def edit_and_requeue(job: UUID, args: Sequence[Any], kwargs: Mapping[str, Any], 
         StoreUnavailable: as for `requeue`.
     """
     using = conf.get().database
-    found = database.need().rows([job], using)
+    found = outbox.jobs.read([job], using)
     if not found:
         return Change.UNKNOWN
     row = found[0]
@@ -76,7 +76,7 @@ def edit_and_requeue(job: UUID, args: Sequence[Any], kwargs: Mapping[str, Any], 
 
     # Redis is asked while the row is locked: of two who edit one job, the second finds it scheduled, and changes nothing.
     def edit() -> Change:
-        database.need().edit(job, list(args), dict(kwargs), options, act, actor, reason, using)
+        outbox.jobs.edit(job, list(args), dict(kwargs), options, act, actor, reason, using)
         return answers[0] if answers else Change.CONFLICT
 
     change = put_back.noted(job, row.queue, actor, reason, edit)

@@ -15,7 +15,7 @@ from uuid import UUID
 from django_delayq import conf, ids
 from django_delayq.conf import QueueConfig
 from django_delayq.exceptions import ConfigError, StoreUnavailable
-from django_delayq.producer import database
+from django_delayq.producer import outbox
 from django_delayq.producer.options import JobTemplate, Options, Planned, templates
 from django_delayq.producer.stores import stores
 from django_delayq.shared_name import SharedName, in_payload
@@ -98,8 +98,7 @@ def _holds(queue: QueueConfig, key: str, partition: int) -> bool:
         with stores.guarded(queue.name, partition, schedules=True):
             return _held(queue, key, partition)
     except StoreUnavailable:
-        found = database.installed()
-        rows = [] if found is None else found.keyed(queue.name, [key], conf.get().database)
+        rows = outbox.jobs.keyed(queue.name, [key], conf.get().database) if outbox.installed else []
         return any(ids.partition(id) == partition for id, _ in rows)
 
 
@@ -110,11 +109,11 @@ def _held(queue: QueueConfig, key: str, partition: int) -> bool:
     if stores.inspector().find(queue.name, key, [partition]) is not None:
         return True
     epoch = EpochStore(stores.queue(queue.name, partition)).look(FIRST)
-    found, using = database.installed(), conf.get().database
-    if found is None:
+    if not outbox.installed:
         return False
+    using = conf.get().database
     lacks = epoch.rolled or epoch.confirmed != epoch.server
-    rows = found.keyed(queue.name, [key], using) if lacks else found.waiting(queue.name, [key], using)
+    rows = outbox.jobs.keyed(queue.name, [key], using) if lacks else outbox.jobs.waiting(queue.name, [key], using)
     return any(ids.partition(row[0]) == partition for row in rows)
 
 

@@ -17,9 +17,9 @@ from django.db import Error, transaction
 from django_delayq import clock, conf, ids, signals
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.logger import Logger
-from django_delayq.producer import database
+from django_delayq.producer import outbox
 from django_delayq.producer.commit import Plan, Withdrawal
-from django_delayq.producer.database import OutboxRow
+from django_delayq.producer.outbox.shapes import StoredJob
 from django_delayq.producer.publish import Publisher
 from django_delayq.producer.stores import stores
 from django_delayq.store.scripts.items import ScheduleItem, ScheduleReply
@@ -48,13 +48,12 @@ class Written:
         self.far: list[Plan] = []
         self.merged: list[tuple[Plan, ScheduleReply]] = []
         self._using = using
-        outbox = database.need()
         taken: set[Plan] = set()
         on_the_way: set[tuple[str, str]] = set()  # keys of near jobs of this call: what comes behind these follows them to Redis
         # In the order of their keys, else two calls could wait for each other.
         for plan in sorted((plan for plan in plans if plan.key and plan.template.horizon_ms), key=lambda plan: plan.key):
             far = (plan.queue, plan.key) not in on_the_way and is_far(plan)
-            reply = outbox.contest_far(plan, plan.template.horizon_ms, using, far=far)
+            reply = outbox.far_rows.contest(plan, plan.template.horizon_ms, using, far=far)
             if reply is not None:
                 self.merged.append((plan, reply))
                 taken.add(plan)
@@ -68,9 +67,9 @@ class Written:
         self.near = [plan for plan in plans if plan not in taken]
         self.far += free
         if free:
-            outbox.add(free, using, far=True)
+            outbox.jobs.insert(free, using, far=True)
         if self.near:
-            outbox.add(self.near, using)
+            outbox.jobs.insert(self.near, using)
 
     def committed(self, publish: Publish) -> None:
         """Behind the commit: tells the handles, and asks Redis who holds the keys. What fails here is left to the relay."""
@@ -129,26 +128,25 @@ def withdrawn(job: UUID, using: str) -> None:
                 return
 
 
-def keep_or_meet(publisher: Publisher, item: JobRecord) -> OutboxRow | None:
+def keep_or_meet(publisher: Publisher, item: JobRecord) -> StoredJob | None:
     """Asks who holds the key of a far row: Redis, or a row on its way there. If nobody does, it keeps it, and stays far. Else it is
     made near, to be published by the caller, so that the script decides. Returns the row as it is now; None if it needs no publication.
 
     Raises:
         StoreUnavailable, DatabaseError: nobody knows; it is far, and is to be asked about later.
     """
-    outbox = database.need()
-    row = next(iter(outbox.rows([item.id], publisher.using)), None)
+    row = next(iter(outbox.jobs.read([item.id], publisher.using)), None)
     if row is not None and row.far:
         publisher.put_in_waiting(item.key)  # first: what is published between a look at Redis and one at rows would be seen by neither
         [reply] = publisher.ask([ScheduleItem.of(item, due_ms=row.run_at_ms)])
         if reply.status == "asked":
             raise StoreUnavailable(code="far_key_unknown", key=item.key, queue=publisher.store.queue)
         if reply.id != item.id:
-            outbox.bring_in([item.id], publisher.using)  # or somebody else has just now
+            outbox.far_rows.bring_in([item.id], publisher.using)  # or somebody else has just now
             row = row._replace(far=False)
     elif row is not None and not row.unpublished:
         row = None
-    outbox.checked(item.id, publisher.using)
+    outbox.far_rows.mark_checked(item.id, publisher.using)
     return row
 
 
@@ -158,11 +156,10 @@ def check(publisher: Publisher, jobs: Sequence[UUID]) -> None:
     Raises:
         StoreUnavailable, DatabaseError: call again later.
     """
-    outbox = database.need()
-    there = {row.record.id: row for row in outbox.rows(jobs, publisher.using)}
+    there = {row.record.id: row for row in outbox.jobs.read(jobs, publisher.using)}
     for job in jobs:
         if job not in there:
-            outbox.checked(job, publisher.using)
+            outbox.far_rows.mark_checked(job, publisher.using)
             continue
         row = keep_or_meet(publisher, there[job].record)
         if row is not None and not row.far:
@@ -182,14 +179,14 @@ def publish_later(queue: str, jobs: Sequence[UUID]) -> None:
 def meet(plans: Sequence[Plan], queue: str, using: str) -> bool:
     """Makes the far rows of these keys near that have come meanwhile; whether there were any."""
     keys = {plan.key for plan in plans if plan.key and plan.template.queue.horizon}
-    return bool(keys) and database.need().bring_in_keys(queue, keys, using)
+    return bool(keys) and outbox.far_rows.bring_in_keys(queue, keys, using)
 
 
 def meet_key(queue: str, key: str) -> None:
     """The same behind a job of that key that has come back to Redis, and wrote no row of its own. What fails is left to the relay."""
     using = conf.get().database
     try:
-        if database.need().bring_in_keys(queue, [key], using):
+        if outbox.far_rows.bring_in_keys(queue, [key], using):
             for partition in conf.get().queue(queue).homes(key):
                 with stores.guarded(queue, partition, schedules=True):
                     _publisher(queue, partition, using).complete(key)
@@ -201,7 +198,7 @@ def meet_in_redis(plans: Sequence[Plan], queue: str) -> None:
     """The same for jobs of redis durability, which have no rows for far ones to look at; and publishes what it finds. What fails is
     logged: whether Redis takes the jobs themselves is another question.
     """
-    if database.installed() is None or not any(plan.key and plan.template.queue.horizon for plan in plans):
+    if not outbox.installed or not any(plan.key and plan.template.queue.horizon for plan in plans):
         return
     using = conf.get().database
     try:

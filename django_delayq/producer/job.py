@@ -53,7 +53,7 @@ class Job(JobRef):
     def asked(self) -> int:
         """How often the task has raised `NotYet` so far."""
         found = wait_for_result.look(self)
-        return 0 if found is None else found.asked
+        return 0 if found is None else found.asked or 0
 
     def wait(self, timeout: clock.Delay) -> State | None:
         """Waits for the end of the job, for `timeout` at most. Returns the state, or None if the job has not ended.
@@ -64,7 +64,7 @@ class Job(JobRef):
         """
         refuse_loop("job.aresult(…)")
         found = wait_for_result.wait_for(self, timeout)
-        return None if found is None else found.state
+        return None if found is None else State(found.state)
 
     def result(self, timeout: clock.Delay = 0) -> Any:
         """Returns the value that the task returned. Waits for it, for `timeout` at most; by default it does not wait.

@@ -14,7 +14,7 @@ from django_delayq import clock, codec, conf, setting_readers
 from django_delayq.exceptions import ConfigError
 from django_delayq.ladder import Ladder
 from django_delayq.priority_bands import Band, band_of
-from django_delayq.producer import database, migration_hints, name_format, worker_modules
+from django_delayq.producer import migration_hints, name_format, outbox, worker_modules
 from django_delayq.producer.name_format import NameFormat
 from django_delayq.states import MESSAGE, NO_LIMIT
 from django_delayq.store.scripts import record
@@ -374,7 +374,7 @@ def _check_options(options: Options, where: str) -> None:
 
 
 def _check_outbox(alias: str, rows: str, where: str) -> None:
-    database.need()
+    outbox.check_installed()
     if alias != rows:
         raise ConfigError(
             f"{where}: using={alias!r}, but jobs are kept in the database {rows!r} (DELAYQ['DATABASE']). "

@@ -19,9 +19,9 @@ from uuid import UUID
 from django_delayq import clock, conf, ids
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.failpoints import failpoint
-from django_delayq.producer import database
+from django_delayq.producer import outbox
 from django_delayq.producer.breaker import CircuitOpen
-from django_delayq.producer.database import OutboxRow, WaitingRow
+from django_delayq.producer.outbox.shapes import StoredJob, WaitingRow
 from django_delayq.states import FINISHED, EndingKind, State
 from django_delayq.store.connection.error_replies import StoreError
 from django_delayq.store.scripts.events import FIRST, EventLog
@@ -95,7 +95,7 @@ class Publisher:
         their rows.
         """
         keys = {item.key for item in items if item.key}
-        return self._held(items, database.need().waiting(self.store.queue, keys, self.using)) if keys else {}
+        return self._held(items, outbox.jobs.waiting(self.store.queue, keys, self.using)) if keys else {}
 
     def _held(self, items: Sequence[ScheduleItem], waiting: Sequence[WaitingRow]) -> dict[UUID, ScheduleReply]:
         holders = {row.key: row for row in waiting if row.unresolved}
@@ -109,7 +109,7 @@ class Publisher:
         """
         named = {key for key in keys if key}
         if named and conf.get().queue(self.store.queue).horizon:
-            database.need().bring_in_keys(self.store.queue, named, self.using)
+            outbox.far_rows.bring_in_keys(self.store.queue, named, self.using)
 
     def publish_before(self, items: Sequence[ScheduleItem]) -> dict[UUID, ScheduleReply]:
         """The rows of their keys that were written before them, and that Redis does not have: else these, published late, would find
@@ -117,7 +117,7 @@ class Publisher:
         """
         own, passed, older = {item.id for item in items}, set(), []
         keys = {item.key for item in items if item.key}
-        waiting = database.need().waiting(self.store.queue, keys, self.using) if keys else []
+        waiting = outbox.jobs.waiting(self.store.queue, keys, self.using) if keys else []
         for row in waiting:
             if row.id in own:
                 passed.add(row.key)
@@ -174,7 +174,7 @@ class Publisher:
         free = [n for n, reply in enumerate(replies) if reply.status == "free" and items[n].durable]
         if not free:
             return replies
-        waiting = database.need().waiting(self.store.queue, {items[n].key for n in free}, self.using)
+        waiting = outbox.jobs.waiting(self.store.queue, {items[n].key for n in free}, self.using)
         unresolved = {row.key: row for row in reversed(waiting) if row.unresolved}
         mine = {row.key for row in waiting if ids.partition(row.id) == self.store.partition}
         for n in free:
@@ -225,7 +225,7 @@ class Publisher:
 
     def put_in_waiting(self, key: str) -> bool:
         """The rows of a key that are to be published still; whether there are any."""
-        waiting = database.need().waiting(self.store.queue, [key], self.using)
+        waiting = outbox.jobs.waiting(self.store.queue, [key], self.using)
         waits = any(ids.partition(row.id) == self.store.partition for row in waiting)
         if waits:
             self._put_in([key], lost=False)
@@ -276,8 +276,8 @@ class Publisher:
             return {}
         open_ = {items[n].id: replies[n].id for n in sorted([*asked, *contested])}  # each with the holder of its key
         rowless = {items[n].id for n in asked if not items[n].durable}
-        found, wanted = database.installed(), {*open_, *open_.values()} - rowless
-        rows = {row.record.id: row for row in (found.rows(list(wanted), self.using) if found and wanted else ())}
+        wanted = {*open_, *open_.values()} - rowless
+        rows = {row.record.id: row for row in (outbox.jobs.read(list(wanted), self.using) if outbox.installed and wanted else ())}
         if asked:
             self._put_right({items[n].key for n in asked}, [rows.get(replies[n].id) for n in asked], set(open_))
         again, now = {}, clock.monotonic()  # one for all, so that what was asked for first is due first
@@ -296,12 +296,12 @@ class Publisher:
             again[n] = ScheduleItem.of(item, due_ms=item.due_ms, delay_ms=item.left_ms(now), on_conflict=policy)
         return again
 
-    def _put_right(self, keys: Set[str], holders: Sequence[OutboxRow | None], own: Set[UUID]) -> None:
+    def _put_right(self, keys: Set[str], holders: Sequence[StoredJob | None], own: Set[UUID]) -> None:
         """Takes away holders that have ended by their rows, which is not known here, and puts in what is lacking of these keys."""
         self._take_away(list({row.record.id: row for row in holders if row is not None}.values()))
         self._put_in(keys, lost=True, but=own)
 
-    def _take_away(self, holders: Sequence[OutboxRow]) -> None:
+    def _take_away(self, holders: Sequence[StoredJob]) -> None:
         """Those that have ended by an event that this server lacks. Left here, they would take in what has displaced them, and nobody
         would be left.
         """
@@ -315,10 +315,10 @@ class Publisher:
         denied: set[UUID] = set()
         told = [(item.id, reply) for item, reply in answers if reply.status in ("kept", "moved", *REFUSED)]
         if told:  # before followers are read: one of these may wait for the same holder
-            database.need().end(EndingKind.MERGED, {id: None if reply is FORBIDDEN else reply.id for id, reply in told}, self.using)
+            outbox.jobs.end(EndingKind.MERGED, {id: None if reply is FORBIDDEN else reply.id for id, reply in told}, self.using)
         behind = {item.id: item.key for item, reply in answers if reply.status == "behind"}
         for followers in self._followers(behind, {reply.id for _, reply in answers if reply.status == "behind"}):
-            kept: list[OutboxRow] = []
+            kept: list[StoredJob] = []
             for row in followers:
                 if all(row.record.may_know(other.record.task) for other in kept):
                     kept.append(row)
@@ -328,10 +328,10 @@ class Publisher:
             if older:
                 self._replace(older, last, epoch)
         if denied:
-            database.need().end(EndingKind.MERGED, dict.fromkeys(denied), self.using)
+            outbox.jobs.end(EndingKind.MERGED, dict.fromkeys(denied), self.using)
         return denied
 
-    def _replace(self, older: list[OutboxRow], last: OutboxRow, epoch: str) -> None:
+    def _replace(self, older: list[StoredJob], last: StoredJob, epoch: str) -> None:
         """Of those that wait behind one holder the last to be written runs, at the earliest date; the others never come in."""
         policy = f"replaced@{ids.short(last.record.id)}"
         for start in range(0, len(older), MOST):
@@ -339,17 +339,17 @@ class Publisher:
             replies = self.send([late(row, policy=policy) for row in batch], epoch)()[1]
             # No replies in another epoch: the next round comes back to it.
             gone = [row.record.id for row, reply in zip(batch, replies, strict=False) if reply.status == "displaced"]
-            database.need().end(EndingKind.REPLACED, dict.fromkeys(gone, last.record.id), self.using)
+            outbox.jobs.end(EndingKind.REPLACED, dict.fromkeys(gone, last.record.id), self.using)
         first = min(older, key=lambda row: row.run_at_ms)
         if first.run_at_ms < last.run_at_ms:  # what is left of a delay stays one
             left = None if first.left_ms is None else max(0, first.left_ms)
-            database.need().move(last.record.id, first.run_at_ms, left, self.actor, "", self.using)
+            outbox.jobs.move(last.record.id, first.run_at_ms, left, self.actor, "", self.using)
 
-    def _followers(self, behind: Mapping[UUID, str], holders: Set[UUID]) -> list[list[OutboxRow]]:
+    def _followers(self, behind: Mapping[UUID, str], holders: Set[UUID]) -> list[list[StoredJob]]:
         """Per key the rows that wait for its holder, up to the last of these, oldest first. The holder's own row can be unpublished."""
         if not behind:
             return []
-        waiting = database.need().waiting(self.store.queue, set(behind.values()), self.using)
+        waiting = outbox.jobs.waiting(self.store.queue, set(behind.values()), self.using)
         rows = self._rows([row.id for row in waiting if row.id not in holders])
         rows = [row for row in rows if row.unpublished and row.on_conflict == "after"]
         found = []
@@ -365,11 +365,10 @@ class Publisher:
         of each key 200 at most, since the relay sees to the others. `but`: the rows on whose behalf this happens; what was written
         behind them waits.
         """
-        found = database.installed()
-        if found is None or not keys:
+        if not outbox.installed or not keys:
             return
         jobs, seen = [], Counter[str]()
-        for id, key in found.keyed(self.store.queue, keys, self.using):
+        for id, key in outbox.jobs.keyed(self.store.queue, keys, self.using):
             seen[key] += MOST if id in but else 1
             if seen[key] <= MOST and id not in but and ids.partition(id) == self.store.partition:
                 jobs.append(id)
@@ -385,11 +384,11 @@ class Publisher:
         mine = [id for id in jobs if ids.partition(id) == self.store.partition]
         return EventLog(self.store.link, self.store.keys).unknown(mine[:MOST])
 
-    def _rows(self, jobs: Sequence[UUID]) -> list[OutboxRow]:
-        return database.need().rows([id for id in jobs if ids.partition(id) == self.store.partition], self.using)
+    def _rows(self, jobs: Sequence[UUID]) -> list[StoredJob]:
+        return outbox.jobs.read([id for id in jobs if ids.partition(id) == self.store.partition], self.using)
 
 
-def _older(holder: OutboxRow | None, row: OutboxRow | None) -> bool:
+def _older(holder: StoredJob | None, row: StoredJob | None) -> bool:
     """Whether the holder was written first. If the database's clock has seen no row of one of them, nobody knows."""
     return (
         holder is not None and row is not None and holder.record.durable and row.record.durable and holder.created_at <= row.created_at
@@ -404,7 +403,7 @@ def _beside_unresolved(item: ScheduleItem, holder: WaitingRow) -> ScheduleReply:
     return ScheduleReply(BESIDE.get(policy, "kept"), holder.id, 0)
 
 
-def late(row: OutboxRow, due_ms: int | None = None, *, policy: str = "") -> ScheduleItem:
+def late(row: StoredJob, due_ms: int | None = None, *, policy: str = "") -> ScheduleItem:
     """A row as it is published behind others. A delay counts by the database's clock, a date (or `due_ms`) is one by Redis' clock."""
     policy = policy or (row.on_conflict if row.on_conflict in ("keep", "error") else f"{row.on_conflict}@")
     if due_ms is None and row.left_ms is not None:

@@ -17,12 +17,12 @@ from django_delayq import clock, conf, ids, signals
 from django_delayq.exceptions import KeyTaken, StoreUnavailable
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
-from django_delayq.producer import changes, commit, database, horizon, inline
+from django_delayq.producer import changes, commit, horizon, inline, outbox
 from django_delayq.producer.changes import Move, Policy
 from django_delayq.producer.commit import Plan, Publication
-from django_delayq.producer.database import AlreadyScheduled, Once
 from django_delayq.producer.horizon import Written
 from django_delayq.producer.job import Job
+from django_delayq.producer.outbox.shapes import AlreadyScheduled, Once
 from django_delayq.producer.plan_groups import batches, by, by_store
 from django_delayq.producer.publish import Publisher, Sent
 from django_delayq.producer.silent import Silent
@@ -98,10 +98,10 @@ def put_one(plan: Plan, inserted: Callable[[Job], None] | None = None, once: Onc
         job = _put_in(plan, inserted)
     except (StoreUnavailable, KeyTaken) as error:
         if isinstance(error, KeyTaken) or error.nothing_done:  # it is certain that Redis does not have it
-            database.need().release_key(once, plan.id, using)
+            outbox.period_keys.release(once, plan.id, using)
         raise
     if job.created is False:  # another job holds its business key
-        database.need().release_key(once, plan.id, using)
+        outbox.period_keys.release(once, plan.id, using)
     return job
 
 
@@ -160,7 +160,7 @@ def put_all(
 
 
 def _take(once: Once, plan: Plan, using: str) -> None:
-    holder = database.need().take_key(once, plan.id, using)
+    holder = outbox.period_keys.take(once, plan.id, stores.places.shared, using)
     if holder is not None:
         raise AlreadyScheduled(holder)
 
@@ -174,7 +174,7 @@ def _rows_first(plans: list[Plan], using: str, inserted: Callable[[], None] | No
     if once is None and alone and len(plans) == 1 and connection.get_autocommit():
         # One statement commits itself, which saves the round trips of BEGIN and COMMIT.
         failpoint("producer.commit")
-        database.need().add(plans, using)
+        outbox.jobs.insert(plans, using)
         try:
             if inserted is not None:
                 inserted()
@@ -184,7 +184,7 @@ def _rows_first(plans: list[Plan], using: str, inserted: Callable[[], None] | No
     with transaction.atomic(using=using, savepoint=once is not None):
         if once is not None:
             _take(once, plans[0], using)
-        database.need().add(plans, using)
+        outbox.jobs.insert(plans, using)
         connection.on_commit(Publication(plans, partial(_publish_rows, alone=alone)), robust=not alone)
         if inserted is not None and alone:
             inserted()
@@ -204,7 +204,7 @@ def _within_horizon(
             if reply.status in REFUSED:
                 raise _refused(plan, reply)
         if once is not None and written.merged:
-            database.need().release_key(once, plans[0].id, using)
+            outbox.period_keys.release(once, plans[0].id, using)
         connection = connections[using]
         connection.on_commit(partial(_merge, written.merged), robust=not alone)
         if written.near:
@@ -281,7 +281,7 @@ def _held_by_rows(plans: Sequence[Plan], queue: str, using: str) -> Iterator[tup
     """The same where Redis does not answer: rows that wait like these decide. One that Redis had may have ended there, and must not
     swallow a call.
     """
-    waiting = database.need().waiting(queue, {plan.key for plan in plans}, using) if plans else []
+    waiting = outbox.jobs.waiting(queue, {plan.key for plan in plans}, using) if plans else []
     first = {row.key: row for row in reversed(waiting)}
     for plan in plans:
         if (holder := first.get(plan.key)) is not None:

@@ -10,7 +10,7 @@ from django.db import transaction
 from django_delayq import conf, ids
 from django_delayq.exceptions import ConfigError
 from django_delayq.logger import Logger
-from django_delayq.producer import database, homes, horizon, where
+from django_delayq.producer import homes, horizon, outbox, where
 from django_delayq.producer.commit import Pending
 from django_delayq.producer.publish import Publisher
 from django_delayq.producer.stores import stores
@@ -64,11 +64,11 @@ def row_holds(queue: str, key: str, job: UUID) -> bool:
     """Whether the row of another job holds that key, and Redis does not know: a far or an unresolved one. A far row that comes later
     meets the job that is back, see `horizon`.
     """
-    rows, using = database.need(), conf.get().database
+    using = conf.get().database
     if not key:
         return False
-    unresolved = any(row.unresolved and row.id != job for row in rows.waiting(queue, [key], using))
-    return unresolved or rows.far_of_key(queue, key, using) is not None
+    unresolved = any(row.unresolved and row.id != job for row in outbox.jobs.waiting(queue, [key], using))
+    return unresolved or outbox.far_rows.of_key(queue, key, using) is not None
 
 
 def taken_elsewhere(job: UUID, queue: str, record: JobRecord | None) -> bool:
@@ -132,10 +132,11 @@ def noted(id: UUID, queue: str, actor: str, reason: str, act: Callable[[], Chang
     config = conf.get()
     if config.signer is None:
         return act()
-    note = database.need().note_requeue(id, queue, actor, reason, config.database)
+    outbox.check_installed()
+    note = outbox.jobs.note_requeue(id, queue, actor, reason, config.database)
     change = act()
     if change is not Change.DONE:
-        database.need().forget_requeue(note, config.database)
+        outbox.jobs.forget_requeue(note, config.database)
     return change
 
 

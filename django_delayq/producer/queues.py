@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from django_delayq import conf, ids
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.producer import acts, database
+from django_delayq.producer import acts, outbox
 from django_delayq.producer.async_api import refuse_loop, twin
 from django_delayq.producer.silent import Silent
 from django_delayq.producer.stores import stores
@@ -28,12 +28,12 @@ def pause(queue: str, *, actor: str = "", reason: str = "") -> bool:
     """
     refuse_loop("delayq.apause(…)")
     check_words("pause()", actor, reason)
-    found, using = database.installed(), conf.get().database
+    using = conf.get().database
 
     def in_one(store: QueueStore) -> Iterator[bool]:
         changed = store.pause(actor=actor, reason=reason)
-        if found is not None:  # after a lost reply, too, when it is paused already
-            found.note_pause(queue, store.partition, actor, reason, using, first=changed)
+        if outbox.installed:  # after a lost reply, too, when it is paused already
+            outbox.pauses.note(queue, store.partition, actor, reason, using, first=changed)
         yield changed
 
     return any([*_each(queue, in_one)])
@@ -47,9 +47,9 @@ def resume(queue: str, *, actor: str = "", reason: str = "") -> bool:
     """
     refuse_loop("delayq.aresume(…)")
     check_words("resume()", actor, reason)
-    named, found, using = conf.get().queue(queue).name, database.installed(), conf.get().database
-    if found is not None:
-        found.forget_pause(named, using)
+    named = conf.get().queue(queue).name
+    if outbox.installed:
+        outbox.pauses.forget(named, conf.get().database)
 
     def in_one(store: QueueStore) -> Iterator[bool]:
         yield store.resume(actor=actor, reason=reason)
@@ -119,10 +119,12 @@ def _each(queue: str, act: Callable[[QueueStore], Iterator[T]]) -> Iterator[T]:
 
 
 def _purge_rows(queue: str, actor: str, reason: str) -> Iterator[int]:
-    found, using, last, away = database.installed(), conf.get().database, None, Silent()
-    while found is not None and (cancelled := found.purge_far(queue, MOST, actor, reason, using)):
+    if not outbox.installed:
+        return
+    using, last, away = conf.get().database, None, Silent()
+    while cancelled := outbox.far_rows.purge(queue, MOST, actor, reason, using):
         yield cancelled
-    while found is not None and (rows := found.unpublished(queue, last, MOST, using)):
+    while rows := outbox.jobs.unpublished(queue, last, MOST, using):
         last = rows[-1]
         for partition, there in ids.by_partition(rows).items():
             link = stores.places.of(queue, partition)

@@ -12,10 +12,9 @@ from uuid import UUID
 from django_delayq import clock, conf, ids
 from django_delayq.exceptions import ConfigError
 from django_delayq.ladder import Ladder
-from django_delayq.producer import carriers, database, homes, migration_hints, watchers
+from django_delayq.producer import carriers, homes, migration_hints, outbox, watchers
 from django_delayq.producer.async_api import like, refuse_loop, scheduled
 from django_delayq.producer.commit import Plan
-from django_delayq.producer.database import Once
 from django_delayq.producer.job import Job
 from django_delayq.producer.options import (
     NAMES,
@@ -28,6 +27,7 @@ from django_delayq.producer.options import (
     date,
     templates,
 )
+from django_delayq.producer.outbox.shapes import Once
 from django_delayq.producer.plan_groups import batches
 from django_delayq.producer.put import Flight, put_all, put_one
 from django_delayq.producer.schedule_checks import check_transaction, checked_meta, expires_at, label, refuse_options
@@ -231,7 +231,7 @@ def plan(
     template = templates.get(task, options, using)
     template.check(args, kwargs)
     if template.durable:
-        database.need()
+        outbox.check_installed()
         if not template.says_using:
             check_transaction(template.using, template.where)
     if not options.key and template.on_conflict != "keep":

@@ -16,7 +16,7 @@ from django.dispatch import receiver
 
 from django_delayq import clock, conf, ids
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.producer import database
+from django_delayq.producer import outbox
 from django_delayq.producer.breaker import COOLDOWN, Breaker, Guard
 from django_delayq.setting_readers import SETTING
 from django_delayq.store.connection.link import Link
@@ -261,10 +261,9 @@ class StoreSet:
                     continue
                 known = self._clocks[breaker] = now, int(seconds) + int(us) / 1e6
             return int((known[1] + now - known[0]) * 1000)
-        outbox = database.installed()
-        if outbox is not None:
+        if outbox.installed:
             with suppress(DriverError):
-                return outbox.now_ms(conf.get().database)
+                return outbox.jobs.now_ms(conf.get().database)
         return clock.wall_ms()
 
     def reset(self) -> None:

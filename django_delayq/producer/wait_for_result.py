@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from uuid import UUID
 
 from django.db import transaction
 
 from django_delayq import clock, conf, ids
 from django_delayq.exceptions import ConfigError, JobFailed, NotFinished, ResultGone, StoreUnavailable
-from django_delayq.producer import async_api, database
-from django_delayq.producer.database import Ending
+from django_delayq.producer import async_api, outbox
 from django_delayq.producer.options import duration
 from django_delayq.producer.stores import stores
 from django_delayq.states import FINISHED, REQUEUEABLE, UNFINISHED, State
+
+if TYPE_CHECKING:
+    from django_delayq.models import Job as Row
 
 FIRST_LOOK: Final = 0.05  # seconds until the row is looked at again; twice as long each time
 LAST_LOOK: Final = 1.0
@@ -45,12 +47,11 @@ def know_tasks(in_task: Callable[[], bool]) -> None:
     _in_task = in_task
 
 
-def look(job: Asked) -> Ending | None:
+def look(job: Asked) -> Row | None:
     """The row of a job, or of that into which it was merged; None if there is none."""
-    outbox = database.installed()
-    found = None if outbox is None else outbox.ending(job.id, conf.get().database)
-    if found is not None and found.merged_into is not None and outbox is not None:
-        return outbox.ending(found.merged_into, conf.get().database)
+    found = outbox.jobs.find(job.id, conf.get().database) if outbox.installed else None
+    if found is not None and found.merged_into is not None:
+        return outbox.jobs.find(found.merged_into, conf.get().database)
     return found
 
 
@@ -73,7 +74,7 @@ def _pauses(job: Asked, longest: float) -> Iterator[float]:
         step = min(2 * step, LAST_LOOK)
 
 
-def ended(job: Asked, since: float) -> Ending | None:
+def ended(job: Asked, since: float) -> Row | None:
     """The row, if it has ended; None while it may still end. `since`: when the wait began (monotonic seconds). Of a failed or
     cancelled job that was put back the row tells that end until the mirror has heard of it, so Redis has a word, too.
 
@@ -99,7 +100,7 @@ def ended(job: Asked, since: float) -> Ending | None:
     raise ResultGone(code="result_gone", job=job.short_id, queue=job.queue)
 
 
-def value(job: Asked, found: Ending | None) -> Any:
+def value(job: Asked, found: Row | None) -> Any:
     """The result of a row that has succeeded.
 
     Raises:
@@ -107,8 +108,8 @@ def value(job: Asked, found: Ending | None) -> Any:
     """
     if found is None:
         raise NotFinished(code="not_finished", job=job.short_id)
-    if found.state is not State.SUCCEEDED:
-        raise JobFailed(job=job.short_id, state=found.state.value, error=found.error)
+    if found.state != State.SUCCEEDED:
+        raise JobFailed(job=job.short_id, state=found.state, error=found.error)
     return found.result
 
 
@@ -125,13 +126,13 @@ def _refuse(job: Asked) -> None:
     connection = transaction.get_connection(conf.get().database)
     if connection.in_atomic_block:
         found = look(job)
-        if found is not None and found.unpublished:
+        if found is not None and found.durable and found.published is None and found.state == State.SCHEDULED:
             raise ConfigError(
                 f"job {job.short_id}: it is published when this transaction commits, so it cannot end earlier. Wait after the commit."
             )
 
 
-async def awaited(job: Asked, timeout: clock.Delay) -> Ending | None:
+async def awaited(job: Asked, timeout: clock.Delay) -> Row | None:
     """`wait_for`, without a thread that waits."""
     pauses, since = waits(job, timeout), clock.monotonic()
     found = await async_api.in_thread(ended, job, since)
@@ -141,7 +142,7 @@ async def awaited(job: Asked, timeout: clock.Delay) -> Ending | None:
     return found
 
 
-def wait_for(job: Asked, timeout: clock.Delay) -> Ending | None:
+def wait_for(job: Asked, timeout: clock.Delay) -> Row | None:
     """The row once it has ended; None if it has not when the timeout is over."""
     pauses, since = waits(job, timeout), clock.monotonic()
     found = ended(job, since)

@@ -9,8 +9,8 @@ from uuid import UUID
 
 from django_delayq import clock, conf, ids
 from django_delayq.exceptions import ConfigError, PayloadError, StoreUnavailable
-from django_delayq.producer import database
-from django_delayq.producer.database import OutboxRow
+from django_delayq.producer import outbox
+from django_delayq.producer.outbox.shapes import StoredJob
 from django_delayq.producer.silent import Silent
 from django_delayq.producer.stores import stores
 from django_delayq.states import Change
@@ -61,7 +61,7 @@ class Whereabouts(NamedTuple):
 
     id: UUID
     queue: str | None
-    row: OutboxRow | None
+    row: StoredJob | None
     elsewhere: bool
 
 
@@ -111,39 +111,34 @@ def check_words(where: str, actor: str, reason: str) -> None:
             raise ConfigError(f"{where}: {name}={value!r} must be text. For an object, pass str() of it.")
 
 
-def row_of(id: UUID) -> OutboxRow | None:
+def row_of(id: UUID) -> StoredJob | None:
     """The row of a job; None if there is none that can be read, or no database side."""
-    found = database.installed()
-    rows = [] if found is None else found.rows([id], conf.get().database)
+    rows = outbox.jobs.read([id], conf.get().database) if outbox.installed else []
     return rows[0] if rows else None
 
 
-def row_in_any(id: UUID, partitions: Iterable[int]) -> OutboxRow | None:
+def row_in_any(id: UUID, partitions: Iterable[int]) -> StoredJob | None:
     """The row of a job that was drawn under that id, whichever partition it has been given."""
-    found = database.installed()
     drawn = {id, *(ids.placed(id, partition) for partition in partitions)}
-    rows = [] if found is None else found.rows(list(drawn), conf.get().database)
+    rows = outbox.jobs.read(list(drawn), conf.get().database) if outbox.installed else []
     return rows[0] if rows else None
 
 
 def rows_of_key(queue: str, key: str) -> list[UUID]:
     """The durable rows of a key that are not finished."""
-    found = database.installed()
-    return [] if found is None else [id for id, _ in found.keyed(queue, [key], conf.get().database)]
+    return [id for id, _ in outbox.jobs.keyed(queue, [key], conf.get().database)] if outbox.installed else []
 
 
 def far_of_key(queue: str, key: str) -> UUID | None:
     """The far job that holds a key, and of which it is known that no other does; None where the queue has no horizon."""
-    found = database.installed()
-    if found is None or not conf.get().queue(queue).horizon_ms:
+    if not outbox.installed or not conf.get().queue(queue).horizon_ms:
         return None
-    return found.far_of_key(queue, key, conf.get().database)
+    return outbox.far_rows.of_key(queue, key, conf.get().database)
 
 
 def latest_of_key(queue: str, key: str) -> UUID | None:
     """The latest job of a key, however it stands: only the database knows."""
-    found = database.installed()
-    return None if found is None else found.find_latest(queue, key, conf.get().database)
+    return outbox.jobs.find_latest(queue, key, conf.get().database) if outbox.installed else None
 
 
 def holder(queue: str, key: str) -> UUID | None:

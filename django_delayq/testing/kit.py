@@ -15,9 +15,10 @@ from django.utils.asyncio import async_unsafe
 
 from django_delayq import clock, codec, conf, under_test
 from django_delayq.exceptions import ConfigError
-from django_delayq.mirror import checkpoint, database_clock
-from django_delayq.mirror.writers import outbox_insert
+from django_delayq.mirror import checkpoint
+from django_delayq.models import database_clock
 from django_delayq.producer import commit
+from django_delayq.producer.outbox import insert
 from django_delayq.producer.schedule import Bound, plan
 from django_delayq.producer.stores import stores
 from django_delayq.store.connection.link import connect
@@ -109,7 +110,7 @@ class Kit:
             (clock, "monotonic", self._clock.monotonic),
             (clock, "now", lambda: clock.from_ms(now_ms())),
             (database_clock, "SQL", {}),
-            (outbox_insert, "VENDORS", ("sqlite",)),  # the others write the database's own time
+            (insert, "VENDORS", ("sqlite",)),  # the others write the database's own time
             (checkpoint, "end_if_frozen", lambda _connection: None),  # a limit that would outlive the turn, within a test's transaction
             (commit, "is_open", project_commits.is_open),
             (transaction.Atomic, "__exit__", project_commits.leave),

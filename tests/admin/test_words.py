@@ -12,9 +12,9 @@ from django_delayq import codec
 from django_delayq.console import operation_loop
 from django_delayq.console.error_texts import SENTENCES, worded
 from django_delayq.exceptions import DelayqError, StoreUnavailable
-from django_delayq.mirror import rows
 from django_delayq.models import Job
 from django_delayq.producer import edit
+from django_delayq.producer.outbox import rows
 from django_delayq.producer.stores import stores
 from django_delayq.store.connection.error_replies import StoreRefused
 from django_delayq.store.scripts import formats

@@ -20,8 +20,8 @@ from django_delayq import clock, conf, ids
 from django_delayq.contrib.health import urls as health_urls
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.mirror.bring_in import BringInLoop
-from django_delayq.mirror.outbox import DatabaseOutbox
 from django_delayq.models import Job, UncheckedKey
+from django_delayq.producer.outbox import jobs
 from django_delayq.producer.queues import purge
 from django_delayq.producer.stores import stores
 from django_delayq.store.connection.cluster_slots import slot_of
@@ -68,14 +68,14 @@ def test_the_page_of_the_queue_says_what_is_away_and_not_that_all_is(cluster, ad
 def test_the_clock_is_that_of_another_partition_then_that_of_the_database_and_at_last_that_of_this_host(cluster, monkeypatch):
     lose(cluster)
     monkeypatch.setattr(clock, "wall_ms", lambda: 7)
-    monkeypatch.setattr(DatabaseOutbox, "now_ms", lambda _outbox, _using: 8)
+    monkeypatch.setattr(jobs, "now_ms", lambda _using: 8)
     assert stores.now_ms("orders") > 8
     for node in cluster.masters:
         node.kill()
     assert stores.now_ms("orders") > 8, "it is known for a minute"
     stores.forget_clock()
     assert stores.now_ms("orders") == 8
-    monkeypatch.setattr(DatabaseOutbox, "now_ms", Mock(side_effect=InterfaceError("closed")))
+    monkeypatch.setattr(jobs, "now_ms", Mock(side_effect=InterfaceError("closed")))
     assert stores.now_ms("orders") == 7
 
 

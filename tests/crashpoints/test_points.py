@@ -17,7 +17,6 @@ NAMED = ("store", "self.log", "_registry", "epoch")  # what these are called on
 # that the queue was paused; and `confirm`, called in several places, has its failpoints where it is sent.
 BESIDES = {
     "mirror/restore.py": {"pause", "confirm", "epoch"},
-    "mirror/pauses.py": {"pause"},
     "mirror/bring_in.py": {"epoch"},  # an empty store gets a generation, whoever asks
     "mirror/relay.py": {"epoch"},
 }
@@ -36,7 +35,6 @@ WRITES = {
     "get_or_create",
     "update_or_create",
     "_raw_delete",
-    "add",
 }
 ROWS = (
     "objects",
@@ -50,7 +48,6 @@ ROWS = (
     "marked",
     "going_on",
     "ticks",
-    "outbox.need()",
 )  # what these are called on
 # Functions whose commits have no failpoints of their own, and why.
 UNMARKED = {
@@ -67,33 +64,33 @@ UNMARKED = {
     "mirror/mirror_loop.py": {
         "save": "within the transaction of `_fold_batch`, which alone is committed",
     },
-    "mirror/outbox.py": {
+    "producer/outbox/jobs.py": {
         "note_requeue": "a note that stays is good for one requeue, and who asked for it did mean one",
         "forget_requeue": "the same",
         "resolve": "one transaction of a person, who sees what became of it",
     },
-    "mirror/writers/outbox_insert.py": {"insert": "within the transaction of its caller, who has the failpoints"},
-    "mirror/far_rows.py": {
-        "contest_far": "within the transaction of its caller, who has the failpoints",
+    "producer/outbox/insert.py": {"insert": "within the transaction of its caller, who has the failpoints"},
+    "producer/outbox/far_rows.py": {
+        "contest": "within the transaction of its caller, who has the failpoints",
         "_changed": "within the transactions of those who call it",
         "_holder": "the same",
-        "in_time": "the transaction of `cancel_far` and `move_far`, which have the failpoints, or of a caller who has",
+        "in_time": "the transaction of `cancel` and `move`, which have the failpoints, or of a caller who has",
         "_inserted": "the same",
-        "checked": "a note that stays is looked at once more",
+        "mark_checked": "a note that stays is looked at once more",
     },
-    "mirror/commit_requests.py": {
-        "keep_request": "within the transaction of its caller",
-        "end_requests": "kept, it is carried out once more, which changes nothing; tests/mirror/test_at_commit.py plays that",
+    "producer/outbox/requests.py": {
+        "keep": "within the transaction of its caller",
+        "end": "kept, it is carried out once more, which changes nothing; tests/mirror/test_at_commit.py plays that",
     },
-    "mirror/rows.py": {"note": "within the transactions of those who call it"},
+    "producer/outbox/rows.py": {"note": "within the transactions of those who call it"},
     "mirror/restore_rows.py": {"settle_rows": "within the transaction of `RestoreLoop._finish`"},
-    "mirror/period_keys.py": {
+    "producer/outbox/period_keys.py": {
         "take": "with the row of the job; for a job without a row, tests/contrib/gateway/test_idempotency.py kills processes around it",
         "release": "a key that stays has a job that was refused, and the answer names that job",
     },
     "mirror/adoption.py": dict.fromkeys(("own_id", "end_rows", "take", "_note"), "a person asks for it, and asks again"),
     "mirror/redis_only.py": {"give_up": "a person asks for it, and asks again"},
-    "mirror/pauses.py": {
+    "producer/outbox/pauses.py": {
         "note": "the pause is in Redis already, and unnoted it is what it is without a database",
         "forget": "the same of a queue that goes on",
         "fold": "within the transaction of `MirrorLoop._fold_batch`",

@@ -8,8 +8,7 @@ from datetime import timedelta
 import pytest
 
 from django_delayq import clock, under_test
-from django_delayq.mirror import database_clock
-from django_delayq.models import CommitRequest, Job, Site
+from django_delayq.models import CommitRequest, Job, Site, database_clock
 from django_delayq.producer.stores import stores
 from django_delayq.store.scripts import decode, site
 from django_delayq.store.scripts.worker_registry import WorkerRegistry

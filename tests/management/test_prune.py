@@ -8,10 +8,9 @@ from datetime import timedelta
 import pytest
 
 from django_delayq import clock, conf
-from django_delayq.mirror import database_clock
 from django_delayq.mirror.checkpoint import locked_checkpoint
 from django_delayq.mirror.prune import PruneLoop
-from django_delayq.models import Attempt, Event, Job, Operation
+from django_delayq.models import Attempt, Event, Job, Operation, database_clock
 from django_delayq.producer.stores import stores
 from tests.management.conftest import lose_redis
 

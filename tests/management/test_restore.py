@@ -9,10 +9,10 @@ import pytest
 import django_delayq as delayq
 from django_delayq import clock, conf, ids
 from django_delayq.management import compare
-from django_delayq.mirror import rows
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.models import Job
+from django_delayq.producer.outbox import rows
 from django_delayq.producer.stores import stores
 from tests.depths import queue_depth
 from tests.partitioned import divide, fold

@@ -7,9 +7,9 @@ from django.db import transaction
 
 import django_delayq as delayq
 from django_delayq import clock, ids
-from django_delayq.mirror.outbox import DatabaseOutbox
 from django_delayq.models import Event, Job
 from django_delayq.producer.changes import Cancel
+from django_delayq.producer.outbox import jobs
 from django_delayq.producer.stores import stores
 from django_delayq.store.scripts.events import EventLog
 from tests.mirror.restoring import bring_back, in_redis, settle_down, snapshot
@@ -104,14 +104,14 @@ def test_a_move_whose_job_has_run_before_its_row_was_told_is_done(orders, monkey
     """Between the answer of Redis and the row, the job runs at the date that it was moved to, and the mirror is quicker."""
     job = delayq.schedule(close_order, 7, delay="1h")
     orders.fold()
-    tell = DatabaseOutbox.tell
+    tell = jobs.apply
 
     def held_up(*all):
         orders.settle(orders.claim()[0], "ack")
         orders.fold()
         return tell(*all)
 
-    monkeypatch.setattr(DatabaseOutbox, "tell", held_up)
+    monkeypatch.setattr(jobs, "apply", held_up)
     assert job.run_now() is DONE
     assert Job.objects.get().state == "succeeded"
     assert list(Event.objects.values_list("kind", flat=True)) == ["rescheduled"]
@@ -197,7 +197,7 @@ def test_jobs_that_were_merged_into_each_other_end_a_cancel(orders):
 
 def test_a_move_of_a_row_goes_on_when_the_epoch_changes_under_it(orders, unpublished, monkeypatch):
     job = unpublished(delay="10m")
-    rows, changed = DatabaseOutbox.rows, []
+    rows, changed = jobs.read, []
 
     def read(*all):
         found = rows(*all)
@@ -206,7 +206,7 @@ def test_a_move_of_a_row_goes_on_when_the_epoch_changes_under_it(orders, unpubli
         changed.append(True)
         return found
 
-    monkeypatch.setattr(DatabaseOutbox, "rows", read)
+    monkeypatch.setattr(jobs, "read", read)
     assert job.reschedule(delay="1h") is DONE
     view = stores.inspector().job("orders", job.id)
     assert round((view.date_ms - view.now_ms) / 60_000) == 60

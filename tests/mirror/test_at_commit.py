@@ -13,10 +13,10 @@ from django.db.models import F
 import django_delayq as delayq
 from django_delayq import clock
 from django_delayq.mirror.commit_requests import CommitRequestLoop
-from django_delayq.mirror.outbox import DatabaseOutbox
 from django_delayq.models import CommitRequest, Event, Job
 from django_delayq.producer import changes
 from django_delayq.producer.at_commit import carry_out
+from django_delayq.producer.outbox import requests
 from django_delayq.producer.stores import stores
 from tests.mirror.restoring import settle_down
 from tests.tasks_for_tests import close_order, ping
@@ -159,7 +159,7 @@ def test_a_lost_reply_is_asked_for_again(orders, loop_of_requests, lost_reply):
 def test_what_is_carried_out_twice_changes_nothing_more(orders, loop_of_requests, monkeypatch):
     job = delayq.schedule(close_order, 7, delay="1h")
     kept = []
-    monkeypatch.setattr(DatabaseOutbox, "end_requests", lambda _self, requests, _using: kept.extend(requests))
+    monkeypatch.setattr(requests, "end", lambda ended, _using: kept.extend(ended))
     for _ in range(2):
         with transaction.atomic():
             assert job.cancel(at_commit=True, reason="paid") is PENDING
@@ -211,7 +211,7 @@ def test_a_newer_job_of_the_key_is_left_alone(orders, loop_of_requests, killed, 
     if late:
         loop_of_requests.poll()
     else:
-        carry_out(DatabaseOutbox().requests("default")[0], "default")
+        carry_out(requests.find("default")[0], "default")
     assert in_redis(job) == "scheduled"
     assert not CommitRequest.objects.exists()
 

@@ -14,12 +14,12 @@ import django_delayq as delayq
 from django_delayq import clock, conf, failpoints
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.failpoints import FailpointError
-from django_delayq.mirror import far_rows
 from django_delayq.mirror.bring_in import BringInLoop
 from django_delayq.models import Job
 from django_delayq.producer import horizon as producer_horizon
 from django_delayq.producer import put, put_back, queues
 from django_delayq.producer.edit import edit_and_requeue
+from django_delayq.producer.outbox import far_rows
 from django_delayq.producer.publish import Publisher
 from django_delayq.producer.stores import stores
 from django_delayq.store.connection.link import connect
@@ -164,13 +164,13 @@ def test_a_key_between_the_two_commits_is_held_also_while_redis_is_away(orders, 
 @pytest.mark.parametrize("change", ["cancel", "reschedule", "run_now"])
 def test_who_has_read_a_far_row_that_comes_in_meanwhile_changes_the_near_one(orders, horizon, monkeypatch, change):
     job = delayq.schedule(close_order, 7, delay="2h")
-    cancel_far, move_far = far_rows.DatabaseFarRows.cancel_far, far_rows.DatabaseFarRows.move_far
+    cancel_far, move_far = far_rows.cancel, far_rows.move
 
     def brought(*_: object) -> None:
         horizon.later(hours=2)
 
-    monkeypatch.setattr(far_rows.DatabaseFarRows, "cancel_far", lambda *given: (brought(), cancel_far(*given))[1])
-    monkeypatch.setattr(far_rows.DatabaseFarRows, "move_far", lambda *given: (brought(), move_far(*given))[1])
+    monkeypatch.setattr(far_rows, "cancel", lambda *given: (brought(), cancel_far(*given))[1])
+    monkeypatch.setattr(far_rows, "move", lambda *given: (brought(), move_far(*given))[1])
     answer = job.reschedule(delay="5h") if change == "reschedule" else getattr(job, change)()
     assert answer is Change.DONE
     relayed(orders)
@@ -291,7 +291,7 @@ def test_a_near_row_whose_process_has_died_before_it_looked_meets_the_far_one_of
     orders, horizon, loop, unpublished, monkeypatch, who_publishes
 ):
     far = delayq.schedule(close_order, 1, delay="2h", key="k")
-    monkeypatch.setattr(far_rows.DatabaseFarRows, "contest_far", lambda *_, **__: None)  # as before the far one was committed
+    monkeypatch.setattr(far_rows, "contest", lambda *_, **__: None)  # as before the far one was committed
     lost = unpublished(2, delay="30m", key="k")
     monkeypatch.undo()
     who_publishes(lost)

@@ -11,8 +11,8 @@ from django.db import connection, transaction
 
 import django_delayq as delayq
 from django_delayq import clock, ids
-from django_delayq.mirror import rows
 from django_delayq.models import Attempt, Checkpoint, Event, Job, SetAside
+from django_delayq.producer.outbox import rows
 from django_delayq.producer.stores import stores
 from django_delayq.store.scripts.record import JobRecord
 from tests.mirror.conftest import Orders

@@ -11,8 +11,8 @@ import django_delayq as delayq
 from django_delayq import clock, ids
 from django_delayq.mirror import restore, unfinished
 from django_delayq.mirror.checkpoint import needs_restore
-from django_delayq.mirror.outbox import DatabaseOutbox
 from django_delayq.models import Attempt, Checkpoint, Event, Job
+from django_delayq.producer.outbox import jobs
 from django_delayq.producer.stores import stores
 from django_delayq.store.scripts.recovery import ADOPTION_MS, EpochStore
 from tests.mirror.restoring import bring_back, in_redis, settle_down, snapshot
@@ -67,15 +67,15 @@ def test_a_cancel_that_another_server_forgot_is_done_again(orders, loop, redis_s
 @pytest.fixture
 def before_the_note(monkeypatch):
     """Takes what is to happen between Redis' answer to a cancel and the note of it in the row."""
-    write = DatabaseOutbox.tell
+    write = jobs.apply
 
     def do(meanwhile) -> None:
-        def late(self, *args):
+        def late(*args):
             monkeypatch.undo()
             meanwhile()
-            return write(self, *args)
+            return write(*args)
 
-        monkeypatch.setattr(DatabaseOutbox, "tell", late)
+        monkeypatch.setattr(jobs, "apply", late)
 
     return do
 

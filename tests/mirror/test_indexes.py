@@ -9,9 +9,9 @@ from django.db import connection, transaction
 
 from django_delayq import clock, conf, ids
 from django_delayq.console.selection import Selection
-from django_delayq.mirror.outbox import DatabaseOutbox
 from django_delayq.mirror.relay import RelayLoop
 from django_delayq.models import FAR, UNPUBLISHED, Job
+from django_delayq.producer.outbox import jobs
 from django_delayq.producer.stores import stores
 from django_delayq.store.scripts.queue import MOST
 
@@ -67,7 +67,7 @@ def test_rows_of_two_hundred_keys_are_read_off_them(orders):
     keys = [f"order:{number}" for number in range(MOST)]
     loop = RelayLoop(stores.link, conf.get().queue("orders"), prefix="delayq", using="default")
     with connection.execute_wrapper(lambda execute, sql, values, *rest: asked.append((sql, values)) or execute(sql, values, *rest)):
-        DatabaseOutbox().waiting("orders", keys, "default")
+        jobs.waiting("orders", keys, "default")
         loop._with_siblings([(ids.new(), key) for key in keys])
     assert len(asked) == 2
     for sql, values in asked:

@@ -10,11 +10,9 @@ import pytest
 from django.db import IntegrityError, connection, transaction
 
 from django_delayq import clock, codec, ids
-from django_delayq.mirror import database_clock, rows
-from django_delayq.mirror.far_rows import far_key
-from django_delayq.mirror.outbox import DatabaseOutbox
-from django_delayq.mirror.writers import outbox_insert
-from django_delayq.models import Job, JSONText
+from django_delayq.models import Job, JSONText, database_clock
+from django_delayq.producer.outbox import far_rows, insert, rows
+from django_delayq.producer.outbox.far_rows import far_key
 from django_delayq.store.scripts.items import ScheduleItem
 from django_delayq.store.scripts.record import JobRecord
 
@@ -76,7 +74,7 @@ def test_rows_are_those_of_model_instances(together):
     """Every column, of every kind of value, in one statement or in many."""
     given = items()
     for batch in [given] if together else [[item] for item in given]:
-        DatabaseOutbox().add(batch, "default")
+        insert.insert(batch, "default")
     for item in given:
         assert columns(Job.objects.get(pk=item.id)) == columns(row_of(item))
 
@@ -86,7 +84,7 @@ def test_rows_are_those_of_model_instances(together):
 def test_far_rows_are_those_rows_and_far(together):
     given = items()
     for batch in [given] if together else [[item] for item in given]:
-        DatabaseOutbox().add(batch, "default", far=True)
+        insert.insert(batch, "default", far=True)
     for item in given:
         assert columns(Job.objects.get(pk=item.id)) == {**columns(row_of(item)), "far": True}
 
@@ -97,7 +95,7 @@ def test_a_far_row_with_a_key_is_such_a_row_too():
         if not item.key:
             continue
         item.key += str(item.id)
-        assert DatabaseOutbox().contest_far(item, 3_600_000, "default", far=True) is None
+        assert far_rows.contest(item, 3_600_000, "default", far=True) is None
         found = columns(Job.objects.get(pk=item.id))
         assert found.pop("far_key") == far_key("orders", item.key)
         assert found == {name: value for name, value in {**columns(row_of(item)), "far": True}.items() if name != "far_key"}
@@ -107,7 +105,7 @@ def test_a_far_row_with_a_key_is_such_a_row_too():
 def test_the_stored_texts_are_those_of_model_instances():
     """What the columns hold, not only what is read from them: both in each database's own form."""
     item = next(item for item in items() if b"Gr" in item.payload)
-    DatabaseOutbox().add([item], "default")
+    insert.insert([item], "default")
     with connection.cursor() as cursor:
         quote = connection.ops.quote_name
         names = ", ".join(quote(field.column) for field in Job._meta.concrete_fields if field.attname != "created_at")
@@ -120,7 +118,7 @@ def test_the_stored_texts_are_those_of_model_instances():
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("count", [1, 3, outbox_insert.COPIED], ids=["alone", "a few", "many"])
+@pytest.mark.parametrize("count", [1, 3, insert.COPIED], ids=["alone", "a few", "many"])
 @pytest.mark.parametrize("skew", [timedelta(minutes=-10), timedelta(hours=1)], ids=["behind", "ahead"])
 def test_when_a_row_was_written_and_when_its_delay_ends_says_the_database(count, skew, monkeypatch):
     if connection.vendor == "sqlite":
@@ -129,7 +127,7 @@ def test_when_a_row_was_written_and_when_its_delay_ends_says_the_database(count,
     monkeypatch.setattr(clock, "now", lambda: datetime.now(UTC) + skew)
     monkeypatch.setattr(clock, "wall_ms", lambda: clock.to_ms(datetime.now(UTC) + skew))
     given = [replace(items()[0], id=ids.new(), delay_ms=90_000) for _ in range(count)]
-    DatabaseOutbox().add(given, "default")
+    insert.insert(given, "default")
     after = database_clock.now(connection)
     for row in Job.objects.all():
         assert before <= row.created_at <= after
@@ -139,19 +137,17 @@ def test_when_a_row_was_written_and_when_its_delay_ends_says_the_database(count,
 
 def test_no_column_is_forgotten():
     """A new column must be given a value here too."""
-    assert {*outbox_insert.GIVEN, *outbox_insert.FAR, outbox_insert.FAR_KEY, outbox_insert.PARTITION} == {
-        field.column for field in Job._meta.concrete_fields
-    }
+    assert {*insert.GIVEN, *insert.FAR, insert.FAR_KEY, insert.PARTITION} == {field.column for field in Job._meta.concrete_fields}
 
 
 @pytest.mark.django_db(transaction=True)
 def test_a_database_of_another_kind_gets_model_instances(monkeypatch):
-    monkeypatch.setattr(outbox_insert, "VENDORS", ())
+    monkeypatch.setattr(insert, "VENDORS", ())
     given = items()
     far = [replace(items()[0], id=ids.new())]
     with transaction.atomic():
-        DatabaseOutbox().add(given, "default")
-        DatabaseOutbox().add(far, "default", far=True)
+        insert.insert(given, "default")
+        insert.insert(far, "default", far=True)
     assert {row.id: row.far for row in Job.objects.all()} == {item.id: item in far for item in given + far}
 
 
@@ -159,9 +155,9 @@ def test_a_database_of_another_kind_gets_model_instances(monkeypatch):
 def test_a_batch_that_fails_is_an_error_of_django_and_leaves_nothing():
     """COPY passes by much of what Django does for statements."""
     given = items()
-    DatabaseOutbox().add(given[:1], "default")
+    insert.insert(given[:1], "default")
     with pytest.raises(IntegrityError), transaction.atomic():
-        DatabaseOutbox().add(given[1:] + given[:1], "default")
+        insert.insert(given[1:] + given[:1], "default")
     assert Job.objects.count() == 1
 
 
@@ -175,7 +171,7 @@ def test_those_who_watch_statements_see_the_insert():
 
     given = items()
     with connection.execute_wrapper(watch), transaction.atomic():
-        DatabaseOutbox().add(given, "default")
+        insert.insert(given, "default")
     assert any(sql.startswith("INSERT INTO") for sql in seen)
     assert {columns(job)["id"]: job.args for job in Job.objects.all()} == {item.id: rows.arguments(item)[0] for item in given}
 
@@ -192,7 +188,7 @@ def test_row_level_security_is_obeyed():
         cursor.execute("ALTER TABLE delayq_job ENABLE ROW LEVEL SECURITY")
         cursor.execute("CREATE POLICY guarded_all ON delayq_job FOR ALL TO guarded USING (true)")
         cursor.execute("SET LOCAL ROLE guarded")
-        DatabaseOutbox().add(given, "default")
+        insert.insert(given, "default")
         cursor.execute("RESET ROLE")
         assert Job.objects.count() == len(given)
         transaction.set_rollback(True)

@@ -9,8 +9,8 @@ from django.db import transaction
 
 import django_delayq as delayq
 from django_delayq import clock, ids
-from django_delayq.mirror.outbox import DatabaseOutbox
 from django_delayq.models import Checkpoint, Event, Job, Step
+from django_delayq.producer.outbox import jobs
 from django_delayq.producer.publish import Publisher
 from django_delayq.producer.stores import stores
 from django_delayq.store.connection.link import Link
@@ -555,8 +555,8 @@ def test_an_atomic_job_that_redis_forgot_is_not_cancelled_when_it_has_run(orders
     Step.objects.create(job_id=job.id, name="", fence=claimed.fence, at=clock.now(), result="paid")
     wipe()  # before the mirror has heard of it
     if folded:
-        tell = DatabaseOutbox.tell
-        monkeypatch.setattr(DatabaseOutbox, "tell", lambda *told: (orders.fold(), tell(*told))[1])
+        tell = jobs.apply
+        monkeypatch.setattr(jobs, "apply", lambda *told: (orders.fold(), tell(*told))[1])
     assert job.cancel() is delayq.Change.FINISHED
     assert job.cancel() is delayq.Change.FINISHED
     orders.fold()

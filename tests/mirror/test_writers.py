@@ -10,11 +10,11 @@ from django.db import DatabaseError, connection
 
 import django_delayq as delayq
 from django_delayq import clock, ids
-from django_delayq.mirror import rows
 from django_delayq.mirror.mirror_loop import ATTEMPT_COLUMNS, ATTEMPT_FIELDS, JOB_COLUMNS, JOB_FIELDS
-from django_delayq.mirror.rows import KNOWN, WHOLE, JobRow, RunRow
 from django_delayq.mirror.writers import arrays, values
 from django_delayq.models import Attempt, Job, JSONText
+from django_delayq.producer.outbox import rows
+from django_delayq.producer.outbox.rows import KNOWN, WHOLE, JobRow, RunRow
 from django_delayq.store.scripts.record import JobRecord
 from tests.tasks_for_tests import close_order, ping
 

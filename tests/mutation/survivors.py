@@ -123,9 +123,9 @@ SURVIVORS = {
     + "what a mover leaves to those of other servers; tests/worker/test_places.py has two.",
     "worker/process/mover.py: watch.idle = not full and not reply.more [and to or]": OPEN
     + "how often a queue is asked; tests/worker/test_fair.py runs several.",
-    "mirror/rows.py: task=clean(record.task, 200), [one more]": NOTHING + "no name of a task is longer.",
-    "mirror/rows.py: key=clean(record.key, 200), [one more]": NOTHING + "no key is longer.",
-    'mirror/rows.py: return payload.startswith(b"[[") and payload.endswith(b"]]") and payload.isascii() [returns None]': COSTS
+    "producer/outbox/rows.py: task=clean(record.task, 200), [one more]": NOTHING + "no name of a task is longer.",
+    "producer/outbox/rows.py: key=clean(record.key, 200), [one more]": NOTHING + "no key is longer.",
+    'producer/outbox/rows.py: return payload.startswith(b"[[") and payload.endswith(b"]]") and payload.isascii() [returns None]': COSTS
     + "each payload is read and written once more.",
     "mirror/fold.py: if position(job.last_event) < position(entry.id): [< to <=]": OPEN + "the last entry, folded once more alone.",
     "mirror/fold.py: return run.finished_at is not None [returns None]": OPEN + "the end of a run that its row has passed, told again.",

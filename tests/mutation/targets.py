@@ -67,7 +67,7 @@ STORE = [
 MODULES = {
     "store/scripts/queue.py": [*STORE, MODEL],
     "store/scripts/recovery.py": ["tests/store/test_restore.py", "tests/store/test_epoch.py", MODEL],
-    "mirror/rows.py": ["tests/mirror/test_fold.py", "tests/mirror/test_outbox_insert.py", "tests/admin/test_words.py"],
+    "producer/outbox/rows.py": ["tests/mirror/test_fold.py", "tests/mirror/test_outbox_insert.py", "tests/admin/test_words.py"],
     "mirror/fold.py": [
         "tests/mirror/test_fold.py",
         "tests/mirror/test_set_aside.py",

@@ -7,11 +7,10 @@ from datetime import timedelta
 import pytest
 
 from django_delayq import clock, conf, ids
-from django_delayq.mirror import database_clock
-from django_delayq.mirror.agreed_clock import ClocksDiffer
-from django_delayq.models import Job, Periodic, Tick
+from django_delayq.models import Job, Periodic, Tick, database_clock
 from django_delayq.periodic import old_ticks
 from django_delayq.periodic.old_ticks import OldTicksLoop
+from django_delayq.producer.outbox.agreed_clock import ClocksDiffer
 from django_delayq.producer.stores import stores
 
 

@@ -21,8 +21,8 @@ from django_delayq.mirror.fold import KEPT
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.relay import RelayLoop
 from django_delayq.mirror.restore import RestoreLoop
-from django_delayq.mirror.rows import STUB
 from django_delayq.models import Job
+from django_delayq.producer.outbox.rows import STUB
 from django_delayq.producer.stores import stores
 from django_delayq.states import FINISHED, EventKind
 from django_delayq.store.scripts import recovery

@@ -171,7 +171,7 @@ def test_no_argument_comes_into_a_log_of_the_worker(redis_server, everything_log
 
 
 def test_no_argument_comes_into_a_log_of_producer_mirror_and_relay(orders, everything_logged, monkeypatch):
-    monkeypatch.setattr("django_delayq.mirror.rows.new_row", _refuse)
+    monkeypatch.setattr("django_delayq.producer.outbox.rows.new_row", _refuse)
     delayq.schedule(ping, SECRET)
     Orders("redis").fold()
     monkeypatch.undo()

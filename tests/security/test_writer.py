@@ -14,9 +14,9 @@ from django.db import transaction
 import django_delayq as delayq
 from django_delayq import conf, ids
 from django_delayq.console.error_texts import worded
-from django_delayq.mirror import rows
 from django_delayq.models import Event, Job, SetAside
-from django_delayq.producer import database, edit
+from django_delayq.producer import edit, outbox
+from django_delayq.producer.outbox import rows
 from django_delayq.producer.stores import stores
 from django_delayq.store.scripts.queue import QueueStore
 from django_delayq.store.scripts.record import JobRecord
@@ -325,7 +325,7 @@ def test_without_autocommit_a_requeue_is_refused_before_anything_has_happened(si
 
 def test_without_a_database_a_requeue_raises(signed, monkeypatch):
     job = ended(signed, "failed")
-    monkeypatch.setattr(database, "_installed", None)
+    monkeypatch.setattr(outbox, "installed", False)
     with pytest.raises(delayq.ConfigError, match="INSTALLED_APPS"):
         delayq.requeue(job.id, queue="orders")
 

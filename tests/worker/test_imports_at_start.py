@@ -41,18 +41,15 @@ WEB = {
         "token_limits under_test worker"
     ),
     "locks": "lock lock_leases",
-    "mirror": (
-        "agreed_clock atomic_runs checkpoint commit_requests database_clock event_items exists far_rows outbox pauses period_keys "
-        "rows site_row unfinished writers"
-    ),
-    "mirror.writers": "outbox_insert values",
-    "models": "calendar fields indexes internal operation",
+    "mirror": "atomic_runs site_row",
+    "models": "calendar database_clock fields fixed_query indexes internal operation",
     "periodic": "dates declarations",
     "producer": (
-        "acts annotations argument_error async_api at_commit breaker carriers changes commit database homes horizon "
-        "inline job migration_hints name_format options plan_groups publish put put_back queues schedule "
+        "acts annotations argument_error async_api at_commit breaker carriers changes commit homes horizon "
+        "inline job migration_hints name_format options outbox plan_groups publish put put_back queues schedule "
         "schedule_checks silent stores task task_options untaken wait_for_result watchers where worker_modules"
     ),
+    "producer.outbox": "agreed_clock committed_runs far_rows insert jobs pauses period_keys requests rows shapes",
     "store": "keys connection reads scripts",
     "store.connection": (
         "address cluster_slots commands connection_options cooldown embedded error_replies link open_connections packing places "

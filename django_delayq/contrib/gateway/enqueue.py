@@ -14,9 +14,9 @@ from django_delayq.contrib.gateway import parsing, permissions
 from django_delayq.contrib.gateway.dispatch import GatewayCall
 from django_delayq.contrib.gateway.responses import GatewayAnswer, GatewayProblem, pointer
 from django_delayq.exceptions import ConfigError, KeyTaken, PayloadError, PayloadTooLarge
-from django_delayq.producer import database, where
-from django_delayq.producer.database import AlreadyScheduled, Once, TakenKey
+from django_delayq.producer import outbox, where
 from django_delayq.producer.options import NONE, Planned, most_attempts
+from django_delayq.producer.outbox.shapes import AlreadyScheduled, Once, TakenKey
 from django_delayq.producer.schedule import put_in
 from django_delayq.producer.stores import stores
 from django_delayq.shared_name import NAMED
@@ -47,7 +47,7 @@ def put(call: GatewayCall, new: NewJob) -> GatewayAnswer:
     queue, policy = options["queue"], options["on_conflict"]
     _check_attempts(new.kind, queue, options.get("max_attempts"))
     once = None if call.key is None else Once.of(call.token.scope, queue, call.key, KEPT_MS)
-    taken = database.need().find_key(once, conf.get().database) if once is not None and call.again else None
+    taken = outbox.period_keys.find(once, stores.places.shared, conf.get().database) if once is not None and call.again else None
     if taken is not None and (found := _earlier_answer(call, taken, queue, policy)) is not None:
         return found
     try:

@@ -23,8 +23,9 @@ from django_delayq.contrib.gateway.responses import GatewayAnswer, GatewayProble
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.logger import Logger
 from django_delayq.messages.message import Holder
-from django_delayq.mirror import agreed_clock, database_clock
-from django_delayq.mirror.agreed_clock import ClocksDiffer
+from django_delayq.models import database_clock
+from django_delayq.producer.outbox import agreed_clock
+from django_delayq.producer.outbox.agreed_clock import ClocksDiffer
 from django_delayq.producer.stores import stores
 from django_delayq.store.scripts.queue import Outcome
 

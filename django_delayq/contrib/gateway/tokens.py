@@ -17,7 +17,7 @@ from django_delayq import clock, conf
 from django_delayq.contrib.gateway.models import ALL, PER_MINUTE, VERBS, Token, secret_of
 from django_delayq.contrib.gateway.responses import GatewayProblem
 from django_delayq.exceptions import ConfigError, TargetRefused
-from django_delayq.mirror import database_clock
+from django_delayq.models import database_clock
 
 PREFIX: Final = "dqg_"  # secret scanners can recognise it
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")

@@ -21,8 +21,7 @@ from django_delayq.contrib.gateway.models import VERBS, Token
 from django_delayq.contrib.gateway.responses import REFUSALS
 from django_delayq.contrib.gateway.urls import ROUTES
 from django_delayq.exceptions import ConfigError
-from django_delayq.mirror import database_clock
-from django_delayq.models import Job
+from django_delayq.models import Job, database_clock
 from django_delayq.producer.task import registry
 from tests.contrib.gateway.conftest import BASE, PING, TASK, Caller, refused
 from tests.management.conftest import without_database

@@ -14,12 +14,12 @@ from django_delayq import clock, ids
 from django_delayq.contrib.gateway import enqueue, idempotency, tokens
 from django_delayq.contrib.gateway.models import KeptAnswer, Token
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.mirror import agreed_clock, database_clock, period_keys
-from django_delayq.mirror.agreed_clock import ClocksDiffer
 from django_delayq.mirror.prune import PruneLoop
-from django_delayq.models import Job, PeriodKey
+from django_delayq.models import Job, PeriodKey, database_clock
 from django_delayq.producer import put
-from django_delayq.producer.database import Once
+from django_delayq.producer.outbox import agreed_clock, jobs, period_keys
+from django_delayq.producer.outbox.agreed_clock import ClocksDiffer
+from django_delayq.producer.outbox.shapes import Once
 from django_delayq.producer.stores import stores
 from tests.contrib.gateway.conftest import PING, TASK, Caller, refused
 from tests.contrib.gateway.test_idempotency import Killed
@@ -122,29 +122,26 @@ def test_after_24_hours_the_key_schedules_again(caller, durability):
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("durability", BODIES)
 def test_a_process_that_dies_around_its_commit_leaves_the_job_and_its_key_or_neither(caller, monkeypatch, durability, when):
-    real = put.database.need()
+    real_take, real_insert = period_keys.take, jobs.insert
 
-    class Dying:
-        def __getattr__(self, name: str) -> Any:
-            return getattr(real, name)
+    def take(*given: Any) -> Any:
+        found = real_take(*given)
+        if when == "after" and durability == "redis":
+            raise Killed
+        return found
 
-        def take_key(self, *given: Any) -> Any:
-            found = real.take_key(*given)
-            if when == "after" and durability == "redis":
-                raise Killed
-            return found
-
-        def add(self, *given: Any, **named: Any) -> None:
-            real.add(*given, **named)
-            if when == "before":
-                raise Killed
+    def insert(*given: Any, **named: Any) -> None:
+        real_insert(*given, **named)
+        if when == "before":
+            raise Killed
 
     def killed(*_: Any, **__: Any) -> None:
         raise Killed
 
     body = BODIES[durability]
     with monkeypatch.context() as patch, contextlib.suppress(Killed):
-        patch.setattr(put.database, "need", Dying)
+        patch.setattr(period_keys, "take", take)
+        patch.setattr(jobs, "insert", insert)
         if when == "after":
             patch.setattr(put, "_publish_rows", killed)
         caller.post("jobs", body, key="one")
@@ -335,25 +332,25 @@ ONCE = Once.of("scope", "orders", "key", 1000)
 
 def test_a_key_is_taken_once_and_again_when_its_period_has_ended(transactional_db, delayq_redis):
     one, two = ids.new(), ids.new()
-    assert period_keys.take(ONCE, one, "default") is None
-    assert period_keys.take(ONCE, two, "default") == one
-    assert period_keys.take(ONCE, one, "default") == one, "the same job once more is no exception"
+    assert period_keys.take(ONCE, one, stores.places.shared, "default") is None
+    assert period_keys.take(ONCE, two, stores.places.shared, "default") == one
+    assert period_keys.take(ONCE, one, stores.places.shared, "default") == one, "the same job once more is no exception"
     PeriodKey.objects.update(until=clock.now() - timedelta(seconds=1))
-    assert period_keys.find(ONCE, "default") is None
-    assert period_keys.take(ONCE, two, "default") is None
-    found = period_keys.find(ONCE, "default")
+    assert period_keys.find(ONCE, stores.places.shared, "default") is None
+    assert period_keys.take(ONCE, two, stores.places.shared, "default") is None
+    found = period_keys.find(ONCE, stores.places.shared, "default")
     assert found is not None
     assert found.job == two
     assert 0 <= found.age_ms < 1000
     PeriodKey.objects.update(until=None)
-    assert period_keys.take(ONCE, one, "default") == two, "an unfinished job has it without an end"
+    assert period_keys.take(ONCE, one, stores.places.shared, "default") == two, "an unfinished job has it without an end"
 
 
 def test_a_key_that_is_taken_leaves_the_callers_transaction_as_it_was(transactional_db):
     first = ids.new()
-    period_keys.take(ONCE, first, "default")
+    period_keys.take(ONCE, first, stores.places.shared, "default")
     with transaction.atomic():
-        assert period_keys.take(ONCE, ids.new(), "default") == first
+        assert period_keys.take(ONCE, ids.new(), stores.places.shared, "default") == first
         PeriodKey.objects.create(digest="other", job=first)
     assert PeriodKey.objects.count() == 2
 

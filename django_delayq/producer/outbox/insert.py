@@ -15,8 +15,8 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_delayq import clock, codec, ids
-from django_delayq.mirror import database_clock, rows
-from django_delayq.models import Job
+from django_delayq.models import Job, database_clock
+from django_delayq.producer.outbox import rows
 from django_delayq.states import State
 from django_delayq.store.scripts.items import ScheduleItem
 

@@ -8,8 +8,8 @@ from django.db import DatabaseError, InterfaceError, transaction
 
 from django_delayq import clock
 from django_delayq.logger import Logger
-from django_delayq.mirror import database_clock, rows
-from django_delayq.models import QueueState
+from django_delayq.models import QueueState, database_clock
+from django_delayq.producer.outbox import rows
 from django_delayq.states import EventKind
 from django_delayq.store.scripts.events import Entry
 from django_delayq.store.scripts.queue import QueueStore

@@ -6,15 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from django_delayq import clock, codec, ids
 from django_delayq.exceptions import DelayqError, PayloadError
 from django_delayq.fingerprint import text_fingerprint
-from django_delayq.mirror import database_clock
-from django_delayq.mirror.unfinished import UnfinishedRow
-from django_delayq.models import Event, Job, JSONText
+from django_delayq.models import Event, Job, JSONText, database_clock
 from django_delayq.priority_bands import band_of
 from django_delayq.states import FAIL_CLASS, AttemptOutcome, EndingKind, State
 from django_delayq.store.scripts.record import JobRecord
@@ -25,6 +23,9 @@ STUB = "?"  # the task of a row whose record is not known
 _DISPLACED: Final = {EndingKind.MERGED: "key held by", EndingKind.REPLACED: "replaced by"}
 NO_RECORD = "the record of this job did not reach the database"
 fingerprint = text_fingerprint  # of an error that came without one, such as a worker's crash
+REQUEUE_ASKED: Final = (
+    "requeue_asked"  # the kind of an event that no script writes: a requeue was asked for, and the mirror has not folded it
+)
 ITEMS: Final = 1_000_000  # more than an entry has
 NO_LIST, NO_DICT = JSONText("[]"), JSONText("{}")
 
@@ -76,6 +77,27 @@ class JobRow:
     def partition(self) -> int:
         """That of its id."""
         return ids.partition(self.id)
+
+
+class UnfinishedRow(NamedTuple):
+    """What Redis gets of a row. No model: a restore may read a million, and to make those is a good part of its time."""
+
+    id: UUID
+    task: str
+    args: Any
+    kwargs: Any
+    options: Any
+    key: str
+    state: str
+    priority: int
+    run_at: datetime
+    expires_at: datetime | None
+    attempts: int
+    max_attempts: int
+    crashes: int
+    asked: int | None
+    cancel_requested: bool
+    durable: bool
 
 
 JOB_COLUMNS: Final = tuple(field.attname for field in Job._meta.concrete_fields)

@@ -12,7 +12,7 @@ from django.db import connections
 
 from django_delayq import clock
 from django_delayq.exceptions import DelayqError
-from django_delayq.mirror import database_clock
+from django_delayq.models import database_clock
 from django_delayq.store.connection.link import Link
 from django_delayq.store.connection.places import Places
 from django_delayq.store.scripts import decode

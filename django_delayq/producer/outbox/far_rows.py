@@ -1,4 +1,4 @@
-"""Far rows, which the database alone has: the producer's protocol (`producer.database.FarRows`) over the job table.
+"""Far rows, which the database alone has.
 
 A row is far from its insert until one UPDATE makes it near, ends it, or moves it. Each of these names what a far row is, so of two that
 come at once the second changes nothing. `far_key` is set as long as a row with a key is far.
@@ -20,9 +20,9 @@ from django_delayq import clock
 from django_delayq.conf import QueueConfig
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.failpoints import failpoint
-from django_delayq.mirror import database_clock, rows
-from django_delayq.mirror.writers import outbox_insert
-from django_delayq.models import FAR, Event, Job, UncheckedKey
+from django_delayq.models import FAR, Event, Job, UncheckedKey, database_clock
+from django_delayq.producer.outbox import rows
+from django_delayq.producer.outbox.insert import insert_keyed
 from django_delayq.states import EndingKind, EventKind, State
 from django_delayq.store.scripts.items import FORBIDDEN, ScheduleItem, ScheduleReply
 
@@ -33,79 +33,83 @@ ACTOR: Final = "schedule"  # who has moved the holder of a key, in its events
 LOCKED: Final = ("55P03", 1205)  # how PostgreSQL, and MySQL, say that a lock was not had in time
 
 
-class DatabaseFarRows:
-    """See the protocol."""
+def contest(item: ScheduleItem, horizon_ms: int, using: str, *, far: bool) -> ScheduleReply | None:
+    """Under the lock of the row that holds the key."""
+    taken = far_key(item.queue, item.key)
+    if not far and not Job.objects.using(using).filter(far_key=taken).exists():
+        return None  # mostly; a far row that is being written has yet to ask who is near
+    with in_time(item.key, using):
+        for _ in range(TRIES):
+            if far and _inserted(item, taken, using):
+                UncheckedKey.objects.using(using).bulk_create([UncheckedKey(job_id=item.id, queue=item.queue)])
+                return None
+            holder = _holder(taken, using)
+            if holder is not None:
+                reply = _applied(item, holder, horizon_ms, using)
+                if reply is not None:
+                    return reply
+            if not far:
+                return None
+    raise StoreUnavailable(code="far_key_contested", key=item.key, queue=item.queue)
 
-    def contest_far(self, item: ScheduleItem, horizon_ms: int, using: str, *, far: bool) -> ScheduleReply | None:
-        """Under the lock of the row that holds the key."""
-        taken = far_key(item.queue, item.key)
-        if not far and not Job.objects.using(using).filter(far_key=taken).exists():
-            return None  # mostly; a far row that is being written has yet to ask who is near
-        with in_time(item.key, using):
-            for _ in range(TRIES):
-                if far and _inserted(item, taken, using):
-                    UncheckedKey.objects.using(using).bulk_create([UncheckedKey(job_id=item.id, queue=item.queue)])
-                    return None
-                holder = _holder(taken, using)
-                if holder is not None:
-                    reply = _applied(item, holder, horizon_ms, using)
-                    if reply is not None:
-                        return reply
-                if not far:
-                    return None
-        raise StoreUnavailable(code="far_key_contested", key=item.key, queue=item.queue)
 
-    def cancel_far(self, job: UUID, queue: str, actor: str, reason: str, using: str) -> bool:
-        """One UPDATE, and its event row, in one transaction."""
-        with in_time(job, using):
-            failpoint("far.cancel")
-            error = rows.clean(reason)
-            now = database_clock.ago(using)
-            if not _changed(job, using, state=State.CANCELLED.value, finished_at=now, published=now, error=error, **_NEAR):
-                return False
-            rows.note(job, queue, EventKind.CANCELLED, actor, reason, using)
-        failpoint("far.cancelled")
-        return True
+def cancel(job: UUID, queue: str, actor: str, reason: str, using: str) -> bool:
+    """One UPDATE, and its event row, in one transaction."""
+    with in_time(job, using):
+        failpoint("far.cancel")
+        error = rows.clean(reason)
+        now = database_clock.ago(using)
+        if not _changed(job, using, state=State.CANCELLED.value, finished_at=now, published=now, error=error, **_NEAR):
+            return False
+        rows.note(job, queue, EventKind.CANCELLED, actor, reason, using)
+    failpoint("far.cancelled")
+    return True
 
-    def move_far(
-        self, job: UUID, queue: str, due_ms: int, delay_ms: int | None, horizon_ms: int, actor: str, reason: str, using: str
-    ) -> Literal["", "far", "near"]:
-        """Likewise. A date within the horizon makes it near in the same UPDATE."""
-        with in_time(job, using):
-            failpoint("far.move")
-            now = database_clock.now(transaction.get_connection(using))
-            run_at = clock.from_ms(due_ms) if delay_ms is None else database_clock.later(now, delay_ms)
-            near = not horizon_ms or run_at <= now + timedelta(milliseconds=horizon_ms)
-            if not _changed(job, using, run_at=run_at, delay_ms=delay_ms, **(_NEAR if near else {})):
-                return ""
-            if actor == ACTOR:  # of moves by proposals the last one is told
-                Event.objects.using(using).filter(job=job, kind=EventKind.RESCHEDULED, actor=actor, reason=reason).delete()
-            rows.note(job, queue, EventKind.RESCHEDULED, actor, reason, using, {"run_at": run_at.isoformat()})
-        failpoint("far.moved")
-        return "near" if near else "far"
 
-    def bring_in(self, jobs: Sequence[UUID], using: str) -> list[UUID]:
-        """One UPDATE; those that others change just now are left to them."""
-        return _brought(Job.objects.using(using).filter(FAR, pk__in=jobs), using)
+def move(
+    job: UUID, queue: str, due_ms: int, delay_ms: int | None, horizon_ms: int, actor: str, reason: str, using: str
+) -> Literal["", "far", "near"]:
+    """Likewise. A date within the horizon makes it near in the same UPDATE."""
+    with in_time(job, using):
+        failpoint("far.move")
+        now = database_clock.now(transaction.get_connection(using))
+        run_at = clock.from_ms(due_ms) if delay_ms is None else database_clock.later(now, delay_ms)
+        near = not horizon_ms or run_at <= now + timedelta(milliseconds=horizon_ms)
+        if not _changed(job, using, run_at=run_at, delay_ms=delay_ms, **(_NEAR if near else {})):
+            return ""
+        if actor == ACTOR:  # of moves by proposals the last one is told
+            Event.objects.using(using).filter(job=job, kind=EventKind.RESCHEDULED, actor=actor, reason=reason).delete()
+        rows.note(job, queue, EventKind.RESCHEDULED, actor, reason, using, {"run_at": run_at.isoformat()})
+    failpoint("far.moved")
+    return "near" if near else "far"
 
-    def bring_in_keys(self, queue: str, keys: Collection[str], using: str) -> bool:
-        """Likewise."""
-        return bool(_brought(Job.objects.using(using).filter(FAR, far_key__in=[far_key(queue, key) for key in keys]), using))
 
-    def far_of_key(self, queue: str, key: str, using: str) -> UUID | None:
-        """The far row that holds a key."""
-        found = Job.objects.using(using).filter(FAR, far_key=far_key(queue, key)).values_list("id", flat=True).first()
-        unknown = found is not None and UncheckedKey.objects.using(using).filter(pk=found).exists()
-        return None if unknown else found
+def bring_in(jobs: Sequence[UUID], using: str) -> list[UUID]:
+    """One UPDATE; those that others change just now are left to them."""
+    return _brought(Job.objects.using(using).filter(FAR, pk__in=jobs), using)
 
-    def checked(self, job: UUID, using: str) -> None:
-        """Redis was asked, or the row is not far any more."""
-        UncheckedKey.objects.using(using).filter(pk=job).delete()
 
-    def purge_far(self, queue: str, limit: int, actor: str, reason: str, using: str) -> int:
-        """Oldest due first."""
-        wanted = Job.objects.using(using).filter(FAR, queue=queue).order_by("run_at")
-        return sum(self.cancel_far(id, queue, actor, reason, using) for id in wanted.values_list("id", flat=True)[:limit])
+def bring_in_keys(queue: str, keys: Collection[str], using: str) -> bool:
+    """Likewise."""
+    return bool(_brought(Job.objects.using(using).filter(FAR, far_key__in=[far_key(queue, key) for key in keys]), using))
+
+
+def of_key(queue: str, key: str, using: str) -> UUID | None:
+    """The far row that holds a key."""
+    found = Job.objects.using(using).filter(FAR, far_key=far_key(queue, key)).values_list("id", flat=True).first()
+    unknown = found is not None and UncheckedKey.objects.using(using).filter(pk=found).exists()
+    return None if unknown else found
+
+
+def mark_checked(job: UUID, using: str) -> None:
+    """Redis was asked, or the row is not far any more."""
+    UncheckedKey.objects.using(using).filter(pk=job).delete()
+
+
+def purge(queue: str, limit: int, actor: str, reason: str, using: str) -> int:
+    """Oldest due first."""
+    wanted = Job.objects.using(using).filter(FAR, queue=queue).order_by("run_at")
+    return sum(cancel(id, queue, actor, reason, using) for id in wanted.values_list("id", flat=True)[:limit])
 
 
 def unchecked(queue: str, served: range, young: Q, limit: int, using: str, *, away: Collection[int] = ()) -> list[UUID]:
@@ -172,10 +176,10 @@ def _brought(wanted: Any, using: str, limit: int | None = None) -> list[UUID]:
 def _inserted(item: ScheduleItem, taken: str, using: str) -> bool:
     connection = transaction.get_connection(using)
     if connection.vendor != "mysql":
-        return outbox_insert.insert_keyed(item, taken, connection)
+        return insert_keyed(item, taken, connection)
     try:
         with transaction.atomic(using=using):
-            return outbox_insert.insert_keyed(item, taken, connection)
+            return insert_keyed(item, taken, connection)
     except IntegrityError:
         return False
 
@@ -219,7 +223,7 @@ def _applied(item: ScheduleItem, holder: Job, horizon_ms: int, using: str) -> Sc
     if not moves:
         return ScheduleReply("kept", holder.id, 0)
     due_ms = item.due_ms or 0
-    now = DatabaseFarRows().move_far(holder.id, item.queue, due_ms, item.delay_ms, horizon_ms, ACTOR, policy, using)
+    now = move(holder.id, item.queue, due_ms, item.delay_ms, horizon_ms, ACTOR, policy, using)
     return ScheduleReply("moved", holder.id, 0 if now == "near" else clock.to_ms(date))
 
 

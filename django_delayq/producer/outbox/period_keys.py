@@ -9,12 +9,12 @@ from uuid import UUID
 from django.db import connections
 
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.mirror import agreed_clock, database_clock
-from django_delayq.mirror.agreed_clock import ClocksDiffer
-from django_delayq.mirror.far_rows import TRIES, in_time
-from django_delayq.models import PeriodKey
-from django_delayq.producer.database import Once, TakenKey
-from django_delayq.producer.stores import stores
+from django_delayq.models import PeriodKey, database_clock
+from django_delayq.producer.outbox import agreed_clock
+from django_delayq.producer.outbox.agreed_clock import ClocksDiffer
+from django_delayq.producer.outbox.far_rows import TRIES, in_time
+from django_delayq.producer.outbox.shapes import Once, TakenKey
+from django_delayq.store.connection.link import Link
 
 INSERT: Final = {
     "mysql": "INSERT IGNORE INTO delayq_period_key (digest, job, until) VALUES (%s, %s, %s)",
@@ -22,7 +22,7 @@ INSERT: Final = {
 }
 
 
-def take(once: Once, job: UUID, using: str) -> UUID | None:
+def take(once: Once, job: UUID, redis: Link, using: str) -> UUID | None:
     """Writes the row, or takes over one whose period has ended. None: done. Else the job that has the key.
 
     Raises:
@@ -42,31 +42,31 @@ def take(once: Once, job: UUID, using: str) -> UUID | None:
             found = rows.first()
             if found is None:
                 continue
-            if not _has_ended(found, now, using):
+            if not _has_ended(found, now, redis, using):
                 return found.job
             if rows.filter(until=found.until).update(job=job, until=until):
                 return None
     raise StoreUnavailable(code="period_key_locked", what=once.digest)
 
 
-def find(once: Once, using: str) -> TakenKey | None:
+def find(once: Once, redis: Link, using: str) -> TakenKey | None:
     """The job that has the key, and for how long it has had it."""
     now = database_clock.now(connections[using])
     found = PeriodKey.objects.using(using).filter(digest=once.digest).first()
-    if found is None or _has_ended(found, now, using):
+    if found is None or _has_ended(found, now, redis, using):
         return None
     left = once.ms if found.until is None else (found.until - now) / timedelta(milliseconds=1)
     return TakenKey(found.job, once.ms - left)
 
 
-def _has_ended(found: PeriodKey, now: datetime, using: str) -> bool:
+def _has_ended(found: PeriodKey, now: datetime, redis: Link, using: str) -> bool:
     """Whether its period has ended. If the clocks of the database and of Redis differ, or Redis does not answer, the answer is no:
     taking the key over schedules a second job.
     """
     if found.until is None or found.until > now:
         return False
     try:
-        return found.until <= agreed_clock.now(using, [stores.places.shared])
+        return found.until <= agreed_clock.now(using, [redis])
     except (ClocksDiffer, StoreUnavailable):
         return False
 

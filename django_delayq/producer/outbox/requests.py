@@ -1,0 +1,100 @@
+"""Changes that transactions carry out when they commit, as rows of those transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import timedelta
+from typing import Any, Final
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import Q
+
+from django_delayq import clock, ids
+from django_delayq.models import CommitRequest, Event, Job, database_clock
+from django_delayq.producer.outbox.rows import REQUEUE_ASKED, clean
+from django_delayq.producer.outbox.shapes import ChangeRequest
+from django_delayq.states import EventKind
+
+DOUBT: Final = timedelta(seconds=1)  # two dates of different clocks that are closer than this have no known order
+
+
+def keep(request: ChangeRequest, using: str) -> int:
+    """Writes a request in the caller's transaction, dated by the database's clock, as rows of jobs are. Returns its id."""
+    given = {name: value for name, value in request._asdict().items() if name not in ("id", "job", "at", "left_ms")}
+    given |= {"actor": clean(request.actor, 200), "reason": clean(request.reason), "job_id": request.job}
+    now = database_clock.now(transaction.get_connection(using))
+    return int(CommitRequest.objects.using(using).create(**given, at=now).pk)
+
+
+def find(using: str, **which: Any) -> list[ChangeRequest]:
+    """Those that are kept, in the order in which they were made. `which`: conditions on the columns."""
+    return read(CommitRequest.objects.using(using).filter(**which), using)
+
+
+def about(queue: str, jobs: Collection[UUID], keys: Collection[str], using: str) -> list[ChangeRequest]:
+    """Those that are about one of these jobs, or one of these keys of the queue."""
+    named = Q(job_id__in=jobs) | Q(queue=queue, key__in=keys, job_id=None)
+    return read(CommitRequest.objects.using(using).filter(named), using)
+
+
+def end(requests: Collection[int], using: str) -> None:
+    """They have been carried out, or a later call takes their place."""
+    CommitRequest.objects.using(using).filter(pk__in=requests).delete()
+
+
+def spared(request: ChangeRequest, jobs: Collection[UUID], using: str, *, late: bool) -> set[UUID]:
+    """Those of these jobs that the request does not change. A request by key does not change jobs that were scheduled after it. A
+    request that is carried out `late` does not change jobs that were requeued since, nor does a new date those with a newer one.
+
+    The database's clock dates requests and durable rows. Redis dates the rows of other jobs and most events, and the host of the
+    producer dates the id of a job without a row. These clocks may differ, so such a date counts only if it is later than the request
+    by more than `DOUBT` and has passed.
+    """
+    now, at = database_clock.now(transaction.get_connection(using)), request.at or clock.from_ms(0)
+    found: set[UUID] = set()
+    if request.job is None:
+        rows = Job.objects.using(using).filter(pk__in=jobs).values_list("pk", "durable", "created_at")
+        dated = {job: (durable, created) for job, durable, created in rows}
+        for job in jobs:
+            durable, created = dated.get(job, (False, clock.from_ms(ids.created_ms(job))))
+            if created > at if durable else at + DOUBT < created <= now:
+                found.add(job)
+    if late:
+        kinds = (
+            (EventKind.REQUEUED, REQUEUE_ASKED)
+            if request.verb == "cancel"
+            else (EventKind.RESCHEDULED, EventKind.REQUEUED, REQUEUE_ASKED)
+        )
+        changed = Event.objects.using(using).filter(job_id__in=jobs, kind__in=kinds, at__gt=at + DOUBT, at__lte=now)
+        found |= {job for job in changed.values_list("job_id", flat=True) if job is not None}
+    return found
+
+
+def read(found: Any, using: str, most: int | None = None) -> list[ChangeRequest]:
+    read = list(found.order_by("pk")[:most])
+    now = None
+    if any(row.delay_ms is not None for row in read):
+        now = clock.to_ms(database_clock.now(transaction.get_connection(using)))
+    return [_request(row, now) for row in read]
+
+
+def _request(row: CommitRequest, now_ms: int | None) -> ChangeRequest:
+    left = None
+    if row.delay_ms is not None and now_ms is not None:
+        left = max(0, min(row.delay_ms, clock.to_ms(row.at) + row.delay_ms - now_ms))
+    verb: Any = row.verb
+    return ChangeRequest(
+        id=row.pk,
+        job=row.job_id,
+        queue=row.queue,
+        key=row.key,
+        verb=verb,
+        abort=row.abort,
+        delay_ms=row.delay_ms,
+        due_ms=row.due_ms,
+        actor=row.actor,
+        reason=row.reason,
+        at=row.at,
+        left_ms=left,
+    )
