@@ -16,7 +16,7 @@ from django_delayq.store.scripts.recovery import EpochStore
 from django_delayq.store.scripts.site import Known, SiteRefused
 from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from tests.store import test_formats
-from tests.store.board import LEASE, NOW, Board, record
+from tests.store.board import LEASE, NOW, Board, job_id, record
 
 OURS = site.of("t")
 CALLS = {**test_formats.CALLS, "probe": lambda board: board.store.run("probe", "UNLINK @hash", "SET", "@text")}
@@ -269,6 +269,31 @@ def test_no_run_and_no_job_begins_where_another_database_was_found_last(board, d
     assert board.settle(1, "ack", fence="first") == "done", "what runs is settled, else it would run twice"
     site.check_mirror(board.keys, "w", trimmed, Known("", "5-1", "6-00000000000000ee 7-00000000000000ff"))
     assert board.put(2) == "created"
+
+
+@pytest.mark.parametrize("name", ["cancel", "cancel of one", "reschedule", "requeue", "purge"])
+def test_no_job_changes_where_another_database_was_found_last(board, database, name):
+    """A copy of the database must not change jobs that the mirror of the original records. Nothing is sent for it."""
+    calls = {
+        "cancel": lambda: board.store.cancel([job_id(1)]),
+        "cancel of one": lambda: board.store.cancel_one("the key"),
+        "reschedule": lambda: board.store.reschedule(job_id(1), delay_ms=5),
+        "requeue": lambda: board.store.requeue(job_id(2), record(2)),
+        "purge": lambda: board.store.purge(),
+    }
+    board.put(1, key="the key")
+    board.log.trim("5-1", token="7-00000000000000ff")
+    _, trimmed = board.store.stand()
+    mine, theirs = Known("", "5-1", "6-00000000000000ee 7-00000000000000ff"), Known("", "5-1", "6-00000000000000ee 7-00000000000000ee")
+    with pytest.raises(SiteRefused):
+        site.check_mirror(board.keys, "w", trimmed, theirs)
+    before = contents(board)
+    with pytest.raises(SiteRefused, match="event 5-1, turn 7-00000000000000ff"):
+        calls[name]()
+    assert contents(board) == before
+    site.check_mirror(board.keys, "w", trimmed, mine)
+    calls[name]()
+    assert contents(board) != before
 
 
 @pytest.mark.parametrize(

@@ -275,6 +275,7 @@ class QueueStore:
         stand that Redis does not have: "running"; a date in ms, until which they wait; "scheduled", of what was cancelled before, on
         another epoch; "" is not known.
         """
+        site.refuse_if_behind(self.keys)
         bounded(jobs)
         reply = self.run("cancel", now_ms, actor, reason, lacking, "", "1" if abort else "", *map(ids.short, jobs))
         return [Change(status.decode()) for status in reply[2::2]]
@@ -292,6 +293,7 @@ class QueueStore:
         now_ms: int | None = None,
     ) -> Changed:
         """As `cancel`. `job`: an id, or the business key as text. `unless`: in that epoch nothing is done: `unknown`."""
+        site.refuse_if_behind(self.keys)
         told = lacking, unless, "1" if abort else "", encode.target(job)
         return Changed.read(self.run("cancel", now_ms, actor, reason, *told, replicas=replicas))
 
@@ -312,6 +314,7 @@ class QueueStore:
         """Scheduled -> scheduled at another date, unless that is earlier, or later, already (`policy`). Others: see `cancel_one`;
         `lacking` "waited": another server has made this change before, so the job is moved though it is due here and not confirmed.
         """
+        site.refuse_if_behind(self.keys)
         told = "" if due_ms is None else due_ms, delay_ms or 0, unless, lacking, policy, encode.target(job)
         return moved(self._sent("reschedule", now_ms, actor, reason, *told, replicas=replicas))
 
@@ -332,6 +335,7 @@ class QueueStore:
         knows that it failed or was cancelled, else Redis must still know of its cancel; `unresolved`: a person decides, whatever Redis
         says of its end. Returns the change, and the job or the holder of its key (conflict).
         """
+        site.refuse_if_behind(self.keys)
         given, name = (self.written(record), told_of(record.payload)) if record else (b"", "")
         told = ids.short(job), given, "unresolved" if unresolved else "1" if vouched else "", name
         status, holder, _ = self.run("requeue", now_ms, actor, reason, "" if due_ms is None else due_ms, delay_ms, *told)
@@ -349,6 +353,7 @@ class QueueStore:
 
     def purge(self, *, limit: int = MOST, actor: str = "", reason: str = "", now_ms: int | None = None) -> tuple[int, int]:
         """Cancels scheduled jobs, at most `limit` (up to 200). Returns how many, and how many are left."""
+        site.refuse_if_behind(self.keys)
         cancelled, left = self.run("purge", now_ms, actor, reason, min(limit, MOST))
         return int(cancelled), int(left)
 

@@ -205,8 +205,8 @@ def check_mirror(
 
 
 def refuse_if_behind(keys: Keys) -> None:
-    """Refuses new runs and new jobs in a queue of which `check_mirror` found last, in this process, that another database records it.
-    What runs is settled all the same, else it would run twice.
+    """Refuses to claim, schedule, cancel, reschedule, requeue or purge jobs of a queue if this process found last, in `check_mirror`,
+    that another database records it. Running jobs are still settled, or they would run twice. This sends nothing to Redis.
 
     Raises:
         SiteRefused: it did.
