@@ -38,6 +38,17 @@ def test_it_starts_on_demand_with_the_append_only_file_and_no_eviction(home):
     link.close()
 
 
+def test_on_windows_the_import_says_where_the_project_can_run():
+    code = "import sys; sys.modules['fcntl'] = None; import django_delayq.store.connection.embedded"
+    error = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True).stderr.strip().splitlines()[-1]
+    assert error == (
+        "ImportError: django-delayq needs a POSIX system such as Linux or macOS: this Python has no module 'fcntl'. "
+        "On Windows, run the project in WSL 2 or Docker."
+    )
+    page = (Path(__file__).parents[2] / "docs/howto/windows-and-macos.md").read_text()
+    assert error in " ".join(page.split())
+
+
 def test_all_who_ask_at_once_get_the_same_server(home):
     with ThreadPoolExecutor(8) as pool:
         urls = set(pool.map(embedded.ensure, [home] * 8))

@@ -10,7 +10,6 @@ because it still reads a long file, or is busy, is never taken for a stopped one
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import shutil
@@ -25,6 +24,14 @@ from urllib.parse import quote
 
 from django_delayq import clock
 from django_delayq.exceptions import ConfigError, StoreUnavailable
+
+try:
+    import fcntl
+except ImportError as error:  # of all modules that a web process loads, this one meets Windows first
+    raise ImportError(
+        "django-delayq needs a POSIX system such as Linux or macOS: this Python has no module 'fcntl'. "
+        "On Windows, run the project in WSL 2 or Docker."
+    ) from error
 
 DIRECTORY = ".delayq"
 ENVIRONMENT = "DELAYQ_EMBEDDED_DIR"
