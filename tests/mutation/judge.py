@@ -179,7 +179,7 @@ def put_in(mutant: Mutant) -> None:
 
 def _in_script(mutant: Mutant) -> None:
     """In the text that is read when the script is next called."""
-    from django_delayq.store.scripts.loader import loader
+    from django_delayq.store.scripts import loader
 
     real = loader._read
 

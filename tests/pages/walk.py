@@ -76,7 +76,7 @@ class Walk:
 
     def end(self) -> None:
         """The server ends."""
-        self.run('python -c "from django_delayq.store.connection.link import embedded; embedded.stop()"')
+        self.run('python -c "from django_delayq.store.connection import embedded; embedded.stop()"')
         shutil.rmtree(self.folder.parent / "valkey", ignore_errors=True)
 
 

@@ -119,7 +119,7 @@ class Deployment:
 
     def remove(self) -> None:
         if "SHOP_REDIS" not in os.environ:
-            self.run("-c", "from django_delayq.store.connection.link import embedded; embedded.stop()").wait(30)
+            self.run("-c", "from django_delayq.store.connection import embedded; embedded.stop()").wait(30)
         shutil.rmtree(self.home, ignore_errors=True)
 
     def log(self) -> list[str]:
