@@ -22,7 +22,7 @@ from tests.links import opened
 from tests.servers import RedisServer, redis_program
 from tests.topologies import valkey_program
 
-PACKAGE = Path(commands.__file__).parents[1]
+PACKAGE = Path(commands.__file__).parents[2]
 SENT = {"execute", "execute_many", "send_command", "start"}
 # Words in capitals that are not commands of the package: arguments of BITFIELD, and commands about whose rights the doctor asks.
 NOT_SENT = {"set", "incrby", "get", "flushall", "config|set", "type"}
