@@ -1,4 +1,4 @@
-"""What atomic tasks, and tasks in steps, leave behind."""
+"""The effects of atomic tasks and of tasks in steps."""
 
 from __future__ import annotations
 

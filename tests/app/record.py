@@ -1,4 +1,6 @@
-"""What a process did and saw, in a file of its own: one line, one write. Never in the servers under test, which faults reach."""
+"""The records of a process in its own file: one line per write. They are never in the servers under test, because faults affect
+those.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 FORGOTTEN = "forgotten"  # a file that is touched when Redis has forgotten something
-# Seconds by which the clock of this process's host is ahead; what it writes down is told by the right time all the same.
+# Seconds by which the clock of this process's host is ahead. Its records use the right time nevertheless.
 CLOCK = int(os.environ.get("APP_CLOCK", "0"))
 
 

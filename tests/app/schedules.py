@@ -1,7 +1,6 @@
-"""Schedules of the sample project, for campaigns: so many as APP_CALENDAR says, as the old or the new code has them ("old/50").
-
-The new code drops some and adds some, gives others another period, and others other arguments. What the package takes hours or
-minutes for takes seconds here. The loops note each pass that came to its end.
+"""Schedules of the sample project for campaigns. APP_CALENDAR sets their number and version ("old/50"). The new version drops, adds
+and changes schedules: their period or their arguments. Durations of hours or minutes in the package are seconds here. The loops
+record each completed pass.
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ def declare(version: str, count: int) -> None:
 
 
 def plans() -> dict[str, Plan]:
-    """What is declared here, as the judge wants it."""
+    """The declarations, in the form that the judge needs."""
     return {one.name: _plan(one) for one in declarations.all()}
 
 

@@ -1,5 +1,5 @@
-"""What is seen of the sample project in the end: what its processes recorded, what the database and Redis hold, and whether they have
-come to rest.
+"""The final observations of the sample project: the records of its processes, the content of the database and of Redis, and whether
+all work has finished.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.laws.history import FaultSeen, Final, History, Op, Row, Run, Sees, St
 Select = Callable[[str], Sequence[tuple[Any, ...]]]
 JOB, ATTEMPT, EVENT, STEP, OPERATION = (each._meta.db_table for each in (Job, Attempt, Event, OnceStep, Operation))
 EFFECT = "app_effect"  # of tests/app/models.py, which can be loaded in its own project only
-# Columns of a job, as Row has them; a word behind a dot needs no quotes in any database.
+# Columns of a job, in the order of Row. Words after a dot need no quotes in any database.
 COLUMNS = "j.id, j.args, j.task, j.queue, j.key, j.state, j.attempts, j.max_attempts, j.crashes, j.published, j.durable, j.error"
 
 
@@ -41,14 +41,14 @@ def ask(what: str) -> Sequence[tuple[Any, ...]]:
 
 
 def restless(select: Select, places: Places, queues: Iterable[Keys]) -> str:
-    """What is still going on; "" when nothing is."""
+    """The work that is not finished, or ""."""
     for keys in queues:
         redis = places.of(keys.queue, keys.partition)
         counts = {name: redis.execute("ZCARD", keys[name]) for name in (*dumps.BANDS, "leases")}
         counts["events"] = redis.execute("XLEN", keys["events"])
         if any(counts.values()):
             return f"{tag(keys.queue, keys.partition)} in Redis: {counts}"
-    # A cancel may be noted, and Redis forget it before it is told: that row never hears that it was published.
+    # If Redis loses a cancelled job before its event is read, its row never records that it was published.
     unpublished = "published is null and state not in ('cancelled', 'failed')"
     unfinished = "durable and state in ('scheduled', 'running')"
     decided = "coalesce(ending, '') != 'unknown'"  # a person decides what becomes of an unresolved row
@@ -122,7 +122,7 @@ def _json(found: Any) -> Any:
 
 
 def history(folder: Path, final: Final, sees: Sees) -> History:
-    """What was recorded in that folder, with what is left in the end."""
+    """The records in that folder, with the final state."""
     found = History(sees=sees, final=final)
     for line in lines(folder, "web-*.jsonl"):
         _op(found.ops, line)
@@ -144,7 +144,7 @@ def history(folder: Path, final: Final, sees: Sees) -> History:
 
 
 def _calendar(folder: Path) -> Calendar:
-    """What processes have noted of schedules; `calendar_left` has what is in the tables."""
+    """The records of schedules made by processes; `calendar_left` reads the tables."""
     found = Calendar()
     for line in (line for version in ("old", "new") for line in lines(folder, f"plans-{version}-*.jsonl")[:1]):
         found.plans[line["version"]] = {name: Plan(**plan) for name, plan in line["plans"].items()}
@@ -155,7 +155,7 @@ def _calendar(folder: Path) -> Calendar:
 
 
 def dates_left() -> dict[str, tuple[int, int]]:
-    """Of each column with a moment that something happened, the earliest and the latest one, in ms."""
+    """The earliest and latest time in each column that records an event, in ms."""
     columns = [
         *((Job, name) for name in ("created_at", "published", "started_at", "finished_at")),
         *((Attempt, name) for name in ("started_at", "finished_at")),

@@ -26,15 +26,15 @@ LADDER = "200ms 500ms 1s 2s"  # with many attempts it outlasts a database that i
 
 
 class Trouble(Exception):
-    """What a task here raises on purpose."""
+    """The exception that tasks raise on purpose."""
 
 
 def _ledger(what: str, step: str = "") -> None:
-    """The ledger is apart from the database, whose word about effects it is to judge.
+    """A ledger outside the database, so that it can judge the database's effects.
 
-    - effect: before the commit of an effect. What is in the database was written here first; what is here may have been rolled back.
-    - kept: after that commit. What is here is in the database, once; a process may die before it can say so.
-    - end: a run came to its end, before the worker hears of it.
+    - effect: before an effect is committed. Every effect in the database has this line. The effect of a line may have been rolled
+    back. - kept: after that commit. The effect is in the database once. A process can die before it writes this line. - end: a run
+    ended, before the worker learns of it.
     """
     job = delayq.current()
     record.own(settings.APP_FOLDER, "ledger").write(what=what, job=job.id.hex, fence=job.fence, step=step)
@@ -114,7 +114,7 @@ def snoozer(op: str) -> None:
 
 @delayq.task
 def snoozer_once(op: str, seconds: float) -> None:
-    """Says "not now" until it stands written that it did."""
+    """Returns "not now" until the record says that it did."""
     with _run(op):
         time.sleep(seconds)
         said = record.lines(Path(settings.APP_FOLDER), "runs-*.jsonl")

@@ -39,7 +39,7 @@ class ClockForward(Fault):
 
 
 class ClockBack(ClockForward):
-    """What is due is an hour away, and leases last an hour longer."""
+    """Jobs are due in an hour, and leases last an hour longer."""
 
     kind = "clock back"
     lasts = (2.0, 5.0)

@@ -1,8 +1,9 @@
-"""Situations that a random campaign rarely reaches, brought about on purpose: calls sent again after a lost reply, stale fences, ends
-of leases, outages, conflicts of every policy, a script cache emptied. A real Redis, its real clock, a proxy that cuts replies off.
+"""Situations that a random campaign rarely reaches, created on purpose: calls repeated after a lost reply, stale fences, expired
+leases, outages, conflicts of every policy, an emptied script cache. They use a real Redis, its clock, and a proxy that cuts off
+replies.
 
-`python -m tests.campaign.drill` prints what was noticed: it ends with 1 then, with 2 when a situation broke off, else with 0. Each
-situation has a queue of its own; a witness looks at it after every call.
+`python -m tests.campaign.drill` prints the violations. It exits with 1 if there are any, with 2 if a situation could not be
+completed, else with 0. Each situation has a queue; a witness checks it after every call.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ class Scene:
         self.expect(found == wanted, f"{text}: {found!r}, not {wanted!r}")
 
     def lost(self, name: str, *arguments: Any, **options: Any) -> None:
-        """The same call through a line that cuts the reply off: it takes effect, and nobody is told."""
+        """Makes the same call through a proxy that cuts off the reply: it takes effect, but the caller gets no answer."""
         line = Line(self.server.socket)
         link = connect(f"redis://127.0.0.1:{line.port}", name="drill")
         link.execute("PING")
@@ -143,7 +144,7 @@ class Scene:
         return found
 
     def overtaken(self, worker: str = "w2") -> list[ClaimedJob]:
-        """Waits until leases end and another worker gets the jobs; signs of life go on meanwhile, but for the holder's own."""
+        """Waits until leases expire and another worker gets the jobs. All workers but the holder send signs of life meanwhile."""
         return self.until(lambda: self.claim(worker), "a job whose lease has ended is taken over")
 
     def until(self, what: Callable[[], Any], text: str) -> Any:

@@ -1,9 +1,9 @@
-"""Faults that meet a master which has a replica, or its replica: in a Cluster, or under Sentinels.
+"""Faults of a master with a replica, or of its replica, in a Cluster or with Sentinels.
 
-A network split has clients on both sides with `--split` (see tests/wires.py). Elsewhere each half is played by SIGSTOP: that of the
-many, in which the replica of a master that cannot be reached is elected, by stopping that master; when it goes on, it first does what
-clients have sent to it meanwhile, as the master that it is no more, and that is lost. That of the few, in which a master hears of
-nobody and serves until it gives up, by stopping all others.
+With `--split`, a network split leaves clients on both sides (see tests/wires.py). Otherwise, SIGSTOP simulates each side. On the
+majority side, a replica is elected because its master is stopped. When the master resumes, it first executes what clients have sent
+to it, although it is no longer the master; those writes are lost. On the minority side, a master loses contact and serves until it
+gives up, because all others are stopped.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class MasterFault(Fault):
 
     meets = "redis"
     lasts = (6.0, 8.0)  # an election takes two or three
-    stops: ClassVar[bool] = True  # what is there stands still for a while
+    stops: ClassVar[bool] = True  # all servers are stopped for a while
 
     def __init__(self, stage: Stage, dice: random.Random) -> None:
         super().__init__(stage, dice)
@@ -43,7 +43,7 @@ class MasterFault(Fault):
 
     @property
     def masters(self) -> Masters:
-        """Of this stage."""
+        """The partitions of this stage."""
         assert self.stage.masters is not None
         return self.stage.masters
 
@@ -52,7 +52,7 @@ class MasterFault(Fault):
         return self.pair.parts if self.pair is not None and self.stops else ()
 
     def begin(self) -> None:
-        """Who leads is known no sooner."""
+        """The new master is not known earlier."""
         found = self.masters.settled()
         self.pair = found[int(self.place * len(found))]
         self.detail += f", master of {' '.join(self.pair.parts)}" if self.pair.parts else ""
@@ -72,7 +72,7 @@ class MasterFault(Fault):
 
 
 class KillMaster(MasterFault):
-    """SIGKILL of a master, which comes back as a replica of its own."""
+    """SIGKILL of a master, which then returns as a replica."""
 
     kind = "kill master"
     kills = True
@@ -127,7 +127,7 @@ class PauseOthers(MasterFault):
 
     kind = "pause all others"
     lasts = (4.0, 6.0)
-    stops = False  # nobody is well meanwhile
+    stops = False  # no server responds meanwhile
 
     def harm(self, pair: Pair) -> None:
         for server in self._others(pair):
@@ -147,7 +147,7 @@ class SplitNetwork(MasterFault):
     """
 
     kind = "split network"
-    stops = False  # who is on the side of the few can use no other partition
+    stops = False  # clients on the minority side can use no other partition
 
     @classmethod
     def possible(cls, stage: Stage) -> bool:
@@ -166,7 +166,7 @@ class SplitNetwork(MasterFault):
 
 
 class KillReplica(MasterFault):
-    """SIGKILL of a replica: nobody waits for it."""
+    """SIGKILL of a replica: no call waits for it."""
 
     kind = "kill replica"
     lasts = (1.0, 4.0)
@@ -181,7 +181,7 @@ class KillReplica(MasterFault):
 
 
 class FailOverByHand(MasterFault):
-    """What a person does before maintenance. In a Cluster the master waits for its replica, and nothing is lost."""
+    """A manual failover before maintenance. In a Cluster, the master waits for its replica, and nothing is lost."""
 
     kind = "fail over by hand"
     lasts = (1.0, 2.0)
@@ -195,7 +195,7 @@ class FailOverByHand(MasterFault):
 
 
 class FailOverBySentinel(FailOverByHand):
-    """The same of Sentinels, who do not wait."""
+    """The same with Sentinels, which do not wait."""
 
     kind = "fail over by sentinel"
 

@@ -65,7 +65,7 @@ def _time(server: servers.RedisServer) -> float:
 
 
 def library() -> Path | None:
-    """Where libfaketime is, if it is installed."""
+    """The path of libfaketime, if it is installed."""
     for folder in (*Path("/usr/lib").glob("*/faketime"), Path("/usr/lib/faketime"), Path("/usr/local/lib/faketime")):
         if (folder / "libfaketime.so.1").exists():
             return folder / "libfaketime.so.1"

@@ -42,7 +42,7 @@ class Fault:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Of a fault that meets one of several Redis servers, the partitions on that, as their tags; else none."""
+        """For a fault of one of several Redis servers, the tags of the partitions on it; else empty."""
         return ()
 
     def begin(self) -> None:
@@ -177,7 +177,7 @@ class StopTaskProcess(Fault):
 
 
 class StopSupervisor(Fault):
-    """SIGSTOP of the supervisor: nobody extends leases, and the task processes go on."""
+    """SIGSTOP of the supervisor: leases are not extended, and the task processes continue."""
 
     kind = "pause supervisor"
     lasts = LONGER_THAN_LEASE

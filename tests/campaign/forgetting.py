@@ -30,7 +30,7 @@ class Wipe(NodeFault):
 
 
 class FailOver(Wipe):
-    """Another server takes over, which is behind by a little."""
+    """Another server takes over that lags slightly."""
 
     kind = "fail over"
     lasts = (0.0, 0.5)

@@ -1,5 +1,5 @@
-"""What becomes of the queues of one server while another is harmed: their jobs are as late as ever, calls about them are answered, and
-no run loses its lease. Judged by faults that came alone, since nothing else is to blame then.
+"""The effect of a faulty server on the queues of other servers: their jobs are not later than usual, calls about them are answered,
+and no run loses its lease. Only faults that occurred alone are judged, because then no other fault can be the cause.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from tests.laws.judge import Breach
 
 WAITED = 1.0  # seconds after which a job, or a call, has waited for another server; on a machine that has nothing else to do
 BEFORE = 4_000 * MS  # what is compared with the time of the fault
-LEASE = 4_000 * MS  # the longest, and how long a campaign rests behind faults of servers; see script.py
-SHORTEST = 500 * MS  # faults that are over sooner keep nobody waiting
+LEASE = 4_000 * MS  # the longest wait of a campaign after faults of servers; see script.py
+SHORTEST = 500 * MS  # shorter faults delay no job
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Elsewhere:
 
 
 def elsewhere(history: History) -> list[Elsewhere]:
-    """Of each fault that came alone, and met one of several servers for a while."""
+    """For each fault that occurred alone and affected one of several servers for a while."""
     due = list(_due(history))
     return [
         Elsewhere(
@@ -62,8 +62,8 @@ def _about_others(history: History, op: Op, fault: FaultSeen) -> bool:
 
 
 def _due(history: History) -> Iterator[tuple[int, float, str, str]]:
-    """When each job was due that waits for no other and that nobody has touched since it was scheduled, and by how many seconds it was
-    late; of ticks those that do not wait for each other.
+    """The due date and the lateness, in seconds, of each job that waits for no other job and was not changed since it was scheduled.
+    Only ticks that do not wait for each other are included.
     """
     policies = {name: plan.overlap for plans in history.calendar.plans.values() for name, plan in plans.items()}
     for job, runs in history.runs_of.items():

@@ -32,7 +32,7 @@ from tests.app.record import CLOCK, FORGOTTEN, Recorder  # noqa: E402  # Django 
 POLICIES = ("keep", "replace", "earliest", "latest", "after", "error")
 OTHERS = ("flaky", "hopeless", "snoozer", "asynchronous", "atomic", "stepwise", "asking")
 DELAYS = (0, 0, 0.2, 0.5, 1, 2, 3)
-# What an operation may end in without telling whether it took effect.
+# The exceptions of a call that leave its effect unknown.
 UNSURE = (delayq.StoreUnavailable, DatabaseError, InterfaceError)
 ORDERS = "orders"  # the queue of all that has a key
 KEYS = 40
@@ -141,7 +141,7 @@ class Web:
         self._schedule(tasks.quick, (), self._delay(), inside=False, queue="redis")
 
     def cancel(self) -> None:
-        """Of a recent job."""
+        """For a recent job."""
         self._change("cancel", self._pick(self.recent), acts.cancel)
 
     def cancel_key(self) -> None:
@@ -158,11 +158,11 @@ class Web:
         self._change("run_now", self._pick(self.recent), acts.run_now)
 
     def requeue(self) -> None:
-        """Of a job that may have failed or may have been cancelled."""
+        """For a job that may have failed or been cancelled."""
         self._change("requeue", self._pick(self.ended), acts.requeue)
 
     def key_in_a_row(self) -> None:
-        """Several jobs of one key, one behind the other, then a cancel by key: it means all of them."""
+        """Several jobs of one key, one after the other, then a cancel by key: it applies to all of them."""
         key, policies = f"k{self.random.randrange(KEYS)}", self.random.choices(POLICIES, k=3)
         delays = [self._delay() for _ in policies]
         for policy, delay in zip(policies, delays, strict=True):
@@ -171,7 +171,7 @@ class Web:
         self._by_key(key)
 
     def once_more(self) -> None:
-        """A job that runs for a while, and others of its key that are to run behind it: it may have read what has changed since."""
+        """A running job, and others of its key that must run after it, because it may have read old data."""
         key = f"m{self.random.randrange(KEYS)}"
         seconds, others = self.random.choice((0.3, 0.6, 3.0)), self.random.randint(1, 3)
         delays = [self._delay() for _ in range(others)]
@@ -182,7 +182,7 @@ class Web:
             self._schedule(tasks.keyed, (), delay, inside=self.random.random() < 0.3, queue=ORDERS, key=key, on_conflict="after")
 
     def changed_at_commit(self) -> None:
-        """A job that is cancelled or moved behind the commit of its row, before it is published."""
+        """A job that is cancelled or moved after its row is committed and before it is published."""
         cancels, delay, later = self.random.random() < 0.5, self._delay(), self._delay()
         op, jobs = self.op, []
         self._invoked("schedule", task="quick", count=1, delay=delay, inside=True, queue="default")
@@ -205,7 +205,7 @@ class Web:
             self.record.write(op=op, say="unknown", error=repr(error)[:200])
 
     def flood(self, count: int) -> None:
-        """So many jobs of one queue at once, and behind them a few of another."""
+        """Many jobs of one queue at once, followed by a few of another."""
         self._next()
         bindings = [tasks.quick.bind(self.op) for _ in range(count)]
         self._invoked("schedule", count=count, delay=0, inside=False)
@@ -301,7 +301,7 @@ class Web:
         self._asked(what, lambda: change(id, queue=queue, actor=self.op, **options), job=id, queue=queue, **options)
 
     def _asked(self, what: str, work: Callable[[], Any], **given: Any) -> None:
-        """Who gets no answer asks again, once."""
+        """A call without an answer is repeated once."""
         self._invoked(what, **given)
         if not self._answered(work):
             self.op += "r"

@@ -56,7 +56,7 @@ class Loss:
         return answers
 
     def sweep(self) -> str:
-        """What Redis holds is not believed. Returns the generation in which rows come back."""
+        """Marks the data in Redis as unconfirmed. Returns the generation in which rows are restored."""
         epoch, renewed = EpochStore(self.scene.store), f"r{self.generation()}"
         self.scene.same(epoch.confirm(self.generation(), phase="sweep", renew=renewed, progress="me 0 0"), "ok", "a sweep")
         cursor = "0"
@@ -81,7 +81,7 @@ class Loss:
         return EventLog(self.scene.link, self.scene.store.keys).generation()
 
     def waiting(self, kind: str, **fields: Any) -> UUID:
-        """A job with one attempt and one crash behind it, waiting; or running for the second time."""
+        """A job after one attempt and one crash: waiting, or running for the second time."""
         job = self.scene.take(**fields)
         self.scene.settle(job, "crash")
         (job,) = self.scene.claim(lease_ms=FAR)
@@ -92,7 +92,7 @@ class Loss:
 
 
 def what_has_ended(scene: Scene) -> None:
-    """It does not rise again, whoever says so."""
+    """The epoch does not rise again, whoever reports it."""
     loss = Loss(scene)
     for outcome in ("ack", "fail", "cancel"):
         job = scene.take()
@@ -104,7 +104,7 @@ def what_has_ended(scene: Scene) -> None:
 
 
 def an_old_copy(scene: Scene) -> None:
-    """What was rolled back is not believed: durable jobs leave, and unfinished rows come back."""
+    """Data after a rollback is not trusted: durable jobs are removed, and unfinished rows are restored."""
     loss, names = Loss(scene), ("ended", "tried", "failed", "runs")
     jobs = {name: loss.waiting("runs" if name == "runs" else "waits", key=name, durable=True) for name in names}
     held = scene.take(key="held", durable=True)
@@ -189,7 +189,7 @@ def another_server(scene: Scene) -> None:
 
 
 def trims(scene: Scene) -> None:
-    """What is folded goes, to the entry, and not on another server."""
+    """Events that the mirror has written are removed up to that entry, and not on another server."""
     log = EventLog(scene.link, scene.store.keys)
     stream, meta = scene.store.keys["events"], scene.store.keys["meta"]
     for id in ("7-1", "7-2", "7-3", "8-1"):

@@ -21,7 +21,7 @@ QUEUES = ("default", "orders", "redis")
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Who leads just now, who follows, and the partitions that are there, by their tags."""
+    """The current masters and replicas, and by tag the partitions on them."""
 
     master: RedisServer
     replica: RedisServer

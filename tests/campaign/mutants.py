@@ -1,10 +1,10 @@
-"""Whether the campaign's drill notices the faults of the past (tests/model/mutants.py), or else the test that is named with them.
+"""Checks that the campaign's drill, or the test named with the fault, notices each fault of the past (tests/model/mutants.py).
 
-`python -m tests.campaign.mutants` plays the drill (tests/campaign/drill.py, up to 20 s) on a copy of the package for each of them,
-and first on a faultless copy, where it must find nothing. What lies outside of the drill's situations (`drill=False`) is given to its
-test in place of the drill; each such test must pass on the faultless copy. It ends with 1 when a fault is not noticed.
-`--seconds 25` follows each drill that noticed nothing by a random campaign of that length, with real workers: half a minute
-for each. `--only claim` takes those with that word in file or name, `--sample 4` one in four, always the same.
+`python -m tests.campaign.mutants` runs the drill (tests/campaign/drill.py, up to 20 s) on a copy of the package with each fault.
+First it runs on a copy without faults, where it must find nothing. Faults outside of the drill's situations (`drill=False`) are given
+to their test instead, which must pass on the copy without faults. The command exits with 1 if a fault is not noticed. `--seconds 25`
+adds a random campaign of that length with real workers after each drill that noticed nothing: half a minute for each. `--only claim`
+selects the faults with that word in file or name. `--sample 4` selects one in four, always the same.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SHOWN = 110  # characters of a finding
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of one campaign. `found`: its violations, "" for none."""
+    """The result of one campaign. `found`: its violations, or ""."""
 
     mutant: Mutant | None
     found: str
@@ -111,8 +111,8 @@ def tested(mutant: Mutant | None, tests: list[str]) -> Verdict:
 
 
 def _ran(mutant: Mutant | None, *words: str) -> tuple[str, float]:
-    """Runs a module on a copy of the package with that fault, and takes what it says for noticed if it ends with 1. Without a fault,
-    any other end but 0 is told, too. Returns what was noticed, and seconds.
+    """Runs a module on a copy of the package with that fault. An exit code of 1 means that it was noticed. Without a fault, any exit
+    code but 0 is reported, too. Returns the output and the seconds.
     """
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mu-") as name:

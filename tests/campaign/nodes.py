@@ -1,5 +1,5 @@
-"""The Redis servers of a campaign: of each the address that clients know, the server in charge behind it, and the proxy by which some
-come.
+"""The Redis servers of a campaign: for each, the address that clients know, the server that it leads to, and the proxy that some
+clients use.
 """
 
 from __future__ import annotations

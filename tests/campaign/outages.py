@@ -38,7 +38,7 @@ class RestartRedis(KillRedis):
 
 
 class PauseRedis(NodeFault):
-    """SIGSTOP of Redis for longer than the lease: connections stand, answers do not come."""
+    """SIGSTOP of Redis for longer than the lease: connections stay open, but no replies arrive."""
 
     kind = "pause redis"
     lasts = LONGER_THAN_LEASE
@@ -179,7 +179,7 @@ class DatabaseAway(KillDatabase):
 
 
 class LockTables(Fault):
-    """Somebody holds a lock on the table of jobs, which nobody else can read or write."""
+    """Another session locks the table of jobs, so that no process can read or write it."""
 
     kind = "lock tables"
     meets = "database"
@@ -208,7 +208,7 @@ class StatementTimeouts(LockTables):
     def begin(self) -> None:
         with patient(self.stage) as connection:
             connection.execute(f"ALTER ROLE delayq SET {self.setting} = '150ms'")
-            cut_off_all(connection)  # who comes again is under that rule
+            cut_off_all(connection)  # this rule applies to new connections
         super().begin()
 
     def end(self) -> None:

@@ -1,4 +1,4 @@
-"""The situations of the drill about rows on their way to Redis: late ones, those that wait behind a holder, those that only ask."""
+"""The drill's situations about publishing rows: late rows, rows that wait for a holder, and calls that only check."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.campaign.situations import FAR
 
 
 def publish(scene: Scene, *items: ScheduleItem, **options: Any) -> list[ScheduleReply]:
-    """As the publisher does: without having asked the rows, but for `mode`."""
+    """Publishes like the publisher, without having asked the rows, unless `mode` says otherwise."""
     replies = scene.store.start_schedule(items, **{"mode": "", **options})()[1]
     scene.look()
     return replies
@@ -28,7 +28,7 @@ def confirmed(scene: Scene) -> str:
 
 
 def late_ones(scene: Scene) -> None:
-    """They act on the holder that they name, and on no other; what they are merged into says so."""
+    """A policy affects only the named holder. The answer names the job that it was merged into."""
     confirmed(scene)
     base = scene.now() + FAR
     first = scene.item(key="k", due=base)
@@ -53,7 +53,7 @@ def late_ones(scene: Scene) -> None:
 
 
 def once_more(scene: Scene) -> None:
-    """`after`: it replaces what waits and keeps the earlier date; behind what has begun it waits, without a trace."""
+    """`after` replaces a waiting job and keeps the earlier date. If the holder has started, the job waits without a trace."""
     confirmed(scene)
     base = scene.now() + FAR
     publish(scene, scene.item(key="k", due=base))
@@ -72,7 +72,7 @@ def once_more(scene: Scene) -> None:
 
 
 def questions(scene: Scene) -> None:
-    """What would become of a job: nothing is put in, made room for, or made up."""
+    """Returns the outcome that a job would have: nothing is written, displaced or created."""
     base = scene.now() + FAR
     item = scene.item(key="k", due=base)
     scene.same(publish(scene, item, mode="ask")[0].status, "asked", "a question to an empty store")
@@ -89,7 +89,7 @@ def questions(scene: Scene) -> None:
 
 
 def keys_that_redis_may_lack(scene: Scene) -> None:
-    """While it is not confirmed, who has not asked the rows takes none; what has no key goes in."""
+    """While the data is unconfirmed, a caller that has not asked the rows gets no key. A job without a key is accepted."""
     before = scene.dump().jobs
     keyed = scene.item(FAR, key="k")
     replies = publish(scene, keyed, scene.item(FAR))
@@ -105,7 +105,7 @@ def keys_that_redis_may_lack(scene: Scene) -> None:
 
 
 def epoch_of_rows(scene: Scene) -> None:
-    """What was known of rows in another epoch is not believed."""
+    """Answers about rows from another epoch are not trusted."""
     epoch = confirmed(scene)
     scene.same(publish(scene, scene.item(FAR), epoch="another:server"), [], "a publication from another epoch")
     scene.same(scene.dump().jobs, {}, "the queue after it")
@@ -114,7 +114,7 @@ def epoch_of_rows(scene: Scene) -> None:
 
 
 def cancels_of_what_is_lacking(scene: Scene) -> None:
-    """They are told, hold, and answer the same when they are sent again; in the epoch that has answered they do nothing."""
+    """Callers report them; they hold, and the same call returns the same answer. In the epoch that has answered, they change nothing."""
     waits, runs = scene.item(FAR).id, scene.item(FAR).id
     for times in (1, 2):
         changed = scene.do("cancel_one", waits, lacking="scheduled")

@@ -14,7 +14,7 @@ MS = 1_000_000
 RETRY = 300 * MS  # the longest delay between attempts of those that are measured
 CRASHES = 3  # MAX_CRASHES: after so many, a job runs alone, and its process finishes its others first
 BACKLOG = 500 * MS  # what was late by so much before a fault is not late because of it
-# What is promised, in seconds, on a machine that has nothing else to do. The lease here is 4 s.
+# The promised times in seconds, on an idle machine. The lease here is 4 s.
 PROMISED = {
     "kill task process": 1.0,
     "kill worker": 2.0,
@@ -37,7 +37,7 @@ class Recovery:
 
 
 def recoveries(history: History) -> list[Recovery]:
-    """Of each fault that came alone. A run that goes on through a fault, or was over before, is not harmed by it."""
+    """For each fault that occurred alone. A run that continues through a fault, or had ended before, is not affected."""
     faults = sorted(history.faults, key=lambda fault: fault.since)
     moments = [fault.since for fault in faults]
     worst = {True: [0] * len(faults), False: [0] * len(faults)}

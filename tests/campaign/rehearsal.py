@@ -1,6 +1,8 @@
-"""A web process of the campaign without servers: what it would invoke, for a seed. Every call of the package is answered at once,
-always in the same way. `python -m tests.campaign.rehearsal SEED STEPS` prints a line for each thing it says; with `down` behind it,
-every call is answered as if Redis were away.
+"""A web process of the campaign without servers: the calls that it would make for a seed. Every call of the package returns at once,
+always with the same answer.
+
+`python -m tests.campaign.rehearsal SEED STEPS` prints one line per call. With `down` as the last argument, every call is answered as
+if Redis were unavailable.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ DATE = 1_893_456_000_000  # 2030
 
 
 def lines(seed: str, steps: int, *, down: bool = False) -> list[dict[str, Any]]:
-    """What the web process of that seed says in so many steps."""
+    """The calls of the web process with that seed, for that number of steps."""
     said: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="rehearsal-") as folder, _answered(down):
         web = load.Web(Path(folder), "0.1", seed)

@@ -1,4 +1,4 @@
-"""What a campaign says at its end, on one page."""
+"""The report of a campaign, on one page."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def _counts(counts: Any) -> str:
 
 
 def last_words(folder: Path) -> list[str]:
-    """What workers and web processes logged as errors that no task here raises on purpose."""
+    """The errors logged by workers and web processes that no task raises on purpose."""
     found: Counter[str] = Counter()
     for path in sorted(folder.glob("*.log")):
         for line in path.read_text(errors="replace").splitlines():

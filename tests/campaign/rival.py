@@ -87,7 +87,7 @@ class Rival:
         return out.getvalue()[:200]
 
     def _change(self, name: str) -> str:
-        """Of a job that the campaign's own site has scheduled."""
+        """Of a job scheduled by the campaign's site."""
         job, queue = self._job()
         given = {"delay": 1} if name == "reschedule" else {}
         return str(getattr(acts, name)(job, queue=queue, actor="rival", **given))

@@ -50,7 +50,9 @@ class Roll(Deploy):
 
 
 class DropFormer(Deploy):
-    """The former number is taken out of the settings when `delayq doctor` says so; while it says that keys are elsewhere, it stays."""
+    """The former number is removed from the settings when `delayq doctor` reports that it can be. While keys are in other partitions,
+    it stays.
+    """
 
     kind = "drop former partitions"
 

@@ -16,7 +16,7 @@ SECRET = "another secret"
 
 
 class SecondSite:
-    """A project with a database and a SECRET_KEY of its own. It shares the environment of the campaign otherwise: Redis and the prefix.
+    """Another project with its database and SECRET_KEY. It uses the same Redis and prefix as the campaign.
 
     Args:
         campaign: the folder of the campaign.
@@ -51,7 +51,7 @@ class SecondSite:
 
 
 def rivalry(campaign: Path) -> Rivalry | None:
-    """What another site has tried in a campaign, its runs and its rows; None without one."""
+    """The calls of another site in a campaign, its runs and its rows; None if there is no such site."""
     folder = SecondSite(campaign).folder
     if not folder.exists():
         return None

@@ -1,6 +1,4 @@
-"""The situations of the drill: each brings one about, and says what has to follow. What a call does once, with nothing in its way, is
-held in tests/store.
-"""
+"""The situations of the drill. Each creates a situation and states what must follow. tests/store has what an undisturbed call does."""
 
 from __future__ import annotations
 
@@ -222,7 +220,7 @@ def settle_sent_again(scene: Scene) -> None:
 
 
 def put_off(scene: Scene) -> None:
-    """How often a job was evicted, and since when nobody knows its task, stays with it until a run ends by itself."""
+    """The number of evictions, and the time since when the task is unknown, are kept until a run ends by itself."""
 
     def past(outcome: Kind, delay_ms: int = 0) -> str:
         nonlocal job

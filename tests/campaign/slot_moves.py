@@ -54,7 +54,7 @@ class MoveSlot(MasterFault):
 
 
 class HalfMove(MoveSlot):
-    """Who moves it dies half-way, and somebody takes it up later."""
+    """The process that moves the slot dies half-way, and another one completes the move later."""
 
     kind = "half a move"
     lasts = (4.0, 8.0)

@@ -1,4 +1,4 @@
-"""What the campaign plays on: the servers under test, workers, web processes and the proxy, all ended by pid."""
+"""The environment of a campaign: the servers under test, workers, web processes and the proxy. All are ended by pid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of queues whose server is well while another one is harmed."""
+"""The judgement of queues on a healthy server while another server has a fault."""
 
 from __future__ import annotations
 

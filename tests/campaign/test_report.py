@@ -1,4 +1,4 @@
-"""What was recorded is read again, recovery is measured, the report tells it, and the same seed gives the same campaign."""
+"""Records can be read again, recovery is measured, the report shows it, and the same seed gives the same campaign."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_the_report_tells_the_story_of_a_violation() -> None:
 
 
 class Empty:
-    """A stage that nobody plays on."""
+    """A stage without processes."""
 
     database = object()
     kind = "postgres"
@@ -207,7 +207,7 @@ def test_the_same_seed_gives_the_same_faults() -> None:
 
 
 def rehearsed(tmp_path: Path, *words: str, hashes: str = "1") -> list[dict[str, Any]]:
-    """What a web process says; in a process of its own, as in a campaign, since it is a project of its own."""
+    """The output of a web process. It runs in another process, as in a campaign, because it is another project."""
     environment = {**project(tmp_path, "unix:///nowhere", sqlite(":memory:"), SETTINGS), "PYTHONHASHSEED": hashes}
     said = subprocess.run(
         [sys.executable, "-m", "tests.campaign.rehearsal", *words],
@@ -235,7 +235,7 @@ def test_the_same_seed_gives_the_same_operations(tmp_path: Path) -> None:
     assert rehearsed(tmp_path, "8", "150") != first
 
     def independent(said: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """What is invoked, whether or not there is a job to change."""
+        """The calls, whether or not there is a job to change."""
         return [
             line for line in said if line["say"] == "invoked" and line["what"] in ("schedule", "cancel_key") and "repeat" not in line
         ]

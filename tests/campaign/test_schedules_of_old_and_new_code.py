@@ -12,7 +12,7 @@ from tests.stage import manage, project, sqlite
 
 
 def declared(folder: Path, version: str) -> dict[str, Plan]:
-    """What a process of that version notes that it declares."""
+    """The declarations that a process of that version records."""
     environment = project(folder, "unix:///nowhere", sqlite(":memory:"), SETTINGS)
     manage("shell", "-c", "pass", environment={**environment, "APP_CALENDAR": f"{version}/50"})
     [line] = lines(folder, f"plans-{version}-*.jsonl")

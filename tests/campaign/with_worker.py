@@ -103,7 +103,7 @@ def asked_to_stop(scene: WorkerScene) -> None:
 
 
 def process_killed(scene: WorkerScene) -> None:
-    """What ran in it has one crash more, and runs again."""
+    """Jobs that were running in it get one crash more, and run again."""
     (job,) = scene.call("patient", 1)
     scene.until(lambda: job in scene.dump().progress, "it runs")
     before = scene.crashes()
@@ -127,7 +127,7 @@ def frozen(scene: WorkerScene) -> None:
 
 
 def killed_while_claiming(scene: WorkerScene) -> None:
-    """What a lost reply named is asked for and given back: it has not run, so that is no crash."""
+    """Jobs named in a lost reply are requested again and returned: they have not run, so this is no crash."""
     jobs = scene.call("quick", times=4)
     scene.until(lambda: scene.done(jobs), "quick jobs are done")
     before = scene.crashes()

@@ -23,7 +23,7 @@ ENOUGH = 20  # findings; more say nothing new
 
 
 class Witness:
-    """Of one queue. `forgetting`: tidy may drop what has ended."""
+    """The witness of one queue. `forgetting`: tidy may remove ended jobs."""
 
     def __init__(self, link: Link, keys: Keys, *, max_crashes: int, forgetting: bool = True) -> None:
         self._forgetting = forgetting
@@ -75,7 +75,7 @@ class Witness:
 
 
 def watch(witnesses: Sequence[Witness], over: Callable[[], bool]) -> threading.Thread:
-    """Lets them look until it is over, in a thread of its own."""
+    """Runs them in a thread until the campaign is over."""
 
     def work() -> None:
         pause = threading.Event()

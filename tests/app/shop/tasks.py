@@ -161,7 +161,7 @@ def spin(number: int) -> None:
 
 @delayq.task
 def give_in(number: int) -> int:
-    """Is interrupted, and returns all the same."""
+    """Is interrupted, and returns nevertheless."""
     note("began", number)
     try:
         _spin()
@@ -378,7 +378,7 @@ def pay_for_ever(number: int) -> None:
 
 @delayq.task(atomic=True)
 def pay_and_wait(number: int) -> int:
-    """Goes on behind its commit until its cancel is requested."""
+    """Continues after its commit until its cancel is requested."""
 
     def wait() -> None:
         note("paid", number)
@@ -427,7 +427,7 @@ for _schedule in json.loads(os.environ.get("APP_SCHEDULES", "[]")):  # what this
 
 @delayq.task
 def numbered(name: str, number: int, seconds: float) -> None:
-    """Of a name that is held: what it writes bears the number of its turn."""
+    """Holds a name: everything it writes has the number of its turn."""
     turn = delayq.current().turn
     note("began", name, turn, number)
     time.sleep(seconds)
