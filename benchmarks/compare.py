@@ -1,15 +1,15 @@
-"""Measures this checkout beside another one, in turn: what has become worse?
+"""Measures this checkout and another one in turn, and shows what became worse.
 
     python -m benchmarks.compare ../older --metrics single,noop,burst [--rounds 5] [--size 0.2] [--most 3]
 
-The other one is a checkout with an environment of its own (`git worktree add ../older COMMIT`, there `make .make/bench`). Measure from
-a clone with `make .make/bench` alone, too, not from where the tests run: redis-py loads what it finds installed beside it. Packages
-that only one of them has are named.
+The other checkout needs its own environment: run `git worktree add ../older COMMIT`, and `make .make/bench` there. Run this command from
+a clone in which only `make .make/bench` was run, because redis-py uses optional packages if they are installed. Packages that only
+one of the two has are listed.
 
-Each round measures each metric once in both checkouts, each in its own `python -m benchmarks`; the order changes with the round. The
+Each round measures each metric once in both checkouts, in a separate `python -m benchmarks`; the order alternates. The
 table shows the median of each figure, the median of the ratios of the rounds, and the 95 % interval of that median. A figure is worse
-when its whole interval lies beyond `--most` percent; then the command exits with 1. On a shared machine that needs about 40 rounds.
-Metrics and figures that only one of the checkouts has are left out.
+if its whole interval is more than `--most` percent worse; then the command exits with 1. On a shared machine that needs about 40 rounds.
+Metrics and figures that only one of the checkouts has are omitted.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def measured(checkout: Path, name: str, size: float) -> dict[str, float | None]:
 
 
 def lines_of(name: str, this: Rounds, other: Rounds) -> list[Line]:
-    """What both have of a metric."""
+    """The figures of a metric that both checkouts have."""
     found = []
     for figure, column in metrics.load(name).columns.items():
         # A round in which one of them had no figure says nothing; neither does a ratio to 0.
@@ -121,7 +121,7 @@ def lines_of(name: str, this: Rounds, other: Rounds) -> list[Line]:
 def interval(values: Sequence[float]) -> tuple[float, float]:
     """The 95 % confidence interval of the median, by the sign test, which assumes no distribution. Fewer than 6 values: their range."""
     ordered, count = sorted(values), len(values)
-    below, skipped = 0.5**count, 0  # below: P(at most `skipped` of the values lie under the median)
+    below, skipped = 0.5**count, 0  # below: P(at most `skipped` of the values are less than the median)
     while below <= 0.025:
         skipped += 1
         below += math.comb(count, skipped) * 0.5**count

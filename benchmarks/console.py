@@ -2,11 +2,10 @@
 
     python -m benchmarks.console [--rows 2000000] [--repeat 15]
 
-Starts a PostgreSQL and a Redis of its own. Rows are made by the database itself, with the indexes of the migration: jobs, an attempt
-for each run that has ended, events, operations. What is scheduled is in Redis too, and workers say what they run; jobs that run are
-rows only. A member of the staff with every permission asks for each page. The bound is 150 ms and 12 queries a page: in the
-median, or, on a machine that does other things meanwhile, in computing time of this process and its PostgreSQL backend, which has no
-helpers here.
+Starts a PostgreSQL and a Redis server. The database creates the rows, with the indexes of the migration: jobs, an attempt for each
+ended run, events and operations. Scheduled jobs are also in Redis, and workers report what they run; running jobs are only rows. A staff
+user with every permission requests each page. The limit is 150 ms and 12 queries per page: as the median or, on a busy machine, as the CPU
+time of this process and its PostgreSQL backend, which has no parallel workers here.
 """
 
 from __future__ import annotations
@@ -133,7 +132,7 @@ def steps() -> None:
 
 
 def redis() -> None:
-    """What is scheduled, as it would be there, and workers that say what they run."""
+    """Schedules the jobs of the rows, and registers workers that report them."""
     from django_delayq import clock, conf, ids
     from django_delayq.models import Job
     from django_delayq.producer.outbox import rows

@@ -2,9 +2,9 @@
 
     python -m benchmarks.horizon [--rows 200000] [--keyed]
 
-Starts a PostgreSQL and a Redis of its own. All rows are due over a year; the first tenth of them, 50,000 at most, is brought in.
-`--keyed` gives each a key, so that they are written one by one. What is measured beside it: the look of a relay and of a bring-in loop
-that find nothing, in a table full of far rows; and at the end Redis is wiped, and gets back what was brought in.
+Starts a PostgreSQL and a Redis server. The rows are due over a year; the first tenth of them, at most 50,000, is brought in. `--keyed`
+gives each a key, so that they are written one by one. Also measured: passes of a relay and of a bring-in loop that find nothing in a
+table full of far rows. At the end, Redis is wiped, and the near jobs are restored.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def used_memory() -> int:
 
 
 def wipe() -> None:
-    """Of all that Redis holds."""
+    """The memory of Redis."""
     from django.conf import settings
 
     from django_delayq.store.connection.link import connect

@@ -1,11 +1,10 @@
-"""What the test kit costs a project: a test that schedules, asserts, lets half an hour pass and asserts again; and projects of 500
-tests that only use the fixture, run by pytest.
+"""The cost of the test kit for a project: a test that schedules, asserts, advances the time by half an hour and asserts again; and
+projects of 500 tests that only use the fixture, run by pytest.
 
     python -m benchmarks.kit [--seconds 20]
 
-Starts the server that tests get; the database is SQLite in memory, in a transaction that is rolled back, as under TestCase. The bounds
-are 10,000 such tests per minute, 5 ms around a test, and a second for the first; on a machine that does other things meanwhile, in
-computing time of this process. The fixture adds at most three seconds to a project of 500 tests.
+Starts the server of the test kit. The database is SQLite in memory, in a transaction that is rolled back, as with TestCase. The limits
+are 10,000 such tests per minute, 5 ms per test, and one second for the first; on a busy machine, in CPU time of this process. The fixture adds at most three seconds to a project of 500 tests.
 """
 
 from __future__ import annotations

@@ -322,7 +322,7 @@ STEPS: Final = {
 
 
 def judge(figures: dict[str, Figures]) -> Iterator[Verdict]:
-    """What the figures mean."""
+    """The meaning of the figures."""
     ping, outbox, work, mirror = (figures[name] for name in ("ping", "outbox", "work", "mirror"))
     yield Verdict(
         f"Redis answers within {ping['p50']:.2f} ms, and within {ping['p99']:.2f} ms 99 times of 100.",

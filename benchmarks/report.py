@@ -56,7 +56,7 @@ def figures(document: Mapping[str, Any]) -> str:
 
 
 def table(metric: Metric, document: Mapping[str, Any]) -> str:
-    """One metric: a row per system, ours first and bold; behind others' figures how many times ours is better."""
+    """One metric: a row per system, ours first and bold. Figures of others show how many times better ours is."""
     taken: Mapping[str, Any] = document["metrics"][metric.name]
     columns = {
         name: column
@@ -88,7 +88,7 @@ def table(metric: Metric, document: Mapping[str, Any]) -> str:
 
 
 def systems(document: Mapping[str, Any]) -> str:
-    """What was measured, in which version and with which settings."""
+    """The systems that were measured, with versions and settings."""
     lines = ["| | version | settings | scheduled jobs wait in | bulk call |", "|---|---|---|---|---|"]
     for name, what in document["systems"].items():
         if "missing" in what:

@@ -20,11 +20,11 @@ Task = tuple[int, Metric, list[System]]
 
 
 class Run:
-    """A document of results, and what is still to be measured.
+    """A document of results, and the measurements that are still missing.
 
     Args:
-        rounds: 0: as each metric says.
-        resume: what the document has already is not taken again, but for what has failed.
+        rounds: 0: the default of each metric.
+        resume: results in the document are kept, except failures.
         minutes: after so many, nothing more is begun; 0: no limit.
     """
 
@@ -56,7 +56,7 @@ class Run:
         return True
 
     def tables(self, metrics: Sequence[Metric]) -> str:
-        """What the document has of these metrics."""
+        """The document's tables of these metrics."""
         parts = (
             f"## {metric.title}\n\n{metric.text}\n\n{report.table(metric, self.document)}"
             for metric in metrics
@@ -81,7 +81,7 @@ class Run:
                     yield number, metric, group
 
     def _row(self, metric: Metric, system: System) -> dict[str, Any]:
-        """What the document has of it from this run, or from the one that is gone on with."""
+        """The document's figures from this run, or from the run that is resumed."""
         rows: dict[str, dict[str, Any]] = self.document["metrics"].setdefault(metric.name, {})
         known = rows.get(system.name, {})
         kept = (metric.name, system.name) in self._begun or (self._resume and known.get("size") == self.size)
@@ -127,7 +127,7 @@ def _takes_part(system: System, metric: Metric) -> bool:
 
 
 def _groups(metric: Metric, systems: Sequence[System]) -> list[list[System]]:
-    """What is measured at one time: one system; or, where systems mostly wait, all but ours."""
+    """The systems to measure at one time: one system, or all except ours if they mostly wait."""
     if not metric.side_by_side:
         return [[system] for system in systems]
     own = [system for system in systems if system is OWN]

@@ -27,8 +27,8 @@ QUEUE = "default"
 
 
 def ask(port: int, *words: str | int) -> str:
-    """One command to the server on that port of the loopback, on a connection of its own; the whole answer as text, of a list that of
-    its first line.
+    """Sends one command to the server on that port of the loopback, on a new connection. Returns the whole answer as text, or the
+    first line of a list.
     """
     with socket.create_connection(("127.0.0.1", port), timeout=120) as line:
         parts = [str(word).encode() for word in words]
@@ -53,7 +53,7 @@ def cpu_of(port: int) -> float:
 
 
 def monitored(port: int, seconds: float) -> list[bytes]:
-    """What MONITOR tells for so long."""
+    """The output of MONITOR during this time."""
     found, until = b"", time.monotonic() + seconds
     with socket.create_connection(("127.0.0.1", port), timeout=0.2) as line:
         line.sendall(b"MONITOR\r\n")
@@ -69,7 +69,7 @@ def slot(partition: int) -> int:
 
 
 class Database(Protocol):
-    """What Django can keep its tables in; a context."""
+    """A server for Django's tables; a context."""
 
     def __enter__(self) -> Self: ...
 
@@ -92,7 +92,7 @@ class Redis(RedisServer):
 
     @property
     def url(self) -> str:
-        """Where all systems find it: not each of them knows unix sockets."""
+        """The address for all systems, since not all of them support unix sockets."""
         return f"{self.tcp_url}/0"
 
     def users(self) -> list[str]:
@@ -172,12 +172,12 @@ class Masters(ClusterServers):
 
     @property
     def url(self) -> str:
-        """Of a user who may do all, as on one server."""
+        """A user with all permissions, as on one server."""
         return self.root_url
 
     @property
     def ports(self) -> list[int]:
-        """Of the masters, as they were at the start."""
+        """The masters, as they were at the start."""
         return [node.port for node in self.masters]
 
     def ready(self) -> bool:
@@ -226,7 +226,7 @@ class MariaDB(MariaDBServer):
     options = ()
 
     def command(self) -> list[str]:
-        """What to start."""
+        """The program and its arguments."""
         first = self.directory / "first.sql"
         first.write_text("CREATE DATABASE IF NOT EXISTS delayq CHARACTER SET utf8mb4;\n")
         return [*super().command(), f"--init-file={first}"]

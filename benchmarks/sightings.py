@@ -1,5 +1,5 @@
-"""What the jobs of `tasks.seen` tell: when each ran, and in which partition. They are due one after the other, so what stood still for
-a while is seen by the latest of them.
+"""The records of `tasks.seen`: when each job ran, and in which partition. The jobs are due one after the other, so the latest of them
+shows a pause.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def mark(number: int, partition: int, moment: float) -> float:
 
 
 def read(marks: Iterable[float], since: float) -> list[Sighting]:
-    """The runs, none of which was before `since`, nor later than a quarter of an hour behind it."""
+    """The runs, all of them between `since` and a quarter of an hour later."""
     found = []
     for one in marks:
         which, clock = divmod(one, ROUND)
@@ -50,7 +50,7 @@ class Watch:
         return self.origin + one.number * EVERY
 
     def lateness(self, partitions: Iterable[int] = range(MOST_PARTITIONS), since: float = 0.0, until: float = 0.0) -> list[float]:
-        """Of those in these partitions that were due in that time, in order; seconds."""
+        """The lateness, in seconds and in order, of the jobs in these partitions that were due in that period."""
         wanted = frozenset(partitions)
         dated = [one for one in self.all if one.number < FIRST_AT_ONCE and one.partition in wanted]
         return sorted(one.moment - self.due(one) for one in dated if since <= self.due(one) and not 0 < until < self.due(one))

@@ -87,8 +87,8 @@ class Worker:
 
 
 class Stage:
-    """Use as a context. `given` goes into the environment of the system's programs. `partitions`: of our queue. `masters`: where it is,
-    in place of one server.
+    """Use as a context. `given` is added to the environment of the system's programs. `partitions`: of our queue. `masters`: used
+    instead of one server.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class Stage:
             return float(self.run("put", f"--count={count}", *words)["seconds"])
 
     def fill(self, count: int) -> None:
-        """Puts in jobs that nobody waits for: due within an hour, tomorrow."""
+        """Schedules jobs that never run: due within one hour, tomorrow."""
         due = time.time() + 86_400
         for first in range(0, count, PORTION):
             self.put(min(PORTION, count - first), first=first, due=due, spread=3600, many=True)
@@ -214,11 +214,11 @@ class Stage:
         """Runs some jobs, until the worker is surely at work, and forgets their marks."""
         self.put(jobs, task="nothing", many=True)
         self.wait_marks(jobs, 60.0, worker)
-        time.sleep(0.3)  # a system may run a job twice; what comes later than this is told by its size
+        time.sleep(0.3)  # a system may run a job twice; the size of a later mark identifies it
         self.forget()
 
     def numbers(self) -> list[float]:
-        """What the jobs have left since the last `forget`."""
+        """The marks of jobs since the last `forget`."""
         found = [number for path in self.marks.glob("*.mark") for number in _numbers(path)]
         return [number for number in found if number not in self._forgotten] if self._forgotten else found
 
@@ -264,7 +264,7 @@ def _numbers(path: Path) -> list[float]:
     with open(path, "rb") as file, mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as memory:
         view = memoryview(memory)
         cells = view.cast("d")
-        low, high = 0, len(cells)  # filled from the front, but for the last few
+        low, high = 0, len(cells)  # filled from the front, except for the last few
         while low < high:
             middle = (low + high) // 2
             low, high = (middle + 1, high) if cells[middle] else (low, middle)

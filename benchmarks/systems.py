@@ -32,7 +32,7 @@ class System:
 
     @property
     def home(self) -> Path:
-        """Where a peer is installed."""
+        """The folder where a peer is installed."""
         return PEERS / self.name
 
     def command(self, verb: str) -> list[str]:
@@ -47,7 +47,7 @@ class System:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What its programs find in the environment."""
+        """The environment of its programs."""
         paths = {"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "0", "NODE_PATH": str(self.home / "node_modules")}
         return {**os.environ, **paths, "PATH": f"{self.home / 'bin'}:{os.environ['PATH']}"}
 
@@ -74,7 +74,7 @@ class System:
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """What its adapter says about it: version, settings, whether it can cancel.
+        """The facts of its adapter: version, settings, whether it can cancel.
 
         Raises:
             NotInstalled: the adapter does not start.

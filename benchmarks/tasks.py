@@ -1,4 +1,4 @@
-"""What the benchmarks run."""
+"""The tasks of the benchmarks."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def missing(reason: str) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Examples without a deadline; and without the servers that the whole run needs there is nothing to run, which is said at once."""
+    """Removes deadlines of examples. Exits at once if a server that the whole run needs is missing."""
     # No deadline: how fast an example runs says something about the machine. The same examples in every run of CI.
     hypothesis_settings.register_profile("tests", deadline=None, derandomize=os.environ.get("CI") == "true")
     hypothesis_settings.load_profile("tests")
@@ -81,8 +81,8 @@ def redis_server(settings) -> Iterator[SharedRedis]:
 
 @pytest.fixture(autouse=True)
 def producers_are_patient(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy machine may keep the shared server from its processor for longer than producers wait. Tests that have a server of their
-    own may stop it, and wait as a project does.
+    """On a busy machine, the shared server can get no CPU time for longer than producers wait. Tests with another server can stop it,
+    and wait like a project does.
     """
     if not {"own_redis", "own_cluster"} & set(request.fixturenames):
         monkeypatch.setattr(stores, "_timeout", 20 * TIMEOUT)
@@ -90,7 +90,7 @@ def producers_are_patient(request: pytest.FixtureRequest, monkeypatch: pytest.Mo
 
 @pytest.fixture(autouse=True)
 def fast_tests_neither_freeze_nor_kill_a_server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What they would see depends on how busy the machine is."""
+    """Their outcome would depend on the load of the machine."""
     left_out = request.node.get_closest_marker("slow") or request.node.get_closest_marker("browser")
     monkeypatch.setattr(Server, "spared_by", "" if left_out else request.node.nodeid)
 

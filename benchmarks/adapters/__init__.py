@@ -1,3 +1,3 @@
-"""One file per system. Each runs in that system's own environment as `python -m benchmarks.adapters.<name> <verb>`, and knows four
-verbs: facts, put, cancel, worker. What they share stands in `base`, which needs nothing but Python.
+"""One file per system. Each runs in that system's environment as `python -m benchmarks.adapters.<name> <verb>` and has four verbs:
+facts, put, cancel, worker. `base` has their common code, which needs only Python.
 """

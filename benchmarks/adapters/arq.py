@@ -1,4 +1,4 @@
-"""arq, on its defaults but for results."""
+"""arq, with its defaults except for results."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def nap(ctx: Any, *args: Any) -> None:
 
 
 class WorkerSettings:
-    """What its command reads."""
+    """The settings that its command reads."""
 
     functions = [nothing, late, nap]
     redis_settings = RedisSettings.from_dsn(base.REDIS)

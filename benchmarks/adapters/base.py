@@ -1,7 +1,7 @@
-"""What every Python adapter shares: the marks that jobs leave, and the verbs.
+"""The common code of the Python adapters: the marks that jobs leave, and the verbs.
 
-A job leaves one number, 8 bytes, in memory that its process shares with a file: about a fifth of a microsecond, the same for every
-system, and no round trip. The benchmark reads the files.
+A job writes one number of 8 bytes to memory that its process shares with a file. This takes about a fifth of a microsecond for every
+system, without a round trip. The benchmark reads the files.
 """
 
 from __future__ import annotations
@@ -93,14 +93,14 @@ class Adapter(ABC):
     waits_in = "Redis"  # where jobs with a date wait
     at_least_once = True  # with these settings
     can_cancel = True  # by id
-    at_once = 8  # jobs that its worker runs side by side where nothing else is said
+    at_once = 8  # jobs that its worker runs at the same time by default
     many_by = "one by one"
     unique = ""  # what its name for a key is, if it has one
-    keyed = False  # whether each job gets a key of its own
+    keyed = False  # whether each job gets a different key
     verbs: Mapping[str, Callable[[int], float]] = {}  # verbs that it has alone: a count in, seconds out
 
     def open(self) -> Any:
-        """Connects, where that is a step of its own."""
+        """Connects, if this is a separate step."""
         return None
 
     def __init__(self) -> None:

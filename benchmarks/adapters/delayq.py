@@ -1,4 +1,4 @@
-"""This project, on its defaults but for what the environment names."""
+"""This project, with its defaults except for the values in the environment."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def users(count: int) -> float:
 
 
 def insert(count: int) -> float:
-    """Bare INSERTs of the rows that the outbox writes, each in a transaction of its own; seconds."""
+    """Bare INSERTs of the rows that the outbox writes, each in a separate transaction. Returns seconds."""
     from django.db import connection
     from django.db.models.sql import InsertQuery
 
@@ -140,9 +140,9 @@ def wakes(share: int, count: int) -> float:
 
 
 def named(names: int | None, count: int, *, keyed: bool = False) -> float:
-    """Puts in so many jobs that do nothing, each with one of so many names, of which one runs at a time; None: each with a name of its
-    own; 0: without. `keyed`: each has a key of its own, too. All are due at one date, in some seconds, which is answered, in seconds
-    since 1970.
+    """Schedules jobs that do nothing with `names` different names, of which one runs at a time; None: a different name for each; 0:
+    no name. `keyed`: each also has a different key. All are due at the same time, a few seconds from now. Returns that time in
+    seconds since 1970.
     """
     due = time.time() + 4 + count / 4000
     task = TASKS["nothing"].using(run_at=clock.from_ms(round(due * 1000)))
@@ -160,7 +160,7 @@ def named(names: int | None, count: int, *, keyed: bool = False) -> float:
 
 
 def keyed(policy: Conflict, keys: int | None, count: int, *, atomic: bool = False) -> float:
-    """Schedules so many in calls of their own, with that many keys in turn (None: each with a key of its own); seconds."""
+    """Schedules jobs one call at a time, with that many keys in turn (None: a different key for each). Returns seconds."""
     began = time.perf_counter()
     for number in range(count):
         with transaction.atomic() if atomic else nullcontext():
@@ -170,7 +170,7 @@ def keyed(policy: Conflict, keys: int | None, count: int, *, atomic: bool = Fals
 
 
 def keyed_many(count: int) -> float:
-    """Schedules so many in bulk, each with a key of its own; seconds."""
+    """Schedules jobs in bulk, each with a different key. Returns seconds."""
     began = time.perf_counter()
     task = TASKS["nothing"]
     delayq.schedule_many(task.using(delay=3600, key=f"many:{number}").bind(f"{number:0100d}") for number in range(count))

@@ -1,4 +1,4 @@
-"""django-q2 on Redis; dates stand in the database, here SQLite."""
+"""django-q2 on Redis. Jobs with a date wait in the database, here SQLite."""
 
 from __future__ import annotations
 

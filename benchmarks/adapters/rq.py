@@ -1,4 +1,4 @@
-"""RQ: each job runs in a process of its own, and is tried three times more when its worker was lost."""
+"""RQ: each job runs in a separate process, and gets three more attempts if its worker is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""streaQ, on its defaults but for results."""
+"""streaQ, with its defaults except for results."""
 
 from __future__ import annotations
 

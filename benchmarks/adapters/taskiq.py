@@ -40,7 +40,7 @@ TASKS: dict[str, Any] = {"nothing": nothing, "late": late, "nap": nap}
 
 
 class Taskiq(base.Adapter):
-    """Dates belong to a scheduler, a process of its own that looks every second."""
+    """A separate scheduler process sends jobs with a date. It polls every second."""
 
     name = "taskiq"
     version = version("taskiq")

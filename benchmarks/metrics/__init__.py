@@ -77,7 +77,7 @@ def load(name: str) -> Metric:
 
 
 def named(text: str) -> list[str]:
-    """The names in that list, with a group for all of its own."""
+    """The names in that list, with the names of each group."""
     return [name for word in text.split(",") for name in GROUPS.get(word, (word,))]
 
 

@@ -1,4 +1,4 @@
-"""What happens when very many jobs are due at one instant."""
+"""The lateness of many jobs that are due at the same moment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a kill -9 of a worker costs: jobs, and time until they run again."""
+"""The cost of a kill -9 of a worker: lost jobs, and the time until jobs run again."""
 
 from __future__ import annotations
 

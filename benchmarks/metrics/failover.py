@@ -1,4 +1,4 @@
-"""What the death of a master costs the partitions that were there, and the others."""
+"""The cost of a master's death for its partitions, and for the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What workers cost that have nothing to do."""
+"""The cost of idle workers."""
 
 from __future__ import annotations
 

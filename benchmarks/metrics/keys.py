@@ -1,4 +1,4 @@
-"""What a key costs the caller, beside the same call without one."""
+"""The cost of a key for the caller, compared with the same call without one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Redis works per job, and how late jobs are, with one queue on three masters, beside the same queue on one server."""
+"""Redis's work per job and the lateness of jobs, with one queue on three masters, compared with the same queue on one server."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _taken(system: System, partitions: int, many: int, few: int) -> dict[str, fl
         before, began = _cpu(stage), time.monotonic()
         stage.put(many, due=time.time() + 2 + many / 10_000, many=True)
         stage.wait_marks(many, 120.0, worker)
-        time.sleep(0.3)  # the last ends are told
+        time.sleep(0.3)  # the last ends are recorded
         life = _worked(before, idle, stage, began)
         stage.forget()
 

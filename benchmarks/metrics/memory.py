@@ -1,4 +1,4 @@
-"""What a worker's memory does when very many jobs wait for their date."""
+"""The memory of a worker while many jobs wait for their date."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What it costs a partition, and the others, that its slot moves to another master while all is at work."""
+"""The cost for a partition, and for the others, of moving its slot to another master under load."""
 
 from __future__ import annotations
 

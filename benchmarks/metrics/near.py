@@ -1,4 +1,4 @@
-"""What a million jobs that are near take of the memory of three masters."""
+"""The memory that a million near jobs take on three masters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job costs a view that schedules it in the database: outbox durability, beside the bare INSERT of the same row."""
+"""The cost of scheduling a job in the database (outbox durability), compared with the bare INSERT of the same row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What many partitions cost many processes that have nothing to do."""
+"""The cost of many partitions for many idle processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a call costs that waits until a replica has its jobs."""
+"""The cost of a call that waits until a replica has its jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What it costs a call that its key may be anywhere in a Cluster."""
+"""The cost of finding a call's key in a Cluster."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ PARTITIONS = 16
 
 
 def measure(system: System, size: float) -> Figures:
-    """Both kinds call by call in turn, to one and the same node: what it costs to wake that server's process depends on the core on
-    which it sleeps, and that must be the same for both. Of each the median.
+    """Both kinds take turns call by call on the same node. The cost of waking that server's process depends on the core on which it
+    sleeps, so it must be the same for both. Each figure is a median.
     """
     count = counted(36_000, size, 5_000)
     with Masters(PARTITIONS) as masters:

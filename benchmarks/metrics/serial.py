@@ -1,4 +1,4 @@
-"""What a name costs, of which one job runs at a time, in jobs that do nothing."""
+"""The cost of a concurrency name for jobs that do nothing."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _taken(system: System, verb: str, count: int) -> tuple[float, float, float]:
         time.sleep(max(0.0, due - time.time() - 0.2))
         before, redis_before = worker.cpu(), stage.redis.cpu()
         moments = stage.wait_marks(count, 180.0, worker)
-        time.sleep(0.3)  # the last ends are told
+        time.sleep(0.3)  # the last ends are recorded
         redis = stage.redis.cpu() - redis_before
         return worker.cpu() - before + redis, redis, max(moments) - due
 

@@ -1,4 +1,4 @@
-"""What a key of its own for each job costs, in the systems that have one."""
+"""The cost of a different key for each job, in the systems that have keys."""
 
 from __future__ import annotations
 

@@ -1,20 +1,20 @@
-"""Settings of the sample project. What differs comes from the environment, since each of its processes may have other addresses:
+"""Settings of the sample project. The environment has the values that differ between processes and tests:
 
 - APP_REDIS: the server's URL. APP_DATABASE: the default database, as JSON
 - APP_DELAYQ: DELAYQ without the URL, as JSON
-- APP_SECRET: the SECRET_KEY, of another site
-- APP_SERVERS: the URLs of queues that are on servers of their own, as JSON by queue
-- APP_HORIZON: the HORIZON of the queues of outbox durability, in seconds; more than the second between looks for what is to come in
-- APP_PARTITIONS: the PARTITIONS of all queues, and behind it their FORMER_PARTITIONS, as in "16 4"
+- APP_SECRET: the SECRET_KEY of another site
+- APP_SERVERS: the URLs of queues on other servers, as JSON by queue
+- APP_HORIZON: the HORIZON of the queues of outbox durability, in seconds; longer than the one second between passes
+- APP_PARTITIONS: the PARTITIONS of all queues, followed by their FORMER_PARTITIONS, as in "16 4"
 - APP_REPLICAS: the REPLICAS of the queues of redis durability
 - APP_CALLS_FROM: the address from which it calls, see tests/wires.py
 - APP_CACHE: the URL of the default cache, if it is in Redis
-- APP_CLOCK: by how many seconds the clock of its host is ahead
+- APP_CLOCK: the seconds by which the clock of its host is ahead
 - APP_FOLDER: where tasks record their runs
-- APP_COUNTS: the URL by which tasks of the shop count theirs, if it is another one
+- APP_COUNTS: the URL where tasks of the shop count, if it is another server
 - APP_TASKS: TASKS, as JSON. APP_APPS: more apps. APP_WITHOUT: the task that this version of the project lacks
-- APP_SITE: "own": the site has the id of its database; else that of its prefix, which tests that write to Redis themselves have, too
-- APP_CALENDAR: which schedules it has, see tests/app/schedules.py
+- APP_SITE: "own": the site has the ID of its database; otherwise that of its prefix, as in tests that write to Redis themselves
+- APP_CALENDAR: its schedules, see tests/app/schedules.py
 """
 
 from __future__ import annotations

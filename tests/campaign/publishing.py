@@ -114,7 +114,7 @@ def epoch_of_rows(scene: Scene) -> None:
 
 
 def cancels_of_what_is_lacking(scene: Scene) -> None:
-    """Callers report them; they hold, and the same call returns the same answer. In the epoch that has answered, they change nothing."""
+    """Callers report them; they hold, and the same call returns the same answer. In the epoch that answered, they change nothing."""
     waits, runs = scene.item(FAR).id, scene.item(FAR).id
     for times in (1, 2):
         changed = scene.do("cancel_one", waits, lacking="scheduled")

@@ -29,7 +29,7 @@ YOUNG = 0.3  # seconds for which the relay leaves a row alone; five are too long
 
 
 class Actor:
-    """A process in a group of its own, with its output in the file of its case."""
+    """A process in a new process group, with its output in the file of its case."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -63,7 +63,7 @@ class Actor:
 
 
 def target(prefix: str) -> dict[str, Any]:
-    """Where the offers of a case go."""
+    """The target of a case's offers."""
     return {"KEY": f"{prefix}-out", "KIND": "stream", "MAXLEN": 1000}
 
 
@@ -116,7 +116,7 @@ def _configure(folder: Path, prefix: str) -> None:
 
 
 def worker(roles: str = "move,mirror,relay") -> Callable[[], None]:
-    """What a worker does."""
+    """The options of a worker."""
 
     def work() -> None:
         call_command("delayq_worker", roles=roles, threads=2, grace=2.0, verbosity=1)

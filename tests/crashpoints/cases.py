@@ -19,27 +19,17 @@ TENTH: Final = 20  # with those of points that would have none, one case in four
 
 @dataclass(frozen=True)
 class Point:
-    """A failpoint. `reply`: a call to Redis has just been answered there.
+    """A failpoint. `reply`: Redis has just answered a call there. `stage` says how a case reaches it:
 
-    `stage` says how a case gets there:
-    - worker: a worker comes there by itself
-    - long: it does when the job runs for some seconds
-    - term: when it is told to leave while the job runs
-    - orphan: when its task process is killed while the job runs
-    - deaf: when a job does not hear its timeout
-    - sweep: a worker without mirror and relay, which tidies by itself
-    - unpublished: when the web process has died between commit and publication
-    - moved: the same, and the row is given another date while the relay publishes it
-    - far: when the rows of jobs are far, of a queue that has no horizon any more
-    - untold: when a cancel was not told to its row, and Redis has lost all events
-    - broken: when such a row cannot be a job
-    - old: when there are rows whose time has passed
-    - operation: when a person has started an operation
-    - periodic: when there is a schedule whose tick has no job yet
-    - replaced: when another server has taken over, which does not know of a cancel
-    - wiped: when Redis loses all of the queue while the job runs
-    - rolled: when it loses the last event that the database has seen, while the job runs
-    - web: it is in a web process, during one of `operations`: see `Web`
+    - worker: a worker reaches it - long: a worker reaches it if the job runs for some seconds - term: a worker reaches it if it is
+    stopped while the job runs - orphan: a worker reaches it if its task process is killed while the job runs - deaf: a worker reaches
+    it if a job ignores its timeout - sweep: a worker without mirror and relay reaches it, because it tidies up - unpublished: the web
+    process died between commit and publication - moved: the same, and the row gets another date while the relay publishes it - far:
+    the rows are far, in a queue that no longer has a horizon - untold: the row has not recorded a cancel, and Redis has lost all
+    events - broken: such a row cannot become a job - old: there are expired rows - operation: a user started an operation - periodic:
+    a schedule has a tick without a job - replaced: another server took over that does not know of a cancel - wiped: Redis loses the
+    whole queue while the job runs - rolled: Redis loses the last event that the database has seen, while the job runs - web: a web
+    process reaches it during one of `operations`: see `Web`
     """
 
     name: str
@@ -189,13 +179,13 @@ class Case:
 
     @property
     def operations_besides(self) -> tuple[str, ...]:
-        """What the web process does with another job, besides scheduling and cancelling, which it always does."""
+        """The calls of the web process about another job, besides scheduling and cancelling, which it always does."""
         known = ("reschedule", "run_now", "requeue", "postpone", "edit", "revive", "uproot", "bring")
         return (self.operation,) if self.operation in known else ()
 
     @property
     def freezes(self) -> bool:
-        """Whether its process stands still for longer than the lease."""
+        """Whether its process is stopped for longer than the lease."""
         return self.action.startswith("hold")
 
 
@@ -205,7 +195,7 @@ def cases() -> Iterator[Case]:
         for kind in point.kinds:
             for operation in point.operations:
                 if kind == "redis" and operation == "requeue":
-                    continue  # without a mirror at work nobody knows any more what was cancelled
+                    continue  # without a mirror, no process knows what was cancelled
                 for action in AFTER if point.reply else BEFORE:
                     yield Case(point, kind, action, operation)
 

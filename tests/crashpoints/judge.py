@@ -1,4 +1,4 @@
-"""What is left when a case is over, as a history with what the case knows: who was to be cancelled, to fail, or not to be there."""
+"""The state after a case, as a history with the facts of the case: the jobs that must be cancelled, fail or not exist."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def select(folder: Path, what: str) -> Sequence[tuple[Any, ...]]:
 
 
 def runs(folder: Path) -> list[dict[str, Any]]:
-    """What tasks have recorded, by time."""
+    """The records of tasks, by time."""
     return lines(folder, "runs-*.jsonl")
 
 
@@ -42,17 +42,17 @@ def parts(folder: Path, *names: str) -> list[str]:
 
 
 def restless(folder: Path, places: Places, keys: Sequence[Keys]) -> str:
-    """What is still going on; "" when nothing is."""
+    """The work that is not finished, or ""."""
     return seen.restless(lambda what: select(folder, what), places, keys)
 
 
 def calls(folder: Path) -> dict[str, Op]:
-    """What the web processes asked for and were answered."""
+    """The calls of the web processes and their answers."""
     return seen.history(folder, seen.Final(), CRASHPOINTS).ops
 
 
 def breaches(case: Case, folder: Path, places: Places, keys: Sequence[Keys]) -> list[Breach]:
-    """What is wrong when it is over."""
+    """The violations after the case."""
     final = seen.left(lambda what: select(folder, what), places, keys)
     history = seen.history(folder, final, CRASHPOINTS)
     history.unharmed = case.action == "lose" and case.point.stage not in SOMEBODY_DIES
@@ -63,7 +63,7 @@ def breaches(case: Case, folder: Path, places: Places, keys: Sequence[Keys]) -> 
 
 
 def offers(case: Case, folder: Path, places: Places, key: str) -> list[str]:
-    """What is wrong with the entries that jobs have offered: each that has succeeded has one, and nobody else has any."""
+    """The violations in the entries of offers: each job that succeeded has one, and no other job has any."""
     if case.kind not in OFFERING:
         return []
     link = places.of("default", 0).beside(key)  # a target is on the server of the queue
@@ -73,7 +73,7 @@ def offers(case: Case, folder: Path, places: Places, key: str) -> list[str]:
 
 
 def _settle_calls(case: Case, history: History) -> None:
-    """Of the call that the case is about it is known where it was when it broke off."""
+    """The position where the call of this case broke off is known."""
     for op in history.ops.values():
         if op.given.get("operation") == "schedule":
             if case.point.name == "producer.commit" and not case.freezes:
@@ -83,7 +83,7 @@ def _settle_calls(case: Case, history: History) -> None:
 
 
 def _fates(case: Case, folder: Path, history: History) -> dict[str, str]:
-    """Everything succeeds, but for what must not."""
+    """Every job succeeds, except those that must not."""
     fates = {row.id: "failed" if row.task in HOPELESS else "succeeded" for row in history.rows.values()}
     if case.kind == "keyed":
         fates |= {row.id: "cancelled" for row in history.rows.values() if row.merged}

@@ -31,8 +31,8 @@ class Trouble(Exception):
 class Play:
     """One case with its processes.
 
-    1. The web process schedules. 2. A worker comes to the failpoint and dies, errs or stands still. 3. Another worker is there.
-    4. When nothing goes on any more, both are told to leave. 5. The judge looks at what is left.
+    1. The web process schedules. 2. A worker reaches the failpoint and dies, fails or stops. 3. Another worker starts. 4. When all
+    work is finished, both are stopped. 5. The judge checks the final state.
     """
 
     def __init__(self, case: Case, *, folder: Path, template: Path, prefix: str, places: Places, partitions: int = 1) -> None:

@@ -1,4 +1,4 @@
-"""The crash points reach every failpoint of the package, and failpoints stand around every call to Redis."""
+"""The crash points reach every failpoint of the package, and there are failpoints around every call to Redis."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tests.crashpoints.cases import AFTER, BEFORE, DURABLE, FEW, KEYED, KINDS, O
 PACKAGE = Path(__file__).parents[2] / "django_delayq"
 CALLS = {*SCRIPTS, "cancel_one", "resume", "adopt", "beat", "leave"} - {"inspect"}
 NAMED = ("store", "self.log", "_registry", "epoch")  # what these are called on
-# What the rule is not held to: where a person has said that restore is to wait, a pause is all it does, and so where a row says
+# Exceptions to the rule: if restore is set to wait, or a row says that the queue was paused, a pause is the only call.
 # that the queue was paused; and `confirm`, called in several places, has its failpoints where it is sent.
 BESIDES = {
     "mirror/restore.py": {"pause", "confirm", "epoch"},
     "mirror/bring_in.py": {"epoch"},  # an empty store gets a generation, whoever asks
     "mirror/relay.py": {"epoch"},
 }
-# What of the one road asks Redis, and those who call it, or scripts, and are themselves called under the breaker.
+# Calls of the single publishing path that ask Redis, and their callers; or scripts that are called under the breaker.
 PUBLISHER = {".publish", ".publish_rows", ".bring_back", ".send", ".finish", "answer"}
 # The last five: what acts on a partition is given to `queues._each`, which goes through it under the breaker.
 ASKED_UNDER_IT = {".ask", "_asked", ".put_in", "_send_rows", "pause", "resume", "purge", "in_one", "empty"}
@@ -49,7 +49,7 @@ ROWS = (
     "going_on",
     "ticks",
 )  # what these are called on
-# Functions whose commits have no failpoints of their own, and why.
+# Functions whose commits have no failpoints, with the reason.
 UNMARKED = {
     "mirror/atomic_runs.py": {
         "_claim_step": "within the transaction of `once`",
@@ -192,7 +192,7 @@ def test_every_failpoint_is_reached_by_cases_and_every_case_has_a_failpoint() ->
     there = Counter(name(call) for _, tree in trees() for call in failpoints(tree))
     assert {point.name for point in POINTS} == there.keys()
     repeated = {name for name, count in there.items() if count > 1}
-    # Of a whole run and of a step of one; of a transaction and of a single statement that commits itself.
+    # The failpoints of a run and its steps, and of transactions and single statements that commit.
     assert repeated == {"effects.commit", "effects.committed", "producer.commit"}
 
 
@@ -300,7 +300,7 @@ def test_producers_ask_redis_under_the_breaker_which_has_the_failpoints() -> Non
                 method = [argument.arg for argument in function.args.args[:1]] == ["self"]
                 asking.setdefault(called, []).append(("." * method + function.name, call in guarded))
     bare, found = {"a script", *PUBLISHER}, 0
-    while True:  # who calls them outside of it must be called within it
+    while True:  # callers outside of it must be called within it
         calls = [call for name in bare for call in asking.get(name, ())]
         more = {function for function, guarded in calls if not guarded} - bare
         if not more:

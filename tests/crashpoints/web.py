@@ -144,12 +144,12 @@ class Web:
         )
 
     def _periodic(self) -> None:
-        """A schedule with one tick ahead, far away. Its job is asked for by nobody who is answered."""
+        """Declares a schedule with one tick far ahead. No caller asks for its job."""
         self._asked("schedule", operation="schedule")
         schedules.create(SCHEDULE, tasks.long.name, cron="0 0 29 2 *", args=(self.op, self.seconds), actor="clerk")
 
     def turn_off(self) -> None:
-        """What a person does with that schedule, once its tick is there: so the job is cancelled, and all comes to its end."""
+        """Makes the changes of a user to that schedule once its tick exists: the job is cancelled, and everything ends."""
         for _ in range(MANY):
             if tick := Tick.objects.filter(schedule__name=SCHEDULE).first():
                 break
@@ -176,7 +176,7 @@ class Web:
 
     @contextmanager
     def _kept_from_redis(self, kept: bool = True) -> Iterator[None]:
-        """What is scheduled here is committed, and not published."""
+        """Jobs scheduled here are committed and not published."""
         publish = put._send_rows
         if kept:
             put._send_rows = lambda publisher, puts: []
@@ -187,7 +187,7 @@ class Web:
 
     @contextmanager
     def _far_rows(self, far: bool) -> Iterator[None]:
-        """What is scheduled here is far, as where the queue has a horizon."""
+        """Jobs scheduled here are far, as in a queue with a horizon."""
         before = list(Row.objects.values_list("pk", flat=True))
         with self._kept_from_redis(far):
             yield
@@ -232,7 +232,7 @@ class Web:
         forget_all(stores.places, prefix)
 
     def mend(self, jobs: Iterable[tuple[str, str]]) -> None:
-        """What somebody does who was not answered: asks again. `jobs`: operation and id."""
+        """Repeats a call without an answer. `jobs`: operation and ID."""
         for operation, id in jobs:
             call: Callable[..., Any] = {"cancel": delayq.cancel, "requeue": delayq.requeue}.get(operation, delayq.run_now)
             if operation == "edit":
@@ -242,7 +242,7 @@ class Web:
                     break
 
     def resume(self) -> None:
-        """What a person does who finds an operation paused by trouble, as soon as it is."""
+        """Resumes an operation as soon as it is paused by a problem, as a user would."""
         for _ in range(100):
             if Operation.objects.filter(stage="paused").update(stage="running", problem=None, paced_from=None):
                 return
@@ -316,7 +316,7 @@ class Web:
         return job.requeue
 
     def _do(self, operation: str, work: Callable[[], Any], job: UUID | None = None, *, what: str = "", **given: Any) -> bool:
-        """One call, written down before it and behind it. Returns whether it was answered."""
+        """Makes one call and records it before and after. Returns whether it was answered."""
         self._asked(what or WHAT.get(operation, operation), operation=operation, **given, **({"job": job.hex} if job else {}))
         if operation == self.case.operation and self.case.point.stage == "web" and not what:
             failpoints.arm(f"{self.case.point.name}={self.case.action}")

@@ -97,7 +97,7 @@ class Stage:
 
     def runs(self) -> list[Run]:
         lines = self.ledger.read_text().splitlines() if self.ledger.exists() else []
-        # A name may have blanks, what is behind it has none.
+        # The name can contain blanks, the fields after it cannot.
         return [
             Run(name, job, int(attempt), int(began), int(due), by)
             for name, job, attempt, began, due, by in (line.rsplit(" ", 5) for line in lines)

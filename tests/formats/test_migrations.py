@@ -18,7 +18,7 @@ HARMLESS = (
     migrations.DeleteModel,
     migrations.SeparateDatabaseAndState,
 )
-# What may change in a column that is there: nothing that the database would have to write into each row.
+# Allowed changes of an existing column: those that do not rewrite each row.
 WORDS = {"verbose_name", "help_text", "choices", "default", "db_default", "blank", "editable"}
 
 
@@ -33,7 +33,7 @@ def options(field: models.Field[Any, Any]) -> dict[str, Any]:
 
 
 def fault(operation: Operation, migration: migrations.Migration, created: set[str], before: Any) -> str:
-    """What is wrong with that operation; "" for nothing."""
+    """The reason why that operation is not allowed, or ""."""
     table = str(getattr(operation, "model_name", getattr(operation, "name", ""))).lower()
     name = f"{migration.name}: {operation.describe()}"
     if isinstance(operation, HARMLESS):

@@ -1,4 +1,4 @@
-"""What a process does that meets a newer format than it knows: it writes nothing there, and waits for its own upgrade."""
+"""A process that finds a newer format than it knows writes nothing there, and waits for its upgrade."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_worker_waits_and_says_so_once(stage):
     def said() -> list[str]:
         return [line.partition("WARNING")[2] for line in stage.log("worker").splitlines() if "has format" in line]
 
-    # Each loop that meets it says so: the mover, and those of relay and tidy.
+    # Each loop that finds it reports it: the mover, relay and tidy.
     eventually(lambda: any(" queue orders: " in line for line in said()), "the warning")
     eventually(lambda: any(run.name.startswith("web") for run in stage.runs()), "work of the other queue")
     assert not [run for run in stage.runs() if int(run.name.partition(" ")[2]) % 10 != 9]

@@ -1,6 +1,5 @@
-"""What is in a queue, in plain Python, and the moves that several scripts make.
-
-A job has a state and a date; the places in Redis, with bands, leases and keys of their own, follow from these (`view`).
+"""The content of a queue in plain Python, and the changes that several scripts have in common. A job has a state and a date. The data
+in Redis follows from these (`view`): priority bands, leases and keys.
 """
 
 from __future__ import annotations
@@ -31,13 +30,16 @@ class Contents:
         self.mirrored = ""  # the last event that the database has
         self.rolled = ""  # the phase of the way back
         self.restoring = ""
-        self.brought_back = (0, 0)  # until which date what came back overdue waits, and until when somebody may hold it all the same
+        self.brought_back = (
+            0,
+            0,
+        )  # until when overdue jobs that were restored wait, and until when a worker may hold them nevertheless
         self.moved: tuple[str, int] | None = None  # a server that waits to be confirmed, and since when
         self.jobs: dict[str, Job] = {}
         self.finished: dict[str, float] = {}
-        self.requests: dict[str, str] = {}  # who asked for the cancel of a job that runs; or that would, were it here
+        self.requests: dict[str, str] = {}  # the actor who requested the cancel of a running job, or of one that may run
         self.offered: dict[str, str] = {}  # where what a job has offered was put
-        self.pushed = 0  # how many stand there; it is no part of the queue
+        self.pushed = 0  # the length of the target, which is not part of the queue
         self.claims: dict[str, LastClaim] = {}
         self.paused: dict[str, str] = {}
         self.alive: int | None = None  # when a worker was last here
@@ -51,7 +53,7 @@ class Contents:
         self.events: list[Happened] = []
         self.now = 0
 
-    # What one can ask of it
+    # Queries
 
     @property
     def epoch(self) -> str:
@@ -94,7 +96,7 @@ class Contents:
         return twin
 
     def noted(self) -> set[str]:
-        """The jobs that do not run, and whose cancel was asked for when nobody knew whether they do."""
+        """The jobs that are not running, and whose cancel was requested when it was unknown whether they run."""
         return {id for id in self.requests if id not in self.jobs or self.jobs[id].state is not State.RUNNING}
 
     def those(self, state: State) -> list[Job]:
@@ -102,7 +104,7 @@ class Contents:
         return sorted((job for job in self.jobs.values() if job.state is state), key=lambda job: (job.date, job.id))
 
     def view(self) -> Dump:
-        """What Redis should hold."""
+        """The data that Redis should hold."""
         dump = Dump(finished=dict(self.finished), cancels=dict(self.requests), offered=dict(self.offered), meta=self._meta())
         dump.claims = {worker: claim.line() for worker, claim in self.claims.items()}
         for id, job in self.jobs.items():
@@ -211,8 +213,8 @@ class Contents:
         )
 
     def _crash(self, job: Job, max_crashes: int) -> str:
-        """A worker vanished: "again" if the job shall run again; else it has been cancelled or has failed. Of a run that came back from
-        its row nobody knows where it is: it counts nothing.
+        """A worker died: "again" if the job must run again, otherwise it is cancelled or fails. A run restored from its row counts
+        nothing, because its worker is unknown.
         """
         job.crashes += 1 if job.fence else 0
         job.attempt += 0 if job.fence else 1

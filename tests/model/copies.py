@@ -1,4 +1,4 @@
-"""A copy of the package with a fault in it, for processes that import it in place of the real one."""
+"""A copy of the package with a fault, for processes that import it instead of the real one."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ persons = st.sampled_from(["me", "me", "you", "restore"])
 
 @dataclass(frozen=True)
 class Copy:
-    """What Redis held at one moment, and how far the stream was read."""
+    """The content of Redis at one moment, and how far the stream was read."""
 
     values: Sequence[bytes | None]
     model: Model
@@ -66,7 +66,7 @@ class EpochMachine(QueueMachine):
         self.epochs.add(self.model.epoch)
         return reply
 
-    # What the rules are made of
+    # Strategies of the rules
 
     def _keys(self) -> list[str]:
         return [self.store.keys[name] for name in NAMES]
@@ -127,7 +127,7 @@ class EpochMachine(QueueMachine):
         self.call("restore", items, epoch=epoch or self.model.known, progress=progress, actor="restore")
 
     def _adopt(self, held: Sequence[ClaimedJob], worker: str = "w1") -> None:
-        """As a worker does: one call for each epoch that it has claimed on, or for none that it knows."""
+        """Calls as a worker does: once per epoch in which it has claimed, or once without an epoch."""
         for epoch in sorted({job.epoch for job in held}):
             mine = {(job.id, job.fence): job for job in reversed(held) if job.epoch == epoch}
             latest = {job.id: job for job in mine.values()}
@@ -311,7 +311,7 @@ class EpochMachine(QueueMachine):
     @precondition(lambda self: self.model.those(State.SCHEDULED))
     @rule(pick=picks, moves=st.booleans(), gap=st.sampled_from([0, 5000]))
     def a_change_is_forgotten(self, pick: int, moves: bool, gap: int) -> None:
-        """Another server has not heard of it, and is told before it is confirmed. The date of before may have come meanwhile."""
+        """Another server does not know of it, and gets it before it is confirmed. The earlier date may have arrived meanwhile."""
         waiting = self.model.those(State.SCHEDULED)
         job, due_ms = full(waiting[pick % len(waiting)].id), self.now + 60_000
         self._keep_copy()
@@ -350,5 +350,5 @@ class EpochMachine(QueueMachine):
 def machine(
     link: Link, store: type[QueueStore] = QueueStore, epoch: type[EpochStore] = EpochStore, *, partition: int = 0
 ) -> Callable[[], EpochMachine]:
-    """What hypothesis makes a machine with, one per example."""
+    """The arguments that hypothesis creates a machine with, one per example."""
     return lambda: EpochMachine(link, store, epoch, partition=partition)

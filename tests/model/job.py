@@ -1,4 +1,4 @@
-"""What the model remembers of a job, and of a worker's last claim."""
+"""The model's state of a job, and of a worker's last claim."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Job:
     progress: str = ""
     keyless: bool = False  # it was adopted when another job had its key
     evictions: int = 0
-    unknown: int = 0  # since when nobody has known its task
+    unknown: int = 0  # since when its task has been unknown
     asks: int = 0  # how often it has asked
     small: bool = False  # its run does not say that it has a key
     blocked: bool = False  # it is due, and waits for its name
@@ -62,7 +62,7 @@ class Job:
 
 @dataclass(frozen=True)
 class LastClaim:
-    """What a worker took with its last claim that took something: ids and dates."""
+    """The IDs and dates of the last claim that returned jobs."""
 
     nonce: str
     at: int

@@ -51,7 +51,7 @@ from tests.model.wishes import (
 )
 from tests.store.board import LEASE, NOW, job_id, record
 
-STRANGER = 999  # the number of a job that nobody scheduled
+STRANGER = 999  # the number of a job that was never scheduled
 SELDOM = 16_000  # ms, the longest that a claim tells a worker to wait
 SCRIPTS = {
     "start_schedule": "schedule",
@@ -59,9 +59,9 @@ SCRIPTS = {
     "resume": "pause",
     "adopt": "restore",
     "drop": "sweep",
-}  # of methods that bear another name
+}  # of methods with another name
 FORGETTING = {"tidy", "confirm"}  # these drop tombstones
-# What is not said of a change: whether it is in the table, where tombstones are dropped; nor anything, where rows decide, in a sweep.
+# Changes that are not compared: whether tombstones that tidy removes are in the table, and everything of a sweep in which rows decide.
 UNSAID = {**dict.fromkeys((*FORGETTING, "drop"), Sees.SCRIPT), "sweep": Sees.SCRIPT | Sees.CHANGES}
 REPEATABLE = {
     "schedule",
@@ -193,7 +193,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.held = [*fresh, *self.held][:12]
 
     def running(self) -> list[ClaimedJob]:
-        """What is held still, the latest first."""
+        """The jobs that are held, the latest first."""
         return [job for job in self.held if self.last.runs.get(job.id, "").split(":")[3:4] == [job.fence]]
 
     def extend(self, items: list[tuple[str, str]], progress: dict[str, str] | None = None) -> Any:
@@ -253,7 +253,7 @@ class QueueMachine(RuleBasedStateMachine):
         return ScheduleItem.of(use, on_conflict=wish.policy + self.named(use.key, wish.late), **due)
 
     def named(self, key: str, late: str) -> str:
-        """What stands behind the policy of a late publication."""
+        """The policy arguments of a late publication."""
         holder = self.model.holder(key)
         named = short(self.id(STRANGER)) if late == "another" else holder.id if late == "holder" and holder else ""
         return f"@{named}" if late else ""
@@ -454,7 +454,7 @@ class QueueMachine(RuleBasedStateMachine):
         anew=st.sampled_from([False, False, True]),
     )
     def redis_is_away_for_a_while(self, gap: int, extends: bool, later: bool, back: int, told: int, again: bool, anew: bool) -> None:
-        """Or nobody came for as long: then nobody tells of calls that failed."""
+        """The same if no worker came for as long: then no failed calls are reported."""
         job = self.running()[0]
         self.now += gap
         if extends:
@@ -606,5 +606,5 @@ class QueueMachine(RuleBasedStateMachine):
 
 
 def machine(link: Link, store: type[QueueStore] = QueueStore, *, partition: int = 0) -> Callable[[], QueueMachine]:
-    """What hypothesis makes a machine with, one per example."""
+    """The arguments that hypothesis creates a machine with, one per example."""
     return lambda: QueueMachine(link, store, partition=partition)

@@ -83,7 +83,7 @@ class Model(Epochs):
         return ScheduleReply(status, item.id, due)
 
     def _fresh_date(self, job: Job) -> int:
-        """Of one that waits and has not begun to run; of any other 0."""
+        """The date of a job that waits and has not started; 0 for any other."""
         return job.date if job.state is State.SCHEDULED and not job.begun else 0
 
     def _must_ask(self, holder: Job | None) -> bool:
@@ -176,7 +176,7 @@ class Model(Epochs):
     def _take(self, job: Job, attempt: int, nonce: str, lease_ms: int) -> list[tuple[Job, int]]:
         """The job and the date that stood beside it; nothing if it has expired."""
         waited, name = job.state is State.SCHEDULED, job.name
-        if waited and self.requests.pop(job.id, None) is not None:  # asked for while nobody knew whether it runs
+        if waited and self.requests.pop(job.id, None) is not None:  # requested while it was unknown whether it runs
             self._withdraw(job)
             self._finish(job, cancelled=True)
             self._event("cancelled", job.id, job.attempt, job.crashes, "-")
@@ -245,7 +245,7 @@ class Model(Epochs):
         breath = min(5000, lease_ms // 2)
         if self.guard and self.guard.until > self.now + lease_ms:  # the clock was put back
             self.guard = replace(self.guard, until=self.now + lease_ms)
-        used = self.now - gap + breath if silent else self.now  # a guard is not used up while nobody could come
+        used = self.now - gap + breath if silent else self.now  # a guard does not expire while no worker could come
         active = self.guard if self.guard and self.guard.start < self.now and used < self.guard.until else None
         proven = failed or (moved and (silent or active is not None))
         if not silent and not proven:
@@ -409,7 +409,7 @@ class Model(Epochs):
         return Change.DONE
 
     def _cancel_lacking(self, id: str, actor: str, row: str, abort: bool) -> Change:
-        """Of a job that is not here; by its row it waits, or runs, or nobody has looked."""
+        """Checks a job that is not in Redis: according to its row it waits or runs, or no process has looked."""
         ended, waits = self.finished.get(id), row not in ("", "running")
         if ended is None and self._may_run(row):
             return self._request(id, actor, abort)

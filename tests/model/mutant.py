@@ -8,8 +8,9 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Mutant:
-    """A file of the package, what stands in it, and the fault that takes its place. `bug`: what people saw of it. `test`: file and name
-    of one that notices it within one process. `drill`: whether the campaign's drill notices it each time; else the test has to.
+    """A file of the package, the text in it, and the fault that replaces this text. `bug`: the effect that users saw. `test`: file
+    and name of a test that notices it within one process. `drill`: whether the campaign's drill notices it each time; otherwise the
+    test must.
     """
 
     name: str

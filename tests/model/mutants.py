@@ -1,8 +1,8 @@
-"""Faults of the past, put in on purpose: each must be noticed, so that none comes back. `old` stands exactly once in its file, so none
-can rot. All other faults are made by rule: tests/mutation.
+"""Faults of the past, added on purpose: each must be noticed, so that none returns. `old` occurs exactly once in its file.
+tests/mutation creates all other faults by rule.
 
-Those of the scripts (`where="lua"`) are given to the machine, those of restore (`"epoch"`) to the one in a shaky epoch; those of the
-worker (`"worker"`) to the test that is named with them. All are given to the campaign's drill, too, or else to the test.
+Faults of scripts (`where="lua"`) are given to the machine, those of restore (`"epoch"`) to the machine with an uncertain epoch, and
+those of the worker (`"worker"`) to the test named with them. All are also given to the campaign's drill, or to the test instead.
 """
 
 from __future__ import annotations

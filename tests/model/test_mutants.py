@@ -82,7 +82,7 @@ def noticed(machine: Any) -> bool:
         except AssertionError:
             return True
         except ExceptionGroup as several:
-            # Noticed, and not again when it was tried once more: ids bear the clock of the server.
+            # Noticed, but not when tried again, because IDs contain the time of the server.
             if several.subgroup(AssertionError) is None:
                 raise
             return True

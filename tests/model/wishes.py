@@ -1,4 +1,4 @@
-"""What the rules of the machine are drawn from."""
+"""The strategies from which the machine's rules draw."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Wish:
     expires: int
     most: int
     durable: bool
-    name: int = 0  # which of SHARED it bears
+    name: int = 0  # its entry in SHARED
     late: str = ""  # it is published late, and may act on no holder, on the one that there is, or on another; or never
 
 

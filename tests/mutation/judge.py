@@ -1,5 +1,5 @@
-"""What becomes of a fault. One session of pytest imports and collects; then, for each fault, a process is forked off it that puts the
-fault in and runs the tests up to the first that fails. The tests work within one process: what they start would be without the fault.
+"""The outcome of a fault. One pytest session imports and collects. Then it forks a process for each fault, which applies the fault
+and runs the tests until the first failure. The tests run in one process, because processes that they start would not have the fault.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def judged(mutants: Sequence[Mutant], at_once: int) -> Iterator[Verdict]:
 
 
 def _session(mutants: Sequence[Mutant], verdicts: SimpleQueue[Verdict]) -> None:
-    """One judge, with a Redis and a database of its own. A process that does nothing else."""
+    """One judge, with its Redis and database, in a separate process."""
     folder = servers.folder()
     redis = servers.RedisServer()
     redis.start()
@@ -87,7 +87,7 @@ def _session(mutants: Sequence[Mutant], verdicts: SimpleQueue[Verdict]) -> None:
 
 
 class Judge:
-    """A plugin in place of pytest's own loop. `done`: all faults have been judged."""
+    """A plugin that replaces pytest's loop. `done`: all faults have been judged."""
 
     def __init__(self, mutants: Sequence[Mutant], verdicts: SimpleQueue[Verdict], redis: servers.RedisServer, database: Path) -> None:
         self.mutants = mutants
@@ -135,7 +135,7 @@ class Judge:
                 os.write(into, b"|")
                 self._try(items)
                 os.write(into, self.failed.encode()[:900] or b"none")
-            os._exit(0)  # nothing of the parent's is to be ended here
+            os._exit(0)  # nothing that belongs to the parent is closed here
         os.close(into)
         begun = os.read(out, 1)
         ready, _, _ = select.select([out], [], [], PATIENCE)

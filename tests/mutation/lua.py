@@ -106,7 +106,7 @@ def _negated(text: str, words: Sequence[Token], number: int) -> Iterator[Change]
 
 
 def _begins(words: Sequence[Token], number: int) -> bool:
-    """Whether a statement begins with the first word of that line: what stands before is not left unfinished."""
+    """Whether a statement starts with the first word of that line, so that the previous one is complete."""
     depth = sum((word.text in OPENING) - (word.text in CLOSING) for word in words[:number])
     if words[number].kind != "name" or depth:
         return False

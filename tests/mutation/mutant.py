@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Change:
-    """What a rule does to a text: `new` in place of what stands from `start` to `end`, in characters."""
+    """A rule's change of a text: `new` replaces the characters from `start` to `end`."""
 
     rule: str
     start: int
@@ -35,7 +35,7 @@ class Mutant:
 
 
 def named(file: str, text: str, changes: Iterable[Change]) -> Iterator[Mutant]:
-    """Each change with its key; the second of one rule in lines of one text bears a number."""
+    """Each change with its key. If one rule changes equal lines twice, the second key has a number."""
     seen: Counter[str] = Counter()
     for change in sorted(changes, key=lambda change: (change.start, change.end, change.rule)):
         begin = text.rfind("\n", 0, change.start) + 1

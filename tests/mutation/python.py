@@ -39,7 +39,7 @@ class Rules(ast.NodeVisitor):
         self.lines = text.splitlines()
 
     def at(self, line: int, column: int) -> int:
-        """Where that is in the text; the tree counts columns in bytes."""
+        """The position in the text; the tree counts columns in bytes."""
         return self.starts[line - 1] + len(self.lines[line - 1].encode()[:column].decode())
 
     def span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
@@ -96,7 +96,7 @@ class Rules(ast.NodeVisitor):
     visit_IfExp = visit_If
 
     def visit_Expr(self, node: ast.Expr) -> None:
-        """A call whose answer nobody reads is left out."""
+        """Removes a call whose result is unused."""
         if isinstance(node.value, ast.Constant):
             return
         name = ast.unparse(node.value.func) if isinstance(node.value, ast.Call) else ""
@@ -114,10 +114,10 @@ class Rules(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_Raise(self, node: ast.Raise) -> None:
-        """What is raised is told in words: these stay."""
+        """The texts of exceptions stay unchanged."""
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
-        """What is written stays, too."""
+        """Log texts stay unchanged, too."""
 
     def visit_Call(self, node: ast.Call) -> None:
         if isinstance(node.func, ast.Name) and node.func.id in NAMES:

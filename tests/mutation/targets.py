@@ -10,7 +10,7 @@ from tests.mutation.mutant import Mutant, named
 
 PACKAGE = Path(django_delayq.__file__).parent
 MODEL = "tests/mutation/by_model.py"
-# The tests of one script; those of the others come behind them, and then the model.
+# The tests of one script. Those of other scripts follow, and then the model.
 SCRIPTS = {
     "schedule": "tests/store/test_schedule.py",
     "claim": "tests/store/test_claim.py",
@@ -116,7 +116,7 @@ MODULES = {
 
 
 def files() -> list[str]:
-    """Every file that is given faults, as it stands in the package."""
+    """Every file that gets faults, unchanged."""
     scripts = sorted(str(path.relative_to(PACKAGE)) for path in (PACKAGE / "store/lua").rglob("*.lua"))
     return [*scripts, *MODULES]
 

@@ -1,1 +1,1 @@
-"""A project that runs under any release of django-delayq: it imports nothing of the tests, and only what every release has."""
+"""A project that runs with any release of django-delayq: it does not import the tests, and only uses what every release has."""

@@ -1,4 +1,4 @@
-"""Where Redis and the database are, the environment says."""
+"""The environment has the addresses of Redis and the database."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Tasks that write down each run in a file: name, job, attempt, when it began and was due (ms), who ran it."""
+"""Tasks that record each run in a file: name, job, attempt, start and due date (ms), and process."""
 
 import os
 import time
