@@ -2,13 +2,13 @@
 
     python -m benchmarks.compare ../older --metrics single,noop,burst [--rounds 5] [--size 0.2] [--most 3]
 
-The other checkout needs its own environment: run `git worktree add ../older COMMIT`, and `make .make/bench` there. Run this command from
-a clone in which only `make .make/bench` was run, because redis-py uses optional packages if they are installed. Packages that only
-one of the two has are listed.
+The other checkout needs its own environment: run `git worktree add ../older COMMIT`, and `make .make/bench` there. Run this command
+from a clone in which only `make .make/bench` was run, because redis-py uses optional packages if they are installed. Packages that
+only one of the two has are listed.
 
-Each round measures each metric once in both checkouts, in a separate `python -m benchmarks`; the order alternates. The
-table shows the median of each figure, the median of the ratios of the rounds, and the 95 % interval of that median. A figure is worse
-if its whole interval is more than `--most` percent worse; then the command exits with 1. On a shared machine that needs about 40 rounds.
+Each round measures each metric once in both checkouts, in a separate `python -m benchmarks`; the order alternates. The table shows
+the median of each figure, the median of the ratios of the rounds, and the 95 % interval of that median. A figure is worse if its
+whole interval is more than `--most` percent worse; then the command exits with 1. On a shared machine that needs about 40 rounds.
 Metrics and figures that only one of the checkouts has are omitted.
 """
 

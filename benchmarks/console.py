@@ -3,9 +3,9 @@
     python -m benchmarks.console [--rows 2000000] [--repeat 15]
 
 Starts a PostgreSQL and a Redis server. The database creates the rows, with the indexes of the migration: jobs, an attempt for each
-ended run, events and operations. Scheduled jobs are also in Redis, and workers report what they run; running jobs are only rows. A staff
-user with every permission requests each page. The limit is 150 ms and 12 queries per page: as the median or, on a busy machine, as the CPU
-time of this process and its PostgreSQL backend, which has no parallel workers here.
+ended run, events and operations. Scheduled jobs are also in Redis, and workers report what they run; running jobs are only rows. A
+staff user with every permission requests each page. The limit is 150 ms and 12 queries per page: as the median or, on a busy machine,
+as the CPU time of this process and its PostgreSQL backend, which has no parallel workers here.
 """
 
 from __future__ import annotations

@@ -3,8 +3,9 @@ projects of 500 tests that only use the fixture, run by pytest.
 
     python -m benchmarks.kit [--seconds 20]
 
-Starts the server of the test kit. The database is SQLite in memory, in a transaction that is rolled back, as with TestCase. The limits
-are 10,000 such tests per minute, 5 ms per test, and one second for the first; on a busy machine, in CPU time of this process. The fixture adds at most three seconds to a project of 500 tests.
+Starts the server of the test kit. The database is SQLite in memory, in a transaction that is rolled back, as with TestCase. The
+limits are 10,000 such tests per minute, 5 ms per test, and one second for the first; on a busy machine, in CPU time of this process.
+The fixture adds at most three seconds to a project of 500 tests.
 """
 
 from __future__ import annotations

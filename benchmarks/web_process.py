@@ -1,4 +1,5 @@
-"""The cost of the app for a web process: CPU and private memory of `django.setup()` and the first `schedule()`, beyond Django, redis-py.
+"""The cost of the app for a web process: CPU and private memory of `django.setup()` and the first `schedule()`, beyond Django,
+redis-py.
 
     python -m benchmarks.web_process [--rounds 20] [--modules]
 

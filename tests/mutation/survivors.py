@@ -105,17 +105,16 @@ SURVIVORS = {
     + "a thousandth of how long a task may be unknown.",
     "worker/process/executor.py: if run.started < self._leases.good_until(run.row, run.turn): [< to <=]": MARGIN
     + "a lease that ends in this very moment.",
-    'worker/process/executor.py: return Outcome(job.id, job.attempt, job.fence, "ack", 0, written, _ran_ms(run, finished_ms), None,'
-    " note) [one more]": NOTHING + "who has succeeded is not put off.",
-    'worker/process/executor.py: kind, delay = "cancel", 0 [one more]': NOTHING + "who is cancelled is not put off.",
-    'worker/process/executor.py: return "cancel", 0 [one more]': NOTHING + "who is cancelled is not put off.",
-    'worker/process/executor.py: return "fail", 0 [one more]': NOTHING + "who fails is not put off.",
-    'worker/process/executor.py: return ("fail", 0) if wait is None else ("ask", wait) [one more]': NOTHING
-    + "who gives up is not put off.",
+    'worker/outcome.py: return Outcome(job.id, job.attempt, job.fence, "ack", 0, detail, finished_ms - run.started_ms, None,'
+    " note) [one more]": NOTHING + "a job that succeeded gets no delay.",
+    'worker/outcome.py: kind, delay = "cancel", 0 [one more]': NOTHING + "a cancelled job gets no delay.",
+    'worker/outcome.py: return "cancel", 0 [one more]': NOTHING + "a cancelled job gets no delay.",
+    'worker/outcome.py: return "fail", 0 [one more]': NOTHING + "a failed job gets no delay.",
+    'worker/outcome.py: return ("fail", 0) if wait is None else ("ask", wait) [one more]': NOTHING
+    + "a job that gives up gets no delay.",
     "worker/process/executor.py: stray_copies.end(None) # here, so that a fork does not commit the transaction of an atomic run"
     " [without stray_copies.end]": OPEN + "a task that forks; tests/worker/test_rough.py has those that fork.",
-    'worker/process/executor.py: return ("fail", 0) if delay is None else ("retry", delay) [one more]': NOTHING
-    + "who fails is not put off.",
+    'worker/outcome.py: return ("fail", 0) if delay is None else ("retry", delay) [one more]': NOTHING + "a failed job gets no delay.",
     "worker/process/executor.py: stray_copies.end(error) [without stray_copies.end]": OPEN
     + "a task that forks and raises; tests/worker/test_rough.py has those that fork.",
     "worker/process/mover.py: self._buffer.call_at = -1 [one more]": NOTHING + "no buffer holds fewer than no jobs.",

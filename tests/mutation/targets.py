@@ -89,7 +89,7 @@ MODULES = {
         "tests/producer/test_partitions.py",
     ],
     "producer/acts.py": [
-        "tests/producer/test_twins.py",
+        "tests/producer/test_async_api.py",
         "tests/producer/test_inputs.py",
         "tests/producer/test_schedule.py",
         "tests/mirror/test_answers.py",
@@ -104,6 +104,7 @@ MODULES = {
     ],
     "worker/process/settler.py": ["tests/worker/process/test_settler.py", "tests/worker/test_loops.py"],
     "worker/process/mover.py": ["tests/worker/test_loops.py", "tests/worker/test_fair.py", "tests/worker/process/test_seldom.py"],
+    "worker/outcome.py": ["tests/worker/process/test_executor.py", "tests/worker/test_loops.py"],
     "worker/process/executor.py": [
         "tests/worker/process/test_executor.py",
         "tests/worker/process/test_asking.py",
