@@ -23,10 +23,10 @@ from django_delayq.admin.forms import PurgeForm, reason_given
 from django_delayq.admin.operation_admin import begin_purge
 from django_delayq.admin.readonly import ReadOnlyAdmin
 from django_delayq.admin.report import actor, log
-from django_delayq.console import far_jobs, schedule_views
+from django_delayq.console import signs
 from django_delayq.console.error_texts import worded
 from django_delayq.console.overview import DOWN, count_absent, count_rows, count_shown, failing_tasks, look
-from django_delayq.console.vitals import Vital, exceptional, far, vitals
+from django_delayq.console.signs import Sign
 from django_delayq.models import Queue
 from django_delayq.producer import queues
 from django_delayq.store.reads.fitness import unmirrored
@@ -75,12 +75,11 @@ class QueueAdmin(ReadOnlyAdmin):
         rows, seen, trouble = dashboard.rows(seen) if seen.error is None else ([], seen, worded(seen.error))
         chosen = request.GET.get("queue", "")
         counts = {} if rows else count_rows(names)
-        signs = [*vitals(seen, unpublished), *exceptional(), *far(far_jobs.far_queues())]
-        signs += schedule_views.signs(conf.get().database)
+        shown = [*signs.of_redis(seen), *signs.of_rows(unpublished)]
         return {
             "trouble": trouble,
-            "vitals": signs,
-            "signs": [(sign, self._leads(request, sign)) for sign in signs],
+            "vitals": shown,
+            "signs": [(sign, self._leads(request, sign)) for sign in shown],
             "queues": rows,
             "left_out": dashboard.left_out(seen),
             "rows": {visible(name): [*map(count_shown, of_queue.values())] for name, of_queue in counts.items()},
@@ -99,7 +98,7 @@ class QueueAdmin(ReadOnlyAdmin):
             "may_see_jobs": self.allows(request, "view_job"),
         }
 
-    def _leads(self, request: HttpRequest, sign: Vital) -> str:
+    def _leads(self, request: HttpRequest, sign: Sign) -> str:
         """To what a sign speaks of, where it is not well and this person may see that; "" for nowhere."""
         if sign.level == "well" or not sign.page or not self.allows(request, f"view_{sign.page}"):
             return ""

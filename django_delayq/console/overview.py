@@ -65,6 +65,17 @@ class QueueView:
         return self.depth.oldest_late_ms / 1000
 
     @property
+    def unserved(self) -> bool:
+        """Whether workers should claim jobs here and none does."""
+        return self.workers == 0 and not self.pulled
+
+    @property
+    def backlog(self) -> float:
+        """The share of MIRROR_MAX_EVENTS that the mirror has not written; 0 without a limit."""
+        most = conf.get().most_events
+        return self.depth.untold / most if most else 0.0
+
+    @property
     def paused_at(self) -> datetime | None:
         """Since when it is paused."""
         return clock.from_ms(self.depth.paused_ms) if self.depth.paused_ms else None
@@ -130,14 +141,24 @@ def look() -> Overview:
             return Overview(error=error)
         unseen = error
     try:
-        found, missing = stores.from_each(config.queues, lambda reach: stores.inspector(reach).parts(list(config.queues)))
+        queues, missing = queue_views(config.queues, workers)
     except DOWN as error:
         return Overview(error=error)
+    return Overview(queues=queues, workers=workers or [], missing=missing.queues, unseen=unseen)
+
+
+def queue_views(names: Iterable[str], workers: Iterable[dict[str, Any]] | None) -> tuple[list[QueueView], Missing]:
+    """These queues, without those that cannot be reached. `workers`: None if they are unknown.
+
+    Raises:
+        StoreUnavailable, StoreError: no server can be reached.
+    """
+    names = list(names)
+    found, missing = stores.from_each(names, lambda reach: stores.inspector(reach).parts(names))
     parts: dict[str, dict[int, QueueDepth]] = {}
     for keys, depth in found.items():
         parts.setdefault(keys.queue, {})[keys.partition] = depth
-    queues = [_queue(parts[name], missing.parts.get(name, {}), workers) for name in config.queues if name in parts]
-    return Overview(queues=queues, workers=workers or [], missing=missing.queues, unseen=unseen)
+    return [_queue(parts[name], missing.parts.get(name, {}), workers) for name in names if name in parts], missing
 
 
 def mirror_lags() -> dict[str, Lag]:

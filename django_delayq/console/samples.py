@@ -19,6 +19,7 @@ from django_delayq.exceptions import StoreUnavailable
 from django_delayq.models import UNPUBLISHED, UNRESOLVED, Job, SetAside, database_clock
 from django_delayq.producer.stores import stores
 from django_delayq.store.reads.figures import QueueCounts
+from django_delayq.store.reads.fitness import server_findings
 from django_delayq.store.reads.inspector import ServerFacts
 
 Sample = tuple[str, Mapping[str, str], float]
@@ -93,7 +94,7 @@ def _servers(facts: Sequence[ServerFacts]) -> list[Sample]:
         ("delayq_redis_clock_skew_seconds", {}, max((one.skew for one in facts), key=abs)),
         ("delayq_redis_memory_bytes", {}, fullest.used_memory),
         ("delayq_redis_memory_limit_bytes", {}, fullest.maxmemory),
-        ("delayq_redis_evicts", {}, any(one.policy not in ("", "noeviction") for one in facts)),
+        ("delayq_redis_evicts", {}, any(found.code == "E010" for one in facts for found in server_findings(one))),
         ("delayq_redis_append_only", {}, all(one.aof for one in facts)),
     ]
 

@@ -11,12 +11,9 @@ from typing import Any, Final
 from uuid import UUID
 
 from django.db.models import Count, Min, OuterRef, Q, Subquery
-from django.utils.translation import gettext_lazy as _
-from django.utils.translation import ngettext
 
 from django_delayq import clock, conf
 from django_delayq.console.error_texts import told
-from django_delayq.console.vitals import Level, Vital
 from django_delayq.models import Attempt, Job, Periodic, Tick, database_clock
 from django_delayq.states import State
 
@@ -117,22 +114,6 @@ def wrong() -> dict[str, Q]:
 def count_wrong(using: str) -> dict[str, int]:
     """How many there are of each of `wrong()`: one query."""
     return Periodic.objects.using(using).aggregate(**{name: Count("pk", filter=which) for name, which in wrong().items()})
-
-
-def signs(using: str) -> list[Vital]:
-    """One sign if something is wrong with any schedule, else none: one query."""
-    found = count_wrong(using)
-    parts = [
-        text % {"count": found[name]}
-        for name, text in (
-            ("trouble", ngettext("%(count)d with problems", "%(count)d with problems", found["trouble"])),
-            ("late", ngettext("%(count)d late", "%(count)d late", found["late"])),
-            ("retired", ngettext("%(count)d retired", "%(count)d retired", found["retired"])),
-        )
-        if found[name]
-    ]
-    level: Level = "bad" if found["trouble"] else "late"
-    return [Vital(name="schedules", label=_("Schedules"), value=", ".join(parts), level=level, page="periodic")] if parts else []
 
 
 def _jobs(ticks: Sequence[Tick], using: str) -> dict[UUID, Job]:

@@ -17,6 +17,7 @@ from django.db.models import Count, Min
 from django_delayq import clock, conf, ids
 from django_delayq.checks import installed
 from django_delayq.console import far_jobs, overview
+from django_delayq.console.signs import MEASURES
 from django_delayq.management.change_commands import confirm
 from django_delayq.management.compare import Comparison, Orphans
 from django_delayq.management.job_filters import USAGE
@@ -33,7 +34,6 @@ from django_delayq.store.reads.fitness import (
     version_findings,
 )
 
-MOST_OUTBOX = 60.0  # seconds; a row unpublished for longer is a finding
 MOST_PARKED = 20  # queues and tasks that are named
 _PARKED_WHY = {
     PARKED_TASK: (
@@ -125,7 +125,7 @@ def _database_findings() -> list[dict[str, str]]:
         waiting = Job.objects.using(using).filter(UNPUBLISHED, durable=True)
         first = waiting.order_by("id").values_list("created_at", flat=True).first()
         age = (database_clock.now(connections[using]) - first).total_seconds() if first else 0.0
-        if age > MOST_OUTBOX and overview.count_absent():
+        if MEASURES["outbox_age"].is_finding(age) and overview.count_absent():
             return [
                 *aside,
                 finding("D002", f"The outbox has jobs that are not in Redis. The oldest has waited for {duration(age)}."),

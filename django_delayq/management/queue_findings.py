@@ -11,15 +11,15 @@ from django.db import DatabaseError
 
 from django_delayq import conf
 from django_delayq.checks import divided, probed_on, replicas_wanted
-from django_delayq.console.overview import DOWN
-from django_delayq.console.vitals import HALF, LAG
+from django_delayq.console import overview
+from django_delayq.console.overview import DOWN, QueueView
+from django_delayq.console.signs import MEASURES
 from django_delayq.exceptions import ConfigError, DelayqError
 from django_delayq.findings import Finding, Level
 from django_delayq.management.look_commands import paused
 from django_delayq.management.output import duration
 from django_delayq.management.partition_findings import partition_findings
 from django_delayq.mirror.database_pools import wide_pools
-from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.site_findings import UNKNOWN, check_workers, site_findings
 from django_delayq.producer.outbox import agreed_clock
 from django_delayq.producer.stores import stores
@@ -30,10 +30,8 @@ from django_delayq.store.connection.server_kind import kind_findings
 from django_delayq.store.reads.cluster_health import cluster_findings
 from django_delayq.store.reads.fitness import probe_findings, server_findings, target_findings, unkept, unmirrored
 from django_delayq.store.reads.inspector import Inspector
-from django_delayq.store.reads.queue_depth import summed
 from django_delayq.store.reads.rights import optional_findings, rights_findings
 from django_delayq.store.scripts import formats
-from django_delayq.store.scripts.events import Lag
 from django_delayq.store.scripts.queue import QueueStore
 from django_delayq.store.scripts.replicas import replica_findings
 from django_delayq.store.scripts.site import SiteRefused
@@ -174,55 +172,38 @@ def _queue_findings(name: str, queue: conf.QueueConfig, workers: Sequence[dict[s
     config = conf.get()
     if strange := site_findings(stores.places, config.prefix, [(name, partition) for partition in formats_there]):
         return told(strange)
-    found = [] if workers is None else _worker_findings(name, queue, workers)
-    found += told(partition_findings(queue, list(formats_there)))
-    parts, _ = stores.from_each([name], lambda reach: stores.inspector(reach).by_partition([name])[0])
-    depth = summed(parts)
-    if depth.paused:
+    of_partitions = told(partition_findings(queue, list(formats_there)))
+    [view], _ = overview.queue_views([name], workers)
+    found = [*([] if workers is None else _worker_findings(view, queue, workers)), *of_partitions]
+    if view.depth.paused:
         found.append(
             finding(
                 "D005",
-                f"The queue {name!r} is {paused(asdict(depth))}.",
+                f"The queue {name!r} is {paused(asdict(view.depth))}.",
                 f"To resume it, run manage.py delayq resume {name}",
             )
         )
-    most = config.most_events
-    if most and depth.untold >= HALF * most:
-        found.append(finding("D012", f"The mirror of {name!r} is {depth.untold:,} jobs behind. At {most:,}, new jobs are rejected."))
-    common: Any = {"prefix": config.prefix, "using": config.database}
-    lags = [MirrorLoop(stores.places, queue, partition=partition, **common).lag() for partition in formats_there]
-    lag = Lag(sum(one.entries for one in lags), max(one.seconds for one in lags))
-    if lag.seconds > LAG[1]:
-        found.append(finding("D006", f"The mirror of {name!r} is {duration(lag.seconds)} behind. Events to write: {lag.entries:,}."))
+    if MEASURES["backlog"].is_finding(view.backlog):
+        text = f"The mirror of {name!r} is {view.depth.untold:,} jobs behind. At {config.most_events:,}, new jobs are rejected."
+        found.append(finding("D012", text))
+    if MEASURES["lag"].is_finding(view.lag.seconds):
+        text = f"The mirror of {name!r} is {duration(view.lag.seconds)} behind. Events to write: {view.lag.entries:,}."
+        found.append(finding("D006", text))
     return found
 
 
-def _worker_findings(name: str, queue: conf.QueueConfig, workers: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
+def _worker_findings(view: QueueView, queue: conf.QueueConfig, workers: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
+    name = queue.name
+    start = f"To start one, run manage.py delayq_worker --roles mirror,relay --queues {name}"
     found: list[dict[str, str]] = []
-    if queue.pulled and unkept([name], workers):
-        found.append(
-            finding(
-                "D004",
-                f"No worker has the role mirror for the queue {name!r}, from which consumers pull.",
-                f"To start one, run manage.py delayq_worker --roles mirror,relay --queues {name}",
-            )
-        )
-    elif not queue.pulled and not any(name in worker.get("queues", ()) for worker in workers):
-        found.append(
-            finding(
-                "D004",
-                f"No worker serves the queue {name!r}.",
-                f"To start one, run manage.py delayq_worker --queues {name}",
-            )
-        )
+    if view.unserved:
+        hint = f"To start one, run manage.py delayq_worker --queues {name}"
+        found.append(finding("D004", f"No worker serves the queue {name!r}.", hint))
+    elif queue.pulled and unkept([name], workers):
+        found.append(finding("D004", f"No worker has the role mirror for the queue {name!r}, from which consumers pull.", start))
     elif not queue.pulled and unmirrored([name], workers):
-        found.append(
-            finding(
-                "D004",
-                f"No worker has the role mirror for the queue {name!r}, so the rows of its jobs are not updated.",
-                f"To start one, run manage.py delayq_worker --roles mirror,relay --queues {name}",
-            )
-        )
+        text = f"No worker has the role mirror for the queue {name!r}, so the rows of its jobs are not updated."
+        found.append(finding("D004", text, start))
     return [*found, *_relay_findings(queue, workers)]
 
 

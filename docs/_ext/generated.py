@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -222,6 +223,26 @@ def metrics(of: str) -> str:
     return table(("Name", "Type", "Labels", "Meaning"), rows)
 
 
+def indicators(_: str = "") -> str:
+    """What each indicator of the dashboard measures, and its limits."""
+    from django.utils.translation import override
+
+    from django_delayq.console.signs import LABELS, MEASURES
+
+    with override(None):
+        rows = [
+            (
+                str(LABELS[one.sign]),
+                plain(one.meaning),
+                *("" if limit == math.inf else f"{limit:g}" for limit in (one.late, one.bad)),
+                one.finding and code(one.finding),
+                one.metric and code(one.metric),
+            )
+            for one in MEASURES.values()
+        ]
+    return table(("Indicator", "Measure", "`late` from", "`bad` from", "Finding", "Metric"), rows)
+
+
 def signals(_: str = "") -> str:
     """Every signal, by the comment beside it."""
     source = (PACKAGE / "signals.py").read_text()
@@ -370,6 +391,7 @@ DIRECTIVES: Mapping[str, Callable[[str], str]] = {
     "delayq-options": options,
     "delayq-arguments": arguments,
     "delayq-metrics": metrics,
+    "delayq-indicators": indicators,
     "delayq-signals": signals,
     "delayq-loggers": loggers,
     "delayq-permissions": permissions,

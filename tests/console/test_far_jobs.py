@@ -8,7 +8,7 @@ import pytest
 
 import django_delayq as delayq
 from django_delayq import clock
-from django_delayq.console import far_jobs, samples, vitals
+from django_delayq.console import far_jobs, samples, signs
 from django_delayq.models import Job
 from django_delayq.producer.stores import stores
 from django_delayq.store.scripts.worker_registry import WorkerRegistry
@@ -88,14 +88,16 @@ def test_d023_far_jobs_come_in_late(far, run):
 
 
 def test_the_sign_of_health_is_bad_when_they_come_in_late(far, horizon):
-    assert [sign.level for sign in vitals.far(far_jobs.far_queues())] == ["well"]
+    assert [sign.level for sign in signs.of_rows(0) if sign.name == "far"] == ["well"]
     overdue(far)
-    assert [sign.level for sign in vitals.far(far_jobs.far_queues())] == ["bad"]
+    assert [sign.level for sign in signs.of_rows(0) if sign.name == "far"] == ["bad"]
 
 
-def test_where_no_queue_has_a_horizon_there_is_no_sign(orders, django_assert_num_queries):
+@pytest.mark.django_db
+def test_there_is_no_sign_if_no_queue_has_a_horizon(orders, django_assert_num_queries):
     with django_assert_num_queries(0):
-        assert vitals.far(far_jobs.far_queues()) == []
+        assert far_jobs.far_queues() == []
+    assert "far" not in {sign.name for sign in signs.of_rows(0)}
 
 
 def test_metrics_count_them_and_say_that_they_are_late(far):

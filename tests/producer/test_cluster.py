@@ -13,7 +13,7 @@ from django.urls import reverse
 
 import django_delayq as delayq
 from django_delayq import clock, conf, ids
-from django_delayq.console import overview, samples, vitals
+from django_delayq.console import overview, samples, signs
 from django_delayq.exceptions import ConfigError, StoreUnavailable
 from django_delayq.locks.lock_leases import process_leases
 from django_delayq.management.queue_findings import _left_behind
@@ -214,7 +214,7 @@ def test_people_see_what_is_there_and_what_is_missing(cluster):
     seen = overview.look()
     assert set(seen.missing) == missing
     assert {queue.name for queue in seen.queues} == set(QUEUES) - missing
-    assert vitals.of_redis(seen)[0].level == "bad"
+    assert signs.of_redis(seen)[0].level == "bad"
     told = {(name, labels.get("queue", "")): value for name, labels, value in samples.of_redis()}
     assert told["delayq_up", ""] == 0
     assert {queue for name, queue in told if name == "delayq_jobs_due"} == set(QUEUES) - missing
@@ -284,7 +284,7 @@ def test_sums_are_of_the_partitions_that_answer_and_say_which_do_not(divided, se
     assert sorted({*orders.parts, *orders.away}) == list(range(16))
     [(names, _)] = seen.left_out
     assert names == [f"orders/{partition}" for partition in divided.away]
-    [redis, *_] = vitals.of_redis(seen)
+    [redis, *_] = signs.of_redis(seen)
     assert (redis.level, redis.value.startswith("cannot be reached: orders/")) == ("bad", True)
 
 
@@ -302,11 +302,11 @@ def test_the_lateness_of_a_queue_is_that_of_its_worst_partition_that_is_not_paus
     partition = next(ids.partition(job.id) for job in divided.jobs if ids.partition(job.id) not in divided.away)
     store = stores.queue("orders", partition)
     store.link.execute("ZADD", store.keys["normal"], 1, ids.short(divided.jobs[0].id))
-    signs = {sign.name: sign for sign in vitals.of_redis(overview.look())}
-    assert signs["late"].level == "bad"
+    shown = {sign.name: sign for sign in signs.of_redis(overview.look())}
+    assert shown["late"].level == "bad"
     store.pause()
-    signs = {sign.name: sign for sign in vitals.of_redis(overview.look())}
-    assert signs["late"].level == "well"
+    shown = {sign.name: sign for sign in signs.of_redis(overview.look())}
+    assert shown["late"].level == "well"
 
 
 @pytest.mark.slow
@@ -414,7 +414,7 @@ def test_the_command_purges_what_answers_and_says_what_it_could_not_count(divide
 def test_all_is_well_of_a_whole_cluster(cluster):
     stores.reset()
     assert len(stores.servers()) == 3
-    assert vitals.of_redis(overview.look())[0].level == "well"
+    assert signs.of_redis(overview.look())[0].level == "well"
     assert {labels["part"]: value for name, labels, value in samples.of_redis() if name == "delayq_up"} == {"redis": 1}
 
 

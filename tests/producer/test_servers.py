@@ -10,7 +10,7 @@ from django.db import transaction
 
 import django_delayq as delayq
 from django_delayq import clock, conf, under_test
-from django_delayq.console import overview, samples, vitals
+from django_delayq.console import overview, samples, signs
 from django_delayq.exceptions import ConfigError, LeaseLost, StoreUnavailable
 from django_delayq.locks.lock_leases import process_leases
 from django_delayq.management import queue_findings
@@ -173,7 +173,7 @@ def test_people_see_what_is_there_and_what_is_missing(own, own_redis, settings, 
     assert {queue.name for queue in seen.queues} == set(conf.get().queues) - missing
     assert (seen.unseen is not None) == shared_is_away
     assert sum(queue.depth.scheduled for queue in seen.queues) == 1
-    assert vitals.of_redis(seen)[0].level == "bad"
+    assert signs.of_redis(seen)[0].level == "bad"
     told = {(name, labels.get("queue", "")): value for name, labels, value in samples.of_redis()}
     assert told["delayq_up", ""] == 0
     assert {queue for name, queue in told if name == "delayq_jobs_due"} == set(conf.get().queues) - missing

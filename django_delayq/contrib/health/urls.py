@@ -20,9 +20,9 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from django_delayq import conf
-from django_delayq.console import far_jobs, overview, schedule_views, vitals
+from django_delayq.console import overview, signs
 from django_delayq.console.overview import DOWN
-from django_delayq.console.vitals import Vital
+from django_delayq.console.signs import Sign
 from django_delayq.models import Job
 from django_delayq.producer.stores import TIMEOUT, stores
 from django_delayq.store.connection.link import Link
@@ -31,7 +31,6 @@ from django_delayq.worker import hanging_calls
 PERMISSION: Final = "delayq.view_queue"
 View = Callable[[HttpRequest], HttpResponse]
 BAD: Final = 503
-Sign = dict[str, str]
 
 
 def open_to_all(view: View) -> View:
@@ -71,30 +70,27 @@ def ready(request: HttpRequest) -> HttpResponse:
 def health(request: HttpRequest) -> HttpResponse:
     """The signs of the dashboard in the admin. 503 if one is bad, or if Redis or the database does not answer."""
     queues, rows = hanging_calls.answers(TIMEOUT, _queues, _rows, behind=connections.close_all)
-    signs = [*(queues or [_unreachable("redis")]), *(rows or [_unreachable("database")])]
-    bad = any(sign["level"] == "bad" for sign in signs)
-    return JsonResponse({"well": not bad, "signs": signs}, status=BAD if bad else 200)
+    shown = [*(queues or [_unreachable("redis")]), *(rows or [_unreachable("database")])]
+    bad = any(sign["level"] == "bad" for sign in shown)
+    return JsonResponse({"well": not bad, "signs": shown}, status=BAD if bad else 200)
 
 
-def _queues() -> list[Sign]:
-    return list(map(_sign, vitals.of_redis(overview.look())))
+def _queues() -> list[dict[str, str]]:
+    return list(map(_document, signs.of_redis(overview.look())))
 
 
-def _rows() -> list[Sign]:
+def _rows() -> list[dict[str, str]]:
     try:
-        schedules = schedule_views.signs(conf.get().database)
-        rows = [vitals.outbox(overview.count_unpublished()), *vitals.exceptional()]
-        rows += vitals.far(far_jobs.far_queues())
-        return [*map(_sign, rows), *map(_sign, schedules)]
+        return list(map(_document, signs.of_rows(overview.count_unpublished())))
     except DriverError:
         return []
 
 
-def _sign(vital: Vital) -> Sign:
-    return {"name": vital.name, "level": vital.level, "value": vital.value}
+def _document(sign: Sign) -> dict[str, str]:
+    return {"name": sign.name, "level": sign.level, "value": sign.value}
 
 
-def _unreachable(name: str) -> Sign:
+def _unreachable(name: str) -> dict[str, str]:
     return {"name": name, "level": "bad", "value": "cannot be reached"}
 
 

@@ -1,0 +1,265 @@
+"""The signs of health: one table of measures with their limits, findings and metrics, and the signs that people see.
+
+The dashboard and `/health/` show signs. `delayq doctor` uses the same limits, and `/metrics` exports the measures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import Final, Literal, NamedTuple
+
+from django.utils.formats import number_format
+from django.utils.functional import Promise
+from django.utils.translation import gettext as now
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
+
+from django_delayq import clock, conf
+from django_delayq.console import far_jobs, overview, schedule_views
+from django_delayq.console.overview import DOWN, FRESH, Overview
+from django_delayq.producer.stores import stores
+from django_delayq.store.reads.fitness import MOST_SKEW, server_findings, unmirrored
+from django_delayq.store.reads.inspector import ServerFacts
+from django_delayq.text import visible
+
+Level = Literal["well", "late", "bad"]
+
+TRIPS: Final = 3  # round trips, of which the fastest counts
+FAST: Final = (1, 2, 5, 10, 20, 50)  # milliseconds: a fast round trip is shown in steps
+MOST_NAMED: Final = 3  # queues in a sign
+
+
+class SignMeasure(NamedTuple):
+    """One row of the table. `late` and `bad`: the values from which the sign has that level. `finding`: what `delayq doctor` reports
+    from the higher of both limits on. `metric`: what `/metrics` exports.
+    """
+
+    sign: str
+    meaning: str
+    late: float = inf
+    bad: float = inf
+    finding: str = ""
+    metric: str = ""
+
+    def level(self, value: float) -> Level:
+        return "bad" if value >= self.bad else "late" if value >= self.late else "well"
+
+    def is_finding(self, value: float) -> bool:
+        """Whether `delayq doctor` reports this value."""
+        return value >= (self.late if self.bad == inf else self.bad)
+
+
+LABELS: Final[Mapping[str, Promise]] = {
+    "redis": _("Redis"),
+    "late": _("Oldest late"),
+    "workers": _("Workers"),
+    "mirror": _("Mirror behind"),
+    "eviction": _("Eviction"),
+    "persistence": _("On disk"),
+    "memory": _("Memory"),
+    "clock": _("Clock"),
+    "outbox": _("Outbox"),
+    "unresolved": _("Unresolved"),
+    "parked": _("Parked"),
+    "far": _("Far"),
+    "schedules": _("Schedules"),
+}
+MEASURES: Final[Mapping[str, SignMeasure]] = {
+    "unreachable": SignMeasure("redis", "Servers and queues that cannot be reached", bad=1, finding="D007", metric="delayq_up"),
+    "round_trip": SignMeasure("redis", "Seconds for a round trip", late=0.05, metric="delayq_redis_round_trip_seconds"),
+    "lateness": SignMeasure(
+        "late",
+        "Seconds since the oldest due job should have run, without paused queues",
+        late=10,
+        bad=300,
+        metric="delayq_oldest_late_seconds",
+    ),
+    "no_worker": SignMeasure("workers", "1 if no worker is running", bad=1, metric="delayq_workers"),
+    "silent": SignMeasure("workers", "Workers that disappeared without stopping", late=1, metric="delayq_workers"),
+    "unserved": SignMeasure(
+        "workers", "Queues from which no worker claims jobs", late=1, finding="D004", metric="delayq_queue_workers"
+    ),
+    "lag": SignMeasure(
+        "mirror",
+        "Seconds since the oldest event that is not in the database",
+        late=10,
+        bad=60,
+        finding="D006",
+        metric="delayq_mirror_lag_seconds",
+    ),
+    "backlog": SignMeasure(
+        "mirror", "Share of MIRROR_MAX_EVENTS that is not in the database", bad=0.5, finding="D012", metric="delayq_mirror_lag_jobs"
+    ),
+    "unmirrored": SignMeasure("mirror", "Queues that workers serve, none of which has the role mirror", late=1, finding="D004"),
+    "evicts": SignMeasure("eviction", "1 if Redis may evict jobs", bad=1, finding="E010", metric="delayq_redis_evicts"),
+    "no_disk": SignMeasure("persistence", "1 if Redis keeps nothing on disk", bad=1, finding="W010"),
+    "snapshots": SignMeasure(
+        "persistence", "1 if Redis writes snapshots only", late=1, finding="W011", metric="delayq_redis_append_only"
+    ),
+    "memory": SignMeasure("memory", "Share of maxmemory that is used", late=0.8, bad=0.95, metric="delayq_redis_memory_bytes"),
+    "skew": SignMeasure(
+        "clock",
+        f"1 if the clock of Redis differs by more than {MOST_SKEW:g} s",
+        late=1,
+        finding="W012",
+        metric="delayq_redis_clock_skew_seconds",
+    ),
+    "outbox": SignMeasure("outbox", f"Committed jobs that are not in Redis after {FRESH:g} s", late=1, metric="delayq_outbox_rows"),
+    "outbox_age": SignMeasure(
+        "outbox", "Seconds since the oldest of these jobs was committed", late=60, finding="D002", metric="delayq_outbox_oldest_seconds"
+    ),
+    "unresolved": SignMeasure("unresolved", "Unresolved jobs", bad=1, finding="D033", metric="delayq_unresolved_jobs"),
+    "parked": SignMeasure("parked", "Parked jobs", late=1, finding="D035"),
+    "far_late": SignMeasure("far", "Queues whose far jobs are late in reaching Redis", bad=1, finding="D023", metric="delayq_far_late"),
+    "trouble": SignMeasure("schedules", "Schedules that cannot create jobs", bad=1, finding="D030", metric="delayq_schedules_wrong"),
+    "ticks_late": SignMeasure(
+        "schedules",
+        f"Schedules whose ticks are more than {schedule_views.LATE:g} s late",
+        late=1,
+        finding="D031",
+        metric="delayq_schedules_wrong",
+    ),
+    "retired": SignMeasure(
+        "schedules", "Schedules that were retired in the last week", late=1, finding="D032", metric="delayq_schedules_wrong"
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sign:
+    """One sign with its current value. `page` and `query`: the list of the admin that shows what the sign counts."""
+
+    name: str
+    value: str
+    level: Level
+    page: str = ""
+    query: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def label(self) -> Promise:
+        return LABELS[self.name]
+
+
+def of_redis(seen: Overview) -> list[Sign]:
+    """The signs that come from Redis. If Redis cannot be reached, the list has only the sign that says so."""
+    shared, others = None, dict[str, ServerFacts]()
+    if seen.error is None:
+        links = stores.servers()
+        for part, link in links.items():
+            with suppress(*DOWN), stores.guarded(*part, schedules=len(links) > 1):
+                facts = stores.inspector().server(TRIPS, link=link)
+                if part[0]:
+                    others[link.where] = facts
+                else:
+                    shared = facts
+    found = [_reach(shared, [name for names, _ in seen.left_out for name in names])]
+    if shared is not None or others:
+        found += _queues(seen)
+    if shared is not None:
+        found += _server(shared)
+    for where, facts in others.items():  # only what is wrong there
+        found += [replace(sign, value=f"{sign.value} ({where})") for sign in _server(facts) if sign.level != "well"]
+    return found
+
+
+def of_rows(unpublished: int) -> list[Sign]:
+    """The signs that come from the database: the outbox, and others if there is something to show.
+
+    Raises:
+        DatabaseError: the database cannot be reached.
+    """
+    found = [_sign("outbox", overview.count_shown(unpublished), {"outbox": unpublished}, page="job", query={"state": "unpublished"})]
+    for name, count in (("unresolved", overview.count_unresolved()), ("parked", overview.count_parked())):
+        if count:
+            found.append(_sign(name, overview.count_shown(count), {name: count}, page="job", query={"state": name}))
+    if queues := far_jobs.far_queues():
+        late = sum(queue.late for queue in queues)
+        value = overview.count_shown(sum(queue.count for queue in queues)) + (", " + now("late in reaching Redis") if late else "")
+        found.append(_sign("far", value, {"far_late": late}, page="job", query={"state": "far"}))
+    wrong = schedule_views.count_wrong(conf.get().database)
+    texts = (
+        ("trouble", ngettext("%(count)d with problems", "%(count)d with problems", wrong["trouble"])),
+        ("late", ngettext("%(count)d late", "%(count)d late", wrong["late"])),
+        ("retired", ngettext("%(count)d retired", "%(count)d retired", wrong["retired"])),
+    )
+    if value := ", ".join(text % {"count": wrong[name]} for name, text in texts if wrong[name]):
+        measured = {"trouble": wrong["trouble"], "ticks_late": wrong["late"], "retired": wrong["retired"]}
+        found.append(_sign("schedules", value, measured, page="periodic"))
+    return found
+
+
+def _sign(name: str, value: str, measured: Mapping[str, float], *, page: str = "", query: Mapping[str, str] | None = None) -> Sign:
+    """The sign with the worst level of these measures."""
+    levels = {MEASURES[measure].level(number) for measure, number in measured.items()}
+    level: Level = "bad" if "bad" in levels else "late" if "late" in levels else "well"
+    return Sign(name=name, value=value, level=level, page=page, query=query or {})
+
+
+def _reach(facts: ServerFacts | None, missing: Sequence[str]) -> Sign:
+    if missing:
+        names = ", ".join(map(visible, missing[:MOST_NAMED])) + ", …" * (len(missing) > MOST_NAMED)
+        return _sign("redis", now("cannot be reached: %(queues)s") % {"queues": names}, {"unreachable": len(missing)})
+    if facts is None:
+        return _sign("redis", now("cannot be reached"), {"unreachable": 1})
+    took = facts.round_trip * 1000
+    # In steps: a page whose values did not change is not sent again.
+    step = next((step for step in FAST if took < step), None)
+    return _sign("redis", f"{took:.0f} ms" if step is None else f"< {step} ms", {"round_trip": facts.round_trip})
+
+
+def _queues(seen: Overview) -> list[Sign]:
+    going = [(part.oldest_late_ms / 1000, queue) for queue in seen.queues for part in queue.parts.values() if not part.paused]
+    late, latest = max(going, key=lambda one: one[0], default=(0.0, None))
+    of_late = {"state": "due", **({"queue": latest.name} if latest and late else {})}
+    unserved = [queue.name for queue in seen.queues if queue.unserved]
+    dead = sum(bool(worker.get("died")) for worker in seen.workers)  # not a problem: their jobs were given back
+    silent = len(seen.workers) - len(seen.present) - dead
+    only = len(unserved) == 1 and bool(seen.present) and not silent
+    workers = ngettext("%(count)d alive", "%(count)d alive", len(seen.present)) % {"count": len(seen.present)}
+    if silent:
+        workers += ", " + now("%(count)d gone") % {"count": silent}
+    if dead:
+        workers += ", " + now("%(count)d died") % {"count": dead}
+    if seen.present and unserved:
+        text = ngettext("%(count)d queue without one", "%(count)d queues without one", len(unserved))
+        workers += ", " + text % {"count": len(unserved)}
+    if seen.unseen is not None:
+        workers = now("cannot be reached")
+    lag = max((queue.lag.seconds for queue in seen.queues), default=0.0)
+    backlog = max((queue.backlog for queue in seen.queues), default=0.0)
+    alone = unmirrored([queue.name for queue in seen.queues], seen.present)
+    full = f", {backlog:.0%}" if MEASURES["backlog"].is_finding(backlog) else ""
+    full += ", " + now("no mirror for %(queues)s") % {"queues": visible(", ".join(alone[:MOST_NAMED]))} if alone else ""
+    return [
+        _sign("late", _seconds(late), {"lateness": late}, page="job", query=of_late),
+        _sign(
+            "workers",
+            workers,
+            {"no_worker": not seen.present, "silent": silent, "unserved": len(unserved)},
+            page="job" if only else "worker",
+            query={"queue": unserved[0]} if only else {},
+        ),
+        _sign("mirror", _seconds(lag) + full, {"lag": lag, "backlog": backlog, "unmirrored": len(alone)}),
+    ]
+
+
+def _server(facts: ServerFacts) -> list[Sign]:
+    codes = {found.code for found in server_findings(facts)}
+    disk = now("append-only file") if facts.aof else now("snapshots only") if facts.rdb else now("none")
+    found = [
+        _sign("eviction", facts.policy or "?", {"evicts": "E010" in codes}),
+        _sign("persistence", disk, {"no_disk": "W010" in codes, "snapshots": "W011" in codes}),
+    ]
+    if facts.maxmemory:
+        share = facts.used_memory / facts.maxmemory
+        found.append(_sign("memory", f"{share:.0%}", {"memory": share}))
+    if "W012" in codes:
+        found.append(_sign("clock", f"{'+' * (facts.skew > 0)}{number_format(facts.skew, 1)} s", {"skew": 1}))
+    return found
+
+
+def _seconds(value: float) -> str:
+    return clock.text(round(value)) if value >= 1 else now("none")
