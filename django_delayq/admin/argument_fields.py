@@ -17,8 +17,7 @@ from django_delayq import codec
 from django_delayq.admin.arguments import annotation
 from django_delayq.admin.show import indented
 from django_delayq.console import masking
-from django_delayq.console.error_texts import told, worded
-from django_delayq.console.shown_times import cut
+from django_delayq.console.wording import cut, error_text, format_error
 from django_delayq.exceptions import PayloadError
 from django_delayq.models import Job
 from django_delayq.producer.task import registry
@@ -161,20 +160,20 @@ class Argument:
             given = "None" if value is None else type(value).__name__
             says = _names(self.takes) if self.many else annotation(self.parameter)
             fields = {"argument": self.label, "annotation": says, "given": given}
-            raise ValidationError(told("argument_type", fields))
+            raise ValidationError(format_error("argument_type", fields))
         return value
 
     def _loaded(self, text: str) -> Any:
         try:
             return codec.loads(text.encode("utf-8", "surrogatepass"))
         except PayloadError as error:
-            raise ValidationError(worded(error)) from None
+            raise ValidationError(error_text(error)) from None
 
     def _checked(self, value: Any) -> Any:
         try:
             codec.check(value, self.name)
         except PayloadError as error:
-            raise ValidationError(worded(error)) from None
+            raise ValidationError(error_text(error)) from None
         return value
 
 
@@ -220,7 +219,7 @@ def together(found: Sequence[tuple[Argument, Any]], job: Job) -> Given:
         elif kind is each.parameter.VAR_KEYWORD:
             twice = next((name for name in value if _takes_name(found, name)), None)
             if twice is not None:
-                raise ValidationError({each.name: told("argument_twice", {"argument": twice})})
+                raise ValidationError({each.name: format_error("argument_twice", {"argument": twice})})
             named |= value
         elif kind is each.parameter.KEYWORD_ONLY:
             named |= {} if value is ABSENT else {each.name: value}

@@ -18,7 +18,7 @@ from django_delayq.admin import argument_fields
 from django_delayq.admin.argument_fields import ABSENT, DATA, LEFT, NUMBER, WRITTEN, Argument
 from django_delayq.admin.forms import ReasonForm, parsed
 from django_delayq.admin.show import indented
-from django_delayq.console.error_texts import worded
+from django_delayq.console.wording import error_text
 from django_delayq.exceptions import DelayqError, PayloadError, StoreUnavailable
 from django_delayq.models import Job
 from django_delayq.producer import edit
@@ -176,7 +176,7 @@ class EditForm(ReasonForm):
         """
         hidden = [each.name for each in self.arguments or () if each.hidden is not None]
         about = argument in hidden or not argument
-        return HIDDEN if hidden and about and not isinstance(error, StoreUnavailable) else worded(error)
+        return HIDDEN if hidden and about and not isinstance(error, StoreUnavailable) else error_text(error)
 
     def _place(self, name: str) -> str | None:
         """The field of an argument; None for the form as a whole."""
@@ -186,7 +186,7 @@ class EditForm(ReasonForm):
         try:
             value = codec.loads(self.cleaned_data[name].encode("utf-8", "surrogatepass"))
         except PayloadError as error:
-            raise ValidationError("%(said)s %(error)s", params={"said": otherwise, "error": worded(error)}) from None
+            raise ValidationError("%(said)s %(error)s", params={"said": otherwise, "error": error_text(error)}) from None
         if not isinstance(value, kind):
             raise ValidationError(otherwise)
         return value

@@ -11,7 +11,7 @@ from django.utils.translation import gettext as now
 
 from django_delayq.admin import timeline
 from django_delayq.console.masking import MASK
-from django_delayq.console.shown_times import cut
+from django_delayq.console.wording import cut
 from django_delayq.producer.task import registry
 from django_delayq.states import MESSAGE
 from django_delayq.text import visible

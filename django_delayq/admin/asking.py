@@ -17,8 +17,8 @@ from django_delayq.admin.forms import ReasonForm
 from django_delayq.admin.readonly import ReadOnlyAdmin
 from django_delayq.admin.show import badge
 from django_delayq.console import masking
-from django_delayq.console.shown_times import cut, task_name
 from django_delayq.console.verbs import Verb
+from django_delayq.console.wording import cut, task_name
 from django_delayq.models import Job
 from django_delayq.text import visible
 

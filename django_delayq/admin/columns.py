@@ -19,8 +19,8 @@ from django.utils.translation import gettext_lazy as _
 from django_delayq import clock
 from django_delayq.admin import timeline
 from django_delayq.admin.show import allowed, badge
-from django_delayq.console import asks, masking
-from django_delayq.console.shown_times import breakable, cut, dated, duration, moment, task_name, zoned
+from django_delayq.console import masking, why_not_yet
+from django_delayq.console.wording import breakable, cut, dated, duration, moment, task_name, zoned
 from django_delayq.models import Job
 from django_delayq.states import State
 from django_delayq.text import visible
@@ -132,7 +132,7 @@ class JobColumns:
         """Made and allowed, and how often it has asked."""
         crashes = f" +{job.crashes}\u2009✗" if job.crashes else ""
         text = f"{job.attempts}/{allowed(job.max_attempts)}{crashes}"
-        return ", ".join(filter(None, (text, asks.shortly(job, getattr(job, "live", None)))))
+        return ", ".join(filter(None, (text, why_not_yet.poll_count(job, getattr(job, "live", None)))))
 
     @admin.display(description=_("last error"))
     def last_error(self, job: Job) -> str:

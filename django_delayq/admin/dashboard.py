@@ -16,11 +16,10 @@ from django.utils.translation import ngettext
 
 from django_delayq import clock, conf
 from django_delayq.admin.charts import bars, sums
-from django_delayq.console import far_jobs
-from django_delayq.console.error_texts import worded
+from django_delayq.console import overview
 from django_delayq.console.overview import DOWN, Overview, QueueView
-from django_delayq.console.shown_times import duration
 from django_delayq.console.why_not_yet import PULLED_LATELY
+from django_delayq.console.wording import duration, error_text
 from django_delayq.producer.stores import stores
 from django_delayq.spread import MINUTES, Spread, percentile
 from django_delayq.store.reads.figures import Forecast
@@ -81,7 +80,7 @@ def rows(seen: Overview) -> tuple[list[Row | Away], Overview, str]:
     try:
         found, missing = stores.from_each(names, lambda reach: stores.figures(reach).hours(names))
     except DOWN as error:
-        return [], seen, worded(error)
+        return [], seen, error_text(error)
     hours = dict(zip(names, found, strict=True))
     seen = seen.lacking(missing)
     there = {queue.name: _row(queue, hours[queue.name]) for queue in seen.queues}
@@ -91,7 +90,7 @@ def rows(seen: Overview) -> tuple[list[Row | Away], Overview, str]:
 def left_out(seen: Overview) -> list[tuple[str, str]]:
     """The queues, and partitions of queues, of servers that cannot be asked, and why."""
     return [
-        (", ".join(map(visible, names[:MOST_NAMED])) + ", …" * (len(names) > MOST_NAMED), worded(error))
+        (", ".join(map(visible, names[:MOST_NAMED])) + ", …" * (len(names) > MOST_NAMED), error_text(error))
         for names, error in seen.left_out
     ]
 
@@ -112,8 +111,8 @@ def _with_far(found: Forecast, queues: Sequence[str]) -> Forecast:
     hours = [hour + step * found.hour_step * 3_600_000 for step in range(len(found.hours) + 1)]
     return replace(
         found,
-        minutes=tuple(map(sum, zip(found.minutes, far_jobs.due_between(queues, minutes), strict=True))),
-        hours=tuple(map(sum, zip(found.hours, far_jobs.due_between(queues, hours), strict=True))),
+        minutes=tuple(map(sum, zip(found.minutes, overview.due_between(queues, minutes), strict=True))),
+        hours=tuple(map(sum, zip(found.hours, overview.due_between(queues, hours), strict=True))),
     )
 
 

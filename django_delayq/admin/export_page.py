@@ -19,8 +19,8 @@ from django.utils.translation import gettext as now
 from django_delayq import clock, conf
 from django_delayq.admin.forms import ExportForm
 from django_delayq.admin.report import log
-from django_delayq.console import counting, export, search_hints
-from django_delayq.console.search import Search
+from django_delayq.console import export, keyset, selection
+from django_delayq.console.search_parser import Search
 from django_delayq.models import Job, database_clock
 
 KINDS: Final[dict[str, tuple[Callable[..., Iterator[bytes]], str, str]]] = {
@@ -57,7 +57,7 @@ def respond(admin: Any, request: HttpRequest) -> HttpResponseBase:
             content_type=content_type,
             headers={"Content-Disposition": f'attachment; filename="{name}.{ending}"'},
         )
-    count = None if listed.complaints else counting.count(chosen, jobs, export.MOST, conf.get().database)
+    count = None if listed.complaints else keyset.count_up_to(chosen, jobs, export.MOST, conf.get().database)
     context = admin.page_context(
         request,
         now("Export"),
@@ -77,7 +77,7 @@ def respond(admin: Any, request: HttpRequest) -> HttpResponseBase:
 def _ending(search: Search, walk: export.Walk) -> str:
     """What the last line of a file says where it may lack jobs; "" where it has all."""
     more = now("There are more matching jobs. This file ends here.") if walk.cut else ""
-    return " ".join(filter(None, (more, search_hints.searched(search, partly=True) if walk.partly else "")))
+    return " ".join(filter(None, (more, selection.searched_in(search, partly=True) if walk.partly else "")))
 
 
 async def _one_by_one(lines: Iterator[bytes]) -> AsyncIterator[bytes]:

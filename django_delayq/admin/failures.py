@@ -16,8 +16,8 @@ from django.db.models.functions import Substr
 
 from django_delayq import conf
 from django_delayq.admin import tracebacks
-from django_delayq.console.search_terms import NO_FINGERPRINT
-from django_delayq.console.shown_times import cut
+from django_delayq.console.search_fields import NO_FINGERPRINT
+from django_delayq.console.wording import cut
 from django_delayq.fingerprint import without_varying
 from django_delayq.models import RETRYING, Attempt, Job
 from django_delayq.states import AttemptOutcome, State

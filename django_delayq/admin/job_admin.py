@@ -31,8 +31,8 @@ from django_delayq.admin.readonly import ReadOnlyAdmin
 from django_delayq.admin.report import MOST, carry_out
 from django_delayq.admin.show import word
 from django_delayq.console import schedule_views
-from django_delayq.console.shown_times import task_name
 from django_delayq.console.verbs import UNRESOLVED, VERBS, Verb
+from django_delayq.console.wording import task_name
 from django_delayq.models import DERIVED, Job
 from django_delayq.states import FINISHED, PERIODIC, REQUEUEABLE, State
 from django_delayq.text import visible

@@ -16,10 +16,9 @@ from django_delayq import clock, conf, ids
 from django_delayq.admin import arguments, timeline
 from django_delayq.admin.listing import live
 from django_delayq.admin.show import allowed, badge
-from django_delayq.console import asks, job_links, masking, why_not_yet
-from django_delayq.console.error_texts import worded
+from django_delayq.console import job_links, masking, why_not_yet
 from django_delayq.console.overview import DOWN
-from django_delayq.console.shown_times import duration
+from django_delayq.console.wording import duration, error_text
 from django_delayq.models import Job
 from django_delayq.producer.stores import stores
 from django_delayq.states import MESSAGE, EndingKind, State
@@ -41,9 +40,9 @@ def gather(request: HttpRequest, job: Job, jobs: QuerySet[Job], *, sensitive: bo
     views, trouble = live([job])
     view = views.get(job.pk)
     try:
-        why = why_not_yet.told(why_not_yet.of(job, view, trouble))
+        why = why_not_yet.sentences(why_not_yet.of(job, view, trouble))
     except DOWN as error:
-        why, trouble = "", trouble or worded(error)
+        why, trouble = "", trouble or error_text(error)
     by = displaced_by(job)
     moments, cut = timeline.of(job, view, sensitive=sensitive)
     past = [moment for moment in moments if not moment.ahead]
@@ -61,7 +60,7 @@ def gather(request: HttpRequest, job: Job, jobs: QuerySet[Job], *, sensitive: bo
         "place": visible(stores.places.of(job.queue, ids.partition(job.pk)).where) if job.queue in conf.get().partitions else "",
         "state": badge(timeline.state_of(job, view)),
         "allowed": allowed(job.max_attempts),
-        "asked": asks.fully(job, view),
+        "asked": why_not_yet.poll_progress(job, view),
         "message": job.task == MESSAGE,
         "held": clock.from_ms(view.date_ms) if view and view.state == "running" and job.task == MESSAGE else None,
         "to_stop": timeline.to_stop(job, view),

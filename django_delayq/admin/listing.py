@@ -21,12 +21,11 @@ from django.utils.translation import gettext_lazy as _
 
 from django_delayq import conf
 from django_delayq.admin.columns import NAME_SHOWN, carried
-from django_delayq.console import counting, keyset, overview, schedule_views, search_hints
-from django_delayq.console.error_texts import worded
-from django_delayq.console.search import LONGEST
-from django_delayq.console.search_terms import STATES
+from django_delayq.console import keyset, overview, schedule_views, selection
+from django_delayq.console.search_fields import STATES
+from django_delayq.console.search_parser import LONGEST
 from django_delayq.console.selection import VIEWS, Selection
-from django_delayq.console.shown_times import breakable, cut, task_name
+from django_delayq.console.wording import breakable, cut, error_text, task_name
 from django_delayq.models import Job, Periodic
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import registry
@@ -206,9 +205,9 @@ class JobList(ChangeList):
     def _hints(self, page: keyset.Page) -> None:
         """What is said of the search, and what else to try."""
         wanted, nothing = self.selection, not page.jobs
-        self.remarks = [] if self.complaints else search_hints.remarks(wanted.search)
-        self.searched = search_hints.searched(wanted.search, partly=page.partly) if page.partly or nothing else ""
-        tried = search_hints.others(wanted) if nothing and not self.complaints else []
+        self.remarks = [] if self.complaints else selection.search_remarks(wanted.search)
+        self.searched = selection.searched_in(wanted.search, partly=page.partly) if page.partly or nothing else ""
+        tried = selection.other_searches(wanted) if nothing and not self.complaints else []
         self.others = [(visible(other.words) or now("all jobs"), self._address(other)) for other in tried]
 
     def _address(self, wanted: Selection) -> str:
@@ -226,13 +225,13 @@ class JobList(ChangeList):
         self.result_count = len(page.jobs)
         if self.selection.text or named > 1:
             if self.multiple(page):
-                counted = counting.count(self.meant, self.unsearched, overview.MOST_COUNTED, using)
+                counted = keyset.count_up_to(self.meant, self.unsearched, overview.MOST_COUNTED, using)
                 self.result_count = self.result_count if counted is None else counted
             return {}
         views = [view for view in VIEWS if not named or view not in ("retrying", "parked", "unpublished", "far", "unresolved")]
         rows = self.model_admin.get_queryset(self.request)
         parts = [self._of_view(view, rows) for view in views]
-        counts = dict(zip(views, counting.count_many(parts, overview.MOST_COUNTED, using), strict=True))
+        counts = dict(zip(views, overview.count_many(parts, overview.MOST_COUNTED, using), strict=True))
         self.result_count = counts.get(self.selection.view, len(page.jobs))
         return counts
 
@@ -279,8 +278,8 @@ def live(jobs: Iterable[Job]) -> tuple[dict[UUID, JobView], str]:
             by_queue, lambda reach: [view for queue, jobs in by_queue.items() for view in stores.inspector(reach).jobs(queue, jobs)]
         )
     except overview.DOWN as error:
-        return {}, worded(error)
-    return {view.id: view for view in views if view is not None}, worded(missing.first) if missing else ""
+        return {}, error_text(error)
+    return {view.id: view for view in views if view is not None}, error_text(missing.first) if missing else ""
 
 
 def linked_schedule(jobs: Any, request: HttpRequest, row: Periodic) -> str:

@@ -33,12 +33,11 @@ from django_delayq.admin.operation_preview import Preview
 from django_delayq.admin.readonly import ReadOnlyAdmin
 from django_delayq.admin.report import actor, log, note
 from django_delayq.admin.show import badge, word
-from django_delayq.console import counting, keyset, operation_loop, operation_parts, search_hints
-from django_delayq.console.error_texts import told
+from django_delayq.console import keyset, operation_loop, operation_parts, selection
 from django_delayq.console.overview import leased
 from django_delayq.console.selection import Selection
-from django_delayq.console.shown_times import breakable, cut, duration, moment
 from django_delayq.console.verbs import VERBS, Verb
+from django_delayq.console.wording import breakable, cut, duration, format_error, moment
 from django_delayq.models import Job, Operation, Queue, database_clock
 from django_delayq.producer.outbox.rows import hindered
 from django_delayq.states import State
@@ -171,7 +170,7 @@ class OperationAdmin(ReadOnlyAdmin):
         wanted = chosen(request).fixed(clock.to_ms(database_clock.now(connections[conf.get().database])))
         if wanted.view == State.RUNNING:
             wanted = wanted.running(leased(wanted.queue))
-        complaints = [*strange(request), *wanted.search.complaints, *filter(None, [search_hints.refusal(wanted.search)])]
+        complaints = [*strange(request), *wanted.search.complaints, *filter(None, [selection.operation_refusal(wanted.search)])]
         if request.method == "POST" and not complaints:
             form, seen = operation_form(verb, request.POST), Preview.read(request.POST.get("preview", ""), wanted)
             if seen is None:
@@ -200,7 +199,7 @@ class OperationAdmin(ReadOnlyAdmin):
     ) -> HttpResponse:
         count, looked = None, list[Job]()
         if not complaints:
-            count = counting.count(wanted, jobs, MOST_COUNTED, conf.get().database)
+            count = keyset.count_up_to(wanted, jobs, MOST_COUNTED, conf.get().database)
             looked = keyset.page(wanted, jobs, asking.EXAMPLES).jobs
         title = now("%(verb)s: all matching jobs") % {"verb": verb.label}
         context = self.page_context(
@@ -361,7 +360,7 @@ def _trouble(operation: Operation) -> str:
     if operation.stage == Stage.FINISHED:
         return ""
     problem: Any = operation.problem
-    return told(problem["code"], problem["fields"]) if problem else ""
+    return format_error(problem["code"], problem["fields"]) if problem else ""
 
 
 def _title(verb: str) -> Any:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from django_delayq.console.error_texts import worded
 from django_delayq.console.overview import QueueView
-from django_delayq.console.shown_times import duration
+from django_delayq.console.wording import duration, error_text
 from django_delayq.producer.stores import stores
 from django_delayq.store.reads.queue_depth import QueueDepth
 from django_delayq.text import visible
@@ -32,7 +31,7 @@ def of(queue: QueueView) -> list[PartitionLine]:
         return []
     places = {number: visible(stores.places.of(queue.name, number).where) for number in range(queue.partitions)}
     found = [_line(number, places[number], depth) for number, depth in queue.parts.items()]
-    found += [PartitionLine(number=number, place=places[number], error=worded(error)) for number, error in queue.away.items()]
+    found += [PartitionLine(number=number, place=places[number], error=error_text(error)) for number, error in queue.away.items()]
     return sorted(found, key=lambda line: line.number)
 
 

@@ -27,8 +27,7 @@ from django_delayq.admin.report import actor, log
 from django_delayq.admin.schedule_forms import DatesForm, OverrideForm, ScheduleForm
 from django_delayq.admin.show import badge, word
 from django_delayq.console import schedule_views
-from django_delayq.console.error_texts import worded
-from django_delayq.console.shown_times import breakable, duration, second, utc
+from django_delayq.console.wording import breakable, duration, error_text, second, utc
 from django_delayq.exceptions import DelayqError
 from django_delayq.models import Job, Periodic, Tick
 from django_delayq.periodic import schedule_rows, schedules
@@ -276,7 +275,7 @@ class PeriodicAdmin(ReadOnlyAdmin):
             try:
                 row = schedules.create(name, **form.given(), actor=actor(request), reason=reason)
             except DelayqError as error:
-                form.add_error(None, worded(error))
+                form.add_error(None, error_text(error))
             else:
                 log(request, Periodic, [(str(row.pk), name)], _said(now("Made"), reason), ADDITION)
                 messages.success(request, now("The schedule has been added and is on."))
@@ -345,7 +344,7 @@ class PeriodicAdmin(ReadOnlyAdmin):
         try:
             act(actor=actor(request), reason=reason)
         except DelayqError as error:
-            messages.error(request, worded(error))
+            messages.error(request, error_text(error))
             return False
         log(request, Periodic, [(str(row.pk), row.name)], _said(str(label), reason), flag)
         messages.success(request, said)

@@ -23,10 +23,10 @@ from django_delayq.admin.forms import PurgeForm, reason_given
 from django_delayq.admin.operation_admin import begin_purge
 from django_delayq.admin.readonly import ReadOnlyAdmin
 from django_delayq.admin.report import actor, log
-from django_delayq.console import signs
-from django_delayq.console.error_texts import worded
+from django_delayq.console import health
+from django_delayq.console.health import Sign
 from django_delayq.console.overview import DOWN, count_absent, count_rows, count_shown, failing_tasks, look
-from django_delayq.console.signs import Sign
+from django_delayq.console.wording import error_text
 from django_delayq.models import Queue
 from django_delayq.producer import queues
 from django_delayq.store.reads.fitness import unmirrored
@@ -72,10 +72,10 @@ class QueueAdmin(ReadOnlyAdmin):
     def board(self, request: HttpRequest) -> dict[str, Any]:
         """What the dashboard shows."""
         seen, unpublished, names = look(), count_absent(), list(conf.get().queues)
-        rows, seen, trouble = dashboard.rows(seen) if seen.error is None else ([], seen, worded(seen.error))
+        rows, seen, trouble = dashboard.rows(seen) if seen.error is None else ([], seen, error_text(seen.error))
         chosen = request.GET.get("queue", "")
         counts = {} if rows else count_rows(names)
-        shown = [*signs.of_redis(seen), *signs.of_rows(unpublished)]
+        shown = [*health.redis_signs(seen), *health.row_signs(unpublished)]
         return {
             "trouble": trouble,
             "vitals": shown,
@@ -176,7 +176,7 @@ class QueueAdmin(ReadOnlyAdmin):
         try:
             changed = change(queue, actor=actor(request), reason=reason)
         except DOWN as error:
-            messages.error(request, worded(error))
+            messages.error(request, error_text(error))
         else:
             if changed:
                 log(request, Queue, [(queue, queue)], f"{act}: {reason}" if reason else act)

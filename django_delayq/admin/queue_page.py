@@ -14,10 +14,9 @@ from django_delayq.admin.dashboard import MANY, brief, percent
 from django_delayq.admin.show import badge
 from django_delayq.admin.trend_sections import Part, Section
 from django_delayq.console import overview, trends
-from django_delayq.console.error_texts import worded
 from django_delayq.console.overview import DOWN, Overview
-from django_delayq.console.shown_times import duration
 from django_delayq.console.trends import NewestJobs, Span
+from django_delayq.console.wording import duration, error_text
 from django_delayq.models import Job, QueueState
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import registry
@@ -125,12 +124,12 @@ def line(part: Part) -> Line:
 def _section(names: list[str], span: Span, ends: Callable[[], NewestJobs], seen: Overview) -> tuple[Section, str]:
     """The charts; without Redis if it is away for all of these queues, or went away meanwhile, which is then said."""
     missing = [seen.missing[name] for name in names if name in seen.missing]
-    trouble = worded(missing[0] if missing and len(missing) == len(names) else seen.error)
+    trouble = error_text(missing[0] if missing and len(missing) == len(names) else seen.error)
     if not trouble:
         try:
             return trend_sections.of_queues(names, span, ends, alive=True), ""
         except DOWN as error:
-            trouble = worded(error)
+            trouble = error_text(error)
     return trend_sections.of_queues(names, span, ends, alive=False), trouble
 
 

@@ -15,9 +15,9 @@ from django.utils.text import capfirst
 from django.utils.translation import ngettext
 
 from django_delayq import clock, conf, ids
-from django_delayq.console import admin_log
-from django_delayq.console.error_texts import worded
+from django_delayq.console import verbs
 from django_delayq.console.verbs import Verb, apply
+from django_delayq.console.wording import error_text
 from django_delayq.exceptions import DelayqError
 from django_delayq.models import Event, Job
 from django_delayq.producer.outbox import rows
@@ -61,7 +61,7 @@ def carry_out(request: HttpRequest, verb: Verb, jobs: Iterable[Job], *, reason: 
     touched: list[Job] = []
     for id, answer in apply(verb.act, [(job.pk, job.queue) for job in named.values()], actor=actor(request), reason=reason, **date):
         if isinstance(answer, DelayqError):
-            report.errors.setdefault(worded(answer), []).append(ids.short(id))
+            report.errors.setdefault(error_text(answer), []).append(ids.short(id))
             continue
         report.counts[answer] += 1
         if answer in verb.effects:
@@ -71,8 +71,8 @@ def carry_out(request: HttpRequest, verb: Verb, jobs: Iterable[Job], *, reason: 
 
 
 def log(request: HttpRequest, model: type[Model], objects: Iterable[tuple[str, str]], sentence: str, flag: int = CHANGE) -> None:
-    """See `admin_log.write`: for who asks."""
-    admin_log.write(request.user.pk, model, objects, sentence, flag)
+    """See `verbs.write_admin_log`: for who asks."""
+    verbs.write_admin_log(request.user.pk, model, objects, sentence, flag)
 
 
 def note(request: HttpRequest, kind: str, reason: str, *, of: Job | None = None, **detail: Any) -> None:

@@ -15,7 +15,7 @@ from django.utils.translation import gettext_lazy as _
 from django_delayq import clock, codec, conf
 from django_delayq.admin.forms import ReasonForm, parsed, written
 from django_delayq.admin.schedule_page import POLICIES
-from django_delayq.console.error_texts import worded
+from django_delayq.console.wording import error_text
 from django_delayq.exceptions import ConfigError, DelayqError, PayloadError
 from django_delayq.models import Periodic
 from django_delayq.models.calendar import NAME
@@ -229,7 +229,7 @@ class ScheduleForm(DatesForm):
                 asked = {field: cleaned[field] for field in ("task", "args", "kwargs", "overlap")}
                 check_jobs(Periodic(name=self.row.name if self.row else cleaned["name"], **asked))
             except DelayqError as error:
-                raise ValidationError(worded(error)) from None
+                raise ValidationError(error_text(error)) from None
         return cleaned
 
     def given(self) -> dict[str, Any]:
@@ -244,7 +244,7 @@ class ScheduleForm(DatesForm):
         try:
             value = codec.loads(text.encode("utf-8", "surrogatepass"))
         except PayloadError as error:
-            raise ValidationError("%(said)s %(error)s", params={"said": otherwise, "error": worded(error)}) from None
+            raise ValidationError("%(said)s %(error)s", params={"said": otherwise, "error": error_text(error)}) from None
         if not isinstance(value, kind):
             raise ValidationError(otherwise)
         return value
@@ -273,4 +273,4 @@ def _whole(row: Periodic) -> dict[str, str]:
 
 def _message(error: ConfigError) -> str:
     """What is wrong, and the way out."""
-    return " ".join(visible(str(error.fields[name])) for name in ("message", "hint") if error.fields.get(name)) or worded(error)
+    return " ".join(visible(str(error.fields[name])) for name in ("message", "hint") if error.fields.get(name)) or error_text(error)

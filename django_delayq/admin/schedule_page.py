@@ -20,9 +20,8 @@ from django_delayq import clock
 from django_delayq.admin import timeline
 from django_delayq.admin.show import badge, word
 from django_delayq.console import masking, schedule_views
-from django_delayq.console.error_texts import worded
 from django_delayq.console.schedule_views import TickView
-from django_delayq.console.shown_times import duration, second, utc
+from django_delayq.console.wording import duration, error_text, second, utc
 from django_delayq.exceptions import ConfigError
 from django_delayq.models import Event, Periodic, Tick
 from django_delayq.periodic import schedule_rows
@@ -120,7 +119,7 @@ def upcoming(row: Periodic, most: int = UPCOMING) -> tuple[list[DateShown], str]
     try:
         return ahead(schedule_rows.dates_of(row), most), ""
     except ConfigError as error:
-        return [], worded(error)
+        return [], error_text(error)
 
 
 def ahead(dates: Dates, most: int) -> list[DateShown]:

@@ -17,9 +17,8 @@ from django_delayq import conf, ids
 from django_delayq.admin.operation_admin import LatestPages
 from django_delayq.admin.readonly import ReadOnlyAdmin
 from django_delayq.admin.report import log
-from django_delayq.console.error_texts import worded
 from django_delayq.console.overview import DOWN
-from django_delayq.console.shown_times import moment
+from django_delayq.console.wording import error_text, moment
 from django_delayq.mirror import set_aside
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.set_aside_retry import retry
@@ -158,7 +157,7 @@ class SetAsideAdmin(ReadOnlyAdmin):
                         taken, left = retry(MirrorLoop(stores.places, config.queue(name), partition=partition, **common), chosen)
                     done, refused = done + taken, refused + left
         except (*DOWN, DriverError) as error:
-            messages.error(request, worded(error))
+            messages.error(request, error_text(error))
         if done:
             text = ngettext("%(count)d event has been saved.", "%(count)d events have been saved.", done)
             messages.success(request, text % {"count": done})

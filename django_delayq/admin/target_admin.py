@@ -19,13 +19,11 @@ from django_delayq import clock, conf
 from django_delayq.admin import live
 from django_delayq.admin.dashboard import brief
 from django_delayq.admin.readonly import ReadOnlyAdmin
-from django_delayq.console import masking, open_circuits, overview, target_figures
-from django_delayq.console.error_texts import worded
-from django_delayq.console.open_circuits import OpenCircuit
+from django_delayq.console import masking, overview, target_figures
 from django_delayq.console.overview import DOWN
-from django_delayq.console.shown_times import breakable, duration
-from django_delayq.console.target_figures import NEWEST, TargetFigures, TargetsSeen
+from django_delayq.console.target_figures import NEWEST, OpenCircuit, TargetFigures, TargetsSeen
 from django_delayq.console.verbs import VERBS
+from django_delayq.console.wording import breakable, duration, error_text
 from django_delayq.models import Job
 from django_delayq.producer.stores import stores
 from django_delayq.states import DELIVERY, OFFER
@@ -74,7 +72,7 @@ class TargetAdmin(ReadOnlyAdmin):
     def board(self, request: HttpRequest) -> dict[str, Any]:
         """What the page shows. Where hosts, or names of targets, are masked, who may not see that sees none of them."""
         trouble, workers, lengths = _asked()
-        circuits = open_circuits.told_by(workers)
+        circuits = target_figures.open_circuits(workers)
         sensitive = self.allows(request, "view_sensitive")
         hidden = [task for task, name in ((DELIVERY, "host"), (OFFER, "to")) if not sensitive and name in masking.names_of(task)]
         nothing = TargetsSeen(figures=[], cut=frozenset())
@@ -188,7 +186,7 @@ def _asked() -> tuple[str, list[dict[str, Any]], list[TargetLength]]:
                 looks.append(target_lengths.look(link, list(config.targets.values())))
         return "", workers, target_lengths.added(looks)
     except DOWN as error:
-        return worded(error), [], []
+        return error_text(error), [], []
 
 
 def _circuits(circuits: Sequence[OpenCircuit], now_ms: int) -> list[dict[str, Any]]:

@@ -22,8 +22,8 @@ from django_delayq.admin.dashboard import brief, percent
 from django_delayq.admin.readonly import ReadOnlyAdmin
 from django_delayq.admin.show import badge
 from django_delayq.console import trends
-from django_delayq.console.shown_times import task_name
 from django_delayq.console.trends import EndedRun, NewestJobs
+from django_delayq.console.wording import task_name
 from django_delayq.models import Job
 from django_delayq.producer.task import registry
 from django_delayq.states import MESSAGE, PUT_OFF, AttemptOutcome, State

@@ -17,9 +17,8 @@ from django.utils.translation import gettext as now
 from django_delayq import clock
 from django_delayq.admin import ladder_ahead, tracebacks
 from django_delayq.admin.show import badge, indented, word
-from django_delayq.console import asks, masking
-from django_delayq.console.error_texts import death
-from django_delayq.console.shown_times import duration, second
+from django_delayq.console import masking, why_not_yet
+from django_delayq.console.wording import death, duration, second
 from django_delayq.models import Attempt, Event, Job
 from django_delayq.producer.outbox.jobs import EDITED
 from django_delayq.states import DELIVERY, FAIL_CLASS, FINISHED, MESSAGE, NO_LIMIT, PARKED, UNFINISHED, AttemptOutcome, EventKind, State
@@ -317,7 +316,7 @@ def _later(moment: datetime | None, seconds: float | None) -> datetime | None:
 
 def _asking(job: Job, view: JobView | None) -> list[Moment]:
     """What comes if a job that has asked before hears once more that it is not yet."""
-    found, text = asks.of(job, view), now("if the condition is still not met")
+    found, text = why_not_yet.polls(job, view), now("if the condition is still not met")
     if found is None or found.ladder is None:
         return []
     if found.next_wait is None:

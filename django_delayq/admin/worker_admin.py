@@ -23,10 +23,9 @@ from django_delayq.admin.readonly import ReadOnlyAdmin
 from django_delayq.admin.report import actor, log, note
 from django_delayq.admin.show import badge
 from django_delayq.console import overview
-from django_delayq.console.error_texts import worded
 from django_delayq.console.overview import DOWN, look
-from django_delayq.console.shown_times import duration
 from django_delayq.console.why_not_yet import PULLED_LATELY
+from django_delayq.console.wording import duration, error_text
 from django_delayq.models import Attempt, Worker
 from django_delayq.producer.stores import stores
 from django_delayq.store.reads.message_consumers import HeldMessage, MessageConsumer, MessageConsumers, PulledQueue
@@ -76,7 +75,7 @@ class WorkerAdmin(ReadOnlyAdmin):
         context = self.page_context(
             request,
             _("Workers"),
-            trouble=worded(seen.error or seen.unseen),
+            trouble=error_text(seen.error or seen.unseen),
             workers=[_shown(facts) for facts in seen.workers],
             may_quiet=self.has_quiet_permission(request),
             may_stop=self.has_stop_permission(request),
@@ -110,7 +109,7 @@ class WorkerAdmin(ReadOnlyAdmin):
             with stores.guarded():
                 gone = WorkerRegistry(stores.link, prefix=conf.get().prefix).dismiss(worker)
         except DOWN as error:
-            messages.error(request, worded(error))
+            messages.error(request, error_text(error))
         else:
             if gone:
                 log(request, Worker, [(worker, worker)], "dismiss")
@@ -133,7 +132,7 @@ class WorkerAdmin(ReadOnlyAdmin):
             with stores.guarded():
                 asked = WorkerRegistry(stores.link, prefix=conf.get().prefix).ask(worker, act, by=visible(by))
         except DOWN as error:
-            messages.error(request, worded(error))
+            messages.error(request, error_text(error))
         else:
             if asked:
                 log(request, Worker, [(worker, worker)], f"{act}: {reason}" if reason else act)
@@ -200,9 +199,9 @@ def _pulled() -> tuple[list[dict[str, Any]], str]:
         consumers = MessageConsumers(stores.places, prefix=conf.get().prefix)
         found, missing = stores.from_each(names, lambda reach: consumers.of_each(names, reach))
     except DOWN as error:
-        return [], worded(error)
+        return [], error_text(error)
     since = _since([held for queue in found for consumer in queue.consumers for held in consumer.held])
-    return [_pulled_queue(queue, since) for queue in found], worded(missing.first) if missing else ""
+    return [_pulled_queue(queue, since) for queue in found], error_text(missing.first) if missing else ""
 
 
 def _since(held: Sequence[HeldMessage]) -> dict[str, datetime]:

@@ -1,4 +1,4 @@
-"""How the rows of a selection are read, page by page: behind the last row seen, in the order of an index, never the whole table."""
+"""Reads and counts the rows of a selection, page by page after the last row, in the order of an index, and never the whole table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from uuid import UUID
 from django.db.models import Q, QuerySet
 
 from django_delayq import clock, ids
-from django_delayq.console.search_terms import JSON, read_raw
+from django_delayq.console import overview
+from django_delayq.console.search_fields import JSON, read_raw
 from django_delayq.console.selection import Road, Selection
 from django_delayq.models import Job
 
@@ -254,3 +255,22 @@ def _value(name: str, part: str) -> Any:
     if not 0 <= number < clock.MAX_MS * 1000:
         raise ValueError(f"{part!r} is no date")
     return EPOCH + number * MICROSECOND
+
+
+def count_up_to(selection: Selection, jobs: QuerySet[Job], most: int, using: str) -> int | None:
+    """How many of `jobs` are meant, counted up to `most` + 1; None where too many rows would have to be looked at to tell."""
+    if not selection.indexed or selection.search.complaints:
+        return None
+    rows = selection.rows(jobs).order_by()
+    if not selection.search.rough:
+        return overview.count_many([rows], most, using)[0]
+    looked = rows.values_list(*dict.fromkeys(["id", *sorted(selection.search.columns)]), named=True)
+    found = list(looked[: WINDOW + 1])
+    return None if len(found) > WINDOW else sum(map(selection.search.exact, found))
+
+
+def count_exact(selection: Selection, rows: QuerySet[Job]) -> int:
+    """How many of these rows, which the database has found, are meant: all are read, if each has to be looked at."""
+    if not selection.search.rough:
+        return rows.count()
+    return sum(map(selection.search.exact, through(rows.order_by("pk"), ("id",), STEP)))

@@ -18,7 +18,7 @@ from django.db import connections
 from django.db.models import Q, QuerySet
 
 from django_delayq import clock, conf, ids
-from django_delayq.console import admin_log, counting, keyset, operation_parts, verbs
+from django_delayq.console import keyset, operation_parts, verbs
 from django_delayq.console.operation_parts import Chunk, ChunkResult, Stretch
 from django_delayq.console.selection import Selection
 from django_delayq.exceptions import DelayqError, StoreUnavailable
@@ -160,7 +160,7 @@ class OperationLoop:
         if operation.verb == PURGE:
             return None
         ahead = Job.objects.using(self.using).filter(pk__lte=operation.upto)
-        count = counting.count(chosen(operation), ahead, MOST_COUNTED, self.using)
+        count = keyset.count_up_to(chosen(operation), ahead, MOST_COUNTED, self.using)
         return None if count is None or count > MOST_COUNTED else count
 
     def _expect(self, operation: Operation, expected: int) -> None:
@@ -176,7 +176,7 @@ class OperationLoop:
         count, last = self._counted.get(operation.pk, (0, None))
         ahead, edge = self._window(operation, last)
         wanted = chosen(operation)
-        count += counting.meant(wanted, wanted.rows(ahead))
+        count += keyset.count_exact(wanted, wanted.rows(ahead))
         if edge is None:
             self._counted.pop(operation.pk, None)
             self._expect(operation, count)
@@ -320,7 +320,7 @@ class OperationLoop:
         if not jobs or not operation.user:
             return
         said = ": ".join(part for part in (f"{operation.verb} (operation {ids.short(operation.pk)})", operation.reason) if part)
-        admin_log.write(operation.user, Job, [(str(job.pk), str(job)) for job in jobs], said)
+        verbs.write_admin_log(operation.user, Job, [(str(job.pk), str(job)) for job in jobs], said)
 
 
 def chosen(operation: Operation) -> Selection:

@@ -1,4 +1,4 @@
-"""The whole at a glance, for the admin and the commands: every queue with its depth, its mirror and its workers."""
+"""The state of all queues, for the admin and the commands: depths, workers, the lag of the mirror, and far jobs."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import pairwise
 from typing import Any, Final
 from uuid import UUID
 
-from django.db import models
+from django.core.exceptions import EmptyResultSet
+from django.db import connections, models
+from django.db.models import Count, Q, QuerySet
 from django.utils.formats import number_format
 
 from django_delayq import clock, conf
-from django_delayq.console import counting
 from django_delayq.exceptions import DelayqError, StoreUnavailable
-from django_delayq.models import PARKED_ROWS, UNPUBLISHED, UNRESOLVED, Job, database_clock
+from django_delayq.models import FAR, PARKED_ROWS, UNPUBLISHED, UNRESOLVED, Job, database_clock
+from django_delayq.producer.outbox.far_rows import is_late
 from django_delayq.producer.stores import Missing, stores
 from django_delayq.states import State
 from django_delayq.store.connection.error_replies import StoreError
@@ -31,6 +34,7 @@ NO_LAG: Final = Lag(0, 0.0)
 MOST_LEASED: Final = 1_000  # jobs that run, as a list of them asks for
 MOST_ASKED: Final = 200  # rows that Redis is asked about, at each end
 FRESH: Final = 10.0  # seconds; a younger row is not yet said to be unpublished
+MOST_AHEAD: Final = 100_000  # far rows that a forecast reads, the first that are due
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,7 +195,7 @@ def count_rows(queues: Sequence[str]) -> dict[str, dict[str, int]]:
     for start in range(0, len(queues), 20):
         chunk = queues[start : start + 20]
         parts = [Job.objects.using(using).filter(queue=queue, state=state.value) for queue in chunk for state in State]
-        counts = iter(counting.count_many(parts, MOST_COUNTED, using))
+        counts = iter(count_many(parts, MOST_COUNTED, using))
         found |= {queue: {state.value: next(counts) for state in State} for queue in chunk}
     return found
 
@@ -260,6 +264,26 @@ def bounded(rows: models.QuerySet[Any]) -> int:
     return rows.order_by()[: MOST_COUNTED + 1].count()
 
 
+def count_many(queries: Sequence[QuerySet[Any]], most: int, using: str) -> list[int]:
+    """How many rows each has, counted up to `most` + 1, all in one statement."""
+    if not queries:
+        return []
+    parts: list[str] = []
+    given: list[Any] = []
+    for number, rows in enumerate(queries):
+        compiler = rows.order_by().values_list("pk")[: most + 1].query.get_compiler(using=using)
+        try:
+            sql, arguments = compiler.as_sql()
+        except EmptyResultSet:
+            parts.append("0")
+            continue
+        parts.append(f"(SELECT COUNT(*) FROM ({sql}) AS part{number})")
+        given += arguments
+    with connections[using].cursor() as cursor:
+        cursor.execute(f"SELECT {', '.join(parts)}", given)
+        return [int(count) for count in cursor.fetchone()]
+
+
 def count_text(count: int) -> str:
     """A bounded count for a person."""
     return f"{MOST_COUNTED:,}+" if count > MOST_COUNTED else f"{count:,}"
@@ -313,3 +337,57 @@ def _queue(parts: Mapping[int, QueueDepth], away: Mapping[int, DelayqError], wor
         parts=parts,
         away=away,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FarQueue:
+    """The far jobs of a queue. `count`: up to MOST_COUNTED + 1; `first`: when the first is due, None without one; `late`: whether the
+    first should be in Redis by now.
+    """
+
+    name: str
+    horizon: float | None
+    count: int
+    first: datetime | None
+    late: bool
+
+
+def far_queues() -> list[FarQueue]:
+    """The queues that have a horizon.
+
+    Raises:
+        DatabaseError: it cannot be asked.
+    """
+    config = conf.get()
+    named = [queue for queue in config.queues.values() if queue.horizon is not None]
+    if not named:
+        return []
+    at = database_clock.now(connections[config.database])
+    parts = [Job.objects.using(config.database).filter(FAR, queue=queue.name) for queue in named]
+    counts = count_many(parts, MOST_COUNTED, config.database)
+    found = []
+    for queue, rows, count in zip(named, parts, counts, strict=True):
+        first = rows.order_by("run_at").values_list("run_at", flat=True).first() if count else None
+        late = first is not None and is_late(first, at, queue)
+        found.append(FarQueue(name=queue.name, horizon=queue.horizon, count=count, first=first, late=late))
+    return found
+
+
+def due_between(queues: Sequence[str], edges_ms: Sequence[int]) -> list[int]:
+    """How many far jobs of these queues are due between one moment and the next.
+
+    Raises:
+        DatabaseError: it cannot be asked.
+    """
+    config = conf.get()
+    named = [name for name in queues if config.queue(name).horizon is not None]
+    steps = len(edges_ms) - 1
+    if not named:
+        return [0] * steps
+    edges = [clock.from_ms(ms) for ms in edges_ms]
+    found = Job.objects.using(config.database).filter(FAR, queue__in=named, run_at__gte=edges[0], run_at__lt=edges[-1])
+    counts: dict[str, Any] = {
+        f"step{number}": Count("pk", filter=Q(run_at__gte=start, run_at__lt=end)) for number, (start, end) in enumerate(pairwise(edges))
+    }
+    counted = found.order_by("run_at")[:MOST_AHEAD].aggregate(**counts)
+    return [counted[f"step{number}"] for number in range(steps)]

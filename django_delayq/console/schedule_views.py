@@ -13,7 +13,7 @@ from uuid import UUID
 from django.db.models import Count, Min, OuterRef, Q, Subquery
 
 from django_delayq import clock, conf
-from django_delayq.console.error_texts import told
+from django_delayq.console.wording import format_error
 from django_delayq.models import Attempt, Job, Periodic, Tick, database_clock
 from django_delayq.states import State
 
@@ -60,7 +60,7 @@ def standing_so(name: str) -> Q:
 def problem(row: Periodic) -> str:
     """Why no job of it can be written, in the language that is active; "" for nothing."""
     found: Any = row.problem
-    return told(found["code"], found["fields"]) if found else ""
+    return format_error(found["code"], found["fields"]) if found else ""
 
 
 def ticks_of(row: Periodic, using: str, most: int, *, behind: Tick | None = None) -> list[Tick]:

@@ -1,8 +1,13 @@
-"""Which jobs are meant: a view, a queue, a task and a search. The list of the admin, the commands and bulk operations share it."""
+"""A selection of jobs: a view, a queue, a task and a search. The job list, the commands and bulk operations share it.
+
+It also has the remarks that accompany the results of a search, and other searches that may find more.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from functools import cached_property
@@ -10,13 +15,16 @@ from typing import Any, Final
 from uuid import UUID
 
 from django.db.models import Q, QuerySet
+from django.utils.translation import gettext as now
 
-from django_delayq import clock, ids
-from django_delayq.console import search
-from django_delayq.console.search import Alternative
-from django_delayq.console.search_terms import Term
+from django_delayq import clock, conf, ids
+from django_delayq.console import masking, search_parser
+from django_delayq.console.search_fields import Term, has, shows
+from django_delayq.console.search_parser import Alternative, Search
 from django_delayq.models import DERIVED, Job, of_state
+from django_delayq.producer.task import registry
 from django_delayq.states import State
+from django_delayq.text import nearest
 
 # Each is the order of an index, with the equalities before it: (state, run_at, id), (state, attempts, run_at, id), the primary key …
 _ORDERS: Final[dict[str, tuple[str, ...]]] = {
@@ -40,6 +48,10 @@ _OTHERS: Final[dict[str, tuple[str, ...]]] = {
     "finished_at": ("finished_at", "id"),
 }
 _ENDED: Final = ("failed", "cancelled", "succeeded")
+MOST_OFFERED: Final = 8  # searches offered
+MOST_ARGUMENTS: Final = 3  # of those that name an argument
+_NUMBER: Final = re.compile(r"-?\d+")
+_PLAIN: Final = re.compile(r'[^\s"-][^\s"]*')
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +69,7 @@ class Road:
 
     def exact(self, row: Any) -> bool:
         """Whether a row that the database found is meant."""
-        return search.exactly(self.groups, row)
+        return search_parser.exactly(self.groups, row)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,9 +90,9 @@ class Selection:
     only: Sequence[str] | None = None
 
     @cached_property
-    def search(self) -> search.Search:
+    def search(self) -> search_parser.Search:
         """The text, read."""
-        return search.parse(self.text, self._at, self.tasks)
+        return search_parser.parse(self.text, self._at, self.tasks)
 
     @property
     def shown_view(self) -> str:
@@ -171,7 +183,7 @@ class Selection:
             found &= Q(task=self.task)
         if self.order[0].endswith("finished_at"):
             found &= Q(finished_at__isnull=False)  # all that has ended has a date; without one a row would stand nowhere
-        return found & search.any_of(rows)
+        return found & search_parser.any_of(rows)
 
     def _frame(self) -> Q:
         """The rows through which one reads: all that an index can tell of what is meant, in this order."""
@@ -223,3 +235,104 @@ class Selection:
     @property
     def _at(self) -> datetime | None:
         return clock.from_ms(self.at_ms) if self.at_ms else None
+
+
+def search_remarks(search: Search) -> list[str]:
+    """Words that are none, and arguments that find nothing whatever their value."""
+    names = [term.value.partition("=")[0] for term in search.terms if term.word == "arg" and not term.negated]
+    return [*search.remarks, *filter(None, map(_fault, names))]
+
+
+def _fault(name: str) -> str:
+    tasks = registry.names()
+    known = _arguments(tasks)
+    if name in known:
+        return ""
+    if name in conf.get().sensitive or any(name in masking.names_of(task) and has(task, name) for task in tasks):
+        return now("The argument %(name)s is masked, so you cannot search for it.") % {"name": name}
+    said = now("No task has an argument named %(name)s.") % {"name": name}
+    near = nearest(name, known)
+    return now("%(said)s Did you mean %(near)s?") % {"said": said, "near": near} if near else said
+
+
+def _arguments(tasks: Iterable[str], annotation: str = "") -> Counter[str]:
+    """The arguments that people see, and how many tasks have each. `annotation`: those without any, or with one in which it stands."""
+    return Counter(
+        name
+        for task in tasks
+        for name, one in registry.get(task).signature.parameters.items()
+        if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)
+        and shows(task, name)
+        and (not annotation or one.annotation is one.empty or re.search(rf"\b({annotation}|Any|object)\b", str(one.annotation)))
+    )
+
+
+def searched_in(search: Search, *, partly: bool) -> str:
+    """Where texts that stand alone were looked for; "" without any. `partly`: see `keyset.Page`."""
+    if not search.loose:
+        return ""
+    if partly:
+        return now(
+            "Ids and key prefixes were searched in all jobs. Errors, arguments and other parts of keys were searched "
+            "only in the first 10,000 jobs of this list."
+        )
+    return now("The search included ids, keys, task names, errors, and the arguments that are not masked.")
+
+
+def operation_refusal(search: Search) -> str:
+    """Why nothing can be done to all jobs of that search; "" where it can."""
+    if search.blind:
+        said = now("An operation cannot exclude jobs by their arguments, because a worker may not know them. Remove %(text)s.")
+        return said % {"text": _typed(search.blind[0])}
+    if not search.loose:
+        return ""
+    said = now("The text %(text)s alone searches only 10,000 jobs, but an operation applies to all matching jobs.")
+    return f"{said % {'text': search.loose[0].value}} {now('Name the field: key:, task:, error: or arg:name=value.')}"
+
+
+def other_searches(wanted: Selection) -> list[Selection]:
+    """Searches that may find what this one does not, the likeliest first."""
+    found = list[Selection]()
+    if len(wanted.search.groups) == 1:
+        terms = wanted.search.groups[0].terms
+        for term in terms:
+            rest = [_typed(each) for each in terms if each is not term]
+            found += [replace(wanted, text=" ".join([*rest, text])) for text in _said_otherwise(term, wanted.task)]
+    if wanted.shown_view:
+        found.append(replace(wanted, view="", text=_without(wanted, "state")))
+    if wanted.queue or wanted.search.value("queue"):
+        found.append(replace(wanted, queue="", text=_without(wanted, "queue")))
+    if wanted.task:
+        found.append(replace(wanted, task=""))
+    good = [each for each in found if each != wanted and not each.search.complaints and (each.text or not wanted.text)]
+    return list(dict.fromkeys(good))[:MOST_OFFERED]
+
+
+def _said_otherwise(term: Term, task: str) -> list[str]:
+    if term.free:
+        kind = "int|float" if _NUMBER.fullmatch(term.value) else "str"
+        known = registry.names()
+        theirs = [name for name in known if not registry.get(name).own]  # a person means an argument of the project
+        names = _arguments([task] if task in known else theirs, kind)
+        likely = [name for name, _ in names.most_common(MOST_ARGUMENTS)]
+        return [f"error:{_quoted(term.value)}", *(f"arg:{_quoted(f'{name}={term.value}')}" for name in likely)]
+    if term.negated:
+        return []
+    if term.word == "key" and not term.value.endswith("*"):
+        return [f"key:{_quoted(f'{term.value}*')}", _quoted(term.value)]
+    return [""] if term.word in ("after", "before", "worker", "host", "target") else []
+
+
+def _without(wanted: Selection, word: str) -> str:
+    groups = [" ".join(_typed(term) for term in group.terms if term.word != word or term.negated) for group in wanted.search.groups]
+    return " OR ".join(groups)
+
+
+def _typed(term: Term) -> str:
+    word = f"{term.word}:" if term.word else ""
+    return f"{'-' if term.negated else ''}{word}{_quoted(term.value)}"
+
+
+def _quoted(text: str) -> str:
+    """As a search takes it for one text."""
+    return text if _PLAIN.fullmatch(text) and text.upper() not in ("OR", "AND", "NOT") else f'"{text}"'

@@ -1,21 +1,23 @@
-"""Where jobs end outside, by their rows: hosts of deliveries and targets of offers, counted over the newest rows of each state, so
-that a table of millions costs no more than a small one.
+"""Where jobs are delivered: the hosts of deliveries and the targets of offers, and the circuits that workers report as open.
+
+The newest rows of each state are counted, so a table with millions of rows costs no more than a small one.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from django.db.models import QuerySet, TextField
 from django.db.models.functions import Left, Right
 
 from django_delayq import conf
+from django_delayq.console import overview
 from django_delayq.models import Attempt, Job
 from django_delayq.states import DELIVERY, OFFER, AttemptOutcome, State
 
@@ -31,6 +33,7 @@ MOST_RUNS: Final = 2_000
 _HOST: Final = re.compile(r'[{,]"host":"([a-z0-9_.:-]{1,253})"\}\Z')  # of JSON, in which no text has a quote without a backslash
 _RESULT: Final = re.compile(r'\{"status":(\d{1,9}),"ms":(\d{1,9})\b')
 Row = Mapping[str, Any]
+MOST_CIRCUITS: Final = 20  # of one worker, as its beat has them
 
 
 @dataclass(slots=True)
@@ -169,3 +172,33 @@ def _rows() -> QuerySet[Job]:
 
 def _whole(value: Any) -> int | None:
     return value if type(value) is int and 0 <= value < 2**31 else None
+
+
+class OpenCircuit(NamedTuple):
+    """`target`: host:port; `until_ms`: since 1970, in the past when it is tried with the next delivery; `worker` says so."""
+
+    target: str
+    until_ms: int
+    failures: int
+    worker: str
+
+    @property
+    def host(self) -> str:
+        """The name alone, as jobs have it."""
+        return self.target.rpartition(":")[0].strip("[]")
+
+
+def open_circuits(workers: Iterable[dict[str, Any]]) -> list[OpenCircuit]:
+    """What the workers that are there say, the longest first. Whoever can write to Redis can say anything: what is none is left out."""
+    found = []
+    for worker in workers:
+        told = worker.get("circuits")
+        for one in told[:MOST_CIRCUITS] if isinstance(told, list) and not worker["silent"] else ():
+            if isinstance(one, dict) and isinstance(one.get("target"), str) and (until := overview.whole(one, "until")):
+                found.append(OpenCircuit(one["target"][:300], until, overview.whole(one, "failures"), worker["id"]))
+    return sorted(found, key=lambda one: (-one.until_ms, one.worker))
+
+
+def circuits_of_host(workers: Iterable[dict[str, Any]], host: str) -> list[OpenCircuit]:
+    """Those of one host, without port."""
+    return [one for one in open_circuits(workers) if one.host == host]

@@ -1,6 +1,6 @@
-"""The one list of what people do to jobs: each verb with its label, its permission, its function and its honest words for every
-answer. The admin, the commands and operations are made of it. A verb's permission stands in the `Meta` of `Job` too, where Django
-asks for it.
+"""All actions on jobs: each verb with its label, permission and function, and a text for every result.
+
+The admin, the commands and operations are made from this list. `Meta` of `Job` repeats the permissions for Django.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
+from django.apps import apps
+from django.db.models import Model
 from django.utils.formats import number_format
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
@@ -21,11 +23,13 @@ from django_delayq.producer import acts
 from django_delayq.producer.silent import Silent
 from django_delayq.producer.stores import stores
 from django_delayq.states import REQUEUEABLE, UNFINISHED, Change, State
+from django_delayq.text import visible
 
 Act = Callable[..., Change]
 Text = str | Promise
 _BACK: Final = _("Back to the list")
 _DONE: Final = frozenset({Change.DONE})
+CHANGE: Final = 2  # Django's number, which stands where only projects with an admin can import it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,3 +219,28 @@ def apply(act: Act, jobs: Iterable[tuple[UUID, str | None]], **how: Any) -> Iter
             if link and node and isinstance(error, StoreUnavailable):
                 away.note(link, node, error)
         yield id, answer
+
+
+def write_admin_log(user: object, model: type[Model], objects: Iterable[tuple[str, str]], sentence: str, flag: int = CHANGE) -> None:
+    """One entry per object, given as (id, text); none where the project has no admin.
+
+    Args:
+        user: the key of the person.
+        flag: Django's number for what was done.
+    """
+    if not apps.is_installed("django.contrib.admin"):
+        return
+    entries: Any = apps.get_model("admin", "LogEntry")
+    content_types: Any = apps.get_model("contenttypes", "ContentType")
+    content_type = content_types.objects.get_for_model(model, for_concrete_model=False)
+    entries.objects.bulk_create(
+        entries(
+            user_id=str(user),
+            content_type=content_type,
+            object_id=id,
+            object_repr=visible(text)[:200],
+            action_flag=flag,
+            change_message=visible(sentence),
+        )
+        for id, text in objects
+    )

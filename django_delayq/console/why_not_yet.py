@@ -1,4 +1,4 @@
-"""Why a job has not run yet: what stands between it and its run, as codes with fields, and the sentences for them."""
+"""Why a job has not run yet: the reasons, as codes with fields, and the sentences for them. Also how often a job has polled."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from django.utils.functional import Promise
+from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
 from django_delayq import clock, conf, ids
-from django_delayq.console import asks, masking, open_circuits, overview
-from django_delayq.console.shown_times import duration, second
+from django_delayq.console import masking, overview, target_figures
+from django_delayq.console.wording import duration, second
 from django_delayq.exceptions import StoreUnavailable
+from django_delayq.ladder import POLL, Ladder
 from django_delayq.models import Attempt, Job
 from django_delayq.producer.stores import stores
+from django_delayq.producer.task import registry
 from django_delayq.states import DELIVERY, OFFER, PARKED, AttemptOutcome, State
 from django_delayq.store.reads.inspector import JobView
 from django_delayq.store.reads.queue_depth import QueueDepth
@@ -131,7 +134,7 @@ def of(job: Job, view: JobView | None, trouble: str) -> list[Why]:
     return [*later, *_outside(job, view, serving, due=wait <= 0)] or [_crowded(depth, serving)]
 
 
-def told(found: Sequence[Why], date: Callable[[datetime], str] = second) -> str:
+def sentences(found: Sequence[Why], date: Callable[[datetime], str] = second) -> str:
     """The same in sentences, in the language of the page. `date`: how dates are written."""
     return " ".join(_sentence(one, date) for one in found)
 
@@ -146,7 +149,7 @@ def _sentence(one: Why, date: Callable[[datetime], str]) -> str:
         )
         return text % fields
     if one.code == "asks_later":
-        fields["asked"] = asks.worded(fields["times"], fields["most"])
+        fields["asked"] = poll_text(fields["times"], fields["most"])
     return str(SENTENCES[one.code]) % fields
 
 
@@ -172,7 +175,7 @@ def _not_in_redis(job: Job, trouble: str) -> Why:
 
 def _later(job: Job, view: JobView, wait: float) -> Why:
     fields: dict[str, Any] = {"duration": wait, "date": clock.from_ms(view.date_ms)}
-    if found := asks.of(job, view):
+    if found := polls(job, view):
         return Why("asks_later", {**fields, "times": found.times, "most": found.most})
     if view.attempt:
         return Why("attempt_later", {**fields, "number": view.attempt + 1})
@@ -192,7 +195,7 @@ def _outside(job: Job, view: JobView, serving: Sequence[dict[str, Any]], *, due:
         last = Attempt.objects.using(job._state.db).filter(job_id=job.pk).order_by("-id").first()
     put_off = last is not None and last.outcome == AttemptOutcome.SNOOZED
     if job.task == DELIVERY and (due or put_off) and (host := _place(job, "host")):
-        for circuit in open_circuits.of_host(serving, host):
+        for circuit in target_figures.circuits_of_host(serving, host):
             code = "circuit_open" if circuit.until_ms > view.now_ms else "circuit_over"
             fields = {"target": circuit.target, "date": clock.from_ms(circuit.until_ms), "worker": circuit.worker}
             return [Why(code, fields)]
@@ -261,3 +264,59 @@ def _seen(job: Job) -> tuple[QueueDepth, list[dict[str, Any]] | None]:
         if elsewhere:
             return depth, None
         raise
+
+
+class Polls(NamedTuple):
+    """`times`: how often it has asked; `ladder`: its task's, None where no task of that name is registered here."""
+
+    times: int
+    ladder: Ladder | None
+
+    @property
+    def most(self) -> int | None:
+        """How often it may."""
+        return None if self.ladder is None else len(self.ladder)
+
+    @property
+    def next_wait(self) -> float | None:
+        """Seconds that it waits if it asks once more and hears the same; None: it gives up then."""
+        if self.ladder is None or self.times >= len(self.ladder):
+            return None
+        try:
+            return self.ladder.steps(self.times + 1)[-1]
+        except ValueError:  # a formula of the project, which errs
+            return None
+
+
+def polls(job: Job, view: JobView | None = None) -> Polls | None:
+    """By Redis' word, where there is one of a job that has not ended; None of a job that has never asked."""
+    times = view.asks if view is not None and view.state in ("scheduled", "running") else job.asked
+    if not times:
+        return None
+    task = registry.find(job.task)
+    return Polls(times, None if task is None else task.poll or POLL)
+
+
+def poll_count(job: Job, view: JobView | None = None) -> str:
+    """ "asked 3 of 9"; "" of a job that has never asked."""
+    found = polls(job, view)
+    return "" if found is None else poll_text(found.times, found.most)
+
+
+def poll_text(times: int, most: int | None) -> str:
+    """The words for so many times, of at most so many; None: nobody knows."""
+    if most is None:
+        return ngettext("polled once", "polled %(times)d times", times) % {"times": times}
+    return now("polled %(times)d of %(most)d") % {"times": times, "most": most}
+
+
+def poll_progress(job: Job, view: JobView | None) -> str:
+    """The same, with ", next in 10m" of a job that waits for its next run."""
+    text = poll_count(job, view)
+    waits = job.state == State.SCHEDULED if view is None else view.state == "scheduled"
+    if not text or not waits:
+        return text
+    wait = (job.run_at - clock.now()).total_seconds() if view is None else (view.date_ms - view.now_ms) / 1000
+    if wait <= 0:
+        return text
+    return now("%(asked)s, next in %(duration)s") % {"asked": text, "duration": duration(wait)}

@@ -55,14 +55,14 @@ def change(verb: Verb, out: TextIO, options: dict[str, Any]) -> int:
         key, queue = named
         if options["dry_run"]:
             text = f"Would {verb.command} the job with the key {key!r}."
-            return said(out, options, {"would": verb.command, "jobs": 1}, text)
+            return print_result(out, options, {"would": verb.command, "jobs": 1}, text)
         return _report(out, options, verb, [{"key": key, "change": verb.act(key=key, queue=queue, **how)}])
     chosen = targets(options, states=verb.swept)
     if options["dry_run"]:
         shown = ", ".join(ids.short(target.id) for target in chosen[:5])
         named_some = f"{': ' + shown if shown else ''}{', …' if len(chosen) > 5 else ''}"
         text = f"Would {verb.command} {len(chosen)} jobs{named_some}."
-        return said(out, options, {"would": verb.command, "jobs": len(chosen)}, text)
+        return print_result(out, options, {"would": verb.command, "jobs": len(chosen)}, text)
     if not options["ids"] and len(chosen) >= ASK_FROM and not options["yes"]:
         confirm(f"This will {verb.command} {len(chosen)} jobs. Continue? [y/N] ")
     answers: list[dict[str, Any]] = []
@@ -133,7 +133,7 @@ def _turn(out: TextIO, options: dict[str, Any], turn: Callable[..., bool], *, pa
     queue = known_queue(options["queue"]) or ""
     changed = turn(queue, actor=actor(), reason=options["reason"])
     document = {"queue": queue, "paused": paused, "changed": changed}
-    return said(out, options, document, f"{queue} {words[0] if changed else words[1]}.")
+    return print_result(out, options, document, f"{queue} {words[0] if changed else words[1]}.")
 
 
 def purge(out: TextIO, options: dict[str, Any]) -> int:
@@ -143,7 +143,7 @@ def purge(out: TextIO, options: dict[str, Any]) -> int:
     total, missing = sum(depth.scheduled for depth in counted.values()) + overview.count_unpublished(queue), lacking.labels
     if options["dry_run"]:
         text = f"Scheduled jobs of {queue} that would be cancelled: {total}."
-        return said(out, options, {"queue": queue, "would_cancel": total}, text, missing or None)
+        return print_result(out, options, {"queue": queue, "would_cancel": total}, text, missing or None)
     if (total or missing) and not options["yes"]:
         without = f" (not counting {', '.join(missing)}, which cannot be reached)" if missing else ""
         _typed(queue, f"This cancels all scheduled jobs of {queue}: {total}{without}. Type the name of the queue to continue: ")
@@ -162,7 +162,7 @@ def purge(out: TextIO, options: dict[str, Any]) -> int:
 
 def _purged(out: TextIO, options: dict[str, Any], queue: str, done: int, missing: Mapping[str, StoreUnavailable] | None = None) -> int:
     text = f"Cancelled scheduled jobs of {queue}: {done}. Running jobs continue."
-    return said(out, options, {"queue": queue, "cancelled": done}, text, missing)
+    return print_result(out, options, {"queue": queue, "cancelled": done}, text, missing)
 
 
 def prune(out: TextIO, options: dict[str, Any]) -> int:
@@ -184,7 +184,7 @@ def prune(out: TextIO, options: dict[str, Any]) -> int:
         loops += [operations, ticks]
     total = sum(counts.values())
     if options["dry_run"]:
-        return said(out, options, {"would_delete": counts}, f"Rows that would be deleted: {total}.")
+        return print_result(out, options, {"would_delete": counts}, f"Rows that would be deleted: {total}.")
     if total and not options["yes"]:
         confirm(f"This permanently deletes rows: {total}. Continue? [y/N] ")
     done = 0
@@ -193,10 +193,10 @@ def prune(out: TextIO, options: dict[str, Any]) -> int:
             while gone := loop.prune():
                 done += gone
                 advance(gone)
-    return said(out, options, {"deleted": done}, f"Deleted rows: {done}.")
+    return print_result(out, options, {"deleted": done}, f"Deleted rows: {done}.")
 
 
-def said(
+def print_result(
     out: TextIO, options: dict[str, Any], document: dict[str, Any], text: str, missing: Mapping[str, StoreUnavailable] | None = None
 ) -> int:
     """Prints the document with --json, else the text; exit code 0. `missing`: queues that were left out, and why; then it is 1."""

@@ -1,11 +1,12 @@
-"""The subcommand doctor: findings from the settings, the database and Redis, each with its remedy. It changes nothing but, with
-`--fix`, what one side has and the other has not.
+"""The subcommand doctor: findings about the settings, the database, the schedules and Redis, each with a hint.
+
+It changes nothing unless --fix is given. Then it repairs differences between Redis and the database.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal, TextIO
+from typing import Any, Final, Literal, TextIO
 from uuid import UUID
 
 from django.core.checks import run_checks
@@ -13,20 +14,21 @@ from django.core.management.base import CommandError
 from django.db import DatabaseError, connections
 from django.db.migrations.executor import MigrationExecutor
 from django.db.models import Count, Min
+from django.utils import translation
 
 from django_delayq import clock, conf, ids
 from django_delayq.checks import installed
-from django_delayq.console import far_jobs, overview
-from django_delayq.console.signs import MEASURES
+from django_delayq.console import overview, schedule_views
+from django_delayq.console.health import MEASURES
+from django_delayq.findings import Finding
 from django_delayq.management.change_commands import confirm
 from django_delayq.management.compare import Comparison, Orphans
 from django_delayq.management.job_filters import USAGE
 from django_delayq.management.output import duration, print_json, progress
-from django_delayq.management.queue_findings import finding, redis_findings, told
-from django_delayq.management.schedule_findings import schedule_findings
+from django_delayq.management.queue_findings import as_documents, finding, redis_findings
 from django_delayq.mirror.commit_requests import unlisted
 from django_delayq.mirror.mirror_loop import MirrorLoop
-from django_delayq.models import PARKED_ROWS, UNPUBLISHED, Job, SetAside, database_clock
+from django_delayq.models import PARKED_ROWS, UNPUBLISHED, Job, Periodic, SetAside, database_clock
 from django_delayq.producer.stores import stores
 from django_delayq.states import PARKED_ARGUMENTS, PARKED_CARRIERS, PARKED_SIGNATURE, PARKED_TASK
 from django_delayq.store.reads.fitness import (
@@ -61,6 +63,7 @@ _PARKED_WHY = {
 }
 UNASKED = {"D001", "D003", "D007", "E013", "E014", "E015", "E016", "E025"}  # behind these there is nothing to compare rows with
 UNUSABLE = {"E001", "E002", "E003", "E006"}  # settings that lead to no server or no database: nothing more can be asked
+MOST_SCHEDULES: Final = 20  # with one problem
 
 
 def doctor(out: TextIO, options: dict[str, Any]) -> int:
@@ -95,7 +98,7 @@ def _settings_findings() -> list[dict[str, str]]:
 def _link_findings() -> list[dict[str, str]]:
     config = conf.get()
     links = [one for redis in config.servers for one in link_findings(redis, signed=bool(config.signer))]
-    return told([*version_findings(installed()), *links])
+    return as_documents([*version_findings(installed()), *links])
 
 
 def _database_findings() -> list[dict[str, str]]:
@@ -117,7 +120,7 @@ def _database_findings() -> list[dict[str, str]]:
         ]
         aside += [
             *_unresolved_findings(),
-            *told(schedule_findings(using)),
+            *as_documents(_schedule_findings(using)),
             *_parked_findings(using),
             *_far_findings(),
             *_unlisted_findings(using),
@@ -175,7 +178,7 @@ def _parked_findings(using: str) -> list[dict[str, str]]:
 
 def _far_findings() -> list[dict[str, str]]:
     found = []
-    for queue in far_jobs.far_queues():
+    for queue in overview.far_queues():
         if queue.late:
             found.append(
                 finding(
@@ -248,3 +251,23 @@ def _mirrored(mirror: MirrorLoop) -> Iterator[None]:
     while True:
         clock.sleep(min(mirror.poll(), 0.05))
         yield
+
+
+def _schedule_findings(using: str) -> Iterator[Finding]:
+    """Schedules with a problem, late ones, and ones that were retired lately."""
+    which = schedule_views.wrong()
+    rows = Periodic.objects.using(using).order_by("name")
+    for row in rows.filter(which["trouble"])[:MOST_SCHEDULES]:
+        with translation.override(None):  # what commands say is English everywhere
+            why = schedule_views.problem(row)
+        yield Finding("D030", f"The schedule {row.name!r} creates no jobs: {why}", _details_hint(row))
+    for row in rows.filter(which["late"])[:MOST_SCHEDULES]:
+        yield Finding("D031", f"The ticks of the schedule {row.name!r} have not been written since {row.write_at:%Y-%m-%d %H:%MZ}.")
+    for row in rows.filter(which["retired"])[:MOST_SCHEDULES]:
+        yield Finding(
+            "D032", f"The schedule {row.name!r} has been retired since {row.retired_at:%Y-%m-%d %H:%MZ}: no code declares it."
+        )
+
+
+def _details_hint(row: Periodic) -> str:
+    return f"For details, run manage.py delayq periodic {row.name!r}"

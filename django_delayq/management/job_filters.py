@@ -19,8 +19,8 @@ from django.utils import translation
 from django.utils.dateparse import parse_datetime
 
 from django_delayq import clock, conf, ids
-from django_delayq.console import keyset, search_hints
-from django_delayq.console.search_terms import STATES
+from django_delayq.console import keyset, selection
+from django_delayq.console.search_fields import STATES
 from django_delayq.console.selection import Selection
 from django_delayq.models import Job, database_clock, of_state
 from django_delayq.producer.task import registry
@@ -106,10 +106,11 @@ def filtered(options: dict[str, Any]) -> tuple[list[Job], list[str]]:
     else:
         jobs = list(_found(wanted, _rows(), "-id", options["limit"]))
     with translation.override("en"):
-        said = search_hints.remarks(wanted.search)
+        said = selection.search_remarks(wanted.search)
         if partly or not jobs:
-            said += filter(None, [search_hints.searched(wanted.search, partly=partly)])
-        if not jobs and (others := [other.words for other in search_hints.others(wanted) if other.words]):  # one without is all jobs
+            said += filter(None, [selection.searched_in(wanted.search, partly=partly)])
+        others = [other.words for other in selection.other_searches(wanted) if other.words]  # no words mean all jobs
+        if not jobs and others:
             said.append(f"Try instead: {' | '.join(others)}")
     return jobs, said
 
@@ -172,7 +173,7 @@ def targets(options: dict[str, Any], *, states: frozenset[str]) -> list[NamedJob
         raise CommandError("Select jobs by id, by --key with --queue, or by --queue, --state, --task or --search.", returncode=USAGE)
     wanted = chosen(options)
     with translation.override("en"):
-        if refusal := search_hints.refusal(wanted.search):
+        if refusal := selection.operation_refusal(wanted.search):
             raise CommandError(refusal, returncode=USAGE)
     for term in wanted.search.terms:
         if term.word == "task" and not term.negated and len(term.tasks) > 1:

@@ -1,27 +1,32 @@
-"""The subcommands that look: status, list, inspect."""
+"""The subcommands that only read: status, list and inspect; and embedded, which shows or stops the embedded server."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any, TextIO
+from typing import Any, Final, TextIO
 
 from django.core.management.base import CommandError
 from django.db import DatabaseError
 from django.utils import translation
 
 from django_delayq import clock, conf, ids
-from django_delayq.console import export, far_jobs, masking, overview, why_not_yet
-from django_delayq.console.documents import job_document, redis_document
+from django_delayq.console import export, masking, overview, why_not_yet
+from django_delayq.console.export import job_document, redis_document
 from django_delayq.console.why_not_yet import Why
 from django_delayq.logger import told
 from django_delayq.management.job_filters import USAGE, filtered, parse_id
 from django_delayq.management.output import duration, print_json, print_table, shown
 from django_delayq.models import Attempt, Event, Job
 from django_delayq.producer.stores import stores
+from django_delayq.setting_readers import is_embedded
 from django_delayq.states import NO_LIMIT, State
+from django_delayq.store.connection import embedded
+from django_delayq.store.connection.address import address
 from django_delayq.store.connection.link import Link
 from django_delayq.store.reads.inspector import JobView
 from django_delayq.text import one_line
+
+EMBEDDED_ACTS: Final = ("status", "stop")
 
 
 def status(out: TextIO, options: dict[str, Any]) -> int:
@@ -36,7 +41,7 @@ def status(out: TextIO, options: dict[str, Any]) -> int:
         document["unpublished"] = overview.count_absent()
         document["unresolved"] = overview.count_unresolved()
         document["parked"] = overview.count_parked()
-        document["far"] = [asdict(queue) for queue in far_jobs.far_queues()]
+        document["far"] = [asdict(queue) for queue in overview.far_queues()]
         if document["redis"]:
             document["rows"] = overview.count_rows(list(config.queues))
     except DatabaseError as error:
@@ -143,7 +148,7 @@ def inspect(out: TextIO, options: dict[str, Any]) -> int:
     if waits:
         with translation.override("en"):  # as all that commands say
             asked = "how did it end?" if job is not None and job.unresolved else "why has it not run yet?"
-        out.write(f"{asked}\n  {why_not_yet.told(waits, shown)}\n")
+        out.write(f"{asked}\n  {why_not_yet.sentences(waits, shown)}\n")
     if trouble:
         out.write(f"{trouble}\n")
     for part in ("attempts", "events"):
@@ -270,3 +275,31 @@ def paused(row: dict[str, Any]) -> str:
     by = f" by {one_line(row['paused_by'])}" if row["paused_by"] else ""
     why = f": {one_line(row['paused_reason'])}" if row["paused_reason"] else ""
     return f"paused since {shown(clock.from_ms(row['paused_ms']))}{by}{why}"
+
+
+def embedded_server(out: TextIO, options: dict[str, Any]) -> int:
+    """Looks at it, or stops it. Nothing is started."""
+    spec = conf.get().redis
+    if not is_embedded(spec):
+        raise CommandError(
+            f'DELAYQ["REDIS"] is {address(spec)}, which is not an embedded server. Stop that server in the way it was started.',
+            returncode=USAGE,
+        )
+    directory = None if isinstance(spec, str) else spec["EMBEDDED"]
+    before = embedded.look(directory)
+    stopped = options["act"] == "stop" and embedded.stop(directory)
+    after = embedded.look(directory) if stopped else before
+    if options["json"]:
+        print_json(out, {"directory": str(after.directory), "pid": after.pid, "answers": after.answers, "stopped": stopped})
+    elif stopped:
+        out.write(
+            f"Stopped the server. Its data is saved in {before.directory}. The next process that needs the server starts it again.\n"
+        )
+    elif not after.pid:
+        out.write(f"No server is running in {after.directory}.\n")
+    else:
+        how = "and answers" if after.answers else "and does not answer"
+        out.write(
+            f"A server is running in {after.directory}, process {after.pid}, {how}. To stop it, run manage.py delayq embedded stop.\n"
+        )
+    return 0 if options["act"] == "stop" or after.answers else 1

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TextIO
 from uuid import UUID
 
 from django_delayq import clock, ids
-from django_delayq.console.documents import plain
+from django_delayq.console.export import plain
 from django_delayq.text import visible
 
 

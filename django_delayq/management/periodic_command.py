@@ -12,7 +12,7 @@ from django_delayq import clock, conf
 from django_delayq.console import masking, schedule_views
 from django_delayq.console.schedule_views import TickView
 from django_delayq.exceptions import ConfigError
-from django_delayq.management.change_commands import actor, said
+from django_delayq.management.change_commands import actor, print_result
 from django_delayq.management.job_filters import USAGE
 from django_delayq.management.output import print_json, print_table, shown
 from django_delayq.models import Periodic
@@ -111,12 +111,12 @@ def _turn(out: TextIO, options: dict[str, Any], name: str, *, on: bool) -> int:
     turn(name, actor(), options["reason"])
     changed = before.enabled != on
     document = {"name": name, "on": on, "changed": changed}
-    return said(out, options, document, f"{name} is {'' if changed else 'already '}{'on' if on else 'off'}.")
+    return print_result(out, options, document, f"{name} is {'' if changed else 'already '}{'on' if on else 'off'}.")
 
 
 def _run(out: TextIO, options: dict[str, Any], name: str) -> int:
     job = schedules.run_now(name, actor(), options["reason"])
-    return said(out, options, {"name": name, "job": job.id}, f"{name}: the job {shown(job.id)} is due now.")
+    return print_result(out, options, {"name": name, "job": job.id}, f"{name}: the job {shown(job.id)} is due now.")
 
 
 def _document(row: Periodic, last: TickView | None, most: int) -> dict[str, Any]:

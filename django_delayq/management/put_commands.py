@@ -16,7 +16,7 @@ from django.utils.dateparse import parse_date, parse_datetime
 import django_delayq as delayq
 from django_delayq import clock, codec, conf
 from django_delayq.exceptions import ConfigError, PayloadError, QueueUnknown, TargetRefused
-from django_delayq.management.change_commands import actor, said
+from django_delayq.management.change_commands import actor, print_result
 from django_delayq.management.job_filters import USAGE, known_queue, moment, near_task, seconds
 from django_delayq.management.output import shown
 from django_delayq.producer.job import Job
@@ -236,4 +236,4 @@ def _told(out: TextIO, options: dict[str, Any], job: Job, what: str) -> int:
         due = "" if inlined or job.run_at is None else f", due {'now' if job.run_at <= clock.now() else shown(job.run_at)}"
         later = " It is not in Redis yet. The relay will publish it." if job.created is None else ""
         text = f"{shown(job.id)}: {what}{due}.{later}"
-    return said(out, options, document, text)
+    return print_result(out, options, document, text)

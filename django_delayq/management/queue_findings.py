@@ -1,29 +1,33 @@
-"""What `delayq doctor` finds on the servers: of each what speaks against it, and of each queue what speaks against how it is served."""
+"""What `delayq doctor` finds on the servers, in the queues and in their partitions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any, Final, Literal
 
 from django.db import DatabaseError
 
-from django_delayq import conf
+from django_delayq import conf, ids
 from django_delayq.checks import divided, probed_on, replicas_wanted
-from django_delayq.console import overview
+from django_delayq.conf import QueueConfig
+from django_delayq.console import keyset, overview
+from django_delayq.console.health import MEASURES
 from django_delayq.console.overview import DOWN, QueueView
-from django_delayq.console.signs import MEASURES
-from django_delayq.exceptions import ConfigError, DelayqError
+from django_delayq.exceptions import ConfigError, DelayqError, StoreUnavailable
 from django_delayq.findings import Finding, Level
+from django_delayq.management.left_partitions import left_partitions
 from django_delayq.management.look_commands import paused
 from django_delayq.management.output import duration
-from django_delayq.management.partition_findings import partition_findings
 from django_delayq.mirror.database_pools import wide_pools
 from django_delayq.mirror.site_findings import UNKNOWN, check_workers, site_findings
+from django_delayq.models import Job
 from django_delayq.producer.outbox import agreed_clock
 from django_delayq.producer.stores import stores
 from django_delayq.setting_readers import is_embedded
+from django_delayq.shared_name import in_meta
+from django_delayq.states import State
 from django_delayq.store.connection.address import RedisSpec, is_cluster, way
 from django_delayq.store.connection.link import Link
 from django_delayq.store.connection.server_kind import kind_findings
@@ -38,13 +42,14 @@ from django_delayq.store.scripts.site import SiteRefused
 from django_delayq.store.scripts.worker_registry import WorkerRegistry
 
 RISKY: Final = (("FLUSHALL",), ("CONFIG", "SET", "appendonly", "no"))  # commands that no part of this package sends
+CHUNK: Final = 1000
 
 
 def finding(code: str, message: str, hint: str = "", level: Level | Literal[""] = "") -> dict[str, str]:
     return asdict(Finding(code, message, hint, level))
 
 
-def told(findings: Iterable[Finding]) -> list[dict[str, str]]:
+def as_documents(findings: Iterable[Finding]) -> list[dict[str, str]]:
     return [asdict(found) for found in findings]
 
 
@@ -73,18 +78,18 @@ def redis_findings() -> list[dict[str, str]]:
                 gone.add(link)
                 away(name, error)
         wanted = [one for one in replicas_wanted(config, redis) if not gone or stores.places.of(*one[:2]).server not in gone]
-        return [*of_each, *told(replica_findings(stores.places, wanted))]
+        return [*of_each, *as_documents(replica_findings(stores.places, wanted))]
 
     for name, redis in _servers(config):
         try:
             if unfit := kind_findings(redis):
-                found += told(unfit)
+                found += as_documents(unfit)
                 continue
-            found += told(cluster_findings(redis, config.prefix, divided(config, redis)))
+            found += as_documents(cluster_findings(redis, config.prefix, divided(config, redis)))
             parts = probed_on(config, redis)
-            found += told(rights_findings(stores.places, config.prefix, parts))
+            found += as_documents(rights_findings(stores.places, config.prefix, parts))
             found += of_servers(name, redis)
-            found += told(optional_findings(stores.places.of(*parts[0]), stores.queue(*parts[0]).keys))
+            found += as_documents(optional_findings(stores.places.of(*parts[0]), stores.queue(*parts[0]).keys))
             well.append(redis)
         except (*DOWN, ConfigError) as error:  # also an embedded server that does not start
             away(name, error)
@@ -106,7 +111,7 @@ def redis_findings() -> list[dict[str, str]]:
         except SiteRefused as error:
             return [] if error.code == UNKNOWN else [finding("E025", str(error))]
         workers = [worker for worker in WorkerRegistry(stores.link, prefix=config.prefix).all() if not worker["silent"]]
-        return told([*probe_findings(workers), *wide_pools(workers)])
+        return as_documents([*probe_findings(workers), *wide_pools(workers)])
 
     ask(config.redis, "", of_workers)
     for name, queue in config.queues.items():
@@ -133,8 +138,12 @@ def _away(name: str, error: Exception) -> dict[str, str]:
 
 def _server_findings(redis: RedisSpec, link: Link) -> list[dict[str, str]]:
     inspector = stores.inspector()
-    found = [*told(server_findings(inspector.server(link=link))), *_clock_findings(link), *_rights_findings(inspector, redis, link)]
-    return [*found, *told(target_findings(inspector.targets(conf.get().targets.values(), link=link)))]
+    found = [
+        *as_documents(server_findings(inspector.server(link=link))),
+        *_clock_findings(link),
+        *_rights_findings(inspector, redis, link),
+    ]
+    return [*found, *as_documents(target_findings(inspector.targets(conf.get().targets.values(), link=link)))]
 
 
 def _clock_findings(link: Link) -> list[dict[str, str]]:
@@ -171,8 +180,8 @@ def _queue_findings(name: str, queue: conf.QueueConfig, workers: Sequence[dict[s
         return newer  # of what stands there this release knows nothing
     config = conf.get()
     if strange := site_findings(stores.places, config.prefix, [(name, partition) for partition in formats_there]):
-        return told(strange)
-    of_partitions = told(partition_findings(queue, list(formats_there)))
+        return as_documents(strange)
+    of_partitions = as_documents(partition_findings(queue, list(formats_there)))
     [view], _ = overview.queue_views([name], workers)
     found = [*([] if workers is None else _worker_findings(view, queue, workers)), *of_partitions]
     if view.depth.paused:
@@ -246,3 +255,88 @@ def _newer_findings(name: str, format: int) -> list[dict[str, str]]:
     if format <= formats.FORMAT:
         return []
     return [finding("D021", str(formats.FormatNewer(name, format)))]
+
+
+def partition_findings(queue: QueueConfig, there: Collection[int]) -> list[Finding]:
+    """`there`: of its partitions those that answer. Raises: StoreUnavailable, StoreError: one of them does not any more."""
+    return [*_unserved(queue), *_former(queue, there)]
+
+
+def _unserved(queue: QueueConfig) -> list[Finding]:
+    """Partitions that have jobs and that the settings do not name."""
+    try:
+        held = left_partitions(stores.places, queue)
+    except StoreUnavailable:  # of which others tell
+        return []
+    count, last = sum(held.values()), max(held, default=0)
+    if not count:
+        return []
+    return [
+        Finding(
+            code="D026",
+            message=f"Jobs of {queue.name!r} are in partitions that PARTITIONS and FORMER_PARTITIONS do not include: "
+            f"{count:,}. Only workers "
+            "that start from now on run them.",
+            hint=f"Add {last + 1} to FORMER_PARTITIONS of this queue and deploy. Keep it until delayq doctor reports "
+            f"that you can remove it.",
+        )
+    ]
+
+
+def _former(queue: QueueConfig, there: Collection[int]) -> list[Finding]:
+    """Whether FORMER_PARTITIONS may go. Nothing where that is not known."""
+    if not queue.former_partitions:
+        return []
+    away = sum(_away_from_home(queue, partition) for partition in there)
+    left = sum(_jobs(queue, partition) for partition in there if partition >= queue.partitions)
+    try:
+        rows = _rows_away_from_home(queue)
+    except DatabaseError:  # of which others tell
+        rows = None
+    if away or left or rows:
+        return [
+            Finding(
+                code="D028",
+                message=f"FORMER_PARTITIONS of {queue.name!r} is still needed. Keys and names in former partitions: "
+                f"{away:,}. Jobs in former "
+                f"partitions: {left:,}." + (f" Unpublished and far jobs that go to former partitions: {rows:,}." if rows else ""),
+            )
+        ]
+    if rows is None or len(there) < len(queue.served):
+        return []
+    return [
+        Finding(
+            code="D027",
+            message=f"You can remove FORMER_PARTITIONS of {queue.name!r}: no keys, names or jobs are left in former partitions.",
+        )
+    ]
+
+
+def _jobs(queue: QueueConfig, partition: int) -> int:
+    store = stores.queue(queue.name, partition)
+    return int(store.link.execute("HLEN", store.keys["jobs"]))
+
+
+def _rows_away_from_home(queue: QueueConfig) -> int:
+    """How many jobs that Redis may not have yet, far ones among them, will come into a partition that is not their home now."""
+    waiting = Job.objects.using(conf.get().database).filter(state=State.SCHEDULED.value, published__isnull=True, queue=queue.name)
+    found = 0
+    for job in keyset.through(waiting.order_by("id").only("id", "key", "options"), ("id",), CHUNK):
+        name = in_meta(job.options.get("meta")) if isinstance(job.options, dict) else None
+        text, partition = name.text if name else job.key, ids.partition(job.id)
+        found += partition >= queue.partitions or (bool(text) and queue.homes(text)[0] != partition)
+    return found
+
+
+def _away_from_home(queue: QueueConfig, partition: int) -> int:
+    """How many keys and names of a partition have another home now."""
+    store, found = stores.queue(queue.name, partition), 0
+    for name in ("keys", "names"):
+        cursor = b"0"
+        while True:
+            cursor, flat = store.link.execute("HSCAN", store.keys[name], cursor, "COUNT", CHUNK)
+            texts = flat[::2] if name == "keys" else [value.split(b":", 3)[-1] for value in flat[1::2]]
+            found += sum(queue.homes(text.decode("utf-8", "replace"))[0] != partition for text in texts)
+            if cursor == b"0":
+                break
+    return found

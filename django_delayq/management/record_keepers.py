@@ -1,4 +1,4 @@
-"""The processes of a worker that keep records: which there are, and what each runs."""
+"""The processes of a worker that keep records, and what they report to the supervisor for the metrics."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from typing import Any, Final
 
 from django.db import close_old_connections
 
+from django_delayq import clock, codec
 from django_delayq.conf import Config
-from django_delayq.console import operation_loop, samples
+from django_delayq.console import health, operation_loop
+from django_delayq.console.health import Sample
 from django_delayq.console.operation_loop import OperationLoop
-from django_delayq.console.samples import Sample
-from django_delayq.management.records_report import RecordsReport
+from django_delayq.console.overview import DOWN
+from django_delayq.logger import Logger
 from django_delayq.mirror import database_connections
 from django_delayq.mirror.commit_requests import CommitRequestLoop
+from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.prune import OldOperationsLoop
 from django_delayq.mirror.service import LoopRunner, Service
 from django_delayq.periodic import due_ticks
@@ -30,6 +33,9 @@ from django_delayq.worker.supervisor.server_links import links_of
 
 NODE_COOLDOWN: Final = 4.0  # seconds for which who keeps records on a Cluster does without a node that did not answer
 APART: Final = 10.0  # seconds for which who keeps records of another server does without the shared one when that did not answer
+logger = Logger("django_delayq.worker")
+EVERY: Final = 5.0  # seconds
+SAMPLES_EVERY: Final = 10.0
 
 
 def record_keepers(
@@ -50,7 +56,7 @@ def record_keepers(
     found = []
     for number, (_, names) in enumerate(sorted(groups.items()), 1):
         report = None if measured.metrics is None else LatestText()
-        counted = samples.of_all if options["metrics_queues"] and number == 1 else None
+        counted = health.all_samples if options["metrics_queues"] and number == 1 else None
         name = "records" if number == 1 else f"records-{number}"
         kept = partial(_keep_records, config, names, shares, roles, report, counted, alone)
         found.append((LoopProcess(name, kept, tuple(names)), report))
@@ -94,3 +100,35 @@ def _keep_records(
         service.add(LoopRunner("the report of records", RecordsReport(report, service.mirrors, counted)))
     service.run(stop=stop.is_set, wait=stop.wait)
     database_connections.close_all()
+
+
+class RecordsReport:
+    """1. Every five seconds it puts up what the mirrors have folded, and how far behind they are. 2. With `samples`, every ten seconds,
+    also the queues in numbers. What Redis cannot tell is left out. It dies with its process; then what stands there becomes too old.
+    """
+
+    def __init__(self, page: LatestText, mirrors: Sequence[MirrorLoop], samples: Callable[[], list[Sample]] | None = None) -> None:
+        self._page = page
+        self._mirrors = mirrors
+        self._samples = samples
+        self._latest: list[Sample] = []
+        self._next = 0.0
+
+    def poll(self) -> float:
+        """One report."""
+        if self._samples is not None and clock.monotonic() >= self._next:
+            self._latest = self._samples()
+            self._next = clock.monotonic() + SAMPLES_EVERY
+        report = {"at": clock.monotonic(), "mirrors": list(map(_mirror, self._mirrors)), "samples": self._latest}
+        if not self._page.write(codec.dumps(report)):
+            logger.warning("the metrics of these queues are too long to report")
+        return EVERY
+
+
+def _mirror(mirror: MirrorLoop) -> dict[str, Any]:
+    progress: dict[str, Any] = {"queue": mirror.queue.name, "folded": mirror.folded}
+    try:
+        lag = mirror.lag()
+    except DOWN:
+        return progress
+    return {**progress, "entries": lag.entries, "seconds": lag.seconds}

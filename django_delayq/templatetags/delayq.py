@@ -17,7 +17,7 @@ from django.utils.formats import number_format
 from django.utils.safestring import SafeString
 
 from django_delayq import text as texts
-from django_delayq.console import shown_times
+from django_delayq.console import wording
 
 register = template.Library()
 _FRAME: Final = Path(django.__file__).parent / "contrib/admin/templates/admin/base.html"  # the app may be missing
@@ -45,31 +45,31 @@ def visible(text: object) -> str:
 @register.filter
 def task_name(task: object) -> str:
     """The name of a task without hidden characters; what a message has in its place."""
-    return shown_times.task_name(str(task))
+    return wording.task_name(str(task))
 
 
 @register.filter
 def breakable(text: object) -> SafeString:
     """The same of a name or a path, which may break at its joints."""
-    return shown_times.breakable(str(text))
+    return wording.breakable(str(text))
 
 
 @register.filter
 def dated(date: datetime | None) -> SafeString | str:
     """A date to the second, and its zone where the mouse rests; "" for none."""
-    return shown_times.dated(date) if date else ""
+    return wording.dated(date) if date else ""
 
 
 @register.filter
 def moment(date: datetime | None) -> SafeString | str:
     """The same, and how far off it is."""
-    return shown_times.moment(date) if date else ""
+    return wording.moment(date) if date else ""
 
 
 @register.filter
 def beginning(text: str, most: int) -> str:
     """So many characters of a text, and a sign that there is more."""
-    return shown_times.cut(text, most)
+    return wording.cut(text, most)
 
 
 @register.filter

@@ -227,7 +227,7 @@ def indicators(_: str = "") -> str:
     """What each indicator of the dashboard measures, and its limits."""
     from django.utils.translation import override
 
-    from django_delayq.console.signs import LABELS, MEASURES
+    from django_delayq.console.health import LABELS, MEASURES
 
     with override(None):
         rows = [

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from django.apps import apps
 
-from django_delayq.console.search_terms import WORDS
+from django_delayq.console.search_fields import WORDS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "howto" / "admin.md").read_text()
 

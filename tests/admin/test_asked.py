@@ -8,7 +8,7 @@ import pytest
 
 import django_delayq as delayq
 from django_delayq import clock
-from django_delayq.console import asks
+from django_delayq.console import why_not_yet
 from django_delayq.models import Job
 from django_delayq.producer.stores import stores
 from tests.admin.conftest import JOBS, page
@@ -51,13 +51,13 @@ def test_the_timeline_has_each_time_it_asked_and_what_comes_if_the_answer_is_sti
 
 def test_without_redis_or_its_task_the_page_says_what_is_known(orders, asking):
     row = Job.objects.get(pk=asking.id)
-    assert asks.fully(row, None).startswith("polled 2 of 3, next in ")
+    assert why_not_yet.poll_progress(row, None).startswith("polled 2 of 3, next in ")
     row.task = "shop.gone"
-    assert asks.shortly(row) == "polled 2 times"
+    assert why_not_yet.poll_count(row) == "polled 2 times"
     row.asked = 1
-    assert asks.shortly(row) == "polled once"
+    assert why_not_yet.poll_count(row) == "polled once"
     row.asked = None
-    assert asks.fully(row, None) == ""
+    assert why_not_yet.poll_progress(row, None) == ""
 
 
 def test_of_a_job_that_runs_or_has_ended_no_next_date_is_told(orders, asking):
@@ -65,10 +65,10 @@ def test_of_a_job_that_runs_or_has_ended_no_next_date_is_told(orders, asking):
     [run] = orders.claim()
     orders.fold()
     view = stores.inspector().job("orders", asking.id)
-    assert asks.fully(Job.objects.get(pk=asking.id), view) == "polled 2 of 3"
+    assert why_not_yet.poll_progress(Job.objects.get(pk=asking.id), view) == "polled 2 of 3"
     orders.settle(run, "ack")
     orders.fold()
-    assert asks.fully(Job.objects.get(pk=asking.id), stores.inspector().job("orders", asking.id)) == "polled 2 of 3"
+    assert why_not_yet.poll_progress(Job.objects.get(pk=asking.id), stores.inspector().job("orders", asking.id)) == "polled 2 of 3"
 
 
 def test_a_job_without_a_limit_of_attempts_is_tried_until_it_expires(orders, staff):

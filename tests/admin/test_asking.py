@@ -7,7 +7,7 @@ import re
 import pytest
 
 from django_delayq import clock
-from django_delayq.console.shown_times import second
+from django_delayq.console.wording import second
 from django_delayq.models import Job
 from django_delayq.producer.stores import stores
 from tests.admin.conftest import JOBS, OPERATIONS, act, choose, page, said

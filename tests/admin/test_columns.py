@@ -14,7 +14,7 @@ from django_delayq import clock
 from django_delayq.admin import JobAdmin, columns
 from django_delayq.admin.listing import title
 from django_delayq.console.selection import VIEWS, Selection
-from django_delayq.console.shown_times import relative
+from django_delayq.console.wording import relative
 from django_delayq.models import Job
 from tests.admin.conftest import JOBS
 from tests.tasks_for_tests import close_order

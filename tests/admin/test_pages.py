@@ -11,7 +11,7 @@ from django.contrib.admin.models import LogEntry
 
 import django_delayq as delayq
 from django_delayq import clock, conf, ids
-from django_delayq.console import shown_times
+from django_delayq.console import wording
 from django_delayq.console.overview import look
 from django_delayq.models import Event, Job, Operation
 from django_delayq.producer.stores import stores
@@ -309,10 +309,10 @@ def test_what_describes_a_field_is_on_the_page(orders, staff):
 
 
 def test_a_name_ends_a_line_at_its_joints_and_is_escaped_part_by_part():
-    assert shown_times.breakable("shop.tasks.close_order") == "shop.<wbr>tasks.<wbr>close_<wbr>order"
-    assert shown_times.breakable("/srv/<b>.py:41 ...") == "/<wbr>srv/&lt;b&gt;.<wbr>py:<wbr>41 ..."
-    assert shown_times.breakable("\u202e.x") == "\\u202e.<wbr>x"
-    assert shown_times.breakable("") == ""
+    assert wording.breakable("shop.tasks.close_order") == "shop.<wbr>tasks.<wbr>close_<wbr>order"
+    assert wording.breakable("/srv/<b>.py:41 ...") == "/<wbr>srv/&lt;b&gt;.<wbr>py:<wbr>41 ..."
+    assert wording.breakable("\u202e.x") == "\\u202e.<wbr>x"
+    assert wording.breakable("") == ""
 
 
 def test_a_date_says_in_which_time_zone_it_is_meant(orders, staff, settings):

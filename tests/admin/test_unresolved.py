@@ -6,7 +6,7 @@ import pytest
 from django.contrib.admin.models import LogEntry
 
 import django_delayq as delayq
-from django_delayq.console import overview, samples, signs
+from django_delayq.console import health, overview
 from django_delayq.models import Event, Job
 from django_delayq.producer.stores import stores
 from tests.admin.conftest import JOBS, QUEUES, act, choose, page, said
@@ -80,10 +80,10 @@ def test_without_the_permission_nobody_marks_it(unresolved, staff):
 
 
 def test_the_dashboard_the_figures_and_the_commands_count_it(unresolved, staff, run):  # noqa: F811
-    [sign] = signs.of_rows(0)[1:]
+    [sign] = health.row_signs(0)[1:]
     assert (sign.level, sign.value) == ("bad", "1")
     assert f"{JOBS}?state=unresolved" in staff().get(QUEUES).content.decode()
-    assert ("delayq_unresolved_jobs", {"queue": "orders"}, 1) in samples.of_database()
+    assert ("delayq_unresolved_jobs", {"queue": "orders"}, 1) in health.database_samples()
     assert "unresolved" in run("status").out
     found = only(run, "D033")
     assert found["level"] == "error"

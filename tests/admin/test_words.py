@@ -10,7 +10,7 @@ from django.utils import translation
 
 from django_delayq import codec
 from django_delayq.console import operation_loop
-from django_delayq.console.error_texts import SENTENCES, worded
+from django_delayq.console.wording import SENTENCES, error_text
 from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.models import Job
 from django_delayq.producer import edit
@@ -97,7 +97,7 @@ def test_every_sentence_is_told_in_the_language_of_the_page(orders, settings):
     told = {}
     for language in ("en", "de", "zh-hans"):
         with translation.override(language):
-            told[language] = [worded(error) for error in errors]
+            told[language] = [error_text(error) for error in errors]
     assert len({*told["en"]}) == len({str(sentence) for sentence in SENTENCES.values()}) == len(errors)
     assert {error.code for error in errors} <= SENTENCES.keys()
     for english, german, chinese in zip(*told.values(), strict=True):
@@ -105,8 +105,8 @@ def test_every_sentence_is_told_in_the_language_of_the_page(orders, settings):
 
 
 def test_what_is_not_known_stays_as_it_is():
-    assert worded("OperationalError: no such table") == "OperationalError: no such table"
-    assert worded("") == ""
+    assert error_text("OperationalError: no such table") == "OperationalError: no such table"
+    assert error_text("") == ""
 
 
 def test_a_form_says_in_german_what_is_wrong_with_arguments(orders, staff):

@@ -13,7 +13,7 @@ from django.test.utils import CaptureQueriesContext
 
 from django_delayq import clock
 from django_delayq.console import export, keyset
-from django_delayq.console.documents import job_document, plain
+from django_delayq.console.export import job_document, plain
 from django_delayq.console.selection import Selection
 from django_delayq.models import Job
 from tests.admin.test_columns import ended

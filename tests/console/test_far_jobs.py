@@ -8,7 +8,7 @@ import pytest
 
 import django_delayq as delayq
 from django_delayq import clock
-from django_delayq.console import far_jobs, samples, signs
+from django_delayq.console import health, overview
 from django_delayq.models import Job
 from django_delayq.producer.stores import stores
 from django_delayq.store.scripts.worker_registry import WorkerRegistry
@@ -88,21 +88,21 @@ def test_d023_far_jobs_come_in_late(far, run):
 
 
 def test_the_sign_of_health_is_bad_when_they_come_in_late(far, horizon):
-    assert [sign.level for sign in signs.of_rows(0) if sign.name == "far"] == ["well"]
+    assert [sign.level for sign in health.row_signs(0) if sign.name == "far"] == ["well"]
     overdue(far)
-    assert [sign.level for sign in signs.of_rows(0) if sign.name == "far"] == ["bad"]
+    assert [sign.level for sign in health.row_signs(0) if sign.name == "far"] == ["bad"]
 
 
 @pytest.mark.django_db
 def test_there_is_no_sign_if_no_queue_has_a_horizon(orders, django_assert_num_queries):
     with django_assert_num_queries(0):
-        assert far_jobs.far_queues() == []
-    assert "far" not in {sign.name for sign in signs.of_rows(0)}
+        assert overview.far_queues() == []
+    assert "far" not in {sign.name for sign in health.row_signs(0)}
 
 
 def test_metrics_count_them_and_say_that_they_are_late(far):
     def told(name: str) -> float:
-        return next(value for metric, of, value in samples.of_database() if metric == name and of == {"queue": "orders"})
+        return next(value for metric, of, value in health.database_samples() if metric == name and of == {"queue": "orders"})
 
     assert (told("delayq_far_jobs"), told("delayq_far_late"), told("delayq_outbox_rows")) == (1, 0, 0)
     overdue(far)

@@ -9,7 +9,7 @@ from django.core.management import CommandError, call_command
 
 import django_delayq as delayq
 from django_delayq import clock, ids
-from django_delayq.console import counting, keyset, search
+from django_delayq.console import keyset, search_parser
 from django_delayq.console.selection import Selection
 from django_delayq.models import Job
 from django_delayq.states import DELIVERY, OFFER
@@ -199,7 +199,7 @@ def test_a_key_with_a_colon_is_a_key_and_no_word(orders):
     delayq.schedule(close_order, 1, key="customer:9", delay="1h")
     orders.fold()
     assert found("customer:9") == [1]
-    assert search.parse("customer:9").complaints == ()
+    assert search_parser.parse("customer:9").complaints == ()
 
 
 def test_a_view_and_the_words_hold_together(orders):
@@ -305,4 +305,4 @@ def test_a_count_is_exact_or_there_is_none(orders, text, counted):
     for number, key in enumerate(("ab", "abc", "a", "A", "b")):
         delayq.schedule(close_order, number, key=key, delay="1h")
     orders.fold()
-    assert counting.count(Selection(text=text), Job.objects.all(), 100, "default") == counted
+    assert keyset.count_up_to(Selection(text=text), Job.objects.all(), 100, "default") == counted

@@ -14,7 +14,7 @@ from django.test.utils import CaptureQueriesContext
 import django_delayq as delayq
 from django_delayq import clock
 from django_delayq.admin import JobAdmin
-from django_delayq.console import keyset, search, search_hints
+from django_delayq.console import keyset, search_parser, selection
 from django_delayq.console.selection import Selection
 from django_delayq.models import Job
 from django_delayq.producer.task import Task, made, registry
@@ -230,7 +230,7 @@ def test_searches_that_are_offered_name_arguments_of_the_project_and_none_of_thi
 
     monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
     registry.add(made(Own, deliver, where="here", name="django_delayq.deliver"))
-    offered = [each.text for each in search_hints.others(Selection(text="nothing5555"))]
+    offered = [each.text for each in selection.other_searches(Selection(text="nothing5555"))]
     assert "error:nothing5555" in offered
     assert "arg:url=nothing5555" not in offered
     assert any(text.startswith("arg:") for text in offered)
@@ -279,22 +279,22 @@ def test_only_what_may_name_a_task_that_is_not_here_is_looked_for_as_one(orders)
     ],
 )
 def test_what_cannot_be_understood_is_said(text, said):
-    read = search.parse(text)
+    read = search_parser.parse(text)
     assert said in " ".join(read.complaints)
     assert read.groups == ()
 
 
 def test_a_quotation_mark_within_a_value_is_a_part_of_it():
     for text in ('key:5"x', 'arg:data={"a":"b"}', 'arg:note="closed"', '"closed" error:"it is"'):
-        assert search.parse(text).complaints == (), text
+        assert search_parser.parse(text).complaints == (), text
 
 
 def test_of_too_many_conditions_none_is_read(orders, monkeypatch):
     asked = []
     monkeypatch.setattr(Inspector, "blocked", lambda *given: asked.append(given) or [])
-    assert search.parse("is:blocked OR " * 30 + "is:blocked").complaints == ("A search can have at most 30 conditions.",)
+    assert search_parser.parse("is:blocked OR " * 30 + "is:blocked").complaints == ("A search can have at most 30 conditions.",)
     assert asked == []
-    assert search.parse(" OR ".join(["is:blocked"] * 30)).complaints == ()
+    assert search_parser.parse(" OR ".join(["is:blocked"] * 30)).complaints == ()
     assert len(asked) == 30
 
 
@@ -401,7 +401,7 @@ def test_an_operation_of_a_text_alone_from_an_earlier_release_waits_and_says_why
 def test_a_view_stands_before_each_group_where_all_is_told_as_one_search():
     wanted = Selection(view="failed", text="key:a OR -task:b c")
     assert wanted.words == "state:failed key:a OR state:failed -task:b c"
-    assert search_hints.others(Selection(text="state:failed key:a OR state:failed c"))[0].words == "key:a OR c"
+    assert selection.other_searches(Selection(text="state:failed key:a OR state:failed c"))[0].words == "key:a OR c"
 
 
 def test_no_search_needs_many_queries(orders, staff, monkeypatch):

@@ -108,7 +108,7 @@ UNMARKED = {
         "_pause": "after trouble; a person looks at it",
         "_held": "a text beside an operation that is tried again",
     },
-    "console/admin_log.py": {"write": "the admin's log, which promises nothing"},
+    "console/verbs.py": {"write_admin_log": "the admin's log, which promises nothing"},
 }
 UNMARKED |= {
     "periodic/old_ticks.py": {"_step": "what is left goes ten minutes later"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import django_delayq as delayq
-from django_delayq.console import samples
+from django_delayq.console import health
 from django_delayq.producer.stores import stores
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -30,6 +30,6 @@ def test_ends_of_messages_are_counted_and_a_lost_lease_is_no_crash():
 
 
 def test_metrics_do_not_say_that_a_queue_of_messages_lacks_workers():
-    queues = {labels["queue"] for name, labels, _ in samples.of_all() if name == "delayq_queue_workers"}
+    queues = {labels["queue"] for name, labels, _ in health.all_samples() if name == "delayq_queue_workers"}
     assert queues.isdisjoint({"mail", "quick"})
     assert "orders" in queues

@@ -13,7 +13,7 @@ from django.urls import reverse
 
 import django_delayq as delayq
 from django_delayq import clock, conf, ids
-from django_delayq.console import overview, samples, signs
+from django_delayq.console import health, overview
 from django_delayq.exceptions import ConfigError, StoreUnavailable
 from django_delayq.locks.lock_leases import process_leases
 from django_delayq.management.queue_findings import _left_behind
@@ -214,8 +214,8 @@ def test_people_see_what_is_there_and_what_is_missing(cluster):
     seen = overview.look()
     assert set(seen.missing) == missing
     assert {queue.name for queue in seen.queues} == set(QUEUES) - missing
-    assert signs.of_redis(seen)[0].level == "bad"
-    told = {(name, labels.get("queue", "")): value for name, labels, value in samples.of_redis()}
+    assert health.redis_signs(seen)[0].level == "bad"
+    told = {(name, labels.get("queue", "")): value for name, labels, value in health.redis_samples()}
     assert told["delayq_up", ""] == 0
     assert {queue for name, queue in told if name == "delayq_jobs_due"} == set(QUEUES) - missing
 
@@ -284,13 +284,13 @@ def test_sums_are_of_the_partitions_that_answer_and_say_which_do_not(divided, se
     assert sorted({*orders.parts, *orders.away}) == list(range(16))
     [(names, _)] = seen.left_out
     assert names == [f"orders/{partition}" for partition in divided.away]
-    [redis, *_] = signs.of_redis(seen)
+    [redis, *_] = health.redis_signs(seen)
     assert (redis.level, redis.value.startswith("cannot be reached: orders/")) == ("bad", True)
 
 
 @pytest.mark.slow
 def test_metrics_say_how_many_partitions_are_in_no_number(divided):
-    told = {(name, *labels.values()): value for name, labels, value in samples.of_redis()}
+    told = {(name, *labels.values()): value for name, labels, value in health.redis_samples()}
     assert told["delayq_up", "redis"] == 0
     assert told["delayq_jobs", "orders", "scheduled"] == divided.there
     assert (told["delayq_queue_partitions", "orders"], told["delayq_queue_partitions_away", "orders"]) == (16, len(divided.away))
@@ -302,10 +302,10 @@ def test_the_lateness_of_a_queue_is_that_of_its_worst_partition_that_is_not_paus
     partition = next(ids.partition(job.id) for job in divided.jobs if ids.partition(job.id) not in divided.away)
     store = stores.queue("orders", partition)
     store.link.execute("ZADD", store.keys["normal"], 1, ids.short(divided.jobs[0].id))
-    shown = {sign.name: sign for sign in signs.of_redis(overview.look())}
+    shown = {sign.name: sign for sign in health.redis_signs(overview.look())}
     assert shown["late"].level == "bad"
     store.pause()
-    shown = {sign.name: sign for sign in signs.of_redis(overview.look())}
+    shown = {sign.name: sign for sign in health.redis_signs(overview.look())}
     assert shown["late"].level == "well"
 
 
@@ -414,8 +414,8 @@ def test_the_command_purges_what_answers_and_says_what_it_could_not_count(divide
 def test_all_is_well_of_a_whole_cluster(cluster):
     stores.reset()
     assert len(stores.servers()) == 3
-    assert signs.of_redis(overview.look())[0].level == "well"
-    assert {labels["part"]: value for name, labels, value in samples.of_redis() if name == "delayq_up"} == {"redis": 1}
+    assert health.redis_signs(overview.look())[0].level == "well"
+    assert {labels["part"]: value for name, labels, value in health.redis_samples() if name == "delayq_up"} == {"redis": 1}
 
 
 def test_a_queue_with_a_cluster_of_its_own_leaves_the_shared_server_what_it_was(cluster, settings, redis_server):

@@ -10,7 +10,7 @@ from django.db import transaction
 
 import django_delayq as delayq
 from django_delayq import clock, conf, under_test
-from django_delayq.console import overview, samples, signs
+from django_delayq.console import health, overview
 from django_delayq.exceptions import ConfigError, LeaseLost, StoreUnavailable
 from django_delayq.locks.lock_leases import process_leases
 from django_delayq.management import queue_findings
@@ -173,8 +173,8 @@ def test_people_see_what_is_there_and_what_is_missing(own, own_redis, settings, 
     assert {queue.name for queue in seen.queues} == set(conf.get().queues) - missing
     assert (seen.unseen is not None) == shared_is_away
     assert sum(queue.depth.scheduled for queue in seen.queues) == 1
-    assert signs.of_redis(seen)[0].level == "bad"
-    told = {(name, labels.get("queue", "")): value for name, labels, value in samples.of_redis()}
+    assert health.redis_signs(seen)[0].level == "bad"
+    told = {(name, labels.get("queue", "")): value for name, labels, value in health.redis_samples()}
     assert told["delayq_up", ""] == 0
     assert {queue for name, queue in told if name == "delayq_jobs_due"} == set(conf.get().queues) - missing
     (own if shared_is_away else shared).terminate()
@@ -225,7 +225,7 @@ def a_little_of_all() -> None:
     delayq.schedule_many(close_order.using(queue=queue).bind(n) for n in range(5) for queue in ("orders", "redis"))
     delayq.cancel(jobs[0])
     overview.look()
-    samples.of_redis()
+    health.redis_samples()
     with delayq.lock("a"):
         pass
 

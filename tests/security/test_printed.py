@@ -13,7 +13,7 @@ import django_delayq as delayq
 from django_delayq import clock, ids
 from django_delayq.admin import tracebacks
 from django_delayq.console import masking
-from django_delayq.console.error_texts import worded
+from django_delayq.console.wording import error_text
 from django_delayq.models import Event, Job, SetAside
 from django_delayq.producer import edit
 from django_delayq.states import Change
@@ -268,5 +268,5 @@ def test_an_error_of_any_length_is_worded_at_once(part):
     began = time.thread_time()
     for first in PARTS:
         text = first + part * (100_000 // len(part)) + "\x00"
-        assert worded(text)
+        assert error_text(text)
     assert time.thread_time() - began < 10

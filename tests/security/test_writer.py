@@ -13,7 +13,7 @@ from django.db import transaction
 
 import django_delayq as delayq
 from django_delayq import conf, ids
-from django_delayq.console.error_texts import worded
+from django_delayq.console.wording import error_text
 from django_delayq.models import Event, Job, SetAside
 from django_delayq.producer import edit, outbox
 from django_delayq.producer.outbox import rows
@@ -506,7 +506,7 @@ def test_what_tells_errors_apart_takes_no_second_for_any_text(piece):
 
 def test_an_error_of_any_length_is_shown_within_a_second():
     began = time.process_time()
-    worded("Redis at x is not available: " * 4_000)
+    error_text("Redis at x is not available: " * 4_000)
     assert time.process_time() - began < 1.0
 
 

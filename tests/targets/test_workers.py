@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from django_delayq import codec
-from django_delayq.console import open_circuits
+from django_delayq.console import target_figures
 from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from tests.targets.conftest import SECRET
 from tests.targets.receivers import Exchange, Says, answer, drop, half, hang
@@ -166,7 +166,7 @@ def test_the_beat_tells_of_open_circuits_until_they_close_and_of_targets(deliver
     deliveries.work("--processes", "1")
     registry = WorkerRegistry(deliveries.link, prefix="delayq")
     (said,) = eventually(lambda: [facts for facts in registry.all() if facts.get("circuits")], "the circuit is told")
-    (circuit,) = open_circuits.told_by([said])
+    (circuit,) = target_figures.open_circuits([said])
     assert (circuit.host, circuit.worker) == ("127.0.0.1", said["id"])
     assert circuit.failures >= 2
     assert circuit.until_ms > 0

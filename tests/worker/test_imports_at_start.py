@@ -26,7 +26,7 @@ WORKER = "import django_delayq.management.commands.delayq_worker\n"
 NEITHER = ("admin", "contrib", "messages", "targets", "templatetags", "testing")
 LATER = {f"django_delayq.{name}" for name in ("messages.pull", "messages.push", "targets.delivery", "targets.offering")}
 LOOPS = ("mirror.service", "mirror.mirror_loop", "mirror.relay", "mirror.restore")
-KEEPERS = ("console.operation_loop", "management.record_keepers", "management.records_report", "periodic.due_ticks", *LOOPS)
+KEEPERS = ("console.operation_loop", "management.record_keepers", "periodic.due_ticks", *LOOPS)
 RUN = """
 import json, sys
 from django.core.management import execute_from_command_line

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from django.http import HttpResponse
 
-from django_delayq.console.documents import plain
+from django_delayq.console.export import plain
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from django_delayq import clock, codec, conf, ids
 from django_delayq.conf import QueueConfig
-from django_delayq.console.documents import job_document, plain, redis_document
+from django_delayq.console.export import job_document, plain, redis_document
 from django_delayq.console.overview import DOWN
 from django_delayq.console.verbs import VERBS, Verb
 from django_delayq.contrib.gateway import enqueue, openapi, parsing, permissions

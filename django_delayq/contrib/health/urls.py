@@ -20,9 +20,9 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from django_delayq import conf
-from django_delayq.console import overview, signs
+from django_delayq.console import overview
+from django_delayq.console.health import Sign, redis_signs, row_signs
 from django_delayq.console.overview import DOWN
-from django_delayq.console.signs import Sign
 from django_delayq.models import Job
 from django_delayq.producer.stores import TIMEOUT, stores
 from django_delayq.store.connection.link import Link
@@ -76,12 +76,12 @@ def health(request: HttpRequest) -> HttpResponse:
 
 
 def _queues() -> list[dict[str, str]]:
-    return list(map(_document, signs.of_redis(overview.look())))
+    return list(map(_document, redis_signs(overview.look())))
 
 
 def _rows() -> list[dict[str, str]]:
     try:
-        return list(map(_document, signs.of_rows(overview.count_unpublished())))
+        return list(map(_document, row_signs(overview.count_unpublished())))
     except DriverError:
         return []
 

@@ -10,9 +10,9 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric as Family
 
-from django_delayq.console import samples as queues
+from django_delayq.console import health
+from django_delayq.console.health import Sample
 from django_delayq.console.overview import FRESH, MOST_COUNTED
-from django_delayq.console.samples import Sample
 from django_delayq.producer.task import registry
 from django_delayq.store.scripts.queue import Kind
 from django_delayq.worker.tally import BOUNDS, ENDS, MOST_TASKS, Histogram, WorkerFigures
@@ -180,7 +180,7 @@ def worker_page(seen: WorkerFigures, *, with_queues: bool = False) -> bytes:
             samples.append(("delayq_worker_mirror_lag_seconds", of, mirror["seconds"]))
             samples.append(("delayq_worker_mirror_lag_events", of, mirror["entries"]))
     if with_queues:  # there is no report yet, or its process hangs
-        samples += records.get("samples") or [*queues.down("redis"), *queues.down("database")]
+        samples += records.get("samples") or [*health.down_sample("redis"), *health.down_sample("database")]
     return _text(_Page([*_worker_samples(seen), *samples], shapes))
 
 
@@ -189,7 +189,7 @@ def _worker_samples(seen: WorkerFigures) -> list[Sample]:
     return [
         ("delayq_worker_info", {"version": facts["version"]}, 1),
         ("delayq_worker_start_time_seconds", {}, facts["started"] / 1000),
-        *(("delayq_worker_state", {"state": state}, facts["state"] == state) for state in queues.STATES if state != "silent"),
+        *(("delayq_worker_state", {"state": state}, facts["state"] == state) for state in health.STATES if state != "silent"),
         ("delayq_worker_redis_reached", {}, seen.reached),
         *(("delayq_worker_processes", {"kind": kind}, count) for kind, count in seen.processes.items()),
         *(

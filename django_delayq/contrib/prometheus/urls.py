@@ -6,7 +6,7 @@ from django.db import connections
 from django.http import HttpRequest, HttpResponse
 from django.urls import path
 
-from django_delayq.console import samples
+from django_delayq.console import health
 from django_delayq.contrib.health.urls import for_watchers
 from django_delayq.contrib.prometheus.metrics import queues_page
 from django_delayq.producer.stores import TIMEOUT
@@ -17,8 +17,8 @@ from django_delayq.worker.supervisor.probe import TEXT
 @for_watchers
 def metrics(request: HttpRequest) -> HttpResponse:
     """The metrics of the queues. The status is always 200; `delayq_up` is 0 for what does not answer within TIMEOUT."""
-    redis, database = hanging_calls.answers(TIMEOUT, samples.of_redis, samples.of_database, behind=connections.close_all)
-    found = [*(redis or samples.down("redis")), *(database or samples.down("database"))]
+    redis, database = hanging_calls.answers(TIMEOUT, health.redis_samples, health.database_samples, behind=connections.close_all)
+    found = [*(redis or health.down_sample("redis")), *(database or health.down_sample("database"))]
     return HttpResponse(queues_page(found), content_type=TEXT)
 
 

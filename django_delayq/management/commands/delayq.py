@@ -16,15 +16,11 @@ from django_delayq.console.verbs import VERBS
 from django_delayq.exceptions import DelayqError
 from django_delayq.logger import told
 from django_delayq.management import change_commands, doctor, look_commands
-from django_delayq.management.adopt_command import adopt
-from django_delayq.management.embedded_command import ACTS, embedded_server
 from django_delayq.management.job_filters import USAGE, add_filters, add_targets, at_least_1
 from django_delayq.management.output import Visible
 from django_delayq.management.periodic_command import periodic
 from django_delayq.management.put_commands import add_put_commands
-from django_delayq.management.resign_command import resign
-from django_delayq.management.restore_command import restore
-from django_delayq.management.set_aside_command import set_aside
+from django_delayq.management.repair_commands import adopt, resign, restore, set_aside
 from django_delayq.management.settings_command import settings
 from django_delayq.text import did_you_mean, visible
 
@@ -177,12 +173,12 @@ class Command(BaseCommand):
         _changing(look, reason=False)
         own = add(
             "embedded",
-            embedded_server,
+            look_commands.embedded_server,
             'show or stop the server of REDIS "embedded"',
             "Run it in the working directory of the project. Exit code 1 if no server is running.",
             document="`directory`, `pid`, `answers`, `stopped`",
         )
-        own.add_argument("act", nargs="?", choices=ACTS, default="status", help="status by default")
+        own.add_argument("act", nargs="?", choices=look_commands.EMBEDDED_ACTS, default="status", help="status by default")
         add(
             "settings",
             settings,

@@ -254,9 +254,7 @@ def record_of(job: Job | UnfinishedRow) -> JobRecord:
 
 
 def hindered(error: Exception | None) -> dict[str, Any]:
-    """The columns of a row that say why it does not go on: what the error says of itself, for `console.error_texts.told`. None: nothing
-    hinders it.
-    """
+    """The problem of a row: the code and the fields of the error, for `console.wording.format_error`. None: there is no problem."""
     if error is None:
         return {"problem": None}
     code, fields = (error.code, error.fields) if isinstance(error, DelayqError) and error.fields else ("", {})

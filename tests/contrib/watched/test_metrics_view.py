@@ -95,7 +95,7 @@ def test_rows_that_redis_does_not_have_are_told_with_the_age_of_the_oldest(order
 
 
 def test_no_more_rows_are_counted_than_the_bound(orders: Shop, watcher: Client, monkeypatch) -> None:
-    monkeypatch.setattr("django_delayq.console.samples.MOST_COUNTED", 2)
+    monkeypatch.setattr("django_delayq.console.health.MOST_COUNTED", 2)
     for _ in range(5):
         orders.unpublished(monkeypatch, age=120)
     assert scraped(watcher).of("delayq_outbox_rows", queue="orders") == 3

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from django_delayq import clock, conf
-from django_delayq.console import samples
+from django_delayq.console import health
 from django_delayq.contrib.prometheus.metrics import METRICS, Metric
 from django_delayq.management.commands.delayq_worker import Command
 from django_delayq.producer.stores import stores
@@ -252,7 +252,7 @@ def test_every_file_is_shown_or_offered(path: Path) -> None:
 @pytest.mark.parametrize("queues", [1, 30])
 def test_it_costs_redis_as_many_round_trips_as_the_page_says(delayq_redis, settings, monkeypatch, queues: int) -> None:
     settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {f"queue{number}": {} for number in range(queues)}}
-    samples.of_redis()  # makes the connection
+    health.redis_samples()  # makes the connection
     trips = 0
 
     send = Link._send
@@ -263,6 +263,6 @@ def test_it_costs_redis_as_many_round_trips_as_the_page_says(delayq_redis, setti
         return send(self, commands)
 
     monkeypatch.setattr(Link, "_send", counted)
-    samples.of_redis()
+    health.redis_samples()
     assert trips == 8
     assert "takes eight round trips to Redis" in PAGE

@@ -10,7 +10,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError
 
-from django_delayq.console.documents import plain
+from django_delayq.console.export import plain
 from django_delayq.contrib.gateway import idempotency, tokens
 from django_delayq.contrib.gateway.models import ALL, PER_MINUTE, VERBS, Token
 from django_delayq.exceptions import DelayqError

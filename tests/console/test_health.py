@@ -3,10 +3,9 @@
 import re
 from pathlib import Path
 
-from django_delayq.contrib.prometheus.catalogue import OF_QUEUES
-
 import django_delayq
-from django_delayq.console.signs import LABELS, MEASURES
+from django_delayq.console.health import LABELS, MEASURES
+from django_delayq.contrib.prometheus.metrics import OF_QUEUES
 from django_delayq.findings import KINDS
 
 REMEDIES = Path(django_delayq.__file__).parent / "templates/admin/delayq/queue/remedies.html"

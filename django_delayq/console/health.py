@@ -1,16 +1,20 @@
-"""The signs of health: one table of measures with their limits, findings and metrics, and the signs that people see.
+"""The health of the queues: a table of measures with their limits, the signs for people, and the samples for monitoring systems.
 
-The dashboard and `/health/` show signs. `delayq doctor` uses the same limits, and `/metrics` exports the measures.
+The dashboard and `/health/` show signs. `delayq doctor` uses the same limits, and `/metrics` exports samples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from math import inf
 from typing import Final, Literal, NamedTuple
 
+from django.db import Error as DriverError
+from django.db import connections
 from django.utils.formats import number_format
 from django.utils.functional import Promise
 from django.utils.translation import gettext as now
@@ -18,18 +22,23 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
 from django_delayq import clock, conf
-from django_delayq.console import far_jobs, overview, schedule_views
-from django_delayq.console.overview import DOWN, FRESH, Overview
+from django_delayq.console import overview, schedule_views
+from django_delayq.console.overview import DOWN, FRESH, MOST_COUNTED, Overview, QueueView
+from django_delayq.exceptions import StoreUnavailable
+from django_delayq.models import UNPUBLISHED, UNRESOLVED, Job, SetAside, database_clock
 from django_delayq.producer.stores import stores
+from django_delayq.store.reads.figures import QueueCounts
 from django_delayq.store.reads.fitness import MOST_SKEW, server_findings, unmirrored
 from django_delayq.store.reads.inspector import ServerFacts
 from django_delayq.text import visible
 
 Level = Literal["well", "late", "bad"]
+Sample = tuple[str, Mapping[str, str], float]  # name, labels, value
 
 TRIPS: Final = 3  # round trips, of which the fastest counts
 FAST: Final = (1, 2, 5, 10, 20, 50)  # milliseconds: a fast round trip is shown in steps
 MOST_NAMED: Final = 3  # queues in a sign
+STATES: Final = ("working", "quiet", "leaving", "silent")  # of workers, in samples
 
 
 class SignMeasure(NamedTuple):
@@ -143,7 +152,7 @@ class Sign:
         return LABELS[self.name]
 
 
-def of_redis(seen: Overview) -> list[Sign]:
+def redis_signs(seen: Overview) -> list[Sign]:
     """The signs that come from Redis. If Redis cannot be reached, the list has only the sign that says so."""
     shared, others = None, dict[str, ServerFacts]()
     if seen.error is None:
@@ -155,17 +164,17 @@ def of_redis(seen: Overview) -> list[Sign]:
                     others[link.where] = facts
                 else:
                     shared = facts
-    found = [_reach(shared, [name for names, _ in seen.left_out for name in names])]
+    found = [_reach_sign(shared, [name for names, _ in seen.left_out for name in names])]
     if shared is not None or others:
-        found += _queues(seen)
+        found += _queue_signs(seen)
     if shared is not None:
-        found += _server(shared)
+        found += _server_signs(shared)
     for where, facts in others.items():  # only what is wrong there
-        found += [replace(sign, value=f"{sign.value} ({where})") for sign in _server(facts) if sign.level != "well"]
+        found += [replace(sign, value=f"{sign.value} ({where})") for sign in _server_signs(facts) if sign.level != "well"]
     return found
 
 
-def of_rows(unpublished: int) -> list[Sign]:
+def row_signs(unpublished: int) -> list[Sign]:
     """The signs that come from the database: the outbox, and others if there is something to show.
 
     Raises:
@@ -175,7 +184,7 @@ def of_rows(unpublished: int) -> list[Sign]:
     for name, count in (("unresolved", overview.count_unresolved()), ("parked", overview.count_parked())):
         if count:
             found.append(_sign(name, overview.count_shown(count), {name: count}, page="job", query={"state": name}))
-    if queues := far_jobs.far_queues():
+    if queues := overview.far_queues():
         late = sum(queue.late for queue in queues)
         value = overview.count_shown(sum(queue.count for queue in queues)) + (", " + now("late in reaching Redis") if late else "")
         found.append(_sign("far", value, {"far_late": late}, page="job", query={"state": "far"}))
@@ -198,7 +207,7 @@ def _sign(name: str, value: str, measured: Mapping[str, float], *, page: str = "
     return Sign(name=name, value=value, level=level, page=page, query=query or {})
 
 
-def _reach(facts: ServerFacts | None, missing: Sequence[str]) -> Sign:
+def _reach_sign(facts: ServerFacts | None, missing: Sequence[str]) -> Sign:
     if missing:
         names = ", ".join(map(visible, missing[:MOST_NAMED])) + ", …" * (len(missing) > MOST_NAMED)
         return _sign("redis", now("cannot be reached: %(queues)s") % {"queues": names}, {"unreachable": len(missing)})
@@ -210,7 +219,7 @@ def _reach(facts: ServerFacts | None, missing: Sequence[str]) -> Sign:
     return _sign("redis", f"{took:.0f} ms" if step is None else f"< {step} ms", {"round_trip": facts.round_trip})
 
 
-def _queues(seen: Overview) -> list[Sign]:
+def _queue_signs(seen: Overview) -> list[Sign]:
     going = [(part.oldest_late_ms / 1000, queue) for queue in seen.queues for part in queue.parts.values() if not part.paused]
     late, latest = max(going, key=lambda one: one[0], default=(0.0, None))
     of_late = {"state": "due", **({"queue": latest.name} if latest and late else {})}
@@ -246,7 +255,7 @@ def _queues(seen: Overview) -> list[Sign]:
     ]
 
 
-def _server(facts: ServerFacts) -> list[Sign]:
+def _server_signs(facts: ServerFacts) -> list[Sign]:
     codes = {found.code for found in server_findings(facts)}
     disk = now("append-only file") if facts.aof else now("snapshots only") if facts.rdb else now("none")
     found = [
@@ -263,3 +272,137 @@ def _server(facts: ServerFacts) -> list[Sign]:
 
 def _seconds(value: float) -> str:
     return clock.text(round(value)) if value >= 1 else now("none")
+
+
+def all_samples() -> list[Sample]:
+    """All samples. If Redis or the database cannot be reached, its samples are missing and its `delayq_up` is 0."""
+    return [*redis_samples(), *database_samples()]
+
+
+def redis_samples() -> list[Sample]:
+    """The samples of queues, workers and servers."""
+    return _samples_of("redis", _redis_samples)
+
+
+def database_samples() -> list[Sample]:
+    """The samples of rows. Counts end at MOST_COUNTED + 1."""
+    return _samples_of("database", lambda: [("delayq_up", {"part": "database"}, 1), *_row_samples()])
+
+
+def down_sample(part: str) -> list[Sample]:
+    return [("delayq_up", {"part": part}, 0)]
+
+
+def _samples_of(part: str, ask: Callable[[], list[Sample]]) -> list[Sample]:
+    try:
+        return ask()
+    except (*DOWN, DriverError):
+        return down_sample(part)
+
+
+def _redis_samples() -> list[Sample]:
+    seen = overview.look()
+    if seen.error is not None:
+        raise seen.error
+    names = [queue.name for queue in seen.queues]
+    counted, away = stores.from_each(names, lambda reach: stores.figures(reach).counts(names))
+    counts = {one.queue: one for one in counted if one.queue not in away.queues}
+    links = stores.servers()
+    several = len(links) > 1
+    facts: list[ServerFacts] = []
+    for part, link in links.items():
+        try:
+            with stores.guarded(*part, schedules=several):
+                facts.append(stores.inspector().server(link=link))
+        except StoreUnavailable:
+            if not several:
+                raise
+    whole = not (seen.left_out or away) and len(facts) == len(links)
+    found: list[Sample] = [("delayq_up", {"part": "redis"}, int(whole))]
+    found += [sample for queue in seen.queues if queue.name in counts for sample in _queue_samples(queue, counts[queue.name])]
+    states = Counter(_worker_state(worker) for worker in seen.workers if not worker.get("died"))
+    found += [("delayq_workers", {"state": state}, states[state]) for state in STATES]
+    found += [
+        ("delayq_slots", {}, sum(map(overview.slots, seen.present))),
+        ("delayq_slots_busy", {}, sum(overview.whole(worker, "busy") for worker in seen.present)),
+        *_server_samples(facts),
+    ]
+    return found
+
+
+def _server_samples(facts: Sequence[ServerFacts]) -> list[Sample]:
+    """For several servers, each sample has the worst value."""
+    if not facts:
+        return []
+    fullest = max(facts, key=lambda one: (one.used_memory / one.maxmemory if one.maxmemory else 0.0, one.used_memory))
+    return [
+        ("delayq_redis_round_trip_seconds", {}, max(one.round_trip for one in facts)),
+        ("delayq_redis_clock_skew_seconds", {}, max((one.skew for one in facts), key=abs)),
+        ("delayq_redis_memory_bytes", {}, fullest.used_memory),
+        ("delayq_redis_memory_limit_bytes", {}, fullest.maxmemory),
+        ("delayq_redis_evicts", {}, any(found.code == "E010" for one in facts for found in server_findings(one))),
+        ("delayq_redis_append_only", {}, all(one.aof for one in facts)),
+    ]
+
+
+def _queue_samples(queue: QueueView, counts: QueueCounts) -> list[Sample]:
+    depth, of = queue.depth, {"queue": queue.name}
+    return [
+        *(
+            ("delayq_jobs", {**of, "state": state}, count)
+            for state, count in (("scheduled", depth.scheduled), ("running", depth.running), ("failed", depth.failed))
+        ),
+        ("delayq_jobs_due", of, depth.due),
+        ("delayq_jobs_delayed", of, depth.scheduled - depth.due),
+        ("delayq_jobs_retrying", of, depth.retrying),
+        ("delayq_jobs_failed_lately", {**of, "within": "1h"}, counts.failed_hour),
+        ("delayq_jobs_failed_lately", {**of, "within": "1d"}, counts.failed_day),
+        ("delayq_oldest_late_seconds", of, queue.oldest_late),
+        ("delayq_queue_paused", of, depth.paused),
+        *(_partition_samples(queue) if conf.get().queue(queue.name).divided else []),
+        *(
+            []
+            if queue.pulled or queue.workers is None
+            else [("delayq_queue_workers", of, queue.workers), ("delayq_queue_slots", of, queue.slots)]
+        ),  # it lacks none
+        ("delayq_mirror_lag_events", of, depth.events),
+        ("delayq_mirror_lag_jobs", of, depth.untold),
+        ("delayq_mirror_lag_seconds", of, queue.lag.seconds),
+        ("delayq_tombstones", of, counts.tombstones),
+        *(("delayq_jobs_last_minute", {**of, "kind": kind}, count) for kind, count in counts.minute.items()),
+    ]
+
+
+def _partition_samples(queue: QueueView) -> list[Sample]:
+    """The number of partitions, and of those that cannot be reached. No other sample includes the latter."""
+    return [
+        ("delayq_queue_partitions", {"queue": queue.name}, queue.partitions),
+        ("delayq_queue_partitions_away", {"queue": queue.name}, len(queue.away)),
+    ]
+
+
+def _worker_state(worker: Mapping[str, object]) -> str:
+    state = "silent" if worker["silent"] else str(worker.get("state", ""))
+    return state if state in STATES else "working"
+
+
+def _row_samples() -> list[Sample]:
+    config = conf.get()
+    queues = list(config.queues)
+    now = database_clock.now(connections[config.database])
+    waiting = Job.objects.using(config.database).filter(UNPUBLISHED, durable=True, created_at__lt=now - timedelta(seconds=FRESH))
+    # Reads in the order of an index. A count for each queue could scan all rows of the others.
+    rows = list(waiting.order_by("id").values_list("queue", "created_at")[: MOST_COUNTED + 1])
+    kept = list(SetAside.objects.using(config.database).order_by("pk").values_list("queue", flat=True)[: MOST_COUNTED + 1])
+    unsure = list(Job.objects.using(config.database).filter(UNRESOLVED).order_by().values_list("queue", flat=True)[: MOST_COUNTED + 1])
+    far = {queue.name: queue for queue in overview.far_queues()}
+    unpublished, aside, unresolved = Counter(queue for queue, _ in rows), Counter(kept), Counter(unsure)
+    return [
+        *(("delayq_outbox_rows", {"queue": queue}, unpublished[queue]) for queue in queues),
+        ("delayq_outbox_oldest_seconds", {}, max(0.0, (now - rows[0][1]).total_seconds()) if rows else 0.0),
+        *(("delayq_unresolved_jobs", {"queue": queue}, unresolved[queue]) for queue in queues),
+        *(("delayq_far_jobs", {"queue": queue}, far[queue].count if queue in far else 0) for queue in queues),
+        *(("delayq_far_late", {"queue": queue}, queue in far and far[queue].late) for queue in queues),
+        *(("delayq_set_aside_events", {"queue": queue}, aside[queue]) for queue in queues),
+        *(("delayq_schedules_wrong", {"why": why}, count) for why, count in schedule_views.count_wrong(config.database).items()),
+    ]

@@ -17,7 +17,7 @@ from django.db.models import Q
 from django.utils.translation import gettext as now
 
 from django_delayq import clock
-from django_delayq.console.search_terms import JSON, READERS, WORDS, Refused, Sense, Term, free_text, of_tasks
+from django_delayq.console.search_fields import JSON, READERS, WORDS, Refused, Sense, Term, free_text, of_tasks
 from django_delayq.producer.task import registry
 from django_delayq.text import is_utf8, nearest
 
