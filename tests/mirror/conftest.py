@@ -66,7 +66,7 @@ def wipe(redis_server):
 
 @pytest.fixture
 def unpublished(orders):
-    """A job whose web process has died right behind the commit; or one that stands still there: `later` goes on with it."""
+    """A job whose web process died right after the commit, or stopped there: `later` continues it."""
 
     class Maker:
         def __init__(self) -> None:
@@ -113,7 +113,7 @@ def horizon(settings, request):
 
 @pytest.fixture
 def redis_away(tmp_path):
-    """From the call on producers find nobody where Redis should be; called with False, it is back."""
+    """From the call on, producers can't reach Redis. Called with False, Redis is back."""
 
     def away(gone: bool = True) -> None:
         stores.stand_in(connect(f"unix://{tmp_path}/nobody") if gone else None)

@@ -1,4 +1,4 @@
-"""Wipes, roll-backs, and what Redis holds behind them."""
+"""Wipes and rollbacks, and the content of Redis after them."""
 
 from __future__ import annotations
 

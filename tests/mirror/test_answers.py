@@ -1,4 +1,4 @@
-"""What `cancel`, `reschedule` and `run_now` answer where the row is behind Redis, or Redis behind the row."""
+"""The answers of `cancel`, `reschedule` and `run_now` if the row lags behind Redis, or Redis lags behind the row."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_move_of_what_waits_for_a_retry_of_which_its_row_has_not_heard_holds(o
 
 
 def test_a_cancel_of_what_waits_for_a_retry_holds_when_its_first_answer_was_lost(orders, loop, wipe, retrying):
-    orders.store.cancel([retrying.id])  # Redis did it, and nobody heard
+    orders.store.cancel([retrying.id])  # Redis made the change, but the reply was lost
     assert retrying.cancel() is DONE
     wipe()
     settle_down(orders, loop)

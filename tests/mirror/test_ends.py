@@ -28,7 +28,7 @@ Told = list[tuple[Any, ...]]
 
 @pytest.fixture
 def told() -> Iterator[Told]:
-    """What receivers of `job_ended` have heard: (id, state, cause)."""
+    """The calls of `job_ended` receivers: (id, state, cause)."""
     heard: Told = []
 
     def hear(*, job: delayq.Job, row: Job | None, state: State, cause: EndCause, sender: object, **_more: object) -> None:

@@ -31,7 +31,7 @@ def test_it_finds_what_has_come_since(orders):
 
 
 def test_a_relay_without_work_asks_once_and_makes_no_query(orders, monkeypatch):
-    """What it asks is the same each time, and making it costs more than asking."""
+    """The query is the same each time, and building it costs more than running it."""
     orders.relay.poll()
     asked = []
     watched = connection.execute_wrapper(lambda execute, *given: asked.append(given[0]) or execute(*given))

@@ -1,4 +1,4 @@
-"""Far rows: jobs behind the horizon of their queue are in the database alone, until they are brought in."""
+"""Far rows: jobs beyond the horizon of their queue are only in the database until they are brought in."""
 
 from __future__ import annotations
 

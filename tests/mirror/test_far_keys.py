@@ -50,7 +50,7 @@ def settled(orders, horizon) -> dict[int, float]:
     return unfinished()
 
 
-FAR_FAR = {  # policy -> what is left of a job in 3 h, and one in 2 h behind it
+FAR_FAR = {  # policy -> the outcome of a job in 3 h, and of a later one in 2 h
     "keep": {1: 3.0},
     "earliest": {1: 2.0},
     "latest": {1: 3.0},
@@ -127,7 +127,7 @@ def test_a_hot_key_leaves_one_event_of_its_moves(horizon):
     assert Event.objects.filter(kind="rescheduled").count() == 1
 
 
-NEAR_FAR = {  # policy -> what is left of a job in 30 min, and one in 2 h behind it, and whether that of 2 h is far
+NEAR_FAR = {  # policy -> the outcome of a job in 30 min, and of a later one in 2 h, and whether the latter is far
     "keep": {1: 0.5},
     "earliest": {1: 0.5},
     "latest": {1: 2.0},
@@ -147,7 +147,7 @@ def test_far_behind_near_the_script_decides(horizon, orders, policy, within):
     assert not Job.objects.filter(far=True).exists()
 
 
-FAR_NEAR = {  # policy -> what is left of a job in 2 h, and one in 30 min behind it
+FAR_NEAR = {  # policy -> the outcome of a job in 2 h, and of a later one in 30 min
     "keep": {1: 2.0},
     "earliest": {1: 0.5},
     "latest": {1: 2.0},

@@ -1,4 +1,4 @@
-"""What was answered or written, and Redis forgot: cancels, requeues, ends."""
+"""Cancels, requeues and ends that were answered or recorded, and that Redis lost."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_cancel_that_redis_forgot_before_the_note_answers_what_is_true(orders,
     def wiped():
         wipe()
         settle_down(orders, loop)
-        held.extend(orders.claim(ahead_ms=ADOPTION_MS + 1000))  # until then it waits for whoever ran it
+        held.extend(orders.claim(ahead_ms=ADOPTION_MS + 1000))  # until then it waits for the worker that ran it
 
     before_the_note(wiped)
     assert job.cancel() is delayq.Change.RUNNING
@@ -232,7 +232,7 @@ def test_an_end_that_the_rows_have_not_seen_counts_on_older_data(orders, loop, r
 
 @pytest.mark.parametrize("writer", ["mirror", "relay"])
 def test_what_is_written_of_the_old_epoch_while_restore_reads_is_not_lost(orders, loop, wipe, redis_server, monkeypatch, writer):
-    """The mirror has read that a job is in Redis, or the relay has put it in; Redis is wiped; then the row says so."""
+    """The mirror read that a job is in Redis, or the relay published it. Then Redis is wiped, and only then the row is updated."""
     early = delayq.schedule(close_order, 1, delay="1h")
     settle_down(orders, loop)
     if writer == "relay":
@@ -275,7 +275,7 @@ def test_what_is_written_of_the_old_epoch_while_restore_reads_is_not_lost(orders
 
 
 def test_a_server_is_confirmed_after_what_was_read_of_the_last_one_is_written(orders, loop, redis_server, monkeypatch):
-    """The mirror has read how a job ended; a server with older data takes over; only then the row says so."""
+    """The mirror read how a job ended, then a server with older data takes over. Only then is the row updated."""
     delayq.schedule(close_order, 1)
     settle_down(orders, loop)
     copy, write, threads = snapshot(redis_server.link), orders.mirror._write, []

@@ -41,7 +41,7 @@ def rows(**chosen: str):
 
 
 def plan_with(index: str, sql: str, values: Sequence[object]) -> str:
-    """What PostgreSQL would do if the table had no other index, and were too large to be read through."""
+    """The plan of PostgreSQL if the table had no other index and were too large for a sequential scan."""
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("SET LOCAL enable_seqscan = off")
         cursor.execute("ALTER TABLE delayq_job DROP CONSTRAINT delayq_job_pkey")

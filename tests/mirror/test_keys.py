@@ -1,4 +1,4 @@
-"""Who holds a business key, whatever Redis lacks, and whatever stands in an old copy of it."""
+"""The holder of a key, whatever Redis lacks and whatever an old copy of it contains."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def old_copy(orders, loop, redis_server):
-    """Redis comes up again with what it held when this was called first; nobody has noticed yet."""
+    """Restarts Redis with the content that it had at the first call, before any process notices."""
 
     class Copy:
         def __enter__(self) -> None:
@@ -39,7 +39,7 @@ def old_copy(orders, loop, redis_server):
 
 
 def numbers(orders) -> dict[int, str]:
-    """Number of the order -> how its row stands."""
+    """Number of the order -> the state of its row."""
     return {row.args[0]: row.ending or row.state for row in Job.objects.filter(queue="orders")}
 
 
@@ -49,7 +49,7 @@ def settled(orders, loop) -> None:
     settle_down(orders, loop)
 
 
-# --- behind a running holder ---
+# --- after a running holder ---
 
 
 def test_a_follower_that_was_replaced_never_comes_in(orders, unpublished):
@@ -376,7 +376,7 @@ def expired(orders, job: delayq.Job) -> bytes:
     return head.rpartition(b":")[0] + b":1 " + rest
 
 
-# --- behind a commit ---
+# --- after a commit ---
 
 
 def test_a_refusal_behind_a_commit_drops_no_other_hook(orders, caplog):

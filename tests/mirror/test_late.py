@@ -1,5 +1,5 @@
-"""What comes late, to a Redis that has forgotten, or from a mirror that is far behind: nothing that has ended begins again, and nothing
-that was answered is missed.
+"""Late calls to a Redis that has lost data, or late passes of a mirror that lags far behind: no ended job starts again, and no
+acknowledged job is missing.
 """
 
 from __future__ import annotations

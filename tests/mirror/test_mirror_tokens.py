@@ -170,7 +170,7 @@ def test_a_queue_without_a_token_is_no_other_database(compared):
 
 @pytest.mark.parametrize("lost", [1, 2, 3])
 def test_a_copy_that_was_refused_stays_refused_when_redis_is_rolled_back(compared, lost):
-    """By then Redis has a token that the copy wrote, or an older one; the rows of the copy are old all the same."""
+    """By then Redis has a token that the copy wrote, or an older one, but the rows of the copy are old."""
     link, meta = compared.store.link, compared.store.keys["meta"]
     states = []
     for _ in range(3):

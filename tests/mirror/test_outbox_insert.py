@@ -103,7 +103,7 @@ def test_a_far_row_with_a_key_is_such_a_row_too():
 
 @pytest.mark.django_db(transaction=True)
 def test_the_stored_texts_are_those_of_model_instances():
-    """What the columns hold, not only what is read from them: both in each database's own form."""
+    """The stored values of the columns, not only the values read from them, in the form of each database."""
     item = next(item for item in items() if b"Gr" in item.payload)
     insert.insert([item], "default")
     with connection.cursor() as cursor:

@@ -1,4 +1,4 @@
-"""What people have paused stays paused, whatever Redis forgets."""
+"""Queues that users paused stay paused, whatever Redis loses."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_a_queue_that_is_let_go_on_while_its_pause_is_brought_back_goes_on(order
 
 
 class Resume:
-    """Lets the restore bring pauses back right before Redis is told to go on."""
+    """Makes the restore pause the queues again right before Redis is confirmed."""
 
     def __init__(self, resume, loop: RestoreLoop) -> None:
         self.resume, self.loop, self.came = resume, loop, 0

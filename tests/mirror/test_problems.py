@@ -1,4 +1,4 @@
-"""What an error says for others to tell it: from the worker into the row of its attempt."""
+"""The description of an error, from the worker to the row of its attempt."""
 
 from __future__ import annotations
 

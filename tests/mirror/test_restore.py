@@ -232,7 +232,7 @@ def test_what_redis_has_to_tell_is_folded_before_rows_are_believed_though_no_mir
 
 @pytest.fixture
 def looks_for_the_lost(orders, loop, wipe):
-    """Lets Redis lose all, and all come back. What is lost for good has a moment left in which its worker may adopt it."""
+    """Makes Redis lose everything, and restores it. A worker can still adopt a lost run for a moment."""
 
     def bring_about():
         loop.queue = replace(loop.queue, lease=0.2)

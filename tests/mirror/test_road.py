@@ -41,7 +41,7 @@ def due_in(job: delayq.Job) -> float:
 
 
 def ran(orders) -> list[int]:
-    """What runs when all that is due is claimed: the orders' numbers."""
+    """The numbers of the orders that run when all due jobs are claimed."""
     numbers = []
     for claimed in orders.claim():
         numbers.append(int(claimed.record.partition(b"\n")[2].strip(b"[]").split(b",")[0]))
@@ -222,7 +222,7 @@ def test_a_job_that_was_replaced_answers_finished(orders):
     assert delayq.cancel(first.id) is delayq.Change.FINISHED
 
 
-# --- once more behind a running holder ---
+# --- once more after a running holder ---
 
 
 def test_after_runs_once_more_behind_a_running_holder(orders):
@@ -427,10 +427,10 @@ def test_a_due_job_right_behind_a_wipe_may_be_running_and_does_not_begin_when_it
     job = delayq.schedule(close_order, 7)
     orders.fold()
     wipe()
-    assert job.cancel() is delayq.Change.RUNNING  # who runs it would come and say so
+    assert job.cancel() is delayq.Change.RUNNING  # the worker that runs it would report it
     assert job.reschedule(delay="1h") is delayq.Change.RUNNING
     settle_down(orders, loop)
-    assert job.cancel() is job.run_now() is delayq.Change.RUNNING  # who runs it may not know of the loss yet
+    assert job.cancel() is job.run_now() is delayq.Change.RUNNING  # the worker that runs it may not know of the loss yet
     assert orders.claim(ahead_ms=ADOPTION_MS + 1000) == []
     orders.fold()
     assert Job.objects.get().state == "cancelled"
@@ -442,7 +442,7 @@ def test_a_due_job_that_came_back_is_cancelled_when_no_lease_of_before_can_stand
     orders.fold()
     wipe()
     settle_down(orders, loop)
-    assert later.cancel() is delayq.Change.DONE  # it was not due, so nobody had claimed it
+    assert later.cancel() is delayq.Change.DONE  # it was not due, so no worker had claimed it
     assert job.cancel() is delayq.Change.RUNNING
     meta = orders.mirror.log.keys["meta"]
     until = int(stores.link.execute("HGET", meta, "brought_back").split()[1])
@@ -470,7 +470,7 @@ def test_a_cancel_by_key_reaches_rows_that_have_not_heard_that_they_were_replace
     for number in range(3):
         delayq.schedule(close_order, number, key="o:7", delay="1s", on_conflict="after")
     assert delayq.cancel(key="o:7", queue="orders") is delayq.Change.DONE
-    wipe()  # and what told of the replaced ones
+    wipe()  # and the events of the replaced ones
     clock.sleep(1.0)
     settle_down(orders, loop)
     relayed(orders)

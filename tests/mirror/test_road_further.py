@@ -1,4 +1,4 @@
-"""The road as its users meet it: changes by key, rows that nobody published yet, calls that lag behind a wipe."""
+"""The publishing path as users see it: changes by key, unpublished rows, and calls that arrive after a wipe."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def test_a_rollback_is_noticed_by_what_the_database_has_seen(orders, loop, redis
 
 @pytest.mark.parametrize("steps", [0, 1, 3])
 def test_an_old_copy_is_noticed_that_is_started_while_jobs_come_back_behind_a_wipe(orders, loop, wipe, redis_server, steps):
-    """The copy bears the generation that was whole before, and the mirror has gone on from it before restore looks."""
+    """The copy has the previous complete generation, and the mirror continued from it before restore checked."""
     dropped = delayq.schedule(close_order, 1, delay="1h")
     settle_down(orders, loop)
     copy = snapshot(redis_server.link)
@@ -109,7 +109,7 @@ def test_an_old_copy_is_noticed_that_is_started_while_jobs_come_back_behind_a_wi
 
 
 def test_a_second_wipe_is_noticed_while_jobs_come_back_behind_the_first(orders, loop, wipe):
-    """What comes next makes no generation, so the store passes for one that the database has seen nothing of."""
+    """The next call creates no generation, so the store looks like one whose events the database never saw."""
     early = delayq.schedule(close_order, 1, delay="1h")
     settle_down(orders, loop)
     wipe()

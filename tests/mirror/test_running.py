@@ -1,4 +1,4 @@
-"""What runs by its row runs for everybody, also when Redis has lost it: until its worker has had time to say so."""
+"""A job that is running according to its row counts as running, even if Redis lost it, until its worker had time to report it."""
 
 from __future__ import annotations
 

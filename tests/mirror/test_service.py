@@ -144,7 +144,7 @@ def test_a_line_that_does_not_answer_in_its_time_is_broken(service):
 
 
 class Scripted:
-    """A loop that answers what it is told."""
+    """A loop that returns the given values."""
 
     def __init__(self, *answers: float) -> None:
         self.answers = list(answers)

@@ -1,4 +1,4 @@
-"""The mirror loses nothing: what passes is waited for, and what cannot be written stands in a table."""
+"""The mirror loses nothing: it waits for temporary problems, and stores rejected events in a table."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.tasks_for_tests import close_order
 
 @pytest.fixture
 def told(orders):
-    """Four jobs whose rows know nothing of their ends: two have failed, two have succeeded."""
+    """Four jobs whose rows do not record their ends: two failed, two succeeded."""
     jobs = [delayq.schedule(close_order, number) for number in range(4)]
     orders.fold()
     for claimed, end in zip(orders.claim(), ("fail", "fail", "ack", "ack"), strict=True):
@@ -85,7 +85,7 @@ def held(other) -> Iterator[None]:
 
 @contextmanager
 def renamed(other) -> Iterator[None]:
-    """The schema is not the one that this release knows: it was deployed before `migrate`, or rolled back behind it."""
+    """The schema differs from that of this release: the code was deployed before `migrate`, or the migration was rolled back."""
     run("ALTER TABLE delayq_job RENAME COLUMN fingerprint TO elsewhere")
     try:
         yield
@@ -239,7 +239,7 @@ def test_what_is_about_the_data_of_one_row_is_kept_in_a_table_and_taken_in_when_
 
 
 def test_a_row_is_not_set_aside_for_what_another_session_does_meanwhile(orders, told, monkeypatch):
-    """It is refused while it stands among others, and then once more; not the third time."""
+    """It is refused in a batch and once more alone, but not the third time."""
     refusals, save = iter([True, True, True, False]), orders.mirror.save
 
     def refuse(batch):

@@ -50,7 +50,7 @@ def date_of(job) -> int | None:
 
 
 def something_later(orders, loop) -> None:
-    """What an older copy lacks, so that it is known for one."""
+    """The data that an older copy lacks, so that it is recognized."""
     delayq.schedule(close_order, 8, delay="9h")
     settle_down(orders, loop)
 

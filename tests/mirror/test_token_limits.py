@@ -23,7 +23,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 __all__ = ["unresolved"]  # its fixture
 KEY = "payout:7"
-# What becomes of a holder that the sender may know.
+# The outcome for a holder that the sender may see.
 OWN = {"keep": "scheduled", "earliest": "scheduled", "latest": "scheduled", "replace": "cancelled", "after": "cancelled"}
 
 

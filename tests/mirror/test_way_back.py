@@ -24,7 +24,7 @@ entries = count(7)
 
 
 def told(job: delayq.Job, kind: str, *, run_at: datetime | None = None) -> None:
-    """What whoever changes a job writes down behind the answer of Redis, which has forgotten it since."""
+    """The change that a caller records in the row after Redis answered, although Redis has lost it since."""
     detail = {"run_at": run_at.isoformat()} if run_at else None
     Event.objects.create(
         job_id=job.id,
@@ -66,7 +66,7 @@ def hours(number: int) -> datetime:
 
 
 def test_rows_that_were_read_before_redis_was_wiped_once_more_raise_nothing(orders, loop, wipe, monkeypatch):
-    """A restore has read its rows and stands still, while another brings the job back, it runs, and Redis is wiped again."""
+    """A restore has read its rows and stops. Another one restores the job, it runs, and Redis is wiped again."""
     job = delayq.schedule(close_order, 1, delay="1h")
     settle_down(orders, loop)
     wipe()
@@ -117,7 +117,7 @@ def test_what_was_noted_beside_the_row_of_an_old_primary_s_answer_is_carried_ove
 
 
 def test_a_change_that_is_merely_not_folded_yet_is_not_sent_again(orders, loop):
-    """Another may have come behind it."""
+    """Another job may have come after it."""
     job = delayq.schedule(close_order, 1, delay="1h")
     settle_down(orders, loop)
     orders.store.reschedule(job.id, due_ms=clock.to_ms(hours(9)))
@@ -265,7 +265,7 @@ def replaced(redis_server):
 @pytest.mark.parametrize("due", [False, True])
 @pytest.mark.parametrize("change", ["cancel", "reschedule"])
 def test_a_change_on_a_wiped_server_that_was_replaced_before_it_was_confirmed_holds(orders, loop, wipe, replaced, change, due):
-    """What no mirror has confirmed is new, but a copy of it may be older than what was answered."""
+    """Data that no mirror has confirmed is new, but a copy of it may be older than what was answered."""
     delayq.schedule(close_order, 0, delay="1h")
     settle_down(orders, loop)
     wipe()

@@ -68,7 +68,7 @@ def test_no_column_is_forgotten():
 
 @pytest.mark.parametrize("count", [1, 3], ids=["one", "three"])
 def test_jobs_are_those_of_model_instances(writer, count):
-    """Inserted, found, inserted over, and updated: all the same, and such as differ."""
+    """Rows that are inserted, found, inserted again and updated: equal ones and different ones."""
     made = [job_row(**({"key": f"{NASTY} {n}", "result": None, "error": ""} if n else {})) for n in range(count)]
     writer.upsert(Job, JOB_COLUMNS, made, ("id",), JOB_FIELDS, connection)
     for row in made:

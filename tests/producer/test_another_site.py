@@ -1,4 +1,4 @@
-"""What callers of the package hear about a queue of another site."""
+"""The errors of public calls for a queue of another site."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ pytestmark = [pytest.mark.django_db(transaction=True)]
 
 @pytest.fixture(scope="module")
 def own_cluster() -> Iterator[ClusterServers]:
-    """Of three masters, of which one may be away."""
+    """A Cluster of three masters, one of which may be unavailable."""
     with ClusterServers(cluster_require_full_coverage="no", cluster_node_timeout="60000") as running:
         yield running
 
@@ -156,7 +156,7 @@ def test_a_node_that_leads_to_one_that_is_gone_is_not_left_alone_for_it(cluster)
     moved, stays = next((one, other) for one, other in permutations(QUEUES, 2) if of[one] is of[other] and "redis" not in (one, other))
     source, to = of[moved], of[beside(cluster, moved)]
     kept = delayq.schedule(close_order, 0, queue=moved, delay="1h")
-    cluster.move(slot(moved), to)  # which nobody has told this process yet
+    cluster.move(slot(moved), to)  # which this process does not know yet
     to.pause()
     with pytest.raises(StoreUnavailable, match=str(to.port)):
         delayq.cancel(kept)
@@ -183,7 +183,7 @@ def test_while_a_slot_is_open_its_jobs_wait_as_rows_and_people_see_all(cluster):
 
 
 def test_a_slot_that_is_open_keeps_no_job_of_its_neighbours_from_redis(cluster, settings):
-    """Of one call that puts in both."""
+    """Both are scheduled by one call."""
     settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"orders": {"PARTITIONS": 12}}}
     of = {partition: cluster.serving(slot_of(f"{{{tag('orders', partition)}}}")) for partition in range(12)}
     options = close_order.using(delay="1h", queue="orders")

@@ -1,4 +1,4 @@
-"""What cannot be scheduled is refused with what it is, where, and what to do instead."""
+"""Invalid input is rejected with an error that names it, the place, and the fix."""
 
 from __future__ import annotations
 

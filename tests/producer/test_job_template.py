@@ -1,4 +1,4 @@
-"""What task and options decide is found once; it is found anew where one of them, or a setting, has changed."""
+"""The values that task and options determine are computed once, and again if one of them or a setting changes."""
 
 from __future__ import annotations
 

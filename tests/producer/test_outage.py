@@ -1,4 +1,4 @@
-"""What views see when Redis is down, full, or refuses."""
+"""The behaviour of views while Redis is down, full, or rejects commands."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("
 
 
 class Outage:
-    """A Redis of its own for the producer, which the test stops; counts the tries to reach it."""
+    """A Redis server for the producer, which the test stops. Counts the connection attempts."""
 
     def __init__(self, server, monkeypatch) -> None:
         self.server = server
@@ -117,7 +117,7 @@ def test_at_a_full_redis_jobs_can_still_be_cancelled(outage):
 
 
 def fall_behind(queue: str) -> None:
-    """A thousand jobs that no mirror has heard of, told of in five entries of the stream."""
+    """A thousand jobs in five entries of the stream that no mirror has read."""
     with stores.guarded():
         for _ in range(5):
             items = [

@@ -189,7 +189,7 @@ def test_a_name_stays_where_its_jobs_are_while_the_number_of_partitions_changes(
     )
 )
 def test_one_unfinished_job_per_key_however_the_number_of_partitions_changes(divide, delayq_redis, steps):
-    """The former numbers stand in FORMER_PARTITIONS as long as jobs have their homes by them."""
+    """FORMER_PARTITIONS has the former numbers while jobs are in their partitions."""
     delayq_redis.link.execute("FLUSHALL")
     Job.objects.all().delete()
     stores.forget()
@@ -413,7 +413,7 @@ def test_during_the_roll_a_job_is_moved_found_and_cancelled_by_its_key(divide):
 @pytest.mark.parametrize("change", ["get", "reschedule", "run_now", "cancel"])
 @pytest.mark.parametrize("new", ["first", "later"])
 def test_a_producer_with_the_old_settings_finds_by_key_what_one_with_the_new_ones_has_scheduled(divide, change, new):
-    """While deploy 2 rolls from 4 to 16. `new`: the first job of its key, or one behind a job in the former home."""
+    """While deploy 2 goes from 4 to 16. `new`: the first job of its key, or one after a job in the former partition."""
     key = moved_key()
     divide(4, 16)
     if new == "later":

@@ -116,7 +116,7 @@ def has(server: RedisServer, job: delayq.Job, queue: str = "sure") -> bool:
 
 
 def lose_next_answer(monkeypatch) -> None:
-    """What the next reply but those of a connection's entry says is lost, with its connection."""
+    """Drops the next reply, other than those for opening a connection, together with its connection."""
     real = Link._receive
 
     def lost(link: Link, wire: Wire, count: int) -> list[object]:
@@ -127,7 +127,7 @@ def lose_next_answer(monkeypatch) -> None:
     monkeypatch.setattr(Link, "_receive", lost)
 
 
-# What is answered is there
+# An acknowledged change is on the replica
 
 
 def test_what_was_answered_is_on_the_replica(pair):
@@ -163,7 +163,7 @@ def test_it_goes_in_the_same_write_and_nobody_else_waits(pair, written):
     assert not any("WAIT" in sent for sent in written)
 
 
-# A replica that stands still
+# A frozen replica
 
 
 def test_what_the_replica_lacks_is_raised_with_the_job_which_is_there_once(pair):
@@ -228,7 +228,7 @@ def test_a_master_that_becomes_a_replica_while_it_waits_has_not_refused_what_it_
 
 @pytest.mark.parametrize("change", [delayq.cancel, delayq.run_now, lambda job: delayq.reschedule(job, delay="2h")])
 def test_a_change_that_the_replica_lacks_is_raised_each_time_it_is_asked_for(pair, change: Callable[[delayq.Job], str]):
-    """On newer servers WAIT is about writes of its own connection alone, and a repeat finds all done."""
+    """On newer servers, WAIT counts only the writes of its connection, and a repeated call finds the change done."""
     job = delayq.schedule(close_order, 1, delay="1h", queue="sure")
     pair.replica.pause()
     for _ in range(2):
@@ -254,7 +254,7 @@ def test_who_comes_next_does_not_wait_as_long_and_leaves_nothing(pair, monkeypat
         delayq.schedule(close_order, 2, delay="1h", queue="sure")
     assert len(error.value.jobs) == 1
     assert pair.master.call("HLEN", "delayq:{sure}:jobs") == ":1"
-    # The server has answered: of its other queues nobody is turned away.
+    # The server answered, so its other queues stay available.
     assert delayq.schedule(close_order, 3, delay="1h", queue="plain").created
     assert delayq.schedule(close_order, 3, delay="1h", queue="orders").created
     pair.replica.resume()
@@ -378,7 +378,7 @@ def test_by_sentinel_all_that_was_answered_is_there_and_the_new_master_has_no_re
     jobs = acknowledged("sure")
     trio.master.kill()
     assert len(jobs) == 200
-    trio.wait_promoted(trio.replica)  # whoever promotes it ends all connections to it
+    trio.wait_promoted(trio.replica)  # a failover closes all connections to it
     assert all(has(trio.replica, job) for job in jobs)
     with pytest.raises(ReplicasLack, match=LACKING):
         delayq.schedule(close_order, 1, delay="1h", queue="sure")

@@ -1,4 +1,4 @@
-"""What views see: jobs in and out of transactions."""
+"""The calls of views: jobs in and out of transactions."""
 
 from __future__ import annotations
 
@@ -354,7 +354,7 @@ def test_get_by_key_does_not_find_a_job_that_has_ended_though_the_mirror_is_behi
 
 
 def end(job: delayq.Job, outcome: str) -> None:
-    """Runs it to its end; the mirror hears nothing of it."""
+    """Runs it to its end, without an event for the mirror."""
     store, nonce = stores.queue(job.queue, 0), f"n{uuid.uuid4().hex}"
     [claimed] = store.claim("w", nonce, want=1, lease_ms=30_000, max_crashes=3).jobs
     item = Outcome(id=claimed.id, attempt=claimed.attempt, fence=nonce, kind=outcome)

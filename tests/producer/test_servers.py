@@ -220,7 +220,7 @@ def test_in_tests_of_a_project_all_queues_go_to_the_server_of_tests():
 
 
 def a_little_of_all() -> None:
-    """What producers and people do, which needs all scripts that are in it."""
+    """The calls of producers and users, which need all its scripts."""
     jobs = [delayq.schedule(close_order, n, delay="1h") for n in range(5)]
     delayq.schedule_many(close_order.using(queue=queue).bind(n) for n in range(5) for queue in ("orders", "redis"))
     delayq.cancel(jobs[0])

@@ -1,4 +1,4 @@
-"""What of the settings holds for one queue."""
+"""The settings of a single queue."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ QUEUES = ("orders", "b", "c", "d", "e", "f")  # on three masters two of them are
 
 @pytest.fixture(scope="module")
 def own_cluster() -> Iterator[ClusterServers]:
-    """Of three masters."""
+    """A Cluster of three masters."""
     with ClusterServers() as running:
         yield running
 
@@ -49,7 +49,7 @@ def cluster(own_cluster, settings) -> Iterator[ClusterServers]:
 
 @pytest.fixture
 def refuse(monkeypatch) -> Callable[..., list[Any]]:
-    """That method is refused whenever `of` says so of what it is asked. Returns what was asked, as `of` calls it."""
+    """That method fails if `of` returns true for its arguments. Returns the calls, as named by `of`."""
 
     def begin(owner: type, name: str, some: Callable[[Any], bool], of: Callable[..., Any]) -> list[Any]:
         asked: list[Any] = []

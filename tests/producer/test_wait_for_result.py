@@ -1,4 +1,4 @@
-"""What came of a job: its result, its error, and waiting for them."""
+"""The outcome of a job: its result, its error, and waiting for them."""
 
 from __future__ import annotations
 

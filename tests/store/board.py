@@ -33,7 +33,7 @@ def record(number: int, **fields: Any) -> JobRecord:
 
 
 def numbers(claim: Claim) -> list[int]:
-    """Of the jobs that were claimed."""
+    """The runs of the claimed jobs."""
     return [_number(job.id.encode()) for job in claim.jobs]
 
 

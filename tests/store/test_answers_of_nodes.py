@@ -1,4 +1,4 @@
-"""What a server says about itself, and about where keys lie, is no answer about a job; and what is no server of its own is refused."""
+"""An error about a server or its slots is no answer about a job, and servers that clients cannot use are rejected."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.topologies import ClusterNode, SentinelServer, ToldNode, valkey_progr
 from tests.worker.conftest import eventually
 
 PROGRAMS: dict[str, Callable[[], str]] = {"redis": redis_program, "valkey": valkey_program}
-# What a node may say in place of an answer: the error, and the code by which callers know it.
+# The errors that a node can return, and the code by which callers identify them.
 SAID = {
     "MOVED 3999 127.0.0.1:6381": "redis_cluster",
     "ASK 3999 127.0.0.1:6381": "redis_cluster",

@@ -1,5 +1,5 @@
-"""What a node may say of itself, at each call that a store makes: no answer about a job, nothing changed, and the same call again does
-what it was to do.
+"""Errors about a node at each call of a store: they are no answer about a job and change nothing, and repeating the call completes
+it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def new(board: Board) -> ScheduleItem:
     return ScheduleItem.of(record(9), due_ms=NOW)
 
 
-# Of each class its calls by name: the command that the node refuses, and what is called. Job 1 runs, job 2 waits.
+# The calls of each class by name: the command that the node rejects, and the call. Job 1 runs, job 2 waits.
 STORE: dict[str, tuple[str, Call]] = {
     "schedule": ("EVALSHA", lambda board: board.store.schedule([new(board)], now_ms=NOW)),
     "start_schedule": ("EVALSHA", lambda board: board.store.start_schedule([new(board)], now_ms=NOW)()),
@@ -96,7 +96,7 @@ LOCKS: dict[str, tuple[str, Call]] = {
     "unlock": ("EVALSHA", lambda board: locks(board).unlock("l", "t", now_ms=NOW)),
 }
 OF = {QueueStore: STORE, EpochStore: EPOCH, EventLog: EVENTS, LockStore: LOCKS}
-# Calls that ask nobody by themselves, and `resign`, which is by `run` as all scripts are.
+# Calls without a command, and `resign`, which uses `run` like all scripts.
 OTHERS = {"new_generation", "run", "written", "signs", "resign", "asks", "read", "row", "line"}
 CALLS = {f"{kind.__name__}.{name}": call for kind, calls in OF.items() for name, call in calls.items()}
 

@@ -1,4 +1,4 @@
-"""Jobs that ask and hear "not yet": how often stands beside them, until they end or begin anew."""
+"""Jobs that poll and get "not yet": their poll count is kept until they end or start anew."""
 
 from __future__ import annotations
 

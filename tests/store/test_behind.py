@@ -83,7 +83,7 @@ def test_what_the_mirror_has_taken_in_is_counted_no_more(board):
 def test_a_count_that_went_wrong_does_not_last(board, drifted):
     schedule(board, 1)
     board.link.execute("HSET", board.keys["meta"], "surplus", drifted)
-    schedule(board, 2, max_events=1000)  # two entries tell of 800 jobs at most
+    schedule(board, 2, max_events=1000)  # two entries have 800 jobs at most
     trim(board, 1)
     assert 1 <= untold(board) <= 400
     trim(board)

@@ -227,7 +227,7 @@ def test_a_breath_is_no_longer_than_half_a_lease(board):
 @pytest.mark.parametrize(("back", "away"), [(105_000, 0), (105_000, 14_501), (106_000, 15_500), (150_000, 59_500)])
 @pytest.mark.parametrize("restarted", [False, True])
 def test_a_second_outage_takes_nothing_from_those_whom_the_first_one_kept_away(board, back, away, restarted):
-    """The first one lasts for three leases, half a second lies between the two: nobody could extend anything."""
+    """The first outage lasts for three leases, then half a second passes: too short to extend a lease."""
     board.put(1)
     board.claim("n1", "w1")
     assert board.claim("n2", "w2", now=NOW + 90_000, away=90_000).jobs == []

@@ -1,4 +1,4 @@
-"""What leads to a Redis Cluster: URLs, clients of factories and caches; and what is refused with the line to write."""
+"""The addresses of a Redis Cluster: URLs, clients of factories and caches. Invalid ones are rejected with the line to write instead."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The map of a Cluster, and what nodes may say in place of an answer: by two nodes that say what they are told to, and see all there is
-to see of it. Real ones are in test_cluster.py.
-"""
+"""The map of a Cluster, and the errors that nodes can return. Two scripted nodes record every command; test_cluster.py has real ones."""
 
 from __future__ import annotations
 
@@ -51,14 +49,14 @@ def cluster(nodes) -> Iterator[Callable[..., Cluster]]:
 
 
 def told(node: ToldNode, *names: str) -> None:
-    """It answers these with words of its own."""
+    """It answers these commands with given replies."""
     for name in names:
         node.answer(name, f"+{name}\r\n".encode())
 
 
 @pytest.fixture
 def time(monkeypatch) -> list[float]:
-    """The monotonic clock; who sleeps moves it on."""
+    """The monotonic clock, which sleep() advances."""
     now = [1_000.0]
     monkeypatch.setattr(clock, "monotonic", lambda: now[0])
     monkeypatch.setattr(clock, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))

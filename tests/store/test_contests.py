@@ -1,4 +1,4 @@
-"""Who holds a key, when another job wants it: late ones, those behind a holder, those that only ask, and what Redis may lack."""
+"""The holder of a key if another job needs it: late jobs, jobs after a holder, calls that only check, and data that Redis may lack."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HELD = ids.short(job_id(1))
 def publish(
     board, number: int, due: int = NOW + 5000, policy: str = "keep", *, key: str = "k", mode: str = "", **options: Any
 ) -> ScheduleReply:
-    """As the publisher does: without having asked the rows, but for `mode`."""
+    """Publishes like the publisher, without having asked the rows, unless `mode` says otherwise."""
     item = ScheduleItem.of(record(number, key=key), due_ms=due, on_conflict=policy)
     (reply,) = board.store.start_schedule([item], mode=mode, now_ms=NOW, **options)()[1]
     return reply

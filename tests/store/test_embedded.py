@@ -1,4 +1,4 @@
-"""The embedded server: started once, shared, surviving, stopped; on real processes in directories of their own."""
+"""The embedded server: started once, shared, kept running, stopped; with real processes in separate directories."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of the epoch: whether a job that is not here may run, how far the mirror has come, which ends are remembered."""
+"""The information of an epoch: whether a missing job may be running, how far the mirror has come, and which ends are remembered."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_a_slower_mirror_takes_nothing_back(board, first, second, wanted):
 
 @pytest.fixture
 def few(monkeypatch):
-    """Of ends that the database has heard of, three are remembered."""
+    """Three of the ends that the database has recorded are remembered."""
     real = loader._read
     monkeypatch.setattr(loader, "_read", lambda path: real(path).replace("TOMBSTONES = 200000", "TOMBSTONES = 3"))
     loader.built.cache_clear()

@@ -85,7 +85,7 @@ class History:
         )()
 
     def check(self) -> None:
-        """What must hold of names, whatever has happened."""
+        """The invariants of names, after any sequence of calls."""
         found = self.board.dump()
         holders: dict[str, set[int]] = {}
         for name, number in found.get("holders", []):

@@ -1,4 +1,4 @@
-"""What many idle movers cost a server, and after how long they notice who is gone: by scripts alone, in a time of the test's own."""
+"""The cost of many idle movers for a server, and how soon they notice a dead process: with scripts alone, in simulated time."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ SELDOM = 16_000
 
 
 class Crowd:
-    """Workers who sleep for as long as their claim says, those who are told to sleep long by up to an eighth more or less, and who
-    hear tokens, the one who has slept longest first. `times`: when each claim was.
+    """Workers that sleep for as long as their claim returns, long sleeps with up to an eighth more or less. Tokens wake the one that
+    has slept longest. `times`: the time of each claim.
     """
 
     def __init__(self, board: Board, many: int, hosts: int = 1) -> None:

@@ -1,4 +1,4 @@
-"""What people are shown of a job, in every state."""
+"""The details of a job that users see, in every state."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.store.board import LEASE, NOW, job_id
 
 @pytest.fixture
 def shown(board):
-    """Number of a job -> state, date behind NOW, attempt, crashes, fence, who cancels, progress, business key."""
+    """Number of a job -> state, date after NOW, attempt, crashes, fence, actor of the cancel, progress, key."""
 
     def show(*numbers: int) -> list[tuple | None]:
         views = Inspector(board.link, prefix="t").jobs("q", [job_id(number) for number in numbers])

@@ -297,7 +297,7 @@ def test_a_broken_wake_line_says_so_and_connects_anew(server):
 
 
 def test_a_wake_line_of_which_a_firewall_has_forgotten_connects_anew(board, monkeypatch):
-    """The server answers when a wait is over; who hears nothing by then hears nobody."""
+    """The server answers when a wait is over. Without an answer by then, it is unavailable."""
     now = [clock.monotonic()]
     monkeypatch.setattr(clock, "monotonic", lambda: now[0])
     line = WakeLine(board.link, [board.keys])

@@ -1,4 +1,4 @@
-"""Names of which so many run at a time: who holds one, who waits for it, and who comes next."""
+"""Concurrency names: the holders, the waiting jobs, and their order."""
 
 from __future__ import annotations
 

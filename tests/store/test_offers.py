@@ -34,7 +34,7 @@ class Offering(Board):
         assert len(self.claim().jobs) == len(numbers)
 
     def entries(self, target: OfferTarget) -> list[tuple[str, str]]:
-        """Id and body of all that stands in the target, as a reader takes them apart."""
+        """ID and body of each entry in the target, as a reader parses them."""
         if target.kind == "list":
             return [(text["id"], json.dumps(text["body"])) for text in map(json.loads, self.link.execute("LRANGE", target.key, 0, -1))]
         found = []
@@ -229,7 +229,7 @@ def test_of_a_stream_the_oldest_go_by_whole_nodes(board):
 
 
 def test_after_a_wipe_a_run_that_comes_back_offers_again(board):
-    """What Redis has lost it cannot know; readers tell it by the id."""
+    """Redis cannot know entries that it lost; readers recognize a duplicate by the ID."""
     board.running(1)
     board.offer()
     board.link.execute("FLUSHALL")

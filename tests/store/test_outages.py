@@ -32,7 +32,7 @@ class Times:
             self.taken.setdefault(number, self.there)
 
     def come(self, length: int) -> None:
-        """Redis is there; who comes first may know nothing of an outage, since its call lay in a buffer of the server."""
+        """Redis is available; the first caller may not know of an outage, because its call waited in a buffer of the server."""
         end, extends = self.now + length, self.now + 3000
         knows = self.random.random() < 0.6
         away = self.now - self.heard
@@ -55,7 +55,7 @@ class Times:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_outages_one_after_the_other_take_no_lease_from_the_living(board, seed):
-    """As long as Redis is there for three seconds at one time in three: nobody could extend anything in less."""
+    """While Redis is available for three of every nine seconds: too short to extend a lease."""
     times, short = Times(board, seed), 0
     for _ in range(14):
         length = times.random.choice(THERE if short < 3 else THERE[3:])

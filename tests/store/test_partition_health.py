@@ -1,4 +1,4 @@
-"""How partitions lie on the masters of a Cluster, and how large they are."""
+"""The distribution of partitions over the masters of a Cluster, and their size."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def redis7() -> Iterator[ClusterServers]:
 
 @pytest.fixture
 def told(settings) -> Told:
-    """What `check --deploy` says of partitions with these options of the queue orders; the doctor says the same."""
+    """The findings of `check --deploy` about partitions with these options of the queue orders; doctor has the same."""
 
     def say(cluster: ClusterServers, **options: object) -> dict[str, str]:
         settings.DELAYQ = {**settings.DELAYQ, "REDIS": cluster.root_url, "QUEUES": {"orders": options, "mail": {}}}
@@ -42,7 +42,7 @@ def told(settings) -> Told:
 
 
 def hold(partition: int, jobs: int) -> None:
-    """So many fields where records of jobs are: nobody reads them."""
+    """That many fields instead of records, which are never read."""
     store = stores.queue("orders", partition)
     for first in range(0, jobs, 10_000):
         pairs = [text for number in range(first, min(jobs, first + 10_000)) for text in (number, "")]

@@ -1,4 +1,4 @@
-"""Queues on two servers: who leads where, and reads that ask both."""
+"""Queues on two servers: the server of each queue, and reads that use both."""
 
 from __future__ import annotations
 

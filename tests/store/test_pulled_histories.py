@@ -1,6 +1,5 @@
-"""Consumers of the project's own against random histories, the same each time: late, dying, extending, settling what others have lost.
-Judged by what each was told: nobody is handed what another was told to hold, and nothing is lost or acked twice. `DELAYQ_HISTORIES=200`
-plays so many.
+"""Consumers with random histories, the same each time: late, dying, extending, settling what they lost. They are judged by their
+answers: no two hold one message at the same time, and nothing is lost or acked twice. `DELAYQ_HISTORIES=200` plays 200 of them.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ LEASE = 10_000  # ms; of the queue
 
 
 class Ledger:
-    """What everybody was told. `hands`: by consumer and id, the run and until when it is held; `ends`: by id, how it ended."""
+    """All answers. `hands`: by consumer and ID, the run and the end of its lease; `ends`: by ID, how it ended."""
 
     def __init__(self, store: QueueStore, seed: int) -> None:
         self.store, self.dice, self.now, self.claims = store, Random(seed), T0, 0
@@ -76,7 +75,7 @@ class Ledger:
             self._end(id, kind)
 
     def settle_lost(self) -> None:
-        """Who was handed lost leases settles them now, perhaps late."""
+        """Consumers with lost leases settle them now, perhaps late."""
         waiting, self.lost = self.lost, []
         for who, job in waiting:
             end = Outcome(job.id, job.attempt, job.fence, "retry", self.dice.choice((0, LEASE)))

@@ -102,7 +102,7 @@ def test_more_than_two_hundred_are_refused_before_redis_is_asked(board, epoch):
 
 
 def told(board) -> list[tuple[tuple[str, ...], bytes]]:
-    """What the last call says of each job that has come back."""
+    """The last answer about each restored job."""
     return [
         ((str(ids.full(item.fields[0]).int & 0xFFFF), *item.fields[1:]), item.body) for item in board.log.read("0-0", 100)[-1].items
     ]
@@ -259,7 +259,7 @@ def test_rows_that_were_read_in_another_epoch_change_nothing(board, epoch):
 
 
 def swept(epoch: EpochStore, renew: str = "r1") -> str:
-    """A sweep has begun, under a generation of its own."""
+    """A sweep has started, in a new generation."""
     before = epoch.stand().partition(":")[0]
     assert epoch.confirm(before, phase="sweep", renew=renew, progress="me 0 0", now_ms=NOW) == "ok"
     return renew
@@ -376,7 +376,7 @@ def test_a_store_that_no_mirror_has_seen_waits_for_nobody(board):
 
 
 def test_where_a_mirror_is_at_work_a_store_that_none_has_confirmed_waits_for_it(board, epoch):
-    """It was wiped, or it is new: who claims cannot know."""
+    """It was wiped, or it is new: a claim cannot know."""
     board.put(1)
     assert board.claim("n1", wary=True).jobs == []
     generation = epoch.stand().partition(":")[0]

@@ -1,4 +1,4 @@
-"""What schedule.lua answers before its other pieces are set up is what these would have answered, and have written."""
+"""The fast path of schedule.lua answers and writes the same as the full script."""
 
 from __future__ import annotations
 

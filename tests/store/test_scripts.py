@@ -1,4 +1,4 @@
-"""What the headers of the Lua files promise, held against the code."""
+"""The contracts in the headers of the Lua files, compared with the code."""
 
 from __future__ import annotations
 

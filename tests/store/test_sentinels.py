@@ -45,7 +45,7 @@ def _sorted(trio: Trio) -> str:
 
 
 def port_of(link: Link) -> int:
-    """Of the server that answers."""
+    """The run ID of the server that answers."""
     found = link.execute("INFO").partition(b"tcp_port:")[2].split()[0]
     return int(found)
 

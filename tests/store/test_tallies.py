@@ -1,4 +1,4 @@
-"""What is counted: each end once, in the minute in which it was."""
+"""Counters: each end counts once, in its minute."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def test_tidy_drops_what_was_asked_of_a_job_that_nobody_runs_and_nothing_else(bo
 
 
 def confirm(board) -> str:
-    """What stands in Redis is all that the database has seen."""
+    """The database has seen all data in Redis."""
     epoch = EpochStore(board.store)
     found = epoch.look(FIRST)
     return epoch.confirm(found.generation, server=found.server, now_ms=NOW)

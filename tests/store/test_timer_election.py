@@ -1,4 +1,6 @@
-"""Of idle workers one sleeps for the next date, one a little longer in its stead, and the others sleep long: they are called."""
+"""One idle worker sleeps until the next date, a second one a little longer as its substitute, and the others sleep long, because they
+are called.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,13 @@ FIELDS = ("timer", "timer_until", "backup", "backup_until", "armed")
 
 
 def noted(board) -> tuple[Any, ...]:
-    """Who sleeps and until when, in ms from NOW."""
+    """The sleeping workers and the end of their sleep, in ms from NOW."""
     found = board.link.execute("HMGET", board.keys["meta"], *FIELDS)
     return tuple(value if value is None else int(value) - NOW if value.isdigit() else value.decode() for value in found)
 
 
 def add(board, number: int, due: int) -> None:
-    """A job of which nobody has heard."""
+    """A job that no worker knows of."""
     board.put(number, NOW + due)
     board.link.execute("DEL", board.keys["wake"])
 

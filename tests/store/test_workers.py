@@ -1,4 +1,4 @@
-"""What workers show, and what they are asked."""
+"""The details that workers report, and the requests that they get."""
 
 from __future__ import annotations
 

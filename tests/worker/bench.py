@@ -1,4 +1,4 @@
-"""The loops of one task process side by side, none in a thread of its own, so that a test can interleave their passes."""
+"""The loops of one task process without threads, so that a test can interleave their passes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def line(queue: str = "q", **fields: Any) -> Line:
 
 
 class FakeTask(SimpleNamespace):
-    """What the worker wants of a task."""
+    """The attributes of a task that the worker uses."""
 
     __hash__ = object.__hash__
 

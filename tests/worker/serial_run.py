@@ -38,7 +38,7 @@ def put(store: Any, jobs: int, names: int, seconds: float) -> None:
 
 
 def wrong(ledger: Sequence[str], jobs: int) -> list[str]:
-    """What the ledger has against the promise: lines "began|ended name turn number", in the order in which they were written."""
+    """The violations in the ledger: lines "began|ended name turn number", in the order in which they were written."""
     found: list[str] = []
     latest: dict[str, int] = {}
     order: dict[str, list[int]] = {}

@@ -97,6 +97,6 @@ def test_an_atomic_run_is_rolled_back_or_has_succeeded(durable: Shop, task: str,
 
 
 def manage_in_vain(shop: Shop, *words: str) -> str:
-    """What a command prints that ends with 1: the job was running."""
+    """The output of a command that exits with 1: the job was running."""
     code = "from django.core.management import call_command\ntry: call_command(*{words!r})\nexcept SystemExit: pass"
     return shop.manage("shell", "-v", "0", "-c", code.format(words=words))

@@ -104,7 +104,7 @@ def test_the_partitions_of_one_queue_are_spread_over_the_masters_of_which_one_ha
 def test_a_master_is_killed_and_each_job_runs_and_none_is_lost(shop: Shop, redis_server, cluster: ClusterServers) -> None:
     site = ClusterSite(shop, redis_server, cluster)
     workers = [site.work("--processes", "2"), site.work()]
-    # What runs is not settled before another master is there.
+    # Running jobs are not settled until there is another master.
     site.put(*((queue, (100 * n, 100 * n + 2), 0.0, 6.0) for n, queue in enumerate(QUEUES)))
     site.put(*((queue, (100 * n + 10, 100 * n + 40), 4.0, 0.0) for n, queue in enumerate(QUEUES)))
     eventually(lambda: site.rows("SELECT count(*) FROM delayq_job WHERE published IS NULL") == [(0,)], "all is in Redis")

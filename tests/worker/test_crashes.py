@@ -139,7 +139,7 @@ def test_a_task_that_holds_the_interpreter_keeps_its_lease(shop: Shop) -> None:
     shop.settings = {"LEASE": 2}
     id = shop.put("hog", 7.0)
     shop.work()
-    shop.work()  # who would take over
+    shop.work()  # the worker that would take over
     eventually(lambda: "succeeded" in shop.happened(id))
     assert shop.happened(id) == ["scheduled", "claimed", "succeeded"]
     assert shop.ran() == ["began hog", "ended hog"]

@@ -1,4 +1,4 @@
-"""What a running job knows of itself, and what has travelled with it."""
+"""The details that a running job knows about itself, and its propagated context."""
 
 from __future__ import annotations
 

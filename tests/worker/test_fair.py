@@ -124,7 +124,7 @@ def test_a_job_that_becomes_due_is_taken_with_the_next_thread_that_is_free(redis
         bench.put("nothing")
     assert passes(bench, 5) == [0] * 10
     bench.put("nothing", line=1)
-    now[0] += 1.0  # by then it is asked, also if nobody calls
+    now[0] += 1.0  # by then it is polled, even without a call
     assert 1 in passes(bench, 1)
     bench.close()
 

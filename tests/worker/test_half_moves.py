@@ -1,4 +1,4 @@
-"""One partition stands still while its slot is half-way to another master, or while its master answers late; the others do not wait."""
+"""One partition waits while its slot is being moved to another master, or while its master answers late; the others do not wait."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ LONG = 20.0
 
 
 def nothing() -> None:
-    """To be done behind a call."""
+    """Runs after a call."""
 
 
 def test_who_asks_while_others_do_gets_their_answer_however_many_there_are() -> None:

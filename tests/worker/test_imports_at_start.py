@@ -1,4 +1,4 @@
-"""What is in memory when a web process or a worker has started: nothing of what neither needs before somebody asks for it."""
+"""The modules in memory after a web process or a worker has started: none that they do not need yet."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ THEIRS = ("cronsim", "django.contrib.admin", "prometheus_client", "rich", "urlli
 
 
 def loaded(code: str, set_up: str = SET_UP) -> set[str]:
-    """The modules in memory behind that, in a process of its own."""
+    """The modules in memory after that code, in a new process."""
     command = [sys.executable, "-c", f"{set_up}{code}print(json.dumps(sorted(sys.modules)))"]
     return set(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
 
 
 def within(names: set[str], *packages: str) -> list[str]:
-    """Those that are one of these, or stand in one."""
+    """Those that are one of these modules, or in one of these packages."""
     return sorted(name for name in names if any(name == one or name.startswith(f"{one}.") for one in packages))
 
 

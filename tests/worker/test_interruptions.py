@@ -111,7 +111,7 @@ def test_a_run_is_interrupted_by_another_thread_and_no_other_is(bench: Bench, is
     for _ in range(2):  # a second call changes nothing
         bench.executor.abort(bench.leases.aborted(), runs)
     threads[0].join(LIMIT)
-    go_on.set()  # who was not interrupted ends, too
+    go_on.set()  # the run that was not interrupted ends, too
     for thread in threads:
         thread.join(LIMIT)
     kinds = {outcome.id: outcome.kind for outcome in outcomes}

@@ -1,4 +1,4 @@
-"""What one process puts up and another reads: never half a text, whoever was killed meanwhile."""
+"""A text that one process writes and others read: it is never incomplete, even if a writer was killed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_what_is_too_long_leaves_the_last_text() -> None:
 def test_a_text_that_was_begun_is_none_until_another_was_written() -> None:
     board = LatestText(4096)
     board.write(b"whole")
-    board._map[0] |= 1  # a writer was killed behind this
+    board._map[0] |= 1  # a writer was killed after this
     board._map[16:18] = b"XX"
     assert board.read() == b""
     board.write(b"new")

@@ -37,7 +37,7 @@ def stream() -> Stream:
 
 @pytest.fixture
 def handler(stream: Stream) -> LogHandler:
-    """Gathers, but for the thread that writes now and then."""
+    """Collects records, except those of the thread that writes from time to time."""
     handler = LogHandler()
     handler._stream = stream
     handler._gathers = True

@@ -88,7 +88,7 @@ def test_none_of_200_running_jobs_runs_twice_when_redis_is_away_for_three_leases
 
 
 def test_a_worker_of_20_queues_leaves_within_its_grace_and_3_s_while_redis_hangs(shop: Shop, own_redis) -> None:
-    """The promise is a bound. What is added to it here is for a slow machine."""
+    """The promise is an upper bound. The addition here is for a slow machine."""
     grace, slow_machine = 1.0, 4.0
     server = own_redis()
     shop.url, shop.link = server.url, connect(server.url, name="test")

@@ -282,7 +282,7 @@ def run_of(bench: Bench, id: str) -> str | None:
 
 
 def bury(bench: Bench) -> None:
-    """What the supervisor does when a process has ended."""
+    """The steps of the supervisor after a process has ended."""
     bench.recovery.take_over(bench.child, "evict", bench.deadlines.ended(bench.child))
     bench.recovery.poll()
 

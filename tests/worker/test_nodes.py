@@ -1,4 +1,4 @@
-"""Workers before servers that are none of their own, and before nodes that speak of themselves."""
+"""Workers with servers that they cannot use, and nodes that return errors about themselves."""
 
 from __future__ import annotations
 

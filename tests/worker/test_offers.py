@@ -103,7 +103,7 @@ def test_who_waits_at_a_list_is_woken_and_takes_the_oldest_first(offering: Shop)
 
 
 def test_the_readers_of_the_page_read_what_is_offered(offering: Shop, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
-    """Both, as they stand there; of the loop that never ends, one turn."""
+    """Both loops in order; one pass of the loop that never ends."""
     first = offer(offering, {"order": 7}, "shipping")
     id = offer(offering, {"invoice": 8}, "invoices")
     offering.work()

@@ -14,7 +14,7 @@ from django_delayq.store.connection.link import connect
 from tests.stage import ROOT
 from tests.worker.conftest import Shop, eventually
 
-# A web process: a request every 10 ms, each with a transaction of its own, until its input is closed.
+# A web process: a request every 10 ms, each with a transaction, until its input is closed.
 REQUESTS = """
 import select, sys, time
 import django

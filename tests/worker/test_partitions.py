@@ -1,4 +1,4 @@
-"""Workers as processes of their own that serve a queue of several partitions."""
+"""Worker processes that serve a queue with several partitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queues on servers of their own: one that hangs or dies keeps no other waiting, and what it holds runs when it is back."""
+"""Queues on several servers: one that hangs or dies delays no other queue, and its jobs run when it is back."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_server_that_is_away_keeps_no_job_of_another_waiting(
     time.sleep(6)
 
     def whole(until: float) -> set[int]:
-        """What was scheduled for the other server while the one was away, three seconds before then."""
+        """The jobs that were scheduled for the other server while one was unavailable, up to three seconds before its return."""
         return {n for n, at in web.scheduled().items() if harmed_at < at < until - 3 and n % 2 == (down == "shared")}
 
     eventually(lambda: len(whole(time.monotonic())) > 10, "as many jobs as are judged", patience=60)

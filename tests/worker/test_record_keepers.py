@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("delayq_redis")
 
 @pytest.fixture
 def kept(monkeypatch) -> dict[str, tuple[list[str], list[str]]]:
-    """What each process would do: its queues, and the loops of no queue that it has."""
+    """The queues of each process, and its loops without a queue."""
     found: dict[str, tuple[list[str], list[str]]] = {}
 
     class Kept:
@@ -107,7 +107,7 @@ def test_a_worker_is_ready_while_a_server_of_its_own_queues_answers(redis_server
 
 
 class Slot:
-    """What leads to one slot of a Cluster, by its node."""
+    """The addresses of one slot of a Cluster, by node."""
 
     home = "the Cluster"
     moves = True

@@ -1,5 +1,5 @@
-"""Redis loses what it held, or part of it, under live workers and web processes: durable jobs come back, none runs twice that was
-running, none that was done rises again. Those that take longest are slow tests: tests/mirror has each in one process.
+"""Redis loses all or some of its data while workers and web processes run: durable jobs return, none that was running runs twice, and
+none that has ended runs again. The longest cases are slow tests; tests/mirror has each case in one process.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Site:
         return Counter(int(line.split()[0]) for line in lines)
 
     def running(self, count: int) -> None:
-        """Waits until so many run, and the rows say so."""
+        """Waits until that many jobs run, and the rows show it."""
         eventually(lambda: self.states().get("running", 0) == count == self.shop.leases(), f"{count} running jobs")
 
     def all_succeed(self, count: int) -> None:

@@ -1,4 +1,4 @@
-"""What came of a job, asked for while a real worker and a real mirror are at work."""
+"""The outcome of a job, read while a real worker and a real mirror run."""
 
 from __future__ import annotations
 

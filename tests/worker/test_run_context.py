@@ -1,4 +1,4 @@
-"""Who is told of runs: receivers of the one hook, and those that the worker itself has."""
+"""The receivers of runs: those of the signal, and those of the worker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.worker.bench import Bench
 
 
 class Told:
-    """Notes what it is told."""
+    """Records its calls."""
 
     def __init__(self, name: str, to: list[Any], fails_at: str = "") -> None:
         self.name, self.to, self.fails_at = name, to, fails_at
@@ -158,7 +158,7 @@ def test_behind_an_error_every_connection_is_looked_at(bench: Bench, monkeypatch
         raise KeyError("stock")
 
     def work() -> None:
-        connection.ensure_connection()  # before there was a receiver: as if a soft timeout had struck right behind it
+        connection.ensure_connection()  # before there was a receiver: as if a soft timeout had occurred right after it
         receiver = Connections()
         monkeypatch.setattr(receiver, "_tidy", lambda alias, _: looked.append(alias))
         listen(bench, receiver)
@@ -171,7 +171,7 @@ def test_behind_an_error_every_connection_is_looked_at(bench: Bench, monkeypatch
 
 
 def in_a_thread(work: Callable[[], None]) -> None:
-    """With database connections of its own, as a consumer has."""
+    """With separate database connections, like a consumer."""
 
     def all_of_it() -> None:
         try:

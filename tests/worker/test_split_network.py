@@ -57,7 +57,7 @@ def test_both_sides_go_on_and_nothing_is_lost(shop: Shop, redis_server, wires: W
     assert cut_off is not site.master_of(THERE)
     replica = cluster.replica_of(cut_off)
     assert replica is not None
-    site.put((HERE, (1000, 1010), 20.0, 0.0), (SURE, (1100, 1110), 20.0, 0.0))  # long behind the election
+    site.put((HERE, (1000, 1010), 20.0, 0.0), (SURE, (1100, 1110), 20.0, 0.0))  # long after the election
     until(lambda: site.rows("SELECT count(*) FROM delayq_job WHERE published IS NULL") == [(0,)], "not all are published")
     wires.split([FEW, cut_off.address])
     assert of_the_few(site, (HERE, (2000, 2010), 0.0, 0.0), (THERE, (2100, 2110), 0.0, 0.0)) == "", "these have rows"

@@ -1,4 +1,4 @@
-"""Workers as processes of their own, from schedule to settled: what runs, how it ends, and how the worker ends."""
+"""Worker processes, from scheduling to the outcome: the runs, their outcomes, and how the worker ends."""
 
 from __future__ import annotations
 

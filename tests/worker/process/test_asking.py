@@ -1,4 +1,4 @@
-"""What the executor makes of a task that hears "not yet"."""
+"""The executor's outcome for a task that gets "not yet"."""
 
 from __future__ import annotations
 

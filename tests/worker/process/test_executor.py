@@ -40,7 +40,7 @@ def run(bench: Bench, fn, *args, options=None, **fields):
 
 
 def any_run() -> Any:
-    """What is asked of a run that may be interrupted."""
+    """The interface of a run that can be interrupted."""
     return SimpleNamespace(args=(), kwargs={}, row=0, turn=1, cancel_token=None)
 
 

@@ -129,7 +129,7 @@ class Process:
         return all(statistics.median(self.heard(part) for _ in range(3)) < AT_ONCE for part in parts)
 
     def waits(self, part: int) -> bool:
-        """Whether its mover listens, and nothing of it is held."""
+        """Whether its mover listens, and holds nothing."""
         mover = self.movers[part]
         return mover.wake.listens and not mover.trouble.failures
 
@@ -174,7 +174,7 @@ def process(cluster: ClusterServers) -> Iterator[Process]:
 
 @pytest.fixture
 def said(caplog) -> Callable[[str], list[str]]:
-    """What was logged and has these words in it."""
+    """The log records that contain these words."""
     caplog.set_level(logging.WARNING)
     return lambda words: [text for text in caplog.messages if words in text]
 
@@ -218,7 +218,7 @@ def test_while_a_master_is_frozen_the_others_are_heard_at_once_and_that_is_said_
     frozen.pause()
     began = clock.monotonic()
     others = [part for part in range(PARTS) if part not in away]
-    unnoticed = 0  # how often all others were heard while nobody knew yet: who waits for it is heard once somebody does
+    unnoticed = 0  # how often each of the others was read meanwhile: one that waits is read later
     while not all(process.movers[part].trouble.failures for part in away):
         [process.heard(part) for part in others]
         unnoticed += not any(process.movers[part].trouble.failures for part in away)
@@ -283,7 +283,7 @@ def test_while_the_cluster_is_down_there_is_no_thread_for_each_slot(process: Pro
 
 
 class Ended:
-    """Of a settler what its thread asks for. It is told to end while it settles."""
+    """The wait that a settler's thread asks for. It is stopped while it settles."""
 
     def __init__(self) -> None:
         self.trouble = ErrorPause("settler")

@@ -1,4 +1,4 @@
-"""How often an idle mover asks: as seldom as its claim says, if it can be called and holds nothing of that line."""
+"""The polling interval of an idle mover: that of its claim, if it can be called and holds no job of that queue."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_of_a_sleep_that_took_longer_only_what_is_left_is_slept(monkeypatch):
     slept: list[float] = []
 
     class Late:
-        """As poll() of the system, by a clock of its own: it comes back 0.4 ms late."""
+        """Like poll() of the system, with a simulated clock: it returns 0.4 ms late."""
 
         def register(self, descriptor: int, events: int) -> None: ...
 

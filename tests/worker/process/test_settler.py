@@ -66,13 +66,13 @@ def recorded(bench: Bench, monkeypatch) -> list[list[str]]:
 
 
 def forget(bench: Bench, runs: list[Run]) -> None:
-    """Redis has lost these runs, and stands in another epoch."""
+    """Redis has lost these runs, and is in another epoch."""
     bench.board.link.execute("HDEL", bench.board.keys["runs"], *(run.job.id for run in runs))
     bench.board.link.execute("HSET", bench.board.keys["meta"], "generation", "another")
 
 
 def adoption(bench: Bench, monkeypatch, *first: str) -> None:
-    """The first adoption answers with these words, and for what is behind them as Redis does; later ones are Redis' own."""
+    """The first adoption returns these answers, followed by those of Redis; later adoptions are answered by Redis."""
     real, pending = bench.adopter.adopt, [list(first)]
 
     def adopt(line, runs):

@@ -1,4 +1,4 @@
-"""What a forked process does not do again."""
+"""The steps that a forked process does not repeat."""
 
 from __future__ import annotations
 

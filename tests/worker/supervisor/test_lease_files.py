@@ -1,4 +1,4 @@
-"""What a killed worker held is found by another, if the first is surely gone, and by one only."""
+"""Another worker finds the leases of a killed worker if that worker is certainly dead, and only one worker takes them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def put(leases: LeaseTable, row: int = 0, id: str = ID) -> None:
 
 @pytest.fixture
 def killed(folder: Path) -> Path:
-    """What a process held that has been killed: one job ran, one waited, and a claim was under way."""
+    """The leases of a killed process: one job was running, one was waiting, and a claim was under way."""
     pid = os.fork()
     if pid == 0:
         leases, _ = make(folder)
@@ -146,7 +146,7 @@ def test_a_stopped_process_lives(folder: Path) -> None:
     os.waitpid(pid, os.WUNTRACED)
     assert found(folder) == []
     os.kill(pid, signal.SIGKILL)
-    (trace,) = eventually(lambda: found(folder))  # though nobody has waited for it yet
+    (trace,) = eventually(lambda: found(folder))  # though its parent has not waited for it yet
     trace.close()
     os.waitpid(pid, 0)
     for end in (read, write):

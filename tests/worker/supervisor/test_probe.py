@@ -1,4 +1,4 @@
-"""What is answered at the health port."""
+"""The responses of the health port."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from django_delayq.worker.supervisor.probe import Answer, Probe, judged
 
 
 def asked(probe: Probe, path: str) -> bytes:
-    """What a client reads that asks for that path, while the probe has its turns."""
+    """The response for that path, while the probe runs its passes."""
     with socket.create_connection(("127.0.0.1", probe.port), timeout=30) as client:
         client.sendall(f"GET {path} HTTP/1.1\r\n\r\n".encode())
         poll = select.poll()

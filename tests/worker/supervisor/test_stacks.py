@@ -1,4 +1,4 @@
-"""Where threads are is shown by a process that goes on."""
+"""The positions of threads are shown by a process that continues to run."""
 
 from __future__ import annotations
 

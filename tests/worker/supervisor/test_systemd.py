@@ -1,4 +1,4 @@
-"""What a worker says to systemd, heard by a real datagram socket."""
+"""The messages that a worker sends to systemd, received by a real datagram socket."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Listener:
         self.heard: list[str] = []
 
     def hear(self) -> list[str]:
-        """All that was said so far."""
+        """All messages so far."""
         while True:
             try:
                 self.heard.append(self.socket.recv(4096).decode())
@@ -142,7 +142,7 @@ def test_a_watchdog_of_another_process_is_none_of_ours(listen: Listen) -> None:
 def test_a_worker_is_ready_once_and_then_again_only_if_it_was_not_heard(tmp_path: Path, listen: Listen) -> None:
     address = str(tmp_path / "late")
     told = systemd.Systemd(address, 0.0, lambda: True)
-    assert told.poll() <= systemd.LOOK  # nobody listens yet: it is said again
+    assert told.poll() <= systemd.LOOK  # nothing is listening yet, so it is sent again
     listening = listen(address)
     told.poll()
     assert told.poll() > systemd.LOOK

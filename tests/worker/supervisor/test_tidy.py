@@ -42,7 +42,7 @@ def lines() -> Lines:
 
 @pytest.fixture
 def now(monkeypatch) -> list[float]:
-    """What the clock says, in seconds."""
+    """The time of the clock, in seconds."""
     found = [1000.0]
     monkeypatch.setattr(clock, "monotonic", lambda: found[0])
     return found
