@@ -1,4 +1,4 @@
-"""The map of a Cluster, and the errors that nodes can return. Two scripted nodes record every command; test_cluster.py has real ones."""
+"""The map of a Cluster, and the errors that nodes can return. Two scripted nodes record all commands; test_cluster.py has real ones."""
 
 from __future__ import annotations
 
