@@ -23,18 +23,17 @@ from django_delayq.setting_readers import is_embedded
 from django_delayq.store.connection.address import RedisSpec, address, cache_aliases, not_obeyed
 from django_delayq.store.connection.places import place
 from django_delayq.store.connection.server_kind import kind_findings
-from django_delayq.store.reads.cluster_health import cluster_findings
+from django_delayq.store.reads.cluster_health import Divided, cluster_findings
 from django_delayq.store.reads.fitness import (
     NEWEST,
     link_findings,
     probe_findings,
     record_findings,
+    rights_findings,
     server_findings,
     version_findings,
 )
 from django_delayq.store.reads.inspector import Inspector
-from django_delayq.store.reads.partition_health import Divided
-from django_delayq.store.reads.rights import rights_findings
 from django_delayq.store.scripts.replicas import replica_findings
 from django_delayq.store.scripts.site import SiteRefused
 from django_delayq.store.scripts.worker_registry import WorkerRegistry

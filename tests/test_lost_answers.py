@@ -28,8 +28,7 @@ from django_delayq.store.scripts import loader, site
 from django_delayq.store.scripts.events import FIRST
 from django_delayq.store.scripts.items import ScheduleItem
 from django_delayq.store.scripts.lock_store import LockStore
-from django_delayq.store.scripts.offers import OfferStore
-from django_delayq.store.scripts.queue import Outcome, QueueStore
+from django_delayq.store.scripts.queue import OfferStore, Outcome, QueueStore
 from django_delayq.store.scripts.record import JobRecord
 from django_delayq.store.scripts.recovery import EpochStore
 from django_delayq.target import OfferTarget

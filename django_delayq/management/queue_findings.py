@@ -32,9 +32,16 @@ from django_delayq.store.connection.address import RedisSpec, is_cluster, way
 from django_delayq.store.connection.link import Link
 from django_delayq.store.connection.server_kind import kind_findings
 from django_delayq.store.reads.cluster_health import cluster_findings
-from django_delayq.store.reads.fitness import probe_findings, server_findings, target_findings, unkept, unmirrored
+from django_delayq.store.reads.fitness import (
+    optional_findings,
+    probe_findings,
+    rights_findings,
+    server_findings,
+    target_findings,
+    unkept,
+    unmirrored,
+)
 from django_delayq.store.reads.inspector import Inspector
-from django_delayq.store.reads.rights import optional_findings, rights_findings
 from django_delayq.store.scripts import formats
 from django_delayq.store.scripts.queue import QueueStore
 from django_delayq.store.scripts.replicas import replica_findings

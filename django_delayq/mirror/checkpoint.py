@@ -15,10 +15,9 @@ from django_delayq.failpoints import failpoint
 from django_delayq.mirror.writers import values
 from django_delayq.models import Checkpoint
 from django_delayq.store.scripts import site
-from django_delayq.store.scripts.mirror_tokens import REFUSED
 from django_delayq.store.scripts.queue import QueueStore
 from django_delayq.store.scripts.recovery import Epoch
-from django_delayq.store.scripts.site import Known, SiteRefused
+from django_delayq.store.scripts.site import REFUSED_PREFIX, Known, SiteRefused
 
 COLUMNS: Final = tuple(field.attname for field in Checkpoint._meta.concrete_fields)
 SERVERS: Final = 10  # runs of servers that are remembered
@@ -80,10 +79,10 @@ def note_refused(error: SiteRefused, using: str) -> None:
     """Notes that another database records a queue, if that is why it was refused: after a wipe nothing else tells. If the checkpoint
     has other tokens than those that were compared, it notes nothing. The read was old, as from a replica of the database.
     """
-    if error.code != "site_behind" or (tokens := error.fields["tokens"]).startswith(REFUSED):
+    if error.code != "site_behind" or (tokens := error.fields["tokens"]).startswith(REFUSED_PREFIX):
         return
     mine = Checkpoint.objects.using(using).filter(queue=error.fields["queue"], partition=error.fields["partition"])
-    mine.filter(mirror_tokens=tokens or None).update(mirror_tokens=REFUSED + tokens)
+    mine.filter(mirror_tokens=tokens or None).update(mirror_tokens=REFUSED_PREFIX + tokens)
 
 
 def known_of(queue: str, partition: int, using: str) -> Known | None:

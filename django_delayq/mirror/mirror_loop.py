@@ -28,9 +28,9 @@ from django_delayq.store.connection.places import Places
 from django_delayq.store.scripts.decode import position
 from django_delayq.store.scripts.events import FIRST, Entry, EventLog, Lag, NewerEvents
 from django_delayq.store.scripts.formats import FORMAT
-from django_delayq.store.scripts.mirror_tokens import last_token, tokens_after
 from django_delayq.store.scripts.queue import MOST, QueueStore
 from django_delayq.store.scripts.recovery import EpochStore
+from django_delayq.store.scripts.site import last_token, tokens_after
 
 ENTRIES: Final = 200  # per transaction; an entry holds up to 200 jobs
 PAGE: Final = 25  # entries per read

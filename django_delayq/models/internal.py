@@ -144,7 +144,7 @@ class Checkpoint(models.Model):
     """How far the mirror has come in the events of one partition; saved in the transaction of the rows. `restored`: the generation
     of Redis' data that is known to hold every unfinished job; `servers`: the runs of servers that were confirmed, the last one first;
     `way_back`: the generation that is being brought back, until what is lost for good is looked for; `address`: where Redis was when it
-    was confirmed last, see `site.address`; `mirror_tokens`: of the last two turns, see `store/scripts/mirror_tokens.py`; `format`: of
+    was confirmed last, see `site.address`; `mirror_tokens`: of the last two turns, see `store/scripts/site.py`; `format`: of
     the queue, see `store/scripts/formats.py`. A queue that Redis has lost starts with this number again.
     """
 

@@ -96,7 +96,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from django_delayq.store.connection.packing import Opening
+from django_delayq.store.connection.link import Opening
 
 NAMES: dict[str, str] = {
     "jobs": "jobs",

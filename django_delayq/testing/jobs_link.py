@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.store.connection.link import Link, Reply
-from django_delayq.store.connection.packing import Opening
+from django_delayq.store.connection.link import Link, Opening, Reply
 
 BEHIND: Final = "after"  # the policy of a job that may have to wait as a row
 OWN_TIME: Final = ("", "!", b"", b"!")  # Redis' own clock is asked for

@@ -21,8 +21,7 @@ from django_delayq.store.connection.link import Link
 from django_delayq.store.keys import NAMES, tag
 from django_delayq.store.scripts.events import FIRST, EventLog
 from django_delayq.store.scripts.items import Changed, ScheduleItem
-from django_delayq.store.scripts.offers import OfferStore
-from django_delayq.store.scripts.queue import Claim, Outcome, QueueStore
+from django_delayq.store.scripts.queue import Claim, OfferStore, Outcome, QueueStore
 from django_delayq.store.scripts.record import ClaimedJob, JobRecord
 from django_delayq.store.scripts.recovery import EpochStore
 from django_delayq.target import OfferTarget

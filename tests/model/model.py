@@ -9,8 +9,7 @@ from uuid import UUID
 
 from django_delayq.states import Change, State
 from django_delayq.store.scripts.items import Changed, ScheduleItem, ScheduleMode, ScheduleReply, ScheduleStatus
-from django_delayq.store.scripts.offers import OfferReply
-from django_delayq.store.scripts.queue import HOUR_MS, MOST, Claim, Outcome, Tidied
+from django_delayq.store.scripts.queue import HOUR_MS, MOST, Claim, OfferReply, Outcome, Tidied
 from django_delayq.store.scripts.record import ClaimedJob, JobRecord
 from django_delayq.target import OfferTarget
 from tests.laws.dump import BANDS

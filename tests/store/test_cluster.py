@@ -10,7 +10,7 @@ import pytest
 from django_delayq import clock, ids
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.store.connection import cluster as cluster_links
-from django_delayq.store.connection.cluster_map import Node
+from django_delayq.store.connection.cluster import Node
 from django_delayq.store.connection.cluster_slots import slot_of
 from django_delayq.store.connection.error_replies import StoreRefused
 from django_delayq.store.connection.places import Places, by_node, place
@@ -18,11 +18,11 @@ from django_delayq.store.connection.wake import WakeLine
 from django_delayq.store.keys import Keys
 from django_delayq.store.reads.figures import Figures
 from django_delayq.store.reads.inspector import Inspector
-from django_delayq.store.scripts import loader, offers
+from django_delayq.store.scripts import loader
+from django_delayq.store.scripts import queue as queue_module
 from django_delayq.store.scripts.event_line import EventLines, event_line
 from django_delayq.store.scripts.lock_store import LockStore
-from django_delayq.store.scripts.offers import OfferStore
-from django_delayq.store.scripts.queue import QueueStore, ScheduleItem
+from django_delayq.store.scripts.queue import OfferStore, QueueStore, ScheduleItem
 from django_delayq.store.scripts.record import JobRecord
 from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from django_delayq.target import OfferTarget
@@ -367,13 +367,13 @@ def test_an_offer_to_another_slot_whose_note_is_lost_is_made_again(fresh, places
     def offered() -> str:
         return OfferStore(board.store).offer(target, b"7", id=ids.short(job_id(1)), attempt=1, nonce="n1", now_ms=NOW).status
 
-    real = offers._push
+    real = queue_module._push
 
     def dies(*args) -> None:
         real(*args)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(offers, "_push", dies)
+    monkeypatch.setattr(queue_module, "_push", dies)
     with pytest.raises(KeyboardInterrupt):
         offered()
     monkeypatch.undo()

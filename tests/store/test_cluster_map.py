@@ -11,7 +11,7 @@ import pytest
 from django_delayq import clock
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.store.connection import cluster as cluster_links
-from django_delayq.store.connection import cluster_map as room
+from django_delayq.store.connection import cluster as room
 from django_delayq.store.connection import cluster_slots
 from django_delayq.store.connection.cluster import Cluster, SlotLink
 from django_delayq.store.connection.error_replies import StoreRefused

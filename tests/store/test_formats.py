@@ -9,8 +9,7 @@ import pytest
 from django_delayq import ids
 from django_delayq.store.scripts import formats, loader
 from django_delayq.store.scripts.lock_store import LockStore
-from django_delayq.store.scripts.offers import OfferStore
-from django_delayq.store.scripts.queue import ScheduleItem
+from django_delayq.store.scripts.queue import OfferStore, ScheduleItem
 from django_delayq.store.scripts.recovery import EpochStore
 from django_delayq.target import OfferTarget
 from tests.laws.dump import read as read_all

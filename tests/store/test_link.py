@@ -11,7 +11,6 @@ from redis.connection import AbstractConnection
 from django_delayq import clock
 from django_delayq.exceptions import ConfigError, StoreUnavailable
 from django_delayq.store.connection import link as link_module
-from django_delayq.store.connection import packing, wire
 from django_delayq.store.connection.error_replies import StoreError
 from django_delayq.store.connection.link import IDLE, KEPT, connect
 from django_delayq.store.connection.wake import WakeLine
@@ -31,7 +30,7 @@ def server(own_redis):
 def look(request, monkeypatch):
     """How a connection is looked at before a call."""
     if request.param == "by the client":
-        monkeypatch.setattr(wire, "select", None)
+        monkeypatch.setattr(link_module, "select", None)
     else:
         pytest.importorskip("hiredis")
 
@@ -149,7 +148,7 @@ def test_a_link_that_may_rest_does_so_behind_a_late_answer_and_its_server_is_not
     link.cooldown.seconds, link.cooldown.late = 5.0, 0.5
     now = [100.0]
     real = AbstractConnection.read_response
-    monkeypatch.setattr("django_delayq.store.connection.cooldown.clock", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("django_delayq.store.connection.link.clock", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr("django_delayq.store.connection.link.clock", SimpleNamespace(monotonic=lambda: now[0]))
     link.execute("PING")
     took = [0.4, 0.6, 0.4]
@@ -183,11 +182,11 @@ def test_commands_are_packed_the_same_with_hiredis_and_without(link, monkeypatch
     if with_hiredis:
         pytest.importorskip("hiredis")
     else:
-        monkeypatch.setattr(packing, "_pack", packing._plain)
+        monkeypatch.setattr(link_module, "_pack", link_module._plain)
     words = ["t ext", "ü", b"\x00\r\n", "", 7, -1, 0.5]
     for word in words:
         link.execute("RPUSH", "words", word)
-        link.execute(packing.Opening.of("RPUSH", "again"), word, word)
+        link.execute(link_module.Opening.of("RPUSH", "again"), word, word)
     assert link.execute("LRANGE", "again", 0, -1)[::2] == link.execute("LRANGE", "words", 0, -1)
     found = link.execute_many([("LRANGE", "words", 0, -1), ("LLEN", "words")])
     assert found == [[b"t ext", "ü".encode(), b"\x00\r\n", b"", b"7", b"-1", b"0.5"], 7]

@@ -9,7 +9,7 @@ import pytest
 
 from django_delayq import ids
 from django_delayq.store.connection.error_replies import StoreError, StoreRefused
-from django_delayq.store.scripts.offers import OfferStore
+from django_delayq.store.scripts.queue import OfferStore
 from django_delayq.store.scripts.recovery import EpochStore
 from django_delayq.target import OfferTarget
 from tests.links import package_link

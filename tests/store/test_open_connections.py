@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 
-from django_delayq.store.connection import open_connections
+from django_delayq.store.connection import connection_options
 from django_delayq.store.connection.link import Link, connect
 from django_delayq.store.connection.wake import WakeLine
 from django_delayq.store.keys import Keys
@@ -31,7 +31,7 @@ def test_links_and_lines_are_closed_and_named_and_go_on(redis_server) -> None:
     line.arm()
     mine = open_sockets() - before
     assert len(mine) == 2
-    closed = open_connections.close_all()
+    closed = connection_options.close_all()
     assert mine <= set(closed)
     assert all(name.startswith("a connection of delayq to Redis at ") for name in closed.values())
     assert not mine & open_sockets()
@@ -42,5 +42,5 @@ def test_links_and_lines_are_closed_and_named_and_go_on(redis_server) -> None:
 
 
 def test_nothing_is_left_to_close_where_nothing_is_open(redis_server) -> None:
-    open_connections.close_all()
-    assert open_connections.close_all() == {}
+    connection_options.close_all()
+    assert connection_options.close_all() == {}

@@ -13,8 +13,7 @@ from django_delayq.store.connection import commands
 from django_delayq.store.connection.commands import BY_NAME, COMMANDS, ON_CLUSTERS
 from django_delayq.store.connection.link import connect
 from django_delayq.store.keys import Keys
-from django_delayq.store.reads import rights
-from django_delayq.store.reads.rights import TRIED, optional_findings, rights_findings
+from django_delayq.store.reads.fitness import TRIED, optional_findings, rights_findings
 from django_delayq.store.scripts.loader import SCRIPTS, load
 from tests import servers
 from tests.conftest import missing
@@ -145,7 +144,7 @@ def test_keys_that_are_refused_are_named_by_the_rule_for_them(tried):
 
 def test_an_optional_command_is_a_warning_that_says_what_happens_instead(tried):
     def find(link):
-        return optional_findings(link, rights.Keys("delayq", "orders", 0))
+        return optional_findings(link, Keys("delayq", "orders", 0))
 
     assert tried(find=find) == []
     found = {finding.message for finding in tried("-blpop", find=find)}

@@ -9,7 +9,7 @@ import pytest
 
 from django_delayq.models import Checkpoint
 from django_delayq.store.keys import Keys
-from django_delayq.store.scripts import loader, mirror_tokens, site
+from django_delayq.store.scripts import loader, site
 from django_delayq.store.scripts.lock_store import LockStore
 from django_delayq.store.scripts.queue import QueueStore, ScheduleItem
 from django_delayq.store.scripts.recovery import EpochStore
@@ -319,19 +319,19 @@ def test_no_job_changes_where_another_database_was_found_last(board, database, n
     ],
 )
 def test_a_database_knows_its_own_tokens(tokens, token, own):
-    assert mirror_tokens.has_written(tokens, token) is own
+    assert site.has_written(tokens, token) is own
 
 
 def test_a_turn_makes_a_new_token_only_when_redis_has_the_last_one():
-    first = mirror_tokens.tokens_after("", "")
-    second = mirror_tokens.tokens_after(first, first)
+    first = site.tokens_after("", "")
+    second = site.tokens_after(first, first)
     assert (first.partition("-")[0], second.split()[0], second.split()[1].partition("-")[0]) == ("1", first, "2")
-    assert mirror_tokens.tokens_after(second, first) == second
-    assert mirror_tokens.tokens_after(second, "") == second
-    longest = mirror_tokens.REFUSED + " ".join(f"{10**15 - number}{first[1:]}" for number in (2, 1))
+    assert site.tokens_after(second, first) == second
+    assert site.tokens_after(second, "") == second
+    longest = site.REFUSED_PREFIX + " ".join(f"{10**15 - number}{first[1:]}" for number in (2, 1))
     assert len(longest) <= Checkpoint._meta.get_field("mirror_tokens").max_length
-    assert mirror_tokens.tokens_after(first, first) != second, "it is random"
-    assert mirror_tokens.token_in(first.encode()) == first
+    assert site.tokens_after(first, first) != second, "it is random"
+    assert site.token_in(first.encode()) == first
 
 
 @pytest.mark.parametrize("absurd", [b"", b"nan", b"1-xyz", b"-1-00000000000000ff", b"1-00000000000000ff\n", b"\xff"])

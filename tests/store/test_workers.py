@@ -7,7 +7,7 @@ import json
 import pytest
 
 from django_delayq import clock
-from django_delayq.store.connection.cooldown import Cooldown
+from django_delayq.store.connection.link import Cooldown
 from django_delayq.store.keys import asked_key, workers_key
 from django_delayq.store.scripts.worker_registry import ASKED_MS, WorkerRegistry
 

@@ -51,14 +51,9 @@ WEB = {
     ),
     "producer.outbox": "agreed_clock committed_runs far_rows insert jobs pauses period_keys requests rows shapes",
     "store": "keys connection reads scripts",
-    "store.connection": (
-        "address cluster_slots commands connection_options cooldown embedded error_replies link open_connections packing places "
-        "sentinels wake wire"
-    ),
+    "store.connection": ("address cluster_slots commands connection_options embedded error_replies link places sentinels wake"),
     "store.reads": "reach",
-    "store.scripts": (
-        "decode encode events formats items loader lock_store mirror_tokens queue record recovery replicas site worker_registry"
-    ),
+    "store.scripts": ("decode events formats items loader lock_store queue record recovery replicas site worker_registry"),
     "worker": "current once",
 }
 THEIRS = ("cronsim", "django.contrib.admin", "prometheus_client", "rich", "urllib3")

@@ -12,8 +12,8 @@ import pytest
 
 from django_delayq import clock, ids, signals
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.store.connection.cooldown import Cooldown
 from django_delayq.store.connection.error_replies import StoreError
+from django_delayq.store.connection.link import Cooldown
 from django_delayq.worker.lease_table import RUNNING, WAITING
 from django_delayq.worker.supervisor.deadlines import LAST_LOOK
 from django_delayq.worker.supervisor.lease_extender import LeaseExtender, longest_pause
@@ -233,7 +233,7 @@ class KeptLine:
 
 def test_a_server_that_answers_late_costs_no_lease_on_another(monkeypatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("django_delayq.store.connection.cooldown.clock", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("django_delayq.store.connection.link.clock", SimpleNamespace(monotonic=lambda: now[0]))
     late, well = Mock(cooldown=Cooldown()), Mock(cooldown=Cooldown())
     for link in (late, well):
         link.cooldown.seconds, link.cooldown.late = COOLDOWN, SLOW
@@ -460,7 +460,7 @@ def lambda_named(name: str, fn):
 @pytest.mark.parametrize(("lease", "many"), [(30.0, 20), (5.0, 3)])
 def test_each_line_of_a_server_that_answers_late_is_extended_before_its_lease_ends(monkeypatch, lease: float, many: int) -> None:
     now = [100.0]
-    monkeypatch.setattr("django_delayq.store.connection.cooldown.clock", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("django_delayq.store.connection.link.clock", SimpleNamespace(monotonic=lambda: now[0]))
     late = Mock(cooldown=Cooldown(), away=False)
     late.server, late.cooldown.seconds, late.cooldown.late = late, COOLDOWN, SLOW
     lines = [KeptLine(now, late, takes=0.6, lease=lease) for _ in range(many)]

@@ -34,9 +34,8 @@ from django_delayq.store.connection.address import RedisSpec
 from django_delayq.store.connection.places import place
 from django_delayq.store.connection.server_kind import kind_findings
 from django_delayq.store.reads import figures  # noqa: F401  # likewise
-from django_delayq.store.reads.fitness import server_findings
+from django_delayq.store.reads.fitness import rights_findings, server_findings
 from django_delayq.store.reads.inspector import Inspector
-from django_delayq.store.reads.rights import rights_findings
 from django_delayq.text import visible
 from django_delayq.worker import logs
 from django_delayq.worker.current import CURRENT

@@ -1,6 +1,6 @@
 """Every Redis command that the package sends, from Lua and from Python: what needs it, and what happens where a server refuses it.
 
-The table of Redis rights in the documentation and the probe (`store/reads/rights.py`) are made from this table. Each process tries an
+The table of Redis rights in the documentation and the probe (`store/reads/fitness.py`) are made from this table. Each process tries an
 optional command once. If a server refuses it, the process reports that once and continues without the command.
 """
 

@@ -1,11 +1,16 @@
-"""The arguments of a connection: which of those that a project gives are taken, and what is added."""
+"""The arguments of a connection: which of those that a project gives are taken, and what is added. And all connections of this process:
+a worker closes them before it forks.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
+from weakref import WeakSet
 
 from redis.backoff import NoBackoff
 from redis.connection import Connection
@@ -13,9 +18,34 @@ from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry
 
 from django_delayq.exceptions import ConfigError
-from django_delayq.store.connection import open_connections
 from django_delayq.store.connection.commands import is_refused, refused
 from django_delayq.text import did_you_mean
+
+LINKS: Final[WeakSet[Any]] = WeakSet()  # each has close(), and is added when it is made
+CONNECTIONS: Final[WeakSet[Connection]] = WeakSet()  # also those that one owner blocks on
+
+
+def close_all() -> dict[int, str]:
+    """Closes all of them. Returns the name of each socket that was open, by its inode. Links and lines may be used again."""
+    found: dict[int, str] = {}
+    connections = list(CONNECTIONS)
+    for connection in connections:
+        sock = getattr(connection, "_sock", None)
+        if sock is not None:
+            with contextlib.suppress(OSError):
+                found[os.fstat(sock.fileno()).st_ino] = f"a connection of delayq to {_place(connection)}"
+    for link in list(LINKS):
+        link.close()
+    for connection in connections:
+        with contextlib.suppress(Exception):
+            connection.disconnect()  # type: ignore[no-untyped-call]  # redis-py types only some methods
+    return found
+
+
+def _place(connection: Connection) -> str:
+    path = getattr(connection, "path", None)
+    return f"Redis at {path}" if path else f"Redis at {getattr(connection, 'host', '')}:{getattr(connection, 'port', '')}"
+
 
 SETNAME: Final = "client|setname"
 # Arguments that redis-py knows, and that mean nothing here. A link keeps its own connections: threads never wait for one of them.
@@ -113,7 +143,7 @@ def unconnected(connection_class: type[Connection], kwargs: Mapping[str, Any], *
     for told in ("driver_info", "lib_name", "lib_version"):  # CLIENT SETINFO: a refusal would stand in ACL LOG for each connection
         if hasattr(connection, told):
             setattr(connection, told, None)
-    open_connections.CONNECTIONS.add(connection)
+    CONNECTIONS.add(connection)
     return connection
 
 

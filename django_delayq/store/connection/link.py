@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import select
+import socket
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -20,14 +22,110 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from django_delayq import clock
 from django_delayq.exceptions import TEXTS, ConfigError, StoreUnavailable
-from django_delayq.store.connection import open_connections
+from django_delayq.store.connection import connection_options
 from django_delayq.store.connection.address import RedisSpec, resolve, where
 from django_delayq.store.connection.connection_options import unconnected
-from django_delayq.store.connection.cooldown import Cooldown
 from django_delayq.store.connection.error_replies import CODED, StoreError, StoreRefused, answered, cause_of, for_callers
-from django_delayq.store.connection.packing import packed
 from django_delayq.store.connection.sentinels import Sentinels
-from django_delayq.store.connection.wire import Wire
+
+
+def _plain(command: tuple[Any, ...]) -> bytes:
+    """What hiredis packs, for who does without."""
+    words = [word if isinstance(word, bytes) else str(word).encode() for word in command]
+    return b"*%d\r\n" % len(words) + b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words])
+
+
+_pack: Callable[[tuple[Any, ...]], bytes]
+try:
+    from hiredis import pack_command as _pack
+except ImportError:
+    _pack = _plain
+
+
+class Opening(bytes):
+    """The first words of commands that begin alike, packed once; it stands for them in a command. `words`: how many they are."""
+
+    words: int
+
+    @classmethod
+    def of(cls, *words: Any) -> Opening:
+        made = cls(_pack(words).partition(b"\n")[2])
+        made.words = len(words)
+        return made
+
+
+def packed(command: tuple[Any, ...]) -> bytes:
+    """The command as it is sent."""
+    opening = command[0]
+    if not isinstance(opening, Opening):
+        return _pack(command)
+    rest = _pack(command[1:]).partition(b"\n")[2]
+    return b"*%d\r\n%b%b" % (opening.words + len(command) - 1, opening, rest)
+
+
+class Cooldown:
+    """`seconds`: after a failed call, in which the next ones fail without waiting, for a thread that has more to do. `late`: a call
+    that was answered, and took longer than this, is followed by the same; 0: none is. `failed`: the last call has.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = self.late = 0.0
+        self.failed = False
+        self._since = 0.0
+
+    @property
+    def active(self) -> bool:
+        """Whether calls fail at once just now."""
+        return bool(self._since) and clock.monotonic() - self._since < self.seconds
+
+    def start(self) -> None:
+        """A call has failed."""
+        self.failed = True
+        self._since = clock.monotonic()
+
+    def end(self) -> None:
+        """The next call is sent again."""
+        self._since = 0.0
+
+    def answered(self, began: float) -> None:
+        """A call that began then (monotonic) was answered now."""
+        self.failed = False
+        self._since = clock.monotonic() if self.late and clock.monotonic() - began > self.late else 0.0
+
+
+class Wire:
+    """A connection that calls use one after the other, and how it is looked at before each. That is what the client's `can_read(0)`
+    does; but that makes a new poll object each time, which takes as long as all else that it does for a call. It stays for TLS, which
+    keeps what it has read for itself, and for who does without hiredis.
+    """
+
+    __slots__ = ("_left_over", "_poll", "connection")
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        sock: Any = getattr(connection, "_sock", None)
+        self._left_over: Callable[[], bool] | None = None
+        self._poll: Callable[[int], Any] | None = None
+        with contextlib.suppress(AttributeError):  # another version of the client, or a system without poll
+            if type(sock) is socket.socket:
+                poll = select.poll()
+                poll.register(sock, select.POLLIN)
+                self._left_over, self._poll = connection._parser._reader.has_data, poll.poll
+
+    def is_quiet(self) -> bool:
+        """Whether it is open and nothing waits to be read: the server has not closed it, and no reply of another call is left."""
+        if self._left_over is not None and self._poll is not None:
+            return not self._left_over() and not self._poll(0)
+        try:
+            return not self.connection.can_read(0)
+        except (RedisError, OSError):
+            return False
+
+    def discard(self) -> None:
+        """Closes it."""
+        with contextlib.suppress(Exception):
+            self.connection.disconnect()
+
 
 Reply: TypeAlias = Any
 
@@ -71,7 +169,7 @@ class Link:
         self._longest = 0.0
         self.stands_still = False  # its server's time passes only when a test says so: who waits there waits in vain
         self.cooldown = Cooldown()
-        open_connections.LINKS.add(self)
+        connection_options.LINKS.add(self)
 
     moves = False  # whether the next call may find another server there
     misplaced = "redis_cluster"  # the code of an error by which a node of a Cluster says where keys are, or that it serves none now

@@ -16,7 +16,7 @@ from redis.retry import Retry
 
 from django_delayq import clock
 from django_delayq.exceptions import ConfigError
-from django_delayq.store.connection import open_connections
+from django_delayq.store.connection import connection_options
 from django_delayq.store.connection.connection_options import wrong_option
 
 SCHEMES: Final = ("redis+sentinel://", "rediss+sentinel://")
@@ -102,7 +102,7 @@ def _asked(entrance: Entrance, name: str) -> tuple[str, int] | None:
     connection_class, kwargs = entrance
     limits = {"socket_timeout": PATIENCE, "socket_connect_timeout": PATIENCE}
     connection = connection_class(**{**kwargs, **limits, "retry": Retry(NoBackoff(), 0), "protocol": 2, "decode_responses": False})
-    open_connections.CONNECTIONS.add(connection)
+    connection_options.CONNECTIONS.add(connection)
     try:
         connection.connect()
         connection.send_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", name, check_health=False)

@@ -17,8 +17,7 @@ from django_delayq.spread import Spread
 from django_delayq.store.connection.link import Link
 from django_delayq.store.connection.places import Places
 from django_delayq.store.keys import Keys
-from django_delayq.store.reads.partitions import ONE, Partitions
-from django_delayq.store.reads.reach import WHOLE, Reach
+from django_delayq.store.reads.reach import ONE, WHOLE, Partitions, Reach
 from django_delayq.store.scripts import decode
 
 MINUTE_MS: Final = 60_000

@@ -16,9 +16,8 @@ from django_delayq.store.connection.error_replies import StoreError
 from django_delayq.store.connection.link import Link
 from django_delayq.store.connection.places import Places
 from django_delayq.store.keys import Keys
-from django_delayq.store.reads.partitions import ONE, Partitions
 from django_delayq.store.reads.queue_depth import QueueDepth, depth_commands, depth_of
-from django_delayq.store.reads.reach import WHOLE, Reach
+from django_delayq.store.reads.reach import ONE, WHOLE, Partitions, Reach
 from django_delayq.store.scripts import decode, loader, site
 from django_delayq.store.scripts.record import JobRecord
 from django_delayq.target import OfferTarget

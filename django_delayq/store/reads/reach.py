@@ -1,15 +1,49 @@
-"""How a read for people goes to several servers: to all or not at all; or without those that cannot be asked, which it names."""
+"""How a read for people goes to partitions and their servers: to all or not at all, or without those that fail, which it names."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
+from types import MappingProxyType
 from typing import Final, Protocol
+from uuid import UUID
 
+from django_delayq import ids
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.store.connection.link import Link
 from django_delayq.store.connection.places import PartitionedT, Places, by_node
+from django_delayq.store.keys import Keys
 from django_delayq.store.scripts.site import is_refusal
+
+ONE: Final[Mapping[str, int]] = MappingProxyType({})  # of each queue
+
+
+class Partitions:
+    """The keys of queues of one prefix.
+
+    Args:
+        counts: by queue, how many partitions it has; one that is not named has one.
+    """
+
+    def __init__(self, prefix: str, counts: Mapping[str, int] = ONE) -> None:
+        self.prefix = prefix
+        self._counts = counts
+
+    def of(self, queue: str) -> list[Keys]:
+        """All of a queue, in order."""
+        return [self.at(queue, partition) for partition in range(self._counts.get(queue, 1))]
+
+    def of_each(self, queues: Iterable[str]) -> list[Keys]:
+        """All of these queues."""
+        return [keys for queue in queues for keys in self.of(queue)]
+
+    def at(self, queue: str, partition: int) -> Keys:
+        """One of them."""
+        return Keys.of(self.prefix, queue, partition)
+
+    def with_job(self, queue: str, job: UUID) -> Keys:
+        """The one in which that job is, if it is in the queue."""
+        return Keys.of(self.prefix, queue, ids.partition(job))
 
 
 class Reach(Protocol):

@@ -8,7 +8,7 @@ from typing import Final, Literal, NamedTuple
 from django_delayq.store.connection.link import Link
 from django_delayq.store.connection.wake import ListeningLine
 from django_delayq.store.keys import Keys
-from django_delayq.store.scripts import decode, encode, loader
+from django_delayq.store.scripts import decode, loader
 from django_delayq.store.scripts.queue import bounded
 
 WAITS_MS: Final = 2_000  # for so long a look says that somebody waits; who waits looks more often
@@ -41,7 +41,7 @@ class LockStore(NamedTuple):
             self.link,
             loader.load("lock", self.keys),
             self.keys,
-            *encode.head(now_ms, holder, ""),
+            *loader.head(now_ms, holder, ""),
             name,
             token,
             lease_ms,
@@ -56,14 +56,14 @@ class LockStore(NamedTuple):
         """Later ends of leases, for at most 200 of name, token and lease in ms. Per lock: held, lost or gone."""
         bounded(held)
         arguments = [word for lock in held for word in lock]
-        reply = loader.run(self.link, loader.load("prolong", self.keys), self.keys, *encode.head(now_ms, "", ""), *arguments)
+        reply = loader.run(self.link, loader.load("prolong", self.keys), self.keys, *loader.head(now_ms, "", ""), *arguments)
         return [answer.decode() for answer in reply]
 
     def unlock(self, name: str, token: str, *, repeats: int = 0, now_ms: int | None = None) -> LockAnswer:
         """Gives it back: done, lost or gone. `repeats`: the fence of a caller that repeats this because a reply was lost. It gets lost
         or gone if the first call was carried out, and forgotten if Redis has lost its contents since the lock was taken.
         """
-        told = (*encode.head(now_ms, "", ""), name, token, repeats or "")
+        told = (*loader.head(now_ms, "", ""), name, token, repeats or "")
         [answer] = loader.run(self.link, loader.load("unlock", self.keys), self.keys, *told)
         found: LockAnswer = answer.decode()
         return found

@@ -16,13 +16,15 @@ from django_delayq.signing import Signer
 from django_delayq.spread import bucket
 from django_delayq.states import Change
 from django_delayq.store.connection.error_replies import StoreError
+from django_delayq.store.connection.link import Link
 from django_delayq.store.connection.places import Places
 from django_delayq.store.keys import Keys
-from django_delayq.store.scripts import decode, encode, formats, loader, site
+from django_delayq.store.scripts import decode, formats, loader, site
 from django_delayq.store.scripts.items import Changed, ScheduleItem, ScheduleMode, ScheduleReply, moved, repeated, schedule_replies
 from django_delayq.store.scripts.record import ClaimedJob, JobRecord, common_turn, with_past
 from django_delayq.store.scripts.replicas import Replicas
 from django_delayq.store.scripts.site import Trimmed
+from django_delayq.target import OfferTarget
 
 MOST: Final = 200  # jobs per script call
 TAG: Final = 10  # the first characters of a nonce: the same in all claims of one consumer
@@ -116,7 +118,7 @@ class QueueStore:
 
     def _sent(self, script: str, now_ms: int | str | None, *told: Any, replicas: Replicas | None) -> list[Any]:
         """The same, of each time that it was sent."""
-        called = self.link, loader.load(script, self.keys), self.keys, *encode.head(now_ms, *told[:2]), *told[2:]
+        called = self.link, loader.load(script, self.keys), self.keys, *loader.head(now_ms, *told[:2]), *told[2:]
         return [loader.run(*called)] if replicas is None else replicas.start(*called)()
 
     def written(self, record: JobRecord) -> bytes:
@@ -169,7 +171,7 @@ class QueueStore:
             arguments[2] = f"named {mode}"
         else:
             del arguments[7::5]
-        head = encode.head(self._presence.now(now_ms), actor, reason)
+        head = loader.head(self._presence.now(now_ms), actor, reason)
         script, stride = loader.load("schedule", self.keys), 5 if named else 4
         if replicas is not None:
             answers = replicas.start(self.link, script, self.keys, *head, *arguments)
@@ -213,7 +215,7 @@ class QueueStore:
         `want` 0 claims nothing and hands the timer over. `nonce` must be new for each new claim; letters and digits.
         """
         site.refuse_if_behind(self.keys)
-        told = (nonce, min(want, MOST), lease_ms, max_crashes, epoch, max_events, encode.flag(wary), away_ms)
+        told = (nonce, min(want, MOST), lease_ms, max_crashes, epoch, max_events, loader.flag(wary), away_ms)
         pulled = (pulled_ms, older_ms) if pulled_ms else ()
         reply = self.run("claim", self._presence.now(now_ms), worker, "", *told, *pulled)
         generation, server = decode.text(reply[0]), decode.text(reply[1])
@@ -294,7 +296,7 @@ class QueueStore:
     ) -> Changed:
         """As `cancel`. `job`: an id, or the business key as text. `unless`: in that epoch nothing is done: `unknown`."""
         site.refuse_if_behind(self.keys)
-        told = lacking, unless, "1" if abort else "", encode.target(job)
+        told = lacking, unless, "1" if abort else "", loader.target(job)
         return Changed.read(self.run("cancel", now_ms, actor, reason, *told, replicas=replicas))
 
     def reschedule(
@@ -315,7 +317,7 @@ class QueueStore:
         `lacking` "waited": another server has made this change before, so the job is moved though it is due here and not confirmed.
         """
         site.refuse_if_behind(self.keys)
-        told = "" if due_ms is None else due_ms, delay_ms or 0, unless, lacking, policy, encode.target(job)
+        told = "" if due_ms is None else due_ms, delay_ms or 0, unless, lacking, policy, loader.target(job)
         return moved(self._sent("reschedule", now_ms, actor, reason, *told, replicas=replicas))
 
     def requeue(
@@ -394,3 +396,63 @@ class QueueStore:
 def bounded(items: Sequence[Any]) -> None:
     if len(items) > MOST:
         raise StoreError(f"{len(items)} jobs in one call; a script takes at most {MOST}. Send them in several calls.")
+
+
+FREE: Final = b"free"
+OfferStatus = Literal["offered", "again", "cancel", "lost", "gone"]
+
+
+class OfferReply(NamedTuple):
+    """What came of an offer, see offer.lua. `place`: the id of its entry; of a list, how long that was with it; else ""."""
+
+    status: OfferStatus
+    place: str
+
+
+class OfferStore:
+    """Offers of the jobs of one partition; the call is one script, and safe to repeat."""
+
+    def __init__(self, store: QueueStore) -> None:
+        self._store = store
+
+    def offer(
+        self, target: OfferTarget, body: bytes, *, id: str, attempt: int, nonce: str, worker: str = "", now_ms: int | None = None
+    ) -> OfferReply:
+        """Puts the `body` (JSON) of the job with that short id into the target, unless that was done before. One call, but three on a
+        Cluster if the target's key is in another slot than the queue: what was pushed by who dies before the last is pushed again.
+
+        Raises:
+            StoreUnavailable: as `QueueStore`; StoreRefused with `full`: no memory is left, and nothing was written.
+            StoreError: as `QueueStore`; `reply` begins with WRONGTYPE if something else stands at the target's key.
+        """
+        script, link = loader.load("offer", self._store.keys), self._store.link
+        told = (*loader.head(now_ms, worker, ""), id, attempt, nonce)
+        content = _content(target, id, body)
+        there = link.beside(target.key)
+        if there is link:
+            most = "" if target.maxlen is None else target.maxlen
+            status, place = loader.run(link, script, self._store.keys, *told, target.kind, most, *content, beside=target.key)
+            return OfferReply(status.decode(), decode.text(place))
+        status, place = loader.run(link, script, self._store.keys, *told, "look", "")
+        if status != FREE:
+            return OfferReply(status.decode(), decode.text(place))
+        place = _push(there, target, content)
+        status, place = loader.run(link, script, self._store.keys, *told, "note", "", place)
+        return OfferReply(status.decode(), decode.text(place))
+
+
+def _push(link: Link, target: OfferTarget, content: tuple[Any, ...]) -> Any:
+    """Pushes, without a note. Returns the place."""
+    if target.kind == "stream":
+        most = () if target.maxlen is None else ("MAXLEN", "~", target.maxlen)
+        return link.execute("XADD", target.key, *most, "*", *content)
+    length = link.execute("RPUSH", target.key, *content)
+    if target.maxlen is not None:
+        link.execute("LTRIM", target.key, -target.maxlen, -1)
+    return length
+
+
+def _content(target: OfferTarget, id: str, body: bytes) -> tuple[Any, ...]:
+    if target.kind == "stream":
+        return "id", id, "body", body
+    return (b'{"id":"%b","body":%b}' % (id.encode(), body),)

@@ -16,7 +16,7 @@ from typing import Final
 from django_delayq import clock, signals
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
-from django_delayq.store.connection import open_connections
+from django_delayq.store.connection import connection_options
 from django_delayq.worker.latest_text import LatestText
 from django_delayq.worker.lease_table import LeaseSlot, LeaseTable
 from django_delayq.worker.pipe_commands import ABORT, GAVE_UP, Ends
@@ -184,7 +184,7 @@ class Forker:
         os.close(self._alive_write)
 
     def _close(self) -> dict[int, str]:
-        return {**self._before_fork(), **open_connections.close_all()}
+        return {**self._before_fork(), **connection_options.close_all()}
 
     def _be_born(self, name: str, supervisor: int, write: int) -> None:
         gc.freeze()  # what was loaded before stays: looking through it all holds up every job for 50 ms, and copies shared pages
