@@ -149,8 +149,24 @@ def test_the_readme_is_the_long_description(metadata):
 
 
 def test_every_dependency_group_is_installed_by_something():
-    recipes = (ROOT / "Makefile").read_text() + (ROOT / ".ci" / "run").read_text()
+    recipes = (ROOT / "scripts" / "setup.sh").read_text() + (ROOT / ".ci" / "run").read_text()
     used = set(re.findall(r"--group ([a-z]+)", recipes))
     included = {entry["include-group"] for group in PROJECT["dependency-groups"].values() for entry in group if isinstance(entry, dict)}
     assert set(PROJECT["dependency-groups"]) == used | included | {"dev"}
     assert used <= set(PROJECT["dependency-groups"])
+
+
+def test_the_selections_of_the_makefile_contain_existing_tests():
+    for name in ("database", "server", "redis8", "versions", "diagonal"):
+        done = subprocess.run([sys.executable, "scripts/select_tests.py", name], cwd=ROOT, capture_output=True, text=True, check=True)
+        chosen = done.stdout.split()
+        assert chosen, name
+        assert [path for path in chosen if not (ROOT / path).exists()] == [], name
+
+
+def test_make_help_lists_the_targets_that_people_call():
+    done = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True)
+    listed = {word for line in done.stdout.splitlines() for word in re.split(r"\s{2,}", line.strip())[0].split()}
+    text = (ROOT / "README.md").read_text() + (ROOT / "CONTRIBUTING.md").read_text()
+    named = {word for line in re.findall(r"\bmake ([a-z0-9 -]+)", text) for word in line.split() if "-" in word}
+    assert {"demo", "test", "verify", "lint", "types", "docs"} | named <= listed
