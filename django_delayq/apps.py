@@ -52,7 +52,7 @@ class DelayqConfig(AppConfig):
         autodiscover_modules("tasks")
         worker_modules.load()
         if conf.given("HTTP") is not None:
-            from django_delayq.targets import delivery, delivery_checks, delivery_run  # noqa: F401  # loaded, and its task registered
+            from django_delayq.targets import delivery  # noqa: F401  # registers its task and checks
         if conf.given("TARGETS"):
             from django_delayq.targets import offering  # noqa: F401  # loaded, and its task registered
         if _has_messages(conf.given("QUEUES")):

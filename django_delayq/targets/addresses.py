@@ -1,25 +1,29 @@
-"""The guard: to which addresses a delivery may go. A name is looked up here once, each address is judged, and the socket goes to that
-address and no other, so that a second look-up cannot answer otherwise (DNS rebinding).
+"""URLs and addresses of deliveries. The guard looks a name up once and checks each address; the socket then connects to that address,
+so a second lookup cannot return another one (DNS rebinding).
 """
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any, Final, NamedTuple
+from urllib.parse import quote, urljoin, urlsplit
 
 from django_delayq.exceptions import TargetRefused
 from django_delayq.http_settings import Network
-from django_delayq.targets import endpoint
 
+LONGEST: Final = 4000  # characters
+PORTS: Final = {"http": 80, "https": 443}
+_HOST: Final = re.compile(r"(?!-)[a-z0-9_-]+(\.[a-z0-9_-]+)*\.?")
+_PLAIN: Final = "%/:?#[]@!$&'()*+,;=-._~"  # characters that path and query may contain unquoted
 Address = IPv4Address | IPv6Address
-
-# Networks that no delivery leads to unless ALLOW says so, and what they are. The first that holds an address says its kind.
+# Networks that deliveries cannot reach unless ALLOW contains them, by kind. The first network that contains an address decides.
 REFUSED: Final[tuple[tuple[str, Network], ...]] = tuple(
     (kind, ip_network(network))
     for kind, networks in {
-        "metadata": "169.254.169.254 fd00:ec2::254 100.100.100.200 168.63.129.16 192.0.0.192",  # of clouds, whose answer holds keys
+        "metadata": "169.254.169.254 fd00:ec2::254 100.100.100.200 168.63.129.16 192.0.0.192",  # return credentials
         "this host": "0.0.0.0/8 ::/128",
         "loopback": "127.0.0.0/8 ::1/128",
         "link-local": "169.254.0.0/16 fe80::/10",
@@ -30,33 +34,129 @@ REFUSED: Final[tuple[tuple[str, Network], ...]] = tuple(
     }.items()
     for network in networks.split()
 )
-GLOBAL: Final = IPv6Network("2000::/3")  # all that is handed out of IPv6
-# Networks of IPv6 whose addresses carry one of IPv4, and behind which bit it begins.
+GLOBAL: Final = IPv6Network("2000::/3")  # all allocated IPv6 addresses
+# IPv6 networks whose addresses contain an IPv4 address, and the bit after which it starts.
 CARRIERS: Final = (
     (IPv6Network("::ffff:0:0/96"), 96),  # IPv4-mapped
     (IPv6Network("::ffff:0:0:0/96"), 96),  # IPv4-translated
     (IPv6Network("64:ff9b::/96"), 96),  # NAT64
     (IPv6Network("2002::/16"), 16),  # 6to4
-    (IPv6Network("::/96"), 96),  # IPv4-compatible; but :: and ::1 are themselves
+    (IPv6Network("::/96"), 96),  # IPv4-compatible, except :: and ::1
 )
-THEMSELVES: Final = (IPv6Address("::"), IPv6Address("::1"))
+NOT_EMBEDDED: Final = (IPv6Address("::"), IPv6Address("::1"))
 ANYWHERE: Final[tuple[Network, ...]] = (ip_network("0.0.0.0/0"), ip_network("::/0"))
+TEXTS: Final = {
+    "url": "Deliveries cannot use this URL: {why}. Write a URL such as https://partner.example/hook.",
+    "url_scheme": "A delivery goes to http:// or https://, not to {scheme!r}.",
+    "url_userinfo": "The URL for {target} contains a user or a password, which logs would show. Remove it, and name a "
+    'secret of DELAYQ["HTTP"]["SECRETS"] in a header: headers={{"Authorization": header_secret(…)}}.',
+}
+
+
+class Endpoint(NamedTuple):
+    """The parts of a URL: `host` in lower case, IPv6 addresses without brackets; `path` with the query."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+
+    @property
+    def place(self) -> str:
+        """`host:port`, for people."""
+        return place(self.host, self.port)
+
+    @property
+    def origin(self) -> tuple[str, str, int]:
+        """A redirect to another origin gets no secrets."""
+        return self.scheme, self.host, self.port
+
+    @property
+    def site(self) -> str:
+        """The origin in normal form: `https://partner.example`."""
+        name = self.place.removesuffix(f":{PORTS[self.scheme]}") if self.port == PORTS[self.scheme] else self.place
+        return f"{self.scheme}://{name}"
+
+    @property
+    def url(self) -> str:
+        """The URL in normal form."""
+        return f"{self.site}{self.path}"
+
+
+def place(host: str, port: int) -> str:
+    """`host:port`, with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def refused(code: str, target: str = "", **fields: object) -> TargetRefused:
+    """The error of that code."""
+    return TargetRefused(TEXTS[code].format(target=target, **fields), code=code, target=target, **fields)
+
+
+def read_url(url: str) -> Endpoint:
+    """Parses a URL strictly, so that the check and the connection use the same host.
+
+    Raises:
+        TargetRefused: it is not a valid http or https URL, or contains a user or a password. The message contains at most the host.
+    """
+    if not isinstance(url, str) or not url or len(url) > LONGEST:
+        raise refused("url", why=f"it must be text of 1 to {LONGEST} characters")
+    if re.search(r"[\x00-\x20\x7f\\\ud800-\udfff]", url):
+        raise refused("url", why="it contains a space, a control character or a backslash, which programs parse differently")
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:  # the message may contain a password
+        raise refused("url", why="its host or its port cannot be read") from None
+    if parts.scheme not in PORTS:
+        raise refused("url_scheme", scheme=parts.scheme[:20])
+    if "@" in parts.netloc:
+        raise refused("url_userinfo", target=host)
+    path = quote(parts.path or "/", safe=_PLAIN) + (f"?{quote(parts.query, safe=_PLAIN)}" if parts.query else "")
+    return Endpoint(parts.scheme, _host(host, parts.netloc), PORTS[parts.scheme] if port is None else port, path)
+
+
+def joined(endpoint: Endpoint, location: str) -> Endpoint:
+    """The endpoint to which a redirect leads. Raises: see `read_url`."""
+    try:
+        return read_url(urljoin(endpoint.url, location))
+    except ValueError:
+        raise refused("url", why="the Location of a redirect is not a URL") from None
+
+
+def _host(host: str, netloc: str) -> str:
+    if netloc.startswith("["):
+        try:
+            if "%" not in host:  # the name of a network interface
+                return str(IPv6Address(host))
+        except ValueError:
+            pass
+        raise refused("url", why="the text in brackets is not an IPv6 address")
+    try:
+        name = host.encode("idna").decode().lower()
+    except UnicodeError:
+        name = ""
+    if not _HOST.fullmatch(name) or len(name) > 253:
+        raise refused("url", why="it has no host")
+    return name
+
+
 TEXT: Final = (
     "{target} is the address {address} ({kind}), to which deliveries are not allowed. To allow it, list its network in "
     'DELAYQ["HTTP"]["ALLOW"].'
 )
 
 
-class Place(NamedTuple):
-    """An address that was judged, as `socket.connect` wants it."""
+class CheckedAddress(NamedTuple):
+    """A checked address, for `socket.connect`."""
 
     family: int
     sockaddr: tuple[Any, ...]
 
 
-def carried(address: Address) -> Address:
-    """The address of IPv4 that one of IPv6 stands for, as whoever forwards it will read it; else the address itself."""
-    if isinstance(address, IPv6Address) and address not in THEMSELVES:
+def embedded(address: Address) -> Address:
+    """The IPv4 address that an IPv6 address contains, to which a router may forward it; otherwise the address itself."""
+    if isinstance(address, IPv6Address) and address not in NOT_EMBEDDED:
         for network, start in CARRIERS:
             if address in network:
                 return IPv4Address((int(address) >> (96 - start)) & 0xFFFFFFFF)
@@ -64,8 +164,8 @@ def carried(address: Address) -> Address:
 
 
 def kind_of(address: Address, allowed: Sequence[Network] = ()) -> str:
-    """Why nothing is delivered to an address: one word of `REFUSED`; "" if it may be."""
-    meant = carried(address)
+    """The kind of a refused address, see `REFUSED`; empty if the address is allowed."""
+    meant = embedded(address)
     if any(meant in network for network in allowed if meant.version == network.version):
         return ""
     for kind, network in REFUSED:
@@ -76,19 +176,19 @@ def kind_of(address: Address, allowed: Sequence[Network] = ()) -> str:
     return "" if meant.is_global else "reserved"
 
 
-def places(host: str, port: int, allowed: Sequence[Network]) -> list[Place]:
-    """Looks a host up, and judges what it finds.
+def resolve(host: str, port: int, allowed: Sequence[Network]) -> list[CheckedAddress]:
+    """Looks up a host, and checks all its addresses.
 
     Raises:
-        TargetRefused: one of its addresses is refused. A name with a good address and a bad one is an attempt to get past this.
-        OSError: it has no address, or nobody could say.
+        TargetRefused: one of its addresses is refused. A name with an allowed and a refused address is an attack.
+        OSError: it has no address, or the lookup failed.
     """
-    found: list[Place] = []
+    found: list[CheckedAddress] = []
     for family, _, _, _, sockaddr in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP):
         address = ip_address(str(sockaddr[0]).partition("%")[0])
         if kind := kind_of(address, allowed):
-            target = endpoint.place(host, port)
+            target = place(host, port)
             text = TEXT.format(target=target, address=address, kind=kind)
             raise TargetRefused(text, code="address_refused", target=target, address=str(address), kind=kind)
-        found.append(Place(family, sockaddr))
+        found.append(CheckedAddress(family, sockaddr))
     return found

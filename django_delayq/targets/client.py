@@ -1,13 +1,17 @@
-"""The client: one request to a checked address, with redirects only where they are allowed. Knows nothing of jobs. Needs urllib3."""
+"""Sends one request to an address that the guard has checked. It knows nothing about jobs, and needs urllib3.
+
+Threads of the worker share a client. Its sockets end at a set time, however slowly the other side sends."""
 
 from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from http.client import BadStatusLine, HTTPResponse
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
 import urllib3
@@ -19,22 +23,20 @@ from urllib3.util import parse_url
 from django_delayq import clock
 from django_delayq.exceptions import TargetRefused
 from django_delayq.http_settings import HttpConfig, Network
-from django_delayq.targets import addresses, endpoint
+from django_delayq.targets import addresses
+from django_delayq.targets.addresses import CheckedAddress, Endpoint
 from django_delayq.targets.answers import KEPT, REDIRECTED, DeliveryFailed, Reply, failure
-from django_delayq.targets.endpoint import Endpoint
-from django_delayq.targets.sockets import Limits, TimedTls, connected, limited
 
-HOSTS: Final = 200  # with open connections; beyond, those of the host that was used least recently are closed
+HOSTS: Final = 200  # with open connections; for more, it closes those of the least recently used host
 KEPT_OPEN: Final = 10  # connections per host
 CHUNK: Final = 65_536
 SWITCHING: Final = 101
 FOLLOWED: Final = (307, 308)  # these keep method and body
-
 HeadersFor = Callable[[bool], Mapping[str, str]]
 
 
 class Client:
-    """Sends requests by the settings `config`. Threads may share it; processes may not."""
+    """Sends requests with the settings `config`. Threads may share it; processes may not."""
 
     def __init__(self, config: HttpConfig) -> None:
         self._config = config
@@ -44,10 +46,10 @@ class Client:
         context.sslsocket_class = TimedTls
         options: dict[str, Any] = {"num_pools": HOSTS, "maxsize": KEPT_OPEN, "ssl_context": context, "retries": False}
         if config.proxy:
-            options["proxy_ssl_context"] = context  # else one of urllib3's own, which knows neither CA nor limits
+            options["proxy_ssl_context"] = context  # the default of urllib3 has neither our CA nor our limits
             if user := parse_url(config.proxy).auth:
                 options["proxy_headers"] = urllib3.make_headers(proxy_basic_auth=unquote(user))
-        # A proxy of the environment is not looked at: it would be asked in place of the guard.
+        # Ignores proxies of the environment, because they would bypass the guard.
         manager = urllib3.ProxyManager(config.proxy, **options) if config.proxy else urllib3.PoolManager(**options)
         manager.pool_classes_by_scheme = _pools(config.allow, guarded=not config.proxy)
         self._manager = manager
@@ -55,13 +57,13 @@ class Client:
     def send(
         self, to: Endpoint, method: str, body: bytes, headers: HeadersFor, *, within: float, redirects: int, withholds: bool = False
     ) -> Reply:
-        """One request, and its answer, whatever its status. `headers(same)` gives those for the host itself, or for another one to
-        which it leads; `within`: seconds for all of it; `redirects`: how many are followed; `withholds`: errors say nothing of where a
-        redirect led, since its Location may repeat a secret.
+        """Sends a request, and returns the answer with any status. `headers(same)`: the headers for the host, or for another host to
+        which a redirect leads; `within`: the timeout in seconds; `redirects`: how many it follows; `withholds`: errors do not contain
+        the target of a redirect, because a Location may repeat a secret.
 
         Raises:
             DeliveryFailed: there is no answer.
-            TargetRefused: an address to which nothing may go.
+            TargetRefused: the guard refuses the address.
         """
         began, here, same, followed = clock.uptime(), to, True, 0
         try:
@@ -71,17 +73,17 @@ class Client:
                     if answer.status not in FOLLOWED or not answer.location or followed == redirects:
                         return answer
                     followed += 1
-                    here = endpoint.joined(here, answer.location)
-                    same = same and here.origin == to.origin  # another host that leads back here chooses what is asked
+                    here = addresses.joined(here, answer.location)
+                    same = same and here.origin == to.origin  # after another host, the headers with secrets stay out
                     if (to.scheme, here.scheme) == ("https", "http"):
-                        return answer  # what was to travel sealed does not travel open
+                        return answer  # never send without TLS what began with it
         except (DeliveryFailed, TargetRefused) as error:
             if not (withholds and followed):
                 raise
             raise type(error)(REDIRECTED.format(target=to.place, code=error.code), code=error.code, target=to.place) from None
 
     def close(self) -> None:
-        """Closes what is open and not in use."""
+        """Closes idle connections."""
         self._manager.clear()
 
     def _ask(self, to: Endpoint, method: str, body: bytes, headers: Mapping[str, str], began: float, within: float) -> Reply:
@@ -104,13 +106,13 @@ class Client:
         try:
             return self._read(response, began)
         finally:
-            response.close()  # of what was read to its end, the connection is back in its pool
+            response.close()  # after a complete read, the connection is already in its pool
 
     def _read(self, response: Any, began: float) -> Reply:
-        """Once the status is there, the host has said what it has to say: whatever else comes, or does not, changes nothing."""
+        """Reads the body. Errors do not matter any more, because the status decides."""
         kept, complete, size = b"", False, 0
         try:
-            while chunk := response.read1(CHUNK, decode_content=False):  # what is there, so that what is kept of a drip is
+            while chunk := response.read1(CHUNK, decode_content=False):  # what has arrived, also if the host sends slowly
                 kept += chunk[: KEPT - len(kept)]
                 size += len(chunk)
                 if size > self._config.max_answer:
@@ -133,33 +135,33 @@ class Client:
 
 
 class FinalAnswer(HTTPResponse):
-    """The answer itself. What a host says ahead of it (1xx, such as 103 Early Hints) is read over. http.client does so with 100 alone:
-    it takes any other for the answer, and then the answer for that to the next request of the connection.
+    """The final answer. It skips informational responses (1xx, such as 103 Early Hints). http.client skips only 100: it would take
+    another one for the answer, and the answer for that to the next request of the connection.
     """
 
     def begin(self) -> None:
         """Reads up to the body."""
         super().begin()
         while 100 <= self.status < 200:
-            if self.status == SWITCHING:  # nobody has asked for another protocol, and it is that from here on
+            if self.status == SWITCHING:  # the rest of the connection would be another protocol
                 raise BadStatusLine(str(self.status))
-            self.headers = None  # type: ignore[assignment]  # so it looks before it has begun
+            self.headers = None  # type: ignore[assignment]  # as before begin()
             super().begin()
-        # urllib3 logs header lines that it cannot parse, and a host may put a secret there that it was sent.
+        # urllib3 logs invalid header lines, in which a host may repeat a secret.
         self.headers.defects.clear()
         self.headers.set_payload("")
 
 
 def _pools(allow: tuple[Network, ...], *, guarded: bool) -> dict[str, Any]:
-    """The pools of urllib3, whose connections go to addresses that were judged. What is made of the name (the header Host, the name
-    in the handshake and in the certificate) stays of the name. Behind a proxy, the proxy is the guard.
+    """Pools of urllib3 that connect only to checked addresses. The header Host, the handshake and the certificate still use the name.
+    With a proxy, the proxy is the guard.
     """
 
     class Guarded(HTTPConnection):
         response_class = FinalAnswer
 
         def _new_conn(self) -> socket.socket:
-            return _reached(self._dns_host.strip("[]"), self.port, allow if guarded else addresses.ANYWHERE)
+            return _connect(self._dns_host.strip("[]"), self.port, allow if guarded else addresses.ANYWHERE)
 
     class GuardedTls(Guarded, HTTPSConnection):
         pass
@@ -173,15 +175,15 @@ def _pools(allow: tuple[Network, ...], *, guarded: bool) -> dict[str, Any]:
     return {"http": Plain, "https": Sealed}
 
 
-def _reached(host: str, port: int, allow: tuple[Network, ...]) -> socket.socket:
-    # What is raised here passes urllib3 as it is.
-    target = endpoint.place(host, port)
+def _connect(host: str, port: int, allow: tuple[Network, ...]) -> socket.socket:
+    # urllib3 does not wrap these errors.
+    target = addresses.place(host, port)
     try:
-        return connected(addresses.places(host, port, allow))
+        return connect(addresses.resolve(host, port, allow))
     except socket.gaierror as error:
-        raise failure("name", target, cause=_said(error)) from None
+        raise failure("name", target, cause=_cause(error)) from None
     except OSError as error:
-        raise failure("connect", target, cause=_said(error)) from None
+        raise failure("connect", target, cause=_cause(error)) from None
 
 
 def _failure(error: BaseException, to: Endpoint, within: float) -> DeliveryFailed:
@@ -190,10 +192,109 @@ def _failure(error: BaseException, to: Endpoint, within: float) -> DeliveryFaile
     inner = next((one for one in error.args if isinstance(one, BaseException)), error)
     if isinstance(error, TimedOut) or isinstance(inner, TimeoutError):
         return failure("timeout", to.place, limit=clock.text(within))
-    return failure("tls" if isinstance(inner, ssl.SSLError) else "broken", to.place, cause=_said(inner))
+    return failure("tls" if isinstance(inner, ssl.SSLError) else "broken", to.place, cause=_cause(inner))
 
 
-def _said(error: BaseException) -> str:
-    """What the system says, which does not repeat what was sent."""
-    said = getattr(error, "verify_message", "") or getattr(error, "strerror", "") or ""
-    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+def _cause(error: BaseException) -> str:
+    """The message of the system, which cannot contain data of the request."""
+    text = getattr(error, "verify_message", "") or getattr(error, "strerror", "") or ""
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+class Limits(NamedTuple):
+    """`end`: when the whole request ends (`clock.uptime`); `connect`, `read`: how long one call may take."""
+
+    end: float
+    connect: float
+    read: float
+
+
+_LIMITS: Final[ContextVar[Limits]] = ContextVar("django_delayq.http.limits")
+
+
+@contextmanager
+def limited(limits: Limits) -> Iterator[None]:
+    """Applies limits to the sockets of this thread."""
+    token = _LIMITS.set(limits)
+    try:
+        yield
+    finally:
+        _LIMITS.reset(token)
+
+
+def remaining(most: float) -> float:
+    """How many seconds a call may take now.
+
+    Raises:
+        TimeoutError: the time is over.
+    """
+    seconds = _LIMITS.get().end - clock.uptime()
+    if seconds <= 0:
+        raise TimeoutError("the time limit of the delivery has passed")
+    return min(seconds, most)
+
+
+class TimedSocket(socket.socket):
+    """A socket with limits."""
+
+    def recv_into(self, *args: Any, **kwargs: Any) -> int:
+        """See `socket`."""
+        self.settimeout(remaining(_LIMITS.get().read))
+        return super().recv_into(*args, **kwargs)
+
+    def recv(self, *args: Any, **kwargs: Any) -> bytes:
+        """See above."""
+        self.settimeout(remaining(_LIMITS.get().read))
+        return super().recv(*args, **kwargs)
+
+    def sendall(self, *args: Any, **kwargs: Any) -> None:
+        """See above."""
+        self.settimeout(remaining(_LIMITS.get().read))
+        super().sendall(*args, **kwargs)
+
+
+class TimedTls(ssl.SSLSocket):
+    """A TLS socket with limits, for `SSLContext.sslsocket_class`."""
+
+    def do_handshake(self, block: bool = False) -> None:
+        """See `SSLSocket`."""
+        self.settimeout(remaining(_LIMITS.get().connect))
+        super().do_handshake(block)
+
+    def recv_into(self, *args: Any, **kwargs: Any) -> int:
+        """See above."""
+        self.settimeout(remaining(_LIMITS.get().read))
+        return super().recv_into(*args, **kwargs)
+
+    def recv(self, *args: Any, **kwargs: Any) -> bytes:
+        """See above. TLS inside a connection to an https proxy uses it."""
+        self.settimeout(remaining(_LIMITS.get().read))
+        return super().recv(*args, **kwargs)
+
+    def send(self, *args: Any, **kwargs: Any) -> int:
+        """See above. `sendall` uses it, too."""
+        self.settimeout(remaining(_LIMITS.get().read))
+        return super().send(*args, **kwargs)
+
+
+def connect(found: Iterable[CheckedAddress]) -> TimedSocket:
+    """A socket that is connected to the first address that answers.
+
+    Raises:
+        OSError: none answers; TimeoutError if the last one did not answer in time.
+    """
+    error: OSError = OSError("it has no address")
+    for one in found:
+        made = TimedSocket(one.family, socket.SOCK_STREAM)
+        try:
+            made.settimeout(remaining(_LIMITS.get().connect))
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            made.connect(one.sockaddr)
+            return made
+        except OSError as failed:
+            made.close()
+            error = failed
+        except BaseException:
+            made.close()
+            raise
+    raise error

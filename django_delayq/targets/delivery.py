@@ -1,15 +1,21 @@
-"""Putting a delivery in: `deliver`, which checks all that can be known now, and makes it a job of the task `django_delayq.deliver`."""
+"""Deliveries: `deliver` schedules an HTTP request as a job of the task `django_delayq.deliver`, and a worker runs one attempt of it."""
 
 from __future__ import annotations
 
 import base64
 import json as json_text
+import os
+import threading
 from collections.abc import Mapping
 from importlib.util import find_spec
+from random import uniform
 from typing import Any, Final, Unpack
 
+from django.core.checks import CheckMessage, Tags, register
+
 from django_delayq import clock, conf
-from django_delayq.exceptions import ConfigError, PayloadError
+from django_delayq.exceptions import ConfigError, Fail, PayloadError, Retry, Snooze, SoftTimeout, TargetRefused
+from django_delayq.findings import check_message
 from django_delayq.http_settings import SIGNING, HttpConfig
 from django_delayq.producer import task_options
 from django_delayq.producer.async_api import in_thread, like, refuse_loop
@@ -17,11 +23,15 @@ from django_delayq.producer.job import Job
 from django_delayq.producer.options import UntimedOptions, date, templates
 from django_delayq.producer.schedule import Bound
 from django_delayq.producer.stores import stores
-from django_delayq.producer.task import Task, follower_of
-from django_delayq.targets import endpoint
-from django_delayq.targets.delivery_run import delivery
+from django_delayq.producer.task import Task, follower_of, made, registry
+from django_delayq.states import DELIVERY
+from django_delayq.targets import addresses, answers, webhook
+from django_delayq.targets.addresses import REFUSED, Endpoint
+from django_delayq.targets.answers import BUSY, KEPT, WITHHELD, DeliveryFailed, Reply, failure
+from django_delayq.targets.circuits import HostHeld, Visit, circuits
 from django_delayq.targets.webhook import HEADERS
-from django_delayq.text import did_you_mean
+from django_delayq.text import clean, did_you_mean
+from django_delayq.worker.current import CurrentJob, running
 
 METHODS: Final = ("POST", "PUT", "PATCH", "DELETE", "GET", "HEAD")
 CREDENTIALS: Final = frozenset({"authorization", "proxy-authorization", "cookie"})
@@ -29,7 +39,18 @@ OURS: Final = frozenset({*HEADERS, "host", "content-length", "transfer-encoding"
 MOST_REDIRECTS: Final = 10
 WHERE: Final = "deliver()"
 EXTRA: Final = 'pip install "django-delayq[http]"'
-UNSAID: Final[Any] = type("Unsaid", (), {"__repr__": lambda _: "none"})()  # since None is JSON, too
+UNSAID: Final[Any] = type("Unsaid", (), {"__repr__": lambda _: "none"})()  # None is JSON, too
+Secrets = dict[str, tuple[str, ...]]
+NAME: Final = DELIVERY
+LONGEST_HOLD_MS: Final = 3 * 86_400_000  # after the first date of a job; then it is sent, and the attempt counts
+AHEAD: Final = 0.8  # share of the remaining time of a run
+UNREADY_PAUSE: Final = 60.0  # about how many seconds a job waits for a worker that can deliver
+SENT: Final = {"User-Agent": "django-delayq", "Accept-Encoding": "identity"}
+HELD: Final = {
+    "open": "{target} has failed several times in a row in this process, so deliveries to it pause",
+    "busy": "{target} already gets the maximum number of concurrent requests",
+}
+INSIDE = ("metadata", "this host", "loopback", "link-local")
 
 
 def header_secret(name: str, *, prefix: str = "") -> dict[str, str]:
@@ -92,7 +113,7 @@ async def adeliver(
     **options: Unpack[UntimedOptions],
 ) -> Job:
     """Async version of `deliver`. It commits by itself."""
-    # In a thread, since it may ask Redis for the time.
+    # in a thread, because it may ask Redis for the time
     bound, arguments = await in_thread(prepared, url, json, data, method, headers, secret, timeout, redirects, on_failure, options)
     return await bound.aschedule(**arguments)
 
@@ -109,9 +130,9 @@ def prepared(
     on_failure: Task[..., Any] | None,
     options: UntimedOptions,
 ) -> tuple[Bound[..., Any], dict[str, Any]]:
-    """The task with its options, and the arguments of the job. What is usual is left out of these. Raises: see `deliver`."""
+    """The task with its options, and the arguments of the job, without default values. Raises: see `deliver`."""
     config = _config()
-    to = endpoint.read(url)
+    to = addresses.read_url(url)
     if method not in METHODS:
         raise ConfigError(f"{WHERE}: method={method!r} must be one of {', '.join(METHODS)}.")
     if type(redirects) is not int or not 0 <= redirects <= MOST_REDIRECTS:
@@ -152,7 +173,7 @@ def _config() -> HttpConfig:
 
 
 def _body(json: Any, data: str | bytes | None) -> tuple[dict[str, str], str]:
-    """As arguments of the job, and its Content-Type."""
+    """The body as arguments of the job, and its Content-Type."""
     if json is not UNSAID:
         if data is not None:
             raise ConfigError(f"{WHERE}: give json or data, not both.")
@@ -177,7 +198,7 @@ def _headers(given: Mapping[str, Any], config: HttpConfig) -> dict[str, Any]:
         if name.lower() in OURS or name.lower() in map(str.lower, found):
             raise ConfigError(f"{WHERE}: the header {name} is set by the delivery, or given twice. Remove it.")
         if isinstance(value, Mapping):
-            found[name] = _named(name, value, config)
+            found[name] = _header_from_secret(name, value, config)
         elif not isinstance(value, str) or not value.isprintable() or not value.isascii():
             raise ConfigError(f"{WHERE}: the value of the header {name} must be text of visible ASCII characters, or a secret's name.")
         elif name.lower() in CREDENTIALS:
@@ -191,7 +212,7 @@ def _headers(given: Mapping[str, Any], config: HttpConfig) -> dict[str, Any]:
     return found
 
 
-def _named(header: str, value: Mapping[str, Any], config: HttpConfig) -> dict[str, str]:
+def _header_from_secret(header: str, value: Mapping[str, Any], config: HttpConfig) -> dict[str, str]:
     prefix = value.get("prefix", "")
     if (
         not {"secret"} <= value.keys() <= {"secret", "prefix"}
@@ -205,7 +226,7 @@ def _named(header: str, value: Mapping[str, Any], config: HttpConfig) -> dict[st
 
 
 def _check_secret(name: Any, config: HttpConfig, *, signs: bool) -> None:
-    """Where this process knows any, it knows all; else the workers do."""
+    """A process without secrets leaves the check to the worker."""
     if not isinstance(name, str) or not name:
         raise ConfigError(f"{WHERE}: the name of a secret must be text, its key in DELAYQ['HTTP']['SECRETS'].")
     if not config.secrets:
@@ -215,3 +236,222 @@ def _check_secret(name: Any, config: HttpConfig, *, signs: bool) -> None:
         raise ConfigError(f"{WHERE}: DELAYQ['HTTP']['SECRETS'] has no secret {name!r}{near}.", hint="Add it there.")
     if signs and not all(value.startswith(SIGNING) for value in config.secrets[name]):
         raise ConfigError(f"{WHERE}: the secret {name!r} cannot sign.", hint=f"Secrets for signing begin with {SIGNING}.")
+
+
+class Delivery(Task[..., Any]):
+    """The task. Its default queue is that of `DELAYQ["HTTP"]`."""
+
+    own = True
+
+    def follower(self, kwargs: Mapping[str, Any]) -> Task[..., Any] | None:
+        """The `on_failure` task of a delivery, looked up by its name."""
+        return registry.find(str(kwargs.get("on_failure", "")))
+
+    @property
+    def queue(self) -> str:
+        """The queue in the current settings."""
+        http = conf.get().http
+        return http.queue if http else "default"
+
+    @queue.setter
+    def queue(self, value: str) -> None:
+        pass  # the settings decide
+
+
+def attempt(
+    url: str,
+    *,
+    method: str = "POST",
+    headers: Mapping[str, Any] | None = None,
+    body: str | None = None,
+    body64: str | None = None,
+    secret: str | None = None,
+    within: float | None = None,
+    redirects: int = 0,
+    since: int = 0,
+    host: str = "",
+    on_failure: str = "",
+) -> dict[str, Any]:
+    """Sends the request once. `body64`: a body of bytes; `within`: the timeout in seconds; `since`: the first date of the job, in ms;
+    `host`: the host of the URL, so that people can search for it; `on_failure`: the name of a task, for the mirror.
+
+    Returns `status`, `ms`, `size`, `answer` (the first 2 KB) and `complete` (whether that is the whole answer). `answer` is empty if
+    the
+    request contained a secret, because the host may have sent it back.
+    """
+    job = running(f"the task {NAME}")
+    now_ms = clock.to_ms(job.now)
+    held_enough = now_ms - since > LONGEST_HOLD_MS
+    try:
+        config = _worker_config()
+        secrets = _secrets(headers or {}, secret, config)
+    except DeliveryFailed as error:
+        if held_enough:
+            raise
+        raise Snooze(_jittered(UNREADY_PAUSE), str(error)) from None
+    content = base64.b64decode(body64) if body64 is not None else (body or "").encode()
+    request_headers = _Headers(headers or {}, secrets, secret, job.short_id, content, now_ms // 1000)
+    withholds = _sends_secret(url, headers or {}, config)
+    try:
+        to = addresses.read_url(url)
+        with circuits.visit(to.place, config, now_ms=now_ms, forced=held_enough) as visit:
+            answer = _send(visit, to, method, content, request_headers, config, within or config.timeout, redirects, job, withholds)
+    except HostHeld as held:
+        raise Snooze(held.seconds, HELD[held.code].format(target=to.place)) from None
+    except TargetRefused as error:
+        raise Fail(str(error)) from error.with_traceback(None)
+    except (DeliveryFailed, SoftTimeout) as error:
+        # Without the traceback: frames of urllib3 contain the headers, and error trackers send local variables.
+        raise error.with_traceback(None) from None
+    return _outcome(answer, to, config, redirects, job, withholds)
+
+
+class _Headers:
+    """The headers of this attempt. Another host, to which a redirect leads, gets none that contains a secret."""
+
+    def __init__(self, headers: Mapping[str, Any], secrets: Secrets, secret: str | None, id: str, body: bytes, stamp: int) -> None:
+        given = {name.lower() for name in headers}
+        self._plain = {name: value for name, value in SENT.items() if name.lower() not in given}
+        self._plain |= {name: value for name, value in headers.items() if isinstance(value, str)}
+        self._own = {
+            name: value.get("prefix", "") + secrets[value["secret"]][0] for name, value in headers.items() if not isinstance(value, str)
+        }
+        if secret is not None:
+            signed = webhook.signatures(id, stamp, body, secrets[secret])
+            self._own |= dict(zip(webhook.HEADERS, (id, str(stamp), signed), strict=True))
+
+    def __call__(self, same: bool) -> Mapping[str, str]:
+        return {**self._plain, **self._own} if same else self._plain
+
+
+def _worker_config() -> HttpConfig:
+    config = conf.get().http
+    if config is None or find_spec("urllib3") is None:
+        raise failure("unready", "")
+    return config
+
+
+def _secrets(headers: Mapping[str, Any], secret: str | None, config: HttpConfig) -> Secrets:
+    """The secrets of the request, each with all its values."""
+    names = [value["secret"] for value in headers.values() if not isinstance(value, str)]
+    found: Secrets = {}
+    for name in [*names, *([secret] if secret is not None else [])]:
+        if name not in config.secrets or (name == secret and not all(one.startswith(SIGNING) for one in config.secrets[name])):
+            raise failure("secret", "", secret=name)
+        found[name] = config.secrets[name]
+    return found
+
+
+def _send(
+    visit: Visit,
+    to: Endpoint,
+    method: str,
+    body: bytes,
+    headers: _Headers,
+    config: HttpConfig,
+    within: float,
+    redirects: int,
+    job: CurrentJob,
+    withholds: bool,
+) -> Reply:
+    client, left = clients.get(config), job.time_left
+    if left is not None:  # otherwise the run times out, and the request is repeated although the host may have accepted it
+        within = min(within, AHEAD * left)
+    try:
+        answer: Reply = client.send(to, method, body, headers, within=within, redirects=redirects, withholds=withholds)
+    except (DeliveryFailed, SoftTimeout):
+        visit.well = False
+        raise
+    visit.well = answer.status not in BUSY
+    return answer
+
+
+def _outcome(answer: Reply, to: Endpoint, config: HttpConfig, redirects: int, job: CurrentJob, withholds: bool) -> dict[str, Any]:
+    kept: dict[str, Any] = {"status": answer.status, "ms": answer.ms, "size": answer.size, "answer": ""}
+    if not withholds:
+        kept["answer"] = clean(answer.body.decode("utf-8", "replace").encode()[:KEPT].decode("utf-8", "ignore"))
+    if 200 <= answer.status < 300:
+        return {**kept, "complete": answer.complete and not withholds}
+    if 300 <= answer.status < 400:
+        error = failure("redirect", to.place, redirects=redirects, **kept)
+    else:
+        error = failure("answer", to.place, text=WITHHELD if withholds else "", **kept)
+    if answer.status in config.gone:
+        raise Fail(f"{to.place} answered {answer.status}, which is permanent") from error
+    delay = answers.wait(answer.retry_after, answer.date, job.now) if answer.retry_after else None
+    if delay is None:
+        raise error
+    if job.expires_at is not None:
+        delay = min(delay, max(0.0, (job.expires_at - job.now).total_seconds()))
+    raise Retry(delay, f"{to.place} asked for {clock.text(delay)}") from error
+
+
+def _sends_secret(url: str, headers: Mapping[str, Any], config: HttpConfig) -> bool:
+    """Whether the request contains a secret that the host can send back: in a header, in the query of a signed URL, or for the proxy. A
+    signature contains no secret.
+    """
+    return any(not isinstance(value, str) for value in headers.values()) or "?" in url or "@" in (config.proxy or "")
+
+
+def _jittered(seconds: float) -> float:
+    return seconds * uniform(0.5, 1.5)
+
+
+class _Clients:
+    """The client of this process. The first delivery creates it, with the current settings."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._made: tuple[int, HttpConfig | None, Any] = (0, None, None)
+
+    def get(self, config: HttpConfig) -> Any:
+        with self._lock:
+            pid, of, client = self._made
+            if of is not config or pid != os.getpid():
+                from django_delayq.targets.client import Client  # only this needs urllib3
+
+                client = Client(config)
+                self._made = (os.getpid(), config, client)
+            return client
+
+    def close(self) -> None:
+        with self._lock:
+            if self._made[2] is not None:
+                self._made[2].close()
+            self._made = (0, None, None)
+
+
+clients: Final = _Clients()
+delivery: Final = made(Delivery, attempt, where=f"the task {NAME}", name=NAME)
+registry.add(delivery)
+registry.followed = True
+
+
+@register(Tags.compatibility)
+def check_delivery(**_: Any) -> list[CheckMessage]:
+    """Checks that urllib3 is installed."""
+    if conf.problems() or conf.get().http is None or find_spec("urllib3") is not None:
+        return []
+    message = "DELAYQ['HTTP'] is set, and the package urllib3, which sends deliveries, is not installed."
+    return [check_message("E037", message)]
+
+
+@register(Tags.security, deploy=True)
+def check_allowed(**_: Any) -> list[CheckMessage]:
+    """Checks that ALLOW contains no network that is rarely meant."""
+    http = None if conf.problems() else conf.get().http
+    if http is None:
+        return []
+    return [
+        check_message(
+            "W021",
+            f"DELAYQ['HTTP']['ALLOW'] lists {network}, so deliveries may reach addresses of the kind {kind!r}: anyone who can "
+            f"choose a URL can call the servers there and read their answers.",
+        )
+        for network in http.allow
+        if (
+            kind := next(
+                (kind for kind, one in REFUSED if kind in INSIDE and one.version == network.version and one.overlaps(network)), ""
+            )
+        )
+    ]

@@ -32,7 +32,7 @@ from django_delayq.periodic.old_ticks import OldTicksLoop
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import registry
 from django_delayq.store.scripts.worker_registry import WorkerRegistry
-from django_delayq.targets import delivery_run
+from django_delayq.targets import delivery
 from django_delayq.targets.circuits import circuits
 from django_delayq.worker.supervisor.worker_beat import Beat, Tidy
 from tests.clocks.world import PREFIX, Line, World
@@ -87,7 +87,7 @@ def world(host, settings, monkeypatch, delayq_redis, transactional_db) -> Iterat
     monkeypatch.setattr("django_delayq.targets.circuits.uniform", lambda least, _most: least)  # no pause is longer by chance
     yield lambda: World(lambda: datetime.fromtimestamp(time.time(), UTC), delayq_redis.link)
     circuits.clear()
-    delivery_run.clients.close()
+    delivery.clients.close()
     conf._config = None
 
 

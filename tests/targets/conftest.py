@@ -8,7 +8,7 @@ import pytest
 
 from django_delayq import conf, under_test
 from django_delayq.producer.task import registry
-from django_delayq.targets import delivery_run
+from django_delayq.targets import delivery
 from django_delayq.targets.circuits import circuits
 from tests.security.test_tls import Certificates, certificates
 from tests.targets.receivers import Host
@@ -16,7 +16,7 @@ from tests.targets.receivers import Host
 __all__ = ["certificates"]
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"  # of the specification
-TASK = registry._tasks.pop(delivery_run.NAME)  # other tests do not deliver
+TASK = registry._tasks.pop(delivery.NAME)  # other tests do not deliver
 registry.followed = any(task.on_failure for task in registry)
 
 Settings = Callable[..., None]
@@ -35,7 +35,7 @@ def backend(monkeypatch, settings) -> Iterator[None]:
     circuits.clear()
     yield
     circuits.clear()
-    delivery_run.clients.close()
+    delivery.clients.close()
     conf._config = None
 
 

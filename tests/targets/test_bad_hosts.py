@@ -400,7 +400,7 @@ def test_no_frame_that_knows_the_headers_is_in_what_is_raised(delayq, host, http
             seen.append(trace.tb_frame.f_globals["__name__"])
             trace = trace.tb_next
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    assert "django_delayq.targets.delivery_run" in seen
+    assert "django_delayq.targets.delivery" in seen
     assert not [name for name in seen if name.startswith(("urllib3", "http.", "django_delayq.targets.client"))]
 
 

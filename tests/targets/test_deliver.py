@@ -15,7 +15,7 @@ import django_delayq
 from django_delayq import ConfigError, PayloadError, PayloadTooLarge, TargetRefused
 from django_delayq.contrib.http import header_secret
 from django_delayq.models import Job
-from django_delayq.targets import delivery, delivery_run
+from django_delayq.targets import delivery
 from tests.targets.receivers import answer
 
 pytestmark = pytest.mark.django_db
@@ -147,7 +147,7 @@ def test_without_urllib3_it_says_what_to_install(delayq, monkeypatch):
 def test_a_worker_without_urllib3_puts_it_off(delayq, host, monkeypatch):
     deliver(host().url(), json=1)
     with monkeypatch.context() as patched:
-        patched.setattr(delivery_run, "find_spec", lambda _name: None)
+        patched.setattr(delivery, "find_spec", lambda _name: None)
         assert [ran.outcome for ran in delayq.run_due()] == ["snooze"]
     assert [ran.outcome for ran in delayq.advance("2m")] == ["ack"]
 
@@ -250,5 +250,5 @@ print(json.dumps([loaded, known, "urllib3" in sys.modules]))
 
     assert loaded("{}") == [[], False, False]
     modules, known, urllib3 = loaded('{"HTTP": {}}')
-    assert "django_delayq.targets.delivery_run" in modules
+    assert "django_delayq.targets.delivery" in modules
     assert (known, "urllib3" in modules, urllib3) == (True, False, False)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from django_delayq import TargetRefused, clock
-from django_delayq.targets import answers, endpoint
+from django_delayq.targets import addresses, answers
 
 URLS = [
     "http://",
@@ -43,16 +43,16 @@ DATES = ["Mon, ", "31 Dec ", "99999 ", "2026 ", "00:00:00 ", "GMT", "+9999", "-2
 @given(some.lists(some.sampled_from(URLS), max_size=7).map("".join) | some.text())
 def test_a_url_is_refused_or_means_the_same_when_it_is_read_again(url):
     try:
-        found = endpoint.read(url)
+        found = addresses.read_url(url)
     except TargetRefused:
         return
-    assert endpoint.read(found.url) == found
+    assert addresses.read_url(found.url) == found
 
 
 @given(some.lists(some.sampled_from(URLS), max_size=7).map("".join) | some.text())
 def test_a_location_leads_to_an_endpoint_or_is_refused(location):
     try:
-        assert endpoint.joined(endpoint.read("https://a.example/x"), location).scheme in ("http", "https")
+        assert addresses.joined(addresses.read_url("https://a.example/x"), location).scheme in ("http", "https")
     except TargetRefused:
         pass
 

@@ -87,7 +87,7 @@ def test_a_network_of_ipv6_may_be_allowed():
 
 def test_an_address_of_ipv6_is_told_in_brackets():
     with pytest.raises(django_delayq.TargetRefused, match=r"^\[::1\]:9 is the address ::1 "):
-        addresses.places("::1", 9, ())
+        addresses.resolve("::1", 9, ())
 
 
 @pytest.mark.parametrize("host", ["127.1", "0x7f.1", "2130706433", "0177.0.0.1", "localhost", "[::1]", "[::ffff:7f00:1]", "127.0.0.1."])

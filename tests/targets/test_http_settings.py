@@ -6,7 +6,7 @@ import pytest
 
 from django_delayq import conf
 from django_delayq.checks import check_tasks
-from django_delayq.targets import delivery_checks
+from django_delayq.targets import delivery
 from tests.targets.conftest import SECRET
 
 
@@ -99,19 +99,19 @@ def test_e004_a_queue_that_nobody_serves(http):
 
 
 def test_e037_no_urllib3(monkeypatch):
-    assert delivery_checks.check_delivery() == []
-    monkeypatch.setattr(delivery_checks, "find_spec", lambda _name: None)
-    (found,) = delivery_checks.check_delivery()
+    assert delivery.check_delivery() == []
+    monkeypatch.setattr(delivery, "find_spec", lambda _name: None)
+    (found,) = delivery.check_delivery()
     assert (found.id, found.hint) == ("delayq.E037", 'pip install "django-delayq[http]"')
 
 
 @pytest.mark.parametrize("network", ["127.0.0.0/8", "0.0.0.0/0", "::/0", "169.254.169.254", "fe80::/10", "::1"])
 def test_w021_an_allowed_network_that_leads_inside(http, network):
     http(ALLOW=["10.1.0.0/16", "fd00::/64", network])
-    (found,) = delivery_checks.check_allowed()
+    (found,) = delivery.check_allowed()
     assert found.id == "delayq.W021"
 
 
 def test_checks_of_deliveries_say_nothing_where_there_are_none(settings):
     settings.DELAYQ = {name: value for name, value in settings.DELAYQ.items() if name != "HTTP"}
-    assert delivery_checks.check_delivery() == delivery_checks.check_allowed() == []
+    assert delivery.check_delivery() == delivery.check_allowed() == []

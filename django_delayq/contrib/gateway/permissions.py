@@ -80,11 +80,11 @@ def delivery_settings(call: GatewayCall) -> tuple[HttpConfig, str]:
     http = conf.get().http
     if http is None:
         raise GatewayProblem("no_deliveries")
-    from django_delayq.targets import endpoint  # a project without deliveries does not load it
+    from django_delayq.targets import addresses  # a project without deliveries does not load it
 
     queue = queue_of(call, http.queue)
     try:
-        site = endpoint.read(call.body["url"]).site
+        site = addresses.read_url(call.body["url"]).site
     except TargetRefused as error:
         raise GatewayProblem("url_refused", "/url", cause=parsing.error_text(error)) from None
     for place, name in _secrets(call.body):

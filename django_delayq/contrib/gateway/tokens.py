@@ -177,7 +177,7 @@ def _check_targets(token: str, given: Sequence[str]) -> None:
 
 
 def _secret(token: str, given: str) -> str:
-    from django_delayq.targets import endpoint  # a project without deliveries does not load it
+    from django_delayq.targets import addresses  # a project without deliveries does not load it
 
     name, _, url = given.partition("=")
     http = conf.get().http
@@ -188,7 +188,7 @@ def _secret(token: str, given: str) -> str:
     if http is not None and http.secrets and name not in http.secrets:
         raise ConfigError(f"secrets of the token {token}: {name!r} is not in DELAYQ['HTTP']['SECRETS'].")
     try:
-        return secret_of(name, endpoint.read(url).site)
+        return secret_of(name, addresses.read_url(url).site)
     except TargetRefused as error:
         raise ConfigError(f"secrets of the token {token}: {error}") from None
 

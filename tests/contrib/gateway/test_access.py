@@ -454,14 +454,14 @@ def test_the_limit_of_a_body_holds_the_largest_payload_of_a_queue(settings):
 
 
 def test_tasks_of_the_package_whose_arguments_name_secrets_are_for_no_token(caller, make, monkeypatch):
-    from django_delayq.targets import delivery_run, offering
+    from django_delayq.targets import delivery, offering
 
-    for task in (offering.offers, delivery_run.delivery):  # as where the settings have TARGETS and HTTP
+    for task in (offering.offers, delivery.delivery):  # as where the settings have TARGETS and HTTP
         monkeypatch.setitem(registry._tasks, task.name, task)
-    named = make("named", tasks=[offering.NAME, delivery_run.NAME])
+    named = make("named", tasks=[offering.NAME, delivery.NAME])
     url = "https://thief.example/"
     leak = {"url": url, "headers": {"X-Key": {"secret": "partner", "prefix": ""}}}
     for who in (caller, named):
-        refused(who.post("jobs", {"task": delivery_run.NAME, "kwargs": leak}), 403, "task_denied", "/task")
+        refused(who.post("jobs", {"task": delivery.NAME, "kwargs": leak}), 403, "task_denied", "/task")
         refused(who.post("jobs", {"task": offering.NAME, "args": ["shipping", {}]}), 403, "task_denied", "/task")
         assert not [one for one in who.get("tasks").json()["tasks"] if one["task"].startswith("django_delayq.")]

@@ -37,9 +37,9 @@ WAYS = {
 
 @pytest.fixture(autouse=True)
 def ways(delayq_redis: Any, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from django_delayq.targets import delivery_run
+    from django_delayq.targets import delivery
 
-    for task in (OFFERS, delivery_run.delivery):
+    for task in (OFFERS, delivery.delivery):
         monkeypatch.setitem(registry._tasks, task.name, task)
     queues = {"default": {}, "orders": {"MAX_ATTEMPTS": 4}, "redis": {"DURABILITY": "redis"}, "mail": {"CONSUMER": "pull"}}
     settings.DELAYQ = {**settings.DELAYQ, "QUEUES": queues, "TARGETS": TARGETS, "HTTP": {"ALLOW": [], "TIMEOUT": "10s"}}
