@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Literal, NamedTuple
 from zlib import crc32
 
 from django.conf import settings
@@ -28,15 +28,12 @@ from django_delayq.under_test import MAIL, SIGN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueueConfig:
-    """What holds for one queue. Durations in seconds; `retention` maps finished states, and "set_aside", to seconds or None (for ever);
-    `redis`: its server; `horizon`: how far ahead Redis has jobs, None for all; `replicas`: how many must have what is done to its jobs;
-    `consumer`: "worker", or "pull" for what the project pulls itself; `partitions`, `former_partitions`: how many there are and were;
-    `left`: how many a worker has found jobs in, if the settings name fewer.
+class SharedConfig:
+    """The settings that a project and each of its queues have. Durations are in seconds. `retention` maps finished states, and
+    "set_aside", to seconds or None (for ever). `horizon`: how far ahead jobs are in Redis; None: all jobs are.
     """
 
-    name: str
-    redis: str | Mapping[str, Any] = field(repr=False)
+    redis: str | Mapping[str, Any] = field(repr=False)  # it may contain a password
     lease: float
     max_attempts: int
     backoff: Ladder
@@ -48,6 +45,13 @@ class QueueConfig:
     retention: Mapping[str, float | None]
     horizon: float | None = None
     replicas: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueConfig(SharedConfig):
+    """The settings of one queue. `left`: the number of partitions in which a worker has found jobs, if the settings name fewer."""
+
+    name: str
     consumer: str = "worker"
     partitions: int = 1
     former_partitions: tuple[int, ...] = ()
@@ -89,21 +93,11 @@ class QueueConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
-    """All settings. `queue(name)` gives one queue's share; `signer` is there if `SIGNING` is on."""
+class Config(SharedConfig):
+    """All settings. `signer` is None unless `SIGNING` is on."""
 
-    redis: str | Mapping[str, Any] = field(repr=False)  # it may hold a password
     prefix: str
     database: str
-    durability: str
-    audit: str
-    lease: float
-    max_attempts: int
-    backoff: Ladder
-    timeout: float | None
-    max_crashes: int
-    max_payload: int
-    retention: Mapping[str, float | None]
     sensitive: frozenset[str]
     signer: Signer | None
     mirror_max_events: int
@@ -114,8 +108,6 @@ class Config:
     test_redis: str | Mapping[str, Any] | None = field(repr=False)
     inline: bool
     check_types: bool
-    horizon: float | None
-    replicas: int
     metrics_token: str | None = field(repr=False)
     object_url: str | None = None
     log_url: str | None = None
@@ -174,61 +166,233 @@ def _ladder(value: Any) -> Ladder:
         raise readers.Wrong(f"is wrong: {error}.") from None
 
 
-TABLE: Final[dict[str, tuple[Any, Callable[[Any], Any]]]] = {  # key -> its default, and its reader
-    "REDIS": ("default", readers.redis),
-    "PREFIX": ("delayq", readers.text),
-    "DATABASE": ("default", readers.text),
-    "DURABILITY": ("outbox", readers.choice("outbox", "redis")),
-    "AUDIT": ("full", readers.choice("full", "outcomes", "failures")),
-    "LEASE": (30, readers.lease),
-    "MAX_ATTEMPTS": (10, readers.whole(1)),
-    "BACKOFF": ("15s 3m 10m 30m 30m 1h 2h 6h 15h", _ladder),
-    "TIMEOUT": (None, readers.optional(readers.positive_duration)),
-    "MAX_CRASHES": (3, readers.whole(0)),
-    "MAX_PAYLOAD": (65536, readers.whole(64)),
-    "RETENTION": ({"succeeded": "7d", "cancelled": "30d", "failed": None, "set_aside": None}, readers.retention),
-    "SIGNING": (False, readers.flag),
-    "SENSITIVE": ([], readers.names),
-    "MIRROR_MAX_EVENTS": (1_000_000, readers.whole(1000)),
-    "MIRROR_FULL": ("block", readers.choice("block", "grow")),
-    "RESTORE": ("auto", readers.choice("auto", "manual")),
-    "CARRIERS": ([], readers.paths),
-    "TASK_MODULES": ([], readers.modules),
-    "TEST_REDIS": (None, readers.optional(readers.redis)),
-    "INLINE": (False, readers.flag),
-    "CHECK_TYPES": (None, lambda value: settings.DEBUG if value is None else readers.flag(value)),
-    "HORIZON": (None, readers.optional(readers.horizon)),
-    "REPLICAS": (0, readers.whole(0)),
-    "METRICS_TOKEN": (None, readers.optional(readers.secret)),
-    "OBJECT_URL": (None, readers.optional(readers.dotted)),
-    "LOG_URL": (None, readers.optional(readers.log_url)),
+class SettingRow(NamedTuple):
+    """One setting. `read` validates and converts its value; None: `_read` does it. `scope`: where it can be set: in DELAYQ, in the dict
+    of a queue, or in both.
+    """
+
+    default: Any
+    read: Callable[[Any], Any] | None
+    accepts: str
+    meaning: str
+    scope: Literal["project", "both", "queue"] = "project"
+
+
+# Config, `delayq settings`, the pages of the admin and the reference are made from this table.
+SETTINGS: Final[Mapping[str, SettingRow]] = {
+    "REDIS": SettingRow(
+        "default",
+        readers.redis,
+        'alias in CACHES; URL, as "rediss://user:password@host:6379/1" or, by Sentinel, "redis+sentinel://user:password@s1:26379,'
+        's2:26379/mymaster/0?sentinel_password=…"; of a Cluster, "redis+cluster://user:password@n1:6379,n2:6379"; {"URL": …, '
+        '"OPTIONS": …}; dotted path of a function that returns a redis.Redis or a RedisCluster; '
+        '"embedded", or {"EMBEDDED": directory}',
+        "The Redis server. A queue can have its own server. A cache alias gives only the address and the credentials.",
+        "both",
+    ),
+    "PREFIX": SettingRow(
+        "delayq",
+        readers.text,
+        "text without spaces and braces",
+        "The beginning of every key in Redis. Projects that share a Redis database need different prefixes.",
+    ),
+    "DATABASE": SettingRow("default", readers.text, "alias in DATABASES", "The database that keeps the rows of jobs."),
+    "DURABILITY": SettingRow(
+        "outbox",
+        readers.choice("outbox", "redis"),
+        '"outbox" or "redis"',
+        "outbox: schedule() writes the row of a job in your transaction, and the job is published at the commit. Redis can be "
+        "down or lose its data. redis: the job is in Redis only, and the mirror writes its row later.",
+        "both",
+    ),
+    "AUDIT": SettingRow(
+        "full",
+        readers.choice("full", "outcomes", "failures"),
+        '"full", "outcomes" or "failures"',
+        "Which rows are kept. full: all jobs and attempts. outcomes: all jobs, and attempts that did not end well. failures: jobs "
+        "that are unfinished or have failed.",
+        "both",
+    ),
+    "LEASE": SettingRow(
+        30,
+        readers.lease,
+        "duration of 5 s at least",
+        "How long a claim of a job lasts unless the worker extends it. Workers extend it at every third of this time, so tasks "
+        "can run much longer. Jobs of a lost host wait for so long.",
+        "both",
+    ),
+    "MAX_ATTEMPTS": SettingRow(
+        10, readers.whole(1), "whole number, at least 1", "How many attempts a job has before it fails.", "both"
+    ),
+    "BACKOFF": SettingRow(
+        "15s 3m 10m 30m 30m 1h 2h 6h 15h",
+        _ladder,
+        "text such as '15s 3m 10m', or a delayq.Ladder",
+        "The delays between attempts; the last one repeats.",
+        "both",
+    ),
+    "TIMEOUT": SettingRow(
+        None,
+        readers.optional(readers.positive_duration),
+        "duration, or None",
+        "When a run has taken so long, SoftTimeout is raised in it. If the run does not end then, its process is replaced. None: "
+        "no limit.",
+        "both",
+    ),
+    "MAX_CRASHES": SettingRow(
+        3,
+        readers.whole(0),
+        "whole number, at least 0",
+        "A job fails as poison when more of its runs than this have ended with a crash of the worker.",
+        "both",
+    ),
+    "MAX_PAYLOAD": SettingRow(
+        65536, readers.whole(64), "bytes of JSON, at least 64", "The maximum size of arguments, and of a result that is kept.", "both"
+    ),
+    "RETENTION": SettingRow(
+        {"succeeded": "7d", "cancelled": "30d", "failed": None, "set_aside": None},
+        readers.retention,
+        "dict of state to duration, or None for ever",
+        "How long the rows of finished jobs are kept, and (set_aside) rejected events. States that you leave out keep their default.",
+        "both",
+    ),
+    "SIGNING": SettingRow(
+        False,
+        readers.flag,
+        "True or False",
+        "Signs the records of jobs with SECRET_KEY, so that workers run signed jobs only. After a change of SECRET_KEY, run "
+        "delayq resign.",
+    ),
+    "SENSITIVE": SettingRow([], readers.names, "list of argument names", "Arguments that the admin and commands show as ***."),
+    "MIRROR_MAX_EVENTS": SettingRow(
+        1_000_000,
+        readers.whole(1000),
+        "number of jobs, at least 1000",
+        "How many changes of jobs in a queue can wait to be written to the database.",
+    ),
+    "MIRROR_FULL": SettingRow(
+        "block",
+        readers.choice("block", "grow"),
+        '"block" or "grow"',
+        "The behavior at MIRROR_MAX_EVENTS. block: no more jobs are published until the mirror has caught up. grow: the memory "
+        "of Redis fills.",
+    ),
+    "RESTORE": SettingRow(
+        "auto",
+        readers.choice("auto", "manual"),
+        '"auto" or "manual"',
+        "The behavior after Redis has lost its data. auto: workers restore the jobs from the database. manual: the queues wait "
+        "for delayq restore.",
+    ),
+    "CARRIERS": SettingRow(
+        [],
+        readers.paths,
+        "list of dotted paths of classes",
+        "Classes that add context to each job, such as the tenant or the language.",
+    ),
+    "TASK_MODULES": SettingRow(
+        [],
+        readers.modules,
+        "list of dotted names of modules",
+        "Modules with tasks that Django imports at start, besides the tasks modules of installed apps.",
+    ),
+    "TEST_REDIS": SettingRow(
+        None, readers.optional(readers.redis), "as REDIS, or None", "The Redis server for tests. None: the test kit starts one."
+    ),
+    "INLINE": SettingRow(
+        False,
+        readers.flag,
+        "True or False",
+        "Jobs run in the process that schedules them, at the commit and without a delay. For development.",
+    ),
+    "CHECK_TYPES": SettingRow(
+        None,
+        lambda value: settings.DEBUG if value is None else readers.flag(value),
+        "True, False or None",
+        "Whether schedule() compares arguments with the annotations of the task. None: where DEBUG is on, and in tests.",
+    ),
+    "HORIZON": SettingRow(
+        None,
+        readers.optional(readers.horizon),
+        "duration of 5 minutes at least, or None",
+        "How far ahead jobs are in Redis. A job that is due later waits in the database until a worker with the role relay moves "
+        "it. For DURABILITY outbox only. None: all jobs are in Redis.",
+        "both",
+    ),
+    "REPLICAS": SettingRow(
+        0,
+        readers.whole(0),
+        "whole number, at least 0",
+        "For DURABILITY redis only. How many replicas must confirm a schedule, cancel or reschedule (WAIT). If fewer confirm "
+        "within a second, the call raises StoreUnavailable.",
+        "both",
+    ),
+    "METRICS_TOKEN": SettingRow(
+        None,
+        readers.optional(readers.secret),
+        "text of 16 characters at least, or None",
+        "A client that sends it as Authorization: Bearer can read the metrics and the health of the queues. None: staff only.",
+    ),
+    "OBJECT_URL": SettingRow(
+        None,
+        readers.optional(readers.dotted),
+        "dotted path of a function, or None",
+        "The function gets the row of a job and returns a URL. The page of the job in the admin links to it. The option "
+        "object_url of a task comes first. None: no link.",
+    ),
+    "LOG_URL": SettingRow(
+        None,
+        readers.optional(readers.log_url),
+        f"URL that names {', '.join(f'{{{name}}}' for name in readers.IN_LOG_URL)}; or None",
+        "The page of a job in the admin links to its lines in your log store. from and to are dates in UTC: a minute before the "
+        "job was made, and a minute after it has ended. Write a literal brace twice.",
+    ),
+    "HTTP": SettingRow(
+        None,
+        None,
+        f"dict of {', '.join(readers.HTTP)}; or None",
+        "Turns on deliver(). An empty dict is enough. None: deliver() raises ConfigError.",
+    ),
+    "TARGETS": SettingRow(
+        {},
+        None,
+        f"dict of name to dict of {', '.join(readers.TARGET)}",
+        "Lists and streams for delayq.offer. KEY is the key in Redis, KIND is 'stream' or 'list'. MAXLEN is the number of entries "
+        "that are kept, or None for all. The Redis user needs more rights for them, which manage.py delayq doctor prints.",
+    ),
+    "QUEUES": SettingRow(
+        {"default": {}},
+        None,
+        "dict of queue name to dict of settings",
+        "The queues of the project. A queue that is not listed is refused. Its dict can have the settings that are marked per queue.",
+    ),
+    "CONSUMER": SettingRow(
+        "worker",
+        readers.choice("worker", "pull"),
+        '"worker" or "pull"',
+        "The consumer of the queue. worker: workers run its jobs. pull: it holds messages, which your own consumers pull.",
+        "queue",
+    ),
+    "PARTITIONS": SettingRow(
+        1,
+        readers.partitions,
+        f"whole number from 1 to {readers.MOST_PARTITIONS}",
+        "How many partitions the jobs of the queue are spread over. Each partition can be on another master of a Redis Cluster. "
+        "Not for the embedded server, and not for CONSUMER pull.",
+        "queue",
+    ),
+    "FORMER_PARTITIONS": SettingRow(
+        (),
+        readers.former_partitions,
+        "list of whole numbers, as [4]",
+        "Earlier values of PARTITIONS, for as long as jobs, keys or names are in the partitions of that time.",
+        "queue",
+    ),
 }
-DEFAULTS: Final = {
-    **{key: default for key, (default, _) in TABLE.items()},
-    "HTTP": None,
-    "TARGETS": {},
-    "QUEUES": {"default": {}},
-}
-READERS: Final = {key: read for key, (_, read) in TABLE.items()}
-OF_QUEUES: Final[dict[str, tuple[Any, Callable[[Any], Any]]]] = {  # what only a queue has
-    "CONSUMER": ("worker", readers.choice("worker", "pull")),
-    "PARTITIONS": (1, readers.partitions),
-    "FORMER_PARTITIONS": ((), readers.former_partitions),
-}
-PER_QUEUE: Final = (
-    "REDIS",
-    "LEASE",
-    "MAX_ATTEMPTS",
-    "BACKOFF",
-    "TIMEOUT",
-    "MAX_CRASHES",
-    "MAX_PAYLOAD",
-    "DURABILITY",
-    "AUDIT",
-    "RETENTION",
-    "HORIZON",
-    "REPLICAS",
-)
+DEFAULTS: Final = {key: row.default for key, row in SETTINGS.items() if row.scope != "queue"}
+READERS: Final = {key: row.read for key, row in SETTINGS.items() if row.read is not None and row.scope != "queue"}
+PER_QUEUE: Final = tuple(key for key, row in SETTINGS.items() if row.scope == "both")
+_OF_QUEUE: Final = {key: row.read for key, row in SETTINGS.items() if row.read is not None and row.scope != "project"}
 
 
 def get() -> Config:
@@ -376,16 +540,14 @@ def _queue(name: Any, options: Any, values: Mapping[str, Any]) -> tuple[list[Pro
         return [Problem("E002", where, f"as the name of a queue {error.message}", "Rename it.")], None
     if not isinstance(options, Mapping):
         return [Problem("E002", where, f"must be a dict, not {options!r}.", "Write {} for the defaults.")], None
-    found = list(readers.unknown(options, (*PER_QUEUE, *OF_QUEUES), where, general=READERS))
-    known = {key: READERS[key] for key in PER_QUEUE} | {key: read for key, (_, read) in OF_QUEUES.items()}
-    own, wrong = readers.values(options, known, where)
+    found = list(readers.unknown(options, tuple(_OF_QUEUE), where, general=READERS))
+    own, wrong = readers.values(options, _OF_QUEUE, where)
     found += wrong
     if found:
         return found, None
     if any(key not in values for key in PER_QUEUE):
         return [], None  # the mistake stands above, with the default
-    merged: dict[str, Any] = {key: own.get(key, values[key]) for key in PER_QUEUE}
-    merged |= {key: own.get(key, default) for key, (default, _) in OF_QUEUES.items()}
+    merged: dict[str, Any] = {key: own.get(key, values.get(key, SETTINGS[key].default)) for key in _OF_QUEUE}
     if (conflict := readers.conflict(where, merged)) is not None:
         return [conflict], None
     merged["RETENTION"] = MappingProxyType({**values["RETENTION"], **own.get("RETENTION", {})})

@@ -21,7 +21,7 @@ from django_delayq.contrib.gateway.urls import ROUTES
 from django_delayq.contrib.prometheus.metrics import METRICS
 from django_delayq.findings import KINDS
 from django_delayq.logger import LOGGERS
-from django_delayq.management.settings_command import HTTP_MEANINGS, MEANINGS
+from django_delayq.management.settings_command import HTTP_MEANINGS
 from django_delayq.setting_readers import HTTP
 from django_delayq.store.keys import NAMES
 from django_delayq.store.scripts.loader import SCRIPTS
@@ -91,7 +91,7 @@ def test_every_check_is_on_one_page_once(generated):
 
 def test_every_row_of_the_tables_is_generated(generated):
     make = generated.DIRECTIVES
-    assert set(re.findall(r"\{confval\} (\w+)", make["delayq-settings"](""))) == {*conf.DEFAULTS, *conf.OF_QUEUES} == set(MEANINGS)
+    assert set(re.findall(r"\{confval\} (\w+)", make["delayq-settings"](""))) == set(conf.SETTINGS)
     assert set(HTTP_MEANINGS) == set(HTTP)
     assert [f"`{code}`" in make["delayq-refusals"]("") for code in REFUSALS] == [True] * len(REFUSALS)
     assert [f"### {route.name}\n" in make["delayq-operations"]("") for route in ROUTES] == [True] * len(ROUTES)

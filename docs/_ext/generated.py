@@ -59,7 +59,7 @@ def plain(text: str) -> str:
 def _names() -> re.Pattern[str]:
     from django_delayq import conf, setting_readers
 
-    ours = "|".join(sorted({*conf.DEFAULTS, *conf.OF_QUEUES, *setting_readers.HTTP}, key=len, reverse=True))
+    ours = "|".join(sorted({*conf.SETTINGS, *setting_readers.HTTP}, key=len, reverse=True))
     return re.compile(
         r"`[^`]+`"
         r"|DELAYQ(?:\[['\"]\w+['\"]\])*"
@@ -88,9 +88,10 @@ def sentence(text: str) -> str:
 
 def settings(_: str = "") -> str:
     """Every key of DELAYQ."""
-    from django_delayq.management.settings_command import MEANINGS, document
+    from django_delayq import conf
+    from django_delayq.management.settings_command import document
 
-    return "\n".join(_setting(**document(name)) for name in MEANINGS)
+    return "\n".join(_setting(**document(name)) for name in conf.SETTINGS)
 
 
 def http_settings(_: str = "") -> str:
@@ -105,7 +106,7 @@ def http_settings(_: str = "") -> str:
 def _setting(name: str, default: object, accepts: str, meaning: str, per_queue: bool) -> str:
     from django_delayq import conf
 
-    place = "in a queue only" if name in conf.OF_QUEUES else "in `DELAYQ`, and in a queue" if per_queue else "in `DELAYQ`"
+    place = "in a queue only" if conf.SETTINGS[name].scope == "queue" else "in `DELAYQ`, and in a queue" if per_queue else "in `DELAYQ`"
     for value in re.findall('"([a-z]+)"', accepts):
         meaning = re.sub(rf"(?<![\w`]){value}:", f"`{value}`:", meaning)
     head = f"````{{confval}} {name}\n:default: {literal(default)}\n"

@@ -9,22 +9,22 @@ import pytest
 
 import django_delayq
 from django_delayq import checks, conf
-from django_delayq.management.settings_command import CLUSTER_RIGHTS, MEANINGS, RIGHTS
+from django_delayq.management.settings_command import CLUSTER_RIGHTS, RIGHTS
 from tests import servers
 
 
 def test_every_setting_is_told_with_its_default(run):
     answer = run("settings")
     heads = [line.split()[0] for line in answer.lines if not line.startswith(" ")]
-    assert heads[:-1] == [*conf.DEFAULTS, *conf.OF_QUEUES]
+    assert heads[:-1] == [*conf.SETTINGS]
     assert sum(line.startswith("    default: ") for line in answer.lines) == len(heads[:-1])
 
 
 def test_all_or_one_as_json(run):
-    assert [one["name"] for one in run("settings", "--json").json] == [*conf.DEFAULTS, *conf.OF_QUEUES]
+    assert [one["name"] for one in run("settings", "--json").json] == [*conf.SETTINGS]
     [lease] = run("settings", "lease", "--json").json
     assert (lease["name"], lease["default"], lease["per_queue"]) == ("LEASE", 30, True)
-    assert lease["meaning"] == MEANINGS["LEASE"][1]
+    assert lease["meaning"] == conf.SETTINGS["LEASE"].meaning
 
 
 def test_a_name_that_is_none_is_refused_with_the_nearest(run):

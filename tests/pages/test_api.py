@@ -70,7 +70,7 @@ def test_the_pages_build_without_a_warning_and_without_the_network(tmp_path):
     assert done.returncode == 0, done.stderr
     names = inventory(tmp_path / "html" / "objects.inv")
     assert documented() <= names
-    assert {*conf.DEFAULTS, *conf.OF_QUEUES} <= names
+    assert {*conf.SETTINGS} <= names
 
 
 def inventory(path: Path) -> set[str]:
