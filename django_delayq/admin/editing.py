@@ -26,7 +26,6 @@ from django_delayq.console import masking
 from django_delayq.exceptions import DelayqError, KeyTaken
 from django_delayq.models import Job, Periodic
 from django_delayq.producer import edit, where
-from django_delayq.producer.job_copy import schedule_copy
 from django_delayq.producer.task import registry
 from django_delayq.states import DELIVERY, FINISHED, OFFER, REQUEUEABLE, Change, State
 from django_delayq.text import visible
@@ -193,7 +192,7 @@ def _copy(request: HttpRequest, job: Job, form: EditForm) -> UUID:
         messages.warning(request, now("This copy has already been scheduled."))
         return before.record.id
     try:
-        made = schedule_copy(
+        made = edit.schedule_copy(
             job, given["args"], given["kwargs"], id=id, delay=given["delay"], actor=actor(request), reason=given["reason"]
         )
     except KeyTaken as error:

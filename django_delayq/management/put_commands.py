@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, TextIO
 
@@ -20,7 +20,7 @@ from django_delayq.management.change_commands import actor, print_result
 from django_delayq.management.job_filters import USAGE, known_queue, moment, near_task, seconds
 from django_delayq.management.output import shown
 from django_delayq.producer.job import Job
-from django_delayq.producer.options import DURABILITIES, POLICIES
+from django_delayq.producer.options import OPTIONS
 from django_delayq.producer.task import Task, registry
 from django_delayq.states import SCHEDULED_BY, SCHEDULED_WHY
 
@@ -36,11 +36,11 @@ def add_put_commands(add: Callable[..., ArgumentParser]) -> None:
     one.add_argument("task", metavar="TASK", help="name of the task")
     one.add_argument("--args", dest="task_args", default="[]", metavar="JSON", help="positional arguments, as '[1]'")
     one.add_argument("--kwargs", dest="task_kwargs", default="{}", metavar="JSON", help='keyword arguments, as \'{"note": "x"}\'')
-    _options(one, queue=True)
+    _options(one)
     message = add("push", push, "put a message into a queue for consumers that pull", document=JOB)
     message.add_argument("queue", metavar="QUEUE", help="name of the queue")
     message.add_argument("body", metavar="BODY", help="JSON; - reads it from standard input")
-    _options(message, timeout=False)
+    _options(message, "queue", "timeout")
     delivery = add("deliver", deliver, "schedule an HTTP request, which workers retry until the host answers 2xx", document=JOB)
     delivery.add_argument("url", metavar="URL", help="where to send it")
     delivery.add_argument("--body", metavar="JSON", help="the body as JSON; - reads it from standard input")
@@ -58,29 +58,20 @@ def add_put_commands(add: Callable[..., ArgumentParser]) -> None:
     delivery.add_argument("--secret", help="name in DELAYQ['HTTP']['SECRETS'] of the secret that signs each attempt")
     delivery.add_argument("--redirects", type=int, default=0, help="how many 307 and 308 redirects to follow (default: 0)")
     delivery.add_argument("--on-failure", metavar="TASK", help="task to schedule when the delivery has failed for good")
-    _options(delivery, queue=True)
+    _options(delivery)
     offered = add("offer", offer, "schedule a message that a worker adds to a list or stream in Redis", document=JOB)
     offered.add_argument("target", metavar="TARGET", help="name in DELAYQ['TARGETS']")
     offered.add_argument("body", metavar="BODY", help="JSON; - reads it from standard input")
-    _options(offered, queue=True)
+    _options(offered)
 
 
-def _options(parser: ArgumentParser, *, queue: bool = False, timeout: bool = True) -> None:
-    """Those of `delayq.schedule`."""
-    parser.add_argument("--delay", help="time from now, as in 90s, 1h30m, 2d")
-    parser.add_argument("--run-at", metavar="DATE", help="date with its time zone, as in 2030-01-31T18:00:00+01:00")
-    parser.add_argument("--key", help="a key that is unique among the unfinished jobs of the queue")
-    parser.add_argument("--on-conflict", choices=POLICIES, help="what to do if an unfinished job has the key (default: keep)")
-    if queue:
-        parser.add_argument("--queue", help="another queue than the usual one")
-    parser.add_argument("--priority", type=int, help="above 0 high, below 0 low")
-    parser.add_argument("--max-attempts", type=int, help="number of attempts; 0 for no limit, with --expires")
-    parser.add_argument("--backoff", help="delays between attempts, as '15s 3m 10m'")
-    if timeout:
-        parser.add_argument("--timeout", help="time limit of one attempt")
-    parser.add_argument("--expires", help="the job does not start after this duration or date")
-    parser.add_argument("--meta", metavar="JSON", help="data that is kept with the job, as '{\"batch\": 7}'")
-    parser.add_argument("--durability", choices=DURABILITIES, help="another durability than that of the queue")
+def _options(parser: ArgumentParser, *without: str) -> None:
+    """Adds the options of `delayq.schedule`."""
+    for name, option in OPTIONS.items():
+        if option.kind is not None and name not in without:
+            example = EXAMPLES.get(option.kind, "")
+            kind: dict[str, Any] = {"choices": option.choices} if option.choices else {"type": int} if option.kind == "integer" else {}
+            parser.add_argument(f"--{name.replace('_', '-')}", metavar=METAVARS.get(option.kind), help=option.help + example, **kind)
     parser.add_argument("--reason", default="", help="why; the job keeps it")
 
 
@@ -153,34 +144,33 @@ def _usage() -> Iterator[None]:
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:
-    """The options that were given, as `delayq.schedule` takes them."""
-    found = {
-        "delay": seconds(options["delay"], "--delay"),
-        "run_at": None if options["run_at"] is None else moment(options["run_at"], "--run-at"),
-        "queue": known_queue(options["queue"]),
-        "timeout": seconds(options.get("timeout"), "--timeout"),
-        "expires": None if options["expires"] is None else _expires(options["expires"]),
-    }
-    found |= {name: options[name] for name in ("key", "on_conflict", "priority", "max_attempts", "backoff", "durability")}
-    if found["key"] == "":  # as of an unset shell variable
+    """Reads the options that were given, for `delayq.schedule`."""
+    given = {name: options[name] for name in OPTIONS if options.get(name) is not None}
+    found = {name: READERS.get(OPTIONS[name].kind, _as_it_is)(value, f"--{name.replace('_', '-')}") for name, value in given.items()}
+    if found.get("key") == "":  # for example from an unset shell variable
         raise CommandError("--key is empty.", returncode=USAGE)
-    return {name: value for name, value in found.items() if value is not None} | {"meta": _meta(options)}
+    if "queue" in found:
+        known_queue(found["queue"])
+    return found | {"meta": _meta(found.get("meta", {}), options["reason"])}
 
 
-def _meta(options: dict[str, Any]) -> dict[str, Any]:
-    meta = {} if options["meta"] is None else _json(options["meta"], "--meta", dict)
+def _meta(meta: dict[str, Any], reason: str) -> dict[str, Any]:
     for name in (SCHEDULED_BY, SCHEDULED_WHY):
         if name in meta:
             raise CommandError(f"--meta cannot contain {name}: the command uses this name itself.", returncode=USAGE)
-    return {**meta, SCHEDULED_BY: actor(), **({SCHEDULED_WHY: options["reason"]} if options["reason"] else {})}
+    return {**meta, SCHEDULED_BY: actor(), **({SCHEDULED_WHY: reason} if reason else {})}
 
 
-def _expires(text: str) -> Any:
+def _as_it_is(value: Any, _: str) -> Any:
+    return value
+
+
+def _expires(text: str, where: str) -> Any:
     try:
         dated = bool(parse_datetime(text) or parse_date(text))
-    except ValueError:  # well written, but there is no such day
+    except ValueError:  # a date that does not exist, such as 30 February
         dated = True
-    return moment(text, "--expires") if dated else seconds(text, "--expires")
+    return moment(text, where) if dated else seconds(text, where)
 
 
 def _task(name: str, where: str) -> Task[..., Any]:
@@ -210,6 +200,20 @@ def _json(text: str, where: str, kind: type | None = None) -> Any:
         wanted = "a list, as [1, 2]" if kind is list else 'an object, as {"a": 1}'
         raise CommandError(f"{where} must be {wanted}.", returncode=USAGE)
     return found
+
+
+def _object(text: str, where: str) -> Any:
+    return _json(text, where, dict)
+
+
+EXAMPLES: Final = {"duration": ", as in 90s, 1h30m, 2d", "date": ", as in 2030-01-31T18:00:00+01:00"}
+METAVARS: Final = {"date": "DATE", "object": "JSON"}
+READERS: Final[Mapping[str | None, Callable[[Any, str], Any]]] = {
+    "duration": seconds,
+    "date": moment,
+    "expiry": _expires,
+    "object": _object,
+}
 
 
 def _header(text: str, where: str) -> tuple[str, str]:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
-from django_delayq import clock, codec, ids
+from django_delayq import codec, ids
 from django_delayq.exceptions import ConfigError
-from django_delayq.ladder import Ladder
 from django_delayq.producer.async_api import like, refuse_loop, scheduled
 from django_delayq.producer.job import Job
-from django_delayq.producer.options import Conflict, Durability, Options
+from django_delayq.producer.options import MessageOptions, Options
 from django_delayq.producer.schedule import put_in
 from django_delayq.states import MESSAGE
+from django_delayq.text import did_you_mean
 
 
 class MessageKind:
@@ -36,30 +35,16 @@ class MessageKind:
 
 
 KIND: Final = MessageKind()
+_NAMES: Final = tuple(MessageOptions.__annotations__)
 
 
-def push(
-    queue: str,
-    body: Any,
-    *,
-    delay: clock.Delay | None = None,
-    run_at: datetime | None = None,
-    key: str = "",
-    on_conflict: Conflict = "keep",
-    priority: int | None = None,
-    max_attempts: int | None = None,
-    backoff: Ladder | str | None = None,
-    expires: clock.Delay | datetime | None = None,
-    meta: Mapping[str, Any] | None = None,
-    using: str | None = None,
-    durability: Durability | None = None,
-) -> Job:
+def push(queue: str, body: Any, **options: Unpack[MessageOptions]) -> Job:
     """Puts a message into a queue whose `CONSUMER` is "pull": `push("mail", {"to": "…"}, delay="10m")`.
 
     Args:
         body: any JSON value; `pull` returns it unchanged.
-        delay, run_at: when it can be pulled; none: now.
-        options: others of `delayq.schedule`.
+        options: those of `schedule`, except queue, timeout, serial and concurrency. Consumers can pull the message from `delay` or
+            `run_at` on, or now.
 
     Raises:
         PayloadError, PayloadTooLarge: JSON cannot hold the body, or it is larger than MAX_PAYLOAD of the queue.
@@ -67,12 +52,11 @@ def push(
         KeyTaken, StoreUnavailable, SynchronousOnlyOperation: as `delayq.schedule`.
     """
     refuse_loop("delayq.apush(…)")
-    given = Options(delay, run_at, key, expires, meta, on_conflict, queue, priority, max_attempts, backoff, None, using, durability)
-    return put_in(KIND, _checked(given), (body,), {})
+    return put_in(KIND, _options(queue, options), (body,), {})
 
 
 @like(push)
-async def apush(queue: str, body: Any, **given: Any) -> Job:
+async def apush(queue: str, body: Any, **options: Unpack[MessageOptions]) -> Job:
     """Async version of `push`. It commits by itself.
 
     Raises:
@@ -80,12 +64,15 @@ async def apush(queue: str, body: Any, **given: Any) -> Job:
         As `push`.
     """
     id = ids.new()
-    return await scheduled([id], put_in, KIND, _checked(Options(queue=queue, **given)), (body,), {}, id)
+    return await scheduled([id], put_in, KIND, _options(queue, options), (body,), {}, id)
 
 
-def _checked(options: Options) -> Options:
-    if not isinstance(options.queue, str) or not options.queue:
-        raise ConfigError(
-            f"push() was given {options.queue!r} as the queue: write push('mail', body), with a name in DELAYQ['QUEUES']."
-        )
-    return options
+def _options(queue: str, given: MessageOptions) -> Options:
+    if not isinstance(queue, str) or not queue:
+        raise ConfigError(f"push() was given {queue!r} as the queue: write push('mail', body), with a name in DELAYQ['QUEUES'].")
+    for name in given:
+        if name not in _NAMES:
+            raise ConfigError(
+                f"push(): {name!r} is an unknown option{did_you_mean(name, _NAMES)}. The options are: {', '.join(_NAMES)}."
+            )
+    return Options(queue=queue, **given)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from inspect import Signature
@@ -19,43 +19,54 @@ from django_delayq.producer.name_format import NameFormat
 from django_delayq.states import MESSAGE, NO_LIMIT
 from django_delayq.store.scripts import record
 
-# The words of schedule(); a task's own parameter of such a name could not be told from them.
-OPTIONS: Final = (
-    "delay",
-    "run_at",
-    "key",
-    "on_conflict",
-    "queue",
-    "priority",
-    "max_attempts",
-    "backoff",
-    "timeout",
-    "expires",
-    "meta",
-    "using",
-    "durability",
-    "serial",
-    "concurrency",
-)
 Conflict = Literal["keep", "replace", "earliest", "latest", "after", "error"]
 Durability = Literal["outbox", "redis"]
-MOST_PRIORITY: Final = 2**31 - 1  # what its column holds; beyond it the insert would break the caller's transaction
+MAX_PRIORITY: Final = 2**31 - 1  # the largest value of its column; a larger one would break the transaction of the caller
 MAX_TEMPLATES: Final = 1000
 LONGEST_LEASE: Final = 12 * 3600.0  # seconds
 POLICIES: Final[tuple[str, ...]] = get_args(Conflict)
 DURABILITIES: Final[tuple[str, ...]] = get_args(Durability)
 
 
-class UntimedOptions(TypedDict, total=False):
-    """The options of `schedule` as a type checker sees them, but for timeout, which deliveries mean otherwise. None: what the task or
-    the queue says.
+class OptionRow(NamedTuple):
+    """One option, as the command line and the gateway offer it. `kind` says how they read it; None: only Python code can give it.
+    `limits`: of numbers in the gateway.
     """
+
+    kind: Literal["duration", "date", "expiry", "text", "choice", "integer", "object"] | None = None
+    help: str = ""
+    choices: Sequence[str] = ()
+    limits: tuple[int, int] = (0, 0)
+    gateway: bool = True
+
+
+# The options of schedule(). A task cannot have a parameter with one of these names.
+OPTIONS: Final[Mapping[str, OptionRow]] = {
+    "delay": OptionRow("duration", "time from now"),
+    "run_at": OptionRow("date", "date with its time zone"),
+    "key": OptionRow("text", "a key that is unique among the unfinished jobs of the queue"),
+    "on_conflict": OptionRow("choice", "what to do if an unfinished job has the key", POLICIES),
+    "queue": OptionRow("text", "another queue than the usual one"),
+    "priority": OptionRow("integer", "above 0 high, below 0 low", limits=(-MAX_PRIORITY, MAX_PRIORITY)),
+    "max_attempts": OptionRow("integer", "number of attempts; 0 for no limit, if the job expires", limits=(0, 10_000)),
+    "backoff": OptionRow("text", "delays between attempts, as '15s 3m 10m'", gateway=False),
+    "timeout": OptionRow("duration", "time limit of one attempt", gateway=False),
+    "expires": OptionRow("expiry", "the job does not start after this duration or date"),
+    "meta": OptionRow("object", "data that is kept with the job"),
+    "using": OptionRow(),
+    "durability": OptionRow("choice", "another durability than that of the queue", DURABILITIES, gateway=False),
+    "serial": OptionRow(),
+    "concurrency": OptionRow(),
+}
+
+
+class MessageOptions(TypedDict, total=False):
+    """The options of `push`, for type checkers. None: the value of the queue applies."""
 
     delay: clock.Delay | None
     run_at: datetime | None
     key: str
     on_conflict: Conflict
-    queue: str | None
     priority: int | None
     max_attempts: int | None
     backoff: Ladder | str | None
@@ -63,6 +74,12 @@ class UntimedOptions(TypedDict, total=False):
     meta: Mapping[str, Any] | None
     using: str | None
     durability: Durability | None
+
+
+class UntimedOptions(MessageOptions, total=False):
+    """The options of `deliver`, which has a timeout of its own. None: the value of the task or the queue applies."""
+
+    queue: str | None
     serial: str | None
     concurrency: tuple[str, int] | None
 
@@ -74,8 +91,8 @@ class JobOptions(UntimedOptions, total=False):
 
 
 class Options(NamedTuple):
-    """How one job is to be scheduled. None: what the task or the queue says. The first `OWN` differ from job to job; the others are
-    what its template is made of.
+    """The options of one job. None: the value of the task or the queue applies. The first `OWN` options differ from job to job. The
+    others decide the template.
     """
 
     delay: clock.Delay | None = None
@@ -95,21 +112,20 @@ class Options(NamedTuple):
     concurrency: tuple[str, int] | None = None
 
     def but(self, given: Mapping[str, Any], task: str) -> Options:
-        """These options, with those given in place of their own. `task`: its name, for errors.
+        """Returns these options with others replaced. `task`: its name, for errors.
 
         Raises:
-            ConfigError: an option is unknown; the text names the nearest known one.
+            ConfigError: an option is unknown. The message suggests the nearest one.
         """
         try:
             return Options(**given) if self is NONE else self._replace(**given)
         except (TypeError, ValueError):
-            name = next(name for name in given if name not in NAMES)
+            name = next(name for name in given if name not in OPTIONS)
             meant = migration_hints.of_option(name, OPTIONS)
             raise ConfigError(f"{task}.using(): {name!r} is an unknown option{meant}. The options are: {', '.join(OPTIONS)}.") from None
 
 
 NONE: Final = Options()
-NAMES: Final = frozenset(OPTIONS)
 OWN: Final = Options._fields.index("on_conflict")
 USUAL: Final = NONE[OWN:]
 
@@ -163,6 +179,28 @@ def lease_ms(value: Any, where: str, kept: str) -> int:
             f"in a short pause of the host; a longer one {kept}."
         )
     return ms
+
+
+def integer(option: str, value: Any, where: str) -> int:
+    """Returns the value if it is a whole number.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigError(f"{where}: {option} must be a whole number, not {value!r}.")
+    return value
+
+
+def attempts(value: Any, where: str) -> int | None:
+    """Checks `max_attempts`. 0: no limit, for jobs that expire.
+
+    Raises:
+        ConfigError: it is not a whole number, or negative.
+    """
+    if value is not None and integer("max_attempts", value, where) < 0:
+        raise ConfigError(f"{where}: max_attempts must be at least 1; or 0, for no limit, of jobs that are scheduled with expires=.")
+    return None if value is None else int(value)
 
 
 class Planned(Protocol):
@@ -281,7 +319,7 @@ def _template(task: Planned, options: Options, using: str | None, config: conf.C
     _check_options(options, where)
     worker_modules.check(task)
     priority = task.priority if options.priority is None else options.priority
-    if not -MOST_PRIORITY <= priority <= MOST_PRIORITY:
+    if not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
         raise ConfigError(f"{where}: priority={priority} is out of range; only its sign counts: above 0 high, below 0 low.")
     durable = (options.durability or queue.durability) == "outbox"
     alias = options.using or using or config.database
@@ -365,12 +403,9 @@ def _check_options(options: Options, where: str) -> None:
         raise ConfigError(f"{where}: on_conflict={options.on_conflict!r} must be one of {', '.join(POLICIES)}.")
     if options.durability not in (None, *DURABILITIES):
         raise ConfigError(f"{where}: durability={options.durability!r} must be 'outbox' or 'redis'.")
-    if options.priority is not None and (isinstance(options.priority, bool) or not isinstance(options.priority, int)):
-        raise ConfigError(f"{where}: priority={options.priority!r} must be a whole number: above 0 high, below 0 low.")
-    if options.max_attempts is not None and (type(options.max_attempts) is not int or options.max_attempts < 0):
-        raise ConfigError(
-            f"{where}: max_attempts={options.max_attempts!r} must be a whole number of at least 1; or 0, for no limit, with expires=."
-        )
+    if options.priority is not None:
+        integer("priority", options.priority, where)
+    attempts(options.max_attempts, where)
 
 
 def _check_outbox(alias: str, rows: str, where: str) -> None:

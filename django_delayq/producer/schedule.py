@@ -9,28 +9,32 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Never, ParamSpec, TypeVar, Unpack
 from uuid import UUID
 
+from django.db import connections
+
 from django_delayq import clock, conf, ids
-from django_delayq.exceptions import ConfigError
+from django_delayq.exceptions import ConfigError, PayloadError
 from django_delayq.ladder import Ladder
-from django_delayq.producer import carriers, homes, migration_hints, outbox, watchers
+from django_delayq.producer import carriers, commit, homes, migration_hints, outbox, watchers
 from django_delayq.producer.async_api import like, refuse_loop, scheduled
 from django_delayq.producer.commit import Plan
 from django_delayq.producer.job import Job
 from django_delayq.producer.options import (
-    NAMES,
     NONE,
+    OPTIONS,
     Conflict,
     Durability,
     JobOptions,
+    JobTemplate,
     Options,
     Planned,
     date,
+    duration,
+    moment,
     templates,
 )
 from django_delayq.producer.outbox.shapes import Once
 from django_delayq.producer.plan_groups import batches
 from django_delayq.producer.put import Flight, put_all, put_one
-from django_delayq.producer.schedule_checks import check_transaction, checked_meta, expires_at, label, refuse_options
 from django_delayq.producer.stores import stores
 from django_delayq.producer.watchers import Call
 from django_delayq.shared_name import NAMED
@@ -56,9 +60,8 @@ class Binding(NamedTuple):
     tick: dict[str, Any] | None = None
 
 
-# Without a call of Python: these are made for each job.
+# Faster than a call of Binding, which is made for each job.
 _binding: Final[Callable[[tuple[Any, ...]], Binding]] = partial(tuple.__new__, Binding)
-_given: Final[Callable[[tuple[Any, ...]], Options]] = partial(tuple.__new__, Options)
 
 
 class Bound(Generic[P, R]):
@@ -83,7 +86,7 @@ class Bound(Generic[P, R]):
     if not TYPE_CHECKING:  # else any name would pass
 
         def __getattr__(self, name: str) -> Never:
-            meant = migration_hints.of_method(label(self), name)
+            meant = migration_hints.of_method(_label(self), name)
             said = f". Here it is {meant}" if meant else did_you_mean(name, dir(type(self)), 0.75)
             raise AttributeError(f"A task has no {name!r}{said}", name=name, obj=self)
 
@@ -98,14 +101,14 @@ class Bound(Generic[P, R]):
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> Binding:
         """A job to be, for `schedule_many`."""
         if kwargs:
-            refuse_options(self.task, kwargs)
+            _refuse_options(self.task, kwargs)
         return _binding((self.task, self.options, args, kwargs, None, None))
 
     def schedule(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Puts a job in, with these arguments. See `delayq.schedule`."""
         refuse_loop("task.aschedule(…)")
         if kwargs:
-            refuse_options(self.task, kwargs)
+            _refuse_options(self.task, kwargs)
         return put_in(self.task, self.options, args, kwargs)
 
     async def aschedule(self, *args: P.args, **kwargs: P.kwargs) -> Job:
@@ -161,10 +164,26 @@ def schedule(
         SynchronousOnlyOperation: in async code: await `aschedule` instead.
     """
     refuse_loop("delayq.aschedule(…)")
-    rest = on_conflict, queue, priority, max_attempts, backoff, timeout, using, durability, serial, concurrency
-    options = _options(task, _given((delay, run_at, key, expires, meta, *rest)))
+    given = Options(
+        delay=delay,
+        run_at=run_at,
+        key=key,
+        expires=expires,
+        meta=meta,
+        on_conflict=on_conflict,
+        queue=queue,
+        priority=priority,
+        max_attempts=max_attempts,
+        backoff=backoff,
+        timeout=timeout,
+        using=using,
+        durability=durability,
+        serial=serial,
+        concurrency=concurrency,
+    )
+    options = _options(task, given)
     if kwargs:
-        refuse_options(task.task, kwargs, mixed=True)
+        _refuse_options(task.task, kwargs, mixed=True)
     return put_in(task.task, options, args, kwargs)
 
 
@@ -176,10 +195,10 @@ async def aschedule(task: Bound[Any, Any], *args: Any, **kwargs: Any) -> Job:
         CancelledError: whether the job was scheduled is not known; the error has its id in a tuple, `jobs`.
         As `schedule`.
     """
-    given = Options(**{name: kwargs.pop(name) for name in NAMES & kwargs.keys()})
+    given = Options(**{name: kwargs.pop(name) for name in OPTIONS.keys() & kwargs.keys()})
     options = _options(task, given)
     if kwargs:
-        refuse_options(task.task, kwargs, mixed=True)
+        _refuse_options(task.task, kwargs, mixed=True)
     return await _aput(Binding(task.task, options, args, kwargs))
 
 
@@ -233,14 +252,14 @@ def plan(
     if template.durable:
         outbox.check_installed()
         if not template.says_using:
-            check_transaction(template.using, template.where)
+            _check_transaction(template.using, template.where)
     if not options.key and template.on_conflict != "keep":
         raise ConfigError(f"{template.where}: on_conflict={template.on_conflict!r} needs a key: pass key= as well.")
     delay_ms, due_ms = date(options.delay, options.run_at, template.where)
-    expires_ms = 0 if options.expires is None else expires_at(options.expires, delay_ms, due_ms, template)
+    expires_ms = 0 if options.expires is None else _expires_at(options.expires, delay_ms, due_ms, template)
     if template.max_attempts == NO_LIMIT and not expires_ms:
         raise ConfigError(f"{template.where}: max_attempts=0 means no limit of attempts: pass expires= as well, so that the job ends.")
-    meta = None if options.meta is None else checked_meta(options.meta, template.where)
+    meta = None if options.meta is None else _checked_meta(options.meta, template.where)
     if tick:
         meta = {**(meta or {}), PERIODIC: tick}
     if carried:
@@ -327,6 +346,72 @@ def _planned(batch: Sequence[Binding], using: str | None, turn: int) -> list[Pla
         ]
     fresh = zip(map(_checked, batch), ids.several(len(batch)), strict=True)  # the ids of all at once
     return [plan(task, options, args, kwargs, using, id or new, None, tick) for (task, options, args, kwargs, id, tick), new in fresh]
+
+
+def _refuse_options(task: Any, kwargs: Mapping[str, Any], *, mixed: bool = False) -> None:
+    """Refuses a misspelled option among the arguments of a task that takes any keyword. `mixed`: the call takes options, too, so a
+    similar name is probably a mistake.
+    """
+    if not task.takes_any:
+        return  # the signature of the function refuses them
+    for name in kwargs:
+        if name in task.keywords or not (mixed or name in OPTIONS):
+            continue
+        meant = migration_hints.of_keyword(_label(task), name, OPTIONS, cutoff=0.8)
+        if meant:
+            own = f" To pass it to the task, write {_label(task)}.schedule(…, {name}=…)." if mixed else ""
+            raise ConfigError(f"schedule({task.name}): {meant}.{own}")
+
+
+def _label(task: Any) -> str:
+    """Returns the name of the function of a task."""
+    try:
+        return str(object.__getattribute__(task, "task").fn.__name__)
+    except AttributeError:
+        return "task"
+
+
+def _expires_at(value: Any, delay_ms: int | None, due_ms: int, template: JobTemplate) -> int:
+    """Returns the expiry in milliseconds, by the clock of Redis. If Redis cannot be reached, by the clock of this host."""
+    now_ms, where = stores.now_ms(template.queue.name), template.where
+    expires_ms = moment(value, "expires", where) if isinstance(value, datetime) else now_ms + duration(value, "expires", where)
+    if expires_ms <= (due_ms if delay_ms is None else now_ms + delay_ms):
+        raise ConfigError(
+            f"{where}: expires={value!r} is not after the date of the job, so the job could never run. Both count from now: pass an "
+            f"expiry that is longer than the delay, or none."
+        )
+    return expires_ms
+
+
+def _checked_meta(value: Any, where: str) -> dict[str, Any]:
+    """Refuses `meta` with reserved keys."""
+    if not isinstance(value, Mapping):
+        raise PayloadError(f"{where}: meta must be a dict with text keys, not {value!r}.")
+    if CARRIED in value:
+        raise PayloadError(f"{where}: meta has the key {CARRIED!r}, which is reserved for carriers. Use another key.")
+    if NAMED in value:
+        raise PayloadError(
+            f"{where}: meta has the key {NAMED!r}, which is reserved for the name of a job. Pass serial= or concurrency= instead."
+        )
+    if ONLY in value:
+        raise PayloadError(f"{where}: meta has the key {ONLY!r}, which is reserved for the limit of a token. Use another key.")
+    if PERIODIC in value:
+        raise PayloadError(f"{where}: meta has the key {PERIODIC!r}, which is reserved for jobs of schedules. Use another key.")
+    return dict(value)
+
+
+def _check_transaction(alias: str, where: str) -> None:
+    """Refuses to commit a row at once while the caller has a transaction on another database, which may be rolled back."""
+    if len(connections.settings) == 1 or commit.is_open(connections[alias]):
+        return
+    for other in connections.all(initialized_only=True):
+        if commit.is_open(other):
+            raise ConfigError(
+                f"{where}: a transaction is open on the database {other.alias!r}, and the row of the job goes into {alias!r} "
+                f"(DELAYQ['DATABASE']): if the transaction is rolled back, the job still runs. Open one on {alias!r} "
+                f"around both; pass using={alias!r} to publish the job even after a rollback; or, to publish it at the commit on "
+                f"{other.alias!r}, using={other.alias!r} and durability='redis'."
+            )
 
 
 def _options(task: Any, given: Options) -> Options:

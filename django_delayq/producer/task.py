@@ -5,26 +5,65 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import cached_property, update_wrapper
-from typing import Any, ClassVar, Final, ParamSpec, TypeVar, overload
+from functools import cached_property, partial, update_wrapper
+from typing import Any, ClassVar, Final, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
 
 from django.apps import apps
 
 from django_delayq import clock
 from django_delayq.exceptions import ConfigError, PayloadError, UnknownTask
 from django_delayq.ladder import Ladder
-from django_delayq.producer import migration_hints, name_format, task_options
-from django_delayq.producer.annotations import Annotations
-from django_delayq.producer.argument_error import argument_error
+from django_delayq.producer import migration_hints, name_format
+from django_delayq.producer.argument_checks import Annotations, argument_error
 from django_delayq.producer.name_format import NameFormat
-from django_delayq.producer.options import NONE, OPTIONS
+from django_delayq.producer.options import NONE, OPTIONS, attempts, integer
 from django_delayq.producer.schedule import Bound
-from django_delayq.producer.task_options import Backoff, ObjectUrl
 from django_delayq.states import MESSAGE
+from django_delayq.store.scripts.record import MAX_TASK
+from django_delayq.text import did_you_mean
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T", bound="Task[Any, Any]")
+
+_NAMED: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+Backoff = Ladder | Callable[[int, BaseException], clock.Delay | None]
+ObjectUrl = Callable[[Any], str | None]  # gets the row of a job
+
+
+class TaskOptions(TypedDict, total=False):
+    """The options of `@task`, for type checkers."""
+
+    name: str | None
+    queue: str
+    priority: int
+    max_attempts: int | None
+    backoff: Backoff | str | None
+    poll: Ladder | str | None
+    timeout: clock.Delay | None
+    atomic: bool
+    sensitive: Collection[str]
+    on_failure: Task[..., Any] | None
+    serial: str | None
+    concurrency: tuple[str, int] | None
+    object_url: ObjectUrl | None
+
+
+TASK_OPTIONS: Final = tuple(TaskOptions.__annotations__)
+# The other options of `@task` are read by `make_task`.
+DEFAULTS: Final[Mapping[str, Any]] = {
+    "queue": "default",
+    "priority": 0,
+    "max_attempts": None,
+    "backoff": None,
+    "poll": None,
+    "timeout": None,
+    "atomic": False,
+    "on_failure": None,
+    "object_url": None,
+}
 
 
 class Task(Bound[P, R]):
@@ -35,39 +74,28 @@ class Task(Bound[P, R]):
     raises_inline: ClassVar[bool] = True  # under INLINE its error reaches the caller of schedule()
     own: ClassVar[bool] = False  # of this package: only its functions make arguments for it, since they name secrets or keys of Redis
 
-    def __init__(
-        self,
-        fn: Callable[P, R],
-        *,
-        name: str,
-        queue: str,
-        priority: int,
-        max_attempts: int | None,
-        backoff: Backoff | None,
-        timeout: float | None,
-        poll: Ladder | None = None,
-        atomic: bool = False,
-        sensitive: Collection[str] = (),
-        on_failure: Task[..., Any] | None = None,
-        named: NameFormat | None = None,
-        object_url: ObjectUrl | None = None,
-    ) -> None:
+    queue: str
+    priority: int
+    max_attempts: int | None
+    backoff: Backoff | None
+    poll: Ladder | None
+    timeout: float | None
+    atomic: bool
+    sensitive: frozenset[str]
+    on_failure: Task[..., Any] | None
+    named: NameFormat | None
+    object_url: ObjectUrl | None
+
+    def __init__(self, fn: Callable[P, R], *, name: str, sensitive: Collection[str] = (), **options: Any) -> None:
         super().__init__(self, NONE)
-        update_wrapper(self, fn)  # before the rest: it also copies what the function carries, a `queue` of another library, say
+        update_wrapper(self, fn)  # first, because it copies attributes of the function, such as a `queue` of another library
         self.fn = fn
         self.name = name
-        self.queue = queue
-        self.priority = priority
-        self.max_attempts = max_attempts
-        self.backoff = backoff
-        self.poll = poll
-        self.timeout = timeout
-        self.atomic = atomic
         self.sensitive = frozenset(sensitive)
-        self.on_failure = on_failure
-        self.named = named
-        self.object_url = object_url
-        self.late = False  # it was registered after Django's set-up, so that a worker may not have it
+        self.named = None
+        for option, default in DEFAULTS.items():
+            setattr(self, option, options.get(option, default))
+        self.late = False  # registered after Django's set-up, so a worker may not have it
         self.is_async = inspect.iscoroutinefunction(fn)
         self.signature = inspect.signature(fn)
         self.takes_any = any(one.kind is one.VAR_KEYWORD for one in self.signature.parameters.values())
@@ -144,8 +172,8 @@ class Registry:
     def add(self, task: Task[Any, Any]) -> None:
         """Registers a task. Two functions of one name are reported by a system check; the first one stays."""
         known = self._tasks.get(task.name)
-        if known is not None and task_options.place(known.fn) != task_options.place(task.fn):
-            self.duplicates.setdefault(task.name, [task_options.place(known.fn)]).append(task_options.place(task.fn))
+        if known is not None and place(known.fn) != place(task.fn):
+            self.duplicates.setdefault(task.name, [place(known.fn)]).append(place(task.fn))
             return
         task.late = apps.ready
         self._tasks[task.name] = task
@@ -174,69 +202,18 @@ class Registry:
         return iter(list(self._tasks.values()))
 
 
-_NAMED: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 registry: Final = Registry()
 
 
 @overload
-def task(
-    fn: Callable[P, R],
-    /,
-    *,
-    name: str | None = None,
-    queue: str = "default",
-    priority: int = 0,
-    max_attempts: int | None = None,
-    backoff: Backoff | str | None = None,
-    poll: Ladder | str | None = None,
-    timeout: clock.Delay | None = None,
-    atomic: bool = False,
-    sensitive: Collection[str] = (),
-    on_failure: Task[..., Any] | None = None,
-    serial: str | None = None,
-    concurrency: tuple[str, int] | None = None,
-    object_url: ObjectUrl | None = None,
-) -> Task[P, R]: ...
+def task(fn: Callable[P, R], /, **options: Unpack[TaskOptions]) -> Task[P, R]: ...
 
 
 @overload
-def task(
-    *,
-    name: str | None = None,
-    queue: str = "default",
-    priority: int = 0,
-    max_attempts: int | None = None,
-    backoff: Backoff | str | None = None,
-    poll: Ladder | str | None = None,
-    timeout: clock.Delay | None = None,
-    atomic: bool = False,
-    sensitive: Collection[str] = (),
-    on_failure: Task[..., Any] | None = None,
-    serial: str | None = None,
-    concurrency: tuple[str, int] | None = None,
-    object_url: ObjectUrl | None = None,
-) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+def task(**options: Unpack[TaskOptions]) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
 
-def task(
-    fn: Any = None,
-    /,
-    *given: Any,
-    name: str | None = None,
-    queue: str = "default",
-    priority: int = 0,
-    max_attempts: int | None = None,
-    backoff: Backoff | str | None = None,
-    poll: Ladder | str | None = None,
-    timeout: clock.Delay | None = None,
-    atomic: bool = False,
-    sensitive: Collection[str] = (),
-    on_failure: Task[..., Any] | None = None,
-    serial: str | None = None,
-    concurrency: tuple[str, int] | None = None,
-    object_url: ObjectUrl | None = None,
-    **unknown: Any,
-) -> Any:
+def task(fn: Any = None, /, *given: Any, **options: Any) -> Any:
     """Makes a function a task: `@task`, or `@task(queue="orders", backoff="15s 3m", timeout="30s")`.
 
     Args:
@@ -262,27 +239,10 @@ def task(
     """
 
     def decorate(function: Callable[..., Any]) -> Task[Any, Any]:
-        where = f"@task on {task_options.place(function)}"
+        where = f"@task on {place(function)}"
         if isinstance(function, Task):
             raise ConfigError(f"{where}: it is already a task. Write @task once, directly above def, and @periodic above it.")
-        ready = made(
-            Task,
-            function,
-            where=where,
-            name=name,
-            queue=queue,
-            priority=priority,
-            max_attempts=max_attempts,
-            backoff=backoff,
-            poll=poll,
-            timeout=timeout,
-            atomic=atomic,
-            sensitive=sensitive,
-            on_failure=on_failure,
-            serial=serial,
-            concurrency=concurrency,
-            object_url=object_url,
-        )
+        ready = make_task(Task, function, where=where, **options)
         if ready.name == MESSAGE:
             raise ConfigError(f"{where}: the name {MESSAGE!r} is reserved for messages, which have no task. Choose another name.")
         clash = [parameter for parameter in ready.signature.parameters if parameter in OPTIONS]
@@ -292,10 +252,10 @@ def task(
         registry.add(ready)
         return ready
 
-    if unknown:
-        strange = next(iter(unknown))
-        meant = migration_hints.of_option(strange, _TASK_OPTIONS)
-        raise ConfigError(f"@task: {strange!r} is an unknown option{meant}. The options are: {', '.join(_TASK_OPTIONS)}.")
+    for name in options:
+        if name not in TASK_OPTIONS:
+            hint = migration_hints.of_option(name, TASK_OPTIONS)
+            raise ConfigError(f"@task: {name!r} is an unknown option{hint}. The options are: {', '.join(TASK_OPTIONS)}.")
     if fn is None:
         return decorate
     if given or not callable(fn):
@@ -304,54 +264,29 @@ def task(
     return decorate(fn)
 
 
-def made(
-    kind: type[T],
-    function: Callable[..., Any],
-    *,
-    where: str,
-    name: str | None = None,
-    queue: str = "default",
-    priority: Any = 0,
-    max_attempts: Any = None,
-    backoff: Any = None,
-    poll: Any = None,
-    timeout: Any = None,
-    atomic: bool = False,
-    sensitive: Any = (),
-    on_failure: Any = None,
-    serial: Any = None,
-    concurrency: Any = None,
-    object_url: Any = None,
-) -> T:
-    """A task that is not registered yet. `where`: in errors.
+_GIVEN: Final = inspect.Parameter("fn", inspect.Parameter.POSITIONAL_ONLY, default=None)
+_USUAL: Final = {**dict.fromkeys(TASK_OPTIONS), **DEFAULTS, "sensitive": ()}
+task.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # what help() and the documentation show
+    [_GIVEN, *(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=_USUAL[name]) for name in TASK_OPTIONS)]
+)
+
+
+def make_task(kind: type[T], function: Callable[..., Any], *, where: str, **options: Unpack[TaskOptions]) -> T:
+    """Makes a task that is not registered yet. `where` starts the messages of errors.
 
     Raises:
-        ConfigError: an option cannot work.
+        ConfigError: an option is not valid.
     """
-    task = kind(
-        function,
-        name=task_options.name_of(name, function, where),
-        queue=queue,
-        priority=task_options.integer(priority, "priority", where),
-        max_attempts=task_options.attempts(max_attempts, where),
-        backoff=task_options.backoff(backoff, where),
-        poll=task_options.poll(poll, where),
-        timeout=task_options.timeout(timeout, where),
-        atomic=atomic,
-        sensitive=task_options.sensitive(sensitive, function, where),
-        on_failure=follower_of(on_failure, where),
-        object_url=task_options.object_url(object_url, where),
-    )
-    task.named = name_format.given(serial, concurrency, task.signature, where, task.sensitive)
-    if atomic and task.is_async:
+    name, given = _name_of(options.get("name"), function, where), cast("Mapping[str, Any]", options)
+    found = {one: _READERS[one](given[one], where) if one in _READERS else given[one] for one in DEFAULTS if one in given}
+    task = kind(function, name=name, sensitive=_sensitive(options.get("sensitive", ()), function, where), **found)
+    task.named = name_format.given(options.get("serial"), options.get("concurrency"), task.signature, where, task.sensitive)
+    if task.atomic and task.is_async:
         raise ConfigError(
             f"{where}: atomic=True needs a plain function, because transactions in Django belong to a thread. Write def instead of "
             f"async def."
         )
     return task
-
-
-_TASK_OPTIONS: Final = tuple(name for name, one in inspect.signature(task).parameters.items() if one.kind is one.KEYWORD_ONLY)
 
 
 def follower_of(value: Any, where: str) -> Task[..., Any] | None:
@@ -367,6 +302,90 @@ def follower_of(value: Any, where: str) -> Task[..., Any] | None:
     except PayloadError as error:
         raise ConfigError(f"{where}: on_failure is called with one argument, the id of the failed job: {error}") from None
     return value
+
+
+def _name_of(name: str | None, fn: Callable[..., Any], where: str) -> str:
+    """Returns the given name, or the name of the function."""
+    if inspect.isclass(fn):
+        raise ConfigError(f"{where}: a class cannot be a task, because JSON cannot store its instances. Write a function.")
+    if not name and not hasattr(fn, "__qualname__"):
+        raise ConfigError(f"{where}: a callable object has no name. Pass name=, or write a function.")
+    found = name or f"{fn.__module__}.{fn.__qualname__}"
+    if "<locals>" in found:
+        raise ConfigError(f"{where}: it is defined inside a function. Move it to a module, or give it a name=.")
+    if not found or len(found) > MAX_TASK or any(char.isspace() or not char.isprintable() for char in found):
+        raise ConfigError(f"{where}: the name {found!r} must be 1 to {MAX_TASK} printable characters without spaces.")
+    return found
+
+
+def _backoff(value: Any, where: str) -> Backoff | None:
+    if value is None or isinstance(value, Ladder):
+        return value
+    if isinstance(value, str):
+        try:
+            return Ladder(value)
+        except ValueError as error:
+            raise ConfigError(f"{where}: backoff: {error}.") from None
+    if callable(value):
+        return value  # type: ignore[no-any-return]  # its result is checked after each call
+    raise ConfigError(f"{where}: backoff must be text, a Ladder, or f(attempt, exception), not {value!r}{Ladder.spelled(value)}.")
+
+
+def _poll(value: Any, where: str) -> Ladder | None:
+    if value is not None and not isinstance(value, Ladder | str):
+        raise ConfigError(f"{where}: poll must be text or a Ladder, not {value!r}{Ladder.spelled(value)}.")
+    try:
+        return None if value is None else Ladder.of(value)
+    except ValueError as error:
+        raise ConfigError(f"{where}: poll: {error}.") from None
+
+
+def read_timeout(value: Any, where: str) -> float | None:
+    """Returns the seconds of a timeout, or raises ConfigError."""
+    if value is None:
+        return None
+    try:
+        seconds = clock.seconds(value)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"{where}: timeout={error}.") from None
+    if seconds <= 0:
+        raise ConfigError(f"{where}: timeout must be above 0.")
+    return seconds
+
+
+def _sensitive(value: Any, fn: Callable[..., Any], where: str) -> Collection[str]:
+    if isinstance(value, str) or not isinstance(value, Collection) or not all(isinstance(name, str) for name in value):
+        raise ConfigError(f"{where}: sensitive must be a list of parameters, such as ['iban'], not {value!r}.")
+    parameters = inspect.signature(fn).parameters
+    for name in value:
+        # A misspelled name would hide nothing. `**kwargs` takes any name.
+        if name not in parameters and not any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
+            near = did_you_mean(name, parameters)
+            raise ConfigError(f"{where}: sensitive names {name!r}, which is not one of its parameters{near}.")
+    return value
+
+
+def _object_url(value: Any, where: str) -> ObjectUrl | None:
+    if value is not None and not callable(value):
+        raise ConfigError(f"{where}: object_url must be a function that takes a job and returns a URL or None, not {value!r}.")
+    found: ObjectUrl | None = value
+    return found
+
+
+def place(fn: Callable[..., Any]) -> str:
+    """Returns the module and the qualified name of a function."""
+    return f"{getattr(fn, '__module__', '?')}.{getattr(fn, '__qualname__', type(fn).__qualname__)}"
+
+
+_READERS: Final[Mapping[str, Callable[[Any, str], Any]]] = {
+    "priority": partial(integer, "priority"),
+    "max_attempts": attempts,
+    "backoff": _backoff,
+    "poll": _poll,
+    "timeout": read_timeout,
+    "on_failure": follower_of,
+    "object_url": _object_url,
+}
 
 
 def _takes_all(signature: inspect.Signature) -> bool:

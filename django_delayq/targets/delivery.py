@@ -17,13 +17,12 @@ from django_delayq import clock, conf
 from django_delayq.exceptions import ConfigError, Fail, PayloadError, Retry, Snooze, SoftTimeout, TargetRefused
 from django_delayq.findings import check_message
 from django_delayq.http_settings import SIGNING, HttpConfig
-from django_delayq.producer import task_options
 from django_delayq.producer.async_api import in_thread, like, refuse_loop
 from django_delayq.producer.job import Job
 from django_delayq.producer.options import UntimedOptions, date, templates
 from django_delayq.producer.schedule import Bound
 from django_delayq.producer.stores import stores
-from django_delayq.producer.task import Task, follower_of, made, registry
+from django_delayq.producer.task import Task, follower_of, make_task, read_timeout, registry
 from django_delayq.states import DELIVERY
 from django_delayq.targets import addresses, answers, webhook
 from django_delayq.targets.addresses import REFUSED, Endpoint
@@ -148,7 +147,7 @@ def prepared(
     delay_ms, due_ms = date(made.delay, made.run_at, WHERE)
     if delay_ms is not None:
         due_ms = stores.now_ms(templates.get(delivery, made, None).queue.name) + delay_ms
-    arguments = {"headers": sent, "secret": secret, "within": task_options.timeout(timeout, WHERE), "redirects": redirects, **body}
+    arguments = {"headers": sent, "secret": secret, "within": read_timeout(timeout, WHERE), "redirects": redirects, **body}
     if follower := follower_of(on_failure, WHERE):
         arguments["on_failure"] = follower.name
     return bound, {
@@ -422,7 +421,7 @@ class _Clients:
 
 
 clients: Final = _Clients()
-delivery: Final = made(Delivery, attempt, where=f"the task {NAME}", name=NAME)
+delivery: Final = make_task(Delivery, attempt, where=f"the task {NAME}", name=NAME)
 registry.add(delivery)
 registry.followed = True
 

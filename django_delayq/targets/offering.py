@@ -12,7 +12,7 @@ from django_delayq.producer.async_api import like, refuse_loop
 from django_delayq.producer.job import Job
 from django_delayq.producer.options import JobOptions
 from django_delayq.producer.stores import stores
-from django_delayq.producer.task import Task, made, registry
+from django_delayq.producer.task import Task, make_task, registry
 from django_delayq.states import OFFER
 from django_delayq.store.connection.error_replies import StoreError, StoreRefused
 from django_delayq.store.scripts.queue import OfferReply, OfferStore
@@ -146,5 +146,5 @@ def _about(seconds: float) -> float:
     return seconds * uniform(0.5, 1.5)
 
 
-offers: Final = made(Offers, push, where=f"the task {NAME}", name=NAME)
+offers: Final = make_task(Offers, push, where=f"the task {NAME}", name=NAME)
 registry.add(offers)

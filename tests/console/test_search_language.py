@@ -17,7 +17,7 @@ from django_delayq.admin import JobAdmin
 from django_delayq.console import keyset, search_parser, selection
 from django_delayq.console.selection import Selection
 from django_delayq.models import Job
-from django_delayq.producer.task import Task, made, registry
+from django_delayq.producer.task import Task, make_task, registry
 from django_delayq.store.reads.inspector import Inspector
 from tests.admin.conftest import JOBS, OPERATIONS
 from tests.admin.test_operations import begin, work
@@ -229,7 +229,7 @@ def test_searches_that_are_offered_name_arguments_of_the_project_and_none_of_thi
         own = True
 
     monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
-    registry.add(made(Own, deliver, where="here", name="django_delayq.deliver"))
+    registry.add(make_task(Own, deliver, where="here", name="django_delayq.deliver"))
     offered = [each.text for each in selection.other_searches(Selection(text="nothing5555"))]
     assert "error:nothing5555" in offered
     assert "arg:url=nothing5555" not in offered

@@ -9,7 +9,7 @@ import pytest
 import django_delayq as delayq
 from django_delayq import clock
 from django_delayq.models import Job
-from django_delayq.producer.task import Task, made
+from django_delayq.producer.task import Task, make_task
 from django_delayq.states import NO_LIMIT
 from django_delayq.store.scripts.record import JobRecord
 from tests.tasks_for_tests import close_order
@@ -32,12 +32,12 @@ def test_what_is_no_number_of_attempts_is_refused(orders, most):
 
 
 def test_a_task_may_say_it_of_all_its_jobs():
-    free = made(Task, lambda id: None, where="here", name="free", max_attempts=0)
+    free = make_task(Task, lambda id: None, where="here", name="free", max_attempts=0)
     assert free.max_attempts == 0
     with pytest.raises(delayq.ConfigError, match="at least 1; or 0"):
-        made(Task, lambda: None, where="here", name="less", max_attempts=-1)
+        make_task(Task, lambda: None, where="here", name="less", max_attempts=-1)
     with pytest.raises(delayq.ConfigError, match="needs a limit of attempts"):
-        made(Task, lambda: None, where="here", name="followed", on_failure=free)
+        make_task(Task, lambda: None, where="here", name="followed", on_failure=free)
 
 
 def test_of_a_limit_of_the_task_a_job_may_be_free(orders):

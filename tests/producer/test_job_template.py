@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import django_delayq as delayq
-from django_delayq.producer.options import NAMES, NONE, OWN, JobTemplates, Options, templates
+from django_delayq.producer.options import NONE, OPTIONS, OWN, JobTemplates, Options, templates
 from django_delayq.producer.schedule import plan
 from django_delayq.store.scripts.record import JobRecord
 from tests.tasks_for_tests import close_order, ping
@@ -24,7 +24,7 @@ def test_jobs_that_differ_by_date_key_expiry_and_meta_have_one_mould():
 
 def test_the_first_options_are_those_of_one_job():
     assert Options._fields[:OWN] == ("delay", "run_at", "key", "expires", "meta")
-    assert set(Options._fields) == NAMES
+    assert set(Options._fields) == set(OPTIONS)
 
 
 @pytest.mark.parametrize("option", ["priority", "max_attempts"])

@@ -11,7 +11,7 @@ import django_delayq
 from django_delayq import ConfigError
 from django_delayq.contrib.http import verify
 from django_delayq.models import Attempt, Job
-from django_delayq.producer.task import Task, made, registry
+from django_delayq.producer.task import Task, make_task, registry
 from tests.targets.conftest import SECRET
 from tests.targets.receivers import answer
 
@@ -25,7 +25,7 @@ def _note(job_id: str) -> None:
     NOTED.append(job_id)
 
 
-note = made(Task, _note, where="these tests", name="tests.note")
+note = make_task(Task, _note, where="these tests", name="tests.note")
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 from uuid import UUID
@@ -15,7 +15,7 @@ from django_delayq.contrib.gateway.dispatch import GatewayCall
 from django_delayq.contrib.gateway.responses import GatewayAnswer, GatewayProblem, pointer
 from django_delayq.exceptions import ConfigError, KeyTaken, PayloadError, PayloadTooLarge
 from django_delayq.producer import outbox, where
-from django_delayq.producer.options import NONE, Planned, most_attempts
+from django_delayq.producer.options import NONE, OPTIONS, Planned, most_attempts
 from django_delayq.producer.outbox.shapes import AlreadyScheduled, Once, TakenKey
 from django_delayq.producer.schedule import put_in
 from django_delayq.producer.stores import stores
@@ -80,25 +80,38 @@ def options(call: GatewayCall, queue: str, *payload: str) -> dict[str, Any]:
     JSON of the client, in addition to meta.
     """
     body = call.body
-    found: dict[str, Any] = {name: body[name] for name in ("priority", "max_attempts") if name in body}
-    found |= {"queue": queue, "on_conflict": body.get("on_conflict", "error" if "key" in body else "keep")}
     for name in (*payload, "meta"):
         try:
             codec.check(body.get(name), name)
         except PayloadError as error:
             raise GatewayProblem("arguments", pointer(name), cause=parsing.error_text(error)) from None
+    if "delay" in body and "run_at" in body:
+        parsing.date(body)  # raises
+    given = [(name, option) for name, option in OPTIONS.items() if name in body and option.gateway and name != "queue"]
+    found = {name: _READERS.get(option.kind, _unchanged)(body[name], pointer(name)) for name, option in given}
+    found.setdefault("on_conflict", "error" if "key" in body else "keep")
     if "key" in body:
-        found["key"] = parsing.key(body["key"], "/key")
         permissions.check_policy(call, found["on_conflict"])
     elif "on_conflict" in body:
         raise GatewayProblem("field_missing", "/key")
-    if "delay" in body or "run_at" in body:
-        found |= parsing.date(body)
-    if "expires" in body:
-        given = body["expires"]
-        dated = isinstance(given, str) and "T" in given  # durations contain only lower-case letters
-        found["expires"] = parsing.moment(given, "/expires") if dated else parsing.duration(given, "/expires")
-    return found | {"meta": {**_meta(body), SCHEDULED_BY: call.token.actor}}
+    return found | {"queue": queue, "meta": {**_meta(body), SCHEDULED_BY: call.token.actor}}
+
+
+def _unchanged(value: Any, _: str) -> Any:
+    return value
+
+
+def _expiry(value: Any, place: str) -> Any:
+    dated = isinstance(value, str) and "T" in value  # durations contain only lower-case letters
+    return parsing.moment(value, place) if dated else parsing.duration(value, place)
+
+
+_READERS: Final[Mapping[str | None, Callable[[Any, str], Any]]] = {
+    "duration": parsing.duration,
+    "date": parsing.moment,
+    "expiry": _expiry,
+    "text": parsing.key,
+}
 
 
 def _check_attempts(kind: Planned, queue: str, given: int | None) -> None:

@@ -12,12 +12,12 @@ from django_delayq.contrib.gateway import idempotency
 from django_delayq.contrib.gateway.dispatch import Route
 from django_delayq.contrib.gateway.parsing import Schema
 from django_delayq.contrib.gateway.responses import REFUSALS, GatewayAnswer
-from django_delayq.producer.options import MOST_PRIORITY, POLICIES
+from django_delayq.producer.options import OPTIONS as JOB_OPTIONS
+from django_delayq.producer.options import OptionRow
 from django_delayq.store.scripts.queue import MOST
 from django_delayq.store.scripts.record import MAX_KEY, MAX_TASK
 
 LONGEST_REASON: Final = 500
-MOST_ATTEMPTS: Final = 10_000
 LONGEST_WAIT: Final = 60.0  # seconds of a pull
 DURATION: Final[Schema] = {
     "type": ["number", "string"],
@@ -47,29 +47,34 @@ def record(properties: Mapping[str, Schema], *required: str) -> Schema:
 
 
 JOB_ID: Final[Schema] = {"type": "string", "minLength": 22, "maxLength": 22, "description": "The id of a job: 22 letters and digits."}
-# The options of schedule, push, deliver and offer.
+
+
+def _schema_of(option: OptionRow) -> Schema:
+    text = f"{option.help[0].upper()}{option.help[1:]}."
+    match option.kind:
+        case "duration" | "expiry":
+            return {**DURATION, "description": f"{text} {DURATION['description']}"}
+        case "date":
+            return DATE
+        case "choice":
+            return {"type": "string", "enum": [*option.choices], "description": text}
+        case "integer":
+            return {"type": "integer", "minimum": option.limits[0], "maximum": option.limits[1], "description": text}
+        case "object":
+            return {"type": "object", "description": text}
+        case _:
+            return {**KEY, "description": text}
+
+
+# The options of schedule, push, deliver and offer. Each operation has its own `queue`.
 OPTIONS: Final[Mapping[str, Schema]] = {
-    "delay": {**DURATION, "description": f"Delay from now. {DURATION['description']}"},
-    "run_at": DATE,
-    "key": {**KEY, "description": "Unique among the unfinished jobs of the queue."},
+    name: _schema_of(option) for name, option in JOB_OPTIONS.items() if option.kind and option.gateway and name != "queue"
+} | {
     "on_conflict": {
-        "type": "string",
-        "enum": [*POLICIES],
+        **_schema_of(JOB_OPTIONS["on_conflict"]),
         "default": "error",
         "description": "What to do if an unfinished job has the key. error: the response is 409 with the id of that job.",
     },
-    "priority": {"type": "integer", "minimum": -MOST_PRIORITY, "maximum": MOST_PRIORITY, "description": "Only the sign matters."},
-    "max_attempts": {
-        "type": "integer",
-        "minimum": 0,
-        "maximum": MOST_ATTEMPTS,
-        "description": "0: no limit until the job expires.",
-    },
-    "expires": {
-        **DURATION,
-        "description": f"When a job that has not run is cancelled: a date, or {DURATION['description'].lower()}",
-    },
-    "meta": {"type": "object", "description": "Data that is kept with the job."},
 }
 SCHEDULE: Final = record(
     {

@@ -24,7 +24,6 @@ from django_delayq.contrib.tasks.api import (
 from django_delayq.contrib.tasks.declared import (
     CARRIED,
     OF_FUNCTIONS,
-    DelayqTask,
     DjangoTask,
     altered,
     carried,
@@ -42,7 +41,7 @@ from django_delayq.producer.job import Job
 from django_delayq.producer.options import DURABILITIES, NONE, Options
 from django_delayq.producer.schedule import put_in
 from django_delayq.producer.task import Task as Registered
-from django_delayq.producer.task import made, registry
+from django_delayq.producer.task import make_task, registry
 from django_delayq.states import Change, EndCause
 from django_delayq.text import did_you_mean
 
@@ -75,7 +74,7 @@ class DelayqBackend(BaseTaskBackend):
         _connect()
 
     @property
-    def task_class(self) -> type[DelayqTask]:  # type: ignore[override]  # each package has an instance
+    def task_class(self) -> type[Task]:  # type: ignore[override]  # each package has an instance
         """The class of the tasks that `@task` creates, for the package whose `task_backends` created this backend."""
         known = ((api.Task, api.task_backends) for api in packages())
         kinds = (kind for kind, backends in known if self.alias in backends.settings and backends[self.alias] is self)
@@ -229,7 +228,7 @@ def register(task: Task) -> DjangoTask:
     if known is not None and not isinstance(known, DjangoTask):
         raise error_class("InvalidTask")(f"A task of @delayq.task is also named {task.module_path}. Rename one of them.")
     try:
-        fresh = made(DjangoTask, task_runs.callable_of(task), where=f"@task on {task.module_path}", **_registered_options(task))
+        fresh = make_task(DjangoTask, task_runs.callable_of(task), where=f"@task on {task.module_path}", **_registered_options(task))
     except ConfigError as error:
         raise error_class("InvalidTask")(str(error)) from error
     fresh.declared = altered(task, run_after=None)
@@ -297,7 +296,7 @@ def _option_error(where: str, name: str, value: Any) -> str:
     if name == "max_attempts" and value == 0:
         return f"{where}: max_attempts=0 means no limit, which is only allowed for jobs that expire. Set it on the task with using()."
     try:
-        made(Registered, _option_findings, where=where, **{name: value})
+        make_task(Registered, _option_findings, where=where, **{name: value})
     except ConfigError as error:
         return str(error)
     return ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import Field, dataclass, field, fields, make_dataclass
+from dataclasses import field, fields, make_dataclass
 from datetime import datetime
 from functools import cache
 from typing import Any, Final, NamedTuple, TypeVar
@@ -12,9 +12,8 @@ from uuid import UUID
 from django_delayq import clock, ids
 from django_delayq.contrib.tasks.api import Task, TaskError, api_of
 from django_delayq.exceptions import ConfigError
-from django_delayq.producer.options import Conflict, Durability
+from django_delayq.producer.options import OPTIONS
 from django_delayq.producer.task import Task as Registered
-from django_delayq.producer.task_options import Backoff
 from django_delayq.text import did_you_mean
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -25,46 +24,24 @@ CARRIED: Final = "_task"  # the key in the meta of a job for what differs from t
 DIFFERS: Final = ("backend", "priority", "run_after")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DelayqTask(Task):
-    """A task of Django with options of `delayq.schedule` that Django does not have. None: use the value of the function, of OPTIONS
-    or of the queue.
-    """
-
-    max_attempts: int | None = None
-    backoff: Backoff | str | None = None
-    timeout: clock.Delay | None = None
-    key: str | None = None
-    on_conflict: Conflict | None = None
-    delay: clock.Delay | None = None
-    expires: clock.Delay | datetime | None = None
-    meta: Mapping[str, Any] | None = field(default=None, hash=False)
-    durability: Durability | None = None
-
-
-DJANGOS: Final = frozenset(field.name for field in fields(Task))
-EXTRA_FIELDS: Final = tuple(one for one in fields(DelayqTask) if one.name not in DJANGOS)
-EXTRAS: Final = tuple(one.name for one in EXTRA_FIELDS)
+DJANGOS: Final = frozenset(one.name for one in fields(Task))
+# The options of `schedule` that Django does not have.
+EXTRAS: Final = tuple(name for name in OPTIONS if name not in ("run_at", "queue", "priority", "using", "serial", "concurrency"))
 
 
 @cache
-def task_class(kind: type[Task]) -> type[DelayqTask]:
+def task_class(kind: type[Task]) -> type[Task]:
     """`DelayqTask` for tasks of this class: of Django, or of the package django-tasks."""
-    if issubclass(DelayqTask, kind):
-        return DelayqTask
-    extras = [(one.name, one.type, _fresh(one)) for one in EXTRA_FIELDS]
-    namespace = {"__module__": __name__, "__doc__": DelayqTask.__doc__}
-    made: type[DelayqTask] = make_dataclass(
-        "DelayqTask", extras, bases=(kind,), namespace=namespace, frozen=True, slots=True, kw_only=True
-    )
-    return made
+    extras = [(name, Any, field(default=None, hash=name != "meta")) for name in EXTRAS]
+    text = "A task with options of `delayq.schedule`. None: use the value of the function, of OPTIONS or of the queue."
+    namespace = {"__module__": __name__, "__doc__": text}
+    return make_dataclass("DelayqTask", extras, bases=(kind,), namespace=namespace, frozen=True, slots=True, kw_only=True)
 
 
-def _fresh(one: Field[Any]) -> Any:
-    return field(default=one.default, hash=one.hash)
+DelayqTask: Final = task_class(Task)
 
 
-def using(task: Task, **extras: Any) -> DelayqTask:
+def using(task: Task, **extras: Any) -> Task:
     """The task with more options: `using(send, key="mail:7", delay="30m").enqueue(7)`. Django's `.using(...)` keeps them. Other
     backends ignore them.
 

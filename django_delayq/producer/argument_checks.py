@@ -1,9 +1,9 @@
-"""What the annotations of a task say of its arguments, as far as they name plain JSON types. All others let everything in."""
+"""Checks the arguments of a task: compares them with its annotations, and explains why a call is not possible."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import NoneType, SimpleNamespace, UnionType
 from typing import Any, Final, NamedTuple, Union, get_args, get_origin, get_type_hints
 
@@ -24,7 +24,7 @@ _TAKES: Final[Mapping[Any, frozenset[type]]] = {
 PLAIN: Final = frozenset[type]().union(*_TAKES.values())
 
 
-class Parameter(NamedTuple):
+class TypedParameter(NamedTuple):
     """One parameter whose annotation is understood."""
 
     name: str
@@ -36,11 +36,11 @@ class Annotations:
     """The annotations of one function. They are read when this is made: late enough for names that its module defines below it."""
 
     def __init__(self, fn: Callable[..., Any], signature: inspect.Signature) -> None:
-        self._placed: list[Parameter | None] = []
-        self._named: dict[str, Parameter] = {}
-        self._understood: dict[str, Parameter] = {}
-        self._rest: Parameter | None = None  # of *args
-        self._others: Parameter | None = None  # of **kwargs
+        self._placed: list[TypedParameter | None] = []
+        self._named: dict[str, TypedParameter] = {}
+        self._understood: dict[str, TypedParameter] = {}
+        self._rest: TypedParameter | None = None  # of *args
+        self._others: TypedParameter | None = None  # of **kwargs
         known = getattr(inspect.unwrap(fn), "__globals__", {})
         for one in signature.parameters.values():
             found = _understood(one, known)
@@ -73,14 +73,14 @@ class Annotations:
         for name, value in kwargs.items():
             self._look(task, self._named.get(name) if name in self._names else self._others, name, value)
 
-    def _look(self, task: str, parameter: Parameter | None, name: str, value: object) -> None:
+    def _look(self, task: str, parameter: TypedParameter | None, name: str, value: object) -> None:
         kind = type(value)
         if parameter is not None and kind not in parameter.takes and kind in PLAIN:
             given = "None" if value is None else kind.__name__
             raise PayloadError(code="argument_type", task=task, argument=name or parameter.name, annotation=parameter.says, given=given)
 
 
-def _understood(one: inspect.Parameter, known: dict[str, Any]) -> Parameter | None:
+def _understood(one: inspect.Parameter, known: dict[str, Any]) -> TypedParameter | None:
     if one.annotation is one.empty:
         return None
     try:
@@ -93,7 +93,9 @@ def _understood(one: inspect.Parameter, known: dict[str, Any]) -> Parameter | No
         return None
     if one.default is not one.empty:
         takes |= {type(one.default)}  # `note: str = None`
-    return Parameter(one.name, takes, one.annotation if isinstance(one.annotation, str) else inspect.formatannotation(one.annotation))
+    return TypedParameter(
+        one.name, takes, one.annotation if isinstance(one.annotation, str) else inspect.formatannotation(one.annotation)
+    )
 
 
 def _takes(hint: Any) -> frozenset[type] | None:
@@ -105,3 +107,50 @@ def _takes(hint: Any) -> frozenset[type] | None:
         return _TAKES.get(origin or hint)
     except TypeError:  # an annotation that is no key
         return None
+
+
+def argument_error(
+    task: str, signature: inspect.Signature, args: Sequence[object], kwargs: Mapping[str, object], *, cause: str
+) -> PayloadError:
+    """Why a task cannot be called with these arguments, where its signature refuses them. `cause`: what Python says about it."""
+    code, argument = _mismatch(signature, args, kwargs)
+    written = [one.replace(annotation=_bare(one.annotation)) for one in signature.parameters.values()]
+    shown = str(signature.replace(parameters=written, return_annotation=_bare(signature.return_annotation)))
+    return PayloadError(code=code, task=task, signature=shown, cause=cause, argument=argument)
+
+
+class _Bare(str):
+    """An annotation that is kept as text, to be shown as it was written and not as text in quotes."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _bare(annotation: object) -> object:
+    return _Bare(annotation) if isinstance(annotation, str) else annotation
+
+
+def _mismatch(signature: inspect.Signature, args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[str, str]:
+    """The code of what is wrong first, in the order in which Python looks, and the argument that it is about."""
+    every = signature.parameters.values()
+    kinds = {one.kind for one in every}
+    placed = [one for one in every if one.kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)]
+    for one in placed[: len(args)]:
+        if one.name in kwargs and one.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD:
+            return "argument_twice", one.name
+    if len(args) > len(placed) and inspect.Parameter.VAR_POSITIONAL not in kinds:
+        return "argument_surplus", ""
+    named = [one for one in every if one.kind is inspect.Parameter.KEYWORD_ONLY]
+    for one in (*placed[len(args) :], *named):
+        given = one.name in kwargs
+        if given and one.kind is inspect.Parameter.POSITIONAL_ONLY:
+            return "arguments", one.name
+        if not given and one.default is inspect.Parameter.empty:
+            return "argument_missing", one.name
+    taken = {one.name for one in (*placed, *named) if one.kind is not inspect.Parameter.POSITIONAL_ONLY}
+    strange = [name for name in kwargs if name not in taken]
+    if strange and inspect.Parameter.VAR_KEYWORD not in kinds:
+        return "argument_unknown", strange[0]
+    return "arguments", ""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+import itertools
+import re
 from typing import TYPE_CHECKING, Any, Optional
 
 import pytest
@@ -9,6 +12,7 @@ import pytest
 import django_delayq as delayq
 from django_delayq import conf, under_test
 from django_delayq.models import Job
+from django_delayq.producer.argument_checks import argument_error
 from django_delayq.producer.edit import check
 from tests.tasks_for_tests import close_order, takes_all
 
@@ -121,3 +125,45 @@ def test_unless_the_project_says_otherwise_it_is_on_in_development_and_in_tests(
 def test_a_follower_that_takes_no_text_is_refused_where_it_is_named():
     with pytest.raises(delayq.ConfigError, match=r"on_failure is called with one argument, .* order_id has the annotation int"):
         delayq.task(on_failure=close_order, name="t")(lambda: None)
+
+
+SAYS = {
+    r"missing a required (?:keyword-only )?argument: '(.+)'": "argument_missing",
+    r"too many positional arguments": "argument_surplus",
+    r"got an unexpected keyword argument '(.+)'": "argument_unknown",
+    r"multiple values for argument '(.+)'": "argument_twice",
+}
+
+
+def plain(a, b): ...
+def defaults(a, b=1): ...
+def rest(a, *more): ...
+def named(a, *, b, c=1): ...
+def anything(a, **others): ...
+def placed(a, /, b): ...  # of these Pythons say different things
+def nothing(): ...
+
+
+@pytest.mark.parametrize("task", [plain, defaults, rest, named, anything, nothing], ids=lambda task: task.__name__)
+def test_the_code_says_what_python_says(task):
+    signature = inspect.signature(task)
+    for count, size in itertools.product(range(4), range(4)):
+        for names in itertools.combinations("abcd", size):
+            args, kwargs = (7,) * count, dict.fromkeys(names, 7)
+            try:
+                signature.bind(*args, **kwargs)
+            except TypeError as error:
+                cause = str(error)
+            else:
+                continue
+            refused = argument_error("t", signature, args, kwargs, cause=cause)
+            found = next((match, code) for text, code in [*SAYS.items(), (".*", "arguments")] if (match := re.fullmatch(text, cause)))
+            assert refused.code == found[1], (args, kwargs, cause)
+            if found[0].groups():
+                assert refused.fields["argument"] == found[0][1], (args, kwargs, cause)
+            assert str(refused) == f"t{signature} cannot be called with these arguments: {cause}."
+
+
+def test_an_argument_that_goes_by_place_only_is_named():
+    refused = argument_error("t", inspect.signature(placed), (7,), {"a": 7, "b": 7}, cause="said otherwise by each Python")
+    assert (refused.code, refused.fields["argument"]) == ("argument_unknown", "a")
