@@ -130,15 +130,18 @@ def carry_out(request: ChangeRequest, using: str, *, late: bool = False) -> None
     outbox.requests.end([request.id], using)
 
 
-def catch_up(queue: str, jobs: Collection[UUID], keys: Collection[str]) -> None:
-    """Carries out what is kept about these jobs and keys, before a relay publishes their rows.
+def catch_up(queue: str, jobs: Collection[UUID], keys: Collection[str]) -> bool:
+    """Carries out the requests about these jobs and keys that are committed, before a new job of such a key is put in. Returns whether
+    there were any.
 
     Raises:
         StoreUnavailable, DatabaseError: see `carry_out`.
     """
     using = conf.get().database
-    for request in outbox.requests.about(queue, jobs, keys, using):
+    kept = outbox.requests.about(queue, jobs, keys, using)
+    for request in kept:
         carry_out(request, using, late=True)
+    return bool(kept)
 
 
 def warn(call: str, job: UUID | None, queue: str, key: str) -> None:

@@ -6,9 +6,10 @@ commit publishes; a Redis that is away raises, or is logged where a transaction 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Final
+from itertools import islice
+from typing import Final, TypeVar
 from uuid import UUID
 
 from django.db import Error, connections, transaction
@@ -17,13 +18,13 @@ from django_delayq import clock, conf, ids, signals
 from django_delayq.exceptions import KeyTaken, StoreUnavailable
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
-from django_delayq.producer import changes, commit, horizon, inline, outbox
+from django_delayq.producer import at_commit, changes, commit, horizon, inline, outbox
 from django_delayq.producer.changes import Move, Policy
 from django_delayq.producer.commit import Plan, Publication
 from django_delayq.producer.horizon import Written
 from django_delayq.producer.job import Job
+from django_delayq.producer.options import JobTemplate
 from django_delayq.producer.outbox.shapes import AlreadyScheduled, Once
-from django_delayq.producer.plan_groups import batches, by, by_store
 from django_delayq.producer.publish import Publisher, Sent
 from django_delayq.producer.silent import Silent
 from django_delayq.producer.stores import stores
@@ -35,8 +36,11 @@ from django_delayq.store.scripts.items import CREATED, FORBIDDEN, REFUSED, Sched
 from django_delayq.store.scripts.queue import MOST
 from django_delayq.store.scripts.replicas import ReplicasLack
 
+T = TypeVar("T")
+K = TypeVar("K")
 logger = Logger("django_delayq.producer")
 
+HELD: Final = frozenset({"kept", "moved", "taken", "running"})  # replies about the holder of a key
 UNREACHED: Final = "redis_away"  # the next call may find a server, such as the next primary
 LATE_PUBLISH: Final = 30.0  # seconds; a commit later than that is left to the relay
 
@@ -92,16 +96,18 @@ def put_one(plan: Plan, inserted: Callable[[Job], None] | None = None, once: Onc
     """
     if once is None or plan.durable:
         return _put_in(plan, inserted, once)
-    using = conf.get().database
+    using, id = conf.get().database, plan.id
     _take(once, plan, using)
     try:
         job = _put_in(plan, inserted)
     except (StoreUnavailable, KeyTaken) as error:
         if isinstance(error, KeyTaken) or error.nothing_done:  # it is certain that Redis does not have it
-            outbox.period_keys.release(once, plan.id, using)
+            outbox.period_keys.release(once, id, using)
         raise
-    if job.created is False:  # another job holds its business key
-        outbox.period_keys.release(once, plan.id, using)
+    if job.created is False or plan.id != id:  # another job holds its business key; or it was sent again, see `_send_redis_only`
+        outbox.period_keys.release(once, id, using)
+        if job.created:
+            _take(once, plan, using)
     return job
 
 
@@ -116,7 +122,7 @@ def _put_in(plan: Plan, inserted: Callable[[Job], None] | None, once: Once | Non
             if inserted is not None:
                 inserted(plan.job)
             publisher = _publisher(plan.queue, plan.partition, plan.template.using, durable=False)
-            _, [reply] = _sure(publisher, [plan], None)  # there is no commit to wait for
+            _, [reply] = _send_redis_only(publisher, [plan])  # there is no commit to wait for
             if (refused := _answer(plan, reply)) is not None:
                 raise refused
             job: Job = plan.job
@@ -143,11 +149,12 @@ def put_all(
         return inline.put(plans)
     fresh = plans
     if any(plan.key for plan in plans):
-        _refuse_twice(plans)
+        if len(plans) > 1:
+            _refuse_twice(plans)
         if flight is not None:
             flight.land()  # only then is it known who holds a key
         fresh = _unmerged(plans)
-    for (using, durable), group in by(fresh, lambda template: (template.using, template.durable)):
+    for (using, durable), group in _by(fresh, lambda template: (template.using, template.durable)):
         if durable:
             if flight is not None:
                 flight.land()  # what was given first goes in first
@@ -258,18 +265,17 @@ def _unmerged(plans: Sequence[Plan]) -> list[Plan]:
 def _held(plans: Sequence[Plan]) -> dict[Plan, ScheduleReply]:
     """What becomes of the jobs whose keys others hold. Redis is asked before a row is written, each partition once."""
     away, found = Silent(), dict[Plan, ScheduleReply]()
-    for (name, using, partition), group in by_store([plan for plan in plans if plan.key]):
+    for (name, using, partition), group in _by_store([plan for plan in plans if plan.key]):
         if commit.is_open(connections[using]):
             continue
         publisher = _publisher(name, partition, using)
         link, node = publisher.store.link, publisher.store.link.server
         if link not in away:
             try:
-                with stores.guarded(name, partition, schedules=True):
-                    replies = zip(group, publisher.ask(group), strict=True)
-                found.update(
-                    (plan, reply) for plan, reply in replies if reply.id != plan.id and reply.status not in ("behind", "asked")
-                )
+                held = _ask(publisher, group)
+                if held and _catch_up(name, held):
+                    held = _ask(publisher, group)
+                found.update(held)
                 continue
             except StoreUnavailable as error:
                 away.note(link, node, error)
@@ -277,14 +283,38 @@ def _held(plans: Sequence[Plan]) -> dict[Plan, ScheduleReply]:
     return found
 
 
+def _ask(publisher: Publisher, plans: Sequence[Plan]) -> dict[Plan, ScheduleReply]:
+    with stores.guarded(publisher.store.queue, publisher.store.partition, schedules=True):
+        replies = publisher.ask(plans)
+    asked = zip(plans, replies, strict=True)
+    return {plan: reply for plan, reply in asked if reply.id != plan.id and reply.status not in ("behind", "asked")}
+
+
+def _catch_up(queue: str, held: Mapping[Plan, ScheduleReply]) -> bool:
+    """Makes the committed changes of jobs that hold these keys, else a new job would be merged into one that is then cancelled.
+    Returns whether there were any.
+    """
+    if not outbox.installed:
+        return False
+    try:
+        return at_commit.catch_up(queue, {reply.id for reply in held.values()}, {plan.key for plan in held})
+    except Error:
+        if any(plan.durable for plan in held):
+            raise
+        return False  # Redis-only jobs do not need the database
+
+
 def _held_by_rows(plans: Sequence[Plan], queue: str, using: str) -> Iterator[tuple[Plan, ScheduleReply]]:
     """The same where Redis does not answer: rows that wait like these decide. One that Redis had may have ended there, and must not
     swallow a call.
     """
-    waiting = outbox.jobs.waiting(queue, {plan.key for plan in plans}, using) if plans else []
+    keys = {plan.key for plan in plans}
+    waiting = outbox.jobs.waiting(queue, keys, using) if plans else []
     first = {row.key: row for row in reversed(waiting)}
+    changed = outbox.requests.about(queue, (), keys, using) if first else []  # the relay makes these changes first
+    unsure = {request.key for request in changed} | {request.job for request in changed}
     for plan in plans:
-        if (holder := first.get(plan.key)) is not None:
+        if (holder := first.get(plan.key)) is not None and unsure.isdisjoint((plan.key, holder.id)):
             status: ScheduleStatus = "taken" if plan.on_conflict == "error" else "kept"
             yield plan, ScheduleReply(status, holder.id, 0) if plan.may_know(holder.task) else FORBIDDEN
 
@@ -309,7 +339,7 @@ def _publish(plans: Sequence[Plan], flight: Flight | None = None, *, alone: bool
     refused: list[KeyTaken] = []
     if flight is not None and flight.open:
         flight.land()
-    for (name, using, partition), group in by_store(plans):
+    for (name, using, partition), group in _by_store(plans):
         publisher = _publisher(name, partition, using, durable=False)
         for start in range(0, len(group), MOST):
             batch = group[start : start + MOST]
@@ -318,7 +348,7 @@ def _publish(plans: Sequence[Plan], flight: Flight | None = None, *, alone: bool
                 flight.launch(publisher, batch)
                 continue
             try:
-                refused += _answered(batch, _sure(publisher, batch, None))
+                refused += _answered(batch, _send_redis_only(publisher, batch))
             except StoreUnavailable as error:
                 if alone:
                     raise
@@ -361,6 +391,21 @@ def _sure(publisher: Publisher, batch: Sequence[Plan], answer: Callable[[], Sent
         if lost:  # refused or not: it may have been done the first time
             error.nothing_done = False
         raise told(error, batch) from error
+
+
+def _send_redis_only(publisher: Publisher, batch: Sequence[Plan]) -> Sent:
+    """Sends jobs without rows. A job that meets a holder with a committed change is sent again after that change, under another id,
+    since its own id is merged.
+    """
+    epoch, replies = _sure(publisher, batch, None)
+    merged = {n: plan for n, plan in enumerate(batch) if plan.key and replies[n].status in HELD}
+    if merged and _catch_up(publisher.store.queue, {plan: replies[n] for n, plan in merged.items()}):
+        for plan in merged.values():
+            plan.id = ids.new(plan.partition)
+        epoch, again = _sure(publisher, list(merged.values()), None)
+        for n, reply in zip(merged, again, strict=True):
+            replies[n] = reply
+    return epoch, replies
 
 
 def _answered(plans: Sequence[Plan], sent: Sent) -> list[KeyTaken]:
@@ -414,7 +459,7 @@ def _publish_rows(plans: Sequence[Plan], *, alone: bool) -> None:
     away = Silent()
     lacking: Counter[Link] = Counter()  # how many jobs each server did not take
     try:
-        for (name, using, partition), group in by_store(plans):
+        for (name, using, partition), group in _by_store(plans):
             publisher = _publisher(name, partition, using)
             link, node = publisher.store.link, publisher.store.link.server
             if link in away:
@@ -423,6 +468,9 @@ def _publish_rows(plans: Sequence[Plan], *, alone: bool) -> None:
             try:
                 for batch in batches((plan for plan in group if plan not in late), MOST):
                     raced = horizon.meet(batch, name, using)
+                    if not alone and (keys := {plan.key for plan in batch if plan.key}):
+                        for request in outbox.requests.about(name, (), keys, using):
+                            at_commit.carry_out(request, using, late=True)
                     with stores.guarded(name, partition, schedules=True):
                         asks = raced or not alone or any(plan.on_conflict == "after" for plan in batch)  # else Redis has been asked
                         held = publisher.publish_before(batch) if asks else {}
@@ -436,7 +484,8 @@ def _publish_rows(plans: Sequence[Plan], *, alone: bool) -> None:
             signals.store_unavailable.send_robust(sender=None, error=unavailable)
     except Error as error:
         logger.warning("Committed jobs left to the relay, because the database does not answer: %d: %s", len(plans), error)
-    _tell_refused(refused, alone=alone)
+    if refused:
+        _tell_refused(refused, alone=alone)
 
 
 def _send_rows(publisher: Publisher, batch: Sequence[Plan]) -> list[KeyTaken]:
@@ -455,3 +504,34 @@ def _send_rows(publisher: Publisher, batch: Sequence[Plan]) -> list[KeyTaken]:
 def _answered_by_id(batch: Sequence[Plan], answers: Mapping[UUID, ScheduleReply]) -> list[KeyTaken]:
     known = [plan for plan in batch if plan.id in answers]
     return _answered(known, ("", [answers[plan.id] for plan in known]))
+
+
+def _by(plans: Sequence[Plan], trait: Callable[[JobTemplate], K]) -> Iterable[tuple[K, list[Plan]]]:
+    """By a trait of what their task and options decide."""
+    template = plans[0].template if plans else None
+    if template is not None and all(plan.template is template for plan in plans):  # mostly
+        return [(trait(template), list(plans))]
+    groups: dict[K, list[Plan]] = {}
+    for plan in plans:
+        groups.setdefault(trait(plan.template), []).append(plan)
+    return groups.items()
+
+
+def _by_store(plans: Sequence[Plan]) -> Iterable[tuple[tuple[str, str, int], list[Plan]]]:
+    """By queue, database and partition."""
+    for (queue, using), group in _by(plans, lambda template: (template.queue.name, template.using)):
+        if not group[0].template.divided:
+            yield (queue, using, 0), group
+            continue
+        parts: dict[int, list[Plan]] = {}
+        for plan in group:
+            parts.setdefault(plan.partition, []).append(plan)
+        for partition, part in parts.items():
+            yield (queue, using, partition), part
+
+
+def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """So many at a time, in their order; none is drawn before its batch is asked for."""
+    rest = iter(items)
+    while batch := list(islice(rest, size)):
+        yield batch

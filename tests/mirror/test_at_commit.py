@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import nullcontext
 from datetime import timedelta
 
 import pytest
@@ -476,3 +477,42 @@ def test_changes_of_a_queue_that_is_not_listed_are_logged_once_a_minute(
     monkeypatch.setattr(clock, "monotonic", lambda: real() + 61)
     loop_of_requests.poll()
     assert len([record for record in caplog.records if record.levelname == "ERROR"]) == 2
+
+
+@pytest.mark.parametrize("within", ["alone", "in a transaction"])
+@pytest.mark.parametrize("by_key", [False, True], ids=["by id", "by key"])
+@pytest.mark.parametrize("durability", ["outbox", "redis"])
+def test_a_new_job_of_a_key_is_not_merged_into_one_whose_cancel_is_committed(
+    orders, loop_of_requests, killed, durability, by_key, within
+):
+    old = delayq.schedule(close_order, 7, delay="1h", key="o:7", durability=durability)
+    with killed():
+        assert delayq.cancel(**(KEY if by_key else {"job": old}), at_commit=True) is PENDING
+    with transaction.atomic() if within == "in a transaction" else nullcontext():
+        new = delayq.schedule(close_order, 7, delay="2h", key="o:7", durability=durability)
+    loop_of_requests.poll()
+    assert (in_redis(old), in_redis(new)) == (None, "scheduled")
+    assert (new.created, new.id != old.id) == (True, True)
+    assert not CommitRequest.objects.exists()
+
+
+def test_a_new_job_of_a_key_takes_the_date_of_no_job_whose_cancel_is_committed(orders, loop_of_requests, killed):
+    old = delayq.schedule(close_order, 7, delay="1h", key="o:7")
+    with killed():
+        delayq.cancel(**KEY, at_commit=True)
+    new = delayq.schedule(close_order, 7, delay="2h", key="o:7", on_conflict="latest")
+    loop_of_requests.poll()
+    assert (in_redis(old), in_redis(new)) == (None, "scheduled")
+
+
+def test_while_redis_is_away_a_new_job_of_a_key_is_not_merged_into_one_whose_cancel_is_committed(orders, loop_of_requests, redis_away):
+    redis_away()
+    old = delayq.schedule(close_order, 7, delay="1h", key="o:7")
+    with transaction.atomic():
+        delayq.cancel(**KEY, at_commit=True)
+    new = delayq.schedule(close_order, 7, delay="2h", key="o:7")
+    assert new.id != old.id
+    redis_away(False)
+    orders.relay.poll()
+    loop_of_requests.poll()
+    assert (in_redis(old), in_redis(new)) == (None, "scheduled")

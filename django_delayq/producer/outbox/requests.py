@@ -14,7 +14,7 @@ from django_delayq import clock, ids
 from django_delayq.models import CommitRequest, Event, Job, database_clock
 from django_delayq.producer.outbox.rows import REQUEUE_ASKED, clean
 from django_delayq.producer.outbox.shapes import ChangeRequest
-from django_delayq.states import EventKind
+from django_delayq.states import UNFINISHED, EventKind
 
 DOUBT: Final = timedelta(seconds=1)  # two dates of different clocks that are closer than this have no known order
 
@@ -33,8 +33,11 @@ def find(using: str, **which: Any) -> list[ChangeRequest]:
 
 
 def about(queue: str, jobs: Collection[UUID], keys: Collection[str], using: str) -> list[ChangeRequest]:
-    """Those that are about one of these jobs, or one of these keys of the queue."""
+    """Those that are about one of these jobs, about one of these keys of the queue, or about a job that has one of these keys."""
     named = Q(job_id__in=jobs) | Q(queue=queue, key__in=keys, job_id=None)
+    if keys:
+        keyed = Job.objects.using(using).filter(queue=queue, key__in=keys, state__in=UNFINISHED).exclude(key="")
+        named |= Q(job_id__in=keyed.values("pk"))
     return read(CommitRequest.objects.using(using).filter(named), using)
 
 
@@ -73,6 +76,8 @@ def spared(request: ChangeRequest, jobs: Collection[UUID], using: str, *, late: 
 
 def read(found: Any, using: str, most: int | None = None) -> list[ChangeRequest]:
     read = list(found.order_by("pk")[:most])
+    if not read:
+        return []
     now = None
     if any(row.delay_ms is not None for row in read):
         now = clock.to_ms(database_clock.now(transaction.get_connection(using)))
