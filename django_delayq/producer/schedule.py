@@ -33,13 +33,7 @@ from django_delayq.producer.options import (
     templates,
 )
 from django_delayq.producer.outbox.shapes import Once
-<<<<<<< HEAD
-
 from django_delayq.producer.put import Flight, batches, put_all, put_one
-=======
-from django_delayq.producer.put import Flight, batches, put_all, put_one
-from django_delayq.producer.schedule_checks import check_transaction, checked_meta, expires_at, label, refuse_options
->>>>>>> 5b2557e0 (A new job of a key is not merged into one whose cancellation is committed)
 from django_delayq.producer.stores import stores
 from django_delayq.producer.watchers import Call
 from django_delayq.shared_name import NAMED

@@ -45,15 +45,9 @@ WEB = {
     "models": "calendar database_clock fields fixed_query indexes internal operation",
     "periodic": "dates declarations",
     "producer": (
-<<<<<<< HEAD
         "acts argument_checks async_api at_commit breaker carriers changes commit homes horizon inline job "
         "migration_hints name_format options outbox publish put put_back queues schedule silent stores task "
         "untaken wait_for_result watchers where worker_modules"
-=======
-        "acts annotations argument_error async_api at_commit breaker carriers changes commit homes horizon "
-        "inline job migration_hints name_format options outbox publish put put_back queues schedule "
-        "schedule_checks silent stores task task_options untaken wait_for_result watchers where worker_modules"
->>>>>>> 5b2557e0 (A new job of a key is not merged into one whose cancellation is committed)
     ),
     "producer.outbox": "agreed_clock committed_runs far_rows insert jobs pauses period_keys requests rows shapes",
     "store": "keys connection reads scripts",
