@@ -45,8 +45,7 @@ from django_delayq.producer.queues import apause, aresume, pause, resume
 from django_delayq.producer.schedule import aschedule, aschedule_many, schedule, schedule_many
 from django_delayq.producer.task import Task, task
 from django_delayq.states import Change, State
-from django_delayq.worker.current import CurrentJob, current
-from django_delayq.worker.once import once
+from django_delayq.worker.current import CurrentJob, current, once
 
 if TYPE_CHECKING:
     from django_delayq.messages.message import Message, MessageBatch

@@ -40,13 +40,13 @@ class DelayqConfig(AppConfig):
         from django_delayq.mirror.site_row import DatabaseSite
         from django_delayq.producer import inline, outbox, worker_modules
         from django_delayq.store.scripts import site
-        from django_delayq.worker import once
+        from django_delayq.worker import current
 
         for module, name, tag, options in CHECKS:
             checks.register(partial(_check, module, name), tag, **options)
         outbox.load()
         site.install(DatabaseSite())
-        once.install(DatabaseEffects())
+        current.install_effects(DatabaseEffects())
         inline.install(_run_at_once)
         signals.command_refused.connect(logger.log_refused)
         autodiscover_modules("tasks")
@@ -82,6 +82,6 @@ def _register_tasks_of_django(backend: str) -> None:
 
 
 def _run_at_once(plan: Any) -> None:
-    from django_delayq.testing import inline_runs  # not where nobody asks for it
+    from django_delayq.testing import calling_thread  # only projects with INLINE need it
 
-    inline_runs.run(plan)
+    calling_thread.run_inline(plan)

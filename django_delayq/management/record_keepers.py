@@ -25,11 +25,10 @@ from django_delayq.periodic.due_ticks import TickLoop, UnendingLoop
 from django_delayq.periodic.old_ticks import OldTicksLoop
 from django_delayq.producer.stores import stores
 from django_delayq.worker.hanging_calls import PatientThread
-from django_delayq.worker.latest_text import LatestText
-from django_delayq.worker.loop import Stop
-from django_delayq.worker.loop_process import LoopProcess
+from django_delayq.worker.loop import LoopProcess, Stop
 from django_delayq.worker.spec import Hooks
 from django_delayq.worker.supervisor.server_links import links_of
+from django_delayq.worker.tally import LatestText
 
 NODE_COOLDOWN: Final = 4.0  # seconds for which who keeps records on a Cluster does without a node that did not answer
 APART: Final = 10.0  # seconds for which who keeps records of another server does without the shared one when that did not answer

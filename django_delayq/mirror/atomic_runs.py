@@ -14,7 +14,7 @@ from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
 from django_delayq.models import Step, database_clock
 from django_delayq.producer.outbox.committed_runs import WHOLE
-from django_delayq.worker.once import AtomicRun
+from django_delayq.worker.current import AtomicRun
 
 logger = Logger("django_delayq.worker")
 

@@ -1,6 +1,4 @@
-"""What a run in the test's own thread has in place of a worker's threads: the connection that the test is on is the one that its jobs
-are on.
-"""
+"""Runs jobs in the calling thread, on its database connections: for tests, and for projects with `DELAYQ["INLINE"]`."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from django_delayq.periodic import overlap
 from django_delayq.producer import carriers
 from django_delayq.producer.commit import Plan
 from django_delayq.producer.options import Options
-from django_delayq.producer.task import registry
+from django_delayq.producer.task import Task, registry
 from django_delayq.states import PERIODIC
 from django_delayq.store.scripts.queue import Outcome
 from django_delayq.store.scripts.record import MAX_ATTEMPTS, ClaimedJob
@@ -25,7 +23,7 @@ from django_delayq.worker.line import Line, lines_of
 from django_delayq.worker.process.coroutines import Coroutines
 from django_delayq.worker.process.executor import Executor
 from django_delayq.worker.process.timeouts import SoftTimer
-from django_delayq.worker.run_context import Receiver, Run
+from django_delayq.worker.run_context import Receiver, Run, SignalReceiver
 from django_delayq.worker.spec import nothing
 
 FOREVER: Final = 10.0**9  # seconds; who stands in a debugger loses no lease
@@ -128,3 +126,12 @@ def without_tick(options: Options) -> tuple[Options, Any]:
     meta = dict(options.meta)
     tick = meta.pop(PERIODIC)
     return options._replace(meta=meta), tick
+
+
+def run_inline(plan: Plan) -> None:
+    """Runs one attempt. Raises the error of the task, unless `raises_inline` is off. Always raises `KeyboardInterrupt`."""
+    outcome = run_by_hand(plan, SignalReceiver(), due_ms=clock.wall_ms())
+    error, task = outcome.error, plan.template.task
+    raises = not isinstance(task, Task) or task.raises_inline
+    if error is not None and (raises or isinstance(error, KeyboardInterrupt)):
+        raise error

@@ -15,7 +15,7 @@ from django_delayq.periodic.due_ticks import TickLoop
 from django_delayq.periodic.schedule_rows import dates_of
 from django_delayq.producer.schedule import Bound
 from django_delayq.producer.task import registry
-from django_delayq.testing.wanted import task_name
+from django_delayq.testing.scheduled_jobs import task_name
 from django_delayq.text import did_you_mean
 
 

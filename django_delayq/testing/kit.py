@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,20 +22,17 @@ from django_delayq.producer import commit
 from django_delayq.producer.outbox import insert
 from django_delayq.producer.schedule import Bound, plan
 from django_delayq.producer.stores import stores
-from django_delayq.store.connection.link import connect
+from django_delayq.store.connection.link import Link, connect
 from django_delayq.store.keys import NAMES, Keys
 from django_delayq.store.scripts.site import WORKERS
 from django_delayq.testing import project_commits
 from django_delayq.testing.calling_thread import run_by_hand, without_tick
-from django_delayq.testing.faults import Fault, Faults, Moment, made
 from django_delayq.testing.followed_schedules import FollowedSchedules, named, upcoming
-from django_delayq.testing.jobs_clock import JobsClock, moment_ms
-from django_delayq.testing.jobs_link import JobsLink
-from django_delayq.testing.offered import entries
+from django_delayq.testing.jobs_clock import JobsClock, JobsLink, moment_ms
 from django_delayq.testing.record_keeper import RecordKeeper
-from django_delayq.testing.scheduled_jobs import ScheduledJob, table, waiting
-from django_delayq.testing.stepper import Due, Ran, Stepper
-from django_delayq.testing.wanted import Wanted, task_name
+from django_delayq.testing.scheduled_jobs import ScheduledJob, Wanted, table, task_name, waiting
+from django_delayq.testing.stepper import Due, Fault, Faults, Moment, Ran, Stepper, made
+from django_delayq.text import did_you_mean
 from django_delayq.worker.current import CURRENT
 from django_delayq.worker.line import Line
 
@@ -268,7 +266,7 @@ class Kit:
         """What stands in that target: `id` and `body` of each entry, the oldest first. Raises ConfigError if none has that name."""
         link = self._link(conf.get())
         with link.aside():
-            return entries(link, to)
+            return _entries(link, to)
 
     def _waiting(self) -> list[ScheduledJob]:
         stepper, records = self._at_work()
@@ -400,3 +398,19 @@ class Kit:
 def one_kit() -> Kit:
     """The kit of this process: all its tests go by one connection to Redis."""
     return Kit()
+
+
+def _entries(link: Link, to: str) -> list[dict[str, Any]]:
+    """The `id` and `body` of each entry of a target, the oldest first.
+
+    Raises:
+        ConfigError: `DELAYQ["TARGETS"]` does not list it.
+    """
+    targets = conf.get().targets
+    if to not in targets:
+        raise ConfigError(f"offered({to!r}): DELAYQ['TARGETS'] lists no such target{did_you_mean(to, targets)}.")
+    target = targets[to]
+    if target.kind == "list":
+        return [json.loads(text) for text in link.execute("LRANGE", target.key, 0, -1)]
+    found = [dict(zip(fields[::2], fields[1::2], strict=True)) for _, fields in link.execute("XRANGE", target.key, "-", "+")]
+    return [{"id": fields[b"id"].decode(), "body": json.loads(fields[b"body"])} for fields in found]

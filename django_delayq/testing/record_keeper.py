@@ -18,7 +18,7 @@ from django_delayq.models import UNPUBLISHED, Job
 from django_delayq.models.fixed_query import FixedQuery
 from django_delayq.producer.commit import Pending
 from django_delayq.producer.task import registry
-from django_delayq.testing.jobs_link import JobsLink
+from django_delayq.testing.jobs_clock import JobsLink
 from django_delayq.testing.scheduled_jobs import ScheduledJob
 
 YOUNG: Final = -1.0  # seconds; a row is published however young it is: the clock of a test stands still

@@ -1,15 +1,19 @@
-"""What is scheduled, as tests ask for it, and how it is shown where it is not what they say."""
+"""Scheduled jobs as a test sees them, and what it expects of them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
 from django_delayq import clock, codec, ids
+from django_delayq.exceptions import ConfigError, PayloadError
 from django_delayq.priority_bands import BANDS
+from django_delayq.producer.schedule import Bound
+from django_delayq.producer.task import registry
 from django_delayq.store.connection.link import Link
 from django_delayq.store.scripts.record import read
 from django_delayq.worker.line import Line
@@ -108,3 +112,114 @@ def _past(job: ScheduledJob) -> str:
 
 def _cut(cell: str) -> str:
     return cell if len(cell) <= WIDEST else cell[: WIDEST - 1] + "…"
+
+
+TOLERANCE: Final = timedelta(seconds=1)
+
+
+class Wanted:
+    """What is given must hold; the rest does not matter. See `Kit.assert_scheduled`.
+
+    Raises:
+        ConfigError: `task` is no task. UnknownTask: no task has that name. ValueError: both `delay` and `run_at` are given, `args` is
+            no list, or `kwargs` no dict. PayloadError: no job can have such arguments.
+    """
+
+    def __init__(
+        self,
+        task: Any = None,
+        *,
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        key: str | None = None,
+        queue: str | None = None,
+        delay: clock.Delay | None = None,
+        run_at: datetime | None = None,
+        within: clock.Delay | None = None,
+    ) -> None:
+        if delay is not None and run_at is not None:
+            raise ValueError("Give either delay or run_at.")
+        if run_at is not None:
+            clock.to_ms(run_at)  # refuses a naive one
+        self.task = task_name(task)
+        if args is not None and (isinstance(args, str | bytes) or not isinstance(args, Sequence)):
+            raise ValueError(f"args={args!r} must be a list or tuple of arguments. For one: args=[{args!r}].")
+        if kwargs is not None and not isinstance(kwargs, Mapping):
+            raise ValueError(f"kwargs={kwargs!r} must be a dict of arguments.")
+        self.args = None if args is None else _as_stored(list(args), "args")
+        self.kwargs = None if kwargs is None else _as_stored(dict(kwargs), "kwargs")
+        self.key = key
+        self.queue = queue
+        self.delay = None if delay is None else timedelta(seconds=clock.seconds(delay))
+        self.run_at = run_at
+        self.within = None if within is None else timedelta(seconds=clock.seconds(within))
+
+    def among(self, jobs: Sequence[ScheduledJob]) -> list[ScheduledJob]:
+        """Those of them that are meant."""
+        return [job for job in jobs if self._is_it(job) and self._is_then(job)]
+
+    def nearly(self, jobs: Sequence[ScheduledJob]) -> str:
+        """A line about those that differ by their date only; "" if there are none."""
+        found = [job for job in jobs if self._is_it(job)]
+        if not found or self.among(found):
+            return ""
+        return f"With another date: {', '.join(when(job.delay) for job in found[:5])}.\n"
+
+    def __str__(self) -> str:
+        said = [self.task or "any task"]
+        if self.args is not None or self.kwargs is not None:
+            said.append(arguments(self.args or (), self.kwargs or {}))
+        said += [f"with the key {self.key!r}"] if self.key is not None else []
+        said += [f"in the queue {self.queue!r}"] if self.queue is not None else []
+        said += [when(self.delay)] if self.delay is not None else []
+        said += [f"at {self.run_at.isoformat()}"] if self.run_at is not None else []
+        said += [f"within {clock.text(self.within.total_seconds())}"] if self.within is not None else []
+        return " ".join(said)
+
+    def _is_it(self, job: ScheduledJob) -> bool:
+        return (
+            self.task in ("", job.task)
+            and (self.args is None or list(job.args) == self.args)
+            and (self.kwargs is None or dict(job.kwargs) == self.kwargs)
+            and (self.key is None or job.key == self.key)
+            and (self.queue is None or job.queue == self.queue)
+        )
+
+    def _is_then(self, job: ScheduledJob) -> bool:
+        if self.delay is not None:
+            return abs(job.delay - self.delay) <= (self.within or TOLERANCE)
+        if self.run_at is not None:
+            return abs(job.run_at - self.run_at) <= (self.within or TOLERANCE)
+        return self.within is None or job.delay <= self.within
+
+
+def task_name(task: Any) -> str:
+    """The name of a task that is given as itself, or by name; "" for None.
+
+    Raises:
+        ConfigError: it is no task. UnknownTask: none has that name.
+    """
+    if task is None:
+        return ""
+    if isinstance(task, Bound):
+        name: str = task.task.name
+        return name
+    if isinstance(named := getattr(task, "module_path", task), str):  # a task of Django's says so where it is
+        return registry.get(named).name
+    raise ConfigError(f"{task!r} is not a task. Pass the function that @delayq.task decorates, or its name.")
+
+
+def _as_stored(value: Any, where: str) -> Any:
+    """What a job has of it: tuples are lists there."""
+    try:
+        return codec.loads(codec.dumps(value))
+    except PayloadError:
+        with suppress(RecursionError):  # a list within itself
+            codec.check(_listed(value), where)  # it names the place, and the way out
+        raise
+
+
+def _listed(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_listed(item) for item in value]
+    return {name: _listed(item) for name, item in value.items()} if type(value) is dict else value

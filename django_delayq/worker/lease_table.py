@@ -232,7 +232,7 @@ class LeaseTable:
         self._u32[(self._base + held.row * _ROW + _CANCEL_TURN) >> 2] = held.turn
 
     def abort(self, held: LeaseSlot) -> None:
-        """Tells the process that the job must stop. It looks there when it is called, see `worker/pipe_commands.py`."""
+        """Tells the process that the job must stop. It looks there when it is called, see `worker/process/task_process.py`."""
         self._u32[(self._base + held.row * _ROW + _ABORT_TURN) >> 2] = held.turn
 
     def extended(self, held: LeaseSlot, until: float) -> None:

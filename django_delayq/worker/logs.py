@@ -1,13 +1,26 @@
-"""The form of a worker's log: one line of text per record, or one JSON object."""
+"""The log of a worker: its format, its handler, and the line about each job.
+
+In a task process, a thread writes the gathered lines. A line about a job never has a payload, a result, an argument, or the text of
+a task's error.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import os
+import sys
+import threading
+from collections import deque
 from typing import Any, Final
 
 from django_delayq import clock
-from django_delayq.worker.log_handler import LogHandler
+from django_delayq.exceptions import ControlFlow, Skip
+from django_delayq.logger import Logger, class_name, summary, traceback
+from django_delayq.store.scripts.queue import Outcome
+from django_delayq.text import one_line
+from django_delayq.worker.run_context import Run
 
 root = logging.getLogger("django_delayq")
 
@@ -77,3 +90,191 @@ def flush_within(seconds: float) -> None:
 
 def _ours() -> list[LogHandler]:
     return [handler for handler in root.handlers if isinstance(handler, LogHandler)]
+
+
+GATHER: Final = 0.02  # seconds
+# Lines. Who logs the next one writes them all: a stream that nobody reads shall hold up the jobs, and not fill the memory.
+MOST: Final = 2_000
+# What is longer may be torn on a pipe, and the processes of a worker share one.
+WHOLE: Final = 4_096  # bytes
+
+
+class LogHandler(logging.Handler):
+    """Writes to standard error. After `gather` it writes what is below WARNING every 20 ms, by a thread of its own: else the threads
+    that run jobs wait for one another at the handler's lock, which costs more than the jobs. A warning is written at once, behind
+    what was gathered before it. A process that is killed loses the lines of 20 ms; one that ends by itself calls `flush` before.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._stream = sys.stderr
+        self._gathers = False
+        self._gathered: deque[logging.LogRecord] = deque()
+        self._filled = threading.Event()
+        self._writing = threading.RLock()
+
+    def gather(self) -> None:
+        """From now on lines are gathered in this process, though not in one that is forked from it."""
+        self._gathers = True
+        os.register_at_fork(after_in_child=self._become_a_fork)
+        threading.Thread(target=self._work, name="delayq-log", daemon=True).start()
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        """Takes a record, without the lock that other handlers hold while they write."""
+        passed = self.filter(record)
+        if passed:
+            self.emit(record)
+        return bool(passed)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Writes the record, or keeps it for the next pass."""
+        self._gathered.append(record)
+        if not self._gathers or record.levelno >= logging.WARNING or len(self._gathered) > MOST:
+            self.flush()
+        elif not self._filled.is_set():
+            self._filled.set()
+
+    def flush(self) -> None:
+        """Writes what was gathered, in as few calls as keep each line whole."""
+        with self._writing:
+            text, size = "", 0
+            try:
+                for _ in range(len(self._gathered)):  # not what comes meanwhile: others would make us write for ever
+                    if not self._gathered:
+                        break  # to make a line another was logged, which has written them all
+                    line = self._line(self._gathered.popleft())
+                    length = len(line) if line.isascii() else len(line.encode("utf-8", "replace"))
+                    if size + length > WHOLE:
+                        self._write(text)
+                        text, size = "", 0
+                    text, size = text + line, size + length
+            finally:
+                self._write(text)  # also when a timeout strikes this thread: the lines are those of others
+
+    def flush_within(self, seconds: float) -> None:
+        """The same by a thread that is not waited for any longer, since nobody may be reading."""
+        writer = threading.Thread(target=self.flush, name="delayq-log-end", daemon=True)
+        writer.start()
+        writer.join(seconds)
+
+    def close(self) -> None:
+        """What is logged from now on is written at once."""
+        self._gathers = False
+        self.flush()
+        super().close()
+
+    def _line(self, record: logging.LogRecord) -> str:
+        try:
+            return f"{self.format(record)}\n"
+        except Exception:
+            self.handleError(record)
+            return ""
+
+    def _write(self, text: str) -> None:
+        try:
+            if text:
+                self._stream.write(text)
+                self._stream.flush()
+        except (OSError, ValueError):  # nobody reads any more, or it is closed; there is nowhere to say so
+            pass
+
+    def _work(self) -> None:
+        while True:
+            self._filled.wait()
+            clock.sleep(GATHER)
+            self._filled.clear()
+            with contextlib.suppress(Exception):  # a line that cannot be made must not end the lines of all others
+                self.flush()
+
+    def _become_a_fork(self) -> None:
+        # What was gathered is the original's to write, and another thread of it may have held the lock.
+        self._gathers = False
+        self._gathered = deque()
+        self._writing = threading.RLock()
+
+
+logger = Logger("django_delayq.worker.job")
+
+WORDS: Final = {
+    "ack": "succeeded",
+    "retry": "failed",
+    "snooze": "was snoozed",
+    "ask": "must poll again",
+    "fail": "failed",
+    "cancel": "was cancelled",
+}
+PUT_OFF: Final = ("snooze", "ask")  # no failures, whatever was raised
+
+
+class JobLog:
+    """A receiver of runs: one line per end. The frames of an error come with the last attempt only, since those before it were most
+    likely the same; a job that never began is told of if something is to be done about it.
+    """
+
+    def __init__(self, worker: str) -> None:
+        self._worker = worker
+
+    def begins(self, run: Run) -> None:
+        """Nothing: the end says when it was."""
+
+    def ends(self, run: Run, outcome: Outcome) -> None:
+        """Writes the line."""
+        if run.current is not None:
+            level = _level(outcome)
+            if logger.isEnabledFor(level):
+                self._ended(run, outcome, level)
+        elif run.poison:
+            told = "it cannot be read; see the job's row" if run.poison == "poison-record" else outcome.reason
+            logger.error("job %s failed as poison: %s", run.job.id, told, extra=self._fields(run, ""))
+        elif outcome.kind == "park":
+            delay = clock.text(outcome.delay_ms / 1000)
+            logger.warning("job %s is parked for %s: %s", run.job.id, delay, outcome.reason, extra=self._fields(run, ""))
+
+    def _ended(self, run: Run, outcome: Outcome, level: int) -> None:
+        error = outcome.error
+        name = one_line(run.task.name)
+        took = clock.monotonic() - run.started
+        fields = self._fields(run, name)
+        text = f"{name} {WORDS[outcome.kind]} after {took:.3f} s (job {fields['job_id']}, attempt {run.job.attempt})"
+        if outcome.kind != "ack" or outcome.reason:
+            text += _further(outcome)
+        shown = error.__cause__ or error.__context__ if isinstance(error, ControlFlow) else error
+        if shown is not None and outcome.kind not in PUT_OFF:
+            text += f"; {summary(shown)}"
+            if outcome.kind != "retry":
+                fields["traceback"] = traceback(shown)
+        # Made here and not by `log()`, which walks the frames to find out who calls: that is half of what a line costs.
+        log = logger.logger
+        log.handle(log.makeRecord(log.name, level, __file__, 0, "%s", (text,), None, "ends", fields))
+
+    def _fields(self, run: Run, task: str) -> dict[str, Any]:
+        job = run.job
+        return {
+            "job_id": job.id,
+            "task": task,
+            "queue": one_line(job.queue),
+            "attempt": job.attempt,
+            "worker": self._worker,
+        }
+
+
+def _level(outcome: Outcome) -> int:
+    if (outcome.kind == "ack" and not outcome.reason) or isinstance(outcome.error, Skip):  # mostly, or as it was meant
+        return logging.INFO
+    if outcome.kind == "fail":
+        return logging.ERROR
+    told = outcome.reason or (outcome.kind in ("retry", "cancel") and outcome.error is not None)
+    return logging.WARNING if told and outcome.kind not in PUT_OFF else logging.INFO
+
+
+def _further(outcome: Outcome) -> str:
+    words = [""]
+    if outcome.kind in ("retry", *PUT_OFF):
+        words.append(f"runs again in {clock.text(outcome.delay_ms / 1000)}")
+    if outcome.error is None and outcome.reason:
+        words.append("its result was not kept")
+    if isinstance(outcome.error, ControlFlow):
+        words.append(class_name(outcome.error))
+    if outcome.error is not None or outcome.reason:
+        words.append("see the job's row")
+    return one_line("; ".join(words))  # classes bear whatever name the project gives them

@@ -63,7 +63,7 @@ class Run:
     `header`, `args`, `kwargs` and `options` hold once the record has been read, `task` once it was found. `started`: when a consumer
     took it up (monotonic seconds). `current` is None as long as the run has not begun; then `timeout` (seconds, None for none) and
     `started_ms` (by Redis' clock) hold too. `cancel_token` is there while it may be interrupted, and empty when it was, see
-    `process/interrupt.py`.
+    `process/timeouts.py`.
     """
 
     __slots__ = (

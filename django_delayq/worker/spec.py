@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from django_delayq.store.connection.places import Places
-from django_delayq.worker.latest_text import LatestText
 from django_delayq.worker.line import Line
-from django_delayq.worker.loop_process import LoopProcess
+from django_delayq.worker.loop import LoopProcess
 from django_delayq.worker.run_context import AnyTask, Missing, Receiver, Wrap, no_carrier
-from django_delayq.worker.tally import WorkerFigures
+from django_delayq.worker.tally import LatestText, WorkerFigures
 
 
 def nothing() -> None:

@@ -17,7 +17,7 @@ from django.db import connection, transaction
 import django_delayq as delayq
 from django_delayq.producer.task import registry
 from django_delayq.states import PERIODIC
-from django_delayq.worker.process import parked_jobs
+from django_delayq.worker.process import executor
 from tests.app import record
 from tests.app.models import Effect
 from tests.laws.history import STEPS
@@ -226,7 +226,7 @@ def offering(op: str, seconds: float = 0.02) -> None:
         push({"op": op}, to="shipping")
 
 
-parked_jobs.STEPS = (1.0, 2.0)  # a campaign has no minute to wait
+executor.STEPS = (1.0, 2.0)  # a campaign has no minute to wait
 if settings.APP_CALENDAR:
     importlib.import_module("tests.app.schedules")
 if settings.APP_WITHOUT:

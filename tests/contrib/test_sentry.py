@@ -19,7 +19,7 @@ from django_delayq.models import Job
 from django_delayq.producer import watchers
 from django_delayq.states import CARRIED
 from django_delayq.worker.process import executor
-from django_delayq.worker.supervisor import inherited_sockets
+from django_delayq.worker.supervisor import fork
 from tests.contrib import shipping
 
 sentry_sdk = pytest.importorskip("sentry_sdk", reason="sentry_sdk is not installed")
@@ -465,9 +465,9 @@ def test_the_idle_connections_to_sentry_are_closed_before_a_fork(sentry):
         sentry_sdk.capture_message("an error of the supervisor")
         sentry_sdk.flush(30)
         line = f"to 127.0.0.1:{collector.server_port}"
-        assert line in inherited_sockets.described()
+        assert line in fork.described()
         signals.before_fork.send(sender=None, worker="w", process="task-1")
-        assert line not in inherited_sockets.described()
+        assert line not in fork.described()
         sentry_sdk.capture_message("another one")  # it connects again
         sentry_sdk.flush(30)
         collector.shutdown()

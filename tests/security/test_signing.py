@@ -17,7 +17,7 @@ from django_delayq.models import Job
 from django_delayq.producer.stores import stores
 from django_delayq.signing import Signer
 from django_delayq.store.scripts.record import JobRecord
-from django_delayq.worker.process.parked_jobs import ParkedJobs
+from django_delayq.worker.process.executor import ParkedJobs
 from tests.mirror.conftest import Orders
 from tests.tasks_for_tests import close_order, ping
 from tests.worker.bench import Bench, task

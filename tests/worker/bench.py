@@ -17,9 +17,9 @@ from django_delayq.producer.task import Task
 from django_delayq.store.connection.link import Link
 from django_delayq.store.scripts.queue import ScheduleItem
 from django_delayq.store.scripts.record import JobRecord
-from django_delayq.worker.job_log import JobLog
 from django_delayq.worker.lease_table import LeaseTable
 from django_delayq.worker.line import Line
+from django_delayq.worker.logs import JobLog
 from django_delayq.worker.process.adopter import Adopter
 from django_delayq.worker.process.consumer import Consumer, JobBuffer, Pace
 from django_delayq.worker.process.coroutines import Coroutines

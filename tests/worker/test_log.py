@@ -10,7 +10,7 @@ import signal
 import pytest
 
 from django_delayq.worker import logs
-from django_delayq.worker.log_handler import MOST, WHOLE, LogHandler
+from django_delayq.worker.logs import MOST, WHOLE, LogHandler
 from tests.worker.conftest import Shop, eventually
 
 

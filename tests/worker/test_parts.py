@@ -19,14 +19,12 @@ from django_delayq.exceptions import StoreUnavailable
 from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from django_delayq.worker import logs
 from django_delayq.worker.error_pause import ErrorPause
-from django_delayq.worker.loop import LoopSchedule, run
-from django_delayq.worker.loop_process import PipeStop
-from django_delayq.worker.process import parked_jobs
+from django_delayq.worker.loop import LoopSchedule, PipeStop, run
+from django_delayq.worker.process import executor
 from django_delayq.worker.process.consumer import Pace
-from django_delayq.worker.process.parked_jobs import ParkedJobs
-from django_delayq.worker.supervisor.fork import Forker
-from django_delayq.worker.supervisor.reloader import Reloader
-from django_delayq.worker.supervisor.slots import Slot
+from django_delayq.worker.process.executor import ParkedJobs
+from django_delayq.worker.supervisor.fork import Forker, Slot
+from django_delayq.worker.supervisor.recycling import Reloader
 from django_delayq.worker.supervisor.supervisor import Supervisor
 
 
@@ -121,12 +119,12 @@ def test_a_parked_job_waits_longer_each_time_and_not_for_ever(monkeypatch) -> No
     parked = ParkedJobs()
     assert [parked.delay("a") for _ in range(5)] == [60, 120, 300, 600, 600]
     assert parked.delay("b") == 60
-    now[0] = parked_jobs.PATIENCE + 1
+    now[0] = executor.PATIENCE + 1
     assert parked.delay("a") is None
 
 
 def test_of_parked_jobs_it_forgets_the_oldest_beyond_its_size(monkeypatch) -> None:
-    monkeypatch.setattr(parked_jobs, "MOST", 2)
+    monkeypatch.setattr(executor, "MOST", 2)
     parked = ParkedJobs()
     for id in "abc":
         parked.delay(id)

@@ -6,7 +6,7 @@
 --   lacking: how the row stands of an id that is not here, see epoch.lua: one that waits is ended, so that neither a late publish nor a
 --     restore can start it; 'scheduled': it has surely not begun, here or not; '' nothing is known
 --   For one that may run, here or not, a request is left, which claim carries out if nobody runs it.
---   abort: a running job is not only asked to stop, but ended, see worker/process/interrupt.py; also one that has been asked before. On one that waits it is a cancel
+--   abort: a running job is not only asked to stop, but ended, see worker/process/timeouts.py; also one that has been asked before. On one that waits it is a cancel
 -- Returns the epoch and the id of the event ('' if nothing has happened), then per id: status id. status: done (also of one that was cancelled
 --   before), running (a request stands), finished, unknown; id: the job found, '' if none. In the epoch that was given: the epoch alone.
 -- O(log N) per job.

@@ -13,7 +13,7 @@ from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 from django_delayq.exceptions import Cancelled, SoftTimeout
 from django_delayq.logger import Logger
 from django_delayq.worker.current import CURRENT
-from django_delayq.worker.process import interrupt, stray_copies, timeouts
+from django_delayq.worker.process import stray_copies, timeouts
 from django_delayq.worker.run_context import Run
 
 logger = Logger("django_delayq.worker")
@@ -36,7 +36,7 @@ class Coroutines:
 
     def call(self, run: Run, fn: Callable[..., Coroutine[Any, Any, Any]], aborted: Set[tuple[int, int]]) -> Any:
         """Runs `fn`, the function of the run's task, on the event loop; returns or raises what it does. `aborted`: as for
-        `interrupt.call`.
+        `timeouts.call`.
         """
         result, failure = asyncio.run_coroutine_threadsafe(self._run(run, fn, aborted), self._running_loop()).result()
         if failure is not None:
@@ -78,7 +78,7 @@ class Coroutines:
         scope, failure = asyncio.timeout(run.timeout), None
         try:
             if (run.row, run.turn) in aborted:  # behind the line above: whoever aborts it later finds the task
-                raise Cancelled(interrupt.ABORTED)
+                raise Cancelled(timeouts.ABORTED)
             async with scope:
                 result = await fn(*run.args, **run.kwargs)
         except BaseException as error:
@@ -88,7 +88,7 @@ class Coroutines:
             return result, None
         late: BaseException | None = None
         if interrupted and isinstance(failure, asyncio.CancelledError):
-            late = Cancelled(interrupt.ABORTED)
+            late = Cancelled(timeouts.ABORTED)
         elif run.timeout is not None and scope.expired() and isinstance(failure, TimeoutError):
             late = SoftTimeout(timeouts.text(run.timeout))
         if late is None:

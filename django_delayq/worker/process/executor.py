@@ -1,21 +1,21 @@
-"""Runs one job: a straight pipeline from a claimed record to one Outcome. Nothing here speaks to Redis."""
+"""Runs one job in the thread of a consumer: a straight pipeline from a claimed job to one Outcome. It makes no calls to Redis."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from django_delayq import clock, codec, ids
 from django_delayq.exceptions import Cancelled, DelayqError, PayloadError, UnknownTask
 from django_delayq.states import PARKED_ARGUMENTS, PARKED_CARRIERS, PARKED_SIGNATURE, PARKED_TASK
 from django_delayq.store.scripts.queue import Outcome
 from django_delayq.store.scripts.record import read
-from django_delayq.worker import once, outcome
-from django_delayq.worker.current import CURRENT, CurrentJob
+from django_delayq.worker import outcome
+from django_delayq.worker.current import CURRENT, CurrentJob, need_effects
 from django_delayq.worker.lease_table import NEVER, UNKNOWN_TASK, LeaseTable
-from django_delayq.worker.process import interrupt, stray_copies, timeouts
+from django_delayq.worker.process import stray_copies, timeouts
 from django_delayq.worker.process.coroutines import Coroutines
-from django_delayq.worker.process.parked_jobs import ParkedJobs
 from django_delayq.worker.process.timeouts import SoftTimer
 from django_delayq.worker.run_context import AnyTask, Missing, Receiver, Receivers, Run, Wrap, no_carrier
 
@@ -68,7 +68,7 @@ class Executor:
                 if run.task.is_async:
                     self._coroutines.interrupt(run)
                 else:
-                    interrupt.raise_in_thread(run, Cancelled)
+                    timeouts.raise_in_thread(run, Cancelled)
 
     # what may not run
 
@@ -167,15 +167,45 @@ class Executor:
         if task.is_async:
             return self._coroutines.call(run, fn, self._aborted)
         if task.atomic:
-            return once.need().run(current, lambda: self._call_here(run, fn))
+            return need_effects().run(current, lambda: self._call_here(run, fn))
         return self._call_here(run, fn)
 
     def _call_here(self, run: Run, fn: Callable[..., Any]) -> Any:
         try:
             timeout, aborted = run.timeout, self._aborted
-            result = interrupt.call(run, fn, aborted) if timeout is None else self._timer.call(run, timeout, fn, aborted)
+            result = timeouts.call(run, fn, aborted) if timeout is None else self._timer.call(run, timeout, fn, aborted)
         except BaseException as error:
             stray_copies.end(error)
             raise
         stray_copies.end(None)  # here, so that a fork does not commit the transaction of an atomic run
         return result
+
+
+STEPS: Final = (60.0, 120.0, 300.0, 600.0)  # seconds; the last repeats
+PATIENCE: Final = 86_400.0
+MOST: Final = 10_000  # ids remembered; beyond it the oldest begin anew
+
+
+class ParkedJobs:
+    """Remembers how often this process has parked each job. The job's entry in `runs` has the time of the first park, which counts over
+    all workers and deploys. Where Redis has lost that, the memory of this process counts, and a job may get another day.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[float, int]] = {}
+        self._lock = threading.Lock()
+
+    def delay(self, job: str, waited: float = 0.0) -> float | None:
+        """Seconds until the job may ask again; None: it has waited long enough. `waited`: seconds since it was first put off, if the
+        job itself says so, else 0.
+        """
+        now = clock.monotonic()
+        with self._lock:
+            since, times = self._seen.pop(job, (now, 0))
+            since = now - waited if waited else since
+            if now - since > PATIENCE:
+                return None
+            while len(self._seen) >= MOST:
+                del self._seen[next(iter(self._seen))]
+            self._seen[job] = since, times + 1
+        return STEPS[min(times, len(STEPS) - 1)]

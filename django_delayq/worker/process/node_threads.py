@@ -1,20 +1,29 @@
-"""Loops that are each about one server, or one slot of a Cluster, in a thread per server: one that hangs keeps no other one waiting,
-and the threads are as many as the servers, however many slots there are.
+"""One thread per server, for workers whose lines are on several servers or in several slots of a Cluster. A server that hangs does
+not delay the jobs of the others. There are as many threads as servers, however many slots there are.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
+import select
+import selectors
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Generic, Protocol, TypeVar
 
 from django_delayq import clock
 from django_delayq.logger import Logger
 from django_delayq.store.connection.error_replies import StoreRefused
 from django_delayq.store.connection.link import Link
+from django_delayq.store.scripts.queue import Outcome
 from django_delayq.worker.error_pause import ErrorPause, Together
+from django_delayq.worker.process.mover import Mover
+from django_delayq.worker.process.settler import Settler
+from django_delayq.worker.run_context import Run
 
 logger = Logger("django_delayq.worker")
 
@@ -206,3 +215,196 @@ class NodeThreads(Generic[LoopT]):
             raise
         self._threads[at] = thread
         return thread
+
+
+LOOK: Final = 0.25  # seconds between looks of the main thread at movers that have nothing to tell
+
+
+class MoverThread(NodeThread[Mover]):
+    """Has the movers of one server do pass after pass. Their wake lines, each of which waits for keys of one slot, stand in one epoll.
+    Told to be quiet, it hushes them, and goes on watching for a new epoch. It dies with its process, whose lease table says
+    what they had taken.
+    """
+
+    def __init__(self, at: Link, of: NodeThreads[Mover], quiet: threading.Event) -> None:
+        super().__init__(at, of, "delayq-mover")
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._read, False)
+        os.set_blocking(self._write, False)
+        self._quiet = quiet
+        self._selector = selectors.DefaultSelector()
+        self._watched: list[tuple[Mover, object]] | None = None
+
+    def took(self, loop: Mover) -> None:
+        """See `NodeThread`."""
+        loop.trouble.together = self.together
+
+    def call(self) -> None:
+        """See `NodeThread`: there may be room."""
+        with contextlib.suppress(BlockingIOError):  # full of calls already
+            os.write(self._write, b".")
+
+    def step(self, loop: Mover) -> float:
+        """See `NodeThread`."""
+        if self._quiet.is_set() and not loop.quiet:
+            loop.hush()
+        return loop.poll()
+
+    def sleep(self, seconds: float) -> bool:
+        """See `NodeThread`: until a wake token, room, or the next date."""
+        self._watch()
+        called = False
+        if ready([self._selector.fileno()], seconds):
+            for found, _ in self._selector.select(0):
+                if found.data is None:
+                    called = bool(os.read(self._read, 4096))
+                else:
+                    found.data.token()
+                    self.soon(found.data)
+        return called
+
+    def close(self) -> None:
+        """See `NodeThread`."""
+        self._selector.close()
+        os.close(self._read)
+        os.close(self._write)
+
+    def _watch(self) -> None:
+        lines = [(mover, mover.wake.connection) for mover in self.loops]
+        standing: list[tuple[Mover, object]] = [(mover, connection) for mover, connection in lines if connection is not None]
+        if standing == self._watched:
+            return
+        # Anew: of a connection that was closed the selector does not know, and its number may be that of another one by now.
+        self._selector.close()
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._read, selectors.EVENT_READ)
+        for mover, _ in standing:
+            if mover.descriptor >= 0:
+                self._selector.register(mover.descriptor, selectors.EVENT_READ, mover)
+        self._watched = standing
+
+
+class Movers:
+    """Several movers as one."""
+
+    def __init__(self, movers: Mapping[Mover, Link], suspects: deque[Run]) -> None:
+        self.suspects = suspects
+        self.quiet = False
+        self._movers = list(movers)
+        self._hushed = threading.Event()
+        self._threads = NodeThreads(movers, lambda at, of: MoverThread(at, of, self._hushed))
+        self._started = False
+
+    @property
+    def descriptor(self) -> int:
+        """See `Mover`: each waits for its own."""
+        return -1
+
+    @property
+    def stuck_for(self) -> float:
+        """See `Mover`."""
+        return max(mover.stuck_for for mover in self._movers)
+
+    @property
+    def dry(self) -> bool:
+        """See `Mover`."""
+        return all(mover.dry for mover in self._movers)
+
+    @property
+    def out_of_rows(self) -> bool:
+        """See `Mover`."""
+        return any(mover.out_of_rows for mover in self._movers)
+
+    def poll(self) -> float:
+        """See `Mover`: they poll themselves."""
+        if not self._started:
+            self._threads.start()
+            self._started = True
+        return LOOK
+
+    def call(self) -> None:
+        """See `Mover`."""
+        self._threads.call()
+
+    def token(self) -> None:
+        """See `Mover`: nobody calls here."""
+
+    def hush(self) -> None:
+        """See `Mover`."""
+        self.quiet = True
+        self._hushed.set()
+        self._threads.call()
+
+    def give_back(self, jobs: Sequence[Run]) -> None:
+        """See `Mover`."""
+        self._movers[0].give_back(jobs)
+
+
+def ready(descriptors: Sequence[int], seconds: float) -> list[int]:
+    """Sleeps until one of these can be read, those below 0 left out; which, none if it was for so long.
+
+    poll() knows whole milliseconds only, and takes more of them rather than fewer: the rest of one is slept, as much of it as is left
+    when poll() has come back, which is late.
+    """
+    until = clock.monotonic() + seconds
+    poll = select.poll()
+    for descriptor in descriptors:
+        if descriptor >= 0:
+            poll.register(descriptor, select.POLLIN)
+    found = poll.poll(seconds * 1000 // 1)
+    if not found:
+        clock.sleep(min(0.001, until - clock.monotonic()))
+    return [descriptor for descriptor, _ in found]
+
+
+class SettlerThread(NodeThread[Settler]):
+    """Settles what has ended of the lines of one server."""
+
+    def __init__(self, at: Link, of: NodeThreads[Settler]) -> None:
+        super().__init__(at, of, "delayq-settler")
+        self._filled = threading.Event()
+
+    def took(self, loop: Settler) -> None:
+        """See `NodeThread`."""
+        loop.trouble.together = self.together
+        loop.fill(self._filled)
+
+    def call(self) -> None:
+        """See `NodeThread`."""
+        self._filled.set()
+
+    def step(self, loop: Settler) -> float:
+        """See `NodeThread`."""
+        return loop.step()
+
+    def sleep(self, seconds: float) -> bool:
+        """See `NodeThread`."""
+        self._filled.wait(None if seconds == float("inf") else seconds)
+        self._filled.clear()
+        return True  # also if that time was over: what was added right before the event was cleared has set it in vain
+
+    def is_over(self, loop: Settler) -> bool:
+        """See `NodeThread`."""
+        return loop.over
+
+
+class Settlers:
+    """The settlers of several servers or slots: each end goes to that of its line."""
+
+    def __init__(self, of: Mapping[Link, Settler]) -> None:
+        self._of = of
+        self._threads = NodeThreads({settler: link for link, settler in of.items()}, SettlerThread)
+
+    def start(self) -> None:
+        """See `Settler`."""
+        self._threads.start()
+
+    def end(self, seconds: float) -> None:
+        """See `Settler`; all end side by side."""
+        for settler in self._of.values():
+            settler.finish()
+        self._threads.join(seconds)
+
+    def add(self, run: Run, outcome: Outcome | None) -> None:
+        """See `Settler`."""
+        self._of[run.line.store.link].add(run, outcome)

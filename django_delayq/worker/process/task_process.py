@@ -16,32 +16,40 @@ If the supervisor is gone, the process ends at once: nobody extends its leases, 
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
+import threading
 from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
 from threading import Lock
 from typing import Final
 
+from django_delayq import clock
+from django_delayq.exceptions import StoreUnavailable
+from django_delayq.logger import Logger
+from django_delayq.store.connection.error_replies import StoreError
 from django_delayq.store.connection.link import Link
+from django_delayq.store.scripts import decode, site
 from django_delayq.store.scripts.queue import MOST
+from django_delayq.store.scripts.site import NOTHING, Known, SiteRefused, Trimmed
 from django_delayq.worker import logs
-from django_delayq.worker.job_log import JobLog
-from django_delayq.worker.latest_text import LatestText
 from django_delayq.worker.lease_table import LeaseTable
-from django_delayq.worker.pipe_commands import ABORT, GAVE_UP, LEAVE, NOW, QUIET, RETIRE, Ends
+from django_delayq.worker.line import Line
+from django_delayq.worker.logs import JobLog
 from django_delayq.worker.process import stray_copies
 from django_delayq.worker.process.adopter import Adopter
 from django_delayq.worker.process.consumer import Consumer, JobBuffer, Pace
 from django_delayq.worker.process.coroutines import Coroutines
 from django_delayq.worker.process.executor import Executor
 from django_delayq.worker.process.mover import Mover
-from django_delayq.worker.process.movers import Movers, ready
+from django_delayq.worker.process.node_threads import Movers, Settlers, ready
 from django_delayq.worker.process.settler import Settler, Settles
-from django_delayq.worker.process.settlers import Settlers
-from django_delayq.worker.process.site_watch import SiteWatch
 from django_delayq.worker.process.timeouts import SoftTimer
 from django_delayq.worker.run_context import Run, SignalReceiver
 from django_delayq.worker.spec import WorkerSpec
-from django_delayq.worker.tally import Tally
+from django_delayq.worker.tally import LatestText, Tally
 
 LAST_LINES: Final = 0.1  # seconds to write what is gathered of the log when the process must end at once
 LAST_SETTLE: Final = 1.5  # seconds; the supervisor kills half a second later
@@ -245,3 +253,76 @@ def main(
     code = TaskProcess(spec, worker, ends, leases, tally).run()
     leases.leave()
     return code
+
+
+logger = Logger("django_delayq.worker")
+
+EVERY: Final = 4.0  # seconds between looks
+
+
+class SiteWatch(threading.Thread):
+    """1. Reads from Redis what the mirrors of the lines trimmed last. 2. If that has changed, reads the checkpoints.
+    3. `site.check_mirror` compares the two; while it refuses a line, `QueueStore.claim` refuses it as well. Without the database, or
+    Redis, claims go on. It ends with its process.
+    """
+
+    def __init__(self, lines: Sequence[Line]) -> None:
+        super().__init__(name="delayq-site", daemon=True)
+        self._by_link: dict[Link, list[Line]] = {}
+        for line in lines:
+            self._by_link.setdefault(line.store.link, []).append(line)
+        self._own: dict[Line, Trimmed] = {}  # what was found to be written by this database
+
+    def run(self) -> None:
+        """Looks until the process ends."""
+        while True:
+            try:
+                self.look()
+            except Exception:  # claims must not go on unwatched
+                logger.exception("the check for other databases failed; it is repeated")
+            clock.sleep(EVERY * (0.5 + random.random() / 2))
+
+    def look(self) -> None:
+        """One look at all lines."""
+        changed = {line: trimmed for line, trimmed in self._trimmed().items() if self._own.get(line) != trimmed}
+        looks, known = (site.LOOKS if changed else 0), dict[Line, Known]()
+        while looks:
+            if (checkpoints := site.all_known()) is None:
+                return
+            known = {line: checkpoints.get((line.queue, line.partition), NOTHING) for line in changed}
+            if all(site.has_recorded(known[line], trimmed) for line, trimmed in changed.items()):
+                break
+            looks -= 1
+            clock.sleep(site.LAG)
+        for line, trimmed in changed.items():
+            self._own.pop(line, None)
+            with contextlib.suppress(SiteRefused):  # the next claim reports it
+                site.check_mirror(line.store.keys, line.store.link.home, trimmed, known[line])
+                self._own[line] = trimmed
+
+    def _trimmed(self) -> dict[Line, Trimmed]:
+        found: dict[Line, Trimmed] = {}
+        for link, lines in self._by_link.items():
+            asked = [("HMGET", line.store.keys["meta"], "site", "mirrored", "mirror_token") for line in lines]
+            with contextlib.suppress(StoreUnavailable, StoreError):
+                for line, reply in zip(lines, link.execute_many(asked), strict=True):
+                    if not isinstance(reply, Exception) and decode.text(reply[0]) == site.of(line.store.keys.prefix):
+                        found[line] = Trimmed.read(*reply[1:])
+        return found
+
+
+QUIET: Final = b"Q"  # claim no more; finish what is here
+RETIRE: Final = b"R"  # claim no more, give back what waits, finish what runs, then run the jobs on their last chance, end
+LEAVE: Final = b"L"  # claim no more, give back what waits, those included, finish what runs, end
+NOW: Final = b"N"  # give back what runs as well, and end
+ABORT: Final = b"A"  # end the runs that the lease table marks as aborted
+
+GAVE_UP: Final = 3  # exit code of a task process in a burst that could not reach Redis
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """A child's ends of the pipes: commands to it, and one that closes when the supervisor is gone."""
+
+    commands: int
+    alive: int

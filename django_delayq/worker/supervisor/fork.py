@@ -1,4 +1,6 @@
-"""Forks, commands and buries the processes of a worker. The supervisor has one thread, so that a fork copies no locked lock."""
+"""Processes of a worker: forks them, sends them commands, and fills a slot again when its process has died. The supervisor has one
+thread, so a fork copies no locked lock. No two processes may share a connection, so none starts while one is open.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,10 @@ import gc
 import logging
 import os
 import signal
+import socket
+import stat
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
@@ -17,11 +22,11 @@ from django_delayq import clock, signals
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
 from django_delayq.store.connection import connection_options
-from django_delayq.worker.latest_text import LatestText
 from django_delayq.worker.lease_table import LeaseSlot, LeaseTable
-from django_delayq.worker.pipe_commands import ABORT, GAVE_UP, Ends
-from django_delayq.worker.supervisor import inherited_sockets, stacks
-from django_delayq.worker.tally import Tally
+from django_delayq.worker.outcome import signal_name
+from django_delayq.worker.process.task_process import ABORT, GAVE_UP, Ends
+from django_delayq.worker.supervisor import os_signals
+from django_delayq.worker.tally import LatestText, Tally
 
 logger = Logger("django_delayq.worker")
 
@@ -80,14 +85,14 @@ class Child:
 
     def show_stacks(self) -> None:
         """Where it hangs: it writes the stacks of its threads."""
-        self.look_at = clock.monotonic() + stacks.PATIENCE
+        self.look_at = clock.monotonic() + os_signals.PATIENCE
         self.send(signal.SIGQUIT)
 
     def look_again(self, now: float) -> None:
         """In a while behind `show_stacks`, should nothing in Python have run."""
         if self.look_at <= now:
             self.look_at = float("inf")
-            self.send(stacks.SECOND_LOOK)
+            self.send(os_signals.SECOND_LOOK)
 
     def send(self, sign: signal.Signals) -> None:
         """Sends a signal, if the child has not been buried: its number may be another process by then."""
@@ -142,8 +147,8 @@ class Forker:
         closed = {**self._unclosed, **self._close()}
         signals.before_fork.send_robust(sender=None, worker=worker, process=name)
         closed |= self._close()  # what a receiver has opened
-        self._unclosed = inherited_sockets.still_open(closed)
-        threads = inherited_sockets.other_threads()
+        self._unclosed = still_open(closed)
+        threads = other_threads()
         sys.stdout.flush()
         sys.stderr.flush()
         read, write = os.pipe()
@@ -194,7 +199,7 @@ class Forker:
         for sign in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
             signal.signal(sign, _do_nothing)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        stacks.show_when_stuck()
+        os_signals.show_when_stuck()
         os.close(self._alive_write)
         os.close(write)
         for child in self._children:
@@ -209,7 +214,7 @@ class Forker:
 
 def _owns_its_connections(name: str, closed: Mapping[int, str], threads: str) -> bool:
     """In a child: whether none of the sockets that the supervisor has closed is open here. `threads`: those of the supervisor."""
-    for shared in inherited_sockets.still_open(closed).values():
+    for shared in still_open(closed).values():
         logger.error(
             "%s does not start: it has inherited %s, which is still open although the worker has closed it. Two processes that "
             "share a connection receive each other's replies. Close it in a receiver of django_delayq.signals.before_fork.",
@@ -218,9 +223,116 @@ def _owns_its_connections(name: str, closed: Mapping[int, str], threads: str) ->
         )
         return False
     if logger.isEnabledFor(logging.DEBUG):
-        logger.debug("%s inherits sockets: %s; threads of the supervisor: %s", name, inherited_sockets.described(), threads)
+        logger.debug("%s inherits sockets: %s; threads of the supervisor: %s", name, described(), threads)
     return True
 
 
 def _do_nothing(*_: object) -> None:
     pass
+
+
+FOLDERS = ("/proc/self/fd", "/dev/fd")  # on Linux, and on macOS
+
+
+def still_open(closed: Mapping[int, str]) -> dict[int, str]:
+    """The sockets that this process has open, among these: the name by the inode."""
+    return {inode: closed[inode] for inode, _ in _sockets() if inode in closed} if closed else {}
+
+
+def described() -> str:
+    """All open sockets of this process, for the log: "fd 1 unix, fd 7 to 10.0.0.5:443"."""
+    return ", ".join(f"fd {descriptor} {_peer(descriptor)}" for _, descriptor in _sockets())
+
+
+def other_threads() -> str:
+    """The names of the threads beside this one, which a fork does not copy."""
+    return ", ".join(thread.name for thread in threading.enumerate() if thread is not threading.current_thread())
+
+
+def _sockets() -> list[tuple[int, int]]:
+    """Inode and descriptor of each."""
+    found = []
+    for descriptor in _descriptors():
+        try:
+            facts = os.fstat(descriptor)
+        except OSError:  # the one by which the folder was read
+            continue
+        if stat.S_ISSOCK(facts.st_mode):
+            found.append((facts.st_ino, descriptor))
+    return found
+
+
+def _descriptors() -> list[int]:
+    for folder in FOLDERS:
+        try:
+            return sorted(map(int, os.listdir(folder)))
+        except OSError:
+            continue
+    return []
+
+
+def _peer(descriptor: int) -> str:
+    try:
+        with socket.socket(fileno=os.dup(descriptor)) as sock:
+            if sock.family == socket.AF_UNIX:
+                return f"unix {os.fsdecode(sock.getpeername() or b'')}".strip()
+            host, port, *_ = sock.getpeername()
+            return f"to {host}:{port}"
+    except OSError:
+        return "without a peer"
+
+
+SHORT_LIFE: Final = 5.0  # seconds; a process that ends sooner has a worse cause than one bad job
+LONGEST_PAUSE: Final = 30.0
+NO_ROOM_PAUSE: Final = 5.0
+
+
+class Slot:
+    """A process of this name shall run. One that dies is started again at once; one that keeps dying young, after a pause."""
+
+    def __init__(self, name: str, fork: Callable[[str], Child]) -> None:
+        self.name = name
+        self.child: Child | None = None
+        self.over = False  # it has done its work, and no other is to follow
+        self._fork = fork
+        self.died = self.replaced = 0  # how many of its occupants were, and had a successor
+        self._fill_at = 0.0
+        self._young_deaths = 0
+
+    def fill(self) -> None:
+        """Starts a process if there is none and the pause is over."""
+        if self.child is not None or self.over or clock.monotonic() < self._fill_at:
+            return
+        try:
+            self.child = self._fork(self.name)
+        except OSError as error:  # no memory or no process left just now: no reason to end those that work
+            self._fill_at = clock.monotonic() + NO_ROOM_PAUSE
+            logger.error("%s cannot be started. The next attempt follows in %.0f s: %s", self.name, NO_ROOM_PAUSE, error)
+
+    def vacate(self) -> None:
+        """Its occupant is on the way out; the next may come."""
+        self.replaced += 1
+        self.child = None
+
+    def leave(self, *, burst: bool, stopping: bool) -> Child:
+        """Its occupant has ended. Returns it."""
+        child = self.child
+        assert child is not None
+        self.child = None
+        if stopping:
+            return child
+        if burst and child.in_order and child.leases is not None:
+            self.over = True
+            return child
+        self.died += 1
+        now = clock.monotonic()
+        self._young_deaths = self._young_deaths + 1 if now - child.born < SHORT_LIFE else 0
+        pause = min(0.25 * 2.0**self._young_deaths, LONGEST_PAUSE) if self._young_deaths > 1 else 0.0
+        self._fill_at = now + pause
+        logger.error("%s (pid %d) %s; started again in %.1f s", child.name, child.pid, _how(child), pause)
+        return child
+
+
+def _how(child: Child) -> str:
+    code = child.exit_code or 0
+    return f"was killed by {signal_name(-code)}" if code < 0 else f"ended with exit code {code}"

@@ -1,19 +1,30 @@
-"""Signals that the operating system delivers to the supervisor: what each of them orders. They are noted when they come, and their
-orders taken between its passes.
+"""Signals that the operating system sends to the processes of a worker. The supervisor notes an order when it arrives and obeys it
+between two passes.
+
+SIGQUIT: a process writes the stacks of its threads to standard error. Python code does that, because no frame changes while it runs.
+`faulthandler` reads the stacks of threads that are running, and can crash the process. But while a task blocks the interpreter, no
+Python code runs and no frame changes. Then the supervisor sends `SECOND_LOOK`, and `faulthandler` writes the stacks.
 """
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
 import os
 import signal
-from collections.abc import Iterator
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any, Final, Literal
 
 from django_delayq import clock
-from django_delayq.worker.supervisor import stacks
 
-# SECOND_LOOK for a child alone, which has it caught from its first moment.
-CAUGHT: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGCHLD, stacks.SECOND_LOOK)
+SECOND_LOOK: Final = signal.SIGUSR2
+PATIENCE: Final = 0.3  # seconds in which the stacks are written, if anything in Python runs
+
+# The supervisor catches SECOND_LOOK only because a child must handle it from its first moment.
+CAUGHT: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGCHLD, SECOND_LOOK)
 
 # stop: claim no more, finish what runs within the grace, leave; again: give back what runs, and leave at once; interrupt: the same by
 # Ctrl-C, which the second time ends with 130. quiet: claim no more. stacks: every process writes what its threads do.
@@ -49,7 +60,7 @@ class OsSignals:
         for descriptor in (self.descriptor, self._write):
             os.set_blocking(descriptor, False)
         self._before = {sign: signal.signal(sign, self._note) for sign in CAUGHT}
-        stacks.show_on_quit(self._note)
+        show_on_quit(self._note)
         signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
 
     def add(self, order: Order) -> None:
@@ -84,3 +95,56 @@ class OsSignals:
         if order in ("stop", "interrupt") and not self.told_at:
             self.told_at = clock.monotonic()
         self._noted.append(order)
+
+
+def show_on_quit(then: Callable[[int, FrameType | None], None]) -> None:
+    """SIGQUIT writes the stacks of all threads, and calls `then`."""
+
+    def show(sign: int, frame: FrameType | None) -> None:
+        _write(frame)
+        then(sign, frame)
+
+    faulthandler.unregister(signal.SIGQUIT)
+    signal.signal(signal.SIGQUIT, show)
+
+
+def show_when_stuck() -> None:
+    """The same in a child, and `SECOND_LOOK` writes them if SIGQUIT could not."""
+    show_on_quit(_looked)
+    signal.signal(SECOND_LOOK, _arm)
+    _arm()
+
+
+def _arm(*_: object) -> None:
+    faulthandler.register(SECOND_LOOK, file=_descriptor(), all_threads=True, chain=False)
+
+
+def _looked(*_: object) -> None:
+    faulthandler.unregister(SECOND_LOOK)  # the next one only arms it again, see `show_when_stuck`
+
+
+def _write(frame: FrameType | None) -> None:
+    """`frame`: that of the main thread, which has been interrupted for this."""
+    # Not by a stream or a logger: this thread may be in the midst of writing to it.
+    left = "\n".join(_lines(frame)).encode("utf-8", "backslashreplace") + b"\n"
+    with contextlib.suppress(OSError):
+        while left:
+            left = left[os.write(_descriptor(), left) :]
+
+
+def _lines(frame: FrameType | None) -> Iterator[str]:
+    here = threading.get_ident()
+    for thread, found in sys._current_frames().items():
+        yield f"{'Current thread' if thread == here else 'Thread'} 0x{thread:016x} (most recent call first):"
+        at = frame if thread == here else found
+        while at is not None:
+            yield f'  File "{at.f_code.co_filename}", line {at.f_lineno} in {at.f_code.co_name}'
+            at = at.f_back
+        yield ""
+
+
+def _descriptor() -> int:
+    try:
+        return sys.__stderr__.fileno() if sys.__stderr__ is not None else 2
+    except (OSError, ValueError):
+        return 2

@@ -25,25 +25,22 @@ from django_delayq.logger import Logger
 from django_delayq.store.connection.error_replies import StoreError
 from django_delayq.store.scripts.queue import Kind
 from django_delayq.store.scripts.worker_registry import WorkerRegistry
-from django_delayq.worker import loop_process
-from django_delayq.worker.latest_text import LatestText
+from django_delayq.worker import loop
 from django_delayq.worker.loop import Loop, LoopSchedule
-from django_delayq.worker.pipe_commands import GAVE_UP, LEAVE, NOW, QUIET, RETIRE
 from django_delayq.worker.process import task_process
+from django_delayq.worker.process.task_process import GAVE_UP, LEAVE, NOW, QUIET, RETIRE
 from django_delayq.worker.spec import WorkerSpec
 from django_delayq.worker.supervisor import lease_files, systemd, worker_beat
 from django_delayq.worker.supervisor.deadlines import Deadlines
-from django_delayq.worker.supervisor.fork import Child, Forker
-from django_delayq.worker.supervisor.host_recovery import HostRecovery
+from django_delayq.worker.supervisor.fork import Child, Forker, Slot
 from django_delayq.worker.supervisor.lease_extender import LeaseExtender, longest_pause
 from django_delayq.worker.supervisor.os_signals import Order, OsSignals
 from django_delayq.worker.supervisor.probe import Answer, Probe, judged, not_found
-from django_delayq.worker.supervisor.process_recovery import ProcessRecovery
-from django_delayq.worker.supervisor.recycling import Recycler
-from django_delayq.worker.supervisor.reloader import Reloader
+from django_delayq.worker.supervisor.process_recovery import HostRecovery, ProcessRecovery
+from django_delayq.worker.supervisor.recycling import Recycler, Reloader
 from django_delayq.worker.supervisor.server_links import ServerLinks
-from django_delayq.worker.supervisor.slots import Slot
 from django_delayq.worker.supervisor.worker_metrics import WorkerMetrics
+from django_delayq.worker.tally import LatestText
 
 logger = Logger("django_delayq.worker")
 
@@ -177,9 +174,9 @@ class Supervisor:
         child.lease_file, child.tally, child.circuits = lease_file, tally, circuits
         return child
 
-    def _fork_loops(self, one: loop_process.LoopProcess) -> Callable[[str], Child]:
+    def _fork_loops(self, one: loop.LoopProcess) -> Callable[[str], Child]:
         def fork(name: str) -> Child:
-            return self._forker.fork(name, self._spec.worker, lambda ends: loop_process.main(one, ends.commands, ends.alive))
+            return self._forker.fork(name, self._spec.worker, lambda ends: loop.main(one, ends.commands, ends.alive))
 
         return fork
 

@@ -11,10 +11,9 @@ from django_delayq import clock
 from django_delayq.worker import tally
 from django_delayq.worker.lease_table import RUNNING, SETTLING, WAITING
 from django_delayq.worker.spec import WorkerSpec
-from django_delayq.worker.supervisor.fork import Child
+from django_delayq.worker.supervisor.fork import Child, Slot
 from django_delayq.worker.supervisor.lease_extender import LeaseExtender
 from django_delayq.worker.supervisor.process_recovery import ProcessRecovery
-from django_delayq.worker.supervisor.slots import Slot
 from django_delayq.worker.tally import Tally, WorkerFigures
 
 STALE: Final = 60.0  # seconds; what the process of records has said before that is not told any more

@@ -17,10 +17,10 @@ from django_delayq.ladder import Ladder
 from django_delayq.states import CARRIED
 from django_delayq.store.scripts.queue import ScheduleItem
 from django_delayq.store.scripts.record import JobRecord
-from django_delayq.worker import once
+from django_delayq.worker import current
 from django_delayq.worker.current import CurrentJob
 from django_delayq.worker.lease_table import RUNNING
-from django_delayq.worker.process.parked_jobs import ParkedJobs
+from django_delayq.worker.process.executor import ParkedJobs
 from django_delayq.worker.process.timeouts import hard_limit
 from tests.worker.bench import Bench
 
@@ -560,7 +560,7 @@ def test_a_wrap_is_given_what_the_job_carries(bench: Bench) -> None:
 
 
 def test_an_atomic_run_has_the_result_that_its_database_side_gives(bench: Bench, monkeypatch) -> None:
-    monkeypatch.setattr(once, "_installed", SimpleNamespace(run=lambda _run, call: [call(), "committed"]))
+    monkeypatch.setattr(current, "_installed", SimpleNamespace(run=lambda _run, call: [call(), "committed"]))
     run(bench, lambda: 5, atomic=True)
     assert bench.body("succeeded")["r"] == [5, "committed"]
 

@@ -27,10 +27,8 @@ from django_delayq.worker.process import node_threads
 from django_delayq.worker.process.adopter import Adopter
 from django_delayq.worker.process.consumer import JobBuffer, Pace
 from django_delayq.worker.process.mover import FULL_FOR, Mover
-from django_delayq.worker.process.movers import Movers
-from django_delayq.worker.process.node_threads import NodeThreads
+from django_delayq.worker.process.node_threads import Movers, NodeThreads, Settlers, SettlerThread
 from django_delayq.worker.process.settler import Settler
-from django_delayq.worker.process.settlers import Settlers, SettlerThread
 from django_delayq.worker.process.task_process import rows
 from tests.conftest import missing
 from tests.links import opened

@@ -11,7 +11,7 @@ import pytest
 from django_delayq import clock
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.store.scripts.queue import ScheduleItem
-from django_delayq.worker.process import movers
+from django_delayq.worker.process import node_threads
 from tests.store.board import NOW, record
 from tests.worker.bench import Bench
 
@@ -108,7 +108,7 @@ def test_of_a_sleep_that_took_longer_only_what_is_left_is_slept(monkeypatch):
     monkeypatch.setattr(select, "poll", Late)
     monkeypatch.setattr(clock, "monotonic", lambda: seconds[0])
     monkeypatch.setattr(clock, "sleep", slept.append)
-    assert movers.ready([0], 0.0209) == []
+    assert node_threads.ready([0], 0.0209) == []
     assert slept == [pytest.approx(0.0005)]
 
 

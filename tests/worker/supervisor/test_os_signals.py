@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 BUSY = """
 import select, sys, threading, time
 from contextvars import copy_context
-from django_delayq.worker.supervisor import stacks
+from django_delayq.worker.supervisor import os_signals
 
 def down(depth):
     if depth:
@@ -33,7 +33,7 @@ def work():
         exec(compile("def f(a):\\n  return a\\nf(1)", "x", "exec"), {})
         time.sleep(0)
 
-stacks.show_when_stuck()
+os_signals.show_when_stuck()
 for _ in range(6):
     threading.Thread(target=work, daemon=True).start()
 print("ready", flush=True)

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from django_delayq.worker.latest_text import LatestText
+from django_delayq.worker.tally import LatestText
 
 
 def test_what_was_written_last_is_read() -> None:

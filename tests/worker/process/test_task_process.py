@@ -8,7 +8,7 @@ import pytest
 
 from django_delayq.store.scripts import site
 from django_delayq.store.scripts.site import Known, SiteRefused
-from django_delayq.worker.process.site_watch import SiteWatch
+from django_delayq.worker.process.task_process import SiteWatch
 from tests.store.board import Board
 from tests.store.conftest import board, link
 from tests.worker.bench import line
