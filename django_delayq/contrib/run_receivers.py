@@ -12,7 +12,7 @@ from django_delayq import signals
 from django_delayq.exceptions import ControlFlow
 from django_delayq.store.scripts.queue import Outcome
 from django_delayq.worker.current import CurrentJob
-from django_delayq.worker.run_context import ENDS
+from django_delayq.worker.receivers import ENDS
 
 State = TypeVar("State")
 

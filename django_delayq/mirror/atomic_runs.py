@@ -14,7 +14,7 @@ from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
 from django_delayq.models import Step, database_clock
 from django_delayq.producer.outbox.committed_runs import WHOLE
-from django_delayq.worker.current import AtomicRun
+from django_delayq.worker.current import CurrentJob
 
 logger = Logger("django_delayq.worker")
 
@@ -27,7 +27,7 @@ class DatabaseEffects:
     since the transaction began, and under REPEATABLE READ no transaction may then write that row.
     """
 
-    def run(self, run: AtomicRun, call: Callable[[], Any]) -> Any:
+    def run(self, run: CurrentJob, call: Callable[[], Any]) -> Any:
         """See `Effects.run`.
 
         Raises:
@@ -60,7 +60,7 @@ class DatabaseEffects:
         return result
 
     @contextmanager
-    def once(self, run: AtomicRun, name: str) -> Iterator[bool]:
+    def once(self, run: CurrentJob, name: str) -> Iterator[bool]:
         """See `Effects.once`.
 
         Raises:
@@ -82,11 +82,11 @@ class DatabaseEffects:
         failpoint("effects.committed")
 
 
-def _find(run: AtomicRun, name: str, using: str) -> Step | None:
+def _find(run: CurrentJob, name: str, using: str) -> Step | None:
     return Step.objects.using(using).filter(job_id=run.id, name=name).first()
 
 
-def _claim_step(run: AtomicRun, name: str, using: str) -> None:
+def _claim_step(run: CurrentJob, name: str, using: str) -> None:
     try:
         Step.objects.using(using).create(job_id=run.id, name=name, fence=run.nonce, at=database_clock.ago(using))
     except IntegrityError:
@@ -96,13 +96,13 @@ def _claim_step(run: AtomicRun, name: str, using: str) -> None:
         ) from None
 
 
-def _guard_hooks(run: AtomicRun, using: str) -> None:
+def _guard_hooks(run: CurrentJob, using: str) -> None:
     """Once this transaction has committed, a hook that raises must not keep the others from running, nor go unseen."""
     connection: Any = connections[using]  # its hooks bear a third part, which the stubs do not know
     connection.run_on_commit = [(sids, _guarded(hook, run), robust) for sids, hook, robust in connection.run_on_commit]
 
 
-def _guarded(hook: Callable[[], Any], run: AtomicRun) -> Callable[[], None]:
+def _guarded(hook: Callable[[], Any], run: CurrentJob) -> Callable[[], None]:
     def call() -> None:
         try:
             hook()

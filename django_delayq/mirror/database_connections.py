@@ -14,7 +14,8 @@ from django.db.backends.signals import connection_created
 from django_delayq import clock
 from django_delayq.logger import Logger
 from django_delayq.store.scripts.queue import Outcome
-from django_delayq.worker.run_context import Run, ThreadState
+from django_delayq.worker.current import Run
+from django_delayq.worker.receivers import ThreadState
 from django_delayq.worker.spec import Hooks
 
 logger = Logger("django_delayq.worker")

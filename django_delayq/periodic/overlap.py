@@ -18,7 +18,7 @@ from django_delayq.producer.stores import stores
 from django_delayq.states import PERIODIC, AttemptOutcome
 from django_delayq.store.connection.error_replies import StoreError
 from django_delayq.worker.current import CurrentJob, current
-from django_delayq.worker.run_context import Wrap
+from django_delayq.worker.receivers import Wrap
 
 UNKNOWN: Final = 10.0  # seconds until the next check after the database or Redis was unavailable
 SHORTEST, LONGEST = 1.0, 30.0  # limits of the seconds between two checks: a quarter of the time that the run has waited

@@ -17,13 +17,13 @@ from django_delayq.producer.task import Task, registry
 from django_delayq.states import PERIODIC
 from django_delayq.store.scripts.queue import Outcome
 from django_delayq.store.scripts.record import MAX_ATTEMPTS, ClaimedJob
-from django_delayq.worker.current import CURRENT
+from django_delayq.worker.current import CURRENT, Run
 from django_delayq.worker.lease_table import LeaseTable
 from django_delayq.worker.line import Line, lines_of
 from django_delayq.worker.process.coroutines import Coroutines
 from django_delayq.worker.process.executor import Executor
 from django_delayq.worker.process.timeouts import SoftTimer
-from django_delayq.worker.run_context import Receiver, Run, SignalReceiver
+from django_delayq.worker.receivers import Receiver, SignalReceiver
 from django_delayq.worker.spec import nothing
 
 FOREVER: Final = 10.0**9  # seconds; who stands in a debugger loses no lease

@@ -18,11 +18,12 @@ from django_delayq.store.connection.link import Link
 from django_delayq.store.scripts.queue import Outcome
 from django_delayq.store.scripts.record import ClaimedJob, read
 from django_delayq.testing.calling_thread import OneRun, executor, taken
+from django_delayq.worker.current import Run
 from django_delayq.worker.line import Line, lines_of
 from django_delayq.worker.logs import JobLog
 from django_delayq.worker.process.adopter import Adopter
 from django_delayq.worker.process.settler import Settler
-from django_delayq.worker.run_context import Run, SignalReceiver
+from django_delayq.worker.receivers import SignalReceiver
 from django_delayq.worker.spec import nothing
 
 WORKER: Final = "test:1:kit"

@@ -13,31 +13,108 @@ from django_delayq import clock, ids
 from django_delayq.exceptions import ConfigError, LeaseLost
 from django_delayq.shared_name import NAMED, in_meta
 from django_delayq.states import CARRIED, NO_LIMIT
+from django_delayq.store.scripts.queue import Kind, Outcome
 from django_delayq.token_limits import ONLY
 
 if TYPE_CHECKING:
+    from django_delayq.ladder import Ladder
     from django_delayq.store.scripts.record import ClaimedJob, Header
     from django_delayq.worker.lease_table import LeaseTable
+    from django_delayq.worker.line import Line
 
 
-class RunFacts(Protocol):
-    """What is looked at of the run (`Run`), which knows the current job."""
+class AnyTask(Protocol):
+    """What a worker wants of a registered task."""
 
-    job: ClaimedJob
+    name: str
+    fn: Callable[..., Any]
+    backoff: Any
+    poll: Ladder | None
+    timeout: float | None
+    is_async: bool
+    atomic: bool
+
+    def check_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Raises PayloadError if the function cannot be called with them."""
+
+
+class Run:
+    """One claimed job in this process, and what the executor has learnt about it: each of its steps fills in its part. `row` and `turn`
+    say where in the `leases` it is, `claimed` when it was claimed (monotonic seconds), `zero_ms` what Redis' clock showed at
+    monotonic 0: the clock of this host may be wrong, and decides nothing.
+
+    `poison`: why it is set aside without a run, one of "poison-signature", "poison-record", "poison-task", "poison-arguments",
+    "poison-carriers".
+    `header`, `args`, `kwargs` and `options` hold once the record has been read, `task` once it was found. `started`: when a consumer
+    took it up (monotonic seconds). `current` is None as long as the run has not begun; then `timeout` (seconds, None for none) and
+    `started_ms` (by Redis' clock) hold too. `cancel_token` is there while it may be interrupted, and empty when it was, see
+    `process/timeouts.py`.
+    """
+
+    __slots__ = (
+        "args",
+        "cancel_token",
+        "claimed",
+        "current",
+        "header",
+        "job",
+        "kwargs",
+        "leases",
+        "line",
+        "options",
+        "poison",
+        "row",
+        "started",
+        "started_ms",
+        "task",
+        "timeout",
+        "turn",
+        "zero_ms",
+    )
+
     header: Header
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
     options: Mapping[str, Any]
-    task: Any
-    leases: LeaseTable
-    row: int
-    turn: int
-    started: float
-    started_ms: int
+    task: AnyTask
     timeout: float | None
+    started_ms: int
+
+    def __init__(self, job: ClaimedJob, line: Line, leases: LeaseTable, row: int, turn: int, claimed: float, zero_ms: float) -> None:
+        self.job = job
+        self.line = line
+        self.leases = leases
+        self.row = row
+        self.turn = turn
+        self.claimed = claimed
+        self.zero_ms = zero_ms
+        self.poison = ""
+        self.started = claimed
+        self.current: CurrentJob | None = None
+        self.cancel_token: dict[str, int] | None = None
 
     @property
-    def now_ms(self) -> int: ...
+    def now_ms(self) -> int:
+        """The present by Redis' clock."""
+        return int(self.zero_ms + clock.monotonic() * 1000)
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether its function was, wherever that was."""
+        return self.cancel_token is not None and not self.cancel_token
+
+    def outcome(
+        self,
+        kind: Kind,
+        detail: bytes = b"",
+        delay_ms: int = 0,
+        ran_ms: int = -1,
+        error: BaseException | None = None,
+        reason: str = "",
+    ) -> Outcome:
+        """The value that it ends in."""
+        job = self.job
+        return Outcome(job.id, job.attempt, job.fence, kind, delay_ms, detail, ran_ms, error, reason)
 
 
 class CurrentJob:
@@ -45,7 +122,7 @@ class CurrentJob:
 
     __slots__ = ("_run",)
 
-    def __init__(self, run: RunFacts) -> None:
+    def __init__(self, run: Run) -> None:
         self._run = run
 
     @property
@@ -61,8 +138,7 @@ class CurrentJob:
     @property
     def task(self) -> str:
         """The name of its task."""
-        name: str = self._run.task.name
-        return name
+        return self._run.task.name
 
     @property
     def queue(self) -> str:
@@ -237,40 +313,13 @@ def running(asked: str) -> CurrentJob:
         ) from None
 
 
-class AtomicRun(Protocol):
-    """The run on whose behalf an effect happens."""
-
-    @property
-    def id(self) -> UUID:
-        """The job."""
-
-    @property
-    def task(self) -> str:
-        """The name of its task."""
-
-    @property
-    def queue(self) -> str:
-        """Where it came from."""
-
-    @property
-    def attempt(self) -> int:
-        """Its number."""
-
-    @property
-    def nonce(self) -> str:
-        """What proves its claim; the fence by which Redis and the rows of this job know the run."""
-
-    def check_lease(self) -> None:
-        """Raises LeaseLost if the run no longer owns its job."""
-
-
 class Effects(Protocol):
     """The database side, installed by the mirror's package when the app is ready."""
 
-    def run(self, run: AtomicRun, call: Callable[[], Any]) -> Any:
+    def run(self, run: CurrentJob, call: Callable[[], Any]) -> Any:
         """Calls `call` in a transaction that also notes that it is done, unless that was done before. Returns its result."""
 
-    def once(self, run: AtomicRun, name: str) -> AbstractContextManager[bool]:
+    def once(self, run: CurrentJob, name: str) -> AbstractContextManager[bool]:
         """A transaction whose effects are kept the first time only. Gives whether this is the first time."""
 
 

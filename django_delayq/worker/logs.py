@@ -20,7 +20,7 @@ from django_delayq.exceptions import ControlFlow, Skip
 from django_delayq.logger import Logger, class_name, summary, traceback
 from django_delayq.store.scripts.queue import Outcome
 from django_delayq.text import one_line
-from django_delayq.worker.run_context import Run
+from django_delayq.worker.current import Run
 
 root = logging.getLogger("django_delayq")
 

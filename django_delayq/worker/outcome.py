@@ -29,7 +29,7 @@ from django_delayq.text import clean as fit_to_store
 from django_delayq.worker.lease_table import ASK, NEVER
 
 if TYPE_CHECKING:
-    from django_delayq.worker.run_context import Run
+    from django_delayq.worker.current import Run
 
 logger = Logger("django_delayq.worker")
 

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from django_delayq.store.connection.places import Places
+from django_delayq.worker.current import AnyTask
 from django_delayq.worker.line import Line
 from django_delayq.worker.loop import LoopProcess
-from django_delayq.worker.run_context import AnyTask, Missing, Receiver, Wrap, no_carrier
+from django_delayq.worker.receivers import Missing, Receiver, Wrap, no_carrier
 from django_delayq.worker.tally import LatestText, WorkerFigures
 
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from django_delayq.store.scripts.queue import Kind, Outcome
+from django_delayq.worker.current import Run
 from django_delayq.worker.lease_table import LeaseTable
 from django_delayq.worker.line import Line
-from django_delayq.worker.run_context import Run
 
 MOST_TASKS: Final = 100  # that are told by name; a series for each of more is more than those who measure can keep
 BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)  # seconds

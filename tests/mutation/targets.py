@@ -109,7 +109,7 @@ MODULES = {
         "tests/worker/process/test_executor.py",
         "tests/worker/process/test_asking.py",
         "tests/security/test_signing.py",
-        "tests/worker/test_run_context.py",
+        "tests/worker/test_receivers.py",
         "tests/worker/test_loops.py",
         "tests/worker/test_interruptions.py",
     ],

@@ -27,7 +27,7 @@ from django_delayq.worker.process.executor import Executor
 from django_delayq.worker.process.mover import Mover
 from django_delayq.worker.process.settler import Settler
 from django_delayq.worker.process.timeouts import SoftTimer
-from django_delayq.worker.run_context import SignalReceiver
+from django_delayq.worker.receivers import SignalReceiver
 from django_delayq.worker.supervisor.deadlines import Deadlines
 from django_delayq.worker.supervisor.fork import Child
 from django_delayq.worker.supervisor.lease_extender import LeaseExtender

@@ -11,9 +11,9 @@ from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
 from django_delayq.store.scripts.queue import MOST
 from django_delayq.store.scripts.recovery import EpochStore, RestoreItem
+from django_delayq.worker.current import Run
 from django_delayq.worker.lease_table import LeaseTable
 from django_delayq.worker.line import Line
-from django_delayq.worker.run_context import Run
 
 logger = Logger("django_delayq.worker")
 

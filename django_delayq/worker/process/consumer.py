@@ -10,9 +10,9 @@ from contextvars import copy_context
 from django_delayq import clock
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
+from django_delayq.worker.current import Run
 from django_delayq.worker.process.executor import Executor
 from django_delayq.worker.process.settler import Settles
-from django_delayq.worker.run_context import Run
 
 logger = Logger("django_delayq.worker")
 

@@ -12,9 +12,8 @@ from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 
 from django_delayq.exceptions import Cancelled, SoftTimeout
 from django_delayq.logger import Logger
-from django_delayq.worker.current import CURRENT
+from django_delayq.worker.current import CURRENT, Run
 from django_delayq.worker.process import stray_copies, timeouts
-from django_delayq.worker.run_context import Run
 
 logger = Logger("django_delayq.worker")
 

@@ -12,12 +12,12 @@ from django_delayq.states import PARKED_ARGUMENTS, PARKED_CARRIERS, PARKED_SIGNA
 from django_delayq.store.scripts.queue import Outcome
 from django_delayq.store.scripts.record import read
 from django_delayq.worker import outcome
-from django_delayq.worker.current import CURRENT, CurrentJob, need_effects
+from django_delayq.worker.current import CURRENT, AnyTask, CurrentJob, Run, need_effects
 from django_delayq.worker.lease_table import NEVER, UNKNOWN_TASK, LeaseTable
 from django_delayq.worker.process import stray_copies, timeouts
 from django_delayq.worker.process.coroutines import Coroutines
 from django_delayq.worker.process.timeouts import SoftTimer
-from django_delayq.worker.run_context import AnyTask, Missing, Receiver, Receivers, Run, Wrap, no_carrier
+from django_delayq.worker.receivers import Missing, Receiver, Receivers, Wrap, no_carrier
 
 
 class Executor:

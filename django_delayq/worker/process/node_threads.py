@@ -20,10 +20,10 @@ from django_delayq.logger import Logger
 from django_delayq.store.connection.error_replies import StoreRefused
 from django_delayq.store.connection.link import Link
 from django_delayq.store.scripts.queue import Outcome
+from django_delayq.worker.current import Run
 from django_delayq.worker.error_pause import ErrorPause, Together
 from django_delayq.worker.process.mover import Mover
 from django_delayq.worker.process.settler import Settler
-from django_delayq.worker.run_context import Run
 
 logger = Logger("django_delayq.worker")
 

@@ -12,11 +12,11 @@ from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
 from django_delayq.store.connection.error_replies import StoreError
 from django_delayq.store.scripts.queue import MOST, Outcome
+from django_delayq.worker.current import Run
 from django_delayq.worker.error_pause import ErrorPause
 from django_delayq.worker.lease_table import LeaseTable
 from django_delayq.worker.line import Line
 from django_delayq.worker.process.adopter import Adopter
-from django_delayq.worker.run_context import Run
 from django_delayq.worker.tally import Tally
 
 logger = Logger("django_delayq.worker")

@@ -35,6 +35,7 @@ from django_delayq.store.scripts import decode, site
 from django_delayq.store.scripts.queue import MOST
 from django_delayq.store.scripts.site import NOTHING, Known, SiteRefused, Trimmed
 from django_delayq.worker import logs
+from django_delayq.worker.current import Run
 from django_delayq.worker.lease_table import LeaseTable
 from django_delayq.worker.line import Line
 from django_delayq.worker.logs import JobLog
@@ -47,7 +48,7 @@ from django_delayq.worker.process.mover import Mover
 from django_delayq.worker.process.node_threads import Movers, Settlers, ready
 from django_delayq.worker.process.settler import Settler, Settles
 from django_delayq.worker.process.timeouts import SoftTimer
-from django_delayq.worker.run_context import Run, SignalReceiver
+from django_delayq.worker.receivers import SignalReceiver
 from django_delayq.worker.spec import WorkerSpec
 from django_delayq.worker.tally import LatestText, Tally
 

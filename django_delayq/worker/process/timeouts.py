@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from django_delayq import clock
 from django_delayq.exceptions import Cancelled, SoftTimeout
-from django_delayq.worker.run_context import Run
+from django_delayq.worker.current import Run
 
 LONGEST_NAP = 0.5
 SHORTEST_NAP = 0.01

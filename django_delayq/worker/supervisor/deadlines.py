@@ -16,9 +16,9 @@ from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger, class_name
 from django_delayq.store.scripts.queue import Kind, Outcome
 from django_delayq.worker import outcome
+from django_delayq.worker.current import AnyTask
 from django_delayq.worker.lease_table import ASK, NEVER, RUNNING, LeaseSlot, LeaseTable
 from django_delayq.worker.line import Line
-from django_delayq.worker.run_context import AnyTask
 from django_delayq.worker.supervisor.fork import Child
 
 logger = Logger("django_delayq.worker")

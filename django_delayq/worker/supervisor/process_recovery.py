@@ -10,7 +10,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, NamedTuple
 
 from django_delayq import ids, signals
 from django_delayq.exceptions import DelayqError, StoreUnavailable
@@ -38,20 +38,12 @@ SAID: Final[Mapping[Kind, bytes]] = {
 }
 
 
-class Served(Protocol):
-    """What has to be known of a line whose jobs are given back."""
+class Served(NamedTuple):
+    """What the recovery of a line needs: its jobs in Redis, the lease in ms, and after how many crashes a job is poison."""
 
-    @property
-    def store(self) -> QueueStore:
-        """Its jobs in Redis."""
-
-    @property
-    def lease_ms(self) -> int:
-        """Of what is claimed."""
-
-    @property
-    def max_crashes(self) -> int:
-        """More are poison."""
+    store: QueueStore
+    lease_ms: int
+    max_crashes: int
 
 
 @dataclass(slots=True, kw_only=True)
@@ -89,7 +81,7 @@ class ProcessRecovery:
     """
 
     def __init__(self, *, lines: Sequence[Line], tasks: Sequence[str] = ()) -> None:
-        self._lines = lines
+        self._lines = [Served(line.store, line.lease_ms, line.max_crashes) for line in lines]
         self._tasks = tasks
         self._dead: deque[DeadProcess] = deque()
         self.ended: Counter[tuple[str, int, Kind]] = Counter()  # runs that were given back: queue, number of the task, how
@@ -237,13 +229,6 @@ TOUCH: Final = 600  # looks after which our own files are touched
 AFRESH: Final = 60  # looks after which every file is opened again
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
-    store: QueueStore
-    lease_ms: int
-    max_crashes: int
-
-
 class HostRecovery:
     """1. Looks, at the start and every second, for what workers left behind that are surely gone: known by the start of the machine,
     the namespaces, the process id and its time of birth. 2. Hands it to the process recovery: what ran counts a crash, what waited
@@ -298,7 +283,7 @@ class HostRecovery:
         if leases is None:
             return
         lines = [
-            _Line(QueueStore(self._places, prefix=self._prefix, queue=queue, partition=partition), lease_ms, max_crashes)
+            Served(QueueStore(self._places, prefix=self._prefix, queue=queue, partition=partition), lease_ms, max_crashes)
             for queue, partition, lease_ms, max_crashes in head.lines
         ]
         logger.warning("%s stopped without a shutdown, as did its supervisor (pid %d)", head.worker, head.origin.pid)

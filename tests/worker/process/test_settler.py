@@ -14,10 +14,10 @@ from django_delayq import clock
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.store.connection.error_replies import StoreError
 from django_delayq.store.scripts.queue import MOST
+from django_delayq.worker.current import Run
 from django_delayq.worker.lease_table import SETTLING, WAITING
 from django_delayq.worker.process import settler as module
 from django_delayq.worker.process.settler import AGAIN
-from django_delayq.worker.run_context import Run
 from django_delayq.worker.tally import Tally, figures
 from tests.worker.bench import Bench
 

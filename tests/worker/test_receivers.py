@@ -11,7 +11,7 @@ import pytest
 from django.db import connection, connections, transaction
 
 from django_delayq.mirror.database_connections import Connections
-from django_delayq.worker.run_context import Receivers
+from django_delayq.worker.receivers import Receivers
 from tests.worker.bench import Bench
 
 
