@@ -22,8 +22,8 @@ SURVIVORS = {
     + "any whole number says that it is not lost.",
     "store/lua/extend.lua: alive(pulled or lease, 0, false, pulled) [one more]": MARGIN
     + "calls of who extends have failed for a millisecond.",
-    "store/lua/include/alive.lua: if till and till > now + lease then -- further ahead than anybody could have meant: it must not hold"
-    " takeovers up for ever [> to >=]": COSTS + "what stands there is written again.",
+    "store/lua/include/alive.lua: if till and till > now + lease then "
+    "-- further ahead than possible: it must not delay takeovers forever [> to >=]": COSTS + "what stands there is written again.",
     "store/lua/include/alive.lua: local gap = last and math.max(0, now - last) or 0 [one more]": MARGIN + "a gap, by a millisecond.",
     "store/lua/include/alive.lua: local gap = last and math.max(0, now - last) or 0 [one more] 2": MARGIN + "a gap, by a millisecond.",
     "store/lua/include/alive.lua: local guarded = from and till and from < now and (silent and last + breath or now) < till"
@@ -33,7 +33,7 @@ SURVIVORS = {
     "store/lua/include/begin.lua: local ms = us / 1000 [one less]": MARGIN + "less than a millisecond of the clock.",
     "store/lua/include/begin.lua: local texts = {[0] = '0', '1', '2', '3', '4', '5', '6', '7', '8', '9', '10'} [one more]": COSTS
     + "0 is written anew.",
-    'store/lua/include/begin.lua: if number == number then -- somebody may have written "nan" where we read a time [== to ~=]': COSTS
+    'store/lua/include/begin.lua: if number == number then -- an invalid time can be "nan" [== to ~=]': COSTS
     + "each number is written anew.",
     "store/lua/include/finish.lua: if redis.call('ZCARD', k_finished) <= TOMBSTONES then [<= to <]": COSTS
     + "a look at how many the database has heard of.",
@@ -57,7 +57,7 @@ SURVIVORS = {
     + "each header is read anew.",
     "store/lua/include/schedule_fast_path.lua: if dates.n > 1 then [one more]": NOTHING + "a date comes with its id.",
     "store/lua/include/schedule_fast_path.lua: until true [true to false]": NOTHING + "a block that is left before, either way.",
-    "store/lua/include/schedule_fast_path.lua: if items > 1 then -- else time is saved on tables [> to >=]": COSTS
+    "store/lua/include/schedule_fast_path.lua: if items > 1 then -- otherwise the tables are not needed [> to >=]": COSTS
     + "tables for a single job.",
     "store/lua/include/schedule_fast_path.lua: surplus = tonumber(surplus or 0) [one more]": COSTS
     + "the last call before the limit goes on below.",
@@ -73,8 +73,8 @@ SURVIVORS = {
     " [one more] 2": SCAN,
     "store/lua/tidy.lua: local after, told = unpack(redis.call('HSCAN', hash, string.sub(cursor, 2), 'COUNT', 200)) [one less]": SCAN,
     "store/lua/tidy.lua: local after, told = unpack(redis.call('HSCAN', hash, string.sub(cursor, 2), 'COUNT', 200)) [one more] 2": SCAN,
-    "store/lua/tidy.lua: naming = #holders < 200 and 'b0' or 'h' .. int(from + stay) -- what was removed has moved the others up"
-    " [one less]": COSTS + "one that stays is looked at twice.",
+    "store/lua/tidy.lua: naming = #holders < 200 and 'b0' or 'h' .. int(from + stay) "
+    "-- removing entries has moved the others up [one less]": COSTS + "one that stays is looked at twice.",
     "store/lua/include/concurrency_limit.lua: local MOST_DROPPED = 1000 [one more]": COSTS + "how many one call drops.",
     "store/lua/include/concurrency_limit.lua: local MOST_DROPPED = 1000 [one less]": COSTS + "how many one call drops.",
     "store/lua/include/concurrency_limit.lua: seen, count = seen + #found, 200 [one more]": COSTS + "how many are read at once.",
@@ -90,9 +90,8 @@ SURVIVORS = {
     " [one more]": NOTHING + "the clock is further.",
     "store/lua/unlock.lua: redis.call('HDEL', k_meta, '_') -- a first write that needs no memory,"
     " so that locks are given back at maxmemory [without redis.call HDEL]": OPEN + "a server without memory.",
-    "store/lua/include/concurrency_limit.lua: "
-    "last = #last < 17 and tonumber(string.match(last, '^%d+$')) or 0 -- else nobody of us has written it"
-    " [one more] 2": NOTHING + "the clock is further.",
+    "store/lua/include/concurrency_limit.lua: last = #last < 17 and tonumber(string.match(last, '^%d+$')) or 0 "
+    "-- otherwise the value is invalid [one more] 2": NOTHING + "the clock is further.",
     "store/lua/lock.lua: if waits > 0 then [one more]": NOTHING + "who waits says two thousand.",
     "store/lua/pause.lua: return 1 [one more]": NOTHING + "whoever asks hears yes.",
     "store/lua/restore.lua: local held = (ARGV[FIRST + FENCE] or '') ~= '' [+ to -]": NOTHING

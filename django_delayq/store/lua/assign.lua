@@ -1,10 +1,10 @@
 -- assign: no state change; gives the queue to the caller's site
 -- keys: jobs high normal low runs leases cancels progress keys claims failed finished events wake meta stats spread asks offered names holders blocked waiters locks lock_ends lock_waits unlocked workers asked
 -- include: begin
--- ARGV: now by why, the id that the queue must have ('' none), the last event that the database has, if Redis is ahead of it ('' leaves
---   the noted one), '1' to remove all that is there, the format with which the queue starts, if it has none ('' none)
--- Returns the id that the queue has now, and before ('' none).
--- O(1), and the keys that go.
+-- ARGV: now by why, the id that the queue must have ('' none), the last event that the database has, if Redis is ahead of it ('' keeps
+--   the noted one), '1' to remove all its data, the format with which the queue starts, if it has none ('' none)
+-- Returns the current id of the queue, and the previous one ('' none).
+-- O(1), and the keys that are removed.
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory
 local expected, mirrored, emptied = ARGV[4], ARGV[5], ARGV[6] == '1'
 local before = site or ''

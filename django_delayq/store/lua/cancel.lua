@@ -1,14 +1,15 @@
 -- cancel: scheduled -> cancelled; running -> running, with a request to cancel or to abort
 -- keys: jobs high normal low runs leases cancels progress keys failed finished events wake meta stats asks names holders blocked waiters
 -- include: begin tries bulk priority_bands nowhere tombstone asks concurrency_limit wake finish unique_key epoch
--- ARGV: now by why, lacking, the epoch in which nothing is to be done ('' none), abort ('1' or ''), then ids (at most 200); an id that
---   begins with '=' is a business key
---   lacking: how the row stands of an id that is not here, see epoch.lua: one that waits is ended, so that neither a late publish nor a
---     restore can start it; 'scheduled': it has surely not begun, here or not; '' nothing is known
---   For one that may run, here or not, a request is left, which claim carries out if nobody runs it.
---   abort: a running job is not only asked to stop, but ended, see worker/process/timeouts.py; also one that has been asked before. On one that waits it is a cancel
--- Returns the epoch and the id of the event ('' if nothing has happened), then per id: status id. status: done (also of one that was cancelled
---   before), running (a request stands), finished, unknown; id: the job found, '' if none. In the epoch that was given: the epoch alone.
+-- ARGV: now by why, lacking, the epoch in which nothing may be done ('' none), abort ('1' or ''), then ids (at most 200); an id that
+--   starts with '=' is a key
+--   lacking: the state of a missing job according to its row, see epoch.lua: a waiting one is ended, so that neither a late publication
+--     nor a restore can start it; 'scheduled': it has certainly not started, here or elsewhere; '' unknown
+--   If the job may be running, here or elsewhere, a request is stored. claim carries it out if no worker runs the job.
+--   abort: a running job is interrupted instead of only asked to stop, see worker/process/timeouts.py, even if its cancel was requested
+--     before. A waiting job is cancelled
+-- Returns the epoch and the id of the event ('' if nothing changed), then per id: status id. status: done (also if it was cancelled
+--   before), running (a request is stored), finished, unknown; id: the job that was found, '' if none. In the given epoch: only the epoch.
 -- O(log N) per job.
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory
 try_writes()
@@ -20,11 +21,11 @@ if unless == epoch then
   return {epoch}
 end
 
--- Who asks, behind a byte 1 if it is to abort: a release that knows no abort takes that for a request, and nobody's name says it.
+-- The requesting actor, after a byte 1 for an abort. No actor starts with that byte.
 local asks = (abort and '\1' or '') .. string.gsub(by, '^\1+', '')
 local function request(id, unheld)
   if unheld then
-    redis.call('HSET', k_meta, 'asked', '1') -- so that claim looks
+    redis.call('HSET', k_meta, 'asked', '1') -- so that claim checks
   end
   local asked = redis.call('HGET', k_cancels, id)
   if not asked or (abort and string.byte(asked) ~= 1) then
@@ -33,7 +34,7 @@ local function request(id, unheld)
   end
   return 'running'
 end
-local waits = lacking ~= '' and lacking ~= 'running' -- by its row
+local waits = lacking ~= '' and lacking ~= 'running' -- according to its row
 
 for i = FIRST, #ARGV do
   local id = ARGV[i]
@@ -69,7 +70,7 @@ for i = FIRST, #ARGV do
     if how then
       status = how == 'cancelled' and 'done' or 'finished'
       if lacking ~= '' and (how == 'cancelled' or how == 'displaced') then
-        event('cancelled', id .. ' 0 0 -') -- the row has not heard; perhaps who cancelled it never had the answer
+        event('cancelled', id .. ' 0 0 -') -- the row does not record it; perhaps the reply to the cancel was lost
       end
     elseif lacking ~= '' and may_run(lacking) then
       status = request(id, true)

@@ -1,43 +1,43 @@
 -- claim: scheduled and due, or lease expired -> running; past its expiry -> cancelled, or failed if it has run; poison -> failed
 -- keys: jobs high normal low runs leases cancels progress keys claims failed finished events wake meta stats spread asks names holders blocked waiters
 -- include: begin bulk runs priority_bands tombstone asks concurrency_limit finish wake timer_election alive crash epoch spread untold
--- ARGV: now by(worker) why, nonce, want (at most 200), lease ms, max crashes, epoch that the worker knows ('' accepts any),
---   most jobs that the mirror may be behind (0: no limit), wary ('1': a mirror serves this queue, so a store that none has confirmed was
---   wiped, or is about to be confirmed), ms for which calls of this worker have failed until now (0: none has), lease ms of the queue
---   (left out: a worker asks; else a consumer of the project's own does, whose silence proves nothing), ms for which a job must have been due
+-- ARGV: now by(worker) why, nonce, want (at most 200), lease ms, max crashes, the worker's epoch ('' accepts any),
+--   the most jobs by which the mirror may lag (0: no limit), wary ('1': a mirror serves this queue, so an unconfirmed store was wiped, or
+--   is about to be confirmed), the ms for which this worker's calls have failed until now (0: none failed), the queue's lease in ms
+--   (omitted for a worker; given for a pull consumer, whose silence proves nothing), the ms for which a job must have been due
 -- Returns: generation server now wait more paused past, then per job: id attempt crashes due record.
---   wait: ms until this worker should ask again, to the µs, since rounded it would come late (0: at once); more: 1 when due jobs
---   remain, or may; paused: 1 when the queue is; past: "id=past …" of the jobs that have one, see runs.lua, with a<n> behind it of those
---   that have asked, see asks.lua, and t<turn> of those that have a name, see concurrency_limit.lua; "*=past" of all, where they have the same.
--- Leases that ran out first (attempt unchanged, crashes + 1), then due jobs, band by band, oldest due first (attempt + 1). A lease
--- without a fence came back from a row: where its run is, nobody knows; no crash is counted, and it begins again (attempt + 1).
--- To a consumer of the project's own a lost lease is handed as it is, with its old fence in the job's past ("x<nonce>"), for a RESPITE:
--- it was an attempt, no crash, and the caller, who knows the ladder, settles it so. Half a ms in the end of the lease says that it is
--- lost: whoever held it may still settle it until somebody has, but extends it no more.
--- A due job whose name is taken leaves its band for those that wait for it, once; a lost lease that is taken over keeps its name.
--- What has expired is not run: a job that has run or asked before has failed, one that never ran is cancelled.
--- Re-sent with the same worker and nonce it answers with what that claim still holds.
--- Nothing is claimed in another epoch than the worker knows (it first adopts what it holds), nor, where a mirror has been, on a server
--- that has just been started, was wiped or has taken over: until the database's side has confirmed that the data is not older than the
--- rows, or has brought back what ran and what was due.
--- Nothing is claimed, no lost lease either, while the mirror is behind by twice what schedules may be: an end is never refused, so what
--- may still be told is bounded by what is begun.
+--   wait: ms until this worker should ask again, to the µs, because a rounded wait would end late (0: at once); more: 1 if due jobs
+--   remain, or may; paused: 1 if the queue is; past: "id=past …" of the jobs that have one, see runs.lua, followed by a<n>, the poll
+--   count, see asks.lua, and by t<turn> if the job has a name, see concurrency_limit.lua; "*=past" if all jobs have the same.
+-- Expired leases come first (attempt unchanged, crashes + 1), then due jobs, band by band, oldest due first (attempt + 1). A lease
+-- without a fence was restored from a row: the place of its run is unknown. No crash is counted, and the job starts again (attempt + 1).
+-- A pull consumer gets a lost lease unchanged, with its old fence in the job's past ("x<nonce>"), for a RESPITE: this was an attempt and
+-- no crash, and the caller settles it, because it knows the ladder. Half a ms in the end of the lease marks it as lost: its last holder
+-- can still settle it until another consumer has, but cannot extend it.
+-- A due job whose name is taken leaves its band once and waits for the name. A lost lease that is taken over keeps its name.
+-- An expired job does not run: it fails if it has run or polled before, otherwise it is cancelled.
+-- Sent again with the same worker and nonce, it returns the jobs that this claim still holds.
+-- Nothing is claimed in another epoch than the worker's: the worker adopts its runs first. If a mirror serves the queue, nothing is
+-- claimed on a server that was started, wiped or promoted either, until the database has confirmed that the data is not older than the
+-- rows, or the running and due jobs are restored.
+-- Nothing is claimed, not even a lost lease, while the mirror lags by twice the limit for schedules: ends are never refused, so the number
+-- of started jobs limits the events to come.
 -- O(want * log N).
-redis.call('HDEL', k_meta, '_') -- a first write that needs no memory, so that claiming goes on at maxmemory
+redis.call('HDEL', k_meta, '_') -- a first write that needs no memory, so that claims succeed at maxmemory
 local worker = by
 local nonce, want, lease, max_crashes, expected, limit, wary, away, pulled, older = unpack(ARGV, 4, 13)
 want, lease, max_crashes, limit, away = tonumber(want), tonumber(lease), tonumber(max_crashes), tonumber(limit), tonumber(away)
 pulled, older = tonumber(pulled or ''), tonumber(older or '0')
-local PATIENCE = 60000 -- ms; how long a confirmation is waited for when nobody works on it: a database that is away, too, comes back
+local PATIENCE = 60000 -- ms; the wait for a confirmation that no process works on: the database may be down, too, and return
 local SOON = 50 -- ms
-local RESPITE = 5000 -- ms; in which a consumer settles the lost lease of another
+local RESPITE = 5000 -- ms; the time for a consumer to settle another's lost lease
 
 local paused, timer, timer_until, backup, backup_until, others_until, moved_to, moved_at, restoring, run, asked = values_of(k_meta,
   'paused', 'timer', 'timer_until', 'backup', 'backup_until', 'others_until', 'moved_to', 'moved_at', 'restoring', 'run', 'asked')
 present()
 local here = server()
-if not generation or not string.find(generation, '^%w+$') or #generation > 64 then -- none, or none of ours
-  local seconds, us = unpack(redis.call('TIME')) -- the same claim may find the next wiped store, too
+if not generation or not string.find(generation, '^%w+$') or #generation > 64 then -- none, or an invalid one
+  local seconds, us = unpack(redis.call('TIME')) -- so that the same claim on the next wiped store gets another one
   generation = nonce .. seconds .. us
   redis.call('HSET', k_meta, 'generation', generation)
 end
@@ -47,7 +47,7 @@ if moved then
   redis.call('HSET', k_meta, 'run', here)
 end
 
--- The beginning of the reply, in front of the jobs.
+-- The first values of the reply, before the jobs.
 local WAIT, MORE, PASTS, JOBS = 4, 5, 7, 7
 local function head(wait, more)
   return {generation, here, int(now), wait, more, paused and '1' or '0', ''}
@@ -77,7 +77,7 @@ local function answer(id, attempt, crashes, due, record, past, asks, turn)
   reply_n = n + 5
 end
 
--- Where all have the same, mostly no more than a turn, it is said once.
+-- If all jobs have the same past, which is usually only a turn, it is returned once.
 local function told_pasts()
   if pasts_n == 0 then
     return ''
@@ -91,11 +91,11 @@ local function told_pasts()
   return table.concat(told, ' ')
 end
 
--- A re-send: the same jobs, as far as that claim still holds them; also when the queue has been paused since, else nobody
--- would run them until their leases have run out, as crashes.
+-- Sent again: returns the jobs that this claim still holds, even if the queue has been paused since. Otherwise no worker would run them
+-- until their leases expire, as crashes.
 local last = redis.call('HGET', k_claims, worker)
 if last and string.match(last, '^(%S+)') == nonce then
-  for id, due in string.gmatch(last, ' (%w+)=(%d+)') do -- ids that we wrote there; a record may have been changed since
+  for id, due in string.gmatch(last, ' (%w+)=(%d+)') do -- these ids are written below; the record may have changed since
     local attempt, crashes, _, held, past = run_of(redis.call('HGET', k_runs, id))
     local record = redis.call('HGET', k_jobs, id)
     if held == nonce and record then
@@ -111,8 +111,8 @@ if last and string.match(last, '^(%S+)') == nonce then
   return reply
 end
 
--- The reply while nothing may be claimed. Nobody sleeps for a date then, and nobody is called for one: all ask again, or somebody says
--- that they may go on.
+-- The reply while nothing may be claimed. Then no mover sleeps until a date, and none is woken for one: all ask again, or get a token
+-- when claims continue.
 local function nothing(wait, more)
   if armed then
     redis.call('HDEL', k_meta, 'armed')
@@ -126,7 +126,7 @@ end
 if is_behind(surplus, 2 * limit) then
   return nothing(SAFETY, '0')
 end
-local believed = confirmed or (wary ~= '1' and here) -- a server that no mirror has confirmed has, mostly, none who would
+local believed = confirmed or (wary ~= '1' and here) -- a server without a confirmation usually has no mirror to confirm it
 if (rolled and rolled ~= 'rest') or (here ~= '' and believed ~= here) then
   local since = tonumber(moved_at)
   if moved_to ~= here or not since then
@@ -134,7 +134,7 @@ if (rolled and rolled ~= 'rest') or (here ~= '' and believed ~= here) then
     redis.call('HSET', k_meta, 'moved_to', here, 'moved_at', int(now))
   end
   local worked = tonumber(string.match(restoring or '', '^%d+')) or since
-  local waited = math.min(math.abs(now - since), math.abs(now - worked)) -- the clock may have been put back
+  local waited = math.min(math.abs(now - since), math.abs(now - worked)) -- the clock may have been set back
   if waited <= PATIENCE then
     return nothing(math.max(SOON, math.min(waited / 10, SAFETY)), '1')
   end
@@ -144,7 +144,7 @@ local claimed, mine, taken = 0, {}, {}
 
 local function take(id, attempt, crashes, band, due, record, past, asks, turn)
   claimed = claimed + 1
-  due = math.max(0, due) -- a date before 1970 was not written by us, and worker and mirror could not read it
+  due = math.max(0, due) -- an invalid date before 1970, which worker and mirror could not read
   taken[id] = true
   local date = int(due)
   mine[claimed] = id .. '=' .. date
@@ -154,7 +154,7 @@ local function take(id, attempt, crashes, band, due, record, past, asks, turn)
   answer(id, attempt, crashes, date, record, past, asks, turn)
 end
 
--- Why something was set aside: a code, by which the mirror goes, and behind it what people read, by which releases without codes go.
+-- The reason of a rejected entry: a code for the mirror, then a text for people.
 local function tell_aside(id, code)
   local words = {
     no_job = 'a date without a job', lease_only = 'a lease without a job', second_date = 'a second date of a running job',
@@ -163,21 +163,21 @@ local function tell_aside(id, code)
   event('aside', (is_id(id) and id or '?') .. ' ' .. code .. '\n' .. words[code])
 end
 
--- A stray id, or a record that nobody can read: out of the way, with an event; the record stays with the failed ones.
+-- A stray id, or an unreadable record: it is removed with an event, and the record is kept with the failed jobs.
 local function set_aside(id, code, record)
   unlease(id)
   unrun(id)
   if record and is_id(id) then
     local _, _, _, key = header(record)
-    release(id, key or '') -- else the next job of that key would be merged into this one, which does not run
+    release(id, key or '') -- otherwise the next job of that key would be merged into this one, which does not run
     gather('ZADD', k_failed, int(now), id)
   elseif record then
-    gather('HDEL', k_jobs, id) -- nobody could name it
+    gather('HDEL', k_jobs, id) -- no call could name it
   end
   tell_aside(id, code)
 end
 
--- Whether somebody has asked to cancel a job while nobody knew whether it runs: see cancel.lua. That is rare.
+-- Whether a cancel was requested while it was unknown whether the job runs: see cancel.lua. This is rare.
 if asked and redis.call('EXISTS', k_cancels) == 0 then
   redis.call('HDEL', k_meta, 'asked')
   asked = false
@@ -204,7 +204,7 @@ local function expire(id, attempt, crashes, key, asks)
   tally('failed')
 end
 
--- Lost leases: nobody extended them, and no outage explains that (alive.lua). What becomes of the jobs says crash.lua.
+-- Lost leases: they were not extended, and no outage explains it (alive.lua). crash.lua decides about the jobs.
 local ended = redis.call('ZRANGEBYSCORE', k_leases, '-inf', '(' .. int(takeover), 'WITHSCORES', 'LIMIT', 0, want)
 for i = 1, #ended, 2 do
   local id, lease_end = ended[i], ended[i + 1]
@@ -244,7 +244,7 @@ for i = 1, #ended, 2 do
 end
 
 if named and handled > 0 then
-  flush() -- who holds a name is looked up
+  flush() -- the holders of names are read next
 end
 for _, letter in ipairs(BAND_ORDER) do
   local room = want - handled
@@ -263,7 +263,7 @@ for _, letter in ipairs(BAND_ORDER) do
     end
     local records = redis.call('HMGET', k_jobs, unpack(ids))
     local runs = redis.call('HMGET', k_runs, unpack(ids))
-    gather('ZREMRANGEBYRANK', band, 0, #ids - 1) -- they are its first, and whatever becomes of them, they leave it
+    gather('ZREMRANGEBYRANK', band, 0, #ids - 1) -- they are the first of the band, and leave it in any case
     for i = 1, #ids do
       local id, record = ids[i], records[i]
       handled = handled + 1
@@ -273,7 +273,7 @@ for _, letter in ipairs(BAND_ORDER) do
       if named then
         name, most = name_of(id)
       end
-      local left = name -- without holding it, or waiting for it
+      local left = name -- whether it leaves without holding its name, or waiting for it
       if taken[id] or (held and held ~= '' and redis.call('ZSCORE', k_leases, id)) then
         tell_aside(id, 'second_date')
       elseif not short or not is_id(id) then

@@ -1,13 +1,13 @@
 -- confirm: no state change; records that Redis holds all that the database has seen, or how far the restore has come
 -- keys: finished events wake meta
 -- include: begin wake epoch position
--- ARGV: now by why, the generation that was looked at, the run of the server that was looked at ('' for any), phase, a new generation ('' keeps
---   the one that is there), an id that new events must be behind ('' any), the last event that the database has, progress to note: who done total
---   phase: '' all is there; found (nobody works on it yet) -> sweep (what the rows decide about leaves) -> adopt (workers tell what they run, rows
---   come back) -> rest (what ran and what was due is in: claims go on)
--- Returns ok; changed when the generation or the server is another by now; busy while another than `who` has worked on it within 5 s.
--- Where a sweep begins, with a new generation, all tombstones go at once: they are as old as the data. Rows decide; and a publication
--- that knows the former generation is refused, see schedule.lua. Those of a later end stay.
+-- ARGV: now by why, the generation that was checked, the run of the server that was checked ('' for any), phase, a new generation ('' keeps
+--   the current one), an id that new events must follow ('' any), the last event that the database has, progress to note: who done total
+--   phase: '' complete; found (no process works on it yet) -> sweep (jobs that the rows decide about are removed) -> adopt (workers report
+--   their runs, rows are restored) -> rest (running and due jobs are restored: claims continue)
+-- Returns ok; changed if the generation or the server has changed; busy if another than `who` has worked on it within 5 s.
+-- When a sweep starts, with a new generation, all tombstones are removed, because they are as old as the data. The rows decide, and
+-- publications with the previous generation are refused, see schedule.lua. Tombstones of later ends stay.
 -- O(1).
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory
 local looked, looked_at, phase, new, behind, mirrored, progress = unpack(ARGV, 4, 10)
@@ -21,7 +21,7 @@ if at and progress ~= '' and who ~= string.match(progress, '^%S+') and math.abs(
   return 'busy'
 end
 if behind ~= '' then
-  -- The clock may be behind, too; events that seem older than what the rows have seen would not be folded.
+  -- The clock may lag, too; events with ids before those in the rows would not be applied.
   local ms, number = position(behind)
   redis.pcall('XADD', k_events, int(ms) .. '-' .. int(number + 1), 'at', int(now), 'by', by)
 end

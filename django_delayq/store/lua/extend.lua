@@ -1,11 +1,12 @@
 -- extend: running -> running, with a later end of the lease
 -- keys: runs leases cancels progress meta events
 -- include: begin runs alive
--- ARGV: now by(worker) why, lease ms (for a consumer of the project's own, "/" and the lease of its queue behind), then per job (at most 200): id nonce progress ("done/total" or '')
--- Returns per job: ok, cancel (held; the task is asked to stop), abort (held; it is to be ended, see cancel.lua), lost (another
---   claim holds it, or is about to: see RESPITE in claim.lua), gone (no claim does: it has ended, or Redis lost its contents and the job
---   is still to be adopted), wait (likewise, and none can be adopted yet, see restore.lua).
--- Writes no event: nothing that the picture shows has changed.
+-- ARGV: now by(worker) why, lease ms (for a pull consumer, followed by "/" and its queue's lease), then per job (at most 200): id nonce
+--   progress ("done/total" or '')
+-- Returns per job: ok, cancel (held; the task is asked to stop), abort (held; it must be interrupted, see cancel.lua), lost (another
+--   claim holds it, or is about to: see RESPITE in claim.lua), gone (no claim holds it: it has ended, or Redis lost its data and the job
+--   must still be adopted), wait (the same, but jobs cannot be adopted yet, see restore.lua).
+-- Writes no event: nothing visible has changed.
 -- O(log N) per job.
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory, so that leases are extended at maxmemory
 local STRIDE, FIRST = 3, 5

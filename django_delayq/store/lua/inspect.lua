@@ -3,7 +3,7 @@
 -- include: begin runs priority_bands asks
 -- ARGV: now by why, then ids (at most 200)
 -- Returns: now, then per id: state (scheduled, running, failed, finished, unknown) date attempt crashes asks fence cancel progress record,
---   name most turn blocked ('1': it is due and waits for its name) holder (of that name, the first; '' none).
+--   name most turn blocked ('1': it is due and waits for its name) holder (the first one of that name; '' none).
 --   date: due, lease end, failed at or finished at, by state; finished: a tombstone, succeeded or cancelled.
 -- O(log N) per id.
 local reply = {int(now)}

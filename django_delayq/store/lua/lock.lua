@@ -1,15 +1,15 @@
 -- lock: no job changes; takes a lock for one lease
 -- keys: locks lock_ends lock_waits meta events
 -- include: begin locks
--- ARGV: now by(the holder, in words) why, name, token (of this holding, letters and digits), lease ms, for how many ms the caller
---   waits if somebody has it (0: not at all)
+-- ARGV: now by(the holder, in words) why, name, token (of this holding, letters and digits), lease ms, the ms for which the caller
+--   waits if the lock is taken (0: not at all)
 -- Returns locked, fence · or taken, since when (ms), by whom, ms left of that lease, now.
---   fence: a number that rises with every holding: one more than the last of the queue, and never behind the clock in microseconds, so it also
---   rises behind a loss of Redis' contents, unless the clock was put back. The same token hears the same fence, and has a new lease.
+--   fence: a number that increases with every holding: one more than the last of the queue, and at least the clock in microseconds. So it
+--   also increases after a loss of Redis's data, unless the clock was set back. The same token gets the same fence, and a new lease.
 -- Writes no event: no job has changed.
--- O(log N), and 40 that have had their time.
+-- O(log N), and removes 40 expired entries.
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory, so that running jobs get their locks at maxmemory
-local since_ms = since -- the part of a ms, see begin.lua
+local since_ms = since -- the fraction of a ms, see begin.lua
 local name, token, lease, waits = ARGV[4], ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
 local left = redis.call('ZRANGEBYSCORE', k_lock_ends, '-inf', int(now - LOCK_LEFT), 'LIMIT', 0, 20)
 if #left > 0 then
@@ -30,7 +30,7 @@ end
 if held ~= token then
   local last = tonumber(string.match(redis.call('HGET', k_meta, 'fence') or '', '^%d+$')) or 0
   if last > 9e15 then
-    last = 0 -- nobody of us has written that, and one more would be the same number
+    last = 0 -- an invalid value, and adding one would give the same number
   end
   fence = int(math.max(last + 1, math.floor((now + since_ms) * 1000)))
   if last == 0 then

@@ -1,17 +1,18 @@
 -- offer: no state change; pushes what a running job offers to a list or stream, once per job
 -- keys: runs cancels offered meta events
 -- include: begin runs target
--- ARGV: now by(worker) why, id attempt nonce kind most, then of a stream each field and its value, of a list one text
---   kind: stream, list; look: nothing is pushed; note: that was done elsewhere, the text is its place · most: how many entries may be there, '' any number; of more, the oldest go. A stream is cut by whole nodes, so that
---   some more may stay
--- The target's key stands behind ours, but of look and note, which are for targets of another slot.
--- Returns status, place. status: offered, free (to a look: it is to be pushed), again (an earlier run of this job has: nothing is pushed), cancel (that was asked for: nothing is
---   pushed), lost (another claim holds the job), gone (no claim does: it has ended, or Redis lost its contents, and the run may be adopted).
---   place: the id of the entry, or how long the list was with it.
--- Errors before any write: those of the push, such as WRONGTYPE and OOM. It is the first write, so that Redis refuses it at maxmemory, and is
---   noted in the same call: who comes behind a lost reply, or takes the job over, finds the note.
--- Writes no event: nothing that the picture shows has changed.
--- O(1), and the entries that go.
+-- ARGV: now by(worker) why, id attempt nonce kind most, then each field and value of a stream entry, or the text of a list entry
+--   kind: stream, list; look: nothing is pushed; note: the entry was pushed elsewhere, the text is its place
+--   most: the maximum number of entries, '' unlimited; the oldest are removed. A stream is trimmed by whole nodes, so some more can stay
+-- The target's key is the last one, except for look and note, which are for targets of another slot.
+-- Returns status, place. status: offered, free (for look: it must be pushed), again (an earlier run of this job pushed it: nothing is
+--   pushed), cancel (a cancel was requested: nothing is pushed), lost (another claim holds the job), gone (no claim holds it: it has ended,
+--   or Redis lost its data, and the run can be adopted).
+--   place: the id of the entry, or the length of the list with it.
+-- Errors before any write: those of the push, such as WRONGTYPE and OOM. The push is the first write, so Redis refuses it at maxmemory. It is
+--   noted in the same call: a caller that repeats a lost reply, or takes the job over, finds the note.
+-- Writes no event: nothing visible has changed.
+-- O(1), and the entries that are removed.
 local id, number, nonce, kind, most = unpack(ARGV, 4, 8)
 local FIRST = 9
 local attempt, _, _, held = run_of(redis.call('HGET', k_runs, id))

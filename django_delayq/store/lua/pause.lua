@@ -1,8 +1,8 @@
 -- pause: no state change; stops the claims of the queue, or allows them again
 -- keys: events wake meta
 -- include: begin wake
--- ARGV: now by why, '1' to pause or '0' to resume; '1' to pause on the way back only: who looked before it ended comes too late
--- Returns 1 when that changed something, 0 when it was so already.
+-- ARGV: now by why, '1' to pause or '0' to resume; '1' to pause only during a restore: a caller that checked before it ended comes too late
+-- Returns 1 if that changed something, otherwise 0.
 -- O(1).
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory
 local pauses = ARGV[4] == '1'

@@ -2,8 +2,8 @@
 -- keys: locks lock_ends meta events
 -- include: begin locks
 -- ARGV: now by why, then per lock (at most 200): name token lease ms
--- Returns per lock: held, lost (somebody else has it), gone (nobody has: its lease ran out long ago, or somebody has had it, or Redis lost
---   its contents). A lease that ran out is prolonged while nobody has taken the name since.
+-- Returns per lock: held, lost (another holder has it), gone (no holder has it: its lease expired long ago, or another holder had it, or
+--   Redis lost its data). An expired lease is extended if no other holder has taken the name since.
 -- Writes no event: no job has changed.
 -- O(log N) per lock.
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory, so that locks are held at maxmemory

@@ -1,13 +1,13 @@
 -- purge: scheduled -> cancelled, many at a time; running jobs continue
 -- keys: jobs high normal low runs keys leases cancels progress finished events wake meta stats asks names holders blocked waiters
 -- include: begin tries bulk priority_bands tombstone asks concurrency_limit wake finish
--- ARGV: now by why, how many at most (up to 200)
--- Returns: how many were cancelled, how many scheduled jobs remain. Call until none remains.
+-- ARGV: now by why, the maximum number (up to 200)
+-- Returns: the number cancelled, the number of scheduled jobs that remain. Call until none remains.
 -- O(log N) per job.
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory
 try_writes()
 local room, cancelled = tonumber(ARGV[4]), 0
--- Those that wait for their name go first: nobody is left then who would have to be put back for one that goes.
+-- Jobs that wait for their name go first, so that none is put back when another one leaves.
 for _, band in ipairs({k_blocked, k_high, k_normal, k_low}) do
   if room == 0 then
     break

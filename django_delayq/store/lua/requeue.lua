@@ -1,14 +1,14 @@
 -- requeue: failed or cancelled -> scheduled, with a fresh ladder
 -- keys: jobs high normal low leases cancels keys failed finished runs events wake meta stats asks names holders blocked waiters
 -- include: begin tries bulk priority_bands nowhere concurrency_limit concurrency_name tombstone wake unique_key
--- ARGV: now by why, due ('' to use delay), delay ms from Redis' now, id, record, vouched, name of that record as
---   schedule takes it
---   record: '' to use the one that Redis keeps of a failed job; vouched: '1' when the caller knows that the job failed or was
---   cancelled, else the record counts only if a tombstone says that it was cancelled, or displaced; one that says succeeded overrules it.
---   'unresolved': no event says how the job ended, a person has decided that it runs again, and no tombstone overrules that
--- Returns status, id, due. status: done, running, conflict (already scheduled, succeeded, or its key is held by another job: id),
---   unknown (no record here and none given). Error before any write: RESTORING, while data that was rolled back is put right: rows that
---   have not heard of a requeue would end the job again.
+-- ARGV: now by why, due ('' to use delay), delay ms from Redis's now, id, record, vouched, name of that record in the format of
+--   schedule
+--   record: '' to use the record of a failed job in Redis; vouched: '1' if the caller knows that the job failed or was
+--   cancelled. Otherwise the record only counts if a tombstone shows that it was cancelled or displaced. A tombstone of a success overrules
+--   it. 'unresolved': no event shows how the job ended, a person decided that it runs again, and no tombstone overrules that
+-- Returns status, id, due. status: done, running, conflict (already scheduled, succeeded, or another job holds its key: id),
+--   unknown (no record here and none given). Error before any write: RESTORING, while rolled-back data is being corrected: rows that
+--   do not record a requeue would end the job again.
 -- O(log N).
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory
 try_writes()
@@ -27,7 +27,7 @@ local place = kept and header(kept)
 if kept and not failed and not (place and is_nowhere(id, place)) then
   status = redis.call('ZSCORE', k_leases, id) and 'running' or 'conflict'
 elseif succeeded and vouch ~= 'unresolved' then
-  status = 'conflict' -- who vouches has an old row: the mirror is behind
+  status = 'conflict' -- the caller has an old row, because the mirror lags
 else
   local record = given ~= '' and (vouched or cancelled) and given or kept
   local band, durable, _, key = header(record or '')
@@ -49,7 +49,7 @@ else
       redis.call('ZREM', k_finished, id)
       redis.call('HDEL', k_runs, id)
       redis.call('HDEL', k_asks, id)
-      redis.call('HDEL', k_cancels, id) -- of an earlier run that Redis had lost
+      redis.call('HDEL', k_cancels, id) -- from an earlier run that Redis had lost
       redis.call('ZADD', BANDS[band], int(due), id)
       if key ~= '' then
         redis.call('HSET', k_keys, key, id)

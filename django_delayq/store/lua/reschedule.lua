@@ -1,12 +1,12 @@
 -- reschedule: scheduled -> scheduled, with another date (run now: delay 0)
 -- keys: jobs high normal low leases failed finished keys events wake meta names holders blocked waiters
 -- include: begin tries bulk priority_bands concurrency_limit wake unique_key epoch
--- ARGV: now by why, due ('' to use delay), delay ms from Redis' now, the epoch in which nothing is to be done ('' none), how the row stands of
---   a job that is not here ('' unknown; see epoch.lua: one that may run is running; 'waited': also of one that is here: another server has
---   made this change before, so nobody had begun it), policy, then ids (at most 200); '=' before it makes it a business key
---   policy: 'earliest' or 'latest': a date that is so already stays, and nothing is told; '' moves whatever the date is
--- Returns the epoch and the id of the event ('' if nothing has happened), then per id: status id due (the date it has now). status:
---   done, running, finished, unknown. In the epoch that was given: the epoch alone.
+-- ARGV: now by why, due ('' to use delay), delay ms from Redis's now, the epoch in which nothing may be done ('' none), the state of
+--   a missing job according to its row ('' unknown; see epoch.lua: one that may run counts as running; 'waited': also of an existing job:
+--   another server made this change before, so it had not started), policy, then ids (at most 200); a leading '=' marks a key
+--   policy: 'earliest' or 'latest': a date that already fits stays, without an event; '' changes every date
+-- Returns the epoch and the id of the event ('' if nothing changed), then per id: status id due (the current date). status:
+--   done, running, finished, unknown. In the given epoch: only the epoch.
 -- O(log N) per job.
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory
 try_writes()
@@ -32,7 +32,7 @@ for i = FIRST, #ARGV do
   elseif date then
     status = 'done'
     if (policy == 'earliest' and date <= due) or (policy == 'latest' and date >= due) then
-      due = date -- another call was quicker
+      due = date -- another call was faster
     else
       redis.call('ZADD', BANDS[band], int(due), id)
       if named then

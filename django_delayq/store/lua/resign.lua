@@ -1,9 +1,9 @@
 -- resign: no state change; gives a record another signature, unless the record has changed
 -- keys: jobs meta events
 -- include: begin
--- ARGV: now by why, then per job (at most 200): id, SHA-1 of the record that was read, in hex, and the same record signed anew
+-- ARGV: now by why, then per job (at most 200): id, SHA-1 of the record that was read, in hex, and the same record with the new signature
 -- Returns per job: done, changed, gone.
--- Writes no event: nothing that the picture shows has changed.
+-- Writes no event: nothing visible has changed.
 -- O(length of the record) per job.
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory, so that keys can be changed at maxmemory too
 local reply = {}

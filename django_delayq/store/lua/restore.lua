@@ -1,23 +1,23 @@
 -- restore: nothing -> scheduled or running, from the row; nothing -> running, adopted by the worker that holds it
 -- keys: jobs high normal low runs leases cancels progress keys failed finished events wake meta stats asks names holders blocked waiters
 -- include: begin bulk runs priority_bands nowhere tombstone asks concurrency_limit concurrency_name wake finish epoch unique_key
--- ARGV: now by why, generation to give a store without one, epoch, progress to note of rows (who done total; '' none), then per job
+-- ARGV: now by why, generation for a store without one, epoch, progress of rows to note (who done total; '' none), then per job
 --   (at most 200): id record attempt crashes fence due delay unsure begun asks name
---   fence: that of a run which a worker holds; '' for a row. All are of one kind
---   begun: of a row that runs: 'run', or 'cancel' when that was asked for; it comes back with a lease and without a fence, so that
---     whoever runs it can take it up, and nobody else begins it before the lease has run out; '' of all others
---   epoch: of rows, the one that was known before they were read, generation:server, the server being the one confirmed last; of runs,
---     that of their claims
---   asks: how often it has asked, see asks.lua; name: as schedule takes it
---   attempt, crashes: of a row those behind it, of a run its own
---   date: due, but not before delay ms from Redis' now; of what runs, the end of its lease
---   unsure: of a row that waits, for how many ms somebody may hold it all the same if it is overdue, see epoch.lua; 0 of all others
--- Returns the epoch, as rows name it, or as claims do for runs and without jobs; then per job: restored, there (already), finished (a
---   tombstone, or failed), merged (another unfinished job holds its key), epoch (the store is in another epoch: nothing is written);
---   of runs: adopted (it runs under this fence, now or since before), finished, lost (another claim has it, or it went on without this
---   one; or it has ended, and that was forgotten), wait (all is being swept: ask again).
--- A run whose key another job has taken meanwhile goes on without the key.
--- Errors before any write: BADRECORD n. Rows, like schedule, are refused at maxmemory; adoption is not.
+--   fence: that of a worker's run; '' for a row. All are of one kind
+--   begun: for a running row: 'run', or 'cancel' if that was requested. The job is restored with a lease and without a fence: the worker
+--     that runs it can adopt it, and no other starts it before the lease expires; '' for all others
+--   epoch: for rows, the one known before they were read, generation:server, with the last confirmed server; for runs, that of their
+--     claims
+--   asks: the poll count, see asks.lua; name: in the format of schedule
+--   attempt, crashes: for a row its previous ones, for a run its current ones
+--   date: due, but at least delay ms from Redis's now; for a run, the end of its lease
+--   unsure: for a waiting row that is overdue, the ms for which a worker may still hold it, see epoch.lua; 0 for all others
+-- Returns the epoch, in the form of rows, or in that of claims for runs and without jobs; then per job: restored, there (it exists),
+--   finished (a tombstone, or failed), merged (another unfinished job holds its key), epoch (the store is in another epoch: nothing is
+--   written); for runs: adopted (it runs under this fence, now or since before), finished, lost (another claim has it, or it continued
+--   without this one; or it has ended, and the tombstone is gone), wait (a sweep is running: ask again).
+-- A run whose key another job has taken meanwhile continues without the key.
+-- Errors before any write: BADRECORD n. Redis refuses rows at maxmemory, like schedule, but not adoptions.
 -- O(log N) per job.
 local new, known, progress = ARGV[4], ARGV[5], ARGV[6]
 local STRIDE, FIRST = 11, 7
@@ -32,7 +32,7 @@ for i = 1, items do
   end
   ids[i], parsed[i] = id, {text = text, band = band, durable = durable, key = key}
 end
-local FENCE = 4 -- behind the id
+local FENCE = 4 -- its offset from the id
 local held = (ARGV[FIRST + FENCE] or '') ~= ''
 if held then
   redis.call('HDEL', k_meta, '_') -- a first write that needs no memory
@@ -67,7 +67,7 @@ elseif progress ~= '' then
   redis.call('HSET', k_meta, 'restoring', int(now) .. ' ' .. progress)
 end
 local count, earliest = 0, nil
-local latest, unsure_until = 0, 0 -- of what comes back overdue
+local latest, unsure_until = 0, 0 -- of restored jobs that are overdue
 local records = redis.call('HMGET', k_jobs, unpack(ids))
 local runs = redis.call('HMGET', k_runs, unpack(ids))
 local ended = redis.call('ZMSCORE', k_finished, unpack(ids))
@@ -91,21 +91,21 @@ local function tell(id, date, attempt, crashes, fence, body)
   count = count + 1
 end
 
--- What runs, as its worker or its row says, holds its name, whoever else does: after a loss two may run.
+-- A running job, according to its worker or row, holds its name even if another one does: after a loss two may run.
 local function keep_name(id, name, runs)
   if name and runs then
     redis.call('ZADD', k_holders, 0, name .. '\0' .. id)
   end
 end
 
--- How often the job has asked. Who has asked has a value in `runs`, too.
+-- Notes the poll count. A job that polled always has a value in `runs`, too.
 local function note_asks(id, asks)
   if asks > 0 then
     gather('HSET', k_asks, id, int(asks))
   end
 end
 
--- A run that is not in Redis, or not as this one. Whoever went on from where this run stands has the word.
+-- A run that is missing in Redis, or differs. The one that has progressed further counts.
 local function adopt(id, here, record, attempt, crashes, fence, date, run, asks, said)
   local a, c, _, holder = run_of(run)
   a, c, holder = a or 0, c or 0, holder or ''
@@ -113,7 +113,7 @@ local function adopt(id, here, record, attempt, crashes, fence, date, run, asks,
     gather('ZADD', k_leases, int(date), id)
     return 'adopted'
   elseif known == epoch then
-    return 'lost' -- nothing has been lost here: the job went on, or it has ended and its tombstone has had its time
+    return 'lost' -- nothing was lost here: the job continued, or it ended and its tombstone was removed
   elseif here and (c > crashes or a > attempt or (a == attempt and not (holder ~= '' and c < crashes))) then
     return 'lost'
   end

@@ -1,29 +1,30 @@
 -- schedule: nothing -> scheduled; the holder of its key -> rescheduled or cancelled, by the policy
 -- keys: jobs high normal low runs leases keys failed finished events wake meta stats asks names holders blocked waiters
 -- include: schedule_fast_path begin bulk runs priority_bands nowhere concurrency_limit concurrency_name tombstone wake unique_key untold epoch asks
--- ARGV: now by why, most jobs that the mirror may be behind (0: no limit), the epoch that the sender knows ('' any), mode,
+-- ARGV: now by why, the most jobs by which the mirror may lag (0: no limit), the sender's epoch ('' any), mode,
 --   then per job (at most 200): id record policy date, and in mode 'named' its name: "most:name", '' for none, see concurrency_limit.lua
---   epoch: generation:server as meta has them; in another one what the sender knows of its jobs may be out of date
---   mode: 'ask' writes nothing, and says what would become of the job; 'told' is said by one who has asked the rows who holds these keys,
---     which Redis cannot know while it lacks some of them, or may; 'ask told' is both; '' all others; with 'named ' before it
---     each job has one argument more
---   policy: keep, error, replace, earliest, latest, after; with '@' and an id behind it, or none, it comes late, and acts on that holder only;
---     'replaced@' and an id: that job waits in its place, as a row, and this one is never to come in; a space and task names may follow a
---     policy: the sender may know of jobs of these tasks only, see `forbidden`
---   date: ms; with a plus before it a delay, from Redis' now
--- Returns the epoch; in another one than the sender's nothing else, and nothing is written. If all jobs are created as requested, or
---   with mode 'ask' all keys are free, Redis' now may be all that follows; else, per job: status holder due.
---   status: created, again (a live job with this id: a re-send), failed, succeeded, cancelled, displaced, finished (it has ended; the last
---     four by its tombstone), kept, moved, replaced, taken (policy error), running (replace refused: the holder runs),
---     forbidden (the sender may not know of the holder, which stays as it is); and without a trace:
---     free (mode ask), contested (it comes late, and another than the named one holds the key), behind (policy after: the holder has
---     begun), asked (ask the rows first: this server lacks jobs, or nobody has confirmed yet that it does not)
---   holder: the id that holds the key, '' of forbidden, and of asked if none does here; due: its date as asked for, or as it is; 0 of a
---     job that was in already, and has begun to run or has ended.
--- A holder that has expired before it was claimed is none; nor is one that would be moved behind its expiry: the new job replaces it.
+--   epoch: generation:server as in meta; in another epoch the sender's information about its jobs may be outdated
+--   mode: 'ask' writes nothing, and returns the outcome that each job would have; 'told': the sender has asked the rows for the holders of
+--     these keys, because Redis lacks some of them, or may; 'ask told': both; '': all others; with 'named ' in front, each job has one
+--     argument more
+--   policy: keep, error, replace, earliest, latest, after; with '@' and the id of a holder, or none, the job is late and only affects that
+--     holder; 'replaced@' and an id: that job waits as a row in its place, and this one must never be scheduled; after a space,
+--     the only tasks that the sender may access, see `forbidden`
+--   date: ms; with a leading plus a delay from Redis's now
+-- Returns the epoch; in another epoch than the sender's nothing else, and nothing is written. If all jobs are created as requested, or
+--   with mode 'ask' all keys are free, only Redis's now may follow; otherwise, per job: status holder due.
+--   status: created, again (an unfinished job has this id: sent again), failed, succeeded, cancelled, displaced, finished (it has ended;
+--     the last four according to its tombstone), kept, moved, replaced, taken (policy error), running (replace refused: the holder runs),
+--     forbidden (the sender may not access the holder, which stays unchanged); and without a trace:
+--     free (mode ask), contested (it is late, and another job than the given one holds the key), behind (policy after: the holder has
+--     started), asked (ask the rows first: this server lacks jobs, or is not yet confirmed to be complete)
+--   holder: the id that holds the key, '' for forbidden, and for asked if no job holds it here; due: the requested or actual date; 0 for an
+--     existing job that has started or ended.
+-- A holder that expired before it was claimed does not hold its key. Nor does one that would be moved past its expiry: the new job replaces
+-- it.
 -- Errors before any write: BADRECORD n; EVENTSFULL; RESTORING, during a sweep, for a job with a key whose sender has asked the rows: the
---   holder of the key may have left after that. The only script that Redis refuses at maxmemory: its first write
---   must stay one that needs memory (HSET).
+--   holder of the key may have been removed after that. This is the only script that Redis refuses at maxmemory: its first write
+--   must be one that needs memory (HSET).
 -- O(log N) per job.
 local STRIDE, FIRST = 4, 7
 local limit, known_epoch, mode = tonumber(ARGV[4]), ARGV[5], ARGV[6]
@@ -55,7 +56,7 @@ if keyed and told and rolled == 'sweep' and not asks then
 end
 present()
 if not generation and not asks then
-  local seconds, us = unpack(redis.call('TIME')) -- the same job may find the next wiped store, too
+  local seconds, us = unpack(redis.call('TIME')) -- so that the same job on the next wiped store gets another one
   generation = ARGV[FIRST] .. seconds .. us
   redis.call('HSET', k_meta, 'generation', generation)
   epoch = generation .. ':' .. (confirmed or '')
@@ -71,11 +72,11 @@ local function tell_displaced(id, by)
   event('cancelled', id .. ' 0 0 -\n{"m":"replaced by ' .. by .. '","r":"' .. by .. '"}')
 end
 
--- Only for calls with a key: to make functions costs time.
+-- Only for calls with a key, because creating functions takes time.
 local must_ask, contest, leave
 if keyed then
-  -- Whether only the rows know who holds a key: this server lacks jobs; or another run of it was confirmed than the one that answers, and its
-  -- data may be old. What came after a wipe is known here, so then only a free key is asked about.
+  -- Whether only the rows know the holder of a key: this server lacks jobs, or another run of it was confirmed than the current one, so its
+  -- data may be old. Jobs scheduled after a wipe are known here, so then only a free key must be asked about.
   local here
   must_ask = function(other)
     if told or (other and not confirmed) then
@@ -85,9 +86,8 @@ if keyed then
     return not confirmed or rolled or confirmed ~= here
   end
 
-  -- A holder that waits leaves: `id` takes its place, or (nil) it has expired, as claim would find. The key goes to the new job. The
-  -- order matters if Redis refuses a command: the first call of each command comes before the holder leaves its band, so a refusal leaves
-  -- the holder scheduled.
+  -- A waiting holder leaves: `id` replaces it, or (nil) it has expired. The new job gets the key. The order matters if Redis refuses a
+  -- command: the first call of each command comes before the holder leaves its band, so a refusal leaves the holder scheduled.
   leave = function(holder, band, id)
     local attempt, crashes = run_of(redis.call('HGET', k_runs, holder))
     local asks = attempt and asks_of(holder) or 0
@@ -113,7 +113,7 @@ if keyed then
     if named then
       forget_name(holder)
     elseif STRIDE == 5 then
-      redis.call('HDEL', k_names, holder) -- this very call may have brought it in
+      redis.call('HDEL', k_names, holder) -- this call may have scheduled it
     end
     if id then
       tell_displaced(holder, id)
@@ -123,12 +123,12 @@ if keyed then
   end
 
   -- Decides about a key that another unfinished job holds. Returns the status. With 'free' the caller takes the key after `leave`, and the
-  -- date follows, and the arguments for `leave`.
+  -- date and the arguments for `leave` follow.
   contest = function(id, holder, key, policy, due)
     local record = redis.call('HGET', k_jobs, holder)
     local band, _, expires = header(record)
     local date = tonumber(band and (named and date_of(holder, band) or redis.call('ZSCORE', BANDS[band], holder)) or '') -- if it waits
-    if date and expires <= now then -- before it is asked whether it may run: nothing is to wait for a job that never will
+    if date and expires <= now then -- checked before may_run, because nothing must wait for a job that never runs
       return 'free', due, band
     elseif date and may_run(date, true) then
       date = nil
@@ -173,7 +173,7 @@ if keyed then
   end
 end
 
--- Each job is looked up and written by itself: it may meet what this call has just written.
+-- Each job is read and written separately, because it may meet a job of the same call.
 for i = 1, items do
   local id, record, policy, date, name = unpack(ARGV, FIRST + (i - 1) * STRIDE, FIRST + i * STRIDE - 1)
   local due = tonumber(date)

@@ -2,18 +2,18 @@
 -- keys: jobs high normal low runs leases cancels progress keys failed finished events wake meta stats spread asks offered names holders blocked waiters
 -- include: begin bulk runs priority_bands tombstone asks concurrency_limit finish wake crash spread
 -- ARGV: now by(worker) why, max crashes, then per job (at most 200): id attempt nonce outcome delay detail ran
---   outcome: ack, retry, snooze, ask (its answer was "not yet"), evict (its process was killed for a neighbour's sake), park (the worker
---   does not know its task, or not with these arguments), fail,
---   crash (its process died), cancel · delay: ms from Redis' now · detail: opaque JSON for the mirror
---   ran: bucket of its run time, see spread.lua; '' for a run that nobody timed
--- Returns per job: done, already (settled before: a re-send), lost (another claim holds it), gone (this run is not known here: Redis has
---   lost its contents, or was rolled back to before the claim; it may be adopted, and settled again).
--- A retry, snooze, ask, evict, park or crash of a job whose cancel was requested ends it as cancelled.
--- Snooze, ask, evict and park do not count the attempt, and are told as snoozed; ask counts in `asks`, and tells that number, too.
--- Evict and park are noted in the job's past (see runs.lua);
--- crash leaves that as it is, and so does a snooze without a delay: that run was given back and has not ended by itself.
--- Whatever ends a run frees the name of its job. What crashed, or was given back, keeps the date with which it was claimed if it has one:
--- it is the next of that name again.
+--   outcome: ack, retry, snooze, ask (a poll was answered "not yet"), evict (its process was killed because of another job), park (the
+--   worker lacks its task, or cannot call it with these arguments), fail, crash (its process died), cancel
+--   delay: ms from Redis's now · detail: opaque JSON for the mirror
+--   ran: bucket of its run time, see spread.lua; '' if the run was not timed
+-- Returns per job: done, already (settled before: sent again), lost (another claim holds it), gone (this run is unknown: Redis has
+--   lost its data, or was rolled back to before the claim; the run can be adopted, and settled again).
+-- A retry, snooze, ask, evict, park or crash of a job with a cancel request ends it as cancelled.
+-- Snooze, ask, evict and park do not count the attempt, and write the event snoozed; ask adds one to `asks`, and its event has that number.
+-- Evict and park are noted in the job's past (see runs.lua). crash leaves the past unchanged, and so does a snooze without a delay: that
+-- run was returned and has not ended by itself.
+-- Every end of a run frees the job's name. A job with a name that crashed or was returned keeps the date of its claim, so it is the next
+-- of that name again.
 -- O(log N) per job.
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory, so that running jobs settle at maxmemory
 local STRIDE, FIRST = 7, 5
@@ -29,7 +29,7 @@ for i = 1, items do
 end
 local runs = redis.call('HMGET', k_runs, unpack(ids))
 local cancels = {}
--- Mostly nobody wants anything cancelled, no job has asked, and none has offered.
+-- Usually there are no cancel requests, no polls and no offers.
 asks_there = redis.call('EXISTS', k_cancels, k_asks, k_offered) > 0
 if asks_there then
   cancels = redis.call('HMGET', k_cancels, unpack(ids))
@@ -47,7 +47,7 @@ local function key_of(id, band)
   return key or ''
 end
 
--- Puts a job back into the schedule; what it has behind it stays in `runs`.
+-- Puts a job back into the schedule; its past stays in `runs`.
 local function back(id, attempt, crashes, band, due, past, asks)
   unlease(id)
   gather('ZADD', BANDS[band], int(due), id)
@@ -59,7 +59,7 @@ local function back(id, attempt, crashes, band, due, past, asks)
   earliest = math.min(earliest or due, due)
 end
 
--- The date with which a job that has a name was claimed: put back with another, it would be behind those that wait for that name.
+-- The date at which a job with a name was claimed. With a later date, it would come after the jobs that wait for that name.
 local function first_due(id)
   local name, due
   if named then
@@ -87,7 +87,7 @@ local function tally(kind)
   count[kind] = (count[kind] or 0) + 1
 end
 
--- Nobody holds the job. A snooze (ask, evict, park) or a crash leaves it as it was before the claim; after any other end, its attempt has been counted.
+-- No claim holds the job. A snooze (ask, evict, park) or a crash leaves it as it was before the claim; any other end counted its attempt.
 local function unheld(id, number, outcome, attempt)
   if redis.call('ZSCORE', k_finished, id) or redis.call('ZSCORE', k_failed, id) then
     return 'already'
@@ -121,7 +121,7 @@ for i = 1, items do
       unlease(id)
       finish(id, key_of(id, band), 'succeeded')
       if asks_there then
-        gather('HDEL', k_offered, id) -- of other ends tidy does it: the job may be put back
+        gather('HDEL', k_offered, id) -- after other ends tidy does it, because the job may be requeued
       end
       event('succeeded', fields .. '\n' .. detail)
       tally('succeeded')
@@ -170,7 +170,7 @@ for i = 1, items do
   end
 end
 
--- `runs`, which says who holds a job, comes last: if Redis refuses an earlier command, the worker settles the job again, with its event.
+-- `runs`, which has the holder of a job, comes last: if Redis refuses an earlier command, the worker settles the job again, with its event.
 flush(1)
 publish()
 flush(3)

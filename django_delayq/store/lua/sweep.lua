@@ -1,9 +1,9 @@
 -- sweep: durable jobs in any state -> nothing; unfinished ones return from their rows
 -- keys: jobs high normal low runs leases cancels progress keys failed finished events wake meta asks names holders blocked waiters
 -- include: begin tries bulk priority_bands tombstone asks concurrency_limit wake finish
--- ARGV: now by why, the generation that is swept, progress to note (who done total), cursor ('0' to begin); or '' '' '' and ids (at most 200):
---   jobs that have ended by their rows, which leave with an event
--- Returns the cursor to go on with ('0': done; '' when this generation is not being swept, nothing has been done) and how many left.
+-- ARGV: now by why, the generation that is swept, progress to note (who done total), cursor ('0' to start); or '' '' '' and ids (at most 200):
+--   jobs that have ended according to their rows, which are removed with an event
+-- Returns the next cursor ('0': done; '' if this generation is not being swept, and nothing was done) and the number of removed jobs.
 -- O(200).
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory
 try_writes()
@@ -37,7 +37,7 @@ if swept ~= '' then
   for i = 1, #found, 2 do
     local id, record = found[i], found[i + 1]
     local band, durable, _, key = header(record)
-    if durable then -- nobody but claim sets aside what cannot be read
+    if durable then -- only claim rejects unreadable records
       leave(id, band, key)
     end
   end

@@ -1,13 +1,12 @@
 -- tidy: no state change; removes what has expired
 -- keys: jobs high normal low leases cancels failed finished claims stats wake meta events asks offered names holders blocked waiters
 -- include: begin tries bulk epoch tombstone priority_bands concurrency_limit wake
--- ARGV: now by why, tombstones older than (ms), failed jobs that failed before (ms; '' keeps all: the caller knows how far the
---   mirror has come), stats older than (minutes), claims older than (ms), cursor ('0' to begin; 'c' before that of claims,
---   which are looked through behind stats, then 'a' before that of asks, and 'o'
---   before that of offered; 'e' behind all of these). Names have a cursor of their own behind a colon, so that no call passes them by,
---   and begin again while the others go on: 'n' before that of names, 'h' before that
---   of holders, whose lease may be gone, and 'b' before that of blocked, which may wait for nobody, both for the same reason.
--- Returns: tombstones dropped, failed records dropped, cursor to go on with ('0': done).
+-- ARGV: now by why, tombstones older than (ms), failed jobs that failed before (ms; '' keeps all: the caller knows the position of the
+--   mirror), stats older than (minutes), claims older than (ms), cursor ('0' to start; 'c' prefixes that of claims, which follow stats, then
+--   'a' that of asks, and 'o' that of offered; 'e' after all of these). Names have a separate cursor after a colon, so that every call
+--   covers some of them. It starts again while the others continue: 'n' prefixes that of names, 'h' that of holders, whose lease may be
+--   gone, and 'b' that of blocked jobs, whose name may be free.
+-- Returns: tombstones removed, failed records removed, next cursor ('0': done).
 -- O(log N + 200).
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory
 try_writes()
@@ -23,13 +22,13 @@ if failed_before ~= '' then
   if #failed > 0 then
     redis.call('ZREM', k_failed, unpack(failed))
     redis.call('HDEL', k_jobs, unpack(failed))
-    -- a tombstone each, so that a late re-send of `schedule` still finds them finished
+    -- a tombstone each, so that a repeated `schedule` still finds them finished
     for i = 1, #failed do
       redis.call('ZADD', k_finished, tombstone('finished'), failed[i])
     end
   end
 end
--- Requests for jobs of which nobody knew whether they run, see cancel.lua, and that have not come back: nobody runs them.
+-- Cancel requests made while it was unknown whether the job runs, see cancel.lua. The job was not restored, so no worker runs it.
 local asked, rolled, confirmed = values_of(k_meta, 'asked', 'rolled', 'server')
 if asked and not rolled and confirmed == server() then
   local _, requests = unpack(redis.call('HSCAN', k_cancels, '0', 'COUNT', 200))
@@ -63,7 +62,7 @@ if string.sub(cursor, 1, 1) == 'c' then
   end
   cursor = after == '0' and 'a0' or 'c' .. after
 end
--- One part of a hash by id: what is told of jobs that are gone. `letter`: of its cursors; `next`: where to go on behind its end.
+-- One part of a hash by id: entries of removed jobs. `letter`: the prefix of its cursors; `next`: the cursor after its end.
 local function drop_gone(command, hash, letter, next)
   if string.sub(cursor, 1, 1) ~= letter then
     return
@@ -104,7 +103,7 @@ if string.sub(naming, 1, 1) == 'h' then
       note_freed(name or '')
     end
   end
-  naming = #holders < 200 and 'b0' or 'h' .. int(from + stay) -- what was removed has moved the others up
+  naming = #holders < 200 and 'b0' or 'h' .. int(from + stay) -- removing entries has moved the others up
 end
 if string.sub(naming, 1, 1) == 'b' then
   local from, stay = tonumber(string.sub(naming, 2)), 0

@@ -1,13 +1,12 @@
 -- trim: no state change; removes the events that the database has, and records how far the mirror has come
 -- keys: events meta
 -- include: begin epoch position untold
--- ARGV: now by why, the stream id up to which they go, the run of the server that they were read from ('' for any), of how many jobs
---   the entries that the mirror has taken in tell beside one each, the token that this turn of the mirror has found ('' none), the token that
+-- ARGV: now by why, the stream id up to which they are removed, the run of the server from which they were read ('' for any), the number
+--   of jobs in the entries that the mirror has read, beyond one each, the token that this turn of the mirror found ('' none), the token that
 --   it has committed ('' none), see mirror_tokens.py
--- Returns nothing. If another turn has written its token since, it does nothing. On another server it does nothing, since that may have
---   older data: noting there how far the database has come would
---   hide that.
--- O(log N) and the events that go.
+-- Returns nothing. If another turn has written its token since, it does nothing. On another server it does nothing either, because that may
+--   have older data, and noting the database's position there would hide this.
+-- O(log N) and the events that are removed.
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory
 local upto, read_from, taken_in, found, token = ARGV[4], ARGV[5], tonumber(ARGV[6]), ARGV[7], ARGV[8]
 if read_from ~= '' and read_from ~= server() then

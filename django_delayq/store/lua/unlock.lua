@@ -1,10 +1,10 @@
--- unlock: no job changes; frees a lock and notifies those who wait for it
+-- unlock: no job changes; frees a lock and notifies waiting callers
 -- keys: locks lock_ends lock_waits unlocked meta events
 -- include: begin locks
--- ARGV: now by why, name, token, fence of a caller that repeats this, since a reply was lost; '' for the first time
--- Returns done, lost (somebody else has it), gone (nobody has: this was said before, or its lease ran out and somebody has had it since, or
---   Redis lost its contents), forgotten (of a repeat: Redis lost its contents since the lock was taken).
--- Writes no event of the queue: no job has changed. Into `unlocked` goes the name, if somebody waits for it; of such entries the last 64 stay.
+-- ARGV: now by why, name, token, the fence if this call is repeated after a lost reply; '' the first time
+-- Returns done, lost (another holder has it), gone (no holder has it: the first call freed it, or its lease expired and another holder had
+--   it, or Redis lost its data), forgotten (for a repeated call: Redis lost its data since the lock was taken).
+-- Writes no event of the queue: no job has changed. If a caller waits for the name, it is added to `unlocked`, which keeps the last 64.
 -- O(log N).
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory, so that locks are given back at maxmemory
 local name, token = ARGV[4], ARGV[5]
@@ -22,7 +22,7 @@ local waits = redis.call('ZSCORE', k_lock_waits, name)
 if waits and tonumber(waits) > now then
   local told = redis.pcall('XADD', k_unlocked, 'MAXLEN', 64, '*', 'name', name)
   if told.err then
-    -- Not a stream, or one whose ids have run out: somebody else wrote that.
+    -- Not a stream, or one without free ids: another program wrote it.
     redis.call('UNLINK', k_unlocked)
     redis.call('XADD', k_unlocked, 'MAXLEN', 64, '*', 'name', name)
   end

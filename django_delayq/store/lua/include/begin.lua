@@ -1,6 +1,6 @@
--- Every script begins here: the time, the actor, the event under construction.
--- ARGV[1] now in ms, '' for Redis' own clock (tests pass theirs), '!' for that and to leave word of the caller's format, see `present` · ARGV[2] by, who did it · ARGV[3] why, may be ''
-local now, since = nil, 0 -- `since`: the part of a ms that has passed since `now`
+-- Every script starts here: the time, the actor, and the event that it builds.
+-- ARGV[1] now in ms, '' for Redis's clock (tests pass their time), '!' for that clock and to record the caller's format, see `present` · ARGV[2] by, the actor · ARGV[3] why, can be ''
+local now, since = nil, 0 -- `since`: the fraction of a ms that has passed since `now`
 local telling = ARGV[1] == '!'
 if telling or ARGV[1] == '' then
   local seconds, us = unpack(redis.call('TIME'))
@@ -12,24 +12,24 @@ else
 end
 local by, why = ARGV[2], ARGV[3]
 
--- The values of these fields of a hash, in their order; false for one that is not there.
+-- The values of these fields of a hash, in the same order; false for a missing one.
 local function values_of(key, ...)
   return unpack(redis.call('HMGET', key, ...))
 end
 
--- What stands in meta, in one look, since each costs a good part of a short script's time. `confirmed`: the run of the server that the
--- mirror has confirmed last; all others bear the names of their fields, see keys.py.
+-- All values of meta are read in one call, because each call takes a good part of a short script's time. `confirmed`: the run of the
+-- server that the mirror has confirmed last; all others have the names of their fields, see keys.py.
 local format, generation, confirmed, rolled, armed, surplus, named, site =
   values_of(k_meta, 'format', 'generation', 'server', 'rolled', 'armed', 'surplus', 'named', 'site')
 
 -- The queue of another site: nothing more is read, and nothing is written. SITE, which the loader writes above, is the id of the caller's
--- site. ACCEPTS: 'none' also takes a queue without an id, since the script only reads; 'any' takes any queue.
+-- site. ACCEPTS: 'none' also accepts a queue without an id, because the script only reads; 'any' accepts any queue.
 if site ~= SITE and ACCEPTS ~= 'any' and (site or ACCEPTS ~= 'none') then
   return redis.error_reply('SITE ' .. string.sub(string.gsub(site or '', '%W', '?'), 1, 64))
 end
 
--- The format, 1 where the field is absent. FORMAT, which the loader writes above as it does SEEN, is the newest that is known here: in a newer
--- one nothing is read, and nothing written.
+-- The format, 1 if the field is missing. The loader writes FORMAT, the newest known format, and SEEN above. In a newer format, nothing is
+-- read or written.
 format = tonumber(string.match(format or '', '^%d%d?%d?%d?$')) or 1 -- no release writes another value
 if format > FORMAT then
   return redis.error_reply('FORMAT ' .. string.format('%.0f', format))
@@ -37,21 +37,21 @@ end
 
 local events, events_n = {}, 0
 
--- Whole numbers as text, each written once: string.format is a good part of a script's time, and most come back with every job.
+-- Whole numbers as text, each formatted once: string.format takes a good part of a script's time, and most numbers repeat with every job.
 local as_text = string.format
 local texts = {[0] = '0', '1', '2', '3', '4', '5', '6', '7', '8', '9', '10'}
 local function int(number)
   local text = texts[number]
   if not text then
     text = as_text('%.0f', number)
-    if number == number then -- somebody may have written "nan" where we read a time
+    if number == number then -- an invalid time can be "nan"
       texts[number] = text
     end
   end
   return text
 end
 
--- Whether this can be the id of a job: 22 letters and digits that stand for at most 128 bits. Nothing else was written by us.
+-- Whether this can be the id of a job: 22 letters and digits that encode at most 128 bits. No other ids are written.
 local function is_id(text)
   return #text == 22 and not string.find(text, '%W') and text <= '7n42DGM5Tflk9n8mt7Fhc7'
 end
@@ -63,8 +63,8 @@ local function event(kind, value)
   events_n = n + 2
 end
 
--- Appends the entry. One per call: a stream entry holds all items of the call (at most 200 jobs, two items each). Returns its id; '' if
--- nothing has happened.
+-- Appends the entry. One per call: a stream entry has all items of the call (at most 200 jobs, two items each). Returns its id; '' if
+-- nothing changed.
 local function publish()
   if events_n == 0 then
     return ''
@@ -79,8 +79,8 @@ local function publish()
   end
   local done = redis.pcall('XADD', k_events, '*', unpack(head))
   if done.err then
-    -- Not a stream, or one whose ids have run out: somebody else wrote that. The event still needs a stream. After any other
-    -- error, such as a withdrawn right, the stream stays.
+    -- Not a stream, or one without free ids: another program wrote it. The event still needs a stream. After any other
+    -- error, such as a withdrawn permission, the stream stays.
     if string.find(done.err, 'WRONGTYPE') or string.find(done.err, ' ID') then
       redis.call('UNLINK', k_events)
     end
@@ -92,7 +92,7 @@ local function publish()
   return done
 end
 
--- Leaves word that a process of this release is here, if it says so: it does once a minute, and where replicas are to have what it does.
+-- Records that a process of this release exists, if the caller asks for it: once a minute, and when replicas must confirm the call.
 local function present()
   if telling then
     redis.call('HSET', k_meta, SEEN, int(now))
@@ -100,9 +100,9 @@ local function present()
 end
 
 -- Header of a record: "1<band><o|r>[<max attempts>[:<expires ms>]] <task>[ <key>]\n". Returns band, durable, expires, key, or nil.
--- expires: math.huge for never. %f keeps the match from going back through a task that never ends, and numbers are taken apart behind
--- it, since two runs of digits in one pattern would be tried in every way. Jobs of one task without keys have one line, which is
--- read once; of a record that is all one line, or none of ours, nothing is kept.
+-- expires: math.huge for never. %f avoids backtracking through a long task name, and the numbers are parsed afterwards, because two runs of
+-- digits in one pattern would be tried in every way. Jobs of one task without keys have the same first line, which is parsed once. Nothing is
+-- cached for a record of a single line, or an invalid one.
 local lines = {}
 local function header(record)
   local stop = string.find(record, '\n')

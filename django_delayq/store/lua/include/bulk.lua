@@ -1,5 +1,5 @@
--- Writes gathered per key and sent as one command each: a script over 200 jobs makes a dozen calls, not a thousand. Additions come before
--- removals: if Redis refuses a command in the middle, a job may be in two places, but never in none.
+-- Writes that are gathered per key and sent as one command each: a script for 200 jobs makes a dozen calls, not a thousand. Additions come
+-- before removals: if Redis refuses a command in the middle, a job can be in two places, but never in none.
 local pending, order = {}, {{}, {}, {}} -- `order` has three kinds: 1 ZADD, 2 HSET, 3 removals
 
 -- gather('HDEL', k_jobs, id): remembers the arguments for one variadic command per (command, key).
@@ -11,7 +11,7 @@ local function gather(command, key, a, b)
   end
   local list = lists[key]
   if not list then
-    list = {command, key, n = 2} -- a length is searched for, unless it is kept
+    list = {command, key, n = 2} -- the length is stored, because computing it takes time
     lists[key] = list
     local same = order[command == 'ZADD' and 1 or command == 'HSET' and 2 or 3]
     same[#same + 1] = list

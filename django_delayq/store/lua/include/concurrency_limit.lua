@@ -1,22 +1,21 @@
--- Names that jobs share, of which only so many may hold a lease at a time ("most"; 1: one after the other). A name is held exactly as long
--- as the lease of its job. A due job whose name is taken leaves its band, once, and waits; whoever frees a name puts the next one back into
--- its band, with its date, and claim decides. Keys of its own, since releases before this one take other records and other values of
--- `runs` for none of ours; these keys they leave alone.
---   names: id -> most:turn:due:name, from schedule until its record goes; turn: a number that rises with every holder, 0 before the first;
---     due: the date with which it was claimed
---   holders: name\0id · blocked: id by due ms, of jobs that wait for their name · waiters: the same as name\0<band><due>\0id, so in the
---     order in which they come back: band, date, id. No name holds a byte below 32.
--- Mostly no job of a queue has ever had a name, as `named` of begin.lua says. Then nothing of this is made, since to make functions costs
--- time; who calls them asks `named` before. Needs begin, bulk and bands, and the keys jobs high normal low meta names holders blocked waiters.
+-- Concurrency names: only `most` jobs with the same name can hold a lease at a time (1: one after the other). A name is held exactly as
+-- long as the lease of its job. A due job whose name is taken leaves its band, once, and waits. Whatever frees a name puts the next job
+-- back into its band, with its date, and claim decides.
+--   names: id -> most:turn:due:name, from schedule until its record is removed; turn: a number that increases with every holder, 0 before
+--     the first; due: the date of its claim
+--   holders: name\0id · blocked: id by due ms, for jobs that wait for their name · waiters: the same as name\0<band><due>\0id, so in the
+--     order in which they return: band, date, id. No name contains a byte below 32.
+-- Usually no job of a queue has ever had a name, see `named` in begin.lua. Then no function is created here, because that takes time, so
+-- callers check `named` before. Needs begin, bulk and bands, and the keys jobs high normal low meta names holders blocked waiters.
 local read_names, name_of, forget_name, hold_name, free_name
 local note_freed, may_be_next, take_room, waiter, unblock, forget_waiter, date_of, withdraw, moved, call_waiters
 
 if named then
   local BAND_RANKS, RANKED = {h = '1', n = '2', l = '3', H = '1', N = '2', L = '3'}, {['1'] = 'h', ['2'] = 'n', ['3'] = 'l'}
   local values, read, begun, full, freed, doubtful, padded = {}, 0, {}, {}, {}, {}, {}
-  local held -- of each name how many hold it, where all were read at once
+  local held -- the number of holders of each name, if all were read at once
 
-  -- Reads those of these jobs at once.
+  -- Reads the names of these jobs at once.
   function read_names(ids)
     local found = redis.call('HMGET', k_names, unpack(ids))
     for i = 1, #ids do
@@ -25,7 +24,7 @@ if named then
     read = read + #ids
   end
 
-  -- Name, most, and as text turn and date of a job; nil without a name, or with one that is none of ours.
+  -- Name, most, and as text turn and date of a job; nil without a name, or with an invalid one.
   function name_of(id)
     local value = values[id]
     if value == nil then
@@ -39,19 +38,19 @@ if named then
     return name, most == '1' and 1 or math.max(1, tonumber(most)), turn, due
   end
 
-  -- Its record goes, and all that is known of its name with it.
+  -- Its record is removed, together with its name.
   function forget_name(id)
     values[id] = false
     redis.call('HDEL', k_names, id)
   end
 
-  -- What stands under a name in `holders` or `waiters`, behind the first `skipped`; at most `count`.
+  -- The entries of a name in `holders` or `waiters`, after the first `skipped`; at most `count`.
   local function under_name(key, name, skipped, count)
     return redis.call('ZRANGE', key, '[' .. name .. '\0', '(' .. name .. '\1', 'BYLEX', 'LIMIT', int(skipped), int(count))
   end
 
-  -- How many hold each name, if that are not eight times as many as the jobs whose names were read: to look for one takes as long as to
-  -- read eight.
+  -- The number of holders of each name, unless there are eight times as many holders as jobs whose names were read: looking up one takes as
+  -- long as reading eight.
   local function read_holders()
     held = false
     if redis.call('ZCARD', k_holders) <= 8 * read then
@@ -66,8 +65,8 @@ if named then
     end
   end
 
-  -- Whether less than so many hold it; then the caller is counted as one who does. Of a name that is full it is looked once a call. What is
-  -- gathered of holders is to be written before.
+  -- Whether fewer than that many hold it; then the caller is counted as a holder. A full name is read once per call. Gathered writes to
+  -- holders must be sent before.
   function take_room(name, most)
     if most <= (full[name] or 0) then
       return false
@@ -95,14 +94,14 @@ if named then
     freed[name] = (freed[name] or 0) + 1
   end
 
-  -- One less that might have been the next of it.
+  -- One job less that might have been the next of the name.
   function may_be_next(name)
     doubtful[name] = true
     note_freed(name)
   end
 
-  -- The run of a job begins: it was claimed at that date, or (nil) taken over. Its name and most are told by who knows them. Returns its
-  -- number, which is the time in us, so that it rises over a wipe, too; or more. Jobs of one call have the same, unless they share a name.
+  -- The run of a job starts: it was claimed at that date, or (nil) taken over. The caller may pass its name and most. Returns its turn: the
+  -- time in µs, so that it also increases over a wipe; or more. Jobs of one call have the same turn, unless they share a name.
   local first, last
   local turns = {}
   function hold_name(id, date, name, most)
@@ -116,7 +115,7 @@ if named then
     end
     if not first then
       last = redis.call('HGET', k_meta, 'turn') or ''
-      last = #last < 17 and tonumber(string.match(last, '^%d+$')) or 0 -- else nobody of us has written it
+      last = #last < 17 and tonumber(string.match(last, '^%d+$')) or 0 -- otherwise the value is invalid
       first = math.max(last + 1, now * 1000)
     end
     local turn = turns[name] or first
@@ -135,7 +134,7 @@ if named then
   end
 
   function waiter(id, letter, due, name)
-    local date = padded[due] -- many have the same
+    local date = padded[due] -- many jobs have the same
     if not date then
       date = as_text('%015.0f', due)
       padded[due] = date
@@ -143,7 +142,7 @@ if named then
     return name .. '\0' .. BAND_RANKS[letter] .. date .. '\0' .. id
   end
 
-  -- A job that waits for its name does so no more. Returns whether it did.
+  -- Ends the wait of a job for its name. Returns whether it waited.
   function unblock(id, letter)
     local due, name = redis.call('ZSCORE', k_blocked, id), name_of(id)
     if due then
@@ -155,7 +154,7 @@ if named then
     return due and true
   end
 
-  -- The same of one whose record is gone, and with it the band to which it would have come back.
+  -- The same for a job without a record, so without the band to return to.
   function forget_waiter(id)
     local due, name = tonumber(redis.call('ZSCORE', k_blocked, id) or ''), name_of(id)
     if due and name then
@@ -164,12 +163,12 @@ if named then
     end
   end
 
-  -- When a job that waits was due, be it in its band or for its name; nil when it does not wait.
+  -- The date of a waiting job, in its band or for its name; nil if it does not wait.
   function date_of(id, letter)
     return tonumber(redis.call('ZSCORE', BANDS[letter], id) or redis.call('ZSCORE', k_blocked, id) or '')
   end
 
-  -- Takes a job from where it waits. Returns whether it did.
+  -- Removes a job from where it waits. Returns whether it waited.
   function withdraw(id, letter)
     local waited = redis.call('ZREM', BANDS[letter], id) == 1 or unblock(id, letter)
     local name = waited and name_of(id)
@@ -188,17 +187,17 @@ if named then
     end
   end
 
-  -- Ends what a call does with names, when all else is written. Puts back, of each name that was freed, those that come next, as many as
-  -- it was freed: so a name with room has a job in a band, if it has any. What waits no more is dropped and counts for none, at most
-  -- MOST_DROPPED a call; what is behind it then comes with tidy. Returns the earliest of their dates, nil without any.
+  -- The last step of a call with names, after all other writes. For each freed name, puts back as many jobs as places were freed, in order.
+  -- So a name with room has a job in a band, if it has any. Entries of jobs that no longer wait are removed and not counted, at most
+  -- MOST_DROPPED per call; tidy handles the rest. Returns the earliest of their dates, nil without any.
   local MOST_DROPPED = 1000
   function call_waiters()
     local earliest
-    if next(freed) and redis.call('ZCARD', k_blocked) > 0 then -- mostly nobody waits
+    if next(freed) and redis.call('ZCARD', k_blocked) > 0 then -- usually no job waits
       begun, full, held = {}, {}, false
       local dropped = 0
       for name, left in pairs(freed) do
-        local seen, count = 0, left -- mostly the first read is the last
+        local seen, count = 0, left -- usually the first read is the last
         repeat
           local found = under_name(k_waiters, name, seen, count)
           for i = 1, #found do

@@ -1,4 +1,4 @@
--- A job comes in with a name: `said` is "most:name", '' for none. Returns the name. See concurrency_limit.lua. Needs the keys names and meta.
+-- Gives a scheduled job its name: `said` is "most:name", '' for none. Returns the name. See concurrency_limit.lua. Needs the keys names and meta.
 local function give_name(id, said)
   local most, name = string.match(said, '^(%d+):(.+)$')
   if most then

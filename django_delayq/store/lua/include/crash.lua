@@ -1,7 +1,7 @@
--- What becomes of a job whose worker vanished: cancelled if that was asked for, failed as poison after too many crashes,
--- else to be run again with the same attempt number. Needs begin, bulk and finish, and the key failed.
+-- The outcome of a job whose worker died: cancelled if that was requested, failed as poison after too many crashes,
+-- otherwise it runs again with the same attempt number. Needs begin, bulk and finish, and the key failed.
 
--- Returns 'cancelled', 'failed' or 'again', having done the first two. `how`: JSON of how its process has ended, if anybody knows.
+-- Returns 'cancelled', 'failed' or 'again', and carries out the first two. `how`: JSON about the end of its process, if known.
 local function crash(id, attempt, crashes, nonce, key, max_crashes, cancelled, how)
   local fields = id .. ' ' .. int(attempt) .. ' ' .. int(crashes)
   if cancelled then

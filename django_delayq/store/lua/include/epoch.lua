@@ -1,16 +1,16 @@
--- The epoch of a queue: the generation of its data, and the run of the server that holds it. A server that was wiped
--- has another generation; one that was restarted, or took over, has another run, and perhaps older data than was answered before.
+-- The epoch of a queue: the generation of its data, and the run of the server that holds it. A wiped server has another generation. A
+-- server that was restarted or promoted has another run, and may have older data than earlier answers.
 
--- The id of this run of the server; '' where INFO is not allowed.
+-- The id of this run of the server; '' if INFO is not permitted.
 local function server()
   local reply = redis.pcall('INFO', 'server')
   return type(reply) == 'string' and string.match(reply, 'run_id:(%w+)') or ''
 end
 
--- Whether a job that waits here, or is not here, may be running all the same. What is due may have begun in the epoch before, and whoever
--- runs it comes to tell until this one is confirmed. `waits`: until when, in ms; of one that is not here by its row, which may also say
--- 'running', or that it waits whatever happened ('scheduled'). `here`: it is, and what came after a wipe is known here; but restore has
--- brought back what was overdue, with another date, and for a lease whoever had claimed it may hold it, not knowing of the loss yet.
+-- Whether a job that waits here, or is missing, may be running. A due job may have started in the previous epoch, and its worker can only
+-- report it until this epoch is confirmed. `waits`: the date until which it waits, in ms; for a missing job, according to its row, which can
+-- also be 'running', or 'scheduled' if it waits in any case. `here`: the job exists, and changes after a wipe are known here. But restore
+-- gives overdue jobs another date, and for one lease their last worker may hold them without knowing of the loss.
 local function may_run(waits, here)
   local date = tonumber(waits)
   if not date then

@@ -1,15 +1,15 @@
--- How a job leaves: its traces go in one place, so that no script forgets one. Needs begin, bulk, asks, names and
+-- How a job ends: all its data is removed in one place, so that no script forgets any. Needs begin, bulk, asks, names and
 -- tombstone, and the keys jobs runs leases cancels progress keys finished.
-local TOMBSTONES = 200000 -- about 90 bytes each, of what the database has heard; tidy drops those older than an hour
+local TOMBSTONES = 200000 -- about 90 bytes each, for ends that the database has recorded; tidy removes those older than an hour
 
--- Frees the business key, if the job still holds it.
+-- Frees the key, if the job still holds it.
 local function release(id, key)
   if key ~= '' and redis.call('HGET', k_keys, key) == id then
     gather('HDEL', k_keys, key)
   end
 end
 
--- Takes the job off its lease, and its name with it. Mostly nobody has asked to cancel anything or told of progress, and that is cheap to know.
+-- Removes the job's lease, and frees its name. Usually there are no cancel requests and no progress, and checking this is cheap.
 local noted
 local function unlease(id)
   gather('ZREM', k_leases, id)
@@ -25,7 +25,7 @@ local function unlease(id)
   end
 end
 
--- What the job has behind it goes.
+-- Removes the job's past.
 local function unrun(id)
   gather('HDEL', k_runs, id)
   if asks_there ~= false and any_asks() then
@@ -33,7 +33,7 @@ local function unrun(id)
   end
 end
 
--- Removes the job altogether and leaves a tombstone, so that a late re-send of `schedule` is recognised. `how`: see tombstone.lua.
+-- Removes the job completely and leaves a tombstone, so that a repeated `schedule` is recognized. `how`: see tombstone.lua.
 local function finish(id, key, how)
   release(id, key)
   gather('HDEL', k_jobs, id)
@@ -44,7 +44,7 @@ local function finish(id, key, how)
   gather('ZADD', k_finished, tombstone(how), id)
 end
 
--- Of what the database has heard, the oldest go. Of the others nothing else tells that they have ended; MIRROR_MAX_EVENTS bounds them.
+-- Removes the oldest tombstones of ends that the database has recorded. Only the tombstone shows the other ends; MIRROR_MAX_EVENTS limits them.
 local function cap_tombstones()
   if redis.call('ZCARD', k_finished) <= TOMBSTONES then
     return
@@ -52,6 +52,6 @@ local function cap_tombstones()
   local mirrored = string.match(redis.call('HGET', k_meta, 'mirrored') or '', '^%d+') or '0'
   local extra = redis.call('ZCOUNT', k_finished, '-inf', '(' .. mirrored) - TOMBSTONES
   if extra > 0 then
-    redis.call('ZREMRANGEBYRANK', k_finished, 0, math.min(extra, 1000) - 1) -- a call adds 200 at most
+    redis.call('ZREMRANGEBYRANK', k_finished, 0, math.min(extra, 1000) - 1) -- a call adds at most 200
   end
 end

@@ -1,11 +1,11 @@
--- A value of `runs`: attempt:crashes:band:nonce[:past]. The nonce is empty while the job waits; and while it has a lease, but came back
--- from its row, and no worker has told yet that it runs it: the attempt is then the one before. The band letter is a capital when the job
--- holds a business key, so that settle reads the record only of jobs whose key it must free.
--- past: e<n>, how many times in a row its process was killed for a neighbour's sake; then u<ms>, when it was first parked because the
--- worker did not know its task or its arguments. It lasts over crashes and runs that were given back, until a run ends by itself.
+-- A value of `runs`: attempt:crashes:band:nonce[:past]. The nonce is empty while the job waits, and while it has a lease but was restored
+-- from its row and no worker has reported its run yet: then the attempt is the previous one. The band letter is a capital if the job holds a
+-- key, so that settle reads the record only for jobs whose key it must free.
+-- past: e<n>, how many times in a row its process was killed because of another job; then u<ms>, when it was first parked because the
+-- worker did not know its task or its arguments. Crashes and returned runs do not change it; a run that ends by itself removes it.
 
--- Returns attempt, crashes, band letter, nonce, past ('' for none); nil when there is no such value, or not one of ours.
--- Jobs of one claim mostly have the same, which is read once.
+-- Returns attempt, crashes, band letter, nonce, past ('' for none); nil if the value is missing or invalid.
+-- Jobs of one claim usually have the same value, which is parsed once.
 local runs_read = {}
 local function run_of(value)
   if not value then

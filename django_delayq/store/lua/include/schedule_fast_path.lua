@@ -1,7 +1,7 @@
--- The usual call of schedule: new jobs that meet nothing, whose keys are free. It is answered here, before the other pieces are set up,
--- which takes longer than one job itself. Every other call goes on below, where nothing has been written yet: so what the contract below
--- says holds here, too, and a test plays both against each other. The first write needs memory, as there. Needs nothing, and stands first.
--- It is a block that `break` leaves, and no function: to make a function with all that it names takes time.
+-- The usual call of schedule: new jobs without conflicts, whose keys are free. It is answered before the other includes are set up, which
+-- takes longer than scheduling one job. Every other call continues below, where nothing has been written yet. So the contract below also
+-- applies here, and a test compares both paths. As there, the first write needs memory. Needs nothing, and comes first.
+-- It is a block that `break` leaves, not a function, because creating a function with its variables takes time.
 repeat
   local now, by, limit, known_epoch, mode = ARGV[1], ARGV[2], tonumber(ARGV[4]), ARGV[5], ARGV[6]
   local stride = string.byte(mode) == 110 and 5 or 4 -- an n: 'named'
@@ -26,7 +26,7 @@ repeat
     break
   end
 
-  local earliest = -math.huge -- what is due before that wakes a mover, see wake_for in wake.lua
+  local earliest = -math.huge -- a job that is due before this wakes a mover, see wake_for in wake.lua
   if armed then
     earliest = tonumber(armed) or math.huge
     if now > earliest + 500 then
@@ -37,10 +37,10 @@ repeat
   local entry = {'at', stamp, 'by', by, 'f', format or '1', '', ''}
   local told = #entry - 2
   local ids, jobs, bands
-  if items > 1 then -- else time is saved on tables
+  if items > 1 then -- otherwise the tables are not needed
     ids, jobs, bands = {}, {}, {h = {k_high, n = 1}, n = {k_normal, n = 1}, l = {k_low, n = 1}}
   end
-  -- Most jobs of a call have the same header, and many the same date: these are read once.
+  -- Most jobs of a call have the same header, and many the same date: these are parsed once.
   local id, record, policy, when, said, names, fresh, line, band, safety, key, date, due, score, fields
   local keys, taken
   for i = 1, items do

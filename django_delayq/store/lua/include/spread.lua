@@ -1,8 +1,8 @@
--- What was done, how late and how long, for charts: counts per five minutes in a string of fixed length, 14 slots of 66 numbers of 32
--- bits: which five minutes these are; 25 counts of lateness; 25 of run times; and per minute how many succeeded, failed, retried.
--- Bucket 0: less than a ms; n: less than 2^n ms and at least half of that; 24: all longer ones. One command per call, however many jobs:
--- a redis.call costs more than all else here. A string, since it is read whole: of a small hash, each field is searched for. See spread.py.
-local LATE, RAN, WIDTH = 1, 26, 66 -- where the counts begin in a slot, and its length
+-- Charts: how many jobs ended, how late they started, and how long they ran. Counts per five minutes are in a string of fixed length, with
+-- 14 slots of 66 numbers of 32 bits: the number of the five minutes; 25 counts of lateness; 25 of run times; and per minute how many
+-- succeeded, failed and were retried. Bucket 0: less than a ms; n: less than 2^n ms and at least half of that; 24: all longer ones. Each call
+-- sends one command for all its jobs. It is a string because it is read as a whole: reading each field of a hash is slower. See spread.py.
+local LATE, RAN, WIDTH = 1, 26, 66 -- the position of the counts in a slot, and its length
 local ENDED = {succeeded = 51, failed = 56, retried = 61}
 local spread_counts = {}
 
@@ -18,7 +18,7 @@ local function spread(bucket)
   spread_counts[bucket] = (spread_counts[bucket] or 0) + 1
 end
 
--- `count`: how many jobs of this call ended, by kind; other kinds may be in it.
+-- `count`: the number of jobs of this call that ended, by kind; other kinds are ignored.
 local function write_spread(first, count)
   local number = math.floor(now / 300000)
   local base = number % 14 * WIDTH
@@ -39,10 +39,10 @@ local function write_spread(first, count)
     return
   end
   local reply = redis.pcall(unpack(command))
-  local held = reply[1] -- which five minutes this slot held
-  if reply.err then -- no string, or a string of another kind: not ours, and no reason to leave the rest of this call undone
+  local held = reply[1] -- the number of the five minutes in this slot
+  if reply.err then -- not a string, or an invalid one: the rest of this call continues
     redis.call('UNLINK', k_spread)
-  elseif held ~= number then -- the slot still held what was an hour ago and more
+  elseif held ~= number then -- the slot still had data from an hour ago or more
     redis.call('SETRANGE', k_spread, base * 4 + 4, string.rep('\0', WIDTH * 4 - 4))
     redis.call(unpack(command))
   end

@@ -1,2 +1,2 @@
--- The key of others on which the script acts: the last one that it is called with.
+-- The target's key, which belongs to another program: the last key of the call.
 local target = KEYS[#KEYS]

@@ -1,6 +1,6 @@
--- A tombstone says that a job has ended, and how, before the mirror knows it: its score is the ms of the end, and a quarter of a ms more
--- for a job that succeeded, half for one that was cancelled when asked to, three quarters for one that was displaced: merged, replaced, or
--- expired; nothing more for one that was dropped from the failed ones. Scripts know the words alone. Needs begin.
+-- A tombstone records that a job has ended, and how, before the mirror knows it. Its score is the ms of the end, plus a quarter of a ms
+-- for a job that succeeded, half for one that was cancelled on request, and three quarters for one that was displaced: merged, replaced, or
+-- expired; plus nothing for one that was removed from the failed jobs. Scripts use only the words. Needs begin.
 local FRACTIONS = {succeeded = '.25', cancelled = '.5', displaced = '.75', finished = ''}
 local ENDS = {[0.25] = 'succeeded', [0.5] = 'cancelled', [0.75] = 'displaced'}
 
@@ -14,7 +14,7 @@ local function tombstone(how)
   return score
 end
 
--- How a job has ended, by its tombstone's score; 'finished' where that does not say; nil without a tombstone.
+-- How a job has ended, according to its tombstone's score; 'finished' if that is unknown; nil without a tombstone.
 local function end_of(score)
   return score and (ENDS[tonumber(score) % 1] or 'finished') or nil
 end

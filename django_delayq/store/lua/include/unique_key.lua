@@ -1,6 +1,6 @@
--- Who holds a business key. What stands in `keys` is believed only if the job is there, and names that key itself.
+-- Finds the holder of a key. An entry in `keys` only counts if its job exists and has this key.
 
--- The id of the unfinished job that holds the key; nil when none does.
+-- The id of the unfinished job that holds the key; nil if none does.
 local function holder_of(key)
   local id = redis.call('HGET', k_keys, key)
   local record = id and is_id(id) and redis.call('HGET', k_jobs, id)
