@@ -1,5 +1,5 @@
-"""Three masters and three replicas of Valkey on this machine, for `make demo-cluster`: made into a Cluster, killed one by one, started
-again. Their data is in a folder, and goes when a new Cluster is made there.
+"""A Cluster of three masters and three replicas of Valkey on this machine, for `make demo-cluster`, which kills and restarts masters.
+Each new Cluster deletes the data of the last one.
 """
 
 import contextlib
@@ -78,7 +78,7 @@ class Node:
             return False
 
     def facts(self):
-        """What it says of itself: `role`, `master_link_status` …; {} while it does not answer."""
+        """The facts that the node reports, such as `role` and `master_link_status`. Empty if it does not answer."""
         try:
             return self.call("INFO", "replication")
         except redis.RedisError:
@@ -137,14 +137,14 @@ class Cluster:
         return [node for node in self.nodes if node.facts().get("role") == "master"]
 
     def whole(self):
-        """Three masters, and three replicas that have what these have."""
+        """Whether three replicas are in sync with three masters."""
         facts = [node.facts() for node in self.nodes]
         followers = [fact for fact in facts if fact.get("role") == "slave" and fact.get("master_link_status") == "up"]
         return len(followers) == MASTERS and all(node.well() for node in self.nodes)
 
     def lose(self, node):
-        """Kills that master, and waits until a replica has its place; then starts it again, as a replica. Returns how long nobody had
-        the place, in seconds.
+        """Kills the master, waits until a replica takes over, and starts the node again as a replica. Returns how many seconds there
+        was no master.
         """
         others = [one for one in self.nodes if one is not node]
         began = time.monotonic()

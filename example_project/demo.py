@@ -1,7 +1,7 @@
-"""`make demo`: the whole example in one command. Starts an embedded Valkey, the shop's web server, a worker, the partner and the
-warehouse, prints where to look, and stops all of it on Ctrl-C. With DEMO_SECONDS=60 it ends by itself: it then places orders of its
-own, checks that the unpaid ones were closed on time, that of the paid ones the partner was told and that the warehouse has packed them,
-and exits with 1 if that failed.
+"""`make demo`: the whole example in one command. It starts an embedded Valkey, the web server of the shop, a worker, the partner and
+the warehouse, prints their URLs, and stops on Ctrl-C. With DEMO_SECONDS=60 it ends after a minute: it places orders, and checks that
+unpaid orders were closed on time, and that the partner received the paid orders and the warehouse packed them. If not, it exits with
+1.
 """
 
 import os
@@ -17,7 +17,7 @@ from processes import HERE, READY, Processes, free_url, say
 
 sys.path.append(str(HERE.parent))
 ADMIN = ("admin", "admin")
-ELSEWHERE = ("DEMO_HOME", "DELAYQ_REDIS", "PARTITIONS", "DATABASE_URL")  # what another terminal must be told, if this one was
+ELSEWHERE = ("DEMO_HOME", "DELAYQ_REDIS", "PARTITIONS", "DATABASE_URL")  # what commands in another terminal need, too
 
 
 class Demo:
@@ -85,7 +85,7 @@ class Demo:
         print(
             f"\n  The shop    {self.url}/            order something; pay within {settings.PAY_WITHIN} s, or watch it close"
             f"\n  The queue   {self.url}/admin/      user {ADMIN[0]}, password {ADMIN[1]}"
-            f"\n  The partner {self.partner}/            is told of paid orders by signed webhooks, and is hard to reach"
+            f"\n  The partner {self.partner}/            is assignments of paid orders by signed webhooks, and is hard to reach"
             "\n  The warehouse                                  pulls over the gateway what it is to pack"
             "\n\n  In another terminal, here:"
             f"\n    {self.command('simulate', '--orders', '1000')}     a busy day, and an audit"
@@ -96,12 +96,12 @@ class Demo:
         )
 
     def command(self, *words):
-        """A line that works as it stands, typed where this was started."""
-        told = [f"{name}={shlex.quote(os.environ[name])}" for name in ELSEWHERE if os.environ.get(name)]
+        """A command line for the current folder."""
+        assignments = [f"{name}={shlex.quote(os.environ[name])}" for name in ELSEWHERE if os.environ.get(name)]
         if self.partner != "http://127.0.0.1:8001":
-            told.append(f"PARTNER_URL={self.partner}")
+            assignments.append(f"PARTNER_URL={self.partner}")
         paths = (Path(sys.executable), HERE / "manage.py")
-        return " ".join([*told, *(shlex.quote(str(shortest(path))) for path in paths), *map(shlex.quote, words)])
+        return " ".join([*assignments, *(shlex.quote(str(shortest(path))) for path in paths), *map(shlex.quote, words)])
 
     def watch(self):
         while not self.processes.leaving.wait(0.5):
@@ -135,7 +135,7 @@ class Demo:
             lines = {line.what: line.at for line in found[pk].ledger.all()}
             closed = lines.get("closed")
             if pk in paid:
-                fine = fine and found[pk].state == Order.State.PAID and {"partner told", "packed"} <= lines.keys()
+                fine = fine and found[pk].state == Order.State.PAID and {"partner assignments", "packed"} <= lines.keys()
                 say("demo", f"order {pk}: {', '.join(lines)}")
             else:
                 fine = fine and closed is not None and closed >= found[pk].pay_until

@@ -1,7 +1,7 @@
-"""`make demo-cluster`: the example on a Cluster of three masters and three replicas, over which its queues are spread, and that of the
-orders by its partitions. Orders come in round by round; every minute a master is killed, and comes back as a replica; behind each round
-the ledgers are audited. Ctrl-C ends all of it. With DEMO_SECONDS=60 it ends by itself behind the round that is then under way, and
-exits with 1 if an audit has found something.
+"""`make demo-cluster`: the example on a Cluster of three masters and three replicas. Its queues are on different masters, and the
+queue of the orders has partitions on all of them. Orders arrive in rounds. Every minute it kills a master, which returns as a
+replica. After each round it audits the ledgers. Ctrl-C ends it. With DEMO_SECONDS=60 it ends after the current round, and exits with
+1 if an audit failed.
 """
 
 import os
@@ -14,13 +14,13 @@ from demo import Demo
 from processes import say
 
 KILL_EVERY = 60.0
-SPREAD = 40  # seconds over which the orders of a round are due; fewer where DEMO_SECONDS is less
+SPREAD = 40  # seconds over which the orders of a round are due; fewer if DEMO_SECONDS is less
 A_SECOND = 50  # orders
-PARTITIONS = 16  # of their queue
+PARTITIONS = 16  # of the queue of the orders
 
 
 class ClusterDemo(Demo):
-    """What `make demo` starts, on a Cluster whose masters do not live long."""
+    """The demo on a Cluster whose masters are killed."""
 
     worker_options = (*Demo.worker_options, "--verbosity", "0")  # a line per order would hide the others
     servers = "the Cluster"

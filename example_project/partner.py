@@ -1,5 +1,6 @@
-"""The partner: somebody else's web server, which is told of paid orders. It is hard to reach: it answers 503 twice, to some orders 429
-or slowly, and of some it hangs up when it has taken them. It looks at the signature first, and does its work once per webhook-id.
+"""The partner: another company's web server, which receives paid orders. It is unreliable: for each order it answers 503 twice, for
+some orders 429 or slowly, and sometimes it closes the connection without an answer. It verifies the signature, and handles each
+webhook-id once.
 
     PARTNER_SECRET=whsec_… python partner.py --port 8001 --ledger partner.sqlite3
 """
@@ -15,7 +16,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parent.parent))  # for who has not installed the package
+sys.path.append(str(Path(__file__).resolve().parent.parent))  # works without installing the package
 
 from django_delayq.contrib.http import SignatureRefused, verify
 
@@ -33,7 +34,7 @@ CREATE INDEX IF NOT EXISTS taken_order ON taken (order_id);
 
 
 class PartnerLedger:
-    """What was asked with a good signature, and what was taken: on disk before it is answered. Threads share it."""
+    """The requests with a valid signature, and the accepted orders. They are on disk before the answer. Threads share it."""
 
     def __init__(self, path):
         self.lock = threading.Lock()
@@ -43,8 +44,9 @@ class PartnerLedger:
         self.rows.executescript(TABLES)
 
     def asked(self, webhook_id, order_id, decide):
-        """Notes a request and what `decide(times, taken_before)` answers to it, a status or None; takes the order when that says so.
-        Returns (the status, whether it was taken now, times). One transaction: who repeats a request meets the first one whole.
+        """Stores a request and the answer of `decide(times, taken_before)`, a status or None, and accepts the order if the answer is
+        not an error. Returns the status, whether the order was accepted now, and the number of requests. It is one transaction, so a
+        repeated request sees the first one completely.
         """
         with self.lock:
             self.rows.execute("BEGIN IMMEDIATE")
@@ -65,8 +67,8 @@ class PartnerLedger:
 
 
 def mood(order_id):
-    """What the partner answers to a request of this order, as a function of how often it has asked; None: it hangs up. By the number of
-    the order, not by chance: the same order meets the same partner.
+    """The answer of the partner, as a function of the number of requests; None closes the connection. It depends on the number of the
+    order, not on chance.
     """
 
     def decide(times, taken_before):

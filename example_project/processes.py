@@ -35,19 +35,19 @@ class Processes:
     def web(self, url, **environment):
         """The shop."""
         address = url.removeprefix("http://")
-        # Its standard output tells how to stop it, which here is another way; requests are logged to the other one.
+        # Its standard output says how to stop it, which is different here. It logs requests to standard error.
         self.start("web", "manage.py", "runserver", "--noreload", address, quiet=True, SHOP_URL=url, **environment)
 
     def worker(self, *options, **environment):
-        """What runs the shop's jobs."""
+        """The worker of the shop."""
         self.start("worker", "manage.py", "delayq_worker", *options, **environment)
 
     def partner(self, url, ledger, secret):
-        """Who is told of paid orders. Its secret is in its environment, since others see the arguments of a process."""
+        """The partner. Its secret is in its environment, because other users can see the arguments of a process."""
         self.start("partner", "partner.py", "--port", url.rpartition(":")[2], "--ledger", str(ledger), PARTNER_SECRET=secret)
 
     def warehouse(self, url, ledger, token):
-        """Who packs what is paid. It knows the gateway, its token, and nothing else of the shop."""
+        """The warehouse. It knows only the gateway and its token."""
         self.start("warehouse", "warehouse.py", "--ledger", str(ledger), QUEUE_URL=f"{url}{GATEWAY}", QUEUE_TOKEN=token)
 
     def start(self, name, script, *words, quiet=False, **environment):
@@ -61,7 +61,7 @@ class Processes:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL if quiet else log,
             stderr=log if quiet else subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C is ours: we end them in order
+            start_new_session=True,  # so that Ctrl-C does not reach them: `stop` ends them in order
         )
         self.started.append((name, process))
         if self.logs is None:
@@ -72,7 +72,7 @@ class Processes:
         return process
 
     def forget(self, process):
-        """One that has ended, as it was to."""
+        """Ignores the end of a process."""
         self.started = [one for one in self.started if one[1] is not process]
 
     def _show(self, name, lines):
@@ -80,7 +80,7 @@ class Processes:
             say(name, line.decode(errors="replace").rstrip("\n"))
 
     def wait_for(self, name, url, seconds=60):
-        """Whether it answers in time; False at once if it has ended, or all is to end."""
+        """Whether the process answers in time. False if it has ended, or the demo ends."""
         process = next(process for started, process in self.started if started == name)
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and not self.leaving.is_set() and process.poll() is None:
@@ -92,11 +92,11 @@ class Processes:
         return False
 
     def ended(self):
-        """Name and exit code of one that has ended by itself, or None."""
+        """Name and exit code of a process that has ended, or None."""
         return next(((name, process.returncode) for name, process in self.started if process.poll() is not None), None)
 
     def stop(self):
-        for _, process in reversed(self.started):  # one by one: who still says something needs those that started before
+        for _, process in reversed(self.started):  # the last ones first: they need those that started before
             if process.poll() is None:
                 process.terminate()
             try:
@@ -107,12 +107,12 @@ class Processes:
 
 
 def say(name, line):
-    """A line of the terminal, in one piece."""
+    """Prints a line at once."""
     print(f"{name:<{WIDTH}}| {line}\n", end="", flush=True)
 
 
 def free_url(wanted):
-    """That address if its port is free, else one of this machine with another port."""
+    """The wanted URL if its port is free, otherwise a URL with another port."""
     port = int(wanted.rpartition(":")[2])
     for one in (port, 0):
         with socket.socket() as probe:

@@ -1,11 +1,11 @@
-"""A small web shop on django-delayq. The environment may choose other servers than the ones it brings along:
+"""A small web shop on django-delayq. Environment variables choose other servers than its own:
 
 DELAYQ_REDIS    a URL; default: an embedded Valkey, its data in .demo/
-PARTITIONS      over how many partitions the queue of the orders is spread; default 1. More of them take a server, or a Cluster
+PARTITIONS      partitions of the queue of the orders; default 1. More partitions need a server or a Cluster
 DATABASE_URL    postgresql://user@host/name; default: SQLite in .demo/
 PAY_WITHIN      seconds a customer has to pay; default 60
-SHOP_URL        where the shop answers; default http://127.0.0.1:8000
-PARTNER_URL     where the partner does, who is told of paid orders; default http://127.0.0.1:8001
+SHOP_URL        the URL of the shop; default http://127.0.0.1:8000
+PARTNER_URL     the URL of the partner, who receives paid orders; default http://127.0.0.1:8001
 """
 
 import os
@@ -16,7 +16,7 @@ BASE_DIR = Path(__file__).resolve().parent
 HOME = Path(os.environ.get("DEMO_HOME", BASE_DIR / ".demo"))
 HOME.mkdir(exist_ok=True)
 
-SECRET_KEY = "an example's key is no secret"
+SECRET_KEY = "an example's key is not secret"
 DEBUG = os.environ.get("DEBUG", "1") == "1"
 ALLOWED_HOSTS = ["127.0.0.1", "localhost", "[::1]"]
 ROOT_URLCONF = "urls"
@@ -101,12 +101,12 @@ DELAYQ = {
         "SECRETS": {"partner": PARTNER_SECRET},
         "QUEUE": "partners",
         "TIMEOUT": "5s",
-        # This partner refuses each order twice, on purpose; by default, a host that fails five times in a row is left alone for a time.
+        # This partner rejects each order twice. By default, deliveries to a host pause after five failures in a row.
         "BREAKER": None,
     },
 }
 
-# The terminal tells of what people do; what pages load by themselves and what the warehouse asks for is left out.
+# The terminal shows the requests of people, without those that pages and the warehouse make on their own.
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,

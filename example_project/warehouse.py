@@ -1,5 +1,5 @@
-"""The warehouse: a service of others, in plain Python without Django and without django-delayq. It pulls "pack this order" from the
-shop's queue over the gateway, packs, and acks; what it cannot do now it gives back. A message may come twice, so it packs once per id.
+"""The warehouse: another service, in plain Python without Django and django-delayq. It pulls messages from the shop's queue over the
+gateway, packs the orders, and settles the messages. A message may be delivered twice, so it packs once per id.
 
     QUEUE_URL=http://127.0.0.1:8000/queue/v1 QUEUE_TOKEN=dqg_… python warehouse.py --ledger warehouse.sqlite3
 """
@@ -16,8 +16,8 @@ import urllib.request
 
 QUEUE = "warehouse"
 BATCH = 50
-WAIT = 30  # seconds that the gateway may keep us waiting while there is nothing; it says how long it did
-PAUSE = 1  # seconds, when it is away
+WAIT = 30  # seconds that a pull may wait for messages; the gateway may choose less
+PAUSE = 1  # seconds after an error
 PACKING = 0.1  # seconds, a batch
 TABLES = """
 CREATE TABLE IF NOT EXISTS pulled (fence TEXT PRIMARY KEY, message_id TEXT NOT NULL, order_id INTEGER NOT NULL, at REAL NOT NULL);
@@ -30,7 +30,7 @@ CREATE INDEX IF NOT EXISTS acked_order ON acked (order_id);
 
 
 class Leaving:
-    """SIGTERM and Ctrl-C: at once while it waits for messages, else when those in its hands are told of."""
+    """SIGTERM and Ctrl-C end it at once while it waits, otherwise after it has settled its messages."""
 
     def __init__(self):
         self.asked, self.waits = False, 0
@@ -54,7 +54,7 @@ class Leaving:
 
 
 class Gateway:
-    """The calls. What is refused for good ends the program; all else is asked again, since every call may be repeated."""
+    """The calls of the gateway. It repeats failed calls, which is safe, unless the gateway rejects them for good."""
 
     def __init__(self, url, token, leaving):
         self.leaving = leaving
@@ -75,25 +75,25 @@ class Gateway:
                 pause = refusal.headers.get("Retry-After", "")
                 pause = int(pause) if pause.isdigit() else PAUSE
                 note(f"the gateway answers {refusal.code}; again in {pause} s")
-            except (OSError, http.client.HTTPException, ValueError) as error:  # it is away, or broke off in the middle
+            except (OSError, http.client.HTTPException, ValueError) as error:  # no answer, or only a part of it
                 pause = PAUSE
                 note(f"the gateway does not answer ({error}); again in {pause} s")
-            with self.leaving:  # what we hold then comes again, to whoever pulls next
+            with self.leaving:  # the next pull gets our messages after their leases expire
                 time.sleep(pause)
 
     def pull(self):
-        """Messages that are ours until their lease ends; none if there were none in time."""
+        """Pulls messages under a lease. Empty if there were none in time."""
         with self.leaving:
             return self.call("pull", {"n": BATCH, "wait": WAIT}, patience=WAIT + 10)["messages"]
 
     def tell(self, verb, items):
-        """Says what became of these, in one call. Returns the ids of those that still were ours."""
+        """Settles messages in one call. Returns the ids whose lease was not lost."""
         answers = self.call(verb, {"messages": items})["messages"] if items else []
         return {one["id"] for one in answers if one["answer"] == "done"}
 
 
 class WarehouseLedger:
-    """What was pulled, packed and acked."""
+    """The pulled, packed and acknowledged orders."""
 
     def __init__(self, path):
         self.rows = sqlite3.connect(path, timeout=20, isolation_level=None)
@@ -102,7 +102,7 @@ class WarehouseLedger:
         self.rows.executescript(TABLES)
 
     def note(self, table, key, *rest):
-        """Whether it is new there."""
+        """Whether the row is new."""
         marks = ", ".join("?" * (len(rest) + 2))
         return self.rows.execute(f"INSERT OR IGNORE INTO {table} VALUES ({marks})", [key, *rest, time.time()]).rowcount == 1
 
@@ -111,7 +111,7 @@ class WarehouseLedger:
 
 
 def work(gateway, ledger, messages):
-    """Packs what can be packed, and tells the gateway, in two calls for all of them."""
+    """Packs the orders, and settles the messages in two calls."""
     acks, retries, orders = [], [], {}
     for message in messages:
         held, order = {"id": message["id"], "fence": message["fence"]}, message["body"]["order"]

@@ -1,4 +1,4 @@
-"""What joins delayq to other packages: a folder each, and an extra of pyproject.toml each.
+"""Integrations with other packages, each with an extra in pyproject.toml.
 
-May import everything but commands and pages; nothing of the package imports it. Each folder says what else it needs.
+May import everything except commands and pages. The rest of the package does not import it. Each integration names its dependencies.
 """

@@ -276,7 +276,7 @@ def set_status(span: Any, status: str) -> None:
 
 
 def make_current(span: Any) -> None:
-    """What is reported from now on belongs to this span, instead of the one that Sentry opens for each receiver of a signal."""
+    """Makes it the current span. Otherwise, errors would belong to the span that Sentry opens for each receiver of a signal."""
     setattr(sentry_sdk.get_current_scope(), "streamed_span" if hasattr(span, "set_attribute") else "span", span)
 
 

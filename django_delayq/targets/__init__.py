@@ -1,5 +1,5 @@
-"""Where a job ends that is no function: requests to other hosts (`delayq.deliver`), lists and streams of Redis (`delayq.offer`).
+"""Jobs that send HTTP requests (`delayq.deliver`) or push messages to lists and streams in Redis (`delayq.offer`).
 
-May import the worker and all below it, and in `client` urllib3, which is there once the first delivery is sent. Threads of the worker
-come through here; locks, no threads of its own. No queries.
+May import the worker and all below it, and in `client` urllib3, which is loaded with the first delivery. Runs in threads of the worker,
+with locks. It starts no threads, and makes no queries.
 """

@@ -1,4 +1,4 @@
-"""What came of a request: an answer, or why there is none; and what the one and the other mean for the job."""
+"""The answer to a request, or the error, and when to send the request again."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from django_delayq.exceptions import DelayqError
 
-KEPT: Final = 2048  # bytes of an answer
-LONGEST_WAIT: Final = 86_400.0  # seconds that a Retry-After may ask for
-BUSY: Final = frozenset({408, 425, 429, 500, 502, 503, 504})  # an answer that says: the host is not well
+KEPT: Final = 2048  # bytes of an answer that the job keeps
+LONGEST_WAIT: Final = 86_400.0  # seconds; the maximum of a Retry-After
+BUSY: Final = frozenset({408, 425, 429, 500, 502, 503, 504})  # the host has a problem
 TEXTS: Final[Mapping[str, str]] = {
     "answer": "{target} answered {status} after {ms} ms: {answer}",
     "redirect": "{target} answered {status} after {ms} ms, which is a redirect. A delivery follows only redirects with 307 and 308, "
@@ -36,8 +36,8 @@ REDIRECTED: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What a host said: `body` has at most its first 2 KB, `size` is how many bytes were read, `complete` says whether `body` is all of
-    it; `ms` since the request began.
+    """The answer of a host. `body`: at most the first 2 KB; `size`: how many bytes were read; `complete`: whether `body` is the whole
+    body; `ms`: time since the request began.
     """
 
     status: int
@@ -57,13 +57,13 @@ class DeliveryFailed(DelayqError):
 
 
 def failure(code: str, target: str, *, text: str = "", **fields: Any) -> DeliveryFailed:
-    """The error of that code. `text`: in place of the usual one."""
+    """The error with this code. `text` replaces the default message."""
     return DeliveryFailed((text or TEXTS[code]).format(target=target, **fields), code=code, target=target, **fields)
 
 
 def wait(asked: str, date: str, now: datetime) -> float | None:
-    """Seconds of a `Retry-After`, in either of its forms: at least one, at most a day; None for what is none. One that is a date is
-    compared with the `Date` of the same answer, which the same clock has written; without one, with `now`.
+    """The seconds of a `Retry-After`, from one to a day; None if it is not valid. A date is compared with the `Date` of the same
+    answer, which is by the same clock, or otherwise with `now`.
     """
     asked = asked.strip()
     if asked.isascii() and asked.isdigit():

@@ -1,5 +1,5 @@
-"""How the hosts are doing, by what this process has seen: who fails again and again is left alone for a while, and no host gets more
-requests at once than is set. Nothing here is shared between processes.
+"""The circuit breaker: if a host fails repeatedly, deliveries to it pause. It also limits the concurrent requests to a host. Threads
+share the state; processes do not.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Final, Literal, NamedTuple
 from django_delayq import clock, under_test
 from django_delayq.http_settings import HttpConfig
 
-LONGEST_PAUSE: Final = 600.0  # seconds; the pause doubles up to that
-MOST: Final = 10_000  # hosts that are remembered: who chooses URLs shall not fill the memory with hosts that fail
-BUSY_PAUSE: Final = 2.0  # seconds, about which a job waits for others of its host
-MOST_TOLD: Final = 20  # open circuits that a process tells of
+LONGEST_PAUSE: Final = 600.0  # seconds; the pause doubles up to this
+MOST: Final = 10_000  # hosts that it remembers; clients that choose URLs cannot fill the memory
+BUSY_PAUSE: Final = 2.0  # about how many seconds a job waits for other requests to its host
+MOST_REPORTED: Final = 20  # open circuits that a process reports
 
 State = Literal["closed", "open", "probing"]
 
 
 class Circuit(NamedTuple):
-    """The state of one host: `failures` in a row, `seconds` until the next try (0: now), `running` requests."""
+    """The state of a host: `failures` in a row, `seconds` until the next request (0: now), `running` requests."""
 
     target: str
     state: State
@@ -34,7 +34,7 @@ class Circuit(NamedTuple):
 
 
 class HostHeld(Exception):
-    """No request may go to the host now; `seconds` is when to ask again, `code` is "open" or "busy"."""
+    """No request may go to the host now. `seconds`: when to try again; `code`: "open" or "busy"."""
 
     def __init__(self, code: str, seconds: float) -> None:
         super().__init__(code, seconds)
@@ -42,7 +42,7 @@ class HostHeld(Exception):
 
 
 class Visit:
-    """A request under way. Who makes it says whether the host did `well`; unsaid, nothing is learnt of it."""
+    """A request in progress. The caller sets `well` if the request shows whether the host works."""
 
     well: bool | None = None
 
@@ -58,27 +58,27 @@ class _Host:
 
 
 class Circuits:
-    """All hosts of which there is something to say, `most` at most. Threads share it."""
+    """The hosts that fail or have requests, at most `most`."""
 
     def __init__(self, most: int = MOST) -> None:
         self._most = most
         self._lock = threading.Lock()
         self._hosts: dict[str, _Host] = {}
-        self._zero_ms = 0.0  # what Redis' clock showed at monotonic 0, as the last request knew it
+        self._zero_ms = 0.0  # Redis' clock at monotonic 0, from the last request
         self._tell: Callable[[bytes], object] | None = None
 
     def tell_to(self, tell: Callable[[bytes], object]) -> None:
-        """From now on, whenever a circuit opens, opens for longer or closes, `tell` is given those that are open, as a JSON list of
-        objects with `target`, `failures` and `until` (ms since 1970): MOST_TOLD of them, the longest first. One call at a time.
+        """Calls `tell` when a circuit opens, stays open or closes, with the open circuits as a JSON list of objects with `target`,
+        `failures` and `until` (ms since 1970): at most MOST_REPORTED, the longest first. There is one call at a time.
         """
         self._tell = tell
 
     @contextmanager
     def visit(self, target: str, config: HttpConfig, *, now_ms: int, forced: bool = False) -> Iterator[Visit]:
-        """Surrounds a request to the host. `now_ms`: by Redis' clock. `forced`: it goes, whatever the host did before.
+        """Surrounds a request to the host. `now_ms`: by Redis' clock. `forced`: also if the circuit is open.
 
         Raises:
-            HostHeld: it may not go now.
+            HostHeld: no request may go to the host now.
         """
         visit = Visit()
         with self._lock:
@@ -101,7 +101,7 @@ class Circuits:
                 self._forget(target, host)
 
     def snapshot(self) -> list[Circuit]:
-        """How the hosts are doing that are asked now, or fail, in order of their names."""
+        """The hosts that fail or have requests, by name."""
         with self._lock:
             return [
                 Circuit(target, _state(host), host.failures, self._left(host), host.running)
@@ -109,18 +109,18 @@ class Circuits:
             ]
 
     def clear(self) -> None:
-        """Knows nothing any more."""
+        """Forgets all hosts."""
         with self._lock:
             self._hosts.clear()
 
     def _admit(self, host: _Host, visit: Visit, config: HttpConfig, forced: bool) -> None:
         if host.opened and not forced:
             if left := self._left(host):
-                raise HostHeld("open", _scattered(left, config.pause))
+                raise HostHeld("open", _jittered(left, config.pause))
             if host.probe is not None:
-                raise HostHeld("open", _scattered(BUSY_PAUSE, config.pause))
+                raise HostHeld("open", _jittered(BUSY_PAUSE, config.pause))
         if config.per_host is not None and host.running >= config.per_host:
-            raise HostHeld("busy", _scattered(BUSY_PAUSE, BUSY_PAUSE))
+            raise HostHeld("busy", _jittered(BUSY_PAUSE, BUSY_PAUSE))
         if host.opened:
             host.probe = visit
 
@@ -131,32 +131,32 @@ class Circuits:
             was_open = host.opened
             host.failures, host.opened, host.until_ms = 0, 0, 0
             if was_open:
-                self._told()
+                self._report()
             return
         host.failures += 1
-        # Of requests that began together, the first that fails opens it; the others tell nothing new.
+        # Among concurrent requests, only the first failure opens the circuit.
         if config.breaker is not None and host.failures >= config.breaker and not self._left(host):
             host.pause = min(config.pause * 2**host.opened, max(config.pause, LONGEST_PAUSE))
             host.until_ms = self._now_ms() + clock.milliseconds(host.pause)
             host.opened = min(host.opened + 1, 20)
-            self._told()
+            self._report()
 
     def _now_ms(self) -> int:
         return int(self._zero_ms + clock.monotonic() * 1000)
 
     def _left(self, host: _Host) -> float:
-        """Seconds of its pause. A clock that is put back makes no pause longer than it is."""
+        """The remaining seconds of the pause. If the clock is set back, the pause does not get longer."""
         left = (host.until_ms - self._now_ms()) / 1000
         if left > host.pause:
             left, host.until_ms = host.pause, self._now_ms() + clock.milliseconds(host.pause)
         return max(0.0, left)
 
-    def _told(self) -> None:
+    def _report(self) -> None:
         if self._tell is None:
             return
         found = sorted(((host.until_ms, host.failures, target) for target, host in self._hosts.items() if host.opened), reverse=True)
-        told = [{"target": target, "failures": failures, "until": until} for until, failures, target in found[:MOST_TOLD]]
-        self._tell(json.dumps(told).encode())
+        report = [{"target": target, "failures": failures, "until": until} for until, failures, target in found[:MOST_REPORTED]]
+        self._tell(json.dumps(report).encode())
 
     def _forget(self, target: str, host: _Host) -> None:
         if self._hosts.get(target) is not host:
@@ -172,8 +172,8 @@ def _state(host: _Host) -> State:
     return "closed" if not host.opened else "probing" if host.probe is not None else "open"
 
 
-def _scattered(seconds: float, width: float) -> float:
-    """So that those who wait do not all come at one moment."""
+def _jittered(seconds: float, width: float) -> float:
+    """Spreads the jobs that wait for the same host."""
     return seconds + uniform(0.0, width)
 
 

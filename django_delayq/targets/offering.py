@@ -1,4 +1,4 @@
-"""Putting an offer in: `offer`, which makes it a job of the task `django_delayq.offer`; and that task, by which a worker gives it."""
+"""Offers: `offer` schedules a message as a job of the task `django_delayq.offer`, and a worker pushes it to a list or a stream."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from django_delayq.text import nearest
 from django_delayq.worker.current import CurrentJob, running
 
 NAME: Final = OFFER
-UNLISTED_PAUSE: Final = 60.0  # seconds, about which a job waits for a worker whose settings list its target
-AWAY_PAUSE: Final = 5.0  # likewise, for Redis
-TRIES: Final = 2  # of one run: a reply may be lost
+UNLISTED_PAUSE: Final = 60.0  # about how many seconds a job waits for a worker whose settings list its target
+AWAY_PAUSE: Final = 5.0  # the same for Redis
+TRIES: Final = 2  # in one run, because a reply may be lost
 TEXTS: Final = {
     "target_unknown": "{target!r} is not listed in DELAYQ['TARGETS']. {known}",
     "target_misspelt": "{target!r} is not listed in DELAYQ['TARGETS'] (did you mean {near!r}?). {known}",
@@ -41,25 +41,25 @@ TEXTS: Final = {
 
 
 class OfferFailed(DelayqError):
-    """A push that Redis has refused; `fields` have `target` and `key`. Nothing was pushed."""
+    """Redis refused a push, so nothing was pushed. `fields`: `target` and `key`."""
 
     code = "offer_failed"
 
 
 class Offers(Task[..., Any]):
-    """The task. Its jobs go to the queue "default" unless they say otherwise, or to the first one where that is not listed."""
+    """The task. Its default queue is "default", or the first queue of the settings."""
 
     own = True
 
     @property
     def queue(self) -> str:
-        """As the settings say now."""
+        """The queue in the current settings."""
         queues = conf.get().queues
         return "default" if "default" in queues else next(iter(queues))
 
     @queue.setter
     def queue(self, value: str) -> None:
-        pass  # the settings are asked
+        pass  # the settings decide
 
 
 def offer(message: Any, *, to: str, **options: Unpack[JobOptions]) -> Job:
@@ -97,26 +97,26 @@ def _check(to: str) -> None:
 
 
 def push(message: Any, *, to: str) -> dict[str, str]:
-    """Offers it once. Returns `to`, and `place`: the id of the entry; of a list, how long that was with it."""
+    """Pushes the message once. Returns `to`, and `place`: the id of the stream entry, or the length of the list."""
     job = running(f"the task {NAME}")
     config = conf.get()
     target = config.targets.get(to)
-    if config.inline:  # without Redis; the call has been checked
+    if config.inline:  # without Redis; the call was checked
         return {"to": to, "place": ""}
     if target is None:
-        raise Snooze(_about(UNLISTED_PAUSE), TEXTS["unlisted"].format(target=to))
-    reply = _pushed(job, target, codec.dumps(message))
+        raise Snooze(_jittered(UNLISTED_PAUSE), TEXTS["unlisted"].format(target=to))
+    reply = _push(job, target, codec.dumps(message))
     if reply.status == "lost":
         raise LeaseLost(f"job {job.short_id}: another worker has the job; nothing was pushed")
     if reply.status == "gone":
-        raise Snooze(_about(AWAY_PAUSE), TEXTS["gone"])
+        raise Snooze(_jittered(AWAY_PAUSE), TEXTS["gone"])
     if reply.status == "cancel":
-        raise Snooze(_about(AWAY_PAUSE), TEXTS["cancel"])  # which ends it as cancelled
+        raise Snooze(_jittered(AWAY_PAUSE), TEXTS["cancel"])  # settling ends it as cancelled
     return {"to": to, "place": reply.place}
 
 
-def _pushed(job: CurrentJob, target: OfferTarget, body: bytes) -> OfferReply:
-    told = {"target": target.name, "key": target.key, "kind": target.kind}
+def _push(job: CurrentJob, target: OfferTarget, body: bytes) -> OfferReply:
+    fields = {"target": target.name, "key": target.key, "kind": target.kind}
     left = TRIES
     while True:
         left -= 1
@@ -128,13 +128,13 @@ def _pushed(job: CurrentJob, target: OfferTarget, body: bytes) -> OfferReply:
             return reply
         except StoreUnavailable as error:
             if isinstance(error, StoreRefused) and error.full:
-                raise _failure("target_full", **told) from None
-            # An offer that was not refused may have been given: to fail here would end a job whose push has happened.
+                raise _failure("target_full", **fields) from None
+            # The push may have happened, so the job must not fail here.
             if not left:
-                raise Snooze(_about(AWAY_PAUSE), TEXTS["away"].format(cause=error)) from error
+                raise Snooze(_jittered(AWAY_PAUSE), TEXTS["away"].format(cause=error)) from error
         except StoreError as error:
             code = "target_type" if error.reply.startswith("WRONGTYPE") else "target_error"
-            raise _failure(code, **told, cause=error) from None
+            raise _failure(code, **fields, cause=error) from None
 
 
 def _failure(code: str, **fields: Any) -> OfferFailed:
@@ -142,7 +142,7 @@ def _failure(code: str, **fields: Any) -> OfferFailed:
     return OfferFailed(text, code=code, target=fields["target"], key=fields["key"])
 
 
-def _about(seconds: float) -> float:
+def _jittered(seconds: float) -> float:
     return seconds * uniform(0.5, 1.5)
 
 

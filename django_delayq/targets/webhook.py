@@ -1,5 +1,5 @@
-"""The signature of the Standard Webhooks (https://www.standardwebhooks.com), symmetric: how a delivery bears it, and how a receiver
-looks at it. `v1,` and the base64 of HMAC-SHA256 over `id.timestamp.body`.
+"""Signatures of the Standard Webhooks (https://www.standardwebhooks.com): deliveries sign, and receivers verify. A signature is `v1,`
+and the base64 of HMAC-SHA256 over `id.timestamp.body`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from django_delayq.http_settings import signing_key
 ID, TIMESTAMP, SIGNATURE = "webhook-id", "webhook-timestamp", "webhook-signature"
 HEADERS: Final = (ID, TIMESTAMP, SIGNATURE)
 VERSION: Final = "v1"
-MOST: Final = 20  # signatures of one request that are looked at
+MOST: Final = 20  # signatures of a request that are checked
 TEXTS: Final[Mapping[str, str]] = {
     "header_missing": "The request has no header {header}: it is not a signed delivery, or a proxy removed the header.",
     "timestamp_wrong": "Its webhook-timestamp is not a number of seconds since 1970.",
@@ -29,7 +29,7 @@ TEXTS: Final[Mapping[str, str]] = {
 
 
 class SignatureRefused(DelayqError):
-    """A request without a valid signature. Answer 400 or 401, and do nothing. `code` is the reason."""
+    """A request without a valid signature. Respond with 400 or 401, and do nothing. `code` is the reason."""
 
     code = "signature_wrong"
 
@@ -44,7 +44,7 @@ class Verified(NamedTuple):
 
 
 def signatures(id: str, timestamp: int, body: bytes, secrets: Iterable[str]) -> str:
-    """The value of `webhook-signature`: one for each secret, so that receivers may change from one to the other."""
+    """The value of `webhook-signature`: one signature for each secret, so that receivers can switch from one to another."""
     return " ".join(f"{VERSION},{_signature(id, str(timestamp), body, signing_key(secret))}" for secret in secrets)
 
 
@@ -72,7 +72,7 @@ def verify(request: Any, secrets: str | Iterable[str], *, body: bytes | None = N
     wanted = [_signature(id, stamp, content, key).encode() for key in keys]
     good = False
     for one in offered:
-        for other in wanted:  # all of them, however soon one fits
+        for other in wanted:  # constant time: compares all
             good |= hmac.compare_digest(one.encode("utf-8", "surrogatepass"), other)
     if not good:
         raise _refused("signature_wrong")

@@ -1,4 +1,4 @@
-"""What the ledgers must show when all is over: the shop's, the partner's, the warehouse's. Each fault is a sentence and a number."""
+"""The audit of the ledgers of the shop, the partner and the warehouse, after all orders have ended. Each fault has a count."""
 
 import sqlite3
 from collections import Counter
@@ -12,7 +12,7 @@ from shop.models import Ledger, Order
 
 
 class Records:
-    """The ledger of somebody else, in a SQLite file: read, never written."""
+    """The ledger of the partner or the warehouse, in a SQLite file that it only reads."""
 
     def __init__(self, path):
         self.rows = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=20)
@@ -24,20 +24,20 @@ class Records:
         self.rows.close()
 
     def orders(self, table, orders):
-        """How often each order stands in a table."""
+        """How often a table contains each order."""
         span = [min(orders), max(orders)]
         found = self.rows.execute(f"SELECT order_id, COUNT(*) FROM {table} WHERE order_id BETWEEN ? AND ? GROUP BY order_id", span)
         return Counter({order: times for order, times in found if order in orders})
 
     def messages(self, table, orders):
-        """The ids of the messages of a table that are about these orders."""
+        """The ids of the messages for these orders."""
         span = [min(orders), max(orders)]
         found = self.rows.execute(f"SELECT DISTINCT message_id, order_id FROM {table} WHERE order_id BETWEEN ? AND ?", span)
         return {message for message, order in found if order in orders}
 
 
 def audit(orders):
-    """All of it: what is wrong -> how many. `orders`: a range of numbers."""
+    """Fault -> count, for a range of order numbers."""
     lines = of_orders(Ledger.objects.filter(what="paid"), orders)
     paid = {order for order in lines.values_list("order_id", flat=True) if order in orders}
     faults = shop_faults(orders)
@@ -49,7 +49,7 @@ def audit(orders):
 
 
 def of_orders(rows, orders):
-    """Those lines of the ledger that are about these orders."""
+    """The lines for these orders."""
     return rows.filter(order_id__gte=min(orders), order_id__lte=max(orders))
 
 
@@ -69,7 +69,7 @@ def shop_faults(orders):
 
 
 def partner_faults(partner, orders, paid):
-    """`paid`: those of the orders that were; of all others he may not have heard."""
+    """`paid`: the paid orders. The partner must not receive others."""
     heard, taken = partner.orders("asked", orders), partner.orders("taken", orders)
     return {
         "paid orders of which the partner has not heard, with a good signature": len(paid - heard.keys()),
@@ -80,7 +80,7 @@ def partner_faults(partner, orders, paid):
 
 
 def warehouse_faults(warehouse, orders, paid):
-    """What was pulled must have been acked, by the warehouse's word and by the rows of the queue."""
+    """Each pulled message must be acknowledged, in the ledger of the warehouse and in the rows of the queue."""
     pulled, packed = warehouse.orders("pulled", orders), warehouse.orders("packed", orders)
     messages, acked = warehouse.messages("pulled", orders), warehouse.messages("acked", orders)
     keys = (pack_key(order) for order in orders)
@@ -94,7 +94,7 @@ def warehouse_faults(warehouse, orders, paid):
 
 
 def unsettled(keys):
-    """How many messages of these keys are not acked, as the queue's rows tell."""
+    """How many messages with these keys are not acknowledged in the rows of the queue."""
     left = Job.objects.filter(queue=WAREHOUSE).exclude(state="succeeded").values_list("key", flat=True)
     wanted = set(keys)
     return sum(key in wanted for key in left.iterator())

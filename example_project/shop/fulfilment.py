@@ -1,5 +1,5 @@
-"""What a paid order sets off, in the transaction of the payment: the partner is told by a signed webhook, and the
-warehouse finds a message in its queue.
+"""The jobs of a paid order, scheduled in the transaction of the payment: a signed webhook for the partner, and a message for the
+warehouse.
 """
 
 from django.conf import settings
@@ -11,21 +11,23 @@ PARTNERS, WAREHOUSE = "partners", "warehouse"  # queues
 
 
 def partner_key(order_id):
-    """The business key of the delivery that tells the partner."""
+    """The key of the delivery to the partner."""
     return f"notify-partner:{order_id}"
 
 
 def pack_key(order_id):
-    """That of the message which asks the warehouse to pack it."""
+    """The key of the message to the warehouse."""
     return f"pack:{order_id}"
 
 
 def set_off(order_id, *, partner=None):
-    """Call it in a transaction: then all of it comes to be, or nothing. `partner`: where that one is, if not where the settings say."""
+    """Call it in a transaction, so that all jobs are scheduled or none. `partner`: the URL of the partner; by default that of the
+    settings.
+    """
     delayq.deliver(
         f"{partner or settings.PARTNER_URL}/orders/",
         json={"order": order_id},
-        secret="partner",  # the name of a secret in the settings; the secret itself travels with no job
+        secret="partner",  # the name of a secret in the settings; the job does not contain the secret
         key=partner_key(order_id),
         meta={"order": order_id},
         on_failure=write_to_partner,
@@ -34,6 +36,6 @@ def set_off(order_id, *, partner=None):
 
 
 def call_off(order_id, *, actor, reason):
-    """Takes back what has not been done yet. Call it in a transaction, as `set_off`."""
+    """Cancels what has not been done yet. Call it in a transaction, like `set_off`."""
     delayq.cancel(key=partner_key(order_id), queue=PARTNERS, actor=actor, reason=reason, at_commit=True)
     delayq.cancel(key=pack_key(order_id), queue=WAREHOUSE, actor=actor, reason=reason, at_commit=True)

@@ -1,4 +1,4 @@
-"""The jobs of an order, for its page: what each is for, how it stands, and where the admin shows it."""
+"""The jobs of an order, for its page: their purpose, state and admin page."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from shop.fulfilment import PARTNERS, WAREHOUSE, pack_key, partner_key
 
 @dataclass(frozen=True)
 class OrderJob:
-    """One line. `why` is what went wrong last; "" for nothing."""
+    """One line. `why`: the last error, or empty."""
 
     purpose: str
     state: str
@@ -20,12 +20,12 @@ class OrderJob:
 
     @property
     def stand(self):
-        """Text that changes when the job moves on."""
+        """Text that changes with the job."""
         return f"{self.state}:{self.attempts}"
 
 
 def jobs_of(order):
-    """By their keys, the oldest first. A key may have had several jobs, one after the other."""
+    """The jobs with the keys of the order, oldest first. A key may have several jobs, one after the other."""
     purposes = {
         ("orders", order.close_key): "closes the order, unless it is paid",
         (PARTNERS, partner_key(order.pk)): "delivery: tells the partner, signed",

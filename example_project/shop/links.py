@@ -1,4 +1,4 @@
-"""Where the admin leads from a job: to the page of the order that it is about."""
+"""The link from a job in the admin to the page of its order."""
 
 from django.urls import reverse
 
@@ -6,7 +6,7 @@ from shop.models import Order
 
 
 def object_url(job):
-    """All keys of this shop end in the number of an order."""
+    """All keys of this shop end with an order number."""
     number = job.key.rpartition(":")[2]
     if not number.isdecimal() or not Order.objects.filter(pk=number).exists():
         return None

@@ -1,4 +1,4 @@
-"""The shop's pages load nothing from elsewhere and hold no inline code; the browser is told so."""
+"""Sends a content security policy: the pages load nothing from other sites, and contain no inline code."""
 
 
 def strict_content_security_policy(get_response):

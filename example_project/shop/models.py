@@ -1,4 +1,4 @@
-"""Orders, and a ledger of what happened to them, from which `simulate` proves that every order ended as it should."""
+"""Orders, and a ledger of their changes, which the audit checks."""
 
 from datetime import timedelta
 
@@ -46,12 +46,12 @@ class Order(models.Model):
 
     @property
     def close_key(self):
-        """The business key of the job that closes this order."""
+        """The key of the job that closes this order."""
         return f"close-order:{self.pk}"
 
     @property
     def refund_key(self):
-        """That of the job that looks after its refund."""
+        """The key of the job that checks its refund."""
         return f"refund:{self.pk}"
 
     @property
@@ -59,7 +59,7 @@ class Order(models.Model):
         return max(0, round((self.pay_until - timezone.now()).total_seconds()))
 
     def move(self, before, after, what):
-        """Changes the state if it is still `before`, and writes the ledger with it. False if it was not."""
+        """Changes the state from `before`, and adds a line to the ledger. Returns False if the state was not `before`."""
         if not Order.objects.filter(pk=self.pk, state=before).update(state=after):
             return False
         Ledger.objects.create(order=self, what=what)
@@ -67,7 +67,7 @@ class Order(models.Model):
 
 
 class Ledger(models.Model):
-    """Appended only: what happened to an order, and when."""
+    """An append-only log of the changes of orders."""
 
     order = models.ForeignKey(Order, on_delete=models.CASCADE, related_name="ledger")
     what = models.CharField(max_length=20)

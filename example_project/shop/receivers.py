@@ -1,4 +1,4 @@
-"""What the shop notes when a job has ended: the worker tells it, once the job's row is in the database."""
+"""Receivers of `job_ended`, which the worker sends after the row is in the database."""
 
 from django.dispatch import receiver
 
@@ -11,7 +11,7 @@ NOTED = {PARTNERS: "partner told", WAREHOUSE: "packed"}
 
 @receiver(job_ended)
 def note_what_is_done(sender, job, row, state, **more):
-    """The signal comes once at least, so the line is written unless it is there."""
+    """The signal is sent at least once, so this adds a line only if it does not exist."""
     order_id = row.meta.get("order") if row is not None else None
     if state == "succeeded" and job.queue in NOTED and Order.objects.filter(pk=order_id).exists():
         Ledger.objects.get_or_create(order_id=order_id, what=NOTED[job.queue])

@@ -1,4 +1,4 @@
-"""What the shop puts off until later."""
+"""The tasks of the shop."""
 
 import json
 import urllib.request
@@ -13,7 +13,7 @@ from shop.models import Ledger, Order
 
 @delayq.task(queue="orders", timeout="30s")
 def close_order(order_id: int) -> str:
-    """Closes an order that was not paid in time. Looks at the order itself first: a job is a reminder, not the truth."""
+    """Closes an order that was not paid in time. It checks the order first: a job is only a reminder."""
     order = Order.objects.get(pk=order_id)
     with transaction.atomic():
         closed = order.move(Order.State.UNPAID, Order.State.CLOSED, "closed")
@@ -22,7 +22,7 @@ def close_order(order_id: int) -> str:
 
 @delayq.task(queue="orders")
 def poll_refund(order_id: int) -> str:
-    """Asks the payment provider until the refund is through. Not an error while it is not: a snooze costs no attempt."""
+    """Asks the payment provider until the refund is complete. Waiting is not an error, and a snooze does not count as an attempt."""
     order = Order.objects.get(pk=order_id)
     if order.state != Order.State.REFUNDING:
         return "nothing to refund"
@@ -37,6 +37,6 @@ def poll_refund(order_id: int) -> str:
 
 @delayq.task(queue="orders")
 def write_to_partner(job_id: str) -> None:
-    """The webhook was not taken, however often we tried: somebody sees to it that the partner hears of the order in another way."""
+    """The webhook failed for good, so a person must inform the partner."""
     delivery = Job.objects.get(pk=job_id)
     Ledger.objects.get_or_create(order_id=delivery.meta["order"], what="partner not reached")

@@ -1,4 +1,4 @@
-"""The shop's pages, and an endpoint that plays the payment provider."""
+"""The pages of the shop, and an endpoint for the simulated payment provider."""
 
 from django.contrib import messages
 from django.db import transaction
@@ -27,7 +27,7 @@ def orders(request):
 
 @require_POST
 def checkout(request, product_id):
-    """Places an order, and sees to it that it is closed unless it is paid. Both or neither: one transaction."""
+    """Places an order, and schedules the job that closes it if it is not paid, in one transaction."""
     product = get_object_or_404(Product, pk=product_id)
     with transaction.atomic():
         order = Order.objects.create(product=product, pay_until=timezone.now() + pay_window())
@@ -46,7 +46,7 @@ def order(request, order_id):
 
 @require_GET
 def order_state(request, order_id):
-    """What the order page asks every second."""
+    """The state of an order. The order page requests it every second."""
     found = get_object_or_404(Order, pk=order_id)
     return JsonResponse(
         {
@@ -61,7 +61,7 @@ def order_state(request, order_id):
 
 @require_POST
 def pay(request, order_id):
-    """Takes the payment if the order is still open; then nobody needs to close it any more."""
+    """Accepts the payment if the order is open, and cancels the job that closes it."""
     found = get_object_or_404(Order, pk=order_id)
     with transaction.atomic():
         paid = found.move(Order.State.UNPAID, Order.State.PAID, "paid")
@@ -77,7 +77,7 @@ def pay(request, order_id):
 
 @require_POST
 def refund(request, order_id):
-    """Asks the provider for the money back, and looks again until it is through."""
+    """Requests a refund, and schedules the job that checks it."""
     found = get_object_or_404(Order, pk=order_id)
     with transaction.atomic():
         asked = found.move(Order.State.PAID, Order.State.REFUNDING, "refund asked")
@@ -91,7 +91,7 @@ def refund(request, order_id):
 
 @require_GET
 def provider(request, order_id):
-    """The payment provider: a refund is through at the third time of asking."""
+    """The payment provider: a refund is complete at the third request."""
     Order.objects.filter(pk=order_id).update(refund_polls=F("refund_polls") + 1)
     polls = Order.objects.values_list("refund_polls", flat=True).get(pk=order_id)
     return JsonResponse({"status": "done" if polls >= 3 else "pending"})

@@ -1,14 +1,14 @@
-"""Which requests the web server logs: those that tell what people do, and whatever goes wrong."""
+"""The requests that the web server logs: those of people, and errors."""
 
 import logging
 
-# Of pages: what they load, and what they ask for by themselves. Of programs: the warehouse's calls, and the provider's answers.
+# Requests that pages make on their own, and those of the warehouse and the payment provider.
 BY_THEMSELVES = ("/static/", "/favicon.ico", "/queue/v1/", "/provider/")
 ASKED_EVERY_SECOND = "/state/"
 
 
 class Visits(logging.Filter):
-    """Of `django.server`, whose records have the first line of the request and the status as their first arguments."""
+    """A filter for `django.server`. The first arguments of its records are the request line and the status."""
 
     def filter(self, record):
         if record.levelno > logging.INFO or not isinstance(record.args, tuple) or len(record.args) < 2:

@@ -1,4 +1,4 @@
-"""What opens the gateway to the warehouse: a token for its queue alone, and for the three verbs that it needs."""
+"""The gateway token of the warehouse, for its queue and three verbs."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from shop.fulfilment import WAREHOUSE
 
 @contextmanager
 def warehouse_token():
-    """A token for as long as the block lasts. It is shown once, when it is made, and kept nowhere; so each start makes its own."""
+    """A token for the duration of the block. Tokens are not stored, so each start creates one."""
     name = f"warehouse-{os.getpid()}"
     told = StringIO()
     words = ["--queues", WAREHOUSE, "--verbs", "pull,ack,retry", "--per-minute", "6000", "--expires", "30d", "--json"]

@@ -10,7 +10,7 @@ import pytest
 
 import django_delayq
 from django_delayq import conf
-from django_delayq.targets.circuits import MOST_TOLD, Circuits, HostHeld, circuits
+from django_delayq.targets.circuits import MOST_REPORTED, Circuits, HostHeld, circuits
 from tests.targets.receivers import answer, drop
 
 deliver = django_delayq.deliver
@@ -190,11 +190,11 @@ def test_who_is_told_hears_of_each_change_of_what_is_open_and_of_nothing_else(cl
 def test_of_many_that_are_open_the_longest_are_told(clock):
     hosts, told = Circuits(), []
     hosts.tell_to(lambda text: told.append(json.loads(text)))
-    for number in range(MOST_TOLD + 5):
+    for number in range(MOST_REPORTED + 5):
         clock.now += 1
         with hosts.visit(f"{number}.example:443", replace(config(), breaker=1)) as one:
             one.well = False
-    assert [one["target"] for one in told[-1]] == [f"{number}.example:443" for number in range(MOST_TOLD + 4, 4, -1)]
+    assert [one["target"] for one in told[-1]] == [f"{number}.example:443" for number in range(MOST_REPORTED + 4, 4, -1)]
 
 
 # through jobs

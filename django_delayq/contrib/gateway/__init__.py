@@ -1,5 +1,5 @@
-"""Jobs over HTTP for programs that are not of this project: plain views, tokens, an OpenAPI document. An app of its own, with tables
-of its own; nothing of it is there until the project lists the app and includes its addresses.
+"""An HTTP API for other programs, with tokens and an OpenAPI document. It is an app with tables: projects add it to INSTALLED_APPS, and
+include its URLs.
 
-May import all below, and its admin what the admins share; needs no extra. Queries; no threads.
+May import all below. Its admin may also import from the admin. It needs no extra, queries its tables, and starts no threads.
 """

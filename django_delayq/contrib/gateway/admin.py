@@ -1,5 +1,5 @@
-"""Tokens in the admin: to look at, and to revoke. They are made and rotated by the command, which shows them once, as the page says; a
-page would keep them in histories and screenshots. This one may import what the admins share.
+"""Tokens in the admin: staff can see and revoke them. Only the command creates and rotates tokens, because a page would keep them in
+browser histories and screenshots. This module may import from the admin.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ REVOKE = _("Revoke selected tokens")
 
 
 class TokenAdmin(ReadOnlyAdmin):
-    """Read only, with the action "revoke"."""
+    """Read-only, with the action "revoke"."""
 
     list_display = ("name", "begins_with", "state", "queues_shown", "verbs_shown", "tasks_shown", "expires_shown", "last_used_shown")
     fields = (*list_display, "secrets_shown", "targets_shown", "per_minute", "created_shown", "created_by", "revoked_shown")
@@ -41,17 +41,17 @@ class TokenAdmin(ReadOnlyAdmin):
     actions = ("revoke",)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Token]:
-        """With `live`, by the database's clock."""
+        """Adds `live`, by the clock of the database."""
         found: QuerySet[Token] = super().get_queryset(request).annotate(live=tokens.is_live())
         return found
 
     def has_revoke_permission(self, request: HttpRequest) -> bool:
-        """May revoke."""
+        """Whether the user may revoke tokens."""
         return self.allows(request, "revoke_token")
 
     @admin.action(description=REVOKE, permissions=["revoke"])
     def revoke(self, request: HttpRequest, queryset: QuerySet[Token]) -> HttpResponse | None:
-        """Asks first, and then ends them at once, for good."""
+        """Revokes the tokens after a confirmation."""
         chosen = list(queryset.filter(revoked_at=None))
         if not chosen:
             messages.warning(request, now("Nothing was changed: these tokens are already revoked."))
@@ -75,59 +75,59 @@ class TokenAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("begins with"))
     def begins_with(self, token: Token) -> str:
-        """By what people tell it from others."""
+        """The first characters of the token."""
         return f"{token.shown}…"
 
     @admin.display(description=_("state"))
     def state(self, token: Token) -> Any:
-        """Whether it opens anything."""
+        """Live, expired or revoked."""
         if token.revoked_at is not None:
             return _marked("bad", _("revoked"))
         return _marked("well", _("live")) if token.live else _marked("gone", _("expired"))
 
     @admin.display(description=_("queues"))
     def queues_shown(self, token: Token) -> Any:
-        """To which it leads."""
+        """The queues that it can use."""
         return _listed(token.queues)
 
     @admin.display(description=_("verbs"))
     def verbs_shown(self, token: Token) -> Any:
-        """What it may do."""
+        """The verbs that it has."""
         return _listed(token.verbs)
 
     @admin.display(description=_("tasks"))
     def tasks_shown(self, token: Token) -> Any:
-        """Which it may schedule."""
+        """The tasks that it can schedule."""
         return _listed(token.tasks)
 
     @admin.display(description=_("secrets"))
     def secrets_shown(self, token: Token) -> Any:
-        """Which its deliveries may name, and where these may go."""
+        """The secrets that its deliveries can use, with their origins."""
         return _listed(token.secrets)
 
     @admin.display(description=_("targets"))
     def targets_shown(self, token: Token) -> Any:
-        """To which it may offer."""
+        """The targets of its offers."""
         return _listed(token.targets)
 
     @admin.display(description=_("created at"))
     def created_shown(self, token: Token) -> str:
-        """To the second."""
+        """With seconds."""
         return second(token.created_at)
 
     @admin.display(description=_("expires at"))
     def expires_shown(self, token: Token) -> Any:
-        """To the second."""
+        """With seconds."""
         return _dated(token.expires_at, _("never"))
 
     @admin.display(description=_("last used"))
     def last_used_shown(self, token: Token) -> Any:
-        """To the second, though it is noted once a minute."""
+        """With seconds, although it is updated once a minute."""
         return _dated(token.last_used_at, _("never"))
 
     @admin.display(description=_("revoked at"))
     def revoked_shown(self, token: Token) -> Any:
-        """To the second."""
+        """With seconds."""
         return _dated(token.revoked_at)
 
 

@@ -1,4 +1,4 @@
-"""Who may ask the gateway, and what it has answered to requests that may be repeated."""
+"""Tokens, and stored answers to requests with an `Idempotency-Key`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from django_delayq import clock, ids
 from django_delayq.models import ExactJSONField
 
 ALL: Final = "*"
-PER_MINUTE: Final = 600  # requests that a token may send, unless it is made for another number
-# What a token may be made for.
+PER_MINUTE: Final = 600  # the default limit of requests
+# The verbs of tokens.
 VERBS: Final = (
     *("schedule", "get", "cancel", "reschedule", "run_now", "requeue", "queues", "tasks"),
     *("push", "pull", "ack", "retry", "snooze", "fail", "extend", "deliver", "offer"),
@@ -22,16 +22,15 @@ VERBS: Final = (
 
 
 def secret_of(name: str, origin: str) -> str:
-    """How the list of a token has a secret."""
+    """The entry for a secret in `Token.secrets`."""
     return f"{name}={origin}"
 
 
 class Token(models.Model):
-    """One token. Of the token itself only the SHA-256 is kept: it has 256 random bits, so nobody finds it by trying, and a slow hash
-    would only slow every request. A rotation copies `name` and `client`. A new token with the name of one that has ended
-    is another client. `queues`, `verbs`, `tasks` and
-    `targets` (of offers) are lists of names; "*" is every one. `secrets`: which its deliveries may name, each with the origin to which
-    it may be sent, `name=https://host`. `shown`: its first characters, by which people tell it from others.
+    """A token. The row contains only its SHA-256. The token has 256 random bits, so a slow hash is not necessary. A rotation copies
+    `name` and `client`; a new token with the name of an old one is another client. `queues`, `verbs`, `tasks` and `targets` (of
+    offers) are lists of names, or "*" for all. `secrets`: the secrets that its deliveries can use, each with its origin, as in
+    `name=https://host`. `shown`: the first characters of the token, so that people can recognise it.
     """
 
     name: models.CharField[str, str] = models.CharField(_("name"), max_length=100)
@@ -51,7 +50,7 @@ class Token(models.Model):
     last_used_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(_("last used"), null=True, blank=True)
 
     objects: ClassVar[models.Manager[Token]]
-    live: bool  # of rows that were read with `tokens.is_live`
+    live: bool  # if the query uses `tokens.is_live`
 
     class Meta:
         db_table = "delayq_gateway_token"
@@ -67,17 +66,17 @@ class Token(models.Model):
 
     @property
     def actor(self) -> str:
-        """Who acts, for the events."""
+        """The actor in events."""
         return f"token:{self.name}"
 
     def allows(self, field: str, name: str) -> bool:
-        """Whether a list of its names, such as `queues`, has that one. What is no list of ours allows nothing."""
+        """Whether a list such as `queues` contains the name. A value that is not a list allows nothing."""
         listed: Any = getattr(self, field)
         return isinstance(listed, list) and (ALL in listed or name in listed)
 
     def may_schedule(self, task: str, queue: str) -> bool:
-        """Whether it may schedule that task, whose own queue this is. "*" is every task of the queues that it leads to: else one for
-        orders could have payments made, by naming its own queue for them.
+        """Whether it may schedule a task with this default queue. "*" means only tasks whose default queue is a queue of the token.
+        Otherwise, a token for orders could schedule payments in its own queue.
         """
         return self.allows("tasks", task) and (task in self.tasks or self.allows("queues", queue))
 
@@ -88,27 +87,27 @@ class Token(models.Model):
 
     @property
     def only(self) -> list[str] | None:
-        """The tasks of whose jobs it may know; None: of all jobs of its queues."""
+        """The tasks whose jobs it can see; None for all jobs of its queues."""
         if self.allows_all("tasks"):
             return None
         listed: Any = self.tasks
         return [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
 
     def may_send(self, secret: str, origin: str) -> bool:
-        """Whether a delivery to that origin may bear that secret. There is no "*": who names a secret for a host of his own, has it."""
+        """Whether a delivery to this origin may contain the secret. There is no "*": a client could send any secret to its own host."""
         listed: Any = self.secrets
         return isinstance(listed, list) and secret_of(secret, origin) in listed
 
     def allows_all(self, field: str) -> bool:
-        """Whether it allows every name."""
+        """Whether the list is "*"."""
         return self.allows(field, ALL)
 
 
 class KeptAnswer(models.Model):
-    """The answer to a request with an `Idempotency-Key`. `digest`: of the client and the key; `request`: of method, address and body.
-    `job`: the id of a job that this request schedules. It is drawn before, so that an answer of 503 can name it; that there is one job
-    at most is the word of `PeriodKey`. `status` NULL: not answered yet; until `held_until` a process works on it. Both dates are those
-    of the database's clock.
+    """The answer to a request with an `Idempotency-Key`. `digest`: hash of the client and the key; `request`: hash of method, URL and
+    body. `job`: the id for a job that the request schedules. It exists before the job, so that a 503 can contain it; `PeriodKey`
+    ensures that there is only one job. `status` is NULL until the request is answered; until `held_until`, a process works on it.
+    Both dates are by the clock of the database.
     """
 
     digest: models.CharField[str, str] = models.CharField(max_length=64, unique=True)

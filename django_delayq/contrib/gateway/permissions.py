@@ -1,4 +1,4 @@
-"""What a token may do. These functions raise a GatewayProblem unless the token of the call has the permission.
+"""Permissions of tokens. These functions raise a GatewayProblem unless the token of the call has the permission.
 
 A job that the token cannot access gets the same answer as a job that does not exist.
 """

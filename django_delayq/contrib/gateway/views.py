@@ -289,7 +289,7 @@ def _message_document(message: Message, batch: MessageBatch) -> dict[str, Any]:
 
 
 class Settlement(NamedTuple):
-    """What a request says about one message. `place`: where in the body; `given`: its fields."""
+    """One message in a request to settle messages. `place`: its place in the body; `given`: its fields."""
 
     place: str
     id: str

@@ -1,6 +1,6 @@
-"""Deliveries: requests that a worker sends until the host has said yes. `DELAYQ = {"HTTP": {…}}`, and `delayq.deliver(…)`.
+"""Deliveries: HTTP requests that workers retry until the host accepts them. Set `DELAYQ = {"HTTP": {…}}`, and call `delayq.deliver(…)`.
 
-May import all below. It is what projects import of `targets/`, which does the work. No threads, no queries.
+May import all below. It exports the public names of `targets/`. It starts no threads, and makes no queries.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ def altered(task: T, **changes: Any) -> T:
 
 
 def carried(declared: Task, task: Task) -> dict[str, Any]:
-    """What differs between the enqueued task and its declaration, for the meta of the job."""
+    """The differences between the enqueued task and its declaration, for the meta of the job."""
     found = {name: getattr(task, name) for name in DIFFERS if getattr(task, name) != getattr(declared, name)}
     if found.get("run_after") is not None:
         found["run_after"] = found["run_after"].isoformat()

@@ -35,7 +35,7 @@ OURS: Final = {"HardTimeout": TaskTimedOut, "Poison": TaskNotRun, "Expired": Tas
 
 
 def of_ours(api: TaskApi, kind: type[Exception], reason: str) -> TaskError:
-    """The error of a task that ended without an exception of its own."""
+    """The error of a task that ended without an exception of the task."""
     path = f"{kind.__module__}.{kind.__qualname__}"
     error: TaskError = api.TaskError(exception_class_path=path, traceback=f"{path}: {reason}\n")
     return error

@@ -1,4 +1,4 @@
-"""Every way in which a token might reach or learn of a job to which it does not lead; and the limits that it cannot lengthen."""
+"""Tests that a token cannot reach or learn about jobs outside its permissions, and cannot raise its limits."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_job_that_another_task_s_has_displaced_or_holds_up_does_not_name_that(
     other = delayq.schedule(close_order, 7, delay="1h", key=KEY, on_conflict="replace")
     Orders().fold()
     told = outsider.get(f"jobs/{mine}").json()["job"]
-    assert (told["state"], told["error"]) == ("cancelled", "displaced by a job to which this token does not lead")
+    assert (told["state"], told["error"]) == ("cancelled", "displaced by a job that this token cannot access")
     assert other.short_id in insider.get(f"jobs/{mine}").json()["job"]["error"]
 
 

@@ -59,7 +59,7 @@ class Command(BaseCommand):
             sys.exit(1)
 
     def start(self, stack):
-        """What `make demo` starts. Returns where the partner is."""
+        """Starts the processes of `make demo`. Returns the URL of the partner."""
         token = stack.enter_context(warehouse_token())
         processes = stack.enter_context(Processes(logs=settings.HOME))
         partner, shop = free_url(settings.PARTNER_URL), free_url(settings.SHOP_URL)
@@ -83,7 +83,7 @@ class Command(BaseCommand):
         raise CommandError("No worker serves the queue 'orders'. Start `make demo` in another terminal, or add --worker.")
 
     def place(self, count, within, spread):
-        """The orders, in transactions of a thousand: order and job together, or neither."""
+        """Creates orders and jobs in transactions of a thousand."""
         product = Product.objects.first()
         if product is None:
             raise CommandError("There is nothing to order. Fill the shelves first: manage.py stock")
@@ -107,7 +107,7 @@ class Command(BaseCommand):
         return first
 
     def pay(self, orders, rate):
-        """Pays in random order while the dates come nearer; what comes too late is not charged."""
+        """Pays in random order before the dates. It does not charge late payments."""
         chosen = [pk for pk in orders if self.chance.random() < rate]
         self.chance.shuffle(chosen)
         paid = []
@@ -127,14 +127,14 @@ class Command(BaseCommand):
         late = len(chosen) - len(paid)
         self.stdout.write(f"{len(paid)} orders paid" + (f", {late} came too late and were not charged." if late else "."))
         with progress(len(paid), "taking their closing back") as advance:
-            for pk in paid:  # a job that is due before that looks at its order, and leaves it alone; so does one that cannot be reached
+            for pk in paid:  # a job that runs before it is cancelled sees that its order is paid
                 with suppress(delayq.StoreUnavailable):
                     delayq.cancel(key=f"close-order:{pk}", queue="orders", actor="simulate", reason="paid")
                 advance(1)
         return len(paid)
 
     def wait(self, orders, paid):
-        """Until no order is unpaid, and all is noted that a paid one sets off."""
+        """Waits until no order is unpaid, and all jobs of paid orders have ended."""
         mine = Order.objects.filter(pk__gte=min(orders), pk__lte=max(orders))
         noted = of_orders(Ledger.objects.filter(what__in=NOTED.values()), orders)
         last = mine.order_by("-pay_until").values_list("pay_until", flat=True)[0]
@@ -153,7 +153,7 @@ class Command(BaseCommand):
             self.stderr.write("Not everything has come to an end; the audit shows what.")
 
     def verdict(self, orders, paid):
-        """Prints what the audit says, and returns whether all is well."""
+        """Prints the audit, and returns whether it found no fault."""
         faults = audit(orders)
         for what, number in faults.items():
             self.stdout.write(f"  {'ok' if not number else 'WRONG':<6} {number:>7}  {what}")
@@ -182,7 +182,7 @@ def delayq_prefix():
 
 @contextmanager
 def progress(total, what):
-    """A bar by rich where it is installed, nothing elsewhere."""
+    """A progress bar, if rich is installed."""
     try:
         from rich.progress import Progress
     except ImportError:

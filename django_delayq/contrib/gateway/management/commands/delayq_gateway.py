@@ -1,4 +1,4 @@
-"""`manage.py delayq_gateway`: makes, lists, rotates and revokes tokens, and deletes old answers."""
+"""`manage.py delayq_gateway`: creates, lists, rotates and revokes tokens, and deletes old answers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LISTED = (
 
 
 class Command(BaseCommand):
-    """Exit codes: 0 done, 1 it was not, 2 wrong usage."""
+    """Exit codes: 0 success, 1 failure, 2 wrong usage."""
 
     help = "Tokens of the gateway."
 
@@ -73,7 +73,7 @@ class Command(BaseCommand):
         add("prune", f"delete answers that are older than {idempotency.KEPT.total_seconds() / 3600:.0f} hours")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Runs the subcommand; an error of ours is a sentence, not a traceback."""
+        """Runs the subcommand. Our errors are printed without a traceback."""
         try:
             options["run"](options)
         except DelayqError as error:
@@ -124,7 +124,7 @@ def _names(text: str) -> list[str]:
 
 
 def _more(row: dict[str, Any]) -> str:
-    """What only some tokens list."""
+    """The lists that only some tokens have."""
     return "".join(f"{name} {','.join(row[name])}  " for name in ("secrets", "targets") if row[name])
 
 
