@@ -1,7 +1,7 @@
-"""The admin: Jobs, Queues, Workers, Targets, Operations, Schedules, and events set aside. It reads rows and Redis, and acts only
-through the functions of the producer and of `periodic`.
+"""The admin: jobs, queues, workers, targets, operations, schedules and rejected events. It reads rows and Redis, and acts only through
+the functions of `producer` and `periodic`.
 
-May import everything but the commands. It queries through the models and `console`; no threads, and it writes no row of a job.
+May import everything except the commands. It queries through the models and `console`, uses no threads, and writes no row of a job.
 """
 
 from django.contrib import admin
@@ -17,7 +17,7 @@ from django_delayq.models import Job, Operation, Periodic, Queue, SetAside, Targ
 
 
 def register(site: admin.AdminSite) -> None:
-    """Puts all seven on a site of your own; the default one has them already."""
+    """Registers all models on your own site. They are already on the default site."""
     site.register(Job, JobAdmin)
     site.register(Queue, QueueAdmin)
     site.register(Worker, WorkerAdmin)

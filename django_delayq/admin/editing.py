@@ -1,4 +1,4 @@
-"""Edit and requeue, and schedule a copy: other arguments for a job that has ended, shown as a difference before anything happens."""
+"""Edit and requeue, and schedule a copy. Both show the changed arguments before they do anything."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
 from django_delayq import conf, ids
-from django_delayq.admin import argument_fields
+from django_delayq.admin import argument_forms
 from django_delayq.admin.argument_forms import CopyForm, EditForm
-from django_delayq.admin.readonly import ReadOnlyAdmin
-from django_delayq.admin.report import actor, log, note
+from django_delayq.admin.readonly import ReadOnlyAdmin, actor, log, note
 from django_delayq.console import masking
 from django_delayq.exceptions import DelayqError, KeyTaken
 from django_delayq.models import Job, Periodic
@@ -30,9 +29,9 @@ from django_delayq.producer.task import registry
 from django_delayq.states import DELIVERY, FINISHED, OFFER, REQUEUEABLE, Change, State
 from django_delayq.text import visible
 
-MOST_WORK: Final = 5_000_000  # of a comparison: about a second, for 3,000 different lines or 340 that are alike
+MOST_WORK: Final = 5_000_000  # of a comparison: about a second, for 3,000 different lines or 340 equal ones
 ANSWERS = {
-    Change.DONE: _("Requeued with other arguments."),
+    Change.DONE: _("The job was requeued with the new arguments."),
     Change.CONFLICT: _(
         "Nothing was changed: the job has changed in the meantime, another job has the key, or the mirror has not caught up yet."
     ),
@@ -44,7 +43,7 @@ ANSWERS = {
 
 @dataclass(frozen=True, slots=True)
 class DiffLine:
-    """A line of the difference. `look`: added, removed, or same; the mark before the text says it too."""
+    """A line of the difference. `look`: added, removed or same, like the mark."""
 
     mark: str
     text: str
@@ -53,7 +52,7 @@ class DiffLine:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What changes, line by line. `too_large`: the texts were not compared, so the old lines stand above the new ones."""
+    """The changes, line by line. `too_large`: the texts were not compared, so the old lines are above the new ones."""
 
     lines: list[DiffLine]
     too_large: bool
@@ -61,8 +60,8 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Act:
-    """What is done with other arguments. `states`: of jobs to which it is done; `carry_out`: does it, says what became of it, and gives
-    the id of the job whose page is to be shown.
+    """An act with other arguments. `states`: of jobs that allow it; `again`: it schedules a new job; `carry_out`: does it, adds a
+    message, and returns the id of the job to show.
     """
 
     title: Promise
@@ -75,26 +74,24 @@ class Act:
     carry_out: Callable[[HttpRequest, Job, EditForm], UUID]
 
     def possible(self, job: Job, sensitive: bool) -> bool:
-        """Whether its row is that of a job to do it to, whose task takes arguments from people. `again`: such a task is known here.
-        `sensitive`: this person sees all arguments.
-        """
+        """Whether the job is in a suitable state and its task accepts arguments from users. `sensitive`: the user sees them all."""
         known = registry.find(job.task)
         own = known.own if known else job.task in (DELIVERY, OFFER)
         taken = not own and (known is not None or not self.again)
         return taken and State(job.state) in self.states and (sensitive or self._leaves(job))
 
     def _leaves(self, job: Job) -> bool:
-        """Whether something is left to do where some arguments are hidden: they stay, if each has a field of its own, and an edit wants
-        another one to change.
+        """Whether the user can do the act without the hidden arguments. They stay the same, so each argument needs a field, and an edit
+        needs a visible one.
         """
         if not masked(job):
             return True
-        found = argument_fields.of(job, sensitive=False)
+        found = argument_forms.arguments_of(job, sensitive=False)
         return found is not None and (self.again or any(each.hidden is None for each in found))
 
 
 def page(admin: ReadOnlyAdmin, request: HttpRequest, job: Job, act: Act) -> HttpResponse:
-    """The form, then what changes, then the deed; or back to the form as it was left."""
+    """Shows the form, then the changes, then carries out the act. "Back" leads to the form with its values."""
     sensitive = admin.allows(request, "view_sensitive")
     if not act.possible(job, sensitive):
         messages.error(request, str(act.refused))
@@ -121,26 +118,26 @@ def page(admin: ReadOnlyAdmin, request: HttpRequest, job: Job, act: Act) -> Http
 
 
 def _page_of(admin: ReadOnlyAdmin, request: HttpRequest, job: Job, id: UUID) -> str:
-    """That of the job of this id, if there is one yet, and this person may see it; else that of the job that was looked at."""
+    """Returns the URL of the new job, or of the present one if the new one is not visible yet."""
     found = admin.get_queryset(request).filter(pk=id).first() if id != job.pk else None
     shown = found if found is not None and admin.has_view_permission(request, found) else job
     return admin.address("delayq_job_change", shown.pk)
 
 
 def masked(job: Job | Periodic) -> bool:
-    """Whether the page hides any of its arguments, whatever they are: one that is itself the mask is hidden too."""
+    """Whether any of its arguments is masked. A value that equals the mask counts as masked."""
     args, kwargs = masking.without_mask(job.args), masking.without_mask(job.kwargs)
     return masking.arguments(job.task, args, kwargs) != (args, kwargs)
 
 
 def signature(job: Job) -> str:
-    """What its task takes; "" for one that is not here."""
+    """Returns the signature of its task, or "" if the task is not registered."""
     found = registry.find(job.task)
     return f"{job.task}{found.signature}" if found else ""
 
 
 def difference(before: str, after: str) -> Difference:
-    """Compares two texts. The work has a bound because difflib takes cubic time for lines that are alike."""
+    """Compares two texts. The work has a bound because difflib takes cubic time for equal lines."""
     old, new = before.splitlines(), after.splitlines()
     head = _common(old, new)
     tail = _common(old[head:][::-1], new[head:][::-1])
@@ -180,7 +177,7 @@ def _edit(request: HttpRequest, job: Job, form: EditForm) -> UUID:
 
 
 def _copy(request: HttpRequest, job: Job, form: EditForm) -> UUID:
-    """The id was drawn with the form: who sends it twice gets one copy."""
+    """Schedules the copy. The form contains its id, so a form that is sent twice makes one copy."""
     given, said = form.cleaned_data, now("Schedule a copy")
     try:
         id = ids.parse(request.POST.get("drawn", ""))
@@ -193,7 +190,7 @@ def _copy(request: HttpRequest, job: Job, form: EditForm) -> UUID:
         return before.record.id
     try:
         made = edit.schedule_copy(
-            job, given["args"], given["kwargs"], id=id, delay=given["delay"], actor=actor(request), reason=given["reason"]
+            job, given["args"], given["kwargs"], id=id, delay=given["delay"] or 0.0, actor=actor(request), reason=given["reason"]
         )
     except KeyTaken as error:
         text = now("Nothing was scheduled: the job %(holder)s has the key %(key)s and has not ended.")
@@ -206,7 +203,7 @@ def _copy(request: HttpRequest, job: Job, form: EditForm) -> UUID:
     note(request, "copied", given["reason"], of=job, copy=made.short_id)
     log(request, Job, [(str(job.pk), str(job))], f"{sentence} ({made.short_id})")
     log(request, Job, [(str(made.id), f"{job.task} {made.short_id}")], sentence, ADDITION)
-    messages.success(request, now("Scheduled a copy, the job %(job)s.") % {"job": made.short_id})
+    messages.success(request, now("The copy %(job)s was scheduled.") % {"job": made.short_id})
     return made.id
 
 
@@ -216,10 +213,10 @@ EDIT: Final = Act(
         "The job is requeued with the arguments that you enter. It becomes due immediately and gets all its attempts "
         "again. The task stays the same."
     ),
-    button=_("Requeue with these"),
+    button=_("Requeue with these arguments"),
     refused=_(
-        "This job cannot be edited: it has not failed, its task does not accept arguments entered by users, or you are "
-        "not allowed to see its arguments."
+        "This job cannot be edited: it has not failed, its task does not accept arguments from users, or you do "
+        "not have permission to view its arguments."
     ),
     form=EditForm,
     states=REQUEUEABLE,
@@ -232,10 +229,10 @@ COPY: Final = Act(
         "This schedules a new job of the same task, with its own id and all attempts. The new job has the same queue, "
         "key and meta as this job."
     ),
-    button=_("Schedule with these"),
+    button=_("Schedule with these arguments"),
     refused=_(
-        "This job cannot be copied: it has not ended, its task does not accept arguments entered by users, or you "
-        "are not allowed to see the arguments."
+        "This job cannot be copied: it has not ended, its task does not accept arguments from users, or you do "
+        "not have permission to view its arguments."
     ),
     form=CopyForm,
     states=FINISHED,

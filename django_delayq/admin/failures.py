@@ -1,5 +1,5 @@
-"""Failures: failed jobs of one cause stand together, by fingerprint, and with them the jobs that retry after the same error. Read from
-so many rows at most that the page costs the same with a thousand of them and with millions.
+"""Failed and retrying jobs, grouped by the fingerprint of their error. The number of rows that are read is bounded, so the page costs
+the same for a thousand jobs and for millions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from django.db.models import Count, Max, Min, OuterRef, Q, QuerySet, Subquery
 from django.db.models.functions import Substr
 
 from django_delayq import conf
-from django_delayq.admin import tracebacks
+from django_delayq.admin import timeline
 from django_delayq.console.search_fields import NO_FINGERPRINT
 from django_delayq.console.wording import cut
 from django_delayq.fingerprint import without_varying
@@ -23,17 +23,16 @@ from django_delayq.models import RETRYING, Attempt, Job
 from django_delayq.states import AttemptOutcome, State
 from django_delayq.text import visible
 
-WINDOW: Final = 10_000  # jobs that are looked at: the failed ones that ended last, and as many that retry, those with the most attempts
+WINDOW: Final = 10_000  # jobs that are read: the latest failed ones, and the retrying ones with the most attempts
 SHOWN: Final = 30  # groups
-HEARD: Final = 20  # jobs of a group, the latest, whose messages are compared
+HEARD: Final = 20  # latest jobs of a group whose messages are compared
 HEADLINE: Final = 160  # characters of an error
 
 
 @dataclass(slots=True)
 class Group:
-    """Jobs with one fingerprint: `count` have failed, `retrying` wait to fail so once more. `first` and `last`: when a job failed, or
-    began the attempt after which it waits. `latest`: the run_at of the sample, which has failed, if one of them has. `others`: what
-    errors say that stand in it beside the sample's, and how often each is among the latest.
+    """Jobs with one fingerprint. `count`: failed; `retrying`: waiting for another attempt; `first`, `last`: when a job failed or began
+    its latest attempt; `latest`: run_at of the sample; `others`: other messages, with the number of the latest jobs that have them.
     """
 
     fingerprint: str
@@ -50,7 +49,7 @@ class Group:
     others: dict[str, int] = field(default_factory=dict)
 
     def add(self, row: Mapping[str, Any], *, retrying: bool) -> None:
-        """Takes in the jobs of one task and queue; the failed ones come first."""
+        """Adds the jobs of one task and queue. The failed jobs come first."""
         count = row["count"]
         if retrying:
             self.retrying += count
@@ -65,45 +64,44 @@ class Group:
             self.latest = max(filter(None, (self.latest, row["latest"])))
 
     def forget(self) -> None:
-        """Leaves out what its sample says."""
+        """Removes the message of the sample."""
         self.sample, self.error, self.place, self.others = None, "", "", {}
 
     @property
     def jobs(self) -> Q:
-        """The failed ones; those that retry if none has failed."""
+        """The failed jobs, or the retrying ones if none has failed."""
         found = Q(fingerprint=self.fingerprint)
         return found & (Q(state=State.FAILED.value) if self.count else RETRYING)
 
     @property
     def samples(self) -> Q:
-        """The jobs that may stand for all."""
+        """The jobs that can represent the group."""
         return self.jobs & Q(run_at=self.latest)
 
     @property
     def headline(self) -> str:
-        """The error, short."""
         return cut(self.error or self.fingerprint, HEADLINE)
 
     @property
     def search(self) -> str:
-        """What finds these jobs in the list."""
+        """The search for these jobs."""
         return f"fingerprint:{self.fingerprint or NO_FINGERPRINT}"
 
     @property
     def failed_query(self) -> str:
-        """For the list, and for an operation: the failed ones."""
+        """The query string of the failed jobs, for the list and for an operation."""
         return urlencode({"state": "failed", "q": self.search})
 
     @property
     def retrying_query(self) -> str:
-        """Those that wait for another attempt."""
+        """The query string of the retrying jobs."""
         return urlencode({"state": "retrying", "q": self.search})
 
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """`groups`: the largest first; `more`: groups that are not shown; `cut`: there are failed jobs older than those looked at;
-    `retrying_cut`: there are more that retry.
+    """`groups`: largest first; `more`: the number of groups that are not shown; `cut`: there are older failed jobs; `retrying_cut`:
+    there are more retrying jobs.
     """
 
     groups: list[Group]
@@ -113,7 +111,7 @@ class Failures:
 
 
 def look(jobs: QuerySet[Job], *, compare: bool = True) -> Failures:
-    """Groups the latest failed ones of `jobs`, and those that retry. `compare`: shows of more of them than the sample what they say."""
+    """Groups the latest failed and the retrying jobs. `compare`: also collect other messages than that of the sample."""
     groups: dict[str, Group] = {}
     failed, cut = _failed(jobs)
     waiting, retrying_cut = _retrying(jobs)
@@ -130,14 +128,14 @@ def look(jobs: QuerySet[Job], *, compare: bool = True) -> Failures:
 
 
 def _failed(jobs: QuerySet[Job]) -> tuple[QuerySet[Job], bool]:
-    """Those that ended last, and whether there are more."""
+    """Returns the latest failed jobs, and whether there are more."""
     failed = jobs.filter(state=State.FAILED.value).order_by("-finished_at")
     edge = list(failed.values_list("finished_at", flat=True)[WINDOW : WINDOW + 1])
     return (failed.filter(finished_at__gt=edge[0]) if edge and edge[0] else failed).order_by(), bool(edge)
 
 
 def _retrying(jobs: QuerySet[Job]) -> tuple[QuerySet[Job], bool]:
-    """Those with the most attempts, since that is the order of their index, and whether there are more."""
+    """Returns the retrying jobs with the most attempts, which is the order of their index, and whether there are more."""
     waiting = jobs.filter(RETRYING).order_by("-attempts", "-run_at", "-id")
     edge = list(waiting.values_list("attempts", "run_at", "id")[WINDOW : WINDOW + 1])
     if edge:
@@ -148,7 +146,7 @@ def _retrying(jobs: QuerySet[Job]) -> tuple[QuerySet[Job], bool]:
 
 
 def _add_samples(jobs: QuerySet[Job], groups: list[Group]) -> None:
-    """To each group a job of its own. Asked for each apart: thousands may have the same date."""
+    """Reads a sample for each group. One query per group: thousands of jobs can have the same date."""
     if not groups:
         return
     found = {f"job{number}": Subquery(jobs.filter(group.samples).order_by().values("pk")[:1]) for number, group in enumerate(groups)}
@@ -163,12 +161,12 @@ def _add_samples(jobs: QuerySet[Job], groups: list[Group]) -> None:
         sample = samples.get(id)
         if sample is not None:
             group.sample, group.error = sample, visible(sample.error)
-            frames = tracebacks.read(sample.trace or "").frames
+            frames = timeline.read_traceback(sample.trace or "").frames
             group.place = frames[0].place if frames else ""
 
 
 def _add_others(jobs: QuerySet[Job], groups: list[Group]) -> None:
-    """To each group what its latest errors say beside the sample's: one index entry is read for each of so many jobs."""
+    """Reads other error messages for each group, with one index entry per job."""
     if not groups:
         return
     connection = connections[jobs.db]
@@ -176,7 +174,7 @@ def _add_others(jobs: QuerySet[Job], groups: list[Group]) -> None:
     for number, group in enumerate(groups):
         latest = jobs.filter(group.jobs).order_by("-run_at").annotate(said=Substr("error", 1, HEADLINE))
         text, values = latest.values_list("fingerprint", "said")[:HEARD].query.get_compiler(connection=connection).as_sql()
-        parts.append(f"SELECT * FROM ({text}) AS g{number}")  # SQLite takes no LIMIT in a part of a union itself
+        parts.append(f"SELECT * FROM ({text}) AS g{number}")  # SQLite does not allow LIMIT in a part of a union
         parameters += values
     heard: dict[str, dict[str, tuple[str, int]]] = {}
     with connection.cursor() as cursor:

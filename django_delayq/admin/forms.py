@@ -1,4 +1,4 @@
-"""What a person gives along with an action: a reason, for a reschedule a date."""
+"""Fields and forms for actions: reasons, durations, dates and arguments."""
 
 from __future__ import annotations
 
@@ -15,17 +15,53 @@ from django.utils.timezone import get_current_timezone_name
 from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
-from django_delayq import clock, conf
-from django_delayq.admin.show import indented
+from django_delayq import clock, codec, conf
 from django_delayq.console.verbs import Verb
+from django_delayq.console.wording import error_text
+from django_delayq.exceptions import PayloadError
 from django_delayq.models import database_clock
 from django_delayq.text import visible
 
 LONGEST_OPERATION = 30 * 24 * 3_600  # seconds
 
 
+class DurationField(forms.CharField):
+    """A duration, such as 1h30m. The value is in seconds, or None if the field is empty."""
+
+    def clean(self, value: Any) -> float | None:
+        text = super().clean(value)
+        try:
+            return clock.seconds(text.removeprefix("+")) if text else None
+        except ValueError:
+            said = _("%(text)s is not a valid duration. Use, for example, 90s, 10m, 1h30m or 2d.")
+            raise ValidationError(said, params={"text": text}) from None
+
+
+class JSONArgumentsField(forms.CharField):
+    """A JSON list or object. Django's own field accepts NaN and deep nesting, and does not name the place of an error."""
+
+    def __init__(self, kind: type, **options: Any) -> None:
+        self.kind = kind
+        super().__init__(**options)
+
+    def clean(self, value: Any) -> Any:
+        text = super().clean(value)
+        if not text:
+            return self.kind()
+        wrong = (
+            _('Enter a JSON list, such as [7, "text"].') if self.kind is list else _('Enter a JSON object, such as {"note": "text"}.')
+        )
+        try:
+            found = codec.loads(text.encode("utf-8", "surrogatepass"))
+        except PayloadError as error:
+            raise ValidationError("%(said)s %(error)s", params={"said": wrong, "error": error_text(error)}) from None
+        if not isinstance(found, self.kind):
+            raise ValidationError(wrong)
+        return found
+
+
 class ReasonForm(forms.Form):
-    """Why."""
+    """A form with a reason."""
 
     reason = forms.CharField(
         label=_("Reason"),
@@ -35,12 +71,12 @@ class ReasonForm(forms.Form):
     )
 
     def date(self) -> dict[str, Any]:
-        """What the verb needs besides the reason."""
+        """The options of the verb besides the reason."""
         return {}
 
 
 def reason_given(request: HttpRequest) -> str | None:
-    """The reason that came with a button; None where it cannot be kept, which is said: then nothing is to be done."""
+    """Returns the reason that was sent with a button. None if it is invalid; the user gets a message, and the caller does nothing."""
     form = ReasonForm(request.POST)
     if form.is_valid():
         return str(form.cleaned_data["reason"])
@@ -49,17 +85,13 @@ def reason_given(request: HttpRequest) -> str | None:
 
 
 class ExportForm(ReasonForm):
-    """Why a list leaves the admin."""
-
     reason = forms.CharField(
         label=_("Reason"), required=False, max_length=500, help_text=_("The reason is kept in the history. Other users can see it.")
     )
 
 
 class RescheduleForm(ReasonForm):
-    """A delay from now, or a date."""
-
-    delay = forms.CharField(label=_("Delay from now"), required=False, help_text=_("+10m, 90s, 1h30m, 2d"))
+    delay = DurationField(label=_("Delay from now"), required=False, help_text=_("+10m, 90s, 1h30m, 2d"))
     run_at = forms.DateTimeField(
         label=_("Or a date"),
         required=False,
@@ -69,18 +101,11 @@ class RescheduleForm(ReasonForm):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        zone = visible(get_current_timezone_name())  # the browser's may be another, and the field does not say which it is
+        zone = visible(get_current_timezone_name())  # the browser may use another one, and the input does not show it
         self.fields["run_at"].help_text = now("Time zone: %(zone)s") % {"zone": zone}
 
-    def clean_delay(self) -> float | None:
-        """Seconds."""
-        text = self.cleaned_data["delay"].strip()
-        if not text:
-            return None
-        return parsed(text)
-
     def clean_run_at(self) -> datetime | None:
-        """A date that rows and clocks hold."""
+        """Checks that the date is in the future and can be stored."""
         moment: datetime | None = self.cleaned_data["run_at"]
         if moment is not None and not 0 <= clock.to_ms(moment) <= clock.LAST_MS:
             raise ValidationError(_("Enter a date between the years 1970 and 9999."))
@@ -91,21 +116,19 @@ class RescheduleForm(ReasonForm):
         return moment
 
     def clean(self) -> dict[str, Any]:
-        """One of the two."""
         cleaned = super().clean() or self.cleaned_data
         if not self.errors and (cleaned.get("delay") is None) == (cleaned.get("run_at") is None):
             raise ValidationError(_("Enter either a delay or a date."))
         return cleaned
 
     def date(self) -> dict[str, Any]:
-        """delay or run_at."""
         return {name: self.cleaned_data[name] for name in ("delay", "run_at") if self.cleaned_data[name] is not None}
 
 
 class OperationForm(ReasonForm):
-    """What an operation is given besides the jobs it is about."""
+    """The options of an operation."""
 
-    over = forms.CharField(
+    over = DurationField(
         label=_("Spread over"),
         required=False,
         help_text=_(
@@ -116,47 +139,30 @@ class OperationForm(ReasonForm):
     field_order: Sequence[str] = ("over", "reason")
 
     def clean_over(self) -> int | None:
-        """Whole seconds."""
-        text = self.cleaned_data["over"].strip()
-        if not text:
-            return None
-        seconds = parsed(text)
-        if seconds > LONGEST_OPERATION:
+        seconds = self.cleaned_data["over"]
+        if seconds is not None and seconds > LONGEST_OPERATION:
             raise ValidationError(_("The maximum is 30 days."))
-        return round(seconds)
+        return None if seconds is None else round(seconds)
 
     def options(self) -> dict[str, Any]:
-        """The date, if the verb needs one, as JSON."""
+        """The options of the verb as JSON."""
         return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in self.date().items()}
 
 
 class RescheduleOperationForm(OperationForm, RescheduleForm):
-    """The same, with a date."""
-
     field_order: Sequence[str] = ("delay", "run_at", "over", "reason")
 
 
 def operation_form(verb: Verb, *args: Any) -> OperationForm:
-    """The form that starts an operation."""
     return (RescheduleOperationForm if verb.needs_date else OperationForm)(*args)
 
 
-def parsed(text: str) -> float:
-    """Seconds of a duration that a person has typed; a plus before it says the same."""
-    try:
-        return clock.seconds(text.removeprefix("+"))
-    except ValueError:
-        said = _("%(text)s is not a valid duration. Use, for example, 90s, 10m, 1h30m or 2d.")
-        raise ValidationError(said, params={"text": text}) from None
-
-
 def form_for(verb: Verb, *args: Any, **kwargs: Any) -> ReasonForm:
-    """The form of a verb."""
     return (RescheduleForm if verb.needs_date else ReasonForm)(*args, **kwargs)
 
 
 class PurgeForm(ReasonForm):
-    """The queue's name, typed."""
+    """Asks the user to type the name of the queue."""
 
     typed = forms.CharField(label=_("Type the name of the queue"), required=False, max_length=200)
     field_order: Sequence[str] = ("typed", "reason")
@@ -166,13 +172,7 @@ class PurgeForm(ReasonForm):
         self.queue = queue
 
     def clean_typed(self) -> str:
-        """Just that."""
         typed: str = self.cleaned_data["typed"]
         if typed != self.queue:
             raise ValidationError(_("This is not the name of the queue."))
         return typed
-
-
-def written(value: Any) -> str:
-    """JSON as one edits it."""
-    return indented(value)

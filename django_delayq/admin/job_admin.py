@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
+from asgiref.sync import sync_to_async
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ERROR_FLAG, ORDER_VAR, ChangeList
 from django.core.exceptions import PermissionDenied
+from django.core.handlers.asgi import ASGIRequest
+from django.db import connections
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
@@ -22,30 +26,45 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
-from django_delayq import conf, ids
-from django_delayq.admin import asking, editing, export_page, failures, job_page, live, task_page
-from django_delayq.admin.columns import COLUMNS, JobColumns
-from django_delayq.admin.forms import form_for
-from django_delayq.admin.listing import AHEAD, BEHIND, NARROWING, JobList, QueueFilter, TaskFilter, chosen, linked_schedule, title
-from django_delayq.admin.readonly import ReadOnlyAdmin
-from django_delayq.admin.report import MOST, carry_out
-from django_delayq.admin.show import word
-from django_delayq.console import schedule_views
+from django_delayq import clock, conf, ids
+from django_delayq.admin import confirmation, editing, failures, job_page, refresh, task_page
+from django_delayq.admin.badges import word
+from django_delayq.admin.forms import ExportForm, form_for
+from django_delayq.admin.listing import (
+    AHEAD,
+    BEHIND,
+    COLUMNS,
+    NARROWING,
+    JobColumns,
+    JobList,
+    QueueFilter,
+    TaskFilter,
+    chosen,
+    linked_schedule,
+    title,
+)
+from django_delayq.admin.readonly import MOST, ReadOnlyAdmin, carry_out, log
+from django_delayq.console import export, keyset, schedule_views, selection
+from django_delayq.console.search_parser import Search
 from django_delayq.console.verbs import UNRESOLVED, VERBS, Verb
 from django_delayq.console.wording import task_name
-from django_delayq.models import DERIVED, Job
+from django_delayq.models import DERIVED, Job, database_clock
 from django_delayq.states import FINISHED, PERIODIC, REQUEUEABLE, State
 from django_delayq.text import visible
 
 _ACROSS = forms.BooleanField(required=False)
-# By these a subclass may say which jobs there are, and for whom.
+# A subclass that overrides one of these may restrict the jobs.
 RULES = ("get_queryset", "has_view_permission", *(f"has_{name}_permission" for name in VERBS))
+EXPORT_KINDS: Final[dict[str, tuple[Callable[..., Iterator[bytes]], str, str]]] = {
+    "csv": (export.csv_lines, "text/csv; charset=utf-8", "csv"),
+    "json": (export.json_lines, "application/x-ndjson; charset=utf-8", "jsonl"),
+}
 
 
 class JobAdmin(JobColumns, ReadOnlyAdmin):
-    """Every job that the mirror or the outbox has written down."""
+    """All jobs that have a row."""
 
-    list_display = COLUMNS[""]  # a subclass that names its own has these on every view
+    list_display = COLUMNS[""]  # a subclass with its own columns shows them in all views
     list_display_links = ("task_shown",)
     list_filter = (QueueFilter, TaskFilter)
     search_fields = ("id", "key", "task")
@@ -59,40 +78,37 @@ class JobAdmin(JobColumns, ReadOnlyAdmin):
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
     actions = tuple(VERBS)
-    operations: bool | None = None  # whether verbs may be applied to all jobs that match; None: see `starts_operations`
+    operations: bool | None = None  # whether verbs can be applied to all matching jobs; None: see `starts_operations`
 
     # the list
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
-        """The one that asks Redis."""
         return JobList
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Job]:
-        """Without what only the job page shows, which may be long."""
+        """Defers long columns that only the job page shows."""
         return super().get_queryset(request).defer("args", "kwargs", "options", "result")
 
     def get_list_display(self, request: HttpRequest) -> Any:
-        """The columns of the view."""
         own = self.list_display is not COLUMNS[""]
         return self.list_display if own else COLUMNS.get(chosen(request).shown_view, self.list_display)
 
     def get_sortable_by(self, request: HttpRequest) -> list[Any]:
-        """The columns whose order an index holds; see `Selection.sorts`."""
+        """The columns that an index can sort by; see `Selection.sorts`."""
         sorts = chosen(request).sorts
         columns = self.get_list_display(request)
         return [name for name in columns if getattr(getattr(self, str(name), None), "admin_order_field", "") in sorts]
 
     def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
-        """That of the view; see `Selection.order`."""
         return chosen(request).order
 
     def get_search_results(self, request: HttpRequest, queryset: QuerySet[Job], search_term: str) -> tuple[QuerySet[Job], bool]:
-        """As they are: `JobList` has searched."""
+        """Returns the rows unchanged, because `JobList` searches itself."""
         return queryset, False
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """With a notice when Redis cannot be asked, and with what may be done to all that match."""
-        alone = live.wanted(request)
+        """Adds a notice if Redis cannot be reached, and the actions on all matching jobs."""
+        alone = refresh.is_partial(request)
         response = super().changelist_view(request, {"title": title(chosen(request)), **(extra_context or {})})
         listed = getattr(response, "context_data", {}) or {}
         if (shown := listed.get("cl")) is not None:
@@ -105,32 +121,30 @@ class JobAdmin(JobColumns, ReadOnlyAdmin):
                 (verb, self._start_address(request, verb)) for verb in self.verbs_for_all(request) if some and not complaints
             ]
             if alone and isinstance(response, TemplateResponse):
-                return live.cut_out(request, response)
+                return refresh.partial_response(request, response)
         return response
 
     # actions from the list
 
     def has_edit_permission(self, request: HttpRequest, obj: Job | None = None) -> bool:
-        """May requeue with other arguments."""
         return self.allows(request, "edit_job")
 
     def has_copy_permission(self, request: HttpRequest, obj: Job | None = None) -> bool:
-        """May schedule a copy."""
         return self.allows(request, "schedule_job")
 
     def may(self, request: HttpRequest, verb: Verb, job: Job | None = None) -> bool:
-        """May see that job and do this to it; without a job: to any."""
+        """Whether the user may view the job and carry out this verb. Without a job: on any job."""
         allowed: bool = getattr(self, f"has_{verb.name}_permission")(request, job)
         return allowed and self.has_view_permission(request, job)
 
     def get_actions(self, request: HttpRequest, action_location: Any = None) -> dict[str, Any]:
-        """Without the verbs that do nothing to jobs of the view. Django 6.1 looks for that parameter: which page asks."""
+        """Removes verbs that do nothing for jobs of the view. Django 6.1 passes the location."""
         location = {} if action_location is None else {"action_location": action_location}
         applying, found = {verb.name for verb in self._applying(request)}, super().get_actions(request, **location)
         return {name: each for name, each in found.items() if name in applying or name not in VERBS}
 
     def response_action(self, request: HttpRequest, queryset: QuerySet[Job], *more: Any, **options: Any) -> HttpResponse | None:
-        """What is ticked are ids."""
+        """Checks that the selected values are ids."""
         try:
             for text in request.POST.getlist(ACTION_CHECKBOX_NAME):
                 UUID(text)
@@ -140,9 +154,11 @@ class JobAdmin(JobColumns, ReadOnlyAdmin):
         return super().response_action(request, queryset, *more, **options)
 
     def _ask_then_act(self, request: HttpRequest, queryset: QuerySet[Job], verb: Verb) -> HttpResponse | None:
-        if _ACROSS.clean(request.POST.get("select_across")):  # as Django reads it: "2" and "true" mean all, too
+        if _ACROSS.clean(request.POST.get("select_across")):  # Django also reads "2" and "true" as all
             if verb not in self.verbs_for_all(request):
-                messages.error(request, now("You are not allowed to do this to all matching jobs. Select the jobs individually."))
+                messages.error(
+                    request, now("You do not have permission to do this to all matching jobs. Select the jobs individually.")
+                )
                 return None
             return HttpResponseRedirect(self._start_address(request, verb))
         confirmed = "confirmed" in request.POST
@@ -153,7 +169,7 @@ class JobAdmin(JobColumns, ReadOnlyAdmin):
         found = [job for job in ticked if search.exact(job)]
         jobs = [job for job in found if self.may(request, verb, job)]
         if len(jobs) < len(found):
-            text = now("You are not allowed to do this to %(count)d of these jobs. They were not changed.")
+            text = now("You do not have permission to do this to %(count)d of these jobs. They were not changed.")
             messages.warning(request, text % {"count": len(found) - len(jobs)})
         if not jobs:
             return None
@@ -162,26 +178,25 @@ class JobAdmin(JobColumns, ReadOnlyAdmin):
             return None
         ticks = [(ACTION_CHECKBOX_NAME, pk) for pk in request.POST.getlist(ACTION_CHECKBOX_NAME)]
         hidden = [("action", request.POST.get("action", verb.name)), ("index", "0"), *ticks]
-        return asking.page(self, request, verb, form, jobs, hidden=hidden, back=request.get_full_path())
+        return confirmation.page(self, request, verb, form, jobs, hidden=hidden, back=request.get_full_path())
 
-    # all that match
+    # all matching jobs
 
     def verbs_for_all(self, request: HttpRequest) -> list[Verb]:
-        """What this person may do to all jobs of this list; nothing where a filter is in use that an operation does not know."""
+        """Returns the actions on all matching jobs, or none if the list has a filter that operations do not support."""
         known = {*NARROWING, BEHIND, AHEAD, ERROR_FLAG, ORDER_VAR}
         if not self._may_start(request) or set(request.GET) - known:
             return []
         return [verb for verb in self._applying(request) if self.may(request, verb)]
 
     def _applying(self, request: HttpRequest) -> list[Verb]:
-        """The verbs that do something to jobs of the view."""
         state = chosen(request).shown_view
         stored = State.SCHEDULED if state in DERIVED and state not in UNRESOLVED else state
         return [verb for verb in VERBS.values() if verb.states & ({stored} if state else frozenset(State))]
 
     def starts_operations(self) -> bool:
-        """Whether operations may be about the jobs of this admin. A worker carries them out, which knows no admin: so a subclass with
-        rules of its own about rows has none, unless it says by `operations = True` that these rules leave out no job.
+        """Whether operations can use this admin. Workers carry them out without it, so a subclass that restricts rows has none, unless
+        `operations = True` states that its rows include all jobs.
         """
         if self.operations is not None:
             return self.operations
@@ -201,7 +216,6 @@ class JobAdmin(JobColumns, ReadOnlyAdmin):
     # the job page
 
     def get_urls(self) -> list[URLPattern]:
-        """One address per verb, besides Django's."""
         own = [
             path(f"<path:object_id>/{name}/", self._view(partial(self._act, verb)), name=f"delayq_job_{name}")
             for name, verb in VERBS.items()
@@ -214,20 +228,18 @@ class JobAdmin(JobColumns, ReadOnlyAdmin):
         return [failed, exported, task, *own, *super().get_urls()]
 
     def has_export_permission(self, request: HttpRequest) -> bool:
-        """May take a list away as a file."""
         return self.allows(request, "export_job")
 
     def export(self, request: HttpRequest) -> HttpResponseBase:
-        """The list at this address as a file."""
         if not self.has_view_permission(request) or not self.has_export_permission(request):
             raise PermissionDenied
-        return export_page.respond(self, request)
+        return _export_page(self, request)
 
     def failures(self, request: HttpRequest) -> HttpResponse:
         """Failed jobs, grouped by their cause."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        one_by_one = type(self).has_view_permission is not JobAdmin.has_view_permission  # then only samples are asked about
+        one_by_one = type(self).has_view_permission is not JobAdmin.has_view_permission  # then only samples are checked
         found = failures.look(self.get_queryset(request).defer(None), compare=not one_by_one)
         for group in found.groups:
             if group.sample and not self.has_view_permission(request, group.sample):
@@ -248,11 +260,9 @@ class JobAdmin(JobColumns, ReadOnlyAdmin):
         return TemplateResponse(request, "admin/delayq/job/failures.html", context)
 
     def edit(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Other arguments for a job that has failed or was cancelled."""
         return self._arguments(request, object_id, editing.EDIT, self.has_edit_permission)
 
     def copy(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """A job that has ended once more, as a new one."""
         return self._arguments(request, object_id, editing.COPY, self.has_copy_permission)
 
     def _arguments(self, request: HttpRequest, object_id: str, act: editing.Act, allowed: Callable[..., bool]) -> HttpResponse:
@@ -274,30 +284,29 @@ class JobAdmin(JobColumns, ReadOnlyAdmin):
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """All that is known of one job, and what may be done to it."""
         job = self._job(request, object_id)
         if job is None:
             return self.nowhere(request, object_id)
         return self._page(request, job)
 
     def history_view(self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """What happened to it stands on its page: acts of people among all else."""
+        """Redirects to the page of the job, whose timeline includes the actions of users."""
         job = self._job(request, object_id)
         return self.nowhere(request, object_id) if job is None else HttpResponseRedirect(f"{self._address(job)}#happened")
 
     def _page(self, request: HttpRequest, job: Job, form: Any = None, status: int = 200) -> HttpResponse:
-        alone, sensitive = live.wanted(request), self.allows(request, "view_sensitive")
+        alone, sensitive = refresh.is_partial(request), self.allows(request, "view_sensitive")
         found = job_page.gather(request, job, self.get_queryset(request), sensitive=sensitive)
         row = schedule_views.schedule_of([job.pk], conf.get().database).get(job.pk) if PERIODIC in job.meta else None
         found["schedule"] = linked_schedule(self, request, row) if row else ""
         found["related"] = [each for each in found["related"] if self.has_view_permission(request, each[0])]
         stored = job_page.state_in_charge(job, found["live"])
         allowed = [verb for verb in VERBS.values() if stored in verb.states and self.may(request, verb, job)]
-        if found["to_stop"]:  # asked once, it is asked no more by a second click
+        if found["to_stop"]:  # a second click must not ask again
             allowed = [verb for verb in allowed if verb.name != "cancel"]
         context = self.page_context(
             request,
-            f"{capfirst(word(stored))} · {task_name(job.task)} · {job.short_id}",  # by which the tabs of a browser are told apart
+            f"{capfirst(word(stored))} · {task_name(job.task)} · {job.short_id}",  # browser tabs need different titles
             **found,
             verbs=[verb for verb in allowed if not verb.needs_date],
             dated=[verb for verb in allowed if verb.needs_date],
@@ -308,7 +317,7 @@ class JobAdmin(JobColumns, ReadOnlyAdmin):
             may_copy=stored in FINISHED and self.has_copy_permission(request, job) and editing.COPY.possible(job, sensitive),
         )
         page = TemplateResponse(request, "admin/delayq/job/page.html", context, status=status)
-        return live.cut_out(request, page) if alone else page
+        return refresh.partial_response(request, page) if alone else page
 
     def _act(self, verb: Verb, request: HttpRequest, object_id: str) -> HttpResponse:
         if request.method != "POST":
@@ -325,15 +334,15 @@ class JobAdmin(JobColumns, ReadOnlyAdmin):
             return self._page(request, job, form, status=400)
         if verb.asked and "confirmed" not in request.POST:
             again = form_for(verb, None, initial={"reason": visible(form.cleaned_data["reason"])})
-            return asking.page(self, request, verb, again, [job], hidden=(), back=self._address(job), alone=True)
+            return confirmation.page(self, request, verb, again, [job], hidden=(), back=self._address(job), alone=True)
         carry_out(request, verb, [job], reason=form.cleaned_data["reason"], **form.date()).tell(request, verb)
         return HttpResponseRedirect(self._address(job))
 
     def _job(self, request: HttpRequest, object_id: str) -> Job | None:
-        """One of the jobs that this admin has, whole; None for any other.
+        """Returns a whole job, or None if this admin does not have it.
 
         Raises:
-            PermissionDenied: this person may not see it.
+            PermissionDenied: the user may not view it.
         """
         if not self.has_view_permission(request):
             raise PermissionDenied
@@ -359,12 +368,69 @@ def _action(verb: Verb) -> Callable[..., HttpResponse | None]:
     def act(self: JobAdmin, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:
         return self._ask_then_act(request, queryset, verb)
 
-    act.__name__ = verb.name  # by which Django tells actions apart
-    description: Any = verb.selected  # the stubs know Django's own kind of lazy text only
+    act.__name__ = verb.name  # Django identifies actions by it
+    description: Any = verb.selected  # the stubs know only Django's kind of lazy text
     return admin.action(description=description, permissions=[verb.name])(act)
 
 
-# Each verb is an action of the list, with a permission of its own that a subclass may narrow.
+# Each verb is an action of the list. A subclass can restrict its permission.
 for _verb in VERBS.values():
     setattr(JobAdmin, f"has_{_verb.name}_permission", _permission(_verb))
     setattr(JobAdmin, _verb.name, _action(_verb))
+
+
+def _export_page(admin: Any, request: HttpRequest) -> HttpResponseBase:
+    """Exports all pages of the list, without the jobs that this user may not view."""
+    back = reverse("admin:delayq_job_changelist", current_app=admin.admin_site.name)
+    try:
+        listed: Any = admin.get_changelist_instance(request)
+    except IncorrectLookupParameters:
+        return HttpResponseRedirect(back)
+    shown, chosen, jobs = listed.selection, listed.meant, listed.unsearched.defer(None)
+    sensitive = admin.allows(request, "view_sensitive")
+    kind = request.POST.get("kind", "") if request.method == "POST" else ""
+    form = ExportForm(request.POST or None)
+    if kind in EXPORT_KINDS and not listed.complaints and form.is_valid():
+        write, content_type, ending = EXPORT_KINDS[kind]
+        words = shown.words or now("all")
+        said, reason = now("Exported as %(kind)s: %(selection)s") % {"kind": ending, "selection": words}, form.cleaned_data["reason"]
+        log(request, Job, [("", words)], f"{said}: {reason}" if reason else said)
+        walk = export.Walk(
+            selection=chosen.fixed(clock.to_ms(database_clock.now(connections[conf.get().database]))),
+            jobs=jobs,
+            seen=partial(admin.has_view_permission, request),
+        )
+        lines = export.together(write(walk, sensitive=sensitive, ending=partial(_export_ending, chosen.search)))
+        name = "-".join(filter(None, ("jobs", shown.shown_view, f"{clock.now():%Y%m%d-%H%M%S}")))
+        return StreamingHttpResponse(
+            _one_by_one(lines) if isinstance(request, ASGIRequest) else lines,
+            content_type=content_type,
+            headers={"Content-Disposition": f'attachment; filename="{name}.{ending}"'},
+        )
+    count = None if listed.complaints else keyset.count_up_to(chosen, jobs, export.MOST, conf.get().database)
+    context = admin.page_context(
+        request,
+        now("Export"),
+        complaints=listed.complaints,
+        words=shown.words,
+        form=form,
+        count=count,
+        most=export.MOST,
+        over=count is not None and count > export.MOST,
+        masked=not sensitive,
+        kinds=[(kind, kind.upper()) for kind in EXPORT_KINDS],
+        back=back + listed.get_query_string(),
+    )
+    return TemplateResponse(request, "admin/delayq/job/export.html", context, status=400 if request.method == "POST" else 200)
+
+
+def _export_ending(search: Search, walk: export.Walk) -> str:
+    """Returns the last line of a file that may be incomplete, or ""."""
+    more = now("There are more matching jobs. This file ends here.") if walk.cut else ""
+    return " ".join(filter(None, (more, selection.searched_in(search, partly=True) if walk.partly else "")))
+
+
+async def _one_by_one(lines: Iterator[bytes]) -> AsyncIterator[bytes]:
+    """Reads part by part in a thread. Under ASGI, Django would read all parts before it sends the first."""
+    while part := await sync_to_async(lambda: next(lines, b""))():
+        yield part

@@ -1,41 +1,198 @@
-"""The list of jobs, for tables that may hold millions of rows: tabs with bounded counts, pages by keyset, states asked of Redis."""
+"""The list of jobs, for tables with millions of rows: bounded counts, keyset pages, and states from Redis."""
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from datetime import datetime
+from typing import Any, Final, Literal
 from uuid import UUID
 
 from django.contrib import admin
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.views.main import ORDER_VAR, ChangeList
-from django.db.models import QuerySet
+from django.db.models import Case, F, QuerySet, When
 from django.db.models.expressions import Combinable
+from django.db.models.functions import Length
 from django.http import HttpRequest
 from django.utils.functional import Promise
 from django.utils.html import format_html
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
-from django_delayq import conf
-from django_delayq.admin.columns import NAME_SHOWN, carried
-from django_delayq.console import keyset, overview, schedule_views, selection
+from django_delayq import clock, conf
+from django_delayq.admin import timeline
+from django_delayq.admin.badges import allowed, badge
+from django_delayq.console import keyset, masking, overview, schedule_views, selection, why_not_yet
 from django_delayq.console.search_fields import STATES
 from django_delayq.console.search_parser import LONGEST
 from django_delayq.console.selection import VIEWS, Selection
-from django_delayq.console.wording import breakable, cut, error_text, task_name
+from django_delayq.console.wording import breakable, cut, dated, duration, error_text, moment, task_name, zoned
 from django_delayq.models import Job, Periodic
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import registry
-from django_delayq.states import UNFINISHED
+from django_delayq.states import UNFINISHED, State
 from django_delayq.store.reads.inspector import JobView
 from django_delayq.text import visible
 
-BEHIND, AHEAD, VIEW = "behind", "ahead", "state"  # parameters of the address, besides those of Django
+NAME_SHOWN: Final = 80  # characters of a task or a key in the list
+ERROR_SHOWN: Final = 70  # characters of an error in the list
+ARGUMENTS_READ: Final = 4000  # characters of JSON; longer arguments are not fetched, because a page has fifty jobs
+ARGUMENTS_SHOWN: Final = 80  # characters of all arguments together
+VALUE_SHOWN: Final = 40  # characters of one argument
+TOLD: Final = 1000  # characters of a tooltip
+
+_JOB: Final = ("state_now", "task_shown", "arguments_shown", "key_shown", "queue_shown")
+_ENDED: Final = (*_JOB, "finished_shown", "took_shown", "attempts_made")
+COLUMNS: Final[dict[str, tuple[str, ...]]] = {
+    "": (*_JOB, "run_at_and_late", "attempts_made", "last_error"),
+    "due": (*_JOB, "run_at_and_late", "attempts_made", "last_error"),
+    "scheduled": (*_JOB, "run_at_and_late", "attempts_made"),
+    "running": (*_JOB, "running_for", "progress_shown", "worker_shown", "attempts_made"),
+    "retrying": (*_JOB, "run_at_and_late", "attempts_made", "last_error"),
+    "failed": (*_ENDED, "last_error"),
+    "cancelled": (*_JOB, "finished_shown", "attempts_made", "last_error"),
+    "succeeded": _ENDED,
+    "parked": (*_JOB, "run_at_and_late", "attempts_made", "last_error"),
+    "unpublished": (*_JOB, "run_at_and_late", "attempts_made"),
+    "far": (*_JOB, "run_at_and_late"),
+    "unresolved": (*_JOB, "run_at_and_late", "attempts_made", "last_error"),
+}
+
+
+class JobColumns:
+    """The columns of the list. `JobList` adds to each job `live` (its state in Redis), `carried` (its arguments) and `schedule`."""
+
+    @admin.display(description=_("state"))
+    def state_now(self, job: Job) -> str:
+        """Returns the state in Redis, if it has the job."""
+        return badge(timeline.state_of(job, getattr(job, "live", None)))
+
+    @admin.display(description=_("task"))
+    def task_shown(self, job: Job) -> str:
+        return _named(task_name(job.task))
+
+    @admin.display(description=_("arguments"))
+    def arguments_shown(self, job: Job) -> str:
+        """Returns the arguments cut, with more of them in the tooltip."""
+        carried: Carried | None = getattr(job, "carried", None)
+        return carried.shown() if carried is not None else "-"
+
+    @admin.display(description=_("key"))
+    def key_shown(self, job: Job) -> str:
+        """Returns the key, and the schedule of the job."""
+        schedule = getattr(job, "schedule", "")
+        shown = _named(visible(job.key))
+        return format_html('{} <span class="delayq-soft">{} {}</span>', shown, now("schedule"), schedule) if schedule else shown or "-"
+
+    @admin.display(description=_("queue"))
+    def queue_shown(self, job: Job) -> str:
+        return visible(job.queue)
+
+    @admin.display(description=_("run at"), ordering="run_at")
+    def run_at_and_late(self, job: Job) -> str:
+        """Returns the date, and the time until it or since then."""
+        view = getattr(job, "live", None)
+        date, seconds = timeline.run_date(job, view), timeline.late(job, view)
+        if seconds < 1:
+            return moment(date)
+        late = now("%(duration)s late") % {"duration": duration(seconds)}
+        return format_html('{} <span class="delayq-error">{}</span>', dated(date), late)
+
+    @admin.display(description=_("running for"))
+    def running_for(self, job: Job) -> str:
+        """Returns the time since the start, or a dash if the row is behind."""
+        if job.state != State.RUNNING or job.started_at is None:
+            return "-"
+        return format_html('<span title="{}">{}</span>', zoned(job.started_at), duration(_whole(clock.now(), job.started_at)))
+
+    @admin.display(description=_("progress"))
+    def progress_shown(self, job: Job) -> str:
+        view = getattr(job, "live", None)
+        told = timeline.progress_of(view)
+        if told is None:
+            return visible(view.progress) or "-" if view else "-"
+        bar = '<progress max="{}" value="{}" aria-label="{}"></progress> {}/{}'
+        return format_html(bar, told.total, told.done, now("progress"), told.done, told.total)
+
+    @admin.display(description=_("worker"))
+    def worker_shown(self, job: Job) -> str:
+        return breakable(job.worker) or "-"
+
+    @admin.display(description=_("finished"), ordering="finished_at")
+    def finished_shown(self, job: Job) -> str:
+        return moment(job.finished_at) if job.finished_at else "-"
+
+    @admin.display(description=_("took"))
+    def took_shown(self, job: Job) -> str:
+        if job.finished_at is None or job.started_at is None or job.ending:  # an expired job never ran
+            return "-"
+        return duration(max(0.0, (job.finished_at - job.started_at).total_seconds()))
+
+    @admin.display(description=_("attempts"), ordering="attempts")
+    def attempts_made(self, job: Job) -> str:
+        """Returns the attempts, the limit, and the number of polls."""
+        crashes = f" +{job.crashes}\u2009✗" if job.crashes else ""
+        text = f"{job.attempts}/{allowed(job.max_attempts)}{crashes}"
+        return ", ".join(filter(None, (text, why_not_yet.poll_count(job, getattr(job, "live", None)))))
+
+    @admin.display(description=_("last error"))
+    def last_error(self, job: Job) -> str:
+        line = visible(job.error.strip().split("\n", 1)[0])
+        look = "delayq-soft" if job.state == State.CANCELLED else "delayq-error"  # here it is the reason of a user
+        return (
+            format_html('<span class="{}" title="{}">{}</span>', look, line[:TOLD], breakable(cut(line, ERROR_SHOWN))) if line else "-"
+        )
+
+
+class Carried:
+    """The arguments of a job in the list: masked, or not fetched because they are too long."""
+
+    __slots__ = ("arguments", "size")
+
+    def __init__(self, arguments: Sequence[tuple[str, Any]], size: int) -> None:
+        self.arguments, self.size = arguments, size
+
+    def shown(self) -> str:
+        if self.size > ARGUMENTS_READ:
+            return format_html('<span class="delayq-soft">{}</span>', now("%(size)d KB") % {"size": max(1, self.size // 1000)})
+        if not self.arguments:
+            return "-"
+        texts = [(name, visible(json.dumps(value, ensure_ascii=False))) for name, value in self.arguments]
+        whole = ", ".join(f"{name}={text}" if name else text for name, text in texts)
+        short = ", ".join(f"{name}={cut(text, VALUE_SHOWN)}" if name else cut(text, VALUE_SHOWN) for name, text in texts)
+        return format_html('<span title="{}">{}</span>', cut(whole, TOLD), breakable(cut(short, ARGUMENTS_SHOWN)))
+
+
+def carried(rows: QuerySet[Job], jobs: Iterable[Job]) -> dict[UUID, Carried]:
+    """Reads the masked arguments of these jobs in one query, without long ones."""
+    size = Length("args") + Length("kwargs")
+    short = {name: Case(When(size__lte=ARGUMENTS_READ, then=F(name))) for name in ("args", "kwargs")}
+    named = rows.order_by().filter(pk__in=[job.pk for job in jobs]).annotate(size=size)
+    found = {}
+    for pk, task, length, args, kwargs in named.values_list("pk", "task", "size", short["args"], short["kwargs"]):
+        found[pk] = Carried(masking.by_name(task, *masking.arguments(task, args or [], kwargs or {})), length)
+    return found
+
+
+def _named(name: str) -> SafeString:
+    """Returns a name, cut if long, with the whole name in the tooltip."""
+    short = breakable(cut(name, NAME_SHOWN))
+    return short if len(name) <= NAME_SHOWN else format_html('<span title="{}">{}</span>', name, short)
+
+
+def _whole(later: datetime, earlier: datetime) -> float:
+    """Returns the seconds between two dates, rounded so that a refreshed page changes at most once a second."""
+    seconds = max(0.0, (later - earlier).total_seconds())
+    return float(int(seconds)) if seconds >= 1 else seconds
+
+
+BEHIND, AHEAD, VIEW = "behind", "ahead", "state"  # our query parameters
 NAMED = ("queue", "task")
-NARROWING = ("q", *NAMED, VIEW)  # what a `Selection` is made of
+NARROWING = ("q", *NAMED, VIEW)  # the parameters of a `Selection`
 TITLE_PART = 60  # characters of a name or a search in the title of a page
 LABELS: dict[str, str | Promise] = {
     "": _("All"),
@@ -55,7 +212,7 @@ LABELS: dict[str, str | Promise] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tab:
-    """A view over the list. `count` is None where counting would mean reading through rows."""
+    """A tab of the list. `count` is None if counting would read all rows."""
 
     label: str | Promise
     address: str
@@ -64,7 +221,7 @@ class Tab:
 
 
 def chosen(request: HttpRequest) -> Selection:
-    """What the address of a list chooses."""
+    """Returns the selection in the URL of a list."""
     view = request.GET.get(VIEW, "")
     return Selection(
         view=view if view in VIEWS else "",
@@ -75,13 +232,13 @@ def chosen(request: HttpRequest) -> Selection:
 
 
 def _given(request: HttpRequest, name: str) -> str:
-    """Nothing for what no database takes; `doubtful` complains about it."""
+    """Returns "" for values that no database accepts; `invalid_parameters` reports them."""
     value = str(request.GET.get(name, ""))
     return "" if "\0" in value else value
 
 
 def title(selection: Selection) -> str:
-    """What a list is called, in the head of the page and among the tabs of a browser."""
+    """Returns the title of a list."""
     label = str(LABELS[selection.shown_view]).replace("\u00ad", "") if selection.shown_view in LABELS and selection.shown_view else ""
     task = task_name(selection.task or selection.search.value("task")) if selection.task or selection.search.value("task") else ""
     given = {"view": label, "task": cut(task, TITLE_PART)}
@@ -93,8 +250,8 @@ def title(selection: Selection) -> str:
     return " · ".join([text, *(cut(part, TITLE_PART) for part in more)])
 
 
-def doubtful(request: HttpRequest) -> list[str]:
-    """Complaints about an address that names no view there is, one thing twice, or what no text holds: none is to mean all jobs."""
+def invalid_parameters(request: HttpRequest) -> list[str]:
+    """Returns errors for unknown views, repeated parameters and NUL characters. Such a URL must not select all jobs."""
     view = request.GET.get(VIEW, "")
     found = []
     if view not in VIEWS:
@@ -103,45 +260,43 @@ def doubtful(request: HttpRequest) -> list[str]:
     for name in NARROWING:
         if len(request.GET.getlist(name)) > 1:
             found.append(now("%(word)s: can be used only once.") % {"word": name})
-        if name in NAMED and "\0" in request.GET.get(name, ""):  # a search complains itself
+        if name in NAMED and "\0" in request.GET.get(name, ""):  # a search reports this itself
             found.append(now("%(word)s contains a NUL character. Remove it.") % {"word": name})
     return found
 
 
-def strange(request: HttpRequest) -> list[str]:
-    """The same for an operation, which knows no filters of other apps: it would be about more jobs than the list."""
+def unknown_parameters(request: HttpRequest) -> list[str]:
+    """Returns errors for an operation. It does not support filters of other apps, so it would change more jobs than the list shows."""
     names = [visible(name) for name in request.GET if name not in NARROWING]
     said = now("You cannot filter an operation by %(name)s.")
-    return [*doubtful(request), *(said % {"name": name} for name in names)]
+    return [*invalid_parameters(request), *(said % {"name": name} for name in names)]
 
 
 class JobList(ChangeList):
-    """A page of jobs, each with what Redis knows of it now, since the mirror may be behind; `trouble`: why Redis could not be asked."""
+    """A page of jobs, each with its state in Redis. `trouble`: why Redis could not be reached."""
 
     trouble = ""
-    lag = overview.NO_LAG  # of the queue that is behind most, `lagging`; `more_lagging` are behind, too
+    lag = overview.NO_LAG  # the largest lag, of the queue `lagging`; `more_lagging` other queues have one
     lagging, more_lagging, rowless = "", 0, 0
 
     def get_filters_params(self, params: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Without what is no filter of Django's."""
         found: dict[str, Any] = super().get_filters_params(params)
         return {name: value for name, value in found.items() if name not in (BEHIND, AHEAD, VIEW)}
 
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Job]:
-        """All that match, in the order of the view."""
         self.request = request
         self.cursors = {name: self.params.pop(name, "") for name in (BEHIND, AHEAD)}
         for name in (BEHIND, AHEAD):
             self.filter_params.pop(name, None)
         self.selection = replace(chosen(request), by=self._by())
-        self.complaints = (*doubtful(request), *self.selection.search.complaints)
+        self.complaints = (*invalid_parameters(request), *self.selection.search.complaints)
         self.unsearched: QuerySet[Job] = super().get_queryset(request, exclude_parameters)
         if self.complaints:
             self.unsearched = self.unsearched.none()
         return self.selection.rows(self.unsearched).order_by(*self.selection.order)
 
     def _by(self) -> str:
-        """The field that the address names by the number of its column, as Django's heads of tables write it; the first of several."""
+        """Returns the first field that the URL sorts by. Django writes the number of its column."""
         given = str(self.params.get(ORDER_VAR, "")).split(".")[0]
         number = given.removeprefix("-")
         if not number.isdecimal() or len(number) > 3 or int(number) >= len(self.list_display):
@@ -150,11 +305,9 @@ class JobList(ChangeList):
         return f"-{field}" if given.startswith("-") else field
 
     def get_ordering(self, request: HttpRequest, queryset: QuerySet[Job]) -> list[str | Combinable]:
-        """That of the selection, which knows what an index holds."""
         return list(self.selection.order)
 
     def get_ordering_field_columns(self) -> dict[int, Literal["desc", "asc"]]:
-        """The column by which the list is ordered, by its number."""
         first = self.selection.order[0]
         for number, name in enumerate(self.list_display):
             if self.get_ordering_field(name) == first.removeprefix("-"):
@@ -162,9 +315,8 @@ class JobList(ChangeList):
         return {}
 
     def get_results(self, request: HttpRequest) -> None:
-        """The rows of one page."""
         self.leased = overview.leased(self.selection.queue)
-        self.meant = self.selection.running(self.leased)  # by Redis' word: rows hear of it later
+        self.meant = self.selection.running(self.leased)  # according to Redis, because rows are updated later
         if self.meant.only is not None and self.leased is not None:
             self.rowless = len(self.leased) - self.model_admin.get_queryset(request).filter(pk__in=self.leased).count()
         try:
@@ -187,23 +339,23 @@ class JobList(ChangeList):
         if not self.trouble:
             self._look_at_lags()
         came = schedule_views.schedule_of([job.pk for job in page.jobs], conf.get().database)
-        mine: Any = self.model_admin  # the stubs know Django's own class only
+        mine: Any = self.model_admin  # the stubs know only Django's class
         arguments = carried(mine.get_queryset(request), page.jobs)
         for job in page.jobs:
-            job.carried = arguments.get(job.pk)  # type: ignore[attr-defined]  # for the templates and columns of this list alone
-            job.live = views.get(job.pk)  # type: ignore[attr-defined]  # likewise
-            job.schedule = self._linked(request, came.get(job.pk))  # type: ignore[attr-defined]  # likewise
+            job.carried = arguments.get(job.pk)  # type: ignore[attr-defined]  # for the templates and columns of this list
+            job.live = views.get(job.pk)  # type: ignore[attr-defined]  # see above
+            job.schedule = self._linked(request, came.get(job.pk))  # type: ignore[attr-defined]  # see above
         if self.complaints or self.result_count > overview.MOST_COUNTED:
-            self.result_count = len(page.jobs)  # there may be millions: "all 10001" is not to be offered
+            self.result_count = len(page.jobs)  # there may be millions, so do not offer "all 10001"
         self.result_list = page.jobs
-        # What the templates of Django ask for.
+        # Django's templates need these.
         self.show_full_result_count, self.show_admin_actions = False, True
         shown = self._is_counted(page) and any(request.GET.get(name) for name in NARROWING)
-        self.full_result_count = None if shown else self.result_count  # the count is shown where the two differ
+        self.full_result_count = None if shown else self.result_count  # the count is shown if the two differ
         self.can_show_all, self.multi_page, self.paginator = False, False, None
 
     def _hints(self, page: keyset.Page) -> None:
-        """What is said of the search, and what else to try."""
+        """Adds remarks about the search, and other searches."""
         wanted, nothing = self.selection, not page.jobs
         self.remarks = [] if self.complaints else selection.search_remarks(wanted.search)
         self.searched = selection.searched_in(wanted.search, partly=page.partly) if page.partly or nothing else ""
@@ -215,11 +367,10 @@ class JobList(ChangeList):
         return self.get_query_string({name: value or None for name, value in parts.items()})
 
     def _linked(self, request: HttpRequest, row: Periodic | None) -> str:
-        """The schedule that has brought a job: to click at, for those who may see it; "" for none."""
         return linked_schedule(self.model_admin, request, row) if row is not None else ""
 
     def _count(self, page: keyset.Page) -> dict[str, int]:
-        """Bounded counts: of each view, where indexes give them; of what was searched for, where it is on this page."""
+        """Returns bounded counts of the views that have an index, or of the matches of a search."""
         using, whole = conf.get().database, Selection(queue=self.selection.queue, task=self.selection.task)
         named = bool(whole.queue) + bool(whole.task)
         self.result_count = len(page.jobs)
@@ -246,12 +397,11 @@ class JobList(ChangeList):
             self.lagging, self.lag, self.more_lagging = visible(behind[0]), lags[behind[0]], len(behind) - 1
 
     def _is_counted(self, page: keyset.Page) -> bool:
-        """Whether `result_count` is the number of all that match, and not only of this page."""
+        """Whether `result_count` includes all matches, and not only this page."""
         return self.result_count > len(page.jobs) or not self.multiple(page)
 
     @staticmethod
     def multiple(page: keyset.Page) -> bool:
-        """Whether there is more than this page."""
         return bool(page.before or page.after)
 
     def _tabs(self, counts: dict[str, int]) -> list[Tab]:
@@ -267,7 +417,7 @@ class JobList(ChangeList):
 
 
 def live(jobs: Iterable[Job]) -> tuple[dict[UUID, JobView], str]:
-    """What Redis knows of those that are not finished; and why not, if it could not be asked."""
+    """Returns the unfinished jobs as Redis has them, and an error if it could not be reached."""
     by_queue: dict[str, list[UUID]] = defaultdict(list)
     known = conf.get().queues
     for job in jobs:
@@ -283,7 +433,7 @@ def live(jobs: Iterable[Job]) -> tuple[dict[UUID, JobView], str]:
 
 
 def linked_schedule(jobs: Any, request: HttpRequest, row: Periodic) -> str:
-    """A schedule by its name, to click at for those who may see it on the site of that admin of jobs."""
+    """Returns the name of a schedule, with a link if the user may view it on this site."""
     site = jobs.admin_site
     seen = site.is_registered(Periodic) and site.get_model_admin(Periodic).has_view_permission(request, row)
     name = breakable(cut(row.name, NAME_SHOWN))
@@ -291,18 +441,17 @@ def linked_schedule(jobs: Any, request: HttpRequest, row: Periodic) -> str:
 
 
 class QueueFilter(admin.SimpleListFilter):
-    """The queues of the settings; asking the table for all values would read it whole."""
+    """The queues of the settings. A query for all values would read the whole table."""
 
     title = _("queue")
     template = "admin/delayq/filter.html"
     parameter_name = "queue"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """By name."""
         return [(name, visible(name)) for name in sorted({*conf.get().queues, *filter(None, [request.GET.get("queue")])})]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
-        """As they are: `JobList` looks at the address itself."""
+        """Returns the rows unchanged, because `JobList` reads the URL itself."""
         return queryset
 
 
@@ -314,9 +463,8 @@ class TaskFilter(admin.SimpleListFilter):
     parameter_name = "task"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """By name."""
         return [(name, visible(name)) for name in sorted({*registry.names(), *filter(None, [request.GET.get("task")])})]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
-        """As they are: `JobList` looks at the address itself."""
+        """Returns the rows unchanged, because `JobList` reads the URL itself."""
         return queryset

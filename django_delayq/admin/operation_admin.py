@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
@@ -25,15 +27,13 @@ from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
 from django_delayq import clock, conf, ids
-from django_delayq.admin import asking, live
+from django_delayq.admin import confirmation, refresh
+from django_delayq.admin.badges import badge, word
 from django_delayq.admin.forms import OperationForm, operation_form, reason_given
 from django_delayq.admin.job_admin import JobAdmin
-from django_delayq.admin.listing import chosen, strange
-from django_delayq.admin.operation_preview import Preview
-from django_delayq.admin.readonly import ReadOnlyAdmin
-from django_delayq.admin.report import actor, log, note
-from django_delayq.admin.show import badge, word
-from django_delayq.console import keyset, operation_loop, operation_parts, selection
+from django_delayq.admin.listing import chosen, unknown_parameters
+from django_delayq.admin.readonly import ReadOnlyAdmin, actor, log, note
+from django_delayq.console import keyset, operation_loop, operation_parts, overview, selection
 from django_delayq.console.overview import leased
 from django_delayq.console.selection import Selection
 from django_delayq.console.verbs import VERBS, Verb
@@ -43,24 +43,76 @@ from django_delayq.producer.outbox.rows import hindered
 from django_delayq.states import State
 from django_delayq.text import visible
 
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """The state that a user saw before the start: the time of the database, the newest job, a digest of the matching tasks, and the
+    jobs that ran according to Redis (`only`, see `Selection`). The form returns it, so that the operation includes no newer jobs, other
+    tasks or other running jobs.
+    """
+
+    at_ms: int
+    upto: UUID
+    digest: str
+    only: tuple[str, ...] | None = None
+
+    @classmethod
+    def now(cls, wanted: Selection) -> Preview:
+        tasks = json.dumps(wanted.tasks)
+        only = None if wanted.only is None else tuple(wanted.only)
+        rows = Job.objects.using(conf.get().database).order_by("-pk")  # ids come from web hosts, whose clocks may be ahead
+        newest = rows.values_list("pk", flat=True).first() or ids.new()
+        return cls(wanted.at_ms, newest, hashlib.sha256(tasks.encode()).hexdigest()[:16], only)
+
+    @classmethod
+    def read(cls, text: str, wanted: Selection) -> Preview | None:
+        """Reads a preview from a form. None if it is about other tasks; without a text, returns a new one."""
+        here = cls.now(wanted)
+        if not text:
+            return here
+        try:
+            at_ms, upto, digest, *running = text.split(".")
+            only = tuple(ids.short(ids.full(id)) for id in running[0].split(",")) if running else None
+            seen = cls(int(at_ms), ids.full(upto), digest, only)
+        except ValueError:
+            return None
+        if seen.digest != here.digest or not 0 < seen.at_ms <= here.at_ms:
+            return None
+        if seen.only is not None and (wanted.view != State.RUNNING or len(seen.only) > overview.MOST_LEASED):
+            return None
+        return replace(seen, upto=min(seen.upto, here.upto))
+
+    def of(self, wanted: Selection) -> Selection:
+        """Restricts a selection to the jobs of the preview."""
+        return replace(wanted, at_ms=self.at_ms, only=self.only)
+
+    def written(self) -> str:
+        return ".".join([str(self.at_ms), ids.short(self.upto), self.digest, *([",".join(self.only)] if self.only else [])])
+
+
 if TYPE_CHECKING:
     AnyPaginator = Paginator[Any]
 else:
     AnyPaginator = Paginator
 
-MOST_COUNTED: Final = 100_000  # in a preview; the record keeper counts them all
+MOST_COUNTED: Final = 100_000  # in a preview; the worker counts all
 MOST_LISTED: Final = 10_000  # operations, the latest
 Stage = Operation.Stage
 
-# What may be done to an operation: from which stages, to which, and what is said.
+# The acts on an operation: from which stages, to which stage, and the message.
 STEERING: Final[dict[str, tuple[tuple[str, ...], str, Any, Any]]] = {
-    "pause": ((Stage.WAITING, Stage.RUNNING), Stage.PAUSED, _("Pause"), _("Paused. At most one more batch will be processed.")),
-    "resume": ((Stage.PAUSED,), Stage.RUNNING, _("Resume"), _("Resumed where it stopped.")),
+    "pause": (
+        (Stage.WAITING, Stage.RUNNING),
+        Stage.PAUSED,
+        _("Pause"),
+        _("The operation is paused. At most one more batch will be processed."),
+    ),
+    "resume": ((Stage.PAUSED,), Stage.RUNNING, _("Resume"), _("The operation continues where it stopped.")),
     "cancel": (
         (Stage.WAITING, Stage.RUNNING, Stage.PAUSED),
         Stage.CANCELLED,
         _("Cancel the rest"),
-        _("Cancelled. Jobs that were already changed stay changed."),
+        _("The operation is cancelled. Jobs that were already changed stay changed."),
     ),
 }
 DONE: Final = {"pause": "operation_paused", "resume": "operation_resumed", "cancel": "operation_cancelled"}  # kinds of events
@@ -80,17 +132,16 @@ OPTIONS: Final = {"delay": _("delay"), "run_at": _("run at")}
 
 
 class LatestPages(AnyPaginator):
-    """Ends where counting would begin to cost."""
+    """Has a bounded count."""
 
     @cached_property
     def count(self) -> int:
-        """Of rows, up to MOST_LISTED."""
         rows: Any = self.object_list
         return int(rows.order_by()[:MOST_LISTED].count())
 
 
 class OperationAdmin(ReadOnlyAdmin):
-    """One verb for all jobs that match; carried out by the record keeper of a worker."""
+    """Actions on all matching jobs, which a worker with the role mirror carries out."""
 
     list_display = ("stage_shown", "verb_shown", "jobs_meant", "progress_shown", "reason_shown", "actor_shown", "created_shown")
     list_display_links = ("stage_shown", "verb_shown")
@@ -104,17 +155,15 @@ class OperationAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("stage"))
     def stage_shown(self, operation: Operation) -> str:
-        """As a badge."""
         return badge(operation.stage)
 
     @admin.display(description=_("verb"))
     def verb_shown(self, operation: Operation) -> str:
-        """In a word."""
         return str(SHORT.get(operation.verb) or visible(operation.verb))
 
     @admin.display(description=_("jobs"))
     def jobs_meant(self, operation: Operation) -> str:
-        """The search that describes them, as a link to the jobs."""
+        """Returns the selection as a link to the jobs."""
         words, understood = described(operation)
         text = format_html("<code>{}</code>", breakable(readable(words))) if words else now("all")
         jobs = self.address("delayq_job_changelist") if understood else ""
@@ -122,7 +171,6 @@ class OperationAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("progress"))
     def progress_shown(self, operation: Operation) -> str:
-        """Seen of expected, and as a bar."""
         seen = number_format(operation.seen, force_grouping=True)
         if not operation.expected:
             return seen
@@ -133,44 +181,43 @@ class OperationAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("reason"))
     def reason_shown(self, operation: Operation) -> str:
-        """Why, as far as there is room."""
         return cut(visible(operation.reason), LONGEST_REASON) or "-"
 
     @admin.display(description=_("actor"))
     def actor_shown(self, operation: Operation) -> str:
-        """Who started it, without characters that only pretend."""
         return visible(operation.actor)
 
     @admin.display(description=_("created"))
     def created_shown(self, operation: Operation) -> str:
-        """To the second, in the time zone of the admin."""
         return moment(operation.created_at)
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """The list, which follows by itself."""
-        alone = live.wanted(request)
+        alone = refresh.is_partial(request)
         response = super().changelist_view(request, extra_context)
-        return live.cut_out(request, response) if alone and isinstance(response, TemplateResponse) else response
+        return refresh.partial_response(request, response) if alone and isinstance(response, TemplateResponse) else response
 
     def get_urls(self) -> list[URLPattern]:
-        """start, and one address for each way to steer, besides Django's."""
         view = self.admin_site.admin_view
         own = [path("start/<str:name>/", view(self.start), name="delayq_operation_start")]
         own += [path(f"<path:object_id>/{act}/", view(partial(self._steer, act)), name=f"delayq_operation_{act}") for act in STEERING]
         return own + super().get_urls()
 
     def start(self, request: HttpRequest, name: str) -> HttpResponse:
-        """GET: what would be done, to how many, with a sample. POST: starts it."""
+        """Shows the preview on GET, and starts the operation on POST."""
         verb = VERBS.get(name)
         if verb is None:
-            raise Http404(now("There is no such action."))
+            raise Http404(now("This action does not exist."))
         if not all(self.allows(request, name) for name in ("view_job", "start_operation", verb.permission)):
             raise PermissionDenied
         jobs = self._jobs_to_act_on(request, verb)
         wanted = chosen(request).fixed(clock.to_ms(database_clock.now(connections[conf.get().database])))
         if wanted.view == State.RUNNING:
             wanted = wanted.running(leased(wanted.queue))
-        complaints = [*strange(request), *wanted.search.complaints, *filter(None, [selection.operation_refusal(wanted.search)])]
+        complaints = [
+            *unknown_parameters(request),
+            *wanted.search.complaints,
+            *filter(None, [selection.operation_refusal(wanted.search)]),
+        ]
         if request.method == "POST" and not complaints:
             form, seen = operation_form(verb, request.POST), Preview.read(request.POST.get("preview", ""), wanted)
             if seen is None:
@@ -182,10 +229,10 @@ class OperationAdmin(ReadOnlyAdmin):
         return self._preview(request, verb, wanted, jobs, form, complaints)
 
     def _jobs_to_act_on(self, request: HttpRequest, verb: Verb) -> QuerySet[Job]:
-        """The jobs that this site shows to this person.
+        """Returns the jobs that this user may see on this site.
 
         Raises:
-            PermissionDenied: its admin of jobs starts no operations, or forbids this one.
+            PermissionDenied: its admin of jobs starts no operations, or refuses this one.
         """
         if not self.admin_site.is_registered(Job):
             return Job.objects.using(conf.get().database)
@@ -200,7 +247,7 @@ class OperationAdmin(ReadOnlyAdmin):
         count, looked = None, list[Job]()
         if not complaints:
             count = keyset.count_up_to(wanted, jobs, MOST_COUNTED, conf.get().database)
-            looked = keyset.page(wanted, jobs, asking.EXAMPLES).jobs
+            looked = keyset.page(wanted, jobs, confirmation.EXAMPLES).jobs
         title = now("%(verb)s: all matching jobs") % {"verb": verb.label}
         context = self.page_context(
             request,
@@ -209,7 +256,7 @@ class OperationAdmin(ReadOnlyAdmin):
             form=form,
             words=visible(readable(wanted.words)),
             complaints=complaints,
-            examples=asking.examples(looked, sensitive=self.allows(request, "view_sensitive")),
+            examples=confirmation.examples(looked, sensitive=self.allows(request, "view_sensitive")),
             and_so_on=bool(looked) and (count is None or count > len(looked)),
             confirm=title if count is None or count > MOST_COUNTED else verb.confirmed(count),
             count=None if count is None else min(count, MOST_COUNTED),
@@ -236,14 +283,13 @@ class OperationAdmin(ReadOnlyAdmin):
             seconds=form.cleaned_data["over"] or 0,
         )
         _record(request, operation, "operation_started", f"{verb.label}: {wanted.words}", operation.reason)
-        messages.success(request, now("Started. A worker carries out the operation. You can leave this page."))
+        messages.success(request, now("The operation has started. A worker carries it out, so you can leave this page."))
         return HttpResponseRedirect(self.page_of(request, operation) or self._jobs(request))
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """How far it is, what became of each job, and what may be done."""
-        alone, operation = live.wanted(request), self._operation(request, object_id)
+        alone, operation = refresh.is_partial(request), self._operation(request, object_id)
         if operation is None:
             return self.nowhere(request, object_id)
         words, understood = described(operation)
@@ -271,7 +317,7 @@ class OperationAdmin(ReadOnlyAdmin):
             options={OPTIONS.get(name, name): value for name, value in operation.options.items()},
         )
         page = TemplateResponse(request, "admin/delayq/operation/page.html", context)
-        return live.cut_out(request, page) if alone else page
+        return refresh.partial_response(request, page) if alone else page
 
     def _steer(self, act: str, request: HttpRequest, object_id: str) -> HttpResponse:
         if request.method != "POST":
@@ -300,10 +346,10 @@ class OperationAdmin(ReadOnlyAdmin):
         return HttpResponseRedirect(self._address(operation))
 
     def _operation(self, request: HttpRequest, object_id: str) -> Operation | None:
-        """One of those that this admin has; None for any other.
+        """Returns an operation, or None if this admin does not have it.
 
         Raises:
-            PermissionDenied: this person may not see it.
+            PermissionDenied: the user may not view it.
         """
         if not self.has_view_permission(request):
             raise PermissionDenied
@@ -317,7 +363,7 @@ class OperationAdmin(ReadOnlyAdmin):
         return operation
 
     def _jobs(self, request: HttpRequest) -> str:
-        """The list that the operation came from; on a site without jobs the index."""
+        """Returns the URL of the list, or of the index if the site has no jobs."""
         jobs = self.address("delayq_job_changelist")
         return f"{jobs}?{request.GET.urlencode()}" if jobs else self.address("index")
 
@@ -343,7 +389,7 @@ def begin_purge(request: HttpRequest, queue: str, reason: str) -> Operation:
 
 
 def described(operation: Operation) -> tuple[str, bool]:
-    """The search that describes its jobs, and whether it is one: of an operation of a newer version only what is stored can be told."""
+    """Returns the search of its jobs and True. For an operation of a newer version, returns the stored text and False."""
     try:
         return operation_loop.chosen(operation).words, True
     except TypeError:
@@ -351,12 +397,12 @@ def described(operation: Operation) -> tuple[str, bool]:
 
 
 def readable(words: str) -> str:
-    """The same for people: what a fingerprint says is only that the causes are one."""
+    """Returns the search for people; a fingerprint becomes "failed with the same cause"."""
     return " ".join(now("failed with the same cause") if FINGERPRINT.fullmatch(word) else word for word in words.split(" "))
 
 
 def _trouble(operation: Operation) -> str:
-    """Why it does not go on; "" if it does."""
+    """Returns why the operation does not continue, or ""."""
     if operation.stage == Stage.FINISHED:
         return ""
     problem: Any = operation.problem
@@ -370,7 +416,7 @@ def _title(verb: str) -> Any:
 
 
 def _left(operation: Operation) -> str:
-    """How long the rest may take, by the pace that was asked for or by what was done so far."""
+    """Estimates the remaining time from the requested or the actual rate."""
     if operation.over or not operation.expected or not operation.seen or operation.started_at is None:
         return ""
     spent = (clock.now() - operation.started_at).total_seconds()
@@ -380,7 +426,7 @@ def _left(operation: Operation) -> str:
 
 
 def _record(request: HttpRequest, operation: Operation, kind: str, text: str, reason: str) -> None:
-    """In the admin's log and as an event."""
+    """Writes a log entry of the admin and an event."""
     log(request, Operation, [(str(operation.pk), str(operation))], _said(text, reason))
     jobs = described(operation)[0]
     note(request, kind, reason, operation=str(operation.pk), verb=operation.verb, jobs=jobs)

@@ -1,9 +1,12 @@
-"""Schedules in the admin: the list, the page of each with its buttons, the forms by which people give it other dates or make one."""
+"""Schedules in the admin: the list, the page of a schedule, and its forms."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
+from itertools import islice
 from typing import Any, Final
 
 from django.contrib import admin, messages
@@ -14,32 +17,184 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
+from django.utils.functional import Promise
 from django.utils.html import format_html
+from django.utils.timezone import get_current_timezone_name
 from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
-from django_delayq import conf
-from django_delayq.admin import editing, live, schedule_page
+from django_delayq import clock, conf
+from django_delayq.admin import editing, refresh, timeline
+from django_delayq.admin.badges import badge, word
 from django_delayq.admin.forms import ReasonForm, reason_given
 from django_delayq.admin.operation_admin import LatestPages
-from django_delayq.admin.readonly import ReadOnlyAdmin
-from django_delayq.admin.report import actor, log
-from django_delayq.admin.schedule_forms import DatesForm, OverrideForm, ScheduleForm
-from django_delayq.admin.show import badge, word
-from django_delayq.console import schedule_views
+from django_delayq.admin.readonly import ReadOnlyAdmin, actor, log
+from django_delayq.admin.schedule_forms import POLICIES, DatesForm, OverrideForm, ScheduleForm
+from django_delayq.console import masking, schedule_views
+from django_delayq.console.schedule_views import TickView
 from django_delayq.console.wording import breakable, duration, error_text, second, utc
-from django_delayq.exceptions import DelayqError
-from django_delayq.models import Job, Periodic, Tick
+from django_delayq.exceptions import ConfigError, DelayqError
+from django_delayq.models import Event, Job, Periodic, Tick
 from django_delayq.periodic import schedule_rows, schedules
+from django_delayq.periodic.dates import Dates, zone_of
+from django_delayq.periodic.declarations import declarations
 from django_delayq.text import visible
 
-BEHIND: Final = "behind"  # the tick behind which a page of the history begins
-LOOK: Final = "look"  # the button that shows dates and changes nothing
-# What a button does: the permission, the function, what the log says, what is said when it is done.
+UPCOMING: Final = 10
+MOST_TICKS: Final = 50  # ticks on a page, and as many changes
+STEPS: Final = ((86_400, 3_600), (300, 60), (30, 5))  # from this many seconds, the size of a step
+ALARMING: Final = 60.0  # seconds late
+OWNERS: Final[dict[str, Promise]] = {Periodic.Owner.CODE: _("code"), Periodic.Owner.ADMIN: _("created here")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DateShown:
+    """A future date in the time zone of the schedule, in that of the user, and in UTC. `shifted`: the UTC offset of the schedule has
+    changed since the previous date.
+    """
+
+    there: str
+    here: str
+    utc: str
+    wait: str
+    shifted: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TickLine:
+    """A line of the history. `alarming`: it is very late; `gone`: the row of its job was deleted."""
+
+    view: TickView
+    at: str
+    utc: str
+    mark: str
+    late: str
+    alarming: bool
+    by: str
+    gone: bool
+
+
+def _page(request: HttpRequest, row: Periodic, using: str, *, sensitive: bool, behind: Tick | None = None) -> dict[str, Any]:
+    """Returns the context of the page, without the buttons. `sensitive`: do not mask; `behind`: the history starts after this tick."""
+    ticks = schedule_views.ticks_of(row, using, MOST_TICKS + 1, behind=behind)
+    declared = declarations.get(row.name)
+    coming, trouble = upcoming(row)
+    args, kwargs = (row.args, row.kwargs) if sensitive else masking.arguments(row.task, row.args, row.kwargs)
+    return {
+        "row": row,
+        "original": row,
+        "name": visible(row.name),
+        "mark": badge(schedule_views.standing(row)),
+        "own": dates_shown(Dates(row.cron, row.every_ms, row.timezone, row.jitter_ms)),
+        "other": dates_shown(schedule_rows.dates_of(row)) if row.overridden else None,
+        "missed": POLICIES["missed"].get(row.missed, row.missed),
+        "overlap": POLICIES["overlap"].get(row.overlap, row.overlap),
+        "by_code": row.owner == Periodic.Owner.CODE,
+        "place": declared.place if declared else "",
+        "differs": declared is not None and row.fingerprint not in ("", declared.fingerprint),
+        "trouble": schedule_views.problem(row) or trouble,
+        "args": timeline.pretty(args) if args else "",
+        "kwargs": timeline.pretty(kwargs) if kwargs else "",
+        "upcoming": coming if row.active else [],
+        **zones_shown(schedule_rows.dates_of(row)),
+        "ticks": tick_lines(schedule_views.seen(ticks[:MOST_TICKS], using)),
+        "earlier": ticks[MOST_TICKS - 1].pk if len(ticks) > MOST_TICKS else None,
+        "cut": behind is not None,
+        "changes": [(event, word(event.kind), _change_text(event)) for event in schedule_rows.events(row, using, MOST_TICKS)],
+    }
+
+
+def dates_shown(dates: Dates) -> tuple[str, str]:
+    """Returns the dates as in a crontab, and in words or ""."""
+    try:
+        words = dates.words
+    except ConfigError:
+        words = dates.text
+    return visible(dates.text), visible(words) if words != dates.text else ""
+
+
+def upcoming(row: Periodic, most: int = UPCOMING) -> tuple[list[DateShown], str]:
+    """Returns the next effective dates, and an error or ""."""
+    try:
+        return dates_ahead(schedule_rows.dates_of(row), most), ""
+    except ConfigError as error:
+        return [], error_text(error)
+
+
+def dates_ahead(dates: Dates, most: int) -> list[DateShown]:
+    """Returns the next dates.
+
+    Raises:
+        ConfigError: the cron expression or the time zone is invalid.
+    """
+    zone, present, before = zone_of(dates.timezone or "UTC"), clock.now(), None
+    found: list[DateShown] = []
+    for moment in islice(dates.after(present), most):
+        there = moment.astimezone(zone)
+        offset = there.utcoffset() or timedelta(0)
+        found.append(
+            DateShown(
+                there=f"{there:%Y-%m-%d %H:%M:%S} {_offset(offset)}",
+                here=second(moment),
+                utc=utc(moment),
+                wait=now("in %(duration)s") % {"duration": _coarse((moment - present).total_seconds())},
+                shifted=before is not None and offset != before,
+            )
+        )
+        before = offset
+    return found
+
+
+def zones_shown(dates: Dates) -> dict[str, Any]:
+    """Returns the time zones of the columns."""
+    zone = dates.timezone or "UTC"
+    here = get_current_timezone_name()
+    return {"zone": visible(zone), "in_utc": zone != "UTC", "elsewhere": here not in (zone, "UTC"), "here": visible(here)}
+
+
+def tick_lines(views: Iterable[TickView]) -> list[TickLine]:
+    return [
+        TickLine(
+            view=view,
+            at=second(view.tick.at),
+            utc=utc(view.tick.at),
+            mark=badge(view.state) if view.state else "",
+            late=duration(view.late) if view.late is not None and view.late >= 1 else "",
+            alarming=(view.late or 0) >= ALARMING,
+            by=visible(view.tick.actor),
+            gone=view.job is None and view.tick.job_id is not None,
+        )
+        for view in views
+    ]
+
+
+def _change_text(event: Event) -> str:
+    """Returns the new dates, or the number of missed ticks."""
+    detail: Any = event.detail if isinstance(event.detail, dict) else {}
+    parts = [str(detail[name]) for name in ("dates", "first", "last") if detail.get(name)]
+    if detail.get("missed"):
+        parts.insert(0, now("%(count)s ticks") % {"count": detail["missed"]})
+    return visible(" · ".join(parts))
+
+
+def _coarse(seconds: float) -> str:
+    """Rounds a duration, so that a refreshed page does not change every second."""
+    step = next((step for least, step in STEPS if seconds >= least), 1)
+    return duration(round(seconds / step) * step)
+
+
+def _offset(offset: timedelta) -> str:
+    minutes = round(offset.total_seconds() / 60)
+    return f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02}:{abs(minutes) % 60:02}"
+
+
+BEHIND: Final = "behind"  # the page of the history starts after this tick
+LOOK: Final = "look"  # the button that only shows dates
+# The acts: permission, function, log entry and message.
 ACTS: Final[dict[str, tuple[str, Callable[..., Any], Any, Any]]] = {
     "on": ("switch_periodic", schedules.turn_on, _("Turn on"), _("The schedule is on. It continues with its next date.")),
     "off": ("switch_periodic", schedules.turn_off, _("Turn off"), _("The schedule is off. Its waiting jobs are cancelled.")),
-    "run": ("run_periodic", schedules.run_now, _("Run now"), _("One of its jobs is due now.")),
+    "run": ("run_periodic", schedules.run_now, _("Run now"), _("A job of the schedule is due now.")),
     "drop": (
         "override_periodic",
         schedules.drop_override,
@@ -50,10 +205,9 @@ ACTS: Final[dict[str, tuple[str, Callable[..., Any], Any, Any]]] = {
 
 
 class PeriodicList(ChangeList):
-    """A page of schedules, each with the last of its ticks."""
+    """A page of schedules, each with its latest tick."""
 
     def get_results(self, request: HttpRequest) -> None:
-        """The rows of one page."""
         super().get_results(request)
         rows: list[Any] = list(self.result_list)
         last = schedule_views.last_seen(rows, conf.get().database)
@@ -65,18 +219,14 @@ class PeriodicList(ChangeList):
 
 
 class StandingFilter(admin.SimpleListFilter):
-    """Whether it makes jobs, and why not."""
-
     title = _("state")
     template = "admin/delayq/filter.html"
     parameter_name = "state"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """The words of the badges."""
         return [(name, word(name)) for name in schedule_views.STANDINGS]
 
     def queryset(self, request: HttpRequest, queryset: Any) -> Any:
-        """Those that stand so; of a word that is none, none."""
         value = self.value()
         if value is None:
             return queryset
@@ -84,26 +234,20 @@ class StandingFilter(admin.SimpleListFilter):
 
 
 class OwnerFilter(admin.SimpleListFilter):
-    """Who owns it."""
-
     title = _("owner")
     template = "admin/delayq/filter.html"
     parameter_name = "owner"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        """The words of the column."""
-        return list(schedule_page.OWNERS.items())
+        return list(OWNERS.items())
 
     def queryset(self, request: HttpRequest, queryset: Any) -> Any:
-        """Those that are theirs."""
         value = self.value()
         return queryset if value is None else queryset.filter(owner=value)
 
 
 class PeriodicAdmin(ReadOnlyAdmin):
-    """Schedules: code owns dates and policies of those that it declares; people turn them on and off, give them other dates for a time,
-    run them now, and make schedules of their own.
-    """
+    """Schedules. Code owns those that it declares; users turn them on and off, override their dates, run them, and add their own."""
 
     list_display = ("standing_shown", "name_shown", "dates_shown", "next_shown", "last_shown", "task_shown", "owner_shown")
     list_display_links = ("standing_shown", "name_shown")
@@ -116,64 +260,58 @@ class PeriodicAdmin(ReadOnlyAdmin):
     show_facets = admin.ShowFacets.NEVER
     actions = None
 
-    # who may what
+    # permissions
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """May make schedules: for registered tasks only."""
+        """Whether the user may add schedules, which are for registered tasks only."""
         return self.has_view_permission(request) and self.allows(request, "schedule_job")
 
     def has_delete_permission(self, request: HttpRequest, obj: Periodic | None = None) -> bool:
-        """The same, of those that people have made."""
+        """Whether the user may delete schedules that were added in the admin."""
         return self.has_add_permission(request) and (obj is None or obj.owner == Periodic.Owner.ADMIN)
 
     def may(self, request: HttpRequest, act: str, row: Periodic) -> bool:
-        """May see that schedule and do this to it."""
         return self.has_view_permission(request, row) and self.allows(request, ACTS[act][0])
 
     # the list
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
-        """The one that looks for ticks."""
         return PeriodicList
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """It stays fresh."""
-        alone = live.wanted(request)
+        alone = refresh.is_partial(request)
         response = super().changelist_view(request, extra_context)
-        return live.cut_out(request, response) if alone and isinstance(response, TemplateResponse) else response
+        return refresh.partial_response(request, response) if alone and isinstance(response, TemplateResponse) else response
 
     @admin.display(description=_("state"))
     def standing_shown(self, row: Periodic) -> str:
-        """As a badge."""
         return badge(schedule_views.standing(row))
 
     @admin.display(description=_("name"))
     def name_shown(self, row: Periodic) -> str:
-        """Without characters that only pretend."""
         return breakable(row.name)
 
     @admin.display(description=_("task"))
     def task_shown(self, row: Periodic) -> str:
-        """Likewise."""
         return breakable(row.task)
 
     @admin.display(description=_("dates"))
     def dates_shown(self, row: Periodic) -> str:
-        """Those that hold: in words, and as in a crontab."""
+        """Returns the effective dates, in words and as in a crontab."""
         dates = schedule_rows.dates_of(row)
-        text, words = schedule_page.dates_shown(dates)
+        text, words = dates_shown(dates)
         if not words:
             return format_html("<code>{}</code>", text)
         return format_html('<span lang="en">{}</span> <code class="delayq-soft">{}</code>', words, visible(dates.cron))
 
     @admin.display(description=_("next"))
     def next_shown(self, row: Periodic) -> str:
-        """In the time zone of the admin; in UTC for who points at it."""
+        """Returns the next date, with UTC in the tooltip."""
         if not row.active:
             return "-"
-        coming, trouble = schedule_page.upcoming(row, 1)
+        coming, trouble = upcoming(row, 1)
         if trouble:
-            return format_html('<span title="{}">{}</span>', trouble, now("cannot be shown here"))
+            return format_html('<span title="{}">{}</span>', trouble, now("not available here"))
         if not coming:
             return now("never")
         first = coming[0]
@@ -181,7 +319,7 @@ class PeriodicAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("last"))
     def last_shown(self, row: Any) -> str:
-        """How it ended, and its date; with a link to its job for those whom that leads somewhere."""
+        """Returns the outcome and the date of the latest tick, with a link to its job."""
         view = row.last
         if view is None:
             return "-"
@@ -194,8 +332,8 @@ class PeriodicAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("owner"))
     def owner_shown(self, row: Periodic) -> str:
-        """Code or people, and whether people have given it other dates."""
-        owner = schedule_page.OWNERS.get(row.owner, row.owner)
+        """Returns the owner, and whether the dates are overridden."""
+        owner = OWNERS.get(row.owner, row.owner)
         if not row.overridden:
             return str(owner)
         return format_html('{} <span class="delayq-state delayq-late">{}</span>', owner, now("other dates"))
@@ -203,7 +341,6 @@ class PeriodicAdmin(ReadOnlyAdmin):
     # the page
 
     def get_urls(self) -> list[URLPattern]:
-        """An address per act, and one for each form, besides Django's."""
         view = self.admin_site.admin_view
         own = [path(f"<path:object_id>/{act}/", view(partial(self._act, act)), name=f"delayq_periodic_{act}") for act in ACTS]
         own.append(path("<path:object_id>/override/", view(self.override), name="delayq_periodic_override"))
@@ -213,8 +350,7 @@ class PeriodicAdmin(ReadOnlyAdmin):
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """All that is known of one schedule, and what may be done to it."""
-        alone, row = live.wanted(request), self._row(request, object_id)
+        alone, row = refresh.is_partial(request), self._row(request, object_id)
         if row is None:
             return self.nowhere(request, object_id)
         sensitive = self.allows(request, "view_sensitive")
@@ -223,7 +359,7 @@ class PeriodicAdmin(ReadOnlyAdmin):
         context = self.page_context(
             request,
             visible(row.name),
-            **schedule_page.gather(request, row, conf.get().database, sensitive=sensitive, behind=behind),
+            **_page(request, row, conf.get().database, sensitive=sensitive, behind=behind),
             acts=[(act, ACTS[act][2]) for act in acts],
             may_override=self.allows(request, "override_periodic") and row.retired_at is None,
             may_edit=self.has_delete_permission(request, row),
@@ -231,7 +367,7 @@ class PeriodicAdmin(ReadOnlyAdmin):
             refreshing=behind is None,
         )
         page = TemplateResponse(request, "admin/delayq/periodic/page.html", context)
-        return live.cut_out(request, page) if alone else page
+        return refresh.partial_response(request, page) if alone else page
 
     def _act(self, act: str, request: HttpRequest, object_id: str) -> HttpResponse:
         if request.method != "POST":
@@ -252,7 +388,7 @@ class PeriodicAdmin(ReadOnlyAdmin):
     # forms
 
     def override(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Other dates than its owner says: the form, and on a wish the dates that it would have; then the deed."""
+        """Overrides the dates of a schedule. The form can show the new dates first."""
         row = self._row(request, object_id)
         if row is None:
             return self.nowhere(request, object_id)
@@ -266,7 +402,6 @@ class PeriodicAdmin(ReadOnlyAdmin):
         return self._form(request, form, now("Other dates"), row)
 
     def add_view(self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """A schedule that people own."""
         if not self.has_add_permission(request):
             raise PermissionDenied
         form = ScheduleForm(request.POST if request.method == "POST" else None)
@@ -277,13 +412,13 @@ class PeriodicAdmin(ReadOnlyAdmin):
             except DelayqError as error:
                 form.add_error(None, error_text(error))
             else:
-                log(request, Periodic, [(str(row.pk), name)], _said(now("Made"), reason), ADDITION)
-                messages.success(request, now("The schedule has been added and is on."))
+                log(request, Periodic, [(str(row.pk), name)], _said(now("Created"), reason), ADDITION)
+                messages.success(request, now("The schedule was added and is on."))
                 return HttpResponseRedirect(self._address(row))
         return self._form(request, form, now("Add a schedule"), None)
 
     def edit(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """All of one that people own."""
+        """Changes a schedule that was added in the admin."""
         row = self._row(request, object_id)
         if row is None:
             return self.nowhere(request, object_id)
@@ -294,14 +429,13 @@ class PeriodicAdmin(ReadOnlyAdmin):
         if self._good(request, form):
             done, said = (
                 partial(schedules.change, row.name, **form.given()),
-                _("Changed. Waiting jobs are rescheduled to the new dates."),
+                _("The schedule was changed. Its waiting jobs are rescheduled to the new dates."),
             )
             if self._carried_out(request, row, _("Change"), said, form.cleaned_data["reason"], done):
                 return HttpResponseRedirect(self._address(row))
         return self._form(request, form, now("Change the schedule"), row)
 
     def delete_view(self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """Asks first."""
         row = self._row(request, object_id)
         if row is None:
             return self.nowhere(request, object_id)
@@ -311,7 +445,7 @@ class PeriodicAdmin(ReadOnlyAdmin):
         if form.is_valid():
             done = partial(schedules.delete, row.name)
             if self._carried_out(
-                request, row, _("Delete"), _("The schedule has been deleted."), form.cleaned_data["reason"], done, DELETION
+                request, row, _("Delete"), _("The schedule was deleted."), form.cleaned_data["reason"], done, DELETION
             ):
                 return HttpResponseRedirect(self.address("delayq_periodic_changelist"))
         context = self.page_context(request, now("Delete the schedule"), row=row, name=visible(row.name), form=form)
@@ -324,7 +458,7 @@ class PeriodicAdmin(ReadOnlyAdmin):
         coming = []
         if form.is_bound and not form.errors:
             dates = form.cleaned_data["dates"]
-            coming = schedule_page.ahead(dates, schedule_page.UPCOMING)
+            coming = dates_ahead(dates, UPCOMING)
         context = self.page_context(
             request,
             title,
@@ -333,14 +467,14 @@ class PeriodicAdmin(ReadOnlyAdmin):
             form=form,
             upcoming=coming,
             looked=form.is_bound and not form.errors,
-            **(schedule_page.clocks(form.cleaned_data["dates"]) if coming else {}),
+            **(zones_shown(form.cleaned_data["dates"]) if coming else {}),
         )
         return TemplateResponse(request, "admin/delayq/periodic/form.html", context, status=400 if form.errors or form.stale else 200)
 
     def _carried_out(
         self, request: HttpRequest, row: Periodic, label: Any, said: Any, reason: str, act: Callable[..., Any], flag: int = CHANGE
     ) -> bool:
-        """Does it, logs it, and says what became of it. False: it was refused."""
+        """Carries out an act, logs it and adds a message. Returns False if it was refused."""
         try:
             act(actor=actor(request), reason=reason)
         except DelayqError as error:
@@ -351,10 +485,10 @@ class PeriodicAdmin(ReadOnlyAdmin):
         return True
 
     def _row(self, request: HttpRequest, object_id: str) -> Periodic | None:
-        """One of those that this admin has; None for any other.
+        """Returns a schedule, or None if this admin does not have it.
 
         Raises:
-            PermissionDenied: this person may not see it.
+            PermissionDenied: the user may not view it.
         """
         if not self.has_view_permission(request):
             raise PermissionDenied
@@ -377,7 +511,7 @@ def _is_key(text: str) -> bool:
 
 
 def _fits(act: str, row: Periodic) -> bool:
-    """Whether it would change anything."""
+    """Whether the act would change anything."""
     return {"on": not row.enabled, "off": row.enabled, "drop": row.overridden}.get(act, True)
 
 

@@ -18,11 +18,10 @@ from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
 from django_delayq import conf
-from django_delayq.admin import dashboard, live, queue_page
+from django_delayq.admin import dashboard, dashboard_charts, queue_page, refresh
 from django_delayq.admin.forms import PurgeForm, reason_given
 from django_delayq.admin.operation_admin import begin_purge
-from django_delayq.admin.readonly import ReadOnlyAdmin
-from django_delayq.admin.report import actor, log
+from django_delayq.admin.readonly import ReadOnlyAdmin, actor, log
 from django_delayq.console import health
 from django_delayq.console.health import Sign
 from django_delayq.console.overview import DOWN, count_absent, count_rows, count_shown, failing_tasks, look
@@ -33,16 +32,20 @@ from django_delayq.store.reads.fitness import unmirrored
 from django_delayq.text import visible
 
 ACTS: dict[str, tuple[Callable[..., bool], Any, Any]] = {
-    "pause": (queues.pause, _("Paused: %(queue)s. No more jobs are claimed."), _("Already paused: %(queue)s.")),
-    "resume": (queues.resume, _("Resumed: %(queue)s."), _("Not paused: %(queue)s.")),
+    "pause": (
+        queues.pause,
+        _("The queue %(queue)s is paused. Workers claim no more of its jobs."),
+        _("The queue %(queue)s was already paused."),
+    ),
+    "resume": (queues.resume, _("The queue %(queue)s was resumed."), _("The queue %(queue)s was not paused.")),
 }
 
 
 class QueueAdmin(ReadOnlyAdmin):
-    """The queues of the settings; their numbers come from Redis, and from the database while Redis is down.
+    """The queues of the settings. Their figures come from Redis, or from the database while Redis is unavailable.
 
-    A subclass may name other templates: `list_template` is the page, `live_template` the part of it that is fetched anew,
-    `remedies_template` what to do about a bad sign, `page_template` the page of one queue, `trends_template` that of all over time.
+    A subclass can name other templates: `list_template` for the page, `live_template` for the part that is refreshed,
+    `remedies_template` for the health checks, `page_template` for a queue, and `trends_template` for the trends.
     """
 
     list_template = "admin/delayq/queue/list.html"
@@ -55,22 +58,19 @@ class QueueAdmin(ReadOnlyAdmin):
         css = {"all": ("delayq/dashboard.css",)}
 
     def has_pause_permission(self, request: HttpRequest) -> bool:
-        """May pause and resume."""
         return self.allows(request, "pause_queue")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """None: there are no rows of queues, and those of jobs, whose table this model names, are not for who may see queues."""
+        """Returns no rows: the table of this proxy has jobs, which a user who may view queues may not see."""
         return super().get_queryset(request).none()
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """All queues at a glance."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         context = {**self.page_context(request, _("Queues")), **self.board(request), **(extra_context or {})}
-        return live.respond(request, self.list_template, self.live_template, context)
+        return refresh.respond(request, self.list_template, self.live_template, context)
 
     def board(self, request: HttpRequest) -> dict[str, Any]:
-        """What the dashboard shows."""
         seen, unpublished, names = look(), count_absent(), list(conf.get().queues)
         rows, seen, trouble = dashboard.rows(seen) if seen.error is None else ([], seen, error_text(seen.error))
         chosen = request.GET.get("queue", "")
@@ -87,7 +87,7 @@ class QueueAdmin(ReadOnlyAdmin):
             "unmirrored": ", ".join(map(visible, unmirrored(names, seen.present))),
             "unpublished": unpublished,
             "unpublished_shown": count_shown(unpublished),
-            "ahead": dashboard.forecast([name for name in ([chosen] if chosen in names else names) if name not in seen.missing])
+            "ahead": dashboard_charts.forecast([name for name in ([chosen] if chosen in names else names) if name not in seen.missing])
             if rows
             else [],
             "names": [(name, visible(name)) for name in names],
@@ -99,7 +99,7 @@ class QueueAdmin(ReadOnlyAdmin):
         }
 
     def _leads(self, request: HttpRequest, sign: Sign) -> str:
-        """To what a sign speaks of, where it is not well and this person may see that; "" for nowhere."""
+        """Returns the URL of the objects that a vital sign is about, or "" if it is well or the user may not view them."""
         if sign.level == "well" or not sign.page or not self.allows(request, f"view_{sign.page}"):
             return ""
         place = self.address(f"delayq_{sign.page}_changelist")
@@ -108,7 +108,7 @@ class QueueAdmin(ReadOnlyAdmin):
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """One queue: how it has done, who serves it, what holds for it. The log of actions leads here."""
+        """Shows one queue. The log entries of the admin link to this page."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         queue = unquote(object_id)
@@ -118,14 +118,12 @@ class QueueAdmin(ReadOnlyAdmin):
         return TemplateResponse(request, self.page_template, self.page_context(request, visible(queue), **found))
 
     def trends_view(self, request: HttpRequest) -> HttpResponse:
-        """All queues and tasks over time."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         found = {**queue_page.of_all(request), "may_see_jobs": self.allows(request, "view_job")}
         return TemplateResponse(request, self.trends_template, self.page_context(request, _("Trends"), **found))
 
     def get_urls(self) -> list[URLPattern]:
-        """pause, resume and purge, the remedies and the trends, besides Django's."""
         view = self.admin_site.admin_view
         own = [path(f"<path:name>/{act}/", view(partial(self._act, act)), name=f"delayq_queue_{act}") for act in ACTS]
         own.append(path("<path:name>/purge/", view(self.purge), name="delayq_queue_purge"))
@@ -133,16 +131,16 @@ class QueueAdmin(ReadOnlyAdmin):
         return [*own, path("remedies/", view(self.remedies_view), name="delayq_queue_remedies"), *super().get_urls()]
 
     def purge(self, request: HttpRequest, name: str) -> HttpResponse:
-        """Asks for the queue's name, typed; then starts an operation that empties it."""
+        """Asks the user to type the name of the queue, then starts an operation that empties it."""
         if not (self.has_view_permission(request) and self.allows(request, "purge_queue")):
             raise PermissionDenied
         queue = unquote(name)
         if queue not in conf.get().queues:
-            raise Http404(now("There is no queue with this name."))
+            raise Http404(now("No queue has this name."))
         form = PurgeForm(queue, request.POST if request.method == "POST" else None)
         if form.is_valid():
             operation = begin_purge(request, queue, form.cleaned_data["reason"])
-            messages.success(request, now("Started. A worker carries out the operation. You can leave this page."))
+            messages.success(request, now("The operation has started. A worker carries it out, so you can leave this page."))
             return HttpResponseRedirect(self.page_of(request, operation) or self._list_url())
         found = {each.name: each for each in look().queues}.get(queue)
         context = self.page_context(
@@ -156,10 +154,10 @@ class QueueAdmin(ReadOnlyAdmin):
         return TemplateResponse(request, "admin/delayq/queue/purge.html", context, status=status)
 
     def remedies_view(self, request: HttpRequest) -> HttpResponse:
-        """What each vital sign means, and what to do when it is bad."""
+        """Explains each health check."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        return TemplateResponse(request, self.remedies_template, self.page_context(request, _("Remedies")))
+        return TemplateResponse(request, self.remedies_template, self.page_context(request, _("Health checks")))
 
     def _act(self, act: str, request: HttpRequest, name: str) -> HttpResponse:
         if request.method != "POST":
@@ -168,7 +166,7 @@ class QueueAdmin(ReadOnlyAdmin):
             raise PermissionDenied
         queue = unquote(name)
         if queue not in conf.get().queues:
-            raise Http404(now("There is no queue with this name."))
+            raise Http404(now("No queue has this name."))
         change, done, nothing = ACTS[act]
         reason = reason_given(request)
         if reason is None:

@@ -1,20 +1,21 @@
-"""What the page of a queue shows, and that of all queues over time, gathered."""
+"""Builds the context of the page of a queue, and of the page with the trends of all queues."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
 from django_delayq import clock, conf, ids
-from django_delayq.admin import dashboard, in_force, partition_lines, trend_charts, trend_sections
+from django_delayq.admin import dashboard, dashboard_charts, effective_settings, trend_sections
+from django_delayq.admin.badges import badge
 from django_delayq.admin.dashboard import MANY, brief, percent
-from django_delayq.admin.show import badge
 from django_delayq.admin.trend_sections import Part, Section
 from django_delayq.console import overview, trends
-from django_delayq.console.overview import DOWN, Overview
+from django_delayq.console.overview import DOWN, Overview, QueueView
 from django_delayq.console.trends import NewestJobs, Span
 from django_delayq.console.wording import duration, error_text
 from django_delayq.models import Job, QueueState
@@ -24,10 +25,11 @@ from django_delayq.store.reads import name_figures
 from django_delayq.store.reads.fitness import unkept
 from django_delayq.store.reads.message_consumers import MessageConsumer, MessageConsumers
 from django_delayq.store.reads.name_figures import NamesSeen
+from django_delayq.store.reads.queue_depth import QueueDepth
 from django_delayq.store.reads.reach import Reach
 from django_delayq.text import visible
 
-MOST_QUEUES: Final = 20  # whose counters one page reads
+MOST_QUEUES: Final = 20  # whose counters a page reads
 MOST_TASKS: Final = 50
 MOST_NAMES: Final = 20
 MOST_HOLDERS: Final = 3
@@ -35,10 +37,10 @@ Line = dict[str, Any]
 
 
 def of_queue(request: HttpRequest, name: str, *, may_see_jobs: bool) -> dict[str, Any]:
-    """The page of one queue. The names that its jobs share are for those who may see jobs: mostly they name customers."""
+    """Returns the context of one queue. Only users who may view jobs see concurrency names, because most of them name customers."""
     seen, config, rows = overview.look(), conf.get().queue(name), _rows()
     view = next((queue for queue in seen.queues if queue.name == name), None)
-    chosen, span = trend_charts.chosen(request.GET.get("span"))
+    chosen, span = dashboard_charts.chosen(request.GET.get("span"))
     section, trouble = _section([name], span, lambda: trends.ends(rows, queue=name), seen)
     bands, consumers, named = _in_redis(name, names=may_see_jobs) if view else ({}, [], None)
     kept = None if view else QueueState.objects.using(rows.db).filter(queue=name).order_by("paused_at", "partition").first()
@@ -48,7 +50,7 @@ def of_queue(request: HttpRequest, name: str, *, may_see_jobs: bool) -> dict[str
         "trouble": trouble,
         "depth": view.depth if view else None,
         "view": view,
-        "parts": partition_lines.of(view) if view else [],
+        "parts": partition_lines(view) if view else [],
         "left_out": dashboard.left_out(_lacking(seen, section).of(name)),
         "late": duration(float(int(view.oldest_late))) if view and view.oldest_late >= 1 else "–",
         "bands": bands,
@@ -63,19 +65,18 @@ def of_queue(request: HttpRequest, name: str, *, may_see_jobs: bool) -> dict[str
             (visible(one.name), clock.from_ms(one.claimed_ms) if one.claimed_ms else None, len(one.held)) for one in consumers
         ],
         "shared": _names(named),
-        "settings": in_force.of_queue(config),
+        "settings": effective_settings.of_queue(config),
         "pauses": [(row.at, badge(row.kind), visible(row.actor), visible(row.reason)) for row in trends.pauses(name)],
         "events": trends.EVENTS,
-        "ahead": dashboard.forecast([name]) if view and not trouble else [],
+        "ahead": dashboard_charts.forecast([name]) if view and not trouble else [],
         "tasks": [task.name for task in registry if task.queue == name and not task.own][:MOST_TASKS],
         **shown(section, chosen, span),
     }
 
 
 def of_all(request: HttpRequest) -> dict[str, Any]:
-    """The page of all queues and tasks over time."""
     seen, names, rows = overview.look(), list(conf.get().queues), _rows()
-    chosen, span = trend_charts.chosen(request.GET.get("span"))
+    chosen, span = dashboard_charts.chosen(request.GET.get("span"))
     given = request.GET.get("queue", "")
     picked = [given] if given in names else names[:MOST_QUEUES]
     ended = trends.ends(rows, **({"queue": given} if given in names else {}))
@@ -94,13 +95,13 @@ def of_all(request: HttpRequest) -> dict[str, Any]:
 
 
 def shown(section: Section, chosen: str, span: Span) -> Line:
-    """Charts, and what may be chosen beside them. `looked`: how many rows were read, and since when there are none that were not;
-    `short`: that is within the span.
+    """Returns the context of charts. `looked`: the number of rows read, and the date from which they are complete; `short`: this date
+    is within the span.
     """
     looked = section.looked
     return {
         "charts": section.charts,
-        "spans": trend_charts.spans(chosen),
+        "spans": dashboard_charts.spans(chosen),
         "whole": line(section.whole),
         "looked": looked,
         "short": bool(looked and looked.since and looked.since > clock.now() - span.length),
@@ -109,7 +110,6 @@ def shown(section: Section, chosen: str, span: Span) -> Line:
 
 
 def line(part: Part) -> Line:
-    """The sums of a queue, a task or all."""
     return {
         "name": part.name,
         "succeeded": part.succeeded,
@@ -122,7 +122,7 @@ def line(part: Part) -> Line:
 
 
 def _section(names: list[str], span: Span, ends: Callable[[], NewestJobs], seen: Overview) -> tuple[Section, str]:
-    """The charts; without Redis if it is away for all of these queues, or went away meanwhile, which is then said."""
+    """Returns the charts, and an error if they had to be made without Redis."""
     missing = [seen.missing[name] for name in names if name in seen.missing]
     trouble = error_text(missing[0] if missing and len(missing) == len(names) else seen.error)
     if not trouble:
@@ -138,7 +138,7 @@ def _lacking(seen: Overview, section: Section) -> Overview:
 
 
 def _in_redis(name: str, *, names: bool) -> tuple[dict[str, int], list[MessageConsumer], NamesSeen | None]:
-    """The bands of a queue, who pulls it, and, if wanted, the names that its jobs share; nothing if Redis went away meanwhile."""
+    """Returns the priority bands, the consumers and, if wanted, the concurrency names of a queue. Empty if Redis fails."""
 
     def read(reach: Reach) -> tuple[dict[str, int], list[MessageConsumer], NamesSeen | None]:
         config = conf.get()
@@ -154,7 +154,7 @@ def _in_redis(name: str, *, names: bool) -> tuple[dict[str, int], list[MessageCo
 
 
 def _names(seen: NamesSeen | None) -> Line:
-    """The names for which most wait, each with some of its holders. `more`: others that were looked at."""
+    """The names with the most waiting jobs, each with some of its holders. `more`: the number of other names that were read."""
     figures = seen.figures if seen else []
     shown = [
         {
@@ -169,7 +169,7 @@ def _names(seen: NamesSeen | None) -> Line:
 
 
 def _worker(facts: Line, queue: str) -> Line:
-    """A worker, and what it does for this queue: runs jobs, keeps records."""
+    """Returns the row of a worker, with its roles for this queue."""
     runs = queue in overview.served(facts) and facts.get("processes", 1) != 0
     return {
         "name": visible(facts["id"]),
@@ -181,10 +181,50 @@ def _worker(facts: Line, queue: str) -> Line:
 
 
 def _records(facts: Line) -> list[str]:
-    """The queues whose records that worker keeps."""
+    """Returns the queues that this worker mirrors."""
     said = facts.get("records", [])
     return [name for name in said if isinstance(name, str)] if isinstance(said, list) else []
 
 
 def _rows() -> QuerySet[Job]:
     return Job.objects.using(conf.get().database)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionLine:
+    """One partition. `place`: its server; `depth`: None if it cannot be reached, with the reason in `error`."""
+
+    number: int
+    place: str
+    depth: QueueDepth | None = None
+    waiting: int = 0
+    late: str = ""
+    behind: str = ""
+    generation: str = ""
+    error: str = ""
+
+
+def partition_lines(queue: QueueView) -> list[PartitionLine]:
+    """The partitions in order; empty for a queue that is not partitioned."""
+    if queue.partitions < 2:
+        return []
+    places = {number: visible(stores.places.of(queue.name, number).where) for number in range(queue.partitions)}
+    found = [_partition_line(number, places[number], depth) for number, depth in queue.parts.items()]
+    found += [PartitionLine(number=number, place=places[number], error=error_text(error)) for number, error in queue.away.items()]
+    return sorted(found, key=lambda line: line.number)
+
+
+def _partition_line(number: int, place: str, depth: QueueDepth) -> PartitionLine:
+    return PartitionLine(
+        number=number,
+        place=place,
+        depth=depth,
+        waiting=depth.scheduled - depth.due,
+        late=_seconds(depth.oldest_late_ms),
+        behind=_seconds(depth.events_late_ms),
+        generation=visible(depth.generation)[:8],
+    )
+
+
+def _seconds(ms: int) -> str:
+    return duration(float(ms // 1000)) if ms >= 1000 else "–"

@@ -1,72 +1,76 @@
-"""What the admins share: nothing is added, edited or deleted by hand."""
+"""The base of our admins, and the log entries, events and messages of their actions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final
 
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.contrib.admin.filters import FieldListFilter
+from django.contrib.admin.models import CHANGE
 from django.contrib.admin.utils import get_fields_from_path
 from django.contrib.auth import get_permission_codename
 from django.core.exceptions import PermissionDenied
-from django.db.models import QuerySet
+from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import NoReverseMatch, reverse
 from django.utils.text import capfirst
 from django.utils.translation import gettext as now
+from django.utils.translation import ngettext
 
-from django_delayq import conf
-from django_delayq.models import Operation
+from django_delayq import clock, conf, ids
+from django_delayq.console import verbs
+from django_delayq.console.verbs import Verb, apply
+from django_delayq.console.wording import error_text
+from django_delayq.exceptions import DelayqError
+from django_delayq.models import Event, Job, Operation
+from django_delayq.producer.outbox import rows
+from django_delayq.states import Change
 
 if TYPE_CHECKING:
     AnyModelAdmin = admin.ModelAdmin[Any]
 else:
     AnyModelAdmin = admin.ModelAdmin
 
-ASKED_LAST: Final = "delayq_asked_last"  # on a request: the permission that was looked for last; "" if the person has it
+ASKED_LAST: Final = "delayq_asked_last"  # attribute of a request: the permission that was checked last; "" if granted
 
 
 class ReadOnlyAdmin(AnyModelAdmin):
-    """Rows are written by the producer and the mirror; people act by verbs, each with a permission of its own."""
+    """A ModelAdmin whose rows cannot be added, edited or deleted. Users act by verbs, each with its permission."""
 
     class Media:
         css = {"all": ("delayq/admin.css",)}
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Never: jobs are scheduled by code."""
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Never: a row is the record of what happened."""
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Never: `prune` deletes what has had its time."""
         return False
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """May see these pages."""
         return self.allows(request, get_permission_codename("view", self.opts))
 
     def has_module_permission(self, request: HttpRequest) -> bool:
-        """The same: the index shows what one may see."""
         return self.has_view_permission(request)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Rows of the database that the settings name."""
         return super().get_queryset(request).using(conf.get().database)
 
     def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest | None = None) -> bool:
-        """What the address of a list may ask of the database: what the filters beside it ask, and nothing else. By any other look-up
-        one could find out, letter by letter, what no page shows; Django refuses it with 400.
+        """Allows only the lookups of the filters. With other lookups, a user could guess hidden values letter by letter. Django
+        responds with 400.
         """
         return request is not None and lookup in self.filtered_by(request)
 
     def filtered_by(self, request: HttpRequest) -> set[str]:
-        """The names that the filters of this list take from its address."""
+        """Returns the query parameters of the filters."""
         found: set[str] = set()
         for given in self.get_list_filter(request):
             found.update(self._filter(request, given).expected_parameters())
@@ -75,7 +79,7 @@ class ReadOnlyAdmin(AnyModelAdmin):
         return found
 
     def _filter(self, request: HttpRequest, given: Any) -> Any:
-        """A filter as Django makes it, of which nothing is chosen."""
+        """Returns a filter without a selection."""
         if callable(given):
             return given(request, {}, self.model, self)
         path, make = given if isinstance(given, (list, tuple)) else (given, FieldListFilter.create)
@@ -85,7 +89,7 @@ class ReadOnlyAdmin(AnyModelAdmin):
         return make(field, request, {}, self.model, self, field_path=path)
 
     def allows(self, request: HttpRequest, codename: str) -> bool:
-        """Whether the user has that permission of ours. What was asked for last is named to who is refused."""
+        """Whether the user has this permission. A refusal names the permission that was checked last."""
         permission = f"{self.opts.app_label}.{codename}"
         found = bool(request.user.has_perm(permission))
         setattr(request, ASKED_LAST, "" if found else permission)
@@ -93,7 +97,7 @@ class ReadOnlyAdmin(AnyModelAdmin):
 
     @property
     def urls(self) -> list[Any]:
-        """Those of `get_urls`, whose refusals say why."""
+        """The URLs, with refusals that name the reason."""
         found = self.get_urls()
         for pattern in found:
             pattern.callback = self._explained(pattern.callback)
@@ -110,7 +114,7 @@ class ReadOnlyAdmin(AnyModelAdmin):
         return explained
 
     def _refusal(self, request: HttpRequest, said: str) -> HttpResponse:
-        """A page that names the permission, if it was one that was missing, and not a rule of the site."""
+        """Returns a page that names the missing permission, or says that a rule of the site refused."""
         missing = "" if said else getattr(request, ASKED_LAST, "")
         models = self.opts.app_config.get_models() if self.opts.app_config else ()
         labels = {f"{self.opts.app_label}.{name}": label for model in models for name, label in _permissions(model)}
@@ -120,31 +124,31 @@ class ReadOnlyAdmin(AnyModelAdmin):
         return TemplateResponse(request, "admin/delayq/403.html", context, status=403)
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """By what it shows: nothing is to be selected."""
+        """Sets the title; Django's "Select ..." would be wrong."""
         return super().changelist_view(request, {"title": capfirst(self.opts.verbose_name_plural), **(extra_context or {})})
 
     def address(self, name: str, *args: Any) -> str:
-        """Where a page of ours stands on this site, by the name of its URL; "" where the site does without it."""
+        """Returns the URL of one of our pages on this site, or "" if the site does not have it."""
         try:
             return reverse(f"admin:{name}", args=args, current_app=self.admin_site.name)
         except NoReverseMatch:
             return ""
 
     def page_of(self, request: HttpRequest, operation: Operation) -> str:
-        """Where this person sees an operation; "" where they may not, or where this site has none of them."""
+        """Returns the URL of an operation, or "" if the user may not view it or the site does not have operations."""
         site = self.admin_site
         if not site.is_registered(Operation) or not site.get_model_admin(Operation).has_view_permission(request, operation):
             return ""
         return self.address("delayq_operation_change", operation.pk)
 
     def nowhere(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Django's own answer to the address of a row that is not there."""
-        # No public name in Django, and so none in its stubs; the admin's own views answer with it in all versions.
+        """Returns Django's response for a missing row."""
+        # Django has no public name for it, so the stubs do not know it. The views of all versions use it.
         found: HttpResponse = self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined]  # see above
         return found
 
     def page_context(self, request: HttpRequest, title: Any, **more: Any) -> dict[str, Any]:
-        """What the admin's base template wants to know."""
+        """Returns the context of the admin's base template."""
         return {
             **self.admin_site.each_context(request),
             "title": title,
@@ -156,7 +160,76 @@ class ReadOnlyAdmin(AnyModelAdmin):
 
 
 def _permissions(model: Any) -> Iterator[tuple[str, str]]:
-    """Code and name of each permission of a model, as Django writes them down."""
+    """Yields code and name of each permission of a model, as Django stores them."""
     for action in model._meta.default_permissions:
         yield get_permission_codename(action, model._meta), f"Can {action} {model._meta.verbose_name_raw}"
     yield from model._meta.permissions
+
+
+MOST: Final = 1000  # jobs per request; each is a round trip
+MOST_NAMED: Final = 5  # jobs that a message names
+
+
+@dataclass(slots=True)
+class Report:
+    """The number of jobs per result, and the failed jobs per error message."""
+
+    counts: Counter[Change] = field(default_factory=Counter)
+    errors: dict[str, list[str]] = field(default_factory=dict)
+
+    def tell(self, request: HttpRequest, verb: Verb) -> None:
+        parts = [str(verb.answers[change]) % {"count": self.counts[change]} for change in Change if self.counts[change]]
+        if parts:
+            level = messages.SUCCESS if set(self.counts) == {Change.DONE} else messages.WARNING
+            messages.add_message(request, level, capfirst(", ".join(parts)) + ".")
+        for error, jobs in self.errors.items():
+            text = ngettext(
+                "%(count)d job was not changed (%(jobs)s): %(error)s",
+                "%(count)d jobs were not changed (%(jobs)s): %(error)s",
+                len(jobs),
+            )
+            named = ", ".join(jobs[:MOST_NAMED]) + ", …" * (len(jobs) > MOST_NAMED)
+            messages.error(request, text % {"count": len(jobs), "jobs": named, "error": error})
+
+
+def actor(request: HttpRequest) -> str:
+    """Returns the actor of the events."""
+    return f"admin:{request.user.get_username()}"
+
+
+def carry_out(request: HttpRequest, verb: Verb, jobs: Iterable[Job], *, reason: str, **date: Any) -> Report:
+    """Applies a verb to each job, and logs those that changed."""
+    report, named = Report(), {job.pk: job for job in jobs}
+    touched: list[Job] = []
+    for id, answer in apply(verb.act, [(job.pk, job.queue) for job in named.values()], actor=actor(request), reason=reason, **date):
+        if isinstance(answer, DelayqError):
+            report.errors.setdefault(error_text(answer), []).append(ids.short(id))
+            continue
+        report.counts[answer] += 1
+        if answer in verb.effects:
+            touched.append(named[id])
+    log(request, Job, [(str(job.pk), str(job)) for job in touched], _sentence(verb, reason))
+    return report
+
+
+def log(request: HttpRequest, model: type[Model], objects: Iterable[tuple[str, str]], sentence: str, flag: int = CHANGE) -> None:
+    verbs.write_admin_log(request.user.pk, model, objects, sentence, flag)
+
+
+def note(request: HttpRequest, kind: str, reason: str, *, of: Job | None = None, **detail: Any) -> None:
+    """Writes an event that no script writes: of a worker or an operation, or `of` a job that was not changed."""
+    told: Any = detail
+    Event.objects.using(conf.get().database).create(
+        job=of,
+        queue=of.queue if of else "",
+        at=clock.now(),
+        kind=kind,
+        actor=rows.clean(actor(request), 200),
+        reason=rows.clean(reason),
+        detail=told,
+        stream_id=f"row:{ids.new().hex}",
+    )
+
+
+def _sentence(verb: Verb, reason: str) -> str:
+    return f"{verb.label}: {reason}" if reason else str(verb.label)

@@ -1,22 +1,23 @@
-"""What a person gives a schedule: other dates, or, of one that is made in the admin, all of it."""
+"""Forms for schedules: override the dates of one, or add and change one in the admin."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 from zoneinfo import available_timezones
 
 from django import forms
 from django.core.exceptions import ValidationError
+from django.utils.functional import Promise
 from django.utils.timezone import get_default_timezone_name
 from django.utils.translation import gettext_lazy as _
 
-from django_delayq import clock, codec, conf
-from django_delayq.admin.forms import ReasonForm, parsed, written
-from django_delayq.admin.schedule_page import POLICIES
+from django_delayq import clock, conf
+from django_delayq.admin.badges import indented
+from django_delayq.admin.forms import DurationField, JSONArgumentsField, ReasonForm
 from django_delayq.console.wording import error_text
-from django_delayq.exceptions import ConfigError, DelayqError, PayloadError
+from django_delayq.exceptions import ConfigError, DelayqError
 from django_delayq.models import Periodic
 from django_delayq.models.calendar import NAME
 from django_delayq.periodic.dates import MAX_TIMEZONE, NO_PLACES, Dates, place_of
@@ -24,11 +25,23 @@ from django_delayq.periodic.declarations import check_jobs
 from django_delayq.producer.task import registry
 from django_delayq.text import visible
 
-ZONES = "delayq-zones"  # the list of names that a field of a zone offers
+POLICIES: Final[dict[str, dict[str, Promise]]] = {
+    "missed": {
+        "skip": _("skip: missed ticks create no jobs"),
+        "once": _("once: only the latest missed tick creates a job"),
+        "all": _("all: every missed tick creates a job, at most 100"),
+    },
+    "overlap": {
+        "allow": _("allow: runs may overlap"),
+        "skip": _("skip: a tick does not run if another run is still in progress"),
+        "wait": _("wait: a run waits until the previous run has ended"),
+    },
+}
+ZONES = "delayq-zones"  # id of the datalist of time zones
 
 
 class DatesForm(ReasonForm):
-    """A cron on the clock of a zone, or a period."""
+    """Asks for a cron expression with its time zone, or for a period."""
 
     cron = forms.CharField(
         label=_("Cron"),
@@ -44,7 +57,7 @@ class DatesForm(ReasonForm):
         help_text=_("The time zone of the cron expression, such as Europe/Berlin."),
         widget=forms.TextInput(attrs={"class": "vTextField", "list": ZONES, "autocomplete": "off"}),
     )
-    every = forms.CharField(
+    every = DurationField(
         label=_("Or a period"),
         required=False,
         max_length=50,
@@ -60,16 +73,11 @@ class DatesForm(ReasonForm):
 
     @property
     def zones(self) -> list[str]:
-        """The names of all zones of places that this host knows."""
+        """The names of all time zones of this host."""
         return sorted(available_timezones() - NO_PLACES)
 
-    @property
-    def jitter(self) -> float | None:
-        """Of the schedule that is to have these dates, in seconds."""
-        return None
-
     def clean_timezone(self) -> str:
-        """That of the settings, where none is given."""
+        """Uses the time zone of the settings if the field is empty."""
         name = str(self.cleaned_data["timezone"]).strip() or get_default_timezone_name()
         try:
             place_of(name)
@@ -77,13 +85,8 @@ class DatesForm(ReasonForm):
             raise ValidationError(_message(error)) from None
         return name
 
-    def clean_every(self) -> float | None:
-        """Seconds."""
-        text = str(self.cleaned_data["every"]).strip()
-        return parsed(text) if text else None
-
     def clean(self) -> dict[str, Any]:
-        """One of the two, and dates that come."""
+        """Requires either a cron expression or a period, and dates in the future."""
         cleaned = super().clean() or self.cleaned_data
         if self.errors:
             return cleaned
@@ -92,7 +95,7 @@ class DatesForm(ReasonForm):
             raise ValidationError(_("Enter either a cron expression or a period."))
         try:
             cleaned["dates"] = found = Dates.of(
-                cron, every=every, timezone=cleaned["timezone"] if cron else "UTC", jitter=self.jitter, where="dates"
+                cron, every=every, timezone=cleaned["timezone"] if cron else "UTC", jitter=cleaned.get("spread"), where="dates"
             )
             if not found.fires:
                 self.add_error("cron", _("The cron expression never matches a date."))
@@ -102,11 +105,11 @@ class DatesForm(ReasonForm):
 
     @property
     def stale(self) -> bool:
-        """Whether somebody else has changed the schedule since the form was opened."""
+        """Whether another user has changed the schedule since the form was opened."""
         return False
 
     def given(self) -> dict[str, Any]:
-        """As `schedules` takes them."""
+        """The options for `schedules`."""
         dates: Dates = self.cleaned_data["dates"]
         if dates.every_ms:
             return {"every": dates.every_ms / 1000}
@@ -114,29 +117,24 @@ class DatesForm(ReasonForm):
 
 
 class OverrideForm(DatesForm):
-    """Other dates for a schedule, its jitter being what it is."""
+    """Other dates for a schedule. Its jitter stays; `schedule_rows` cuts it for a shorter period."""
 
     def __init__(self, row: Periodic, given: Any = None) -> None:
         self.row = row
         super().__init__(given, initial=_initial(row, override=True))
 
-    @property
-    def jitter(self) -> float | None:
-        """Of a period that is shorter than it, `schedule_rows` cuts it."""
-        return None
-
 
 class ScheduleForm(DatesForm):
-    """A schedule of the admin: new, or changed.
+    """Adds or changes a schedule of the admin.
 
     Args:
-        row: the one to change; None for a new one.
-        masked: its arguments are hidden from this person, so they stay as they are.
+        row: the schedule to change; None for a new one.
+        masked: the user may not see its arguments, so they stay the same.
     """
 
     name = forms.CharField(label=_("Name"), max_length=NAME, widget=forms.TextInput(attrs={"class": "vTextField"}))
     task = forms.ChoiceField(label=_("Task"))
-    spread = forms.CharField(
+    spread = DurationField(
         label=_("Jitter"),
         required=False,
         max_length=50,
@@ -147,11 +145,11 @@ class ScheduleForm(DatesForm):
     )
     missed = forms.ChoiceField(label=_("Missed ticks"), choices=list(POLICIES["missed"].items()), initial="once")
     overlap = forms.ChoiceField(label=_("Overlap"), choices=list(POLICIES["overlap"].items()), initial="allow")
-    args = forms.CharField(
-        label=_("Positional arguments"), required=False, widget=forms.Textarea(attrs={"rows": 3, "spellcheck": "false"})
+    args = JSONArgumentsField(
+        list, label=_("Positional arguments"), required=False, widget=forms.Textarea(attrs={"rows": 3, "spellcheck": "false"})
     )
-    kwargs = forms.CharField(
-        label=_("Keyword arguments"), required=False, widget=forms.Textarea(attrs={"rows": 5, "spellcheck": "false"})
+    kwargs = JSONArgumentsField(
+        dict, label=_("Keyword arguments"), required=False, widget=forms.Textarea(attrs={"rows": 5, "spellcheck": "false"})
     )
     field_order: Sequence[str] = [
         "name",
@@ -179,31 +177,18 @@ class ScheduleForm(DatesForm):
             del self.fields["args"], self.fields["kwargs"], self.fields["task"]
 
     @property
-    def jitter(self) -> float | None:
-        """What is given, in seconds."""
-        found: float | None = self.cleaned_data.get("spread")
-        return found
-
-    @property
     def digest(self) -> str:
-        """Tells whether somebody else has changed it since, by what this person may see; "" for a new one."""
+        """A digest that detects changes by other users, of what this user sees; "" for a new schedule."""
         if self.row is None:
             return ""
         seen = [[name, self.initial[name]] for name in self.fields if name in self.initial]
-        return hashlib.sha256(written(seen).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        return hashlib.sha256(indented(seen).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
     @property
     def stale(self) -> bool:
-        """By the digest that went with the form."""
         return self.is_bound and self.data.get("digest", "") != self.digest
 
-    def clean_spread(self) -> float | None:
-        """Seconds."""
-        text = str(self.cleaned_data["spread"]).strip()
-        return parsed(text) if text else None
-
     def clean_name(self) -> str:
-        """One that a schedule may have, and that none has."""
         name = str(self.cleaned_data["name"])
         if not name.isprintable():
             raise ValidationError(_("The name cannot contain invisible characters."))
@@ -211,18 +196,8 @@ class ScheduleForm(DatesForm):
             raise ValidationError(_("A schedule with this name already exists."))
         return name
 
-    def clean_args(self) -> list[Any]:
-        """A JSON list."""
-        found: list[Any] = self._json("args", list, _('Enter a JSON list, such as [7, "text"].'))
-        return found
-
-    def clean_kwargs(self) -> dict[str, Any]:
-        """A JSON object."""
-        found: dict[str, Any] = self._json("kwargs", dict, _('Enter a JSON object, such as {"note": "text"}.'))
-        return found
-
     def clean(self) -> dict[str, Any]:
-        """Also arguments that the task takes."""
+        """Checks that the task accepts the arguments."""
         cleaned = super().clean()
         if not self.masked and not self.errors:
             try:
@@ -233,25 +208,13 @@ class ScheduleForm(DatesForm):
         return cleaned
 
     def given(self) -> dict[str, Any]:
-        """As `schedules` takes them."""
+        """The options for `schedules`."""
         names = [name for name in ("task", "args", "kwargs", "missed", "overlap") if name in self.fields]
-        return {**super().given(), "jitter": self.jitter, **{name: self.cleaned_data[name] for name in names}}
-
-    def _json(self, name: str, kind: type, otherwise: Any) -> Any:
-        text = str(self.cleaned_data[name]).strip()
-        if not text:
-            return kind()
-        try:
-            value = codec.loads(text.encode("utf-8", "surrogatepass"))
-        except PayloadError as error:
-            raise ValidationError("%(said)s %(error)s", params={"said": otherwise, "error": error_text(error)}) from None
-        if not isinstance(value, kind):
-            raise ValidationError(otherwise)
-        return value
+        return {**super().given(), "jitter": self.cleaned_data["spread"], **{name: self.cleaned_data[name] for name in names}}
 
 
 def _initial(row: Periodic, *, override: bool) -> dict[str, str]:
-    """Its dates as one writes them: those of people where there are any, or its owner's."""
+    """Returns the initial values of the dates: the overridden ones if wanted, or the schedule's own."""
     other = override and row.overridden
     cron = row.override_cron if other else row.cron
     every_ms = row.override_every_ms if other else row.every_ms
@@ -266,11 +229,11 @@ def _whole(row: Periodic) -> dict[str, str]:
         "spread": clock.text(row.jitter_ms / 1000) if row.jitter_ms else "",
         "missed": row.missed,
         "overlap": row.overlap,
-        "args": written(row.args),
-        "kwargs": written(row.kwargs),
+        "args": indented(row.args),
+        "kwargs": indented(row.kwargs),
     }
 
 
 def _message(error: ConfigError) -> str:
-    """What is wrong, and the way out."""
+    """Returns the message and the hint of an error."""
     return " ".join(visible(str(error.fields[name])) for name in ("message", "hint") if error.fields.get(name)) or error_text(error)

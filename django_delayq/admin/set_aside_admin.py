@@ -1,4 +1,4 @@
-"""Events that the mirror could not take in, in the admin: to look at, and to try again."""
+"""Rejected events in the admin."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from django.utils.translation import ngettext
 
 from django_delayq import conf, ids
 from django_delayq.admin.operation_admin import LatestPages
-from django_delayq.admin.readonly import ReadOnlyAdmin
-from django_delayq.admin.report import log
+from django_delayq.admin.readonly import ReadOnlyAdmin, log
 from django_delayq.console.overview import DOWN
 from django_delayq.console.wording import error_text, moment
 from django_delayq.mirror import set_aside
@@ -31,7 +30,7 @@ MOST_SHOWN: Final = 20_000  # bytes
 
 
 class SetAsideAdmin(ReadOnlyAdmin):
-    """Read only, with the action "try again". What stood in the stream may hold arguments: those see it who may see masked ones."""
+    """Read only, with the action "try again". Only users who may view sensitive data see the original content."""
 
     list_filter = ("queue", "code")
     sortable_by = ()
@@ -42,15 +41,14 @@ class SetAsideAdmin(ReadOnlyAdmin):
     actions = ("try_again",)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Without the bytes, which may be many, until they are asked for."""
+        """Defers the bytes."""
         return super().get_queryset(request).defer("raw")
 
     def get_list_display(self, request: HttpRequest) -> tuple[str, ...]:
-        """One line each."""
         return ("place", "kind_shown", self.job_for(request), "code", "noticed_shown", "tries")
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
-        """All but the bytes, and these for whom they are."""
+        """Shows the bytes only to users who may view them."""
         job = self.job_for(request)
         shown = (
             "place",
@@ -62,56 +60,47 @@ class SetAsideAdmin(ReadOnlyAdmin):
             "noticed_shown",
             "tries",
         )
-        # The length too: that of a masked value could be told from it.
+        # The length would reveal the length of a masked value.
         sensitive = ("length_shown", "text_shown", "why_shown", "bytes_shown")
         return (*shown, *sensitive) if self.allows(request, "view_sensitive") else shown
 
     def job_for(self, request: HttpRequest) -> str:
-        """The column of the job: with a link for those whom it leads somewhere."""
+        """Shows the link to the job only if it works for this user."""
         return "job_linked" if self.allows(request, "view_job") else "job_shown"
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
-        """All of them."""
         return self.get_fields(request, obj)
 
     def has_retry_permission(self, request: HttpRequest) -> bool:
-        """May try again."""
         return self.allows(request, "retry_setaside")
 
     @admin.display(description=_("stream entry"))
     def place(self, kept: SetAside) -> str:
-        """Queue, entry and item."""
         return f"{kept.queue} {kept.stream_id}/{kept.item}"
 
     @admin.display(description=_("kind"))
     def kind_shown(self, kept: SetAside) -> str:
-        """Without characters that only pretend."""
         return visible(kept.kind)
 
     @admin.display(description=_("job"))
     def job_shown(self, kept: SetAside) -> str:
-        """As logs name it."""
         return ids.short(kept.job_id) if kept.job_id else "?"
 
     @admin.display(description=_("job"))
     def job_linked(self, kept: SetAside) -> str:
-        """With a link to its page, where this site has such pages."""
         address = self.address("delayq_job_change", kept.job_id) if kept.job_id and self.admin_site.is_registered(Job) else ""
         return format_html('<a href="{}">{}</a>', address, self.job_shown(kept)) if address else self.job_shown(kept)
 
     @admin.display(description=_("at"))
     def at_shown(self, kept: SetAside) -> str:
-        """When it happened."""
         return moment(kept.at)
 
     @admin.display(description=_("rejected at"))
     def noticed_shown(self, kept: SetAside) -> str:
-        """When it was first refused."""
         return moment(kept.noticed_at)
 
     @admin.display(description=_("bytes"))
     def length_shown(self, kept: SetAside) -> str:
-        """How many there were, and whether some are lost."""
         if not set_aside.is_cut(kept):
             return str(kept.length)
         return now("%(length)d, but the database could store only %(kept)d, so this event cannot be retried") % {
@@ -121,29 +110,25 @@ class SetAsideAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("actor"))
     def actor_shown(self, kept: SetAside) -> str:
-        """Who did what this tells."""
         return visible(kept.actor)
 
     @admin.display(description=_("reason for rejection"))
     def text_shown(self, kept: SetAside) -> str:
-        """In the words of the database, which may repeat what it refused."""
+        """Returns the database error, which may quote the rejected values."""
         return visible(kept.text)
 
     @admin.display(description=_("reason"))
     def why_shown(self, kept: SetAside) -> str:
-        """What whoever did it gave as a reason."""
         return visible(kept.why)
 
     @admin.display(description=_("original content"))
     def bytes_shown(self, kept: SetAside) -> str:
-        """The bytes, as text."""
         text = visible(bytes(kept.raw[:MOST_SHOWN]).decode("utf-8", "backslashreplace"))
         hint = now("The first %(count)d bytes.") % {"count": MOST_SHOWN} if len(kept.raw) > MOST_SHOWN else ""
         return format_html('<pre class="delayq-bytes" tabindex="0">{}</pre><span class="delayq-hint">{}</span>', text, hint)
 
     @admin.action(description=TRY_AGAIN, permissions=["retry"])
     def try_again(self, request: HttpRequest, queryset: QuerySet[SetAside]) -> None:
-        """Takes in what can be taken in now."""
         config = conf.get()
         done = refused = 0
         log(request, SetAside, [(str(kept.pk), str(kept)) for kept in queryset.defer("raw")], str(TRY_AGAIN))
@@ -159,7 +144,7 @@ class SetAsideAdmin(ReadOnlyAdmin):
         except (*DOWN, DriverError) as error:
             messages.error(request, error_text(error))
         if done:
-            text = ngettext("%(count)d event has been saved.", "%(count)d events have been saved.", done)
+            text = ngettext("%(count)d event was saved.", "%(count)d events were saved.", done)
             messages.success(request, text % {"count": done})
         if refused:
             text = ngettext("%(count)d event was rejected again.", "%(count)d events were rejected again.", refused)

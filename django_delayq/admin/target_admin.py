@@ -1,6 +1,4 @@
-"""Targets in the admin: hosts of deliveries with their circuits, targets of offers with their readers; and the way to operations on
-their jobs.
-"""
+"""Targets in the admin: hosts of deliveries with their circuits, targets of offers with their readers, and operations on their jobs."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 from django_delayq import clock, conf
-from django_delayq.admin import live
+from django_delayq.admin import refresh
 from django_delayq.admin.dashboard import brief
 from django_delayq.admin.readonly import ReadOnlyAdmin
 from django_delayq.console import masking, overview, target_figures
@@ -37,13 +35,13 @@ FAULTS: Final[dict[str, Promise]] = {
     "type": _("this key has another type, so every offer fails"),
     "rights": _("the Redis user is not allowed to read this; delayq doctor shows the required ACL rule"),
 }
-DEEDS: Final = (("requeue", "failed", _("Requeue the failed …")), ("cancel", "scheduled", _("Cancel the waiting jobs …")))
+DEEDS: Final = (("requeue", "failed", _("Requeue failed jobs …")), ("cancel", "scheduled", _("Cancel waiting jobs …")))
 
 
 class TargetAdmin(ReadOnlyAdmin):
-    """What rows, Redis and workers know of the places outside where jobs end.
+    """Targets, from rows, Redis and workers.
 
-    A subclass may name other templates: `list_template` is the page, `live_template` the part of it that is fetched anew.
+    A subclass can name other templates: `list_template` for the page, `live_template` for the part that is refreshed.
     """
 
     list_template = "admin/delayq/target/list.html"
@@ -53,24 +51,23 @@ class TargetAdmin(ReadOnlyAdmin):
         css = {"all": ("delayq/dashboard.css",)}
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """None: there are no rows of targets, and those of jobs, whose table this model names, are not for who may see targets."""
+        """Returns no rows: the table of this proxy has jobs, which a user who may view targets may not see."""
         return super().get_queryset(request).none()
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """All targets."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         context = {**self.page_context(request, _("Targets")), **self.board(request), **(extra_context or {})}
-        return live.respond(request, self.list_template, self.live_template, context)
+        return refresh.respond(request, self.list_template, self.live_template, context)
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """No page of its own: the list says all."""
+        """Redirects to the list, which shows everything."""
         return HttpResponseRedirect(reverse("admin:delayq_target_changelist", current_app=self.admin_site.name))
 
     def board(self, request: HttpRequest) -> dict[str, Any]:
-        """What the page shows. Where hosts, or names of targets, are masked, who may not see that sees none of them."""
+        """Returns the context. If hosts or target names are masked, a user without the permission sees none of them."""
         trouble, workers, lengths = _asked()
         circuits = target_figures.open_circuits(workers)
         sensitive = self.allows(request, "view_sensitive")
@@ -91,10 +88,10 @@ class TargetAdmin(ReadOnlyAdmin):
 
     def _hosts(self, request: HttpRequest, seen: TargetsSeen, circuits: Sequence[OpenCircuit], now_ms: int) -> list[dict[str, Any]]:
         known = {one.name: one for one in seen.figures}
-        for circuit in circuits:  # perhaps of deliveries that are older than what was looked at
+        for circuit in circuits:  # its deliveries may be older than those that were read
             known.setdefault(circuit.host, TargetFigures(circuit.host))
         mine = {name: [circuit for circuit in circuits if circuit.host == name] for name in known}
-        ranked = sorted(known.values(), key=lambda one: not mine[one.name])  # what is open comes first
+        ranked = sorted(known.values(), key=lambda one: not mine[one.name])  # open circuits first
         return [self._row(request, "host", one, seen) | {"circuits": _circuits(mine[one.name], now_ms)} for one in ranked]
 
     def _offers(
@@ -155,12 +152,12 @@ class TargetAdmin(ReadOnlyAdmin):
         }
 
     def _jobs(self, request: HttpRequest, text: str, state: str = "") -> str:
-        """The list of these jobs; "" for who may not see jobs."""
+        """Returns the URL of the list of these jobs, or ""."""
         place = self.address("delayq_job_changelist") if self.allows(request, "view_job") else ""
         return f"{place}?{urlencode({'q': text, **({'state': state} if state else {})})}" if place else ""
 
     def _deeds(self, request: HttpRequest, text: str, counts: dict[str, int]) -> list[tuple[Any, str]]:
-        """What may be done to all jobs of a place: each leads to the page that asks before an operation begins."""
+        """Returns the actions on all jobs of a place. Each links to the confirmation page of an operation."""
         site = self.admin_site
         if not site.is_registered(Job) or not self.allows(request, "start_operation"):
             return []
@@ -175,7 +172,7 @@ class TargetAdmin(ReadOnlyAdmin):
 
 
 def _asked() -> tuple[str, list[dict[str, Any]], list[TargetLength]]:
-    """What Redis knows: why it could not be asked, the workers, the lengths of targets."""
+    """Returns an error, the workers, and the lengths of targets."""
     config = conf.get()
     try:
         with stores.guarded():

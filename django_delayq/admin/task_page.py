@@ -1,4 +1,4 @@
-"""What the page of a task shows: its settings, its newest attempts in figures and charts, the slowest, the last that failed."""
+"""Builds the page of a task: settings, figures and charts of its newest attempts, the slowest, and the last that failed."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from django.template.response import TemplateResponse
 from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
-from django_delayq.admin import in_force, queue_page, trend_charts, trend_sections
+from django_delayq.admin import dashboard_charts, effective_settings, queue_page, trend_sections
+from django_delayq.admin.badges import badge
 from django_delayq.admin.dashboard import brief, percent
 from django_delayq.admin.readonly import ReadOnlyAdmin
-from django_delayq.admin.show import badge
 from django_delayq.console import trends
 from django_delayq.console.trends import EndedRun, NewestJobs
 from django_delayq.console.wording import task_name
@@ -30,44 +30,43 @@ from django_delayq.states import MESSAGE, PUT_OFF, AttemptOutcome, State
 from django_delayq.text import visible
 
 CSS: Final = Media(css={"all": ("delayq/dashboard.css",)})
-SHOWN: Final = 10  # of the slowest, and of those that failed last
+SHOWN: Final = 10  # of the slowest attempts, and of the latest failed ones
 UNWELL: Final = frozenset({AttemptOutcome.FAILED, AttemptOutcome.RETRIED, AttemptOutcome.CRASHED})
 RAN: Final = _("Run time of these attempts")
 LATE: Final = _("Lateness of their jobs")
 
 
 def respond(admin: ReadOnlyAdmin, request: HttpRequest, name: str) -> HttpResponse:
-    """The page of a task, by the jobs that this admin has."""
     if not admin.has_view_permission(request):
         raise PermissionDenied
     task = unquote(name)
     found = gather(request, task, admin.get_queryset(request), partial(admin.has_view_permission, request))
     if found is None:
-        raise Http404(now("There is no task with this name."))
+        raise Http404(now("No task has this name."))
     found |= {"may_see_queues": admin.allows(request, "view_queue"), "media": admin.media + CSS}
     context = admin.page_context(request, task_name(task), **found)
     return TemplateResponse(request, "admin/delayq/job/task.html", context)
 
 
 def gather(request: HttpRequest, name: str, jobs: QuerySet[Job], sees: Callable[[Job], bool]) -> dict[str, Any] | None:
-    """The context of the page; None if no such task is registered and no job has that name.
+    """Returns the context of the page, or None if the task is not registered and no job has its name.
 
     Args:
-        jobs: those that may be counted.
-        sees: whether this person may see that job.
+        jobs: those that can be counted.
+        sees: whether this user may see a job.
     """
     task, jobs = registry.find(name), jobs.defer(None)
     ends = trends.ends(jobs, task=name)
     runs = trends.runs(ends, jobs, name)
     if task is None and not runs.rows and not ends.rows and not jobs.filter(task=name).exists():
         return None
-    chosen, span = trend_charts.chosen(request.GET.get("span"), "7d")
+    chosen, span = dashboard_charts.chosen(request.GET.get("span"), "7d")
     ran = [run for run in runs.rows if run.outcome not in PUT_OFF]
     slowest = sorted(ran, key=lambda run: -run.ran)[:SHOWN]
     unwell = [run for run in runs.rows if run.outcome in UNWELL][:SHOWN]
     named = _named(jobs, {run.job for run in (*slowest, *unwell)}, sees)
     said = trends.messages(unwell, jobs) if unwell else {}
-    module, place = in_force.defined(task) if task else ("", "")
+    module, place = effective_settings.defined(task) if task else ("", "")
     return {
         "task": name,
         "registered": task is not None,
@@ -76,7 +75,7 @@ def gather(request: HttpRequest, name: str, jobs: QuerySet[Job], sees: Callable[
         "place": place,
         "queue": task.queue if task else "",
         "follower": task.on_failure.name if task and task.on_failure else "",
-        "settings": in_force.of_task(task) if task else [],
+        "settings": effective_settings.of_task(task) if task else [],
         "attempts": len(runs.rows),
         "since": runs.since,
         "oldest": runs.rows[-1].finished_at if runs.rows else None,
@@ -85,8 +84,8 @@ def gather(request: HttpRequest, name: str, jobs: QuerySet[Job], sees: Callable[
         "retries": _retries(ends),
         "figures": [_figures(title, values) for title, values in ((RAN, [run.ran for run in ran]), (LATE, _lates(ends)))],
         "histograms": [
-            trend_charts.histogram("hist-ran", RAN, [run.ran for run in ran]),
-            trend_charts.histogram("hist-late", LATE, _lates(ends)),
+            dashboard_charts.histogram("hist-ran", RAN, [run.ran for run in ran]),
+            dashboard_charts.histogram("hist-late", LATE, _lates(ends)),
         ],
         "slowest": [_line(run, named, {}) for run in slowest if run.job in named],
         "unwell": [_line(run, named, said) for run in unwell if run.job in named],
@@ -99,18 +98,17 @@ def _lates(ends: NewestJobs) -> list[float]:
 
 
 def _share(ends: NewestJobs) -> float | None:
-    """Failed among the jobs that ended."""
     failed = sum(one.state == State.FAILED for one in ends.rows)
     return failed / len(ends.rows) if ends.rows else None
 
 
 def _retries(ends: NewestJobs) -> str:
-    """Attempts per job beyond the first, on average."""
-    return trend_charts.decimal(sum(max(0, one.attempts - 1) for one in ends.rows) / len(ends.rows)) if ends.rows else "–"
+    """Returns the average number of retries per job."""
+    return dashboard_charts.decimal(sum(max(0, one.attempts - 1) for one in ends.rows) / len(ends.rows)) if ends.rows else "–"
 
 
 def _figures(title: Any, seconds: Sequence[float]) -> list[Any]:
-    """What half, 95 and 99 of 100 are below, and the longest."""
+    """Returns the 50th, 95th and 99th percentile and the maximum."""
     found = [trends.quantile(seconds, share) for share in (0.5, 0.95, 0.99, 1.0)]
     return [title, *(brief(None if value is None else value * 1000) for value in found)]
 

@@ -1,39 +1,93 @@
-"""What happened to a job and what lies ahead of it, in order: attempts, events and dates side by side; and where Redis and the rows
-differ.
-"""
+"""The timeline of a job: attempts, events and future dates in order, and the differences between Redis and the rows."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 from django.utils.dateparse import parse_datetime
 from django.utils.timezone import get_current_timezone
 from django.utils.translation import gettext as now
 
-from django_delayq import clock
-from django_delayq.admin import ladder_ahead, tracebacks
-from django_delayq.admin.show import badge, indented, word
+from django_delayq import clock, conf
+from django_delayq.admin.badges import badge, indented, word
 from django_delayq.console import masking, why_not_yet
 from django_delayq.console.wording import death, duration, second
+from django_delayq.exceptions import QueueUnknown, UnknownTask
+from django_delayq.ladder import Ladder
 from django_delayq.models import Attempt, Event, Job
 from django_delayq.producer.outbox.jobs import EDITED
+from django_delayq.producer.task import registry
 from django_delayq.states import DELIVERY, FAIL_CLASS, FINISHED, MESSAGE, NO_LIMIT, PARKED, UNFINISHED, AttemptOutcome, EventKind, State
 from django_delayq.store.reads.inspector import JobView
-from django_delayq.text import visible
+from django_delayq.text import CUT, visible
+
+MOST_FRAMES: Final = 12  # frames shown one by one; the whole text has the others
+STEPS: Final = 8  # of a ladder, shown one by one
+TRACEBACK_HEAD: Final = "Traceback (most recent call last):"
+_FRAME: Final = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>.+)')
+_FOREIGN: Final = re.compile(
+    r"[/\\](site-packages|dist-packages)[/\\]|[/\\]lib(64)?[/\\]python\d|^<|[/\\]django_delayq[/\\]worker[/\\]"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    place: str
+    code: str
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """`frames`: those of the project, the innermost first; `text`: all of it."""
+
+    frames: list[Frame]
+    text: str
+
+    def __bool__(self) -> bool:
+        return bool(self.text)
+
+
+def read_traceback(text: str) -> Trace:
+    """Parses a traceback. Only frames of the last exception count. They end at its message, which may look like frames and can come
+    from the caller of the task.
+    """
+    lines = text.split("\n")
+    begins = max((number for number, line in enumerate(lines) if line == TRACEBACK_HEAD), default=len(lines))
+    stack = list(_stack_lines(lines[begins + 1 :]))
+    frames = []
+    for line, code in zip(stack, [*stack[1:], ""], strict=False):
+        found = _FRAME.fullmatch(line)
+        if found and not _FOREIGN.search(found["file"]):
+            place = f"{found['file']}:{found['line']} {found['name']}"
+            frames.append(Frame(visible(place), visible(code.strip()) if code.startswith("    ") else ""))
+    return Trace(frames[::-1][:MOST_FRAMES], visible(text))
+
+
+def _stack_lines(lines: Iterable[str]) -> Iterator[str]:
+    ahead = iter(lines)
+    for line in ahead:
+        if CUT.fullmatch(line):
+            next(ahead, "")  # the rest of a line whose beginning was cut
+        elif line.startswith("  "):
+            yield line
+        else:
+            return
+
 
 ONE_LINE = 80  # characters
-SHORT = 120  # characters that a column bears
+SHORT = 120  # characters of a column
 MOST_SHOWN = 50_000  # characters of arguments, of a result
-MOST = 200  # attempts, and as many events: a job that is snoozed every second has thousands
+MOST = 200  # attempts, and events: a job that is snoozed every second has thousands
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """What a task has said of itself."""
+    """The progress that a task has reported."""
 
     done: int
     total: int
@@ -41,8 +95,8 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostAnswer:
-    """What a host has said to an attempt of a delivery: `ms` after it was asked; `text` is the first 2 KB; `wait`: it has asked for
-    that pause, "" for none.
+    """The response of a host to a delivery. `ms`: after the request; `text`: the first 2 KB; `wait`: the pause that it asked for, or
+    "".
     """
 
     status: int
@@ -53,8 +107,8 @@ class HostAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """One line of the timeline. `who`: the worker of an attempt, the actor of an event; `delta`: since the line before; `ahead`: it has
-    not come yet, `at` is None where that is not sure, and `about` where nobody can even guess.
+    """One line of the timeline. `who`: the worker of an attempt, the actor of an event; `delta`: since the previous line; `ahead`: it
+    is in the future, `at` is None if its date is uncertain, and `about` is None if it cannot be estimated.
     """
 
     at: datetime | None
@@ -64,7 +118,7 @@ class Moment:
     delta: str = ""
     took: str = ""
     text: str = ""
-    trace: tracebacks.Trace | None = None
+    trace: Trace | None = None
     answer: HostAnswer | None = None
     progress: Progress | None = None
     ahead: bool = False
@@ -72,17 +126,17 @@ class Moment:
 
     @property
     def long(self) -> bool:
-        """Whether its text is more than a column bears."""
+        """Whether the text is too long for a column."""
         return len(self.text) > SHORT
 
     @property
     def spreads(self) -> bool:
-        """Whether something of it needs the whole width: a traceback, an answer, a long text."""
+        """Whether it needs the whole width: a traceback, a response or a long text."""
         return self.trace is not None or bool(self.answer and self.answer.text) or self.long
 
 
 def of(job: Job, view: JobView | None, *, sensitive: bool = False) -> tuple[list[Moment], bool]:
-    """The latest moments, oldest first, then what lies ahead; and whether older ones are left out."""
+    """Returns the latest moments, oldest first, then the future ones, and whether older ones are left out."""
     using = job._state.db
     attempts = list(Attempt.objects.using(using).filter(job_id=job.pk).order_by("-id")[: MOST + 1])
     events = list(Event.objects.using(using).filter(job_id=job.pk).order_by("-id")[: MOST + 1])
@@ -98,8 +152,8 @@ def of(job: Job, view: JobView | None, *, sensitive: bool = False) -> tuple[list
 
 
 def state_of(job: Job, view: JobView | None) -> str:
-    """The state to show: Redis' word for a job that the rows call unfinished, since the mirror may be a moment behind. A message does
-    not run: it is held.
+    """Returns the state to show. For unfinished jobs it is that of Redis, because the mirror may be behind. A message is held, not
+    running.
     """
     state = _state_of(job, view)
     return "held" if state == State.RUNNING and job.task == MESSAGE else state
@@ -116,26 +170,26 @@ def _state_of(job: Job, view: JobView | None) -> str:
 
 
 def run_date(job: Job, view: JobView | None) -> datetime:
-    """When it is due, by Redis' word where it waits there: the rows hear of a reschedule later."""
+    """Returns the date in Redis if the job waits there, because rows hear of a reschedule later."""
     return clock.from_ms(view.date_ms) if view is not None and view.state == "scheduled" else job.run_at
 
 
 def late(job: Job, view: JobView | None) -> float:
-    """For how many seconds it has been due; 0 where it does not wait."""
+    """Returns for how many seconds the job has been due, or 0 if it does not wait."""
     if view is None:
         return job.late
     return max(0.0, (view.now_ms - view.date_ms) / 1000) if view.state == "scheduled" else 0.0
 
 
 def behind(job: Job, view: JobView | None) -> bool:
-    """Whether Redis has moved on and the rows have not heard of it yet."""
+    """Whether Redis has newer data than the rows."""
     if view is None or job.state in FINISHED or job.unresolved:
         return False
     return view.state == "finished" or State(view.state) != State(job.state)
 
 
 def pretty(value: Any, most: int = MOST_SHOWN) -> str:
-    """JSON for a person: on one line if it fits, and not more of it than a page bears."""
+    """Returns JSON on one line if it fits, cut to a length that a page can show."""
     line = visible(json.dumps(value, ensure_ascii=False))
     if len(line) <= ONE_LINE:
         return line
@@ -146,7 +200,7 @@ def pretty(value: Any, most: int = MOST_SHOWN) -> str:
 
 
 def progress_of(view: JobView | None) -> Progress | None:
-    """How far a running job says it is."""
+    """Returns the progress of a running job."""
     done, _, total = (view.progress if view else "").partition("/")
     if not done.isdigit() or not total.isdigit() or not int(total):
         return None
@@ -155,16 +209,16 @@ def progress_of(view: JobView | None) -> Progress | None:
 
 def _beginning(job: Job, events: Iterable[Event]) -> list[Moment]:
     found = [Moment(at=job.created_at, what=now("accepted"))]
-    again = any(event.kind == EventKind.REQUEUED for event in events)  # then `published` speaks of that
+    again = any(event.kind == EventKind.REQUEUED for event in events)  # then `published` is about that
     if job.published and not again:
         text = now("committed and published to Redis") if job.durable else now("in Redis")
-        # Redis' clock and the database's may differ, and one of them counts in whole milliseconds.
+        # The clocks of Redis and the database may differ, and one of them counts whole milliseconds.
         found.append(Moment(at=max(job.published, job.created_at), what=now("published"), text=text))
     return found
 
 
 def _due(job: Job, view: JobView | None, latest: list[Attempt]) -> list[Moment]:
-    """The date of the run that came last, or comes next if it has passed; dates before were overwritten by it."""
+    """Returns the date of the last or next run. Earlier dates were overwritten."""
     if job.state == State.SCHEDULED and (view is None or view.state == "scheduled"):
         date = clock.from_ms(view.date_ms) if view else job.run_at
         passed = date <= clock.now()
@@ -194,13 +248,13 @@ def _attempt(job: Job, run: Attempt, view: JobView | None, sensitive: bool) -> M
         took=duration(took) if took is not None else "",
         text="" if answer else visible(error),
         answer=answer,
-        trace=tracebacks.read(run.traceback) if run.traceback and not answer else None,
+        trace=read_traceback(run.traceback) if run.traceback and not answer else None,
         progress=progress_of(view) if running and run.outcome == AttemptOutcome.RUNNING else None,
     )
 
 
 def _answer(job: Job, run: Attempt, sensitive: bool) -> HostAnswer | None:
-    """Of an attempt of a delivery that was answered: by its error, or by the result of the job."""
+    """Returns the response to a delivery, from its error or from the result of the job."""
     if job.task != DELIVERY:
         return None
     if run.outcome == AttemptOutcome.SUCCEEDED:
@@ -217,7 +271,7 @@ def _answer(job: Job, run: Attempt, sensitive: bool) -> HostAnswer | None:
 
 
 def _event(job: Job, event: Event, sensitive: bool) -> Moment:
-    """Of other arguments it says what they were, masked unless one may see it."""
+    """Returns the previous arguments of an edit, masked unless the user may view them."""
     given = event.detail if sensitive else masking.detail(job.task, event.detail)
     what, detail = word(event.kind), dict(given) if isinstance(given, dict) else {}
     if event.kind == EDITED:
@@ -238,7 +292,7 @@ def _event(job: Job, event: Event, sensitive: bool) -> Moment:
 
 
 def _end(job: Job, latest: list[Attempt]) -> list[Moment]:
-    """The final state, where an attempt led to it; a cancel or an expiry is an event of its own."""
+    """Returns the final state if an attempt led to it. A cancellation or an expiry has its own event."""
     if job.state not in (State.SUCCEEDED, State.FAILED) or job.finished_at is None:
         return []
     text = now("no attempts left") if job.state == State.FAILED and job.attempts >= job.max_attempts else ""
@@ -262,18 +316,18 @@ def _with_deltas(moments: list[Moment]) -> list[Moment]:
 
 
 def to_stop(job: Job, view: JobView | None) -> bool:
-    """Whether it runs, and somebody has cancelled it: then it is not retried."""
+    """Whether the job runs and was cancelled, so it is not retried."""
     return bool(view.cancel_by) if view else job.cancel_requested and job.state == State.RUNNING
 
 
 def _ahead(job: Job, view: JobView | None) -> list[Moment]:
-    """The next run, and the steps of the ladder behind it."""
+    """Returns the next run, and the following steps of the ladder."""
     if job.state not in UNFINISHED or job.unresolved or (view is not None and view.state not in UNFINISHED):
         return []
     scheduled = view.state == "scheduled" if view else job.state == State.SCHEDULED
     made = view.attempt if view else job.attempts
     found: list[Moment] = []
-    about: datetime | None = clock.now()  # the next run, or the end of this one; then each attempt behind it, if it fails at once
+    about: datetime | None = clock.now()  # the next run, or the end of this one; then each attempt that follows an immediate failure
     if to_stop(job, view):
         return [Moment(at=None, what=now("cancelled"), text=now("unless attempt %(number)d succeeds") % {"number": made}, ahead=True)]
     if scheduled:
@@ -286,7 +340,7 @@ def _ahead(job: Job, view: JobView | None) -> list[Moment]:
             about = date
         found.append(Moment(at=None, what=what, ahead=True))
     found += _asking(job, view)
-    steps, more = ladder_ahead.ladder(job, made)
+    steps, more = attempts_ahead(job, made)
     for step in steps:
         text = now("if attempt %(number)d fails") % {"number": step.attempt - 1}
         wait_text = f"+{duration(step.wait)}" if step.wait is not None else ""
@@ -310,12 +364,12 @@ def _later(moment: datetime | None, seconds: float | None) -> datetime | None:
         return None
     try:
         return moment + timedelta(seconds=seconds)
-    except OverflowError:  # a ladder may lead beyond the year 9999
+    except OverflowError:  # a ladder can lead beyond the year 9999
         return None
 
 
 def _asking(job: Job, view: JobView | None) -> list[Moment]:
-    """What comes if a job that has asked before hears once more that it is not yet."""
+    """Returns the next poll if the condition is still not met."""
     found, text = why_not_yet.polls(job, view), now("if the condition is still not met")
     if found is None or found.ladder is None:
         return []
@@ -326,3 +380,41 @@ def _asking(job: Job, view: JobView | None) -> list[Moment]:
 
 def _here(moment: datetime) -> datetime:
     return moment.astimezone(get_current_timezone())
+
+
+@dataclass(frozen=True, slots=True)
+class LadderStep:
+    """A future attempt, `wait` seconds after the previous one fails; None if a function of the task decides."""
+
+    attempt: int
+    wait: float | None
+
+
+def attempts_ahead(job: Job, made: int) -> tuple[list[LadderStep], int]:
+    """Returns the first attempts after attempt `made`, and the number of attempts after those."""
+    left = max(0, job.max_attempts - made)
+    shown = min(left, STEPS)
+    found = _ladder_of(job)
+    if found is None:
+        return [LadderStep(made + n, None) for n in range(1, shown + 1)], left - shown
+    waits = found.steps(made + shown)[made - 1 :] if made else found.steps(shown)
+    return [LadderStep(made + n, waits[n - 1]) for n in range(1, shown + 1)], left - shown
+
+
+def _ladder_of(job: Job) -> Ladder | None:
+    """Returns the ladder of the job, its task or its queue; None for a function."""
+    try:
+        if text := (job.options or {}).get("backoff"):
+            return Ladder(text)
+    except (ValueError, TypeError):
+        pass
+    try:
+        own: Any = registry.get(job.task).backoff
+    except UnknownTask:
+        own = None
+    if own is not None:
+        return own if isinstance(own, Ladder) else None
+    try:
+        return conf.get().queue(job.queue).backoff
+    except QueueUnknown:
+        return conf.get().backoff

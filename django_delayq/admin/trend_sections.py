@@ -1,4 +1,4 @@
-"""Which charts a page has: of queues by the counters in Redis, as far as these go, else by the newest rows; of a task by attempts."""
+"""The charts of a page: queues by the counters in Redis or by the newest rows, tasks by attempts."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Final
 from django.utils.translation import gettext_lazy as _
 
 from django_delayq import clock
-from django_delayq.admin.show import word
-from django_delayq.admin.trend_charts import Chart, counted, moments, timed
+from django_delayq.admin.badges import word
+from django_delayq.admin.dashboard_charts import Chart, counted, moments, timed
 from django_delayq.console.trends import ENDED, EndedJob, NewestJobs, NewestRuns, Span, quantile, spread_over
 from django_delayq.producer.stores import Missing, stores
 from django_delayq.spread import SLOT_MS, percentile
 from django_delayq.states import AttemptOutcome
 from django_delayq.store.reads.figures import EndedCounts, Figures, SlotCounts
 
-LOOKS: Final = {  # of what is counted, from the bottom of a bar upward
+LOOKS: Final = {  # CSS classes, from the bottom of a bar upward
     AttemptOutcome.SUCCEEDED.value: "delayq-bar-well",
     AttemptOutcome.RETRIED.value: "delayq-bar-late",
     AttemptOutcome.CRASHED.value: "delayq-bar-gone",
@@ -28,12 +28,12 @@ LOOKS: Final = {  # of what is counted, from the bottom of a bar upward
 TITLES: Final = {"well": _("Succeeded"), "unwell": _("Did not succeed"), "late": _("Lateness"), "ran": _("Run time")}
 SHARES: Final = (0.5, 0.95)
 Counts = Mapping[str, Sequence[int]]
-Ms = tuple[float | None, float | None]  # what half of them, and 95 of 100, are below
+Ms = tuple[float | None, float | None]  # median and 95th percentile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """The sums of one queue, one task, or all of them, over a span. `counts`: by how it ended."""
+    """The sums of one queue, one task, or all of them, over a span. `counts`: by outcome."""
 
     name: str
     counts: Mapping[str, int]
@@ -42,25 +42,23 @@ class Part:
 
     @property
     def succeeded(self) -> int:
-        """Jobs, or attempts."""
         return self.counts.get(AttemptOutcome.SUCCEEDED.value, 0)
 
     @property
     def failed(self) -> int:
-        """For good."""
         return self.counts.get(AttemptOutcome.FAILED.value, 0)
 
     @property
     def share(self) -> float | None:
-        """Failed among the jobs that ended; None if none did."""
+        """The failed share of the jobs that ended; None if no job ended."""
         ended = self.succeeded + self.failed
         return self.failed / ended if ended else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """The charts of one span, and its sums. `looked`: the rows that were read for them, None for none; `queues`: each for itself;
-    `missing`: what the counters lack, None where they were not asked.
+    """The charts of a span, and its sums. `looked`: the rows that were read, or None; `queues`: sums per queue; `missing`: data that
+    the counters lack, None if they were not read.
     """
 
     charts: Sequence[Chart]
@@ -71,10 +69,11 @@ class Section:
 
 
 def of_queues(names: Sequence[str], span: Span, ends: Callable[[], NewestJobs], *, alive: bool) -> Section:
-    """Charts of these queues together. `ends`: reads their newest rows, where Redis does not count, or cannot be asked (`alive`).
+    """Returns the charts of these queues together. `ends` reads their newest rows if Redis has no counters or cannot be reached
+    (`alive`).
 
     Raises:
-        StoreUnavailable, StoreError: none of their servers can be asked any more.
+        StoreUnavailable, StoreError: no server can be reached any more.
     """
     missing: Missing | None = None
     slots: list[SlotCounts] = []
@@ -98,7 +97,7 @@ def of_queues(names: Sequence[str], span: Span, ends: Callable[[], NewestJobs], 
 
 
 def of_tasks(span: Span, ends: NewestJobs) -> list[Part]:
-    """The tasks of these rows, within the span: those of which most ended come first."""
+    """Returns the tasks of these rows within the span, ordered by the number of ended jobs."""
     rows = _within(span, ends)
     grouped: defaultdict[str, list[EndedJob]] = defaultdict(list)
     for one in rows:
@@ -111,7 +110,7 @@ def of_tasks(span: Span, ends: NewestJobs) -> list[Part]:
 
 
 def of_task(span: Span, ends: NewestJobs, runs: NewestRuns) -> Section:
-    """Charts of a task: its attempts; how late, only of the last one of each job, since a row knows no former date."""
+    """Returns the charts of a task, by attempts. Lateness is that of each last attempt, because rows do not keep earlier dates."""
     start, steps = spread_over(span, ((run.finished_at, run) for run in runs.rows), clock.now())
     counts = {outcome: [sum(run.outcome == outcome for run in step) for step in steps] for outcome in LOOKS}
     late, _, (lates, _) = _of_ends(span, ends)
@@ -120,7 +119,7 @@ def of_task(span: Span, ends: NewestJobs, runs: NewestRuns) -> Section:
 
 
 def _counted(names: Sequence[str], span: Span, figures: Figures) -> tuple[list[EndedCounts], list[SlotCounts]]:
-    """What has ended; and, of an hour at most, how late and how long."""
+    """Returns charts of the ended jobs and, for at most an hour, of lateness and run time."""
     ended = [figures.ended(name, step=span.step, steps=span.steps) for name in names]
     return ended, figures.slots(names) if span.length <= timedelta(hours=1) else []
 
@@ -191,7 +190,7 @@ def _timed(name: str, span: Span, start: datetime, steps: Sequence[Sequence[floa
 
 
 def _ended(span: Span, start: datetime, counts: Counts) -> list[Chart]:
-    """What succeeded, and what did not: apart, since the one mostly dwarfs the other."""
+    """Returns two charts, because successes usually dwarf failures."""
     labels = _labels(span, start)
     series = {outcome: (look, word(outcome), counts[outcome]) for outcome, look in LOOKS.items() if outcome in counts}
     well = series.pop(AttemptOutcome.SUCCEEDED.value)

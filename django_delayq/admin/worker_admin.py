@@ -1,4 +1,4 @@
-"""Workers in the admin: who is there, what each runs, who is gone; quiet, stop and dismiss. Consumers, and what each holds."""
+"""Workers and consumers in the admin, with their jobs; quiet, stop and dismiss."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext_lazy as _
 
 from django_delayq import clock, conf, ids
-from django_delayq.admin import live
+from django_delayq.admin import refresh
+from django_delayq.admin.badges import badge
 from django_delayq.admin.forms import reason_given
-from django_delayq.admin.readonly import ReadOnlyAdmin
-from django_delayq.admin.report import actor, log, note
-from django_delayq.admin.show import badge
+from django_delayq.admin.readonly import ReadOnlyAdmin, actor, log, note
 from django_delayq.console import overview
 from django_delayq.console.overview import DOWN, look
 from django_delayq.console.why_not_yet import PULLED_LATELY
@@ -34,19 +33,21 @@ from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from django_delayq.text import visible
 
 ASKED: Final = {
-    "quiet": _("Asked %(worker)s to claim no more jobs. It receives the request within about five seconds."),
-    "stop": _("Asked %(worker)s to stop. It receives the request within about five seconds and then finishes its running jobs."),
+    "quiet": _("The worker %(worker)s was asked to claim no more jobs. It receives the request within about five seconds."),
+    "stop": _(
+        "The worker %(worker)s was asked to stop. It receives the request within about five seconds and then finishes its running jobs."
+    ),
 }
 DISMISSED: Final = _("%(worker)s is no longer in the list.")
 ALIVE: Final = _("%(worker)s was not removed: it is running, or it has already stopped.")
-MOST_HELD: Final = 20  # messages of a consumer that are named
+MOST_HELD: Final = 20  # messages per consumer on the page
 GONE: Final = _("%(worker)s is not running: it has stopped, or it has not reported for 30 seconds. No request was sent.")
 
 
 class WorkerAdmin(ReadOnlyAdmin):
-    """What the workers write about themselves into Redis every few seconds.
+    """Workers, as they report themselves to Redis every few seconds.
 
-    A subclass may name other templates: `list_template` is the page, `live_template` the part of it that is fetched anew.
+    A subclass can name other templates: `list_template` for the page, `live_template` for the part that is refreshed.
     """
 
     list_template = "admin/delayq/worker/list.html"
@@ -56,19 +57,16 @@ class WorkerAdmin(ReadOnlyAdmin):
         css = {"all": ("delayq/dashboard.css",)}
 
     def has_quiet_permission(self, request: HttpRequest) -> bool:
-        """May tell workers to claim no more."""
         return self.allows(request, "quiet_worker")
 
     def has_stop_permission(self, request: HttpRequest) -> bool:
-        """May stop workers."""
         return self.allows(request, "stop_worker")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """None: there are no rows of workers, and those of jobs, whose table this model names, are not for who may see workers."""
+        """Returns no rows: the table of this proxy has jobs, which a user who may view workers may not see."""
         return super().get_queryset(request).none()
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """All workers."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         seen = look()
@@ -83,23 +81,22 @@ class WorkerAdmin(ReadOnlyAdmin):
         )
         context["pulled"], trouble = _pulled() if seen.error is None else ([], "")
         context["trouble"] = context["trouble"] or trouble
-        return live.respond(request, self.list_template, self.live_template, {**context, **(extra_context or {})})
+        return refresh.respond(request, self.list_template, self.live_template, {**context, **(extra_context or {})})
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """No page of its own: the list says all."""
+        """Redirects to the list, which shows everything."""
         return HttpResponseRedirect(self._list_url())
 
     def get_urls(self) -> list[URLPattern]:
-        """quiet and stop, besides Django's."""
         view = self.admin_site.admin_view
         own = [path(f"<path:name>/{act}/", view(partial(self._ask, act)), name=f"delayq_worker_{act}") for act in ASKED]
         own.append(path("<path:name>/dismiss/", view(self.dismiss), name="delayq_worker_dismiss"))
         return [*own, *super().get_urls()]
 
     def dismiss(self, request: HttpRequest, name: str) -> HttpResponse:
-        """Takes a worker from the list that has died or fallen silent; for who may stop workers."""
+        """Removes a dead or silent worker from the list. Needs the permission to stop workers."""
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
         if not (self.has_stop_permission(request) and self.has_view_permission(request)):
@@ -163,7 +160,7 @@ def _shown(facts: dict[str, Any]) -> dict[str, Any]:
         "processes": overview.whole(facts, "processes"),
         "threads": overview.whole(facts, "threads"),
         "slots": overview.slots(facts),
-        "busy": 0 if facts.get("died") else overview.whole(facts, "busy"),  # what it ran was given back
+        "busy": 0 if facts.get("died") else overview.whole(facts, "busy"),  # its jobs were returned
         "jobs": [] if facts["silent"] else _jobs(facts.get("jobs"), now_ms),
         "done": overview.whole(facts, "done"),
         "failed": overview.whole(facts, "failed"),
@@ -174,7 +171,7 @@ def _shown(facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def _jobs(told: Any, now_ms: int) -> list[dict[str, Any]]:
-    """What it says it runs; anybody who can write to Redis can say anything, so what is none of ours is left out."""
+    """Returns the jobs that a worker reports. Entries without a valid id are dropped: any Redis client can write them."""
     found = []
     for job in told if isinstance(told, list) else ():
         id = decode.job_id(job.get("id")) if isinstance(job, dict) and isinstance(job.get("id"), str) else None
@@ -193,7 +190,7 @@ def _jobs(told: Any, now_ms: int) -> list[dict[str, Any]]:
 
 
 def _pulled() -> tuple[list[dict[str, Any]], str]:
-    """The queues that consumers of the project pull; and why not, if Redis went away meanwhile."""
+    """Returns the queues that consumers pull, and an error or ""."""
     names = [name for name, queue in conf.get().queues.items() if queue.pulled]
     try:
         consumers = MessageConsumers(stores.places, prefix=conf.get().prefix)
@@ -205,7 +202,7 @@ def _pulled() -> tuple[list[dict[str, Any]], str]:
 
 
 def _since(held: Sequence[HeldMessage]) -> dict[str, datetime]:
-    """Since when each is held, by its fence, as the rows know it."""
+    """Returns since when each message is held, from the rows."""
     wanted = {ids.full(one.id) for one in held}
     if not wanted:
         return {}

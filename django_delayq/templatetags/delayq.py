@@ -1,6 +1,4 @@
-"""What the pages write down with `{{ …|visible }}`: text that came from a job, a worker or a person. And numbers, and the policy that
-they bear.
-"""
+"""Template tags of our pages: names, dates and numbers, and the content security policy."""
 
 from __future__ import annotations
 
@@ -25,8 +23,8 @@ _FRAME: Final = Path(django.__file__).parent / "contrib/admin/templates/admin/ba
 
 @register.simple_tag
 def content_security_policy() -> str:
-    """What our pages allow a browser to load: what comes from this site and from where its static files lie. "" where another app
-    brings the frame of the admin, as themes do: most of them write code into their pages.
+    """Returns the policy of our pages: everything comes from this site, and static files from their host. Returns "" if another app,
+    such as a theme, replaces the base template, because most themes use inline code.
     """
     frame = getattr(get_template("admin/base.html"), "origin", None)
     if frame is None or Path(frame.name) != _FRAME:
@@ -38,41 +36,39 @@ def content_security_policy() -> str:
 
 @register.filter
 def visible(text: object) -> str:
-    """The text with its hidden characters spelled out; escaped like any other."""
+    """Spells out hidden characters."""
     return texts.visible(str(text))
 
 
 @register.filter
 def task_name(task: object) -> str:
-    """The name of a task without hidden characters; what a message has in its place."""
+    """Returns the name of a task, or "a message"."""
     return wording.task_name(str(task))
 
 
 @register.filter
 def breakable(text: object) -> SafeString:
-    """The same of a name or a path, which may break at its joints."""
+    """Lets a name or a path break at its dots and slashes."""
     return wording.breakable(str(text))
 
 
 @register.filter
 def dated(date: datetime | None) -> SafeString | str:
-    """A date to the second, and its zone where the mouse rests; "" for none."""
     return wording.dated(date) if date else ""
 
 
 @register.filter
 def moment(date: datetime | None) -> SafeString | str:
-    """The same, and how far off it is."""
+    """Returns a date and the time until it or since then."""
     return wording.moment(date) if date else ""
 
 
 @register.filter
 def beginning(text: str, most: int) -> str:
-    """So many characters of a text, and a sign that there is more."""
     return wording.cut(text, most)
 
 
 @register.filter
 def grouped(number: int) -> str:
-    """A whole number, its thousands set apart as the language does."""
+    """Groups the thousands of a whole number."""
     return number_format(number, force_grouping=True)

@@ -11,7 +11,7 @@ from django.db import connection
 
 import django_delayq as delayq
 from django_delayq import clock
-from django_delayq.admin import JobAdmin, columns
+from django_delayq.admin import JobAdmin, listing
 from django_delayq.admin.listing import title
 from django_delayq.console.selection import VIEWS, Selection
 from django_delayq.console.wording import relative
@@ -66,7 +66,7 @@ def test_each_view_has_columns_of_its_own(orders, staff, view, own):
     assert own <= set(found)
     assert heads(client.get(JOBS, {"q": f"state:{view}"})) == found  # said as a word it is the same view
     assert {"state_now", "task_shown", "arguments_shown", "key_shown", "queue_shown"} <= set(found)
-    assert set(columns.COLUMNS) == set(VIEWS)
+    assert set(listing.COLUMNS) == set(VIEWS)
 
 
 def test_a_subclass_that_names_its_own_columns_has_them_on_every_view(orders, staff, monkeypatch):
@@ -116,7 +116,7 @@ def test_arguments_of_a_task_that_is_not_here_have_no_names(orders, staff):
 def test_long_arguments_are_cut_and_longer_ones_not_fetched(orders, staff):
     ended(args=["x" * 3000])
     text = cell(staff().get(JOBS), "arguments_shown")
-    assert text == "order_id=&quot;" + "x" * (columns.VALUE_SHOWN - 2) + "…"
+    assert text == "order_id=&quot;" + "x" * (listing.VALUE_SHOWN - 2) + "…"
     Job.objects.update(args=["x" * 65_000])
     response = staff().get(JOBS)
     assert cell(response, "arguments_shown") == "65 KB"
@@ -128,7 +128,7 @@ def test_long_names_are_cut_and_stand_whole_where_the_mouse_rests(orders, staff)
     ended(task=name, key=name)
     response = staff().get(JOBS)
     for column in ("task_shown", "key_shown"):
-        assert cell(response, column).replace("<wbr>", "").replace("\u200b", "") == name[: columns.NAME_SHOWN - 1] + "…"
+        assert cell(response, column).replace("<wbr>", "").replace("\u200b", "") == name[: listing.NAME_SHOWN - 1] + "…"
     assert response.content.decode().count(f'title="{name}"') == 2
 
 
@@ -266,7 +266,7 @@ def test_an_operation_takes_the_jobs_whatever_their_order(orders, staff):
 def test_progress_is_a_bar_where_it_has_a_total(told, shown):
     job = Job(state="running")
     job.live = SimpleNamespace(progress=told)
-    assert columns.JobColumns().progress_shown(job) == shown
+    assert listing.JobColumns().progress_shown(job) == shown
 
 
 def test_arguments_given_by_place_bear_their_names(orders, staff):

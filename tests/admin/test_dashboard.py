@@ -221,7 +221,7 @@ def test_the_forecast_of_one_queue_leaves_the_others_out(orders, staff):
     orders.scheduled(3, delay="30m")
     client = staff()
     assert "Due per minute, next hour: 3" in client.get(QUEUES).content.decode()
-    assert "No jobs become due here." in client.get(QUEUES + "?queue=default").content.decode()
+    assert "No jobs become due in this period." in client.get(QUEUES + "?queue=default").content.decode()
     assert "Due per minute, next hour: 3" in client.get(QUEUES + "?queue=nowhere").content.decode()
 
 

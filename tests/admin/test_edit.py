@@ -53,7 +53,7 @@ def test_what_changes_is_shown_first_and_then_done(orders, staff):
     assert ("+", '"order_id": 8,') in lines
     assert orders.in_redis(job) == "failed"
     done = give(client, job, order_id="8", note=("text", "right"), more=DO)
-    assert said(done) == ["Requeued with other arguments."]
+    assert said(done) == ["The job was requeued with the new arguments."]
     assert arguments_in_redis(job) == [[8], {"note": "right"}]
     row = Job.objects.get()
     assert (row.args, row.kwargs, row.meta) == ([8], {"note": "right"}, {"customer": 9})
@@ -138,7 +138,7 @@ def test_back_from_what_changes_leads_to_the_form_with_what_was_typed(orders, st
     form = client.post(form_of(job), {**{field: unescape(text) for field, text in fields.items()}, name: value})
     text = form.content.decode()
     assert (form.status_code, value) == (200, "Back")
-    assert "What changes" not in text
+    assert "Changes</h2>" not in text
     for typed in ('value="8"', 'value="right"', 'value="a typo"', '<option value="text" selected>'):
         assert typed in text
     assert orders.in_redis(job) == "failed"
@@ -270,7 +270,7 @@ def test_a_copy_is_a_new_job_and_leaves_the_old_one_as_it_is(orders, staff):
     assert "Schedule a copy" in client.get(page(job)).content.decode()
     answer = copied(client, job, more={"delay": "1h"})
     old, new = Job.objects.get(pk=job.id), Job.objects.exclude(pk=job.id).get()
-    assert said(answer) == [f"Scheduled a copy, the job {new.short_id}."]
+    assert said(answer) == [f"The copy {new.short_id} was scheduled."]
     assert answer.redirect_chain == [(page(new), 302)]
     assert (old.state, new.state, orders.in_redis(new)) == ("succeeded", "scheduled", "scheduled")
     for name in ("task", "queue", "key", "args", "kwargs", "max_attempts", "priority"):
@@ -317,7 +317,7 @@ def test_so_does_who_copies_a_job_of_a_queue_with_several_partitions(delayq_redi
     first = copied(client, job, more={"drawn": drawn})
     [made] = Job.objects.exclude(pk=job.id)
     again = copied(client, job, more={"drawn": drawn})
-    assert (said(first), said(again)) == ([f"Scheduled a copy, the job {made.short_id}."], ["This copy has already been scheduled."])
+    assert (said(first), said(again)) == ([f"The copy {made.short_id} was scheduled."], ["This copy has already been scheduled."])
     assert [answer.redirect_chain for answer in (first, again)] == [[(page(made), 302)]] * 2
     assert Job.objects.count() == 2
 

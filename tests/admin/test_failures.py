@@ -94,7 +94,7 @@ def test_only_those_that_retry_most_are_looked_at_and_that_is_said(orders, staff
         retried(orders, fingerprint)
     response = staff().get(FAILURES)
     assert sum(group.retrying for group in response.context["groups"]) == 2
-    assert "the 2 with the most attempts" in response.content.decode()
+    assert "only the 2 retrying jobs with the most attempts" in response.content.decode()
 
 
 def test_each_group_has_a_sample_when_thousands_failed_at_one_moment(orders, staff, monkeypatch):

@@ -11,7 +11,7 @@ from django.db import transaction
 
 import django_delayq as delayq
 from django_delayq import clock, conf
-from django_delayq.admin import ladder_ahead, tracebacks
+from django_delayq.admin import timeline
 from django_delayq.console import overview
 from django_delayq.logger import class_name
 from django_delayq.models import Attempt, Job
@@ -143,9 +143,9 @@ def test_a_job_that_was_asked_to_stop_has_no_ladder_ahead_and_is_not_asked_again
 
 def test_what_a_function_decides_is_not_foretold(orders):
     job = Job(queue="orders", task="gone", max_attempts=3)
-    assert [step.wait for step in ladder_ahead.ladder(job, 1)[0]] == ladder_ahead.conf.get().queue("orders").backoff.steps(2)
+    assert [step.wait for step in timeline.attempts_ahead(job, 1)[0]] == timeline.conf.get().queue("orders").backoff.steps(2)
     job.options = {"backoff": "not a ladder"}
-    assert len(ladder_ahead.ladder(job, 1)[0]) == 2
+    assert len(timeline.attempts_ahead(job, 1)[0]) == 2
 
 
 def test_a_running_job_shows_its_lease_and_how_far_it_is(orders, staff):
@@ -196,7 +196,7 @@ def test_a_form_with_a_mistake_is_not_taken_away(orders, staff):
 
 
 def test_the_frames_of_the_project_come_first():
-    trace = tracebacks.read(TRACE)
+    trace = timeline.read_traceback(TRACE)
     assert [frame.place for frame in trace.frames] == [
         "/srv/shop/models.py:99 check",
         "/srv/shop/tasks.py:12 close_order",
@@ -208,12 +208,12 @@ def test_the_frames_of_the_project_come_first():
 def test_of_errors_that_caused_one_another_the_last_counts():
     first = TRACE.replace("/srv/shop/models.py", "/srv/shop/first.py")
     both = f"{first}\nDuring handling of the above exception, another exception occurred:\n\n{TRACE}"
-    assert tracebacks.read(both).frames[0].place == "/srv/shop/models.py:99 check"
+    assert timeline.read_traceback(both).frames[0].place == "/srv/shop/models.py:99 check"
 
 
 @pytest.mark.parametrize("text", ["", "no traceback at all", "Traceback (most recent call last)", '  File "x", line 1, in y'])
 def test_what_is_no_traceback_is_shown_as_it_is(text):
-    assert tracebacks.read(text).text == text
+    assert timeline.read_traceback(text).text == text
 
 
 def test_a_traceback_stands_folded_under_its_attempt(orders, staff):
@@ -377,7 +377,7 @@ def test_a_page_with_hundreds_of_attempts_shows_the_latest(orders, staff):
 
 @pytest.mark.parametrize(
     ("ending", "note"),
-    [("merged", "this job was merged into it because it had the key"), ("replaced", "it replaced this one")],
+    [("merged", "this job was merged into it because both have the same key"), ("replaced", "it replaced this job")],
 )
 def test_a_displaced_job_names_the_one_that_displaced_it_however_many_came_since(orders, staff, ending, note):
     first = delayq.schedule(close_order, 7, delay="1h", key="one")

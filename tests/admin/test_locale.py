@@ -42,7 +42,7 @@ def test_the_reader_finds_texts_in_every_form_that_the_sources_use():
     found = sources()
     for text in (
         ("Edit and requeue", ""),  # now(...)
-        ("Requeued with other arguments.", ""),  # _(...)
+        ("The job was requeued with the new arguments.", ""),  # _(...)
         ("%(count)d queue without one", "%(count)d queues without one"),  # ngettext(...)
         ("Why has it not run yet?", ""),  # {% translate %}
         ("%(late)s late", ""),  # {% blocktranslate %}

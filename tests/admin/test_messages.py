@@ -71,7 +71,7 @@ def test_a_failed_message_is_requeued_with_another_body(client):
     fold()
     assert "no such address" in client.get(page(job)).content.decode()
     done = give(client, job, body='{"to": "berta"}', more=DO)
-    assert said(done) == ["Requeued with other arguments."]
+    assert said(done) == ["The job was requeued with the new arguments."]
     fold()
     assert Job.objects.get(pk=job.id).args == [{"to": "berta"}]
     assert delayq.pull("mail")[0].body == {"to": "berta"}

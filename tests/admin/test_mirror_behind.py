@@ -78,4 +78,4 @@ def test_a_queue_without_a_mirror_is_named_by_sign_and_page(orders, staff):
 def test_the_badge_names_the_queue_whose_mirror_is_behind(orders, staff, monkeypatch):
     monkeypatch.setattr(overview, "mirror_lags", lambda: {"orders": overview.Lag(3, 12.4), "default": overview.Lag(1, 2.0)})
     text = staff().get(JOBS).content.decode()
-    assert "mirror of orders 12 s behind, 3 events, and of 1 more queue" in " ".join(text.split())
+    assert "mirror of orders is 12 s late, 3 events, and that of 1 more queue" in " ".join(text.split())

@@ -43,7 +43,7 @@ def test_what_is_started_is_carried_out_by_a_worker_and_told(orders, staff):
     orders.scheduled(3)
     client = staff()
     answer = client.post(f"{START}cancel/?state=scheduled", {"reason": "stock", "over": ""}, follow=True)
-    assert said(answer) == ["Started. A worker carries out the operation. You can leave this page."]
+    assert said(answer) == ["The operation has started. A worker carries it out, so you can leave this page."]
     operation = Operation.objects.get()
     assert operation.selection["view"] == "scheduled"
     assert (operation.actor, operation.reason, operation.permission) == ("admin:clerk0", "stock", "delayq.cancel_job")
@@ -129,7 +129,7 @@ def test_a_page_that_keeps_itself_fresh_takes_no_message_away(orders, staff):
     orders.scheduled(1)
     client = staff()
     answer = client.post(f"{START}cancel/?state=scheduled", {"reason": "", "over": ""})
-    said_so = "Started. A worker carries out the operation"
+    said_so = "The operation has started."
     part = client.get(f"{answer['Location']}?live=1").content.decode()
     assert said_so not in part
     assert "<h1><span>Operation: Cancel</span>" in part
@@ -187,7 +187,7 @@ def test_what_was_started_leads_to_where_one_may_go(orders, staff, may, place):
     answer = client.post(f"{START}cancel/?state=scheduled", {}, follow=True)
     assert answer.status_code == 200
     assert re.fullmatch(place, answer.redirect_chain[0][0])
-    assert said(answer) == ["Started. A worker carries out the operation. You can leave this page."]
+    assert said(answer) == ["The operation has started. A worker carries it out, so you can leave this page."]
 
 
 @pytest.mark.parametrize("missing", ["view_job", "start_operation", "cancel_job"])

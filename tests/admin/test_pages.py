@@ -189,14 +189,14 @@ def test_the_queues_page_shows_depths_and_workers(orders, staff):
 def test_a_queue_is_paused_and_resumed_with_a_reason(orders, staff):
     client = staff()
     assert said(client.post(f"{QUEUES}orders/pause/", {"reason": "stock taking"}, follow=True)) == [
-        "Paused: orders. No more jobs are claimed."
+        "The queue orders is paused. Workers claim no more of its jobs."
     ]
     orders.scheduled(1, delay=0)
     assert orders.claim() == []
     text = client.get(QUEUES).content.decode()
     assert "by admin:clerk0" in text
     assert "stock taking" in text
-    assert said(client.post(f"{QUEUES}orders/pause/", follow=True)) == ["Already paused: orders."]
+    assert said(client.post(f"{QUEUES}orders/pause/", follow=True)) == ["The queue orders was already paused."]
     client.post(f"{QUEUES}orders/resume/", {"reason": "done"})
     assert len(orders.claim()) == 1
     assert [entry.change_message for entry in LogEntry.objects.order_by("id")] == [

@@ -16,7 +16,7 @@ from django.utils.html import escape
 
 import django_delayq as delayq
 from django_delayq import clock
-from django_delayq.admin import schedule_page
+from django_delayq.admin import periodic_admin
 from django_delayq.models import Event, Job, Periodic, Tick
 from django_delayq.periodic import schedule_rows, schedules
 from django_delayq.periodic.dates import Dates
@@ -85,7 +85,7 @@ def test_the_list_says_how_each_stands_when_it_comes_and_how_the_last_ended(orde
     assert "At 03:00 every day, Europe/Berlin 0 3 * * *" in text
     assert "every 10m" in text
     assert "failed" in text
-    assert "made here" in text
+    assert "created here" in text
     assert re.search(r"on nightly .* in \d+", text)
     html = staff().get(SCHEDULES).content.decode()
     assert f'href="{job_page(job)}"' in html
@@ -156,7 +156,7 @@ def test_it_stays_fresh_and_is_not_sent_again_while_nothing_changes(orders, staf
 def test_dates_that_cannot_be_read_here_do_not_break_a_page(orders, staff):
     row = made()
     Periodic.objects.update(timezone="Mars/Olympus")
-    assert "cannot be shown here" in text_of(staff().get(SCHEDULES))
+    assert "not available here" in text_of(staff().get(SCHEDULES))
     assert "Mars/Olympus" in text_of(staff().get(page(row)))
 
 
@@ -167,9 +167,9 @@ def test_the_page_shows_what_code_says_and_what_people_say_beside_it(orders, sta
     row = declared(monkeypatch, missed="all", overlap="wait", jitter="5m")
     schedules.override("nightly", cron="30 5 * * 1", timezone="America/New_York", actor="admin:bob", reason="the bank moves house")
     text = text_of(staff().get(page(row)))
-    assert "dates in force 30 5 * * 1, America/New_York, jitter 5m At 05:30 on Monday, America/New_York set by users" in text
+    assert "effective dates 30 5 * * 1, America/New_York, jitter 5m At 05:30 on Monday, America/New_York set by users" in text
     assert text.count(" 05:30:00 -0") == 10
-    assert "dates by the code 0 3 * * *, Europe/Berlin, jitter 5m" in text
+    assert "dates from the code 0 3 * * *, Europe/Berlin, jitter 5m" in text
     assert "code tests.admin.test_periodic, line" in text
     assert "all: every missed tick creates a job" in text
     assert "wait: a run waits" in text
@@ -189,7 +189,7 @@ def test_the_next_ten_dates_are_shown_on_the_clock_of_the_schedule_and_in_utc(or
 
 def test_a_change_of_the_clock_is_shown(time_machine_to):
     time_machine_to(datetime(2031, 3, 28, 12, tzinfo=UTC))
-    before, gap, after = schedule_page.ahead(Dates(cron="30 2 * * *", timezone="Europe/Berlin"), 3)
+    before, gap, after = periodic_admin.dates_ahead(Dates(cron="30 2 * * *", timezone="Europe/Berlin"), 3)
     assert (before.there, before.utc, before.shifted) == ("2031-03-29 02:30:00 +01:00", "2031-03-29 01:30:00 UTC", False)
     assert (gap.there, gap.utc, gap.shifted) == ("2031-03-30 03:00:00 +02:00", "2031-03-30 01:00:00 UTC", True)
     assert (after.there, after.utc, after.shifted) == ("2031-03-31 02:30:00 +02:00", "2031-03-31 00:30:00 UTC", False)
@@ -212,7 +212,7 @@ def test_ticks_say_what_became_of_them(orders, staff):
     past(row, 50, fate="cancelled", actor="admin:eve")
     text = text_of(staff().get(page(row)))
     ticks = text.partition(" Ticks ")[2]
-    shown = ("succeeded", "missed", "skipped", "by hand admin:bob", "no longer has a row", "withdrawn admin:eve")
+    shown = ("succeeded", "missed", "skipped", "by hand admin:bob", "the job was deleted", "withdrawn admin:eve")
     places = [ticks.index(word) for word in shown]
     assert places == sorted(places)
     assert ids_of(late) in ticks
@@ -283,7 +283,7 @@ def test_acts_are_done_logged_and_told(orders, staff):
     for act, kind, words in (
         ("off", "periodic_off", "The schedule is off"),
         ("on", "periodic_on", "The schedule is on"),
-        ("run", "periodic_run", "One of its jobs is due now."),
+        ("run", "periodic_run", "A job of the schedule is due now."),
     ):
         answer = client.post(page(row, act), {"reason": f"why {act}"}, follow=True)
         assert said(answer)[0].startswith(words)
@@ -359,7 +359,7 @@ def test_a_retired_one_says_so_and_is_left_alone(orders, staff, monkeypatch):
     row, client = declared(monkeypatch), staff()
     Periodic.objects.update(retired_at=clock.now())
     text = text_of(client.get(page(row)))
-    assert "Retired since" in text
+    assert "This schedule was retired at" in text
     assert "Turn off" not in text
     for act, given in (("run", {}), ("off", {}), ("override", DATES)):
         (told,) = said(client.post(page(row, act), given, follow=True))
@@ -467,7 +467,7 @@ def test_people_make_a_schedule_change_it_and_delete_it(orders, staff):
     client = staff()
     assert client.get(f"{SCHEDULES}add/").status_code == 200
     answer = client.post(f"{SCHEDULES}add/", WHOLE, follow=True)
-    assert said(answer) == ["The schedule has been added and is on."]
+    assert said(answer) == ["The schedule was added and is on."]
     row = Periodic.objects.get()
     assert (row.name, row.task, row.args, row.kwargs, row.owner) == ("weekly", TASK, [7], {"note": "x"}, "admin")
     assert (row.cron, row.timezone, row.jitter_ms, row.missed, row.overlap) == ("0 8 * * 1", "America/New_York", 300_000, "all", "skip")
@@ -477,17 +477,17 @@ def test_people_make_a_schedule_change_it_and_delete_it(orders, staff):
     shown = client.get(page(row, "edit")).context["form"].initial
     assert (shown["cron"], shown["spread"], shown["task"]) == ("0 8 * * 1", "5m", TASK)
     changed = {**WHOLE, "cron": "", "every": "2h", "spread": "", "args": "[8]", "kwargs": "", "digest": digest(client, row)}
-    assert said(client.post(page(row, "edit"), changed, follow=True))[0].startswith("Changed")
+    assert said(client.post(page(row, "edit"), changed, follow=True))[0].startswith("The schedule was changed")
     row.refresh_from_db()
     assert (row.cron, row.every_ms, row.args, row.kwargs, row.jitter_ms) == ("", 7_200_000, [8], {}, 0)
     waiting.refresh_from_db()
     assert waiting.fate == "cancelled"
 
     assert "and its ticks are deleted" in text_of(client.get(page(row, "delete")))
-    assert said(client.post(page(row, "delete"), {"reason": "over"}, follow=True)) == ["The schedule has been deleted."]
+    assert said(client.post(page(row, "delete"), {"reason": "over"}, follow=True)) == ["The schedule was deleted."]
     assert not Periodic.objects.exists()
     flags = list(LogEntry.objects.order_by("pk").values_list("action_flag", "change_message"))
-    assert flags == [(ADDITION, "Made: asked for"), (CHANGE, "Change: asked for"), (DELETION, "Delete: over")]
+    assert flags == [(ADDITION, "Created: asked for"), (CHANGE, "Change: asked for"), (DELETION, "Delete: over")]
     kinds = set(Event.objects.filter(job=None).values_list("kind", flat=True))
     assert {"periodic_created", "periodic_changed", "periodic_deleted"} <= kinds
 
@@ -524,7 +524,7 @@ def test_arguments_that_one_may_not_see_stay_when_the_rest_is_changed(orders, st
     row = made(args=[424242])
     changed = {**WHOLE, "args": "[1]", "task": "tests.tasks_for_tests.takes_all"}
     client = staff("view_periodic", "schedule_job")
-    assert "You are not allowed to see the arguments" in text_of(client.get(page(row, "edit")))
+    assert "You do not have permission to view the arguments" in text_of(client.get(page(row, "edit")))
     assert client.post(page(row, "edit"), {**changed, "digest": digest(client, row)}).status_code == 302
     row.refresh_from_db()
     assert (row.args, row.task, row.cron) == ([424242], TASK, "0 8 * * 1")

@@ -142,7 +142,7 @@ def test_an_object_rule_is_asked_for_each_job(orders, staff, monkeypatch):
         assert client.get(f"{JOBS}{other.id}/{place}/").status_code == 403, place
     assert client.post(act(other, "requeue")).status_code == 403
     assert said(choose(client, "requeue", [mine, other], confirmed="1")) == [
-        "You are not allowed to do this to 1 of these jobs. They were not changed.",
+        "You do not have permission to do this to 1 of these jobs. They were not changed.",
         "1 requeued.",
     ]
     assert orders.in_redis(other) == "failed"
@@ -158,7 +158,7 @@ def test_what_may_be_done_is_asked_for_each_job(orders, staff, monkeypatch, verb
     assert f"../{verb}/" not in client.get(page(other)).content.decode()
     assert client.post(act(other, verb), fields).status_code == 403
     answer = choose(client, verb, [other], confirmed="1", **fields)
-    assert said(answer) == ["You are not allowed to do this to 1 of these jobs. They were not changed."]
+    assert said(answer) == ["You do not have permission to do this to 1 of these jobs. They were not changed."]
     assert not LogEntry.objects.exists()
 
 

@@ -58,7 +58,7 @@ def test_they_are_tried_again(kept, staff):
     kept.refresh_from_db()
     assert kept.tries == 2
     SetAside.objects.update(raw=bytes(kept.raw).replace(b"many", b"1"), length=kept.length - 3)
-    assert said(choose(client, kept)) == ["1 event has been saved."]
+    assert said(choose(client, kept)) == ["1 event was saved."]
     assert not SetAside.objects.exists()
     assert Job.objects.get(pk=kept.job_id).state == "failed"
     assert [entry.change_message for entry in LogEntry.objects.all()] == ["Try again"] * 2

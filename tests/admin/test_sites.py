@@ -76,7 +76,7 @@ def test_a_subclass_decides_who_may_and_what_is_shown(orders, staff):
     viewer = staff("view_queue")
     assert viewer.post("/admin/delayq/queue/orders/pause/").status_code == 403
     response = viewer.post("/desk/delayq/queue/orders/pause/", {"reason": "x"}, follow=True)
-    assert said(response) == ["Paused: orders. No more jobs are claimed."]
+    assert said(response) == ["The queue orders is paused. Workers claim no more of its jobs."]
     text = response.content.decode()
     assert "/desk/delayq/queue/orders/resume/" in text
     assert "<h1>Queues of the desk</h1>" in text

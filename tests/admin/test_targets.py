@@ -174,7 +174,7 @@ def test_the_failed_of_a_host_are_requeued_through_an_operation(orders, staff, m
     for job, host in zip(mine, ("bad.example", "other.example"), strict=True):
         Job.objects.filter(pk=job.id).update(task=DELIVERY, kwargs={"url": "x", "host": host}, error="x")
     client = staff()
-    address = links(client, "bad.example")["Requeue the failed …"]
+    address = links(client, "bad.example")["Requeue failed jobs …"]
     assert parse_qs(urlsplit(address).query) == {"state": ["failed"], "q": ["host:bad.example"]}
     assert "host:bad.example" in client.get(address).content.decode()
     client.post(address, {"reason": "it is well again", "over": ""})
@@ -193,7 +193,7 @@ def test_who_may_not_start_operations_sees_no_deed_and_who_may_not_see_jobs_no_l
     assert "/delayq/job/" not in viewer.get(TARGETS).content.decode()
     assert links(staff("view_target", "view_job", "requeue_job"), "bad.example") == {}
     some = staff("view_target", "view_job", "requeue_job", "start_operation")
-    assert list(links(some, "bad.example")) == ["Requeue the failed …"]
+    assert list(links(some, "bad.example")) == ["Requeue failed jobs …"]
     assert staff("view_job").get(TARGETS).status_code == 403
 
 

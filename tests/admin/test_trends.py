@@ -15,7 +15,7 @@ from django.test.utils import CaptureQueriesContext
 
 import django_delayq as delayq
 from django_delayq import clock, conf
-from django_delayq.admin.charts import bars, scale
+from django_delayq.admin.svg_bars import bars, scale
 from django_delayq.console import trends
 from django_delayq.ladder import Ladder
 from django_delayq.models import Attempt, Event, Job
@@ -100,7 +100,7 @@ def test_a_queue_has_a_page_with_what_it_has_done(orders, staff):
     text = plain(client, PAGE)
     assert "host:1:w working move, mirror 6" in text
     assert "LEASE 30s" in text
-    assert "Lane normal 0" in text
+    assert "Normal priority 0" in text
 
 
 def test_the_page_of_a_queue_tells_who_holds_a_name_and_how_many_wait(orders, staff):
@@ -176,14 +176,14 @@ def test_without_redis_a_queue_is_told_by_its_rows_and_the_page_says_so(orders, 
     text = plain(client, PAGE)
     assert "Redis cannot be reached" in text
     assert "Based on the latest 10,000 rows." in text
-    assert "No jobs are claimed: paused since" in text
+    assert "The queue has been paused since" in text
     assert "by admin:ann" in text
     assert client.get(TRENDS).status_code == client.get(OF_TASK).status_code == 200
 
 
 def test_pauses_are_told_by_whom_and_why_for_this_queue_alone(orders, staff):
     client = staff()
-    assert "None in the latest 1,000 queue events." in plain(client, PAGE)
+    assert "The latest 1,000 queue events include no pauses." in plain(client, PAGE)
     client.post(f"{QUEUES}orders/pause/", {"reason": "stock taking"})
     client.post(f"{QUEUES}orders/resume/", {"reason": "done"})
     orders.fold()
@@ -214,7 +214,7 @@ def test_what_differs_from_the_general_settings_is_marked(orders, staff, setting
 def test_consumers_of_a_pulled_queue_are_named(settings, delayq_redis, transactional_db, staff):
     settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"mail": {"CONSUMER": "pull"}, "default": {}}}
     client = staff()
-    assert "No consumer pulls from it." in plain(client, f"{QUEUES}mail/change/")
+    assert "No consumer pulls from this queue." in plain(client, f"{QUEUES}mail/change/")
     delayq.push("mail", {"to": "a"})
     delayq.push("mail", {"to": "b"})
     assert len(delayq.pull("mail", 2)) == 2

@@ -41,7 +41,7 @@ def test_a_worker_is_asked_and_the_page_says_asked(orders, staff, act):
     beat("orders", worker="host:1:a")
     client = staff()
     response = client.post(f"{WORKERS}host:1:a/{act}/", {"reason": "a deploy"}, follow=True)
-    assert said(response)[0].startswith("Asked host:1:a to")
+    assert said(response)[0].startswith("The worker host:1:a was asked to")
     assert registry().asked("host:1:a") == (act, "admin:clerk0: a deploy")
     assert f"asked to {'be ' if act == 'quiet' else ''}{act}" in response.content.decode()
     entry = LogEntry.objects.get()

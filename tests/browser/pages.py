@@ -53,7 +53,7 @@ def job_row(page: Page, key: str) -> Locator:
 def open_job(page: Page, key: str) -> None:
     page.goto(f"{JOBS}?{urlencode({'q': key})}")
     job_row(page, key).get_by_role("link").first.click()
-    expect(page.get_by_role("heading", name="What happened")).to_be_visible()
+    expect(page.get_by_role("heading", name="Timeline")).to_be_visible()
 
 
 def queue_row(page: Page, queue: str) -> Locator:

@@ -172,7 +172,7 @@ def test_a_paused_queue_holds_its_jobs_until_it_is_resumed(tabs, admin):
     expect(order_state(shop)).to_have_text("unpaid")
 
     resume(admin, "orders")
-    expect(told(admin)).to_contain_text("Resumed: orders.")
+    expect(told(admin)).to_contain_text("The queue orders was resumed.")
     expect(order_state(shop)).to_have_text("closed")
     admin.goto(QUEUES)
     look_until(admin, depth(admin, "orders", "Due").filter(has_text=re.compile("^0$")))
@@ -219,7 +219,7 @@ def test_who_may_only_look_sees_no_buttons_and_a_post_by_hand_is_forbidden(tabs,
     expect(viewer.locator("select[name=action]")).to_have_count(0)
     for name in ("waiting", "failed"):
         viewer.goto(f"{JOBS}{jobs[name]}/change/")
-        expect(viewer.get_by_role("heading", name="What happened")).to_be_visible()
+        expect(viewer.get_by_role("heading", name="Timeline")).to_be_visible()
         assert buttons(viewer) == []
     shoot(viewer, "viewer-job")
     viewer.goto(QUEUES)

@@ -131,7 +131,7 @@ def test_pause_with_a_reason_and_resume_by_keyboard_alone(admin):
     expect(queue_row(admin, "partners")).to_contain_text("by admin:admin by hand")
     queue_row(admin, "partners").get_by_role("button", name="Resume").focus()
     admin.keyboard.press("Enter")
-    expect(told(admin)).to_contain_text("Resumed: partners.")
+    expect(told(admin)).to_contain_text("The queue partners was resumed.")
 
 
 def test_after_a_refresh_the_forms_still_work(tabs, admin):

@@ -82,14 +82,14 @@ def test_the_keys_are_listed_and_can_be_turned_off(tabs, jobs):
     shoot(page, "lists-keys", whole=False)
     page.keyboard.press("j")
     assert page.evaluate("document.activeElement.closest('#delayq-keys') !== null")  # what lies below is out of reach
-    page.get_by_label("These keys are on").uncheck()
+    page.get_by_label("Enable these keys").uncheck()
     page.keyboard.press("Escape")
     expect(shown).not_to_be_visible()
     page.reload()
     page.keyboard.press("j")
     assert focused(page) == ""
     page.get_by_role("button", name="Keys").click()
-    page.get_by_label("These keys are on").check()
+    page.get_by_label("Enable these keys").check()
     page.get_by_role("button", name="Close").click()
     page.keyboard.press("j")
     assert focused(page) != ""

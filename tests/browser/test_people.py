@@ -166,7 +166,7 @@ def test_what_is_hostile_is_text_where_one_is_asked_and_where_changes_are_shown(
     admin.goto(f"{JOBS}{hostile['edited']}/edit/")
     admin.get_by_label("About order_id").select_option("number")  # as its annotation says; it is a text
     admin.get_by_label("order_id", exact=True).fill("2")
-    press(admin, "Show what changes")
+    press(admin, "Review changes")
     expect(admin.locator(".delayq-removed").first).to_contain_text("onerror")
     expect(admin.locator("img[src=x], #content script, [onerror]")).to_have_count(0)
 
@@ -336,7 +336,7 @@ def test_arguments_are_edited_and_the_job_requeued_with_the_keyboard_alone(tabs,
     tab_to(admin, arguments)
     admin.keyboard.press("Control+A")
     admin.keyboard.type("x987650000")
-    tab_to(admin, admin.get_by_role("button", name="Show what changes"))
+    tab_to(admin, admin.get_by_role("button", name="Review changes"))
     admin.keyboard.press("Enter")
     expect(admin.locator(".errorlist").first).to_contain_text("Enter a whole number")
     tabs.watch(admin).forgive("400 (Bad Request)")
@@ -350,9 +350,9 @@ def test_arguments_are_edited_and_the_job_requeued_with_the_keyboard_alone(tabs,
     admin.keyboard.press("Enter")
     expect(admin.locator(".delayq-added")).to_contain_text("9876500001")
     tab_to(admin, admin.locator(".delayq-wide"))  # what is long is read on with the arrows
-    tab_to(admin, admin.get_by_role("button", name="Requeue with these"))
+    tab_to(admin, admin.get_by_role("button", name="Requeue with these arguments arguments"))
     admin.keyboard.press("Space")
-    expect(told(admin)).to_have_text("Requeued with other arguments.")
+    expect(told(admin)).to_have_text("The job was requeued with the new arguments.")
     look_until(admin, moment(admin, "edited").get_by_text("a digit was wrong"))
 
 
@@ -401,7 +401,7 @@ def test_a_badge_says_how_far_the_mirror_is_behind_until_it_has_caught_up(admin,
     schedule(example, "unseen")
     admin.goto(JOBS)
     badge = admin.locator(".delayq-lag")
-    expect(badge).to_have_text(re.compile(r"^mirror of orders \d+ s behind"))
+    expect(badge).to_have_text(re.compile(r"^mirror of orders is \d+ s late"))
     shoot(admin, "people-lag")
     example.worker.start()
     expect(badge).to_have_count(0)

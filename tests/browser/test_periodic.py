@@ -59,7 +59,7 @@ def test_it_is_turned_off_and_on(admin, nightly):
     press(admin, "Turn off", "stock taking")
     expect(told(admin)).to_contain_text("The schedule is off")
     expect(heading(admin).locator(".delayq-state")).to_have_text("off")
-    expect(table(admin, "Next dates")).to_have_text("None.")
+    expect(table(admin, "Next dates")).to_have_text("There are no more dates.")
     look_until(admin, table(admin, "Ticks").filter(has_text="withdrawn"))
     expect(table(admin, "Changes").first).to_contain_text("stock taking")
     press(admin, "Turn on")
@@ -94,7 +94,7 @@ def test_one_run_by_hand_has_its_job_at_once(admin, nightly):
     look_until(admin, table(admin, "Ticks").filter(has_text=re.compile("by hand admin:admin")))
     line = table(admin, "Ticks").filter(has_text="by hand").first
     line.get_by_role("link").click()
-    expect(admin.get_by_role("heading", name="What happened")).to_be_visible()
+    expect(admin.get_by_role("heading", name="Timeline")).to_be_visible()
     admin.locator(".delayq-facts").get_by_role("link", name="nightly").click()
     expect(heading(admin)).to_contain_text("nightly")
 
@@ -112,14 +112,14 @@ def test_a_schedule_is_made_and_deleted_with_the_keyboard_alone(admin, nightly):
         admin.keyboard.press("Control+A")
         admin.keyboard.type(text)
     admin.keyboard.press("Enter")
-    expect(told(admin)).to_contain_text("The schedule has been added and is on.")
+    expect(told(admin)).to_contain_text("The schedule was added and is on.")
     expect(admin.locator(".delayq-facts").first).to_contain_text("every 10m")
     admin.get_by_role("link", name="Delete …").focus()
     admin.keyboard.press("Enter")
     admin.get_by_label("Reason").focus()
     admin.keyboard.type("over")
     admin.keyboard.press("Enter")
-    expect(told(admin)).to_contain_text("The schedule has been deleted.")
+    expect(told(admin)).to_contain_text("The schedule was deleted.")
     expect(admin.locator("#result_list tbody tr").filter(has_text="by keyboard")).to_have_count(0)
 
 

@@ -99,7 +99,7 @@ def test_the_page_of_an_order_leads_to_its_job_its_delivery_and_its_message_in_t
     ):
         admin.goto(address)
         admin.get_by_role("link", name=purpose).click()
-        expect(admin.get_by_role("heading", name="What happened")).to_be_visible()
+        expect(admin.get_by_role("heading", name="Timeline")).to_be_visible()
         expect(admin.locator("#content")).to_contain_text(key)
 
 
@@ -155,7 +155,7 @@ def test_a_job_cancelled_from_the_list_never_closes_its_order(tabs, admin):
     look_until(admin, moment(admin, "cancelled").get_by_text("the customer called"))
     expect(moment(admin, "cancelled").get_by_role("cell", name="admin:admin")).to_be_visible()
     admin.get_by_role("link", name="History").click()
-    expect(admin.get_by_role("heading", name="What happened")).to_be_in_viewport()
+    expect(admin.get_by_role("heading", name="Timeline")).to_be_in_viewport()
     admin.get_by_role("link", name="Open the object").click()
     expect(admin.get_by_role("heading", name=f"Order {order_id}")).to_be_visible()
     admin.get_by_role("link", name="Back to the catalogue").click()

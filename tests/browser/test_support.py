@@ -86,7 +86,7 @@ def counted_until(example, wanted: int, **fields: Any) -> None:
 
 def open_result(hand: Hand, key: str) -> None:
     hand.click(job_row(hand.page, key).get_by_role("link").first)
-    expect(hand.page.get_by_role("heading", name="What happened")).to_be_visible()
+    expect(hand.page.get_by_role("heading", name="Timeline")).to_be_visible()
 
 
 def test_find_the_job_of_an_order(hand):

@@ -11,7 +11,7 @@ from django.urls import reverse
 
 import django_delayq as delayq
 from django_delayq import conf, ids
-from django_delayq.admin import in_force
+from django_delayq.admin import effective_settings
 from django_delayq.console import overview
 from django_delayq.models import Checkpoint, Job
 from django_delayq.producer.stores import stores
@@ -156,7 +156,7 @@ def test_records_of_all_partitions_are_restored_by_the_command(divide, redis_ser
 )
 def test_settings_in_force_tell_no_password(settings, own):
     settings.DELAYQ = {**settings.DELAYQ, "REDIS": "redis://bob:s3cret@n0:1/3", "QUEUES": {"orders": own}}
-    told = {setting.name: setting.value for setting in in_force.of_queue(conf.get().queue("orders"))}
+    told = {setting.name: setting.value for setting in effective_settings.of_queue(conf.get().queue("orders"))}
     assert "s3cret" not in str(told)
     assert ("n1:1" if own else "n0:1, db 3") in told["REDIS"]
 
@@ -164,4 +164,4 @@ def test_settings_in_force_tell_no_password(settings, own):
 @pytest.mark.parametrize("redis", ["embedded", {"EMBEDDED": "/nowhere"}])
 def test_settings_in_force_of_an_embedded_server(settings, redis):
     settings.DELAYQ = {**settings.DELAYQ, "REDIS": redis, "QUEUES": {"orders": {}}}
-    assert ("REDIS", "embedded", "") in in_force.of_queue(conf.get().queue("orders"))
+    assert ("REDIS", "embedded", "") in effective_settings.of_queue(conf.get().queue("orders"))

@@ -316,7 +316,7 @@ def test_pages_come_without_the_partitions_that_do_not_answer(divided, admin_cli
     assert f"The figures from Redis do not include orders/{divided.away[0]}" in page
     stores.forget()
     page = admin_client.get(reverse("admin:delayq_queue_change", args=["orders"])).content.decode()
-    assert f"Without {divided.without} partitions." in page
+    assert f"{divided.without} partitions cannot be reached." in page
     assert page.count('<td colspan="7" class="delayq-error') == len(divided.away)
     for address in ("delayq_job_changelist", "delayq_worker_changelist", "delayq_queue_trends"):
         stores.forget()

@@ -19,8 +19,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
 from django_delayq.admin.forms import ReasonForm
-from django_delayq.admin.readonly import ReadOnlyAdmin
-from django_delayq.admin.report import log
+from django_delayq.admin.readonly import ReadOnlyAdmin, log
 from django_delayq.console.wording import second
 from django_delayq.contrib.gateway import tokens
 from django_delayq.contrib.gateway.models import ALL, Token

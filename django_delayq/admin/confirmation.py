@@ -1,4 +1,4 @@
-"""The page that asks before something is done to jobs: which they are, one line each by which they can be told apart."""
+"""The page that asks for confirmation before an action, with one line per job."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from django.template.response import TemplateResponse
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as now
 
+from django_delayq.admin.badges import badge
 from django_delayq.admin.forms import ReasonForm
 from django_delayq.admin.readonly import ReadOnlyAdmin
-from django_delayq.admin.show import badge
 from django_delayq.console import masking
 from django_delayq.console.verbs import Verb
 from django_delayq.console.wording import cut, task_name
 from django_delayq.models import Job
 from django_delayq.text import visible
 
-EXAMPLES: Final = 20  # jobs that are named
+EXAMPLES: Final = 20  # jobs on the page
 LONGEST: Final = 100  # characters of arguments, of an error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
-    """One job, as its line shows it. `label`: what `date` is."""
+    """The line of one job. `label` names the date."""
 
     job: Job
     state: SafeString | str
@@ -41,7 +41,7 @@ class Example:
 
 
 def examples(jobs: Sequence[Job], *, sensitive: bool) -> list[Example]:
-    """The first EXAMPLES of these jobs. `sensitive`: with what is masked for others."""
+    """Returns the lines of the first EXAMPLES jobs. `sensitive`: do not mask."""
     shown = jobs[:EXAMPLES]
     if not shown:
         return []
@@ -61,8 +61,8 @@ def page(
     back: str,
     alone: bool = False,
 ) -> HttpResponse:
-    """Asks about these jobs. `hidden`: what the answer brings along; `back`: where one goes who does not want it; `alone`: asked on the
-    page of one job.
+    """Asks for confirmation. `hidden`: fields of the form; `back`: the URL of the cancel link; `alone`: the action starts on a job
+    page.
     """
     keep = (now("Keep the job") if verb.danger else now("Back to the job")) if alone else verb.keep
     context = admin.page_context(

@@ -1,5 +1,5 @@
-"""Pages that stay fresh: the part that changes is sent alone to the script that asks for it, and not at all while it stays the same.
-It is a template of its own, or stands between two marks in a page whose frame belongs to a theme.
+"""Pages that refresh themselves. The script requests only the part that changes, and gets 304 while it stays the same. The part is a
+separate template, or is between two marks in a page whose frame belongs to a theme.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from django.template.loader import render_to_string
 from django.template.response import TemplateResponse
 from django.utils.cache import get_conditional_response
 
-LIVE: Final = "live"  # the parameter by which `refresh.js` asks for the part alone
-BEGIN: Final = "<!-- delayq-live -->"  # no job can carry these marks: what it carries is escaped
+LIVE: Final = "live"  # the parameter with which `refresh.js` requests only the part
+BEGIN: Final = "<!-- delayq-live -->"  # data of jobs cannot contain these marks, because it is escaped
 END: Final = "<!-- /delayq-live -->"
 _TOKEN: Final = re.compile(r'(name="csrfmiddlewaretoken" value=")[^"]*')
 
 
 def respond(request: HttpRequest, page: str, part: str, context: dict[str, Any]) -> HttpResponse:
-    """The whole page, or the part of it that changes: with an ETag, and 304 for who has it already.
+    """Returns the whole page or the part that changes, with an ETag, or 304 if it has not changed.
 
     Args:
         page: template of the page; it includes `part` and has its ETag as `etag`.
-        part: template of what changes.
+        part: template of the part.
     """
     text = render_to_string(part, context, request)
     if LIVE not in request.GET:
@@ -32,25 +32,25 @@ def respond(request: HttpRequest, page: str, part: str, context: dict[str, Any])
     return _conditional(request, text)
 
 
-def wanted(request: HttpRequest) -> bool:
-    """Whether the part alone is asked for. Takes that out of the address, so that no link on the page bears it."""
+def is_partial(request: HttpRequest) -> bool:
+    """Whether only the part was requested. Removes the parameter, so that no link on the page contains it."""
     if LIVE not in request.GET:
         return False
     given = request.GET.copy()
     del given[LIVE]
-    request.GET = given  # type: ignore[assignment]  # immutable is what Django gives, not what it needs
+    request.GET = given  # type: ignore[assignment]  # Django passes an immutable QueryDict but accepts any
     return True
 
 
-def cut_out(request: HttpRequest, page: TemplateResponse) -> HttpResponse:
-    """What stands between the marks of a page that has not been rendered yet. Messages stay for the page of whoever is to read them."""
+def partial_response(request: HttpRequest, page: TemplateResponse) -> HttpResponse:
+    """Returns the part between the marks of an unrendered page. Messages are kept for the next whole page."""
     page.context_data = {**(page.context_data or {}), "messages": []}
     text = page.rendered_content.partition(BEGIN)[2].partition(END)[0]
     return _conditional(request, text)
 
 
 def _etag(text: str) -> str:
-    # A token is masked anew for each answer and good for the whole session: no reason to send a page again.
+    # Each response masks the token differently, and each mask is valid, so a new one is no change.
     digest = hashlib.sha256(_TOKEN.sub(r"\1", text).encode()).hexdigest()[:32]
     return f'"{digest}"'
 

@@ -1,4 +1,4 @@
-"""How states and durations look on the pages."""
+"""Badges and words for states, outcomes and events."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy as _
 from django_delayq.models import OUTCOMES, STATES, Operation
 from django_delayq.states import NO_LIMIT
 
-MOST_INDENT: Final = 4  # times as long as on one line
+MOST_INDENT: Final = 4  # times the length on one line
 _INDENTED: Final = json.JSONEncoder(indent=2, ensure_ascii=False)
 
 LOOKS = {
@@ -86,7 +86,7 @@ WORDS: dict[str, Promise] = {
     "missed": _("missed"),
     "skipped": _("skipped"),
     "withdrawn": _("withdrawn"),
-    "periodic_created": _("made"),
+    "periodic_created": _("created"),
     "periodic_changed": _("changed"),
     "periodic_on": _("turned on"),
     "periodic_off": _("turned off"),
@@ -99,12 +99,12 @@ WORDS: dict[str, Promise] = {
 
 
 def badge(state: str) -> str:
-    """A state in its colour; the word is always there, since colour alone says nothing to some."""
+    """Returns a state as a coloured word. Colour alone is not accessible."""
     return format_html('<span class="delayq-state delayq-{}">{}</span>', LOOKS.get(state, "plain"), word(state))
 
 
 def indented(value: Any) -> str:
-    """JSON over several lines; on one where lines would be mostly indent: 60 KB of brackets would be 6 MB."""
+    """Returns JSON on several lines, or on one line if most of it would be indentation: 60 KB of brackets would become 6 MB."""
     line = json.dumps(value, ensure_ascii=False)
     parts: list[str] = []
     room = MOST_INDENT * len(line) + 1000
@@ -117,10 +117,9 @@ def indented(value: Any) -> str:
 
 
 def word(name: str) -> str:
-    """A state, an outcome or a kind of event in the language of the page; what is none of them as it is."""
+    """Translates a state, an outcome or a kind of event. Unknown words stay the same."""
     return str(WORDS.get(name, name.replace("_", " ")))
 
 
 def allowed(max_attempts: int) -> str:
-    """How many attempts a job may have."""
     return "∞" if max_attempts == NO_LIMIT else str(max_attempts)

@@ -173,7 +173,7 @@ def test_what_nobody_touches_stays_as_it_is_whatever_it_is(kinds, args, kwargs):
 
 
 def test_arguments_that_it_has_are_no_change(kinds):
-    assert "The arguments are unchanged" in complaints(FULL, {})["__all__"][0]
+    assert "The arguments have not changed" in complaints(FULL, {})["__all__"][0]
     assert made(FULL, {}, paid=("true", ""), order_id="8")[0][3] is True
 
 
@@ -280,7 +280,9 @@ def test_what_fits_the_task_no_longer_is_edited_as_json(orders, staff, args, kwa
     answer = client.post(edit_of(job), given)
     assert (answer.status_code, complaint in answer.content.decode()) == (400, True)
     assert orders.in_redis(job) == "failed"
-    assert said(client.post(edit_of(job), {**given, "args": "[8]", "kwargs": "{}"}, follow=True)) == ["Requeued with other arguments."]
+    assert said(client.post(edit_of(job), {**given, "args": "[8]", "kwargs": "{}"}, follow=True)) == [
+        "The job was requeued with the new arguments."
+    ]
 
 
 def test_a_task_that_is_not_here_is_shown_as_json_and_refused(orders, staff):
@@ -339,7 +341,7 @@ def test_what_is_hidden_stays_hidden_and_keeps_its_value(orders, staff, paid):
     assert SECRET not in asked.content.decode()
     assert [line.text.strip() for line in asked.context["difference"].lines if line.mark != " "] == ['"order_id": 7,', '"order_id": 8,']
     done = client.post(edit_of(paid), {**given, "confirmed": "1"}, follow=True)
-    assert said(done) == ["Requeued with other arguments."]
+    assert said(done) == ["The job was requeued with the new arguments."]
     assert SECRET not in done.content.decode()
     row = Job.objects.get()
     assert (row.args, row.kwargs) == ([8, SECRET], {"data": {"iban": SECRET, "to": "kim"}})
@@ -350,7 +352,7 @@ def test_what_is_hidden_cannot_be_given_by_asking_for_its_field(staff, paid):
     client = staff(*HIDING)
     given = sent(client.get(edit_of(paid)).context["form"], order_id="8")
     more = {"value-iban": "mine", "as-pin": "text", "value-pin": "1", "as-data": "left", "value-data": "", "confirmed": "1"}
-    assert said(client.post(edit_of(paid), {**given, **more}, follow=True)) == ["Requeued with other arguments."]
+    assert said(client.post(edit_of(paid), {**given, **more}, follow=True)) == ["The job was requeued with the new arguments."]
     row = Job.objects.get()
     assert (row.args, row.kwargs) == ([8, SECRET], {"data": {"iban": SECRET, "to": "kim"}})
 
@@ -360,7 +362,9 @@ def test_who_may_see_what_is_hidden_from_others_may_change_it(staff, paid):
     shown = client.get(edit_of(paid))
     assert SECRET in shown.content.decode()
     given = sent(shown.context["form"], iban="other", pin=("text", "1"))
-    assert said(client.post(edit_of(paid), {**given, "confirmed": "1"}, follow=True)) == ["Requeued with other arguments."]
+    assert said(client.post(edit_of(paid), {**given, "confirmed": "1"}, follow=True)) == [
+        "The job was requeued with the new arguments."
+    ]
     row = Job.objects.get()
     assert (row.args, row.kwargs["pin"]) == ([7, "other"], "1")
 
@@ -378,13 +382,13 @@ def test_an_error_about_what_is_hidden_does_not_tell_of_it(staff, paid, settings
         Job.objects.update(args=[7, secret])
         given = sent(client.get(edit_of(paid)).context["form"], order_id="8")
         texts.append(list(client.post(edit_of(paid), given).context["form"].non_field_errors()))
-    assert texts == [["The task or its queue does not accept these arguments. You are not allowed to see some of them."]] * 2
+    assert texts == [["The task or its queue does not accept these arguments. You do not have permission to view some of them."]] * 2
 
 
 def test_what_is_hidden_and_fits_the_task_no_longer_cannot_be_edited(staff, paid):
     Job.objects.update(kwargs={"colour": "red"})
     client = staff(*HIDING)
-    assert "you are not allowed to see its arguments" in said(client.get(edit_of(paid), follow=True))[0]
+    assert "you do not have permission to view its arguments" in said(client.get(edit_of(paid), follow=True))[0]
     assert "/edit/" not in client.get(page(paid)).content.decode()
 
 
@@ -393,14 +397,14 @@ def test_where_all_is_hidden_there_is_nothing_to_edit_but_a_copy_to_make(orders,
     job, client = orders.ended("fail", max_attempts=1), staff(*HIDING)
     text = client.get(page(job)).content.decode()
     assert ("/edit/" in text, "/copy/" in text) == (False, True)
-    assert "you are not allowed to see its arguments" in said(client.get(edit_of(job), follow=True))[0]
+    assert "you do not have permission to view its arguments" in said(client.get(edit_of(job), follow=True))[0]
 
 
 def test_a_copy_takes_along_what_is_hidden(staff, paid):
     client, address = staff(*HIDING), reverse("admin:delayq_job_copy", args=[paid.id])
     context = client.get(address).context
     given = {**sent(context["form"], order_id="8"), "drawn": context["drawn"], "confirmed": "1"}
-    assert said(client.post(address, given, follow=True))[0].startswith("Scheduled a copy")
+    assert said(client.post(address, given, follow=True))[0].startswith("The copy ")
     assert Job.objects.exclude(pk=paid.id).get().args == [8, SECRET]
 
 
@@ -408,7 +412,7 @@ def test_what_hinders_a_copy_says_nothing_of_what_is_hidden(staff, paid, monkeyp
     def refuses(*_: Any, **__: Any) -> None:
         raise PayloadTooLarge("DE89 3704 is in it, and that is 2,066 bytes.", size=2066, limit=2000)
 
-    monkeypatch.setattr("django_delayq.admin.editing.schedule_copy", refuses)
+    monkeypatch.setattr("django_delayq.admin.editing.edit.schedule_copy", refuses)
     monkeypatch.setattr("django_delayq.admin.editing.edit.edit_and_requeue", refuses)
     for client, tells in ((staff(*HIDING), False), (staff(*HIDING, "view_sensitive"), True)):
         for address in (edit_of(paid), reverse("admin:delayq_job_copy", args=[paid.id])):

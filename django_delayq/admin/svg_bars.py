@@ -1,5 +1,5 @@
-"""Charts as inline SVG made on the server: attributes and classes only, since a strict content security policy forbids more. Each has
-its numbers beside it as a table for those who do not see it.
+"""Charts as inline SVG. They use attributes and classes only, because the content security policy forbids styles. Each page shows the
+numbers as a table, too.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ def bars(
     top: float = 0,
     titles: Sequence[str] = (),
 ) -> SafeString:
-    """Bars side by side, one per number; several series stand on top of one another.
+    """Returns bars side by side, one per number. Several series are stacked.
 
     Args:
         stacks: (class, numbers) from the bottom upward, all of one length.
         label: what the picture shows, for screen readers.
-        top: the number at the upper edge, which gets a line then, and so does its half; 0: the highest bar touches it.
-        titles: what is told of each bar where the pointer stands on it, or above it.
+        top: the number at the upper edge, which gets a line, like its half. 0: the highest bar touches the edge.
+        titles: the tooltip of each bar.
     """
     count = max((len(numbers) for _, numbers in stacks), default=0)
     floor: list[float] = [0] * count
@@ -61,7 +61,7 @@ def bars(
 
 
 def scale(most: float, steps: Sequence[float] = ()) -> float:
-    """A round number that is at least `most`: one of the steps, or 1, 2 or 5 times a power of ten, at least 1."""
+    """Returns a round number that is at least `most`: one of the steps, or 1, 2 or 5 times a power of ten."""
     for step in steps:
         if most <= step:
             return step
@@ -72,7 +72,7 @@ def scale(most: float, steps: Sequence[float] = ()) -> float:
 
 
 def _bar(at: int, below: float, number: float, unit: float) -> str:
-    tall = max(number * unit, 1.0)  # what is there at all is seen
+    tall = max(number * unit, 1.0)  # the smallest number is visible
     return f"M{at} {_short(-below * unit)}v{_short(-tall)}h{1 - GAP:g}v{_short(tall)}z"
 
 
@@ -81,6 +81,6 @@ def _short(value: float) -> str:
 
 
 def sums(numbers: Sequence[int], parts: int) -> list[int]:
-    """The numbers added up in that many equal parts, for a table that is not too long to listen to."""
+    """Adds up the numbers in equal parts, so that a table is short enough for a screen reader."""
     size = len(numbers) // parts
     return [sum(numbers[n * size : (n + 1) * size]) for n in range(parts)]

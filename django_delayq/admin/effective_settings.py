@@ -1,4 +1,4 @@
-"""Which settings are in force for a queue, and for a task, and who says so. Names are those of the settings and of `@task`."""
+"""The effective settings of a queue and of a task, and where each one is set. Names are those of the settings and of `@task`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django.utils.formats import number_format
 from django.utils.translation import gettext as now
 
 from django_delayq import clock, conf
-from django_delayq.admin.show import allowed
+from django_delayq.admin.badges import allowed
 from django_delayq.conf import PER_QUEUE, QueueConfig
 from django_delayq.ladder import POLL, Ladder
 from django_delayq.producer.task import Task
@@ -23,7 +23,7 @@ EMBEDDED: Final = "embedded"
 
 
 class Setting(NamedTuple):
-    """`by`: who says it, for people; "" where it is the general setting, or the default."""
+    """`by`: where it is set; "" for the general setting or the default."""
 
     name: str
     value: str
@@ -31,7 +31,7 @@ class Setting(NamedTuple):
 
 
 def of_queue(queue: QueueConfig) -> list[Setting]:
-    """What holds for a queue; marked is what its own entry says in a way that differs from what holds for all."""
+    """Returns the effective settings of a queue. Values in its entry that differ from the general ones are marked."""
     general, here = conf.get(), now("this queue")
     found = [Setting("CONSUMER", queue.consumer, here if queue.pulled else "")]
     for name in PER_QUEUE:
@@ -44,7 +44,7 @@ def of_queue(queue: QueueConfig) -> list[Setting]:
 
 
 def of_task(task: Task[Any, Any]) -> list[Setting]:
-    """What holds for jobs of a task that say nothing themselves, in its own queue."""
+    """Returns the settings of jobs of a task that are scheduled without options, in its own queue."""
     general, here = conf.get(), now("this task")
     queue: Any = general.queues.get(task.queue, general)
     there = now("its queue")
@@ -68,7 +68,7 @@ def of_task(task: Task[Any, Any]) -> list[Setting]:
 
 
 def defined(task: Task[Any, Any]) -> tuple[str, str]:
-    """Where the function of a task is: its module and name, and its file and line, "" if it has none."""
+    """Returns the module and name of the function of a task, and its file and line or ""."""
     fn = inspect.unwrap(task.fn)
     code = getattr(fn, "__code__", None)
     place = f"{code.co_filename}:{code.co_firstlineno}" if code is not None else ""
@@ -100,7 +100,7 @@ def _ladder(ladder: Any) -> str:
         return now("set by a function of the task")
     try:
         steps = ladder.steps(min(len(ladder), STEPS))
-    except Exception:  # a formula is the project's code, and may raise anything
+    except Exception:  # a formula is code of the project and can raise anything
         return repr(ladder)
     more = len(ladder) - len(steps)
     words = [*map(clock.text, steps), *([f"… +{more}"] if more else []), *([f"~{ladder.jitter:.0%}"] if ladder.jitter else [])]
