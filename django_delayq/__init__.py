@@ -121,8 +121,7 @@ __all__ = [
 ]
 
 
-# Loaded when first asked for, or by `apps` where the settings have what it is for: who has no messages, delivers nothing and offers
-# nothing has nothing of it in memory.
+# Loaded on first use, or by `apps` if the settings need them: projects without messages, deliveries and offers do not load them.
 _LATER: Final = {
     "Message": "messages.message",
     "MessageBatch": "messages.message",

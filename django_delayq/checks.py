@@ -195,7 +195,7 @@ def installed() -> dict[str, str]:
     for name in NEWEST:
         try:
             found[name] = version(name)
-        except PackageNotFoundError:  # vendored: nobody knows which
+        except PackageNotFoundError:  # vendored: its version is unknown
             continue
     return found
 
@@ -267,7 +267,7 @@ def _not_obeyed(config: conf.Config) -> Iterator[CheckMessage]:
 
 
 def _of(config: conf.Config, redis: RedisSpec) -> str:
-    """Whose server that is, before what is said of it; "" for the shared one."""
+    """The owner of a server, as a prefix of a message; "" for the shared server."""
     names = [name for name, own in config.own_servers.items() if own == redis]
     return f"QUEUES[{', '.join(map(repr, names))}], REDIS: " if names else ""
 

@@ -101,7 +101,7 @@ def from_ms(ms: int) -> datetime:
 def seconds(delay: Delay) -> float:
     """A duration as float seconds, from a timedelta, a number of seconds or text ("90s", "1h30m", "2d", "1.5h").
 
-    In text, units stand from large to small, each once. ValueError for anything else: negative, NaN, infinite, empty,
+    In text, units are in descending order, each once. Raises ValueError for anything else: negative, NaN, infinite, empty,
     a bool, more than 100 years.
     """
     if isinstance(delay, str):
@@ -176,7 +176,7 @@ def _refusal(delay: object, why: str) -> ValueError:
 
 
 def _guess(delay: object) -> str:
-    """What a text may have meant that names its unit otherwise, or none, or has spaces in it."""
+    """Suggests a duration for a text with another unit, without a unit, or with spaces."""
     if not isinstance(delay, str):
         return ""
     joined = "".join(delay.lower().split())

@@ -1,6 +1,7 @@
-"""Payloads: JSON, checked so that what a task receives equals what was scheduled, down to the type; never pickle.
+"""Payloads: JSON, never pickle. A check ensures that a task receives exactly what was scheduled, down to the type.
 
-A fast yes or no stands on the producer's hot path; only after a no does a slow walk find the place and say what to pass instead.
+The producer's hot path only has a fast check that returns yes or no. If it fails, a slow walk finds the place and the value to pass
+instead.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def loads(raw: bytes) -> Any:
 
 
 def _value(text: str) -> Any:
-    """What `decode` gives; that looks for spaces around the value, which takes longer than most values do."""
+    """The same as `decode`, without its search for spaces around the value, which takes longer than most values."""
     try:
         value, end = _DECODER.raw_decode(text)
     except ValueError:
@@ -103,7 +104,7 @@ def encode_payload(args: tuple[Any, ...], kwargs: dict[str, Any], options: dict[
 
 
 def pack(args: Sequence[Any], kwargs: dict[str, Any], options: dict[str, Any] | None) -> bytes:
-    """What `encode_payload` writes, of parts that it has checked before."""
+    """The same as `encode_payload`, for parts that it has checked before."""
     return dumps([args, kwargs, options] if options else [args, kwargs] if kwargs else [args])
 
 
@@ -222,7 +223,7 @@ def _cut(text: str, length: int = 80) -> str:
 
 
 def _writer(encoder: json.JSONEncoder) -> Callable[[object, int], Iterable[str]]:
-    """What that encoder makes anew, in C, for every value: made once, a value takes half the time."""
+    """The C encoder, created once instead of for each value: this halves the time per value."""
     inner: Any = vars(json.encoder)  # no public part of it, so that another Python may not have it
     try:
         made: Callable[[object, int], Iterable[str]] = inner["c_make_encoder"](

@@ -1,7 +1,7 @@
-"""What the package raises: errors under `DelayqError`, and what tasks raise to end a run under `ControlFlow`.
+"""The exceptions of the package: errors below `DelayqError`, and exceptions below `ControlFlow` that tasks raise to end a run.
 
-Messages say what happened, where, and the next step. An error carries a code and fields besides: whoever tells it in another
-language, or decides by it, reads these and never the sentence.
+Messages state what happened, where, and the next step. Errors also have a code and fields. Code that translates an error, or decides
+by it, uses these and never parses the message.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ ACTIONS: Final = ("kill", "sleep", "raise", "lose", "hold", "hold-lose")
 
 
 class FailpointError(Exception):
-    """What an armed `raise` raises."""
+    """The exception that an armed `raise` raises."""
 
 
 @dataclass(slots=True)
@@ -81,7 +81,7 @@ def _act(point: _Point, name: str) -> None:
 
 
 def _first() -> bool:
-    """Whether nobody has acted before, where that counts."""
+    """Whether this is the first hit, if only the first one counts."""
     path = os.environ.get(ONCE)
     if not path:
         return True

@@ -13,8 +13,9 @@ _WORD, _DIGIT = re.compile(r"\S+"), re.compile(r"\d")
 
 
 def error_fingerprint(kind: str, message: str, place: str) -> str:
-    """The same for errors of one cause: class and place in the project's own code, whatever the message says there: request ids, names
-    and addresses in it are without end. Of an error that came from no such place the message tells, without numbers and ids.
+    """A digest that is equal for errors with the same cause: the same class, raised at the same place in the project's code. The
+    message does not count, because it can contain request IDs, names and addresses. If no place is known, the message counts, without
+    numbers and IDs.
     """
     return _digest("\n".join((kind, place) if place else (kind, without_varying(message)[:SAID], "")))
 

@@ -1,4 +1,4 @@
-"""What `DELAYQ["HTTP"]` may hold: where deliveries may go, what they are signed with, and how long one may take."""
+"""The values of `DELAYQ["HTTP"]`: where deliveries may go, how they are signed, and how long they may take."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def signing_key(secret: str) -> bytes:
     """The bytes of a secret such as `whsec_…`.
 
     Raises:
-        ValueError: it is none; the text does not hold it.
+        ValueError: it is invalid. The message does not contain it.
     """
     if not secret.startswith(SIGNING):
         raise ValueError(f"a secret for signing begins with {SIGNING}")

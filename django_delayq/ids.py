@@ -1,8 +1,8 @@
-"""Job ids: UUIDv7, made by the client; their short form is 22 characters of base62 that sort the same: by time.
+"""Job IDs: UUIDv7, created by the client. Their short form has 22 characters of base62 that sort the same: by time.
 
-The id says in which partition of its queue a job is: version 7 in the first, version 6 in that of its lowest 10 bits. All else is the
-same in both, so they sort by their milliseconds; within one, version 6 comes first. Only this module knows. RFC 9562 has version 8 for
-layouts of one's own, but the UUID type of MariaDB holds none beyond version 7.
+The ID contains the partition of its job: version 7 for the first one, version 6 for that of its lowest 10 bits. Everything else is
+the same in both versions, so IDs sort by millisecond; within one, version 6 comes first. Only this module knows this. RFC 9562 has
+version 8 for custom layouts, but MariaDB's UUID type only stores versions up to 7.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def short(id: UUID) -> str:
     return f"{_eleven(first)}{_five(second)}{_PAIRS[third // 14776336]}{_PAIRS[third // 3844 % 3844]}{_PAIRS[third % 3844]}"
 
 
-# Ids that were made one after the other begin alike: by eleven digits within a millisecond, and mostly by five more.
+# Consecutive IDs have a common prefix: eleven digits within a millisecond, and usually five more.
 @lru_cache(maxsize=64)
 def _eleven(number: int) -> str:
     high, low = divmod(number, _SIX)
@@ -185,7 +185,7 @@ def parse(id: UUID | str) -> UUID:
 
 
 def created_ms(id: UUID) -> int:
-    """When the id was made, in milliseconds since 1970; ValueError for a UUID that bears no time (neither version 6 nor 7)."""
+    """When the id was made, in milliseconds since 1970; ValueError for a UUID without a time (neither version 6 nor 7)."""
     _of_a_job(id)
     return id.int >> 80
 

@@ -18,11 +18,11 @@ _EXAMPLE: Final = '"15s 3m 10m 1h"'
 
 @final
 class Ladder:
-    """Delays between attempts, immutable and hashable; two are equal when their steps and jitter are.
+    """Delays between attempts, immutable and hashable; two are equal if their steps and jitter are.
 
-    Text form: durations parted by spaces, and, with jitter, a last word such as "~10%": "15s 3m 10m ~10%". `str` gives
-    it, `Ladder(text)` reads it, so that a ladder can travel with a job. Steps are whole milliseconds, jitter whole
-    hundredths of a per cent. What cannot be a ladder raises ValueError, naming the step.
+    Text form: durations separated by spaces and, with jitter, a last word such as "~10%": "15s 3m 10m ~10%". `str` returns it, and
+    `Ladder(text)` reads it, so a ladder can be stored with a job. Steps are whole milliseconds, jitter whole hundredths of a per
+    cent. Invalid values raise ValueError, which names the step.
     """
 
     __slots__ = ("_formula", "_jitter", "_start", "_steps", "_times")

@@ -1,6 +1,5 @@
-"""The one way in which this package logs: no text of an exception that might quote an argument, and nothing that forges a line.
-
-Of an exception the log has class, place and frames. What it says stands in the row of the job.
+"""The only way in which this package logs: never a message of an exception that might quote an argument, and never a forged line. The
+log has the class, the place and the frames of an exception. The job's row has its message.
 """
 
 from __future__ import annotations
@@ -43,22 +42,22 @@ LOGGERS: Final[Mapping[str, str]] = {
 LONGEST: Final = 2_000  # characters of one value
 MOST: Final = 20  # exceptions that caused one another, or that came in one group
 FIRST, LAST = 10, 30  # frames of one exception: the outermost and the innermost
-# What a server says of itself, of its schema or of the connection; all other words of a database may quote what was to be stored.
+# Errors about the server, its schema or the connection. All other messages of a database can quote the values to store.
 TELLING: Final = ("08", "25", "28", "3D", "40", "42", "53", "55", "57", "58")
 OF_CLIENTS: Final = range(2000, 3000)  # MySQL: there is no connection
 BUSY: Final = frozenset({1040, 1044, 1045, 1049, 1053, 1205, 1213})  # MySQL: too many, no access, shutting down, a lock
 
 
 class Logger(logging.LoggerAdapter[logging.Logger]):
-    """A logger of that name. Values are written in one line; an exception among them as `told` has it; one in `exc_info` as class and
-    place behind the message, and with its frames in the record's field `traceback`.
+    """A logger of that name. Values are written in one line. Exceptions among them are written by `told`. The log adds the class and
+    place of the exception in `exc_info` to the message, and its frames to the record's field `traceback`.
     """
 
     def __init__(self, name: str) -> None:
         super().__init__(logging.getLogger(name), {})
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
-        """See `logging.Logger.log`. The record never bears `exc_info`, so no handler sees more than this."""
+        """See `logging.Logger.log`. The record never has `exc_info`, so no handler sees more than this."""
         if not self.isEnabledFor(level):
             return
         error = _given(kwargs.pop("exc_info", None))
@@ -78,18 +77,18 @@ def log_refused(where: str, command: str, cause: str, instead: str, **_: Any) ->
 
 
 def class_name(error: BaseException) -> str:
-    """Where the class of an error is defined: "app.errors.Declined"; builtins by their bare name."""
+    """The full name of the class of an error: "app.errors.Declined"; builtins without a module."""
     kind = type(error)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def told(error: BaseException) -> str:
-    """An error in one line. What it says only where those words are ours, or a server's about itself."""
+    """An error in one line, with its message only if that comes from this package, or from a server and is about itself."""
     if isinstance(error, DelayqError):
         return class_name(error) if isinstance(error, PayloadError) else _cut(str(error))
     if isinstance(error, Error):
         code, tells = _database(error)
-        # PostgreSQL's own words: behind them the driver quotes the statement, which may have values in it.
+        # Only PostgreSQL's message. After it, the driver quotes the statement, which can contain values.
         said = getattr(getattr(error.__cause__, "diag", None), "message_primary", None) or str(error)
         said = f": {_cut(said)}" if tells else ""
         return f"{class_name(error)}{f' {code}' if code else ''}{said}"

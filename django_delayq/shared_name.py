@@ -16,13 +16,13 @@ _TEXT: Final = re.compile(f"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]{{1,{M
 
 
 class SharedName(NamedTuple):
-    """Of all jobs of a queue that bear this text, `most` hold a lease at a time."""
+    """A concurrency name: `most` jobs of a queue with this text can hold a lease at a time."""
 
     text: str
     most: int = 1
 
     def told(self) -> str:
-        """What scripts are given, see concurrency_limit.lua."""
+        """The format of the scripts, see concurrency_limit.lua."""
         return f"{self.most}:{self.text}"
 
 
@@ -58,6 +58,6 @@ def in_payload(payload: bytes) -> SharedName | None:
 
 
 def told_of(payload: bytes) -> str:
-    """What scripts are given of a job with this payload; "" without a name."""
+    """The name of a job with this payload, in the format of the scripts; "" without a name."""
     name = in_payload(payload)
     return name.told() if name else ""

@@ -1,7 +1,7 @@
-"""Signatures of records: an HMAC behind the payload, which Lua does not look at. The keys come as arguments; `conf` derives them.
+"""Signatures of records: an HMAC after the payload, which Lua ignores. The keys are arguments; `conf` derives them.
 
-A signature covers the prefix, the queue, the id, and the record as it is written: header and payload. Not what scripts change: date,
-attempts, lease, state. The prefix is part of the key.
+A signature covers the prefix, the queue, the ID, and the record as it is stored: header and payload. It does not cover values that
+scripts change: date, attempts, lease and state. The prefix is part of the key.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Signer:
     keys: tuple[bytes, ...] = field(repr=False)
 
     def sign(self, record: bytes, *, queue: str, id: str) -> bytes:
-        """The record with its signature behind it, in place of one that it may have. `id`: short."""
+        """The record followed by its signature, which replaces an existing one. `id`: short."""
         bare, _ = split(record)
         return bare + MARK + _signature(self.keys[0], bare, queue, id)
 

@@ -1,7 +1,7 @@
-"""What a queue has done in the last hour, how late and how long, as counts: few enough to be kept in Redis, fine enough to tell 5 ms
-from 5 s.
+"""Counts of a queue's last hour: how many jobs ended, how late they started, and how long they ran. The counts are few enough for
+Redis, and fine enough to distinguish 5 ms from 5 s.
 
-Bucket 0 is less than a millisecond, bucket n less than 2^n ms and at least half of that, the last one all that took longer.
+Bucket 0 is less than a millisecond, bucket n less than 2^n ms and at least half of that, the last one all longer durations.
 `store/lua/include/spread.lua` counts by the same rule.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 BUCKETS: Final = 25
-MINUTES: Final = 60  # of the past that are told one by one
+MINUTES: Final = 60  # of the past that are returned one by one
 SLOT: Final = 5  # minutes that share their counts of lateness and run time
 SLOT_MS: Final = SLOT * 60_000
 SLOTS: Final = 14  # an hour, the slot that is being filled, and one to spare
@@ -50,17 +50,17 @@ class Spread(NamedTuple):
 
 
 def bucket(ms: int) -> int:
-    """Where a duration is counted."""
+    """The bucket of a duration."""
     return min(max(ms, 0).bit_length(), BUCKETS - 1)
 
 
 def joined(raws: Sequence[bytes]) -> bytes:
-    """What several keys `spread` say together, for `decode` and `decode_slots`."""
+    """The sum of several keys `spread`, for `decode` and `decode_slots`."""
     return b"".join(raw[: len(raw) // (_WIDTH * 4) * (_WIDTH * 4)] for raw in raws)
 
 
 def decode(raw: bytes, now_ms: int) -> Spread:
-    """What the key `spread` of a queue says about the hour before `now_ms`."""
+    """The content of the key `spread` of a queue for the hour before `now_ms`."""
     late, ran = [0] * BUCKETS, [0] * BUCKETS
     ended = {kind: [0] * MINUTES for kind in KINDS}
     first = now_ms // 60_000 - MINUTES + 1

@@ -51,7 +51,7 @@ class Change(StrEnum):
 
 
 class OutcomeKind(StrEnum):
-    """What `settle` is told about a run: the verb of the settling clause."""
+    """The verb of an outcome that `settle` receives for a run."""
 
     ACK = "ack"
     RETRY = "retry"
@@ -140,12 +140,13 @@ class Transition(NamedTuple):
     script: str
 
 
-# The order is that of a job's life. A row says how a job stands before and after one call of the script. A verb with several
-# rows may start in, or be carried out by, several places: a crash is seen by claim (the lease ran out; the job runs again at
-# once) or told to settle (the supervisor saw the process die), and a job that crashed too often fails there and then; a
-# cancel of a running job is a request which its settling, or the claim that finds its lease run out, carries out; a cancel
-# of one that is not published yet leaves a tombstone. A job that expires has failed if it has run or asked before,
-# else it is cancelled. What sweep takes out of Redis stays what its row says, and has no row here.
+# In the order of a job's life. Each row is the state of a job before and after one call of the script. A verb can have several rows:
+# - A crash is found by claim (the lease expired, and the job runs again at once) or reported to settle (the supervisor saw the process
+#   die). A job that crashed too often fails immediately.
+# - A cancel of a running job is a request. Its settlement carries it out, or the claim that finds its expired lease. A cancel of an
+#   unpublished job leaves a tombstone.
+# - A job that expires fails if it has run or polled before. Otherwise it is cancelled.
+# Jobs that sweep removes from Redis keep the state of their row, and have no entry here.
 TRANSITIONS: Final[tuple[Transition, ...]] = (
     Transition("schedule", None, State.SCHEDULED, "schedule"),
     Transition("merge", None, State.CANCELLED, "schedule"),

@@ -1,4 +1,4 @@
-"""Where offers go: one entry of `DELAYQ["TARGETS"]`."""
+"""The target of offers: one entry of `DELAYQ["TARGETS"]`."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def nearest(word: object, known: Iterable[str], cutoff: float = 0.6) -> str:
 
 
 def did_you_mean(word: object, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """The same as an English question, to be put behind the word; "" likewise."""
+    """The same as an English question that follows the word, or ""."""
     near = nearest(word, known, cutoff)
     return f" (did you mean {near!r}?)" if near else ""
 

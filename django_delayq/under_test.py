@@ -1,5 +1,5 @@
-"""Where jobs go while Django's test environment is in force: never where the project's own are. Said by nobody: it holds from
-`setup_test_environment` on, for every project, whether or not its tests use the kit.
+"""Where jobs go in Django's test environment: never to the project's own servers. Always on after `setup_test_environment()`, for
+every project, even if its tests do not use the kit.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from django.db import connections
 URL: Final = "DELAYQ_TEST_REDIS_URL"
 FOLDER: Final = "DELAYQ_TEST_DIR"
 RUN: Final = "DELAYQ_TEST_RUN"  # the process that has started the others of a run, where they do not know it
-ISOLATES = True  # the tests of this package, which have servers of their own, turn it off
+ISOLATES = True  # the tests of this package, which start their servers, turn it off
 DERIVES = False  # whether the id of the site is made of the prefix; processes that tests of this package start turn it on
 FORGETS: Final[list[Callable[[], None]]] = []  # what a process learns of others, which a test shall not know of the one before it
 
@@ -27,7 +27,7 @@ SIGN: Final = "outbox"  # `setup_test_environment` gives mails one: asked first,
 
 
 def place(alias: str) -> str:
-    """The prefix of tests: the name of the test database, so that those who test beside each other have one each. A database in memory
+    """The prefix of tests: the name of the test database, so that parallel test runs have different ones. A database in memory
     has no name of its own, so that the process is named beside it. "" as long as `setup_test_environment` has not been called.
     """
     if SIGN not in MAIL or not ISOLATES or not _in_force():
@@ -49,7 +49,7 @@ def _in_force() -> bool:
 
 
 def own(given: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """What tests have in place of the project's settings. Their server, of all queues, is that of TEST_REDIS, else of the environment,
+    """The settings of tests, which replace those of the project. All queues use the server in TEST_REDIS, else in the environment,
     else one of this run, which ends with it.
     """
     queues = given.get("QUEUES")
@@ -63,7 +63,7 @@ def own(given: Mapping[str, Any], prefix: str) -> dict[str, Any]:
 
 
 def _moved(options: Any) -> Any:
-    """Of a queue: without a server of its own."""
+    """The settings of a queue, without its server."""
     return {key: value for key, value in options.items() if key != "REDIS"} if isinstance(options, Mapping) else options
 
 

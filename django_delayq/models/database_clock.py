@@ -49,7 +49,7 @@ def later(moment: datetime, delay_ms: int) -> datetime:
 
 
 def written(since: datetime, now: datetime) -> Q:
-    """Rows that were written between then and now. What is dated later than now was dated by another clock, or by one that was put back
-    since: whoever waited until it is old might wait for ever.
+    """Rows that were written between `since` and now. A row dated later was dated by another clock, or by one that was set back:
+    waiting until it is old could take forever.
     """
     return Q(created_at__gte=since, created_at__lte=now)

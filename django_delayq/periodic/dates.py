@@ -1,12 +1,12 @@
-"""The dates of a schedule: a cron of five fields on the clock of a time zone, or a period counted from 1970. No rows, no settings, no
-present.
+"""The dates of a schedule: a cron of five fields in a time zone, or a period counted from 1970. Without rows, settings or the current
+time.
 
-Fields and calendar are those of `cronsim` (the extra `cron`), which is asked for plain dates only, as if no clock were ever changed.
-What a change of the clock makes of them is decided here, as Debian's cron does it:
+`cronsim` (the extra `cron`) parses the fields and computes plain dates, as if no clock were ever changed. This module handles clock
+changes as Debian's cron does:
 
-- A fixed time (neither the minute nor the hour begins with `*`) comes when the clock of the zone first shows it or a later one: in a
+- A fixed time (neither the minute nor the hour starts with `*`) fires when the zone's clock first shows it or a later time: in a
   gap once, at its end; in an overlap once, the first time.
-- Any other cron comes whenever that clock shows it: in a gap not at all, in an overlap twice. So `*/15 * * * *` is every 15 minutes.
+- Any other cron fires whenever that clock shows it: in a gap not at all, in an overlap twice. So `*/15 * * * *` is every 15 minutes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # imported where a schedule asks for them: a project without 
 
     from cronsim import CronSim
 
-SHORTEST_MS: Final = 1_000  # of `every`: nobody needs it more often, and each tick is a row
+SHORTEST_MS: Final = 1_000  # the smallest `every`, because each tick is a row
 LONGEST_JITTER_MS: Final = 86_400_000
 MAX_CRON: Final = 200  # characters, as its column holds
 MAX_TIMEZONE: Final = 64
@@ -42,7 +42,7 @@ FIELDS: Final = (
     ("month", "1 to 12, or JAN to DEC", 12),
     ("day of week", "0 to 7 (0 and 7 are Sunday) or SUN to SAT, 5L (the last Friday), or 1#2 (the second Monday)", 7),
 )
-# What crontabs know besides.
+# Other words that crontabs accept.
 _NICKNAMES: Final = {
     "@hourly": "0 * * * *",
     "@daily": "0 0 * * *",
@@ -141,7 +141,7 @@ class Dates:
         return next(self.after(moment), None)
 
     def jittered(self, name: str, tick: datetime) -> datetime:
-        """When the job of that tick of the schedule of that name is due: the same for whoever asks."""
+        """When the job of a tick is due. The result is the same for every caller."""
         if not self.jitter_ms:
             return tick
         drawn = hashlib.sha256(f"{name} {clock.to_ms(tick)}".encode()).digest()
@@ -184,8 +184,8 @@ class Dates:
             yield _EPOCH + number * self.every_ms * _MILLISECOND
 
     def _fixed(self, since: datetime, zone: ZoneInfo) -> Iterator[datetime]:
-        # No tick is lost by beginning with what the clock shows at `since`: it has shown all that is earlier. What it shows again in an
-        # overlap, and what a gap brings to one instant, is left out.
+        # Starting at the local time of `since` loses no tick, because the clock has shown all earlier times. Times that repeat in an
+        # overlap, and those that a gap moves to one moment, are skipped.
         for wall in _walls(self.cron, _wall(since, zone)):
             tick = _first_shown(wall, zone)
             if tick > since:
@@ -204,7 +204,7 @@ class Dates:
                 yield tick
                 since = last = tick
             if change is None or change - last > _LONGEST:
-                return  # the latter: all that it says lies in gaps, as of the last Sunday in March from 2:00 to 2:59 in Berlin
+                return  # the latter: all its times are in gaps, such as the last Sunday in March from 2:00 to 2:59 in Berlin
             since, begin = change, _wall(change, zone) - _SECOND  # at the change itself there may be a tick
 
 
@@ -278,7 +278,7 @@ def _cron(cron: Any, where: str) -> str:
             )
         for term in part.split(","):
             base, _, step = term.partition("/")
-            # As 0 alone would be read what nobody means who writes */90, and 5-5/1 as 5/1, which is all from 5 on.
+            # */90 would be read as 0 alone, and 5-5/1 as 5/1, which is everything from 5 on: neither is what the user meant.
             if step and int(step) >= (_span(number, base) if "-" in base else size):
                 raise ConfigError(
                     f"{where}: the cron {cron!r} has {part!r} as {name}: there is no second step of {step} within {base}.",
@@ -313,7 +313,7 @@ def _alone(number: int, part: str) -> CronSim:
 
 
 def _unreadable() -> tuple[type[Exception], ...]:
-    """What `cronsim` raises for a cron; the last two for some that it has not thought of."""
+    """The exceptions of `cronsim` for an invalid cron; the last two for cases that it does not handle."""
     return _cronsim().CronSimError, ValueError, AssertionError
 
 
@@ -356,7 +356,7 @@ def _offset(moment: datetime, zone: ZoneInfo) -> timedelta:
 
 
 def _wall(moment: datetime, zone: ZoneInfo) -> datetime:
-    """What the clock of the zone shows, as a naive datetime."""
+    """The local time in the zone, as a naive datetime."""
     return moment.astimezone(zone).replace(tzinfo=None, fold=0)
 
 
@@ -365,7 +365,7 @@ def _first_shown(wall: datetime, zone: ZoneInfo) -> datetime:
     tick = wall.replace(tzinfo=zone).astimezone(UTC)
     if _wall(tick, zone) == wall:
         return tick
-    # In a gap: by the offset before the change it lies behind that, by the one after it before that (PEP 495).
+    # In a gap: with the offset before the change it is after the gap, with the offset after the change before it (PEP 495).
     return _change(wall.replace(tzinfo=zone, fold=1).astimezone(UTC), tick, zone) or tick
 
 

@@ -34,7 +34,7 @@ class Deployments:
     3. Retires schedules that no code has declared for an hour, if workers have taken notes for as long. If there are many changes, one
     pass does some of them and is called again, so its own notes never become too old.
 
-    Of the declarations of a name that were seen within two minutes, the one that was first seen last is in force. So a deploy takes
+    If several declarations of a name were seen within two minutes, the newest one is in force. So a deploy takes
     over at once, and a rollback too. If none was seen, the last one stays in force.
     """
 

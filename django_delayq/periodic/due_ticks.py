@@ -125,7 +125,7 @@ def _ahead(dates: Dates, after: datetime, now: datetime) -> tuple[list[datetime]
 
 @dataclass(slots=True)
 class _Batch:
-    """What one transaction writes. `careful`: rows of its ticks may exist already."""
+    """The writes of one transaction. `careful`: rows of its ticks may exist already."""
 
     now: datetime
     careful: bool
@@ -158,7 +158,7 @@ class TickWriter:
         Raises:
             IntegrityError: rows of ticks may exist already. Nothing is written. Call `write_one` for each.
             DelayqError: a job cannot be made. Nothing is written.
-            DatabaseError: likewise; call again.
+            DatabaseError: nothing is written. Call again.
         """
         return self._write(schedules, _Batch(now, careful=False))
 
@@ -247,7 +247,7 @@ class TickWriter:
 
 
 def _before_withdrawn(found: DueTicks, decided_to: datetime, now: datetime, withdrawn: Sequence[datetime]) -> DueTicks:
-    """What can be written now. A withdrawn tick, and all ticks after it, wait until its former job is cancelled."""
+    """The ticks that can be written now. A withdrawn tick, and all ticks after it, wait until its former job is cancelled."""
     held = min((at for at in withdrawn if at > now - LONGEST_HELD), default=None)
     if held is None:
         return found

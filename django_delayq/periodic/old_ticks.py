@@ -14,14 +14,14 @@ from django_delayq.store.connection.places import Places
 
 BATCH: Final = 500
 PAUSE: Final = 600.0  # seconds between two rounds
-LONG_PAUSE: Final = 3_600.0  # the same behind a round in which nothing went
+LONG_PAUSE: Final = 3_600.0  # the same after a round that removed nothing
 PACE: Final = 1.0  # seconds between two looks of a round, while nothing goes
 LEAST: Final = 24 * 3_600.0  # seconds for which a tick is kept in any case: a clock that is put back finds that it has had its job
 
 
 def old_ticks(config: Config, now: datetime) -> Any:
-    """Ticks that are as old as succeeded jobs may be, and whose jobs have no row, or that have none. What a queue keeps longer, and
-    what has failed, keeps its tick.
+    """Ticks older than the retention of succeeded jobs, without a job or with a job that has no row. Jobs that a queue keeps
+    longer, and failed jobs, keep their tick.
     """
     edge, ticks = _edge(config, now), Tick.objects.using(config.database)
     if edge is None:
