@@ -1,4 +1,4 @@
-"""The settings: `DELAYQ` read once, checked, frozen, passed down. The only module that looks at `django.conf.settings`."""
+"""The settings: `DELAYQ` is read and validated once. No other module reads `django.conf.settings`."""
 
 from __future__ import annotations
 
@@ -68,11 +68,11 @@ class QueueConfig(SharedConfig):
         return len(self.served) > 1 or bool(self.former_partitions)
 
     def label(self, partition: int) -> str:
-        """How a partition is called where people read it."""
+        """Returns the name of a partition for people."""
         return f"{self.name}/{partition}" if self.divided else self.name
 
     def homes(self, text: str) -> tuple[int, ...]:
-        """Where jobs of that key, or of that name, are: their home, which new ones get; and those they had before."""
+        """Returns the partitions of a key or a concurrency name: the current one, and those before PARTITIONS changed."""
         number = crc32(text.encode())
         return tuple(dict.fromkeys(number % count for count in (self.partitions, *self.former_partitions)))
 
@@ -117,17 +117,17 @@ class Config(SharedConfig):
 
     @property
     def most_events(self) -> int:
-        """By how many jobs the mirror of a queue may be behind; 0 for any number."""
+        """The number of events of a queue that can wait for the mirror. 0: no limit."""
         return self.mirror_max_events if self.mirror_full == "block" else 0
 
     def most_events_in(self, queue: str) -> int:
-        """By how many each of its partitions may be: all together by as many as a queue may, and each by 1000 at least."""
+        """Returns the limit for each partition: the limit of a queue is divided, and is at least 1000."""
         most, count = self.most_events, len(self.queue(queue).served)
         return most if count == 1 or not most else max(1000, most // count)
 
     @property
     def own_servers(self) -> Mapping[str, str | Mapping[str, Any]]:
-        """By queue, the servers of those that have one of their own."""
+        """The servers of the queues that do not use the shared server, by queue."""
         return {name: queue.redis for name, queue in self.queues.items() if queue.redis != self.redis}
 
     @property
@@ -141,7 +141,7 @@ class Config(SharedConfig):
 
     @property
     def partitions(self) -> Mapping[str, int]:
-        """By queue, how many partitions may have jobs, of those with more than one."""
+        """The number of partitions of each queue that has more than one."""
         return {name: len(queue.served) for name, queue in self.queues.items() if queue.divided}
 
     def queue(self, name: str) -> QueueConfig:
@@ -396,7 +396,7 @@ _OF_QUEUE: Final = {key: row.read for key, row in SETTINGS.items() if row.read i
 
 
 def get() -> Config:
-    """The settings of this project; in tests with a server and a prefix of their own, see `under_test`.
+    """Returns the settings of this project. In tests, they have another server and another prefix; see `under_test`.
 
     Raises:
         ConfigError: the first mistake found; `manage.py check` lists all.
@@ -424,17 +424,17 @@ def runs_inline_in_production() -> bool:
 
 
 def has_timezones() -> bool:
-    """`USE_TZ`: whether Django keeps dates as moments, and not as what a clock shows."""
+    """Returns `USE_TZ`."""
     return bool(settings.USE_TZ)
 
 
 def redirects_to_tls() -> bool:
-    """Whether Django turns plain requests away, or a proxy before it says which came by TLS."""
+    """Returns whether Django redirects plain requests to TLS, or trusts the header of a proxy."""
     return bool(settings.SECURE_SSL_REDIRECT or settings.SECURE_PROXY_SSL_HEADER)
 
 
 def given(name: str) -> Any:
-    """A setting of ours as it is written, be it right or wrong: for who asks before the rest is read. None if it is not there."""
+    """Returns a setting without validation, for code that runs before the settings are read. None if it is missing."""
     ours = getattr(settings, SETTING, {})
     return ours.get(name) if isinstance(ours, Mapping) else None
 
@@ -488,7 +488,7 @@ def _read(given: Any, *, tests: bool = False) -> tuple[list[Problem], Config | N
         for name, options in queues_given.items():
             wrong_queue, queue = _queue(name, options, values)
             found += wrong_queue
-            if queue and queue.divided and readers.is_embedded(queue.redis) and not tests:  # these have a server of their own
+            if queue and queue.divided and readers.is_embedded(queue.redis) and not tests:  # tests start another server
                 found.append(readers.embedded_and_divided(name))
             elif queue:
                 queues[name] = queue
@@ -506,7 +506,7 @@ def _read(given: Any, *, tests: bool = False) -> tuple[list[Problem], Config | N
 
 
 def _apart(config: Config) -> Mapping[str, OfferTarget]:
-    """In tests, where the keys are that nobody else reads or writes."""
+    """Returns the targets with the prefix of the tests."""
     return MappingProxyType({name: replace(target, key=f"{config.prefix}:to:{target.key}") for name, target in config.targets.items()})
 
 
@@ -546,7 +546,7 @@ def _queue(name: Any, options: Any, values: Mapping[str, Any]) -> tuple[list[Pro
     if found:
         return found, None
     if any(key not in values for key in PER_QUEUE):
-        return [], None  # the mistake stands above, with the default
+        return [], None  # the mistake was reported with the default
     merged: dict[str, Any] = {key: own.get(key, values.get(key, SETTINGS[key].default)) for key in _OF_QUEUE}
     if (conflict := readers.conflict(where, merged)) is not None:
         return [conflict], None

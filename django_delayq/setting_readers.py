@@ -1,4 +1,4 @@
-"""What each setting may be: a reader per kind of value, which gives what the package works with; and what is said of mistakes."""
+"""Validates the values of settings and converts them. There is a reader for each kind of value."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def text(value: Any) -> str:
 
 
 def key(value: Any) -> str:
-    # Braces may stand in it: they say in which slot of a cluster it lies.
+    # Braces are allowed: they select the slot of a cluster.
     if not isinstance(value, str) or not value or len(value) > 512 or not value.isprintable() or " " in value:
         raise Wrong(f"must be a key of Redis, text of 512 characters at most without spaces, not {value!r}.")
     return value
@@ -315,7 +315,7 @@ TARGET: Final[dict[str, Callable[[Any], Any]]] = {  # key of one of DELAYQ["TARG
 
 
 def unknown(given: Mapping[Any, Any], known: tuple[str, ...], where: str, *, general: Container[str] = ()) -> Iterator[Problem]:
-    """Keys that are none. `general`: those that may stand above, for all queues."""
+    """Returns unknown keys. `general`: settings that apply to all queues."""
     for key in given:
         if key not in known:
             wrong = "applies to all queues." if key in general else f"is an unknown setting{did_you_mean(str(key).upper(), known)}."
@@ -331,7 +331,7 @@ def values(
     usual: Mapping[str, Any] | None = None,
     of: str = "",
 ) -> tuple[dict[str, Any], list[Problem]]:
-    """What is given, read. `usual`: what stands for what is not; None: nothing does. `of`: the setting of which these are keys."""
+    """Reads the given values. `usual`: the defaults, if there are any. `of`: the setting that contains these keys."""
     read_values: dict[str, Any] = {}
     found: list[Problem] = []
     for key, read in wanted.items():

@@ -1,5 +1,5 @@
-"""The subcommands that put something in: schedule, push, deliver, offer, by the functions that projects call. Who did it, and why, goes
-with the job, in its meta.
+"""The subcommands schedule, push, deliver and offer. They call the public functions, and store the actor and the reason in the meta of
+the job.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def offer(out: TextIO, options: dict[str, Any]) -> int:
 
 @contextmanager
 def _usage() -> Iterator[None]:
-    """What cannot be was written so, unless it is the settings."""
+    """Reports errors of the options with exit code 2. Errors of the settings are raised."""
     conf.get()
     try:
         yield

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, Union, get_args, get_origin, get_type
 
 from django_delayq.exceptions import PayloadError
 
-# What an annotation takes, by the exact type of a value: where Python takes an int for a float, and a bool for an int, so do we.
+# The exact types that an annotation allows. As in Python, an int is allowed for a float, and a bool for an int.
 _TAKES: Final[Mapping[Any, frozenset[type]]] = {
     str: frozenset({str}),
     bool: frozenset({bool}),
@@ -20,12 +20,12 @@ _TAKES: Final[Mapping[Any, frozenset[type]]] = {
     None: frozenset({NoneType}),
     NoneType: frozenset({NoneType}),
 }
-# Of any other value the codec says better what to pass instead.
+# For values of other types, the codec has better error messages.
 PLAIN: Final = frozenset[type]().union(*_TAKES.values())
 
 
 class TypedParameter(NamedTuple):
-    """One parameter whose annotation is understood."""
+    """A parameter with an annotation of plain types."""
 
     name: str
     takes: frozenset[type]
@@ -33,7 +33,7 @@ class TypedParameter(NamedTuple):
 
 
 class Annotations:
-    """The annotations of one function. They are read when this is made: late enough for names that its module defines below it."""
+    """The annotations of one function. They are read lazily, because a module can define their names below the function."""
 
     def __init__(self, fn: Callable[..., Any], signature: inspect.Signature) -> None:
         self._placed: list[TypedParameter | None] = []
@@ -58,15 +58,15 @@ class Annotations:
         self._names = {name for name, one in signature.parameters.items() if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}
 
     def takes(self, name: str) -> frozenset[type] | None:
-        """The types that the annotation of that parameter lets in; None where it lets in everything. Of `*rest`: of each in it."""
+        """Returns the types that the annotation of a parameter allows; None: all types. For `*rest`, the types of each item."""
         found = self._understood.get(name)
         return found.takes if found else None
 
     def check(self, task: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Compares arguments that fit the signature with what it says of them. `task`: its name, for the error, which quotes no value.
+        """Compares arguments with the annotations. `task`: its name, for the error. The error contains no values.
 
         Raises:
-            PayloadError: one of them is of another type.
+            PayloadError: an argument has another type.
         """
         for number, value in enumerate(args):
             self._look(task, self._placed[number] if number < len(self._placed) else self._rest, "", value)
@@ -84,9 +84,9 @@ def _understood(one: inspect.Parameter, known: dict[str, Any]) -> TypedParameter
     if one.annotation is one.empty:
         return None
     try:
-        # Each by itself: one name that is imported for type checkers only must not hide the others.
+        # One by one, because a name that is imported only for type checkers must not hide the others.
         hint = get_type_hints(SimpleNamespace(__annotations__={one.name: one.annotation}), known)[one.name]
-    except Exception:  # whatever stands there; the project's own type checker tells of it
+    except Exception:  # any expression; a type checker reports mistakes
         return None
     takes = _takes(hint)
     if takes is None:
@@ -105,14 +105,14 @@ def _takes(hint: Any) -> frozenset[type] | None:
         return None if None in parts else frozenset[type]().union(*(part for part in parts if part))
     try:
         return _TAKES.get(origin or hint)
-    except TypeError:  # an annotation that is no key
+    except TypeError:  # an annotation that cannot be hashed
         return None
 
 
 def argument_error(
     task: str, signature: inspect.Signature, args: Sequence[object], kwargs: Mapping[str, object], *, cause: str
 ) -> PayloadError:
-    """Why a task cannot be called with these arguments, where its signature refuses them. `cause`: what Python says about it."""
+    """Returns the error for arguments that do not match the signature. `cause`: the message of Python."""
     code, argument = _mismatch(signature, args, kwargs)
     written = [one.replace(annotation=_bare(one.annotation)) for one in signature.parameters.values()]
     shown = str(signature.replace(parameters=written, return_annotation=_bare(signature.return_annotation)))
@@ -133,7 +133,7 @@ def _bare(annotation: object) -> object:
 
 
 def _mismatch(signature: inspect.Signature, args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[str, str]:
-    """The code of what is wrong first, in the order in which Python looks, and the argument that it is about."""
+    """Returns the error code and the argument of the first mistake, in the order of Python."""
     every = signature.parameters.values()
     kinds = {one.kind for one in every}
     placed = [one for one in every if one.kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)]

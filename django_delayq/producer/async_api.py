@@ -1,4 +1,4 @@
-"""Async twins: `aschedule` for `schedule`, and so on. A twin runs the same function in the thread that Django keeps for sync code."""
+"""Async versions of functions, such as `aschedule`. They run the sync function in the thread that Django uses for sync code."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from django_delayq.exceptions import DelayqError
 P = ParamSpec("P")
 R = TypeVar("R")
 
-running_loop: Final = asyncio.events._get_running_loop  # without the exception of get_running_loop, which costs more than the look
+running_loop: Final = asyncio.events._get_running_loop  # faster than get_running_loop, which raises
 
 
 def refuse_loop(twin: str, *, block: bool = False) -> None:
-    """Does nothing in a thread of its own. `twin`: what to await instead, with its parentheses; of a `block`, what to enter.
+    """Refuses sync calls in async code. `twin`: the call to await instead, with its parentheses; with `block`, the block to enter.
 
     Raises:
-        SynchronousOnlyOperation: an event loop runs in this thread, and would stand still meanwhile.
-            DJANGO_ALLOW_ASYNC_UNSAFE allows it, as for the rest of Django.
+        SynchronousOnlyOperation: an event loop runs in this thread, and the call would block it. DJANGO_ALLOW_ASYNC_UNSAFE allows it,
+            as for the rest of Django.
     """
     if running_loop() is not None and not os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE"):
         way = f"use async with {twin}" if block else f"use await {twin}"
@@ -36,7 +36,7 @@ def refuse_loop(twin: str, *, block: bool = False) -> None:
 
 
 def twin(of: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
-    """The async twin of a function. It commits by itself, because transactions in Django belong to a thread."""
+    """Makes the async version of a function. It commits by itself, because transactions in Django belong to a thread."""
 
     @wraps(of)
     async def awaited(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -49,7 +49,7 @@ def twin(of: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
 
 
 def like(of: Callable[P, R]) -> Callable[[Callable[..., Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R]]]:
-    """Gives an async function the parameters of its sync twin."""
+    """Gives an async function the signature of its sync version."""
 
     def decorate(fn: Callable[..., Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]:
         fn.__signature__ = inspect.signature(of)  # type: ignore[attr-defined]  # what help() and documentation show
@@ -59,29 +59,29 @@ def like(of: Callable[P, R]) -> Callable[[Callable[..., Coroutine[Any, Any, R]]]
 
 
 async def in_thread(of: Callable[..., R], *args: Any) -> R:
-    """Calls a sync function in the thread that Django keeps for them."""
+    """Calls a sync function in the thread that Django uses for sync code."""
     return await sync_to_async(of)(*args)
 
 
 async def unbroken(of: Callable[..., R], *args: Any, back: Callable[[R], None]) -> R:
-    """The same, to its end whoever cancels the caller: `back` then gets what the caller does not."""
+    """Like `in_thread`, but completes if the caller is cancelled. Then `back` gets the result."""
     under_way = asyncio.ensure_future(sync_to_async(of)(*args))
     try:
         return await asyncio.shield(under_way)
     except asyncio.CancelledError:
-        with contextlib.suppress(DelayqError):  # it came to nothing
+        with contextlib.suppress(DelayqError):  # there is no result to give back
             await sync_to_async(back)(await under_way)
         raise
 
 
 async def pause(seconds: float) -> None:
-    """Lets the event loop go on."""
+    """Sleeps without blocking the event loop."""
     await asyncio.sleep(seconds)
 
 
 async def readable(descriptor: int, seconds: float) -> bool:
-    """Waits until there is something to read, for so long at most. Whether there is."""
-    if descriptor < 0:  # no call can come
+    """Waits for data to read, at most this many seconds. Returns whether there is some."""
+    if descriptor < 0:  # there is no connection
         await asyncio.sleep(seconds)
         return False
     loop = asyncio.get_running_loop()
@@ -98,15 +98,15 @@ async def readable(descriptor: int, seconds: float) -> bool:
 
 
 async def scheduled(drawn: Sequence[UUID], put: Callable[..., R], *args: Any) -> R:
-    """Puts jobs in that bear the ids `drawn`.
+    """Schedules jobs that have the ids `drawn`.
 
     Raises:
-        CancelledError: with the ids as its `jobs`: whether these jobs were put in is not known.
+        CancelledError: it is not known whether the jobs were scheduled. The error has their ids in `jobs`.
     """
     try:
         return await sync_to_async(put)(*args)
     except asyncio.CancelledError as error:
-        error.jobs = tuple(drawn)  # type: ignore[attr-defined]  # who cancels may ask for them by delayq.aget
+        error.jobs = tuple(drawn)  # type: ignore[attr-defined]  # the caller can check them with delayq.aget
         error.add_note(
             f"It is not known whether these jobs were scheduled: {', '.join(map(ids.short, drawn[:20]))}. Check with delayq.aget(id)."
         )

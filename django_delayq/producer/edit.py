@@ -31,12 +31,12 @@ logger = Logger("django_delayq")
 
 
 def check(task: str, queue: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Whether a job of that task could be scheduled with these arguments.
+    """Checks whether a job of the task can be scheduled with these arguments.
 
     Raises:
-        UnknownTask: there is no such task in this code.
-        PayloadError, PayloadTooLarge: the task could not be called with them, or they are not JSON, or too long.
-        QueueUnknown: the settings do not list it.
+        UnknownTask: no such task is registered.
+        PayloadError, PayloadTooLarge: the task cannot be called with them, or they are not JSON, or too large.
+        QueueUnknown: the settings do not list the queue.
     """
     if task == MESSAGE:
         if len(args) != 1 or kwargs:
@@ -51,8 +51,8 @@ def check(task: str, queue: str, args: Sequence[Any], kwargs: Mapping[str, Any])
 
 
 def edit_and_requeue(job: UUID, args: Sequence[Any], kwargs: Mapping[str, Any], *, actor: str = "", reason: str = "") -> Change:
-    """Puts a failed or cancelled job back with other arguments, due now and with a fresh ladder. `conflict`: somebody was faster, its
-    row has not heard yet that it has ended, or its key is held by another job. The arguments are then those that they were.
+    """Requeues a failed or cancelled job with other arguments, due now and with all attempts. `conflict`: somebody was faster, its row
+    does not show its end yet, or another job has its key. Then the arguments do not change.
 
     Raises:
         UnknownTask, PayloadError, PayloadTooLarge, QueueUnknown: as `check`.
@@ -104,9 +104,9 @@ def schedule_copy(
     actor: str = "",
     reason: str = "",
 ) -> Job:
-    """Schedules a job of the same task, queue, priority, ladder, timeout, key and meta, with these arguments and all its attempts. What
-    carriers have packed for the first goes with the second, too. It is no job of a tick. `id`: that of the new one; asked again with
-    it, nothing is put in twice. `delay`: seconds. Who asked, and why, stands in its meta.
+    """Schedules a job with the same task, queue, priority, ladder, timeout, key, meta and context, and with these arguments. It has all
+    attempts again, and does not belong to a tick. `id`: the id of the copy; a second call with it schedules nothing. `delay`: seconds.
+    The meta of the copy has the actor and the reason.
 
     Raises:
         KeyTaken: an unfinished job has the key.
@@ -186,7 +186,7 @@ def _edited(record: JobRecord, args: Sequence[Any], kwargs: Mapping[str, Any], l
 
 
 def _name(task: str, name: SharedName, before: Arguments, after: Arguments) -> SharedName:
-    """That of the new arguments, where the old ones had made it as the task says; one of its own otherwise stays."""
+    """Returns the name for the new arguments if the task made the old name. Any other name stays."""
     found = registry.find(task)
     if found is None or found.named is None:
         return name

@@ -1,4 +1,4 @@
-"""Words of other queues, and what is written here for them: for the errors that a newcomer meets first."""
+"""Names from other queue libraries and their equivalents, for error messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TIMEOUT: Final = "timeout=, such as timeout='30s'"
 _ARGUMENTS: Final = "the arguments themselves, as in a call of the function"
 _KEY: Final = "key=, unique among the unfinished jobs of a queue; delayq makes the ids"
 
-# Of schedule(), using() and @task(): Celery, RQ, Huey, Dramatiq, Procrastinate, django-q2, arq, Oban, Sidekiq and django.tasks.
+# Options in Celery, RQ, Huey, Dramatiq, Procrastinate, django-q2, arq, Oban, Sidekiq and django.tasks.
 _OPTIONS: Final[Mapping[str, str]] = {
     "eta": _RUN_AT,
     "run_after": _RUN_AT,
@@ -64,7 +64,7 @@ _OPTIONS: Final[Mapping[str, str]] = {
     "ignore_result": "nothing: DELAYQ['RETENTION'] sets how long results are kept",
 }
 
-# Methods of tasks there.
+# Methods of tasks in those libraries.
 _NOW: Final = ("apply", "async_task", "call_async", "defer", "enqueue", "perform_async", "publish", "push", "send", "submit")
 _LATER: Final = ("apply_async", "configure", "options", "perform_at", "perform_in", "schedule_in", "send_with_options", "set")
 _AWAITED: Final = ("aapply_async", "adelay", "aenqueue", "defer_async", "kiq")
@@ -72,7 +72,7 @@ _BUNDLES: Final = ("message", "message_with_options", "s", "si", "subtask")
 
 
 def of_method(task: str, name: str) -> str:
-    """What is written in place of a method that tasks of another queue have; "" where none is known."""
+    """Returns the equivalent of a method of another library, or ""."""
     if name == "delay" or name in _NOW:
         return f"schedule: {task}.schedule(1), or {task}.using(delay='30m').schedule(1)."
     if name in _LATER:
@@ -85,13 +85,13 @@ def of_method(task: str, name: str) -> str:
 
 
 def of_option(name: str, options: Collection[str], cutoff: float = 0.6) -> str:
-    """What follows the name of an unknown option: its equivalent, or the nearest option; "" where neither is known."""
+    """Returns a hint for an unknown option: its equivalent, the nearest option, or ""."""
     known = _OPTIONS.get(name)
     return f" (here it is {known})" if known else did_you_mean(name, options, cutoff)
 
 
 def of_keyword(task: str, name: str, options: Collection[str], cutoff: float = 0.6) -> str:
-    """What a keyword means that no parameter of the task bears, as a sentence without its full stop; "" where nothing is known."""
+    """Returns a sentence without a full stop about a keyword that is not a parameter of the task, or ""."""
     if name in options:
         return f"{name!r} is an option: write {task}.using({name}=…).schedule(…), or delayq.schedule({task}, …, {name}=…)"
     meant = of_option(name, options, cutoff)

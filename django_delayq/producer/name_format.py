@@ -16,12 +16,12 @@ _NAMED: Final = (
     inspect.Parameter.POSITIONAL_OR_KEYWORD,
     inspect.Parameter.KEYWORD_ONLY,
 )
-_NOWHERE: Final = -1  # the place of a parameter that is given by name only
+_NOWHERE: Final = -1  # the place of a keyword-only parameter
 _KINDS: Final = (str, int, float)
 
 
 class Piece(NamedTuple):
-    """Text, and the argument behind it ("": none): its place among the positional ones, and what it is if it is not given."""
+    """A literal text and the parameter after it ("": none), with its place among the positional ones and its default."""
 
     text: str
     parameter: str = ""

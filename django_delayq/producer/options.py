@@ -1,4 +1,4 @@
-"""The options of `schedule`, the dates that they say, and what they decide with a task for all jobs that are made with both."""
+"""The options of `schedule`, and the templates that a task and its options make for jobs."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class MessageOptions(TypedDict, total=False):
 
 
 class UntimedOptions(MessageOptions, total=False):
-    """The options of `deliver`, which has a timeout of its own. None: the value of the task or the queue applies."""
+    """The options of `deliver`, which has another timeout. None: the value of the task or the queue applies."""
 
     queue: str | None
     serial: str | None
@@ -131,10 +131,10 @@ USUAL: Final = NONE[OWN:]
 
 
 def date(delay: clock.Delay | None, run_at: datetime | None, where: str) -> tuple[int | None, int]:
-    """(delay ms, due ms) of run_at or delay; delay ms is None for a date.
+    """Returns the delay and the due date in milliseconds. For run_at, the delay is None.
 
     Raises:
-        ConfigError: both, no duration, naive, or a date outside the years that rows and clocks hold.
+        ConfigError: both are given, or one is not valid.
     """
     if run_at is not None:
         if delay is not None:
@@ -145,7 +145,7 @@ def date(delay: clock.Delay | None, run_at: datetime | None, where: str) -> tupl
 
 
 def moment(value: Any, option: str, where: str) -> int:
-    """Milliseconds since 1970 of an aware datetime, else ConfigError."""
+    """Returns an aware datetime as milliseconds since 1970, or raises ConfigError."""
     if not isinstance(value, datetime):
         raise ConfigError(f"{where}: {option} must be an aware datetime, not {value!r}. For a duration use delay.")
     try:
@@ -163,7 +163,7 @@ def moment(value: Any, option: str, where: str) -> int:
 
 
 def duration(value: Any, option: str, where: str) -> int:
-    """Milliseconds of a duration, else ConfigError."""
+    """Returns the milliseconds of a duration, or raises ConfigError."""
     try:
         return clock.milliseconds(value)
     except (ValueError, TypeError) as error:
@@ -171,7 +171,7 @@ def duration(value: Any, option: str, where: str) -> int:
 
 
 def lease_ms(value: Any, where: str, kept: str) -> int:
-    """Milliseconds of a lease, else ConfigError. `kept`: what a long one does when its holder dies, in the error."""
+    """Returns the milliseconds of a lease, or raises ConfigError. `kept`: the effect of a lost long lease, for the error."""
     ms = duration(value, "lease", where)
     if not setting_readers.SHORTEST_LEASE <= ms / 1000 <= LONGEST_LEASE:
         raise ConfigError(
@@ -204,7 +204,7 @@ def attempts(value: Any, where: str) -> int | None:
 
 
 class Planned(Protocol):
-    """What a plan needs of a task."""
+    """A task, or messages, for which jobs can be planned."""
 
     name: str
     queue: str
@@ -214,29 +214,28 @@ class Planned(Protocol):
 
     @property
     def named(self) -> NameFormat | None:
-        """What makes the name that its jobs share."""
+        """The format of the concurrency name of its jobs."""
 
     @property
     def signature(self) -> Signature | None:
-        """Of its function; None: it has none."""
+        """The signature of its function. None: it has no function."""
 
     @property
     def sensitive(self) -> Collection[str]:
-        """Parameters that are masked."""
+        """The parameters whose values are masked."""
 
     def check_arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """PayloadError unless the function could be called with them."""
+        """Raises PayloadError if the function cannot be called with these arguments."""
 
     def check_typed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """The same, and PayloadError unless they are what its annotations say."""
+        """Also raises PayloadError if an argument does not match its annotation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class JobTemplate:
-    """What a task and its options decide for all jobs that are made with them. `using`: alias of the database whose transaction they
-    belong to; `says_using`: the caller has named it; `inline`: they run at once; `payload`: what travels with the arguments;
-    `carriers`: the project has some; `horizon_ms`: what is due later waits as a row, 0: nothing does; `named`: what makes the name that
-    they share; `check`: PayloadError for arguments that cannot be the task's.
+    """The values that all jobs of a task with the same options share. `says_using`: the caller named the database. `payload`: options
+    that are stored with the arguments. `horizon_ms`: jobs that are due later wait in the database; 0: none do. `check`: raises
+    PayloadError for wrong arguments.
     """
 
     task: Planned
@@ -249,33 +248,33 @@ class JobTemplate:
     priority: int
     band: Band
     max_attempts: int
-    line: bytes  # of their records, unless they expire
+    line: bytes  # the header of a record without an expiry
     on_conflict: str
     payload: dict[str, Any] | None
     carriers: bool
     horizon_ms: int
-    divided: bool  # their queue has, or had, several partitions
+    divided: bool  # the queue has, or had, several partitions
     named: NameFormat | None
     check: Callable[[tuple[Any, ...], Mapping[str, Any]], None]
 
     def payload_of(self, args: tuple[Any, ...], kwargs: dict[str, Any], meta: dict[str, Any] | None) -> bytes:
-        """What travels of a job with these arguments and that meta.
+        """Encodes the payload of a job.
 
         Raises:
-            PayloadError, PayloadTooLarge: JSON cannot hold them, or the queue does not take so much.
+            PayloadError, PayloadTooLarge: JSON cannot hold the arguments, or the payload is larger than the limit of the queue.
         """
         payload = self.payload if meta is None else {**(self.payload or {}), "meta": meta}
         return codec.encode_payload(args, kwargs, payload, limit=self.queue.max_payload, task=self.task.name)
 
 
 class JobTemplates:
-    """The templates made so far under these settings."""
+    """A cache of templates for the current settings."""
 
     def __init__(self) -> None:
         self._made: tuple[conf.Config | None, dict[Any, JobTemplate]] = (None, {})
 
     def get(self, task: Planned, options: Options, using: str | None) -> JobTemplate:
-        """The template of jobs of this task with these options.
+        """Returns the template for a task with options.
 
         Raises:
             QueueUnknown, ConfigError, PayloadError: see `plan`.
@@ -285,7 +284,7 @@ class JobTemplates:
         if of is not config:
             made = {}
             self._made = (config, made)
-        # With their types: True and 1.0 equal 1, and are refused where that is taken. What the task says may be changed by a test.
+        # The key has the types, because True and 1.0 equal 1 but are refused. Tests change attributes of a task.
         key = (
             task,
             task.queue,
@@ -296,7 +295,7 @@ class JobTemplates:
         )
         try:
             found = made.get(key)
-        except (TypeError, ValueError):  # an option that cannot be compared, or a ladder that cannot be made: mistakes, mostly
+        except (TypeError, ValueError):  # an option that cannot be hashed or compared
             return _template(task, options, using, config)
         if found is None:
             found = _template(task, options, using, config)
@@ -361,9 +360,9 @@ def _named(options: Options, task: Planned, where: str) -> NameFormat | None:
     return name_format.given(options.serial, options.concurrency, task.signature, where, task.sensitive)
 
 
-def most_attempts(*said: int | None) -> int:
-    """The first that says how many attempts there may be. 0: no number of them ends the job."""
-    return next((most for most in said if most is not None), 0) or NO_LIMIT
+def most_attempts(*limits: int | None) -> int:
+    """Returns the first limit of attempts that is not None. 0: no limit."""
+    return next((most for most in limits if most is not None), 0) or NO_LIMIT
 
 
 def _misplaced(queue: conf.QueueConfig, where: str) -> str:

@@ -1,4 +1,4 @@
-"""Putting jobs in: `schedule` and `schedule_many`; and `plan`, every check that a job must pass before anything is written."""
+"""Schedules jobs: `schedule` and `schedule_many`. `plan` makes all checks before anything is written."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ from django_delayq.store.scripts.queue import MOST
 from django_delayq.text import did_you_mean
 from django_delayq.token_limits import ONLY
 
-MOST_TURNS: Final = 512  # where a call begins to deal its batches
+MOST_TURNS: Final = 512  # a call starts at a random turn below this
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 class Binding(NamedTuple):
-    """Task, options and arguments: all that a job is made of. `id`: the job's, if it is drawn already; `tick`: see `plan`."""
+    """The task, options and arguments of a job. `id`: the id of the job, if it has one already. `tick`: see `plan`."""
 
     task: Any
     options: Options
@@ -64,7 +64,7 @@ _binding: Final[Callable[[tuple[Any, ...]], Binding]] = partial(tuple.__new__, B
 
 
 class Bound(Generic[P, R]):
-    """A task with options. The task itself is one without."""
+    """A task with options. A task is a `Bound` without options."""
 
     __slots__ = ("options", "task")
 
@@ -90,7 +90,7 @@ class Bound(Generic[P, R]):
             raise AttributeError(f"A task has no {name!r}{said}", name=name, obj=self)
 
     def using(self, **options: Unpack[JobOptions]) -> Bound[P, R]:
-        """The task with options for its next jobs, in place of those of the same name: `task.using(delay="30m").schedule(...)`.
+        """Returns the task with options, which replace options of the same name: `task.using(delay="30m").schedule(...)`.
 
         Raises:
             ConfigError: an option is unknown.
@@ -98,13 +98,13 @@ class Bound(Generic[P, R]):
         return Bound(self.task, self.options.but(options, self.task.name))
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> Binding:
-        """A job to be, for `schedule_many`."""
+        """Returns a job for `schedule_many`."""
         if kwargs:
             _refuse_options(self.task, kwargs)
         return _binding((self.task, self.options, args, kwargs, None, None))
 
     def schedule(self, *args: P.args, **kwargs: P.kwargs) -> Job:
-        """Puts a job in, with these arguments. See `delayq.schedule`."""
+        """Schedules a job with these arguments. See `delayq.schedule`."""
         refuse_loop("task.aschedule(…)")
         if kwargs:
             _refuse_options(self.task, kwargs)
@@ -202,11 +202,11 @@ async def aschedule(task: Bound[Any, Any], *args: Any, **kwargs: Any) -> Job:
 
 
 def schedule_many(bindings: Iterable[Binding], *given: Never, using: str | None = None) -> list[Job]:
-    """Puts many jobs in: `schedule_many(task.using(delay="30m").bind(pk) for pk in pks)`. Rows and calls go in batches; in a
-    transaction all of them are published by its commit.
+    """Schedules many jobs: `schedule_many(task.using(delay="30m").bind(pk) for pk in pks)`. Rows and calls are sent in batches. In a
+    transaction, the commit publishes all of them.
 
     Raises:
-        As `schedule`. Nothing is scheduled of a batch (200 jobs) in which one job is refused.
+        As `schedule`. If one job of a batch (200 jobs) is refused, no job of the batch is scheduled.
     """
     refuse_loop("delayq.aschedule_many(…)")
     return _put_many(_many(bindings, given), using)
@@ -236,12 +236,16 @@ def plan(
     turn: int | None = None,
     only: Sequence[str] | None = None,
 ) -> Plan:
-    """Checks a job to be, and makes its record. `using`: database alias unless the options name one. `id`: drawn here unless given;
-    one of a job that is to be in another partition than it says stands for the id that the job gets there. `turn`: by which jobs
-    without a home are dealt to the partitions; None: by chance, and one that has an id stays where that says.
-    `carried`: the context of the job that it follows; None: the carriers pack here. `tick`: of which tick it is the job, if of one: it
-    carries nothing, since whose tenant or language is in force in a worker, or with who clicks, says nothing of a schedule.
-    `only`: the tasks of whose jobs the sender may know, if a token limits it; else the holder of the key stays, and its id is not told.
+    """Checks a job and makes its record.
+
+    Args:
+        using: the database alias, unless the options name one.
+        id: the id of the job. If the job belongs to another partition than the id says, it gets another id.
+        carried: the context of the job that it follows. None: the carriers pack the context.
+        tick: the tick of the job, if it belongs to a schedule. Then it gets no context: the tenant or language of a worker, or of the
+            person who clicks, has no meaning for a schedule.
+        turn: distributes jobs without a key or a concurrency name over the partitions. None: at random, or by the id.
+        only: the tasks whose jobs a token can access. If the job of another task has the key, that job stays and its id is not shown.
 
     Raises:
         PayloadError, PayloadTooLarge, QueueUnknown, ConfigError: see `schedule`.
@@ -295,10 +299,10 @@ def put_in(
     inserted: Callable[[Job], None] | None = None,
     once: Once | None = None,
 ) -> Job:
-    """Plans one job, and puts it in. Watchers hear of it. `inserted`, `once`: see `put_one`.
+    """Plans and schedules one job, and informs the watchers. `inserted`, `once`: see `put_one`.
 
     Raises:
-        AlreadyScheduled: another job has the key of that period.
+        AlreadyScheduled: another job has the key in that period.
         As `plan` and `schedule`.
     """
     if not watchers.watchers:
@@ -343,7 +347,7 @@ def _planned(batch: Sequence[Binding], using: str | None, turn: int) -> list[Pla
             plan(task, options, args, kwargs, using, id, None, tick, turn)
             for task, options, args, kwargs, id, tick in map(_checked, batch)
         ]
-    fresh = zip(map(_checked, batch), ids.several(len(batch)), strict=True)  # the ids of all at once
+    fresh = zip(map(_checked, batch), ids.several(len(batch)), strict=True)  # all ids at once, which is faster
     return [plan(task, options, args, kwargs, using, id or new, None, tick) for (task, options, args, kwargs, id, tick), new in fresh]
 
 
@@ -414,7 +418,7 @@ def _check_transaction(alias: str, where: str) -> None:
 
 
 def _options(task: Any, given: Options) -> Options:
-    """Those of the task, and in their place what is given."""
+    """Returns the options of the task, replaced by the given ones."""
     if not isinstance(task, Bound):
         raise ConfigError(
             f"schedule() was given {task!r}, which is not a task. Decorate the function with @delayq.task, and pass the function "

@@ -1,4 +1,4 @@
-"""Tasks: functions that a project has registered by `@delayq.task`. A name in Redis is looked up here, and never imported."""
+"""Tasks: functions that a project registers with `@delayq.task`. A name in Redis is looked up here and never imported."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Task(Bound[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.fn(*args, **kwargs)
 
-    __eq__ = object.__eq__  # a task is one thing; what is bound to options is equal by its parts
+    __eq__ = object.__eq__  # tasks are equal by identity, and a Bound by its parts
     __hash__ = object.__hash__
 
     def __repr__(self) -> str:
@@ -124,7 +124,7 @@ class Task(Bound[P, R]):
         """
         if self._takes_all or (not kwargs and self._least <= len(args) <= self._most):
             return
-        if kwargs and len(args) < len(self._named_beside):  # `bind` takes microseconds, and each job is checked twice
+        if kwargs and len(args) < len(self._named_beside):  # `bind` is slow, and each job is checked twice
             required, allowed = self._named_beside[len(args)]
             if required <= kwargs.keys() <= allowed:
                 return
@@ -134,20 +134,20 @@ class Task(Bound[P, R]):
             raise argument_error(self.name, self.signature, args, kwargs, cause=f"{error}{self._meant(kwargs)}") from None
 
     def check_typed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """The same, and compares them with what its annotations say, as far as these name plain types.
+        """Also compares the arguments with annotations of plain types.
 
         Raises:
-            PayloadError: the function could not be called with them, or not as it says.
+            PayloadError: the function cannot be called with them, or a type does not match.
         """
         self.check_arguments(args, kwargs)
         self._annotations.check(self.name, args, kwargs)
 
     def takes(self, name: str) -> frozenset[type] | None:
-        """The types that the annotation of that parameter lets in; None where it lets in everything."""
+        """Returns the types that the annotation of a parameter allows. None: all types."""
         return self._annotations.takes(name)
 
     def follower(self, kwargs: Mapping[str, Any]) -> Task[..., Any] | None:
-        """Of which task a job is scheduled when one with these arguments has failed for good."""
+        """Returns the task to schedule when a job with these arguments has failed for good."""
         return self.on_failure
 
     @cached_property
@@ -155,7 +155,7 @@ class Task(Bound[P, R]):
         return Annotations(self.fn, self.signature)
 
     def _meant(self, kwargs: Mapping[str, Any]) -> str:
-        """What the first keyword that no parameter bears may have meant."""
+        """Returns a hint for the first keyword that is not a parameter, or ""."""
         strange = next((name for name in kwargs if name not in self.keywords), None)
         meant = strange and migration_hints.of_keyword(self.fn.__name__, strange, OPTIONS)
         return f"; {meant}" if meant else ""
@@ -170,7 +170,7 @@ class Registry:
         self.followed = False  # a task has an `on_failure`
 
     def add(self, task: Task[Any, Any]) -> None:
-        """Registers a task. Two functions of one name are reported by a system check; the first one stays."""
+        """Registers a task. If two functions have the same name, the first one stays, and a system check reports them."""
         known = self._tasks.get(task.name)
         if known is not None and place(known.fn) != place(task.fn):
             self.duplicates.setdefault(task.name, [place(known.fn)]).append(place(task.fn))
@@ -180,10 +180,10 @@ class Registry:
         self.followed = self.followed or task.on_failure is not None
 
     def get(self, name: str) -> Task[Any, Any]:
-        """The task of that name.
+        """Returns the task with this name.
 
         Raises:
-            UnknownTask: none is registered.
+            UnknownTask: no such task is registered.
         """
         try:
             return self._tasks[name]
@@ -191,7 +191,7 @@ class Registry:
             raise UnknownTask(code="task_unknown", name=name) from None
 
     def find(self, name: str) -> Task[Any, Any] | None:
-        """The task of that name; None if none is registered."""
+        """Returns the task with this name, or None."""
         return self._tasks.get(name)
 
     def names(self) -> list[str]:
@@ -290,7 +290,7 @@ def make_task(kind: type[T], function: Callable[..., Any], *, where: str, **opti
 
 
 def follower_of(value: Any, where: str) -> Task[..., Any] | None:
-    """What was given as `on_failure`, or ConfigError: it is no task, or not one that takes an id."""
+    """Returns the task given as `on_failure`. Raises ConfigError if it is not a task that takes an id."""
     if value is None:
         return None
     if not isinstance(value, Task):
@@ -394,7 +394,7 @@ def _takes_all(signature: inspect.Signature) -> bool:
 
 
 def _positional(signature: inspect.Signature) -> tuple[int, int]:
-    """How many positional arguments surely suffice, at least and at most; (1, 0) where the names of some matter."""
+    """Returns the least and most positional arguments of a valid call. (1, 0): keyword arguments are needed."""
     least = most = 0
     for parameter in signature.parameters.values():
         required = parameter.default is parameter.empty
@@ -408,7 +408,7 @@ def _positional(signature: inspect.Signature) -> tuple[int, int]:
 
 
 def _named_beside(signature: inspect.Signature) -> list[tuple[frozenset[str], frozenset[str]]]:
-    """By the number of positional arguments: the names that must be given besides, and those that may. `bind` decides about others."""
+    """Returns the required and the allowed keywords, by the number of positional arguments. `bind` decides all other calls."""
     found: list[tuple[frozenset[str], frozenset[str]]] = []
     parameters = signature.parameters.values()
     placed = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]

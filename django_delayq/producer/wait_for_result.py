@@ -1,4 +1,4 @@
-"""What came of a job: its row is looked at, again and again where somebody waits."""
+"""Waits for the end of a job. It polls the row of the job."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from django_delayq.states import FINISHED, REQUEUEABLE, UNFINISHED, State
 if TYPE_CHECKING:
     from django_delayq.models import Job as Row
 
-FIRST_LOOK: Final = 0.05  # seconds until the row is looked at again; twice as long each time
+FIRST_LOOK: Final = 0.05  # seconds until the next poll; doubled each time
 LAST_LOOK: Final = 1.0
-MIRROR_GRACE: Final = 10.0  # seconds in which a mirror has surely told the row what Redis knows; a row that lacks then is not kept
+MIRROR_GRACE: Final = 10.0  # seconds. A row that the mirror has not written by then is not kept
 
 _in_task: Callable[[], bool] = bool
 
 
 class Asked(Protocol):
-    """The job that is asked about."""
+    """The job to wait for."""
 
     @property
     def id(self) -> UUID:
@@ -42,13 +42,13 @@ class Asked(Protocol):
 
 
 def know_tasks(in_task: Callable[[], bool]) -> None:
-    """Tells how to find out whether a task runs here: a worker does."""
+    """Sets the function that returns whether a task runs in this thread. Called by workers."""
     global _in_task
     _in_task = in_task
 
 
 def look(job: Asked) -> Row | None:
-    """The row of a job, or of that into which it was merged; None if there is none."""
+    """Returns the row of a job, or of the job that it was merged into. None: there is no row."""
     found = outbox.jobs.find(job.id, conf.get().database) if outbox.installed else None
     if found is not None and found.merged_into is not None:
         return outbox.jobs.find(found.merged_into, conf.get().database)
@@ -56,12 +56,12 @@ def look(job: Asked) -> Row | None:
 
 
 def waits(job: Asked, timeout: clock.Delay) -> Iterator[float]:
-    """Seconds to sleep until the next look, for as long as the timeout lasts; at least one look comes without.
+    """Yields the seconds to sleep before the next poll, until the timeout.
 
     Raises:
-        ConfigError: the timeout is no duration; or, when it is asked, it would wait for what cannot come.
+        ConfigError: the timeout is not a duration. While it yields: the end cannot come while the caller waits.
     """
-    # Not within the generator, which begins when it is asked: a wrong timeout would pass for as long as nobody has to wait.
+    # Outside the generator, so that a wrong timeout raises even if there is no need to wait.
     return _pauses(job, duration(timeout, "timeout", f"job {job.short_id}") / 1000)
 
 
@@ -75,11 +75,11 @@ def _pauses(job: Asked, longest: float) -> Iterator[float]:
 
 
 def ended(job: Asked, since: float) -> Row | None:
-    """The row, if it has ended; None while it may still end. `since`: when the wait began (monotonic seconds). Of a failed or
-    cancelled job that was put back the row tells that end until the mirror has heard of it, so Redis has a word, too.
+    """Returns the row of a job that has ended; None while it can still end. `since`: the start of the wait (monotonic seconds). After a
+    requeue, the row shows the old end until the mirror has updated it, so this checks Redis, too.
 
     Raises:
-        ResultGone: no row tells of it, and none will.
+        ResultGone: no row has the end, and none will.
     """
     found = look(job)
     if found is not None and found.unresolved:
@@ -91,7 +91,7 @@ def ended(job: Asked, since: float) -> Row | None:
         with stores.guarded(job.queue, ids.partition(job.id)):
             view = stores.inspector().job(job.queue, job.id)
     except StoreUnavailable:
-        return found  # without it, nobody knows
+        return found  # the row is all that is known
     if found is not None:
         return None if view is not None and view.state in UNFINISHED else found
     unfinished = view is not None and view.state != "finished"
@@ -101,7 +101,7 @@ def ended(job: Asked, since: float) -> Row | None:
 
 
 def value(job: Asked, found: Row | None) -> Any:
-    """The result of a row that has succeeded.
+    """Returns the result of a row that has succeeded.
 
     Raises:
         JobFailed, NotFinished: it has not.
@@ -133,7 +133,7 @@ def _refuse(job: Asked) -> None:
 
 
 async def awaited(job: Asked, timeout: clock.Delay) -> Row | None:
-    """`wait_for`, without a thread that waits."""
+    """Async version of `wait_for`."""
     pauses, since = waits(job, timeout), clock.monotonic()
     found = await async_api.in_thread(ended, job, since)
     while found is None and (seconds := await async_api.in_thread(next, pauses, None)) is not None:
@@ -143,7 +143,7 @@ async def awaited(job: Asked, timeout: clock.Delay) -> Row | None:
 
 
 def wait_for(job: Asked, timeout: clock.Delay) -> Row | None:
-    """The row once it has ended; None if it has not when the timeout is over."""
+    """Waits for the end of a job. Returns its row, or None after the timeout."""
     pauses, since = waits(job, timeout), clock.monotonic()
     found = ended(job, since)
     while found is None and (seconds := next(pauses, None)) is not None:

@@ -1,4 +1,4 @@
-"""Watchers: what joins this package to others, such as traces, and hears of each call that puts jobs in while it lasts."""
+"""Watchers observe each call that schedules jobs. Integrations such as traces use them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from django_delayq.logger import Logger
 from django_delayq.producer.commit import Plan
 
 logger = Logger("django_delayq.producer")
-OURS: Final = "django_delayq."  # the names of all watchers begin so
+OURS: Final = "django_delayq."  # prefix of the names of watchers
 
 
 class Call:
-    """One call of `schedule`, or of `schedule_many`, for which `many` is True. Of the former `task` and `queue` are known from the
-    start, of the latter they are "". `plans` has the jobs that passed every check, as far as the call has come.
+    """One call of `schedule`, or of `schedule_many` (`many`), for which `task` and `queue` are "". `plans` has the jobs that have
+    passed all checks so far.
     """
 
     __slots__ = ("many", "plans", "queue", "task")
@@ -28,7 +28,7 @@ class Call:
 
 
 class Watcher(Protocol):
-    """Somebody who hears of such calls, in the thread of the caller. What it raises is logged, and changes nothing.
+    """Observes such calls, in the thread of the caller. Its exceptions are logged and change nothing.
 
     The job stores the context under `name`, as for a carrier. It starts with `OURS`. Do not change it while jobs wait.
     """
@@ -36,31 +36,31 @@ class Watcher(Protocol):
     name: str
 
     def begins(self, call: Call) -> Any:
-        """Called before anything is checked. What it returns is handed to `ends`."""
+        """Called before the checks. `ends` gets the result."""
 
     def pack(self) -> Any:
-        """Called for each job. What is to travel with it, as JSON; None: nothing."""
+        """Called for each job. Returns the context of the job as JSON, or None."""
 
     def ends(self, call: Call, begun: Any, error: BaseException | None) -> None:
-        """Called once for each call that began: its jobs are in, or in the open transaction, or it ended by that error."""
+        """Called at the end of each call. The jobs are in Redis or in the open transaction, or there is an error."""
 
 
 watchers: Final[dict[str, Watcher]] = {}
 
 
 def add(watcher: Watcher) -> None:
-    """From now on it hears of calls; again: nothing more."""
+    """Adds a watcher. A second call has no effect."""
     watchers[watcher.name] = watcher
 
 
 def remove(name: str) -> None:
-    """From now on it does not."""
+    """Removes a watcher."""
     watchers.pop(name, None)
 
 
 @contextmanager
 def watched(call: Call) -> Iterator[Call]:
-    """What such a call happens inside of. Who is told first of its begin is told last of its end."""
+    """Informs the watchers about the start of a call, and in reverse order about its end."""
     begun: list[tuple[Watcher, Any]] = []
     for watcher in tuple(watchers.values()):
         with _harmless(watcher):
@@ -78,7 +78,7 @@ def watched(call: Call) -> Iterator[Call]:
 
 
 def packed() -> dict[str, Any]:
-    """What they pack for one job, by their names."""
+    """Returns the context that the watchers pack for one job, by name."""
     found = {}
     for watcher in tuple(watchers.values()):
         with _harmless(watcher):
