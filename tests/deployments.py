@@ -17,7 +17,7 @@ DEPLOYMENTS: Final = ("server", "sentinel", "servers", *PROGRAMS)
 
 @dataclass(frozen=True)
 class Deployment:
-    """`shared`: the URL of `DELAYQ["REDIS"]`; `own`: by queue, of its own server."""
+    """`shared`: the URL of `DELAYQ["REDIS"]`; `own`: by queue, the URL of its server."""
 
     shared: str
     own: dict[str, str] = field(default_factory=dict)

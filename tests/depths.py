@@ -10,10 +10,10 @@ from django_delayq.store.reads.queue_depth import QueueDepth, summed
 
 
 def queue_depth(queue: str, inspector: Inspector | None = None) -> QueueDepth:
-    """Of one queue; by default of this project's."""
+    """Of one queue, by default of this project."""
     return queue_depths([queue], inspector)[0]
 
 
 def queue_depths(queues: Sequence[str], inspector: Inspector | None = None) -> list[QueueDepth]:
-    """Of several, in their order."""
+    """Of several queues, in their order."""
     return [summed(parts) for parts in (inspector or stores.inspector()).by_partition(queues)]

@@ -1,7 +1,5 @@
-"""What a test with real transactions leaves in the database is deleted.
-
-Django's own way ends with the signal `post_migrate`, by which all content types and permissions are looked up and made anew: a sixth of
-the whole run. Here those two tables stay as they are.
+"""Deletes the rows that a test with real transactions leaves. Django's own way ends with the signal `post_migrate`, which recreates
+all content types and permissions and takes a sixth of the whole run. This keeps those two tables.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Links of the package's own user to a server that a test knows by a link of its own."""
+"""Connections of the package's Redis user to a server that the test controls by another connection."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def close_all() -> None:
 
 
 def losing(monkeypatch: pytest.MonkeyPatch, store: type) -> Callable[..., None]:
-    """What loses the replies of the next calls of a script, which are carried out; or the calls themselves, if they are not `sent`."""
+    """Loses the replies of the next calls of a script, which take effect; or the calls themselves, unless they are `sent`."""
 
     def lose_next(script: str, times: int, *, sent: bool = True) -> None:
         real, left = getattr(store, script), [times]

@@ -31,7 +31,7 @@ def divide(settings, delayq_redis) -> Divide:
 
 
 def fold(queue: str = "orders") -> None:
-    """What the mirrors of all partitions find."""
+    """The events that the mirrors of all partitions read."""
     config = conf.get()
     for partition in config.queue(queue).served:
         MirrorLoop(stores.places, config.queue(queue), prefix=config.prefix, using="default", partition=partition).drain()
@@ -45,7 +45,7 @@ def restores(queue: str = "orders") -> list[RestoreLoop]:
 
 
 def claim(queue: str = "orders", want: int = 200) -> list[ClaimedJob]:
-    """What is due in all partitions."""
+    """The due jobs of all partitions."""
     claims = (store.claim("host:1:w", f"p{next(numbers)}", want=want, lease_ms=30_000, max_crashes=3) for store in stores.parts(queue))
     return [job for one in claims for job in one.jobs]
 

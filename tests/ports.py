@@ -14,7 +14,7 @@ import socket
 from typing import BinaryIO
 
 BUS = 10_000  # a node of a Cluster adds this to its port, for what nodes say to each other
-PORTS = range(10_000, 16_000)  # with their buses all below 32,768, and none that example_project/cluster.py takes
+PORTS = range(10_000, 16_000)  # with their bus ports below 32,768, and different from those of example_project/cluster.py
 _numbers = itertools.count()
 
 

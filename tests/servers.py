@@ -1,5 +1,6 @@
-"""Real servers for tests and benchmarks: each on a private socket in a directory of its own, started and ended by pid, never left
-behind. With settings for tests: what a crash of the machine would cost does not matter. benchmarks/servers.py has the others.
+"""Real servers for tests and benchmarks: each on a private socket in a separate directory, started and ended by pid, never left
+behind. Their settings are for tests, which need no protection against a crash of the machine. benchmarks/servers.py has other
+settings.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ class Server(ABC):
 
     @abstractmethod
     def command(self) -> list[str]:
-        """What to start."""
+        """The program and its arguments."""
 
     @abstractmethod
     def ready(self) -> bool:
@@ -185,12 +186,12 @@ def acl() -> list[str]:
 
 
 def target_rules() -> list[str]:
-    """What the page adds for the keys of targets."""
+    """The permissions that the page adds for the keys of targets."""
     return _documented_rules()[1]
 
 
 def cluster_rules() -> list[str]:
-    """What the page adds for the nodes of a Cluster."""
+    """The permissions that the page adds for the nodes of a Cluster."""
     return _documented_rules()[2]
 
 
@@ -252,7 +253,7 @@ class RedisServer(Server):
         return self.call("PING") == "+PONG"
 
     def call(self, *words: str, whole: bool = False) -> str:
-        """One command over a connection of its own; the first line of the answer (or what comes at once), "" if there is none."""
+        """Sends one command over a new connection. Returns the first line of the answer (or the first data), "" if there is none."""
         with socket.socket(socket.AF_UNIX) as line:
             line.settimeout(5)
             try:

@@ -1,7 +1,7 @@
-"""Settings of the test suite. DELAYQ_TEST_DB chooses the database: sqlite (default), postgres or mysql, on a server of its own.
+"""Settings of the test suite.
 
-The servers are started here since Django reads its settings once; they end with the process. Subprocesses of tests find the
-addresses in the environment.
+DELAYQ_TEST_DB chooses the database: sqlite (default), postgres or mysql, on a server started for the tests. The servers start here
+because Django reads its settings once; they end with the process. Subprocesses of tests get the addresses from the environment.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ under_test.ISOLATES = False  # these tests say themselves where their jobs go; t
 DB = os.environ.get("DELAYQ_TEST_DB", "sqlite")
 MISSING = ""  # why the tests cannot run here; see conftest.py
 
-# Each process that runs a share of the tests has servers of its own, and not those of the process that hands the shares out.
+# Each process of pytest-xdist has separate servers, which differ from those of the controlling process.
 SHARE = os.environ.get("PYTEST_XDIST_WORKER", "")
 if os.environ.get("DELAYQ_TEST_SHARE", "") != SHARE:
     os.environ.pop("DELAYQ_TEST_URL", None)

@@ -1,4 +1,4 @@
-"""What the sample project is played on: the environment of its processes, and the processes, each in a group of its own."""
+"""The environment of the sample project: its settings and its processes, each in a separate process group."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def manage(*words: str, environment: Mapping[str, str], codes: Collection[int] =
 
 
 class Actor:
-    """A subprocess in a group of its own. It ends when we do, and leaves its output in a file."""
+    """A subprocess in a separate process group. It ends with this process, and its output is in a file."""
 
     def __init__(self, log: Path, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self.log = log
@@ -69,7 +69,7 @@ class Actor:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, *more: str, **environment: str) -> None:
-        """Starts it; `more` goes behind its command, `environment` over its own."""
+        """Starts it; `more` is added to its command, `environment` overrides its environment."""
         self.process = spawned(lambda: self._spawn(more, environment))
 
     def _spawn(self, more: tuple[str, ...], environment: dict[str, str]) -> subprocess.Popen[bytes]:
@@ -101,7 +101,7 @@ class Actor:
         return []
 
     def text(self) -> str:
-        """What it has printed."""
+        """Its output so far."""
         return self.log.read_text(errors="replace")
 
     def tell(self, line: str) -> None:

@@ -138,7 +138,7 @@ def test_a_mark_tells_which_job_ran_where_and_when(number: int, partition: int, 
 
 
 def watched(*runs: tuple[int, int, float]) -> Watch:
-    """Runs of that number and partition, so late; all were due behind `MOMENT`."""
+    """Runs with that number, partition and lateness; all were due after `MOMENT`."""
     due = [(number, partition, MOMENT + number * sightings.EVERY + late) for number, partition, late in runs]
     return Watch([sightings.mark(*one) for one in due], MOMENT)
 
@@ -152,7 +152,7 @@ def test_the_latest_job_says_how_long_its_partition_stood_still() -> None:
 
 def test_a_partition_runs_again_when_it_runs_what_was_due_later() -> None:
     killed = MOMENT + 1.0
-    watch = watched((100, 0, 1.0), (300, 0, 2.0), (301, 1, 0.0))  # the first was due before, and runs behind the kill
+    watch = watched((100, 0, 1.0), (300, 0, 2.0), (301, 1, 0.0))  # the first was due before the kill, and runs after it
     assert watch.again([0], killed) == pytest.approx(2.5, abs=1e-4)
     assert watch.again([1], killed) == pytest.approx(0.505, abs=1e-4)
     assert watch.again([0, 2], killed) == float("inf")
@@ -181,7 +181,7 @@ def test_a_figure_is_worse_only_when_the_whole_interval_is() -> None:
 
 
 def test_the_interval_of_a_median_leaves_out_what_chance_allows() -> None:
-    # Of the table of the sign test: 6 values leave out none, 40 leave out 13 at each end (P = 0.019).
+    # From the table of the sign test: 6 values omit none, 40 omit 13 at each end (P = 0.019).
     assert compare.interval(range(3)) == (0, 2)
     assert compare.interval(range(6)) == (0, 5)
     assert compare.interval(range(40)) == (13, 26)

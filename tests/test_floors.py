@@ -10,8 +10,8 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "django_delayq"
 
-# A module of the root is a room of its own; a folder is one, and so is a folder in it that is named here. Each imports what stands
-# lower only. The face (`__init__`) and the app stand above all.
+# Each module of the root is a room, and so is each folder and each subfolder named here. Rooms only import rooms on a
+# lower floor. The public API (`__init__`) and the app are above all.
 FLOORS = {
     "clock": 0,
     "fingerprint": 0,
@@ -58,8 +58,8 @@ FLOORS = {
     "management": 8,
     "templatetags": 8,
 }
-MOST_FLOORS = 8  # of the package; the example, which imports what projects may, stands on the ninth
-# At the root stand nouns, which need the standard library only, and what Django asks for by name.
+MOST_FLOORS = 8  # of the package; the example, which imports what projects may, is on the ninth
+# The root has nouns, which need only the standard library, and the modules that Django looks for by name.
 NOUNS = {
     "clock",
     "codec",
@@ -128,7 +128,7 @@ def tree(name: str) -> ast.Module:
 
 
 def room(name: str) -> str:
-    """The longest name of a room that it stands in."""
+    """The longest name of a room that contains it."""
     parts = name.split(".")
     return next((joined for n in (2, 1) if (joined := ".".join(parts[:n])) in FLOORS), parts[0])
 
@@ -139,7 +139,7 @@ def floor(name: str) -> int:
 
 @cache
 def imports(name: str) -> frozenset[str]:
-    """Dotted names of all that a module imports, wherever in it the import stands."""
+    """The dotted names of all imports of a module, at any place in it."""
     found: set[str] = set()
     for node in ast.walk(tree(name)):
         if isinstance(node, ast.Import):
@@ -191,8 +191,8 @@ def test_imports_go_downward_only():
 
 
 def test_a_floor_is_there_for_a_chain_of_imports_and_for_no_single_one():
-    """Each room stands right above the highest that it imports, folders being one room each. So whoever makes the chain longer by an
-    import sees it here.
+    """Each room is directly above the highest room that it imports; a folder is one room. So an import that makes the chain longer
+    fails here.
     """
     rooms = {name.split(".")[0] for name in MODULES}
     below = {
@@ -276,7 +276,7 @@ def test_only_the_worker_has_threads_processes_and_signals():
     # The twins wait in an event loop, and start none; the kit refuses one, and tells the end of a coroutine from that of a test.
     loop = {"asyncio", *(f"asyncio.{name}" for name in LOOP)}
     kit = {"testing.kit": {"asyncio.async_unsafe"}, "testing.stepper": {"asyncio", "asyncio.CancelledError"}}
-    # Whoever holds a lock is no worker, and its lease has to be extended meanwhile: a thread for each server.
+    # The holder of a lock is no worker, and its lease must be extended meanwhile: one thread per server.
     keeper = {"locks.lock_leases": {"threading.Condition", "threading.Thread"}}
     known = {"producer.async_api": loop, **kit, **keeper}
     assert offenders(lambda name: active(name) - known.get(name, set()), others) == {}

@@ -45,7 +45,7 @@ STREAM = OfferTarget(name="shipping", key="shipping-out", kind="stream", maxlen=
 
 
 class World:
-    """A caller behind the line, and somebody else who has a line of their own."""
+    """A caller behind the proxy, and another caller with a direct connection."""
 
     def __init__(self, line: CutLine, link: Any, settings: Any) -> None:
         self.line, self.link, self.settings = line, link, settings
@@ -450,7 +450,7 @@ def failed_for_http(world: World) -> dict[str, Any]:
 
 
 def same(answer: Any, **others: Any) -> dict[str, Any]:
-    """One answer in all four, but for those given; "request_other" stands for "request+"."""
+    """One answer in all four cases, except those given; "request_other" means "request+"."""
     found = dict.fromkeys(("request", "reply", "request+", "reply+"), answer)
     return found | {name.replace("_other", "+"): other for name, other in others.items()}
 

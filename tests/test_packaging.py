@@ -1,4 +1,4 @@
-"""What the wheel and the sdist hold, built here without the network."""
+"""The content of the wheel and the sdist, built here without the network."""
 
 from __future__ import annotations
 

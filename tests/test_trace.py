@@ -30,7 +30,7 @@ class Figures(NamedTuple):
 
 
 class Trace:
-    """Counts the calls in the package, but for those of the test kit."""
+    """Counts the calls in the package, except those in the test kit."""
 
     def __init__(self) -> None:
         self.files: set[str] = set()

@@ -46,7 +46,7 @@ PROGRAMS: dict[str, Callable[[], str]] = {"redis7": redis_program, "redis8": red
 
 @cache
 def key_in(slot: int) -> str:
-    """A key that lies in that slot."""
+    """A key in that slot."""
     return next(key for key in (f"{{{number}}}" for number in count()) if slot_of(key) == slot)
 
 
@@ -84,7 +84,7 @@ class ClusterNode(RedisServer):
         return told.partition("cluster_current_epoch:")[2].partition("\r")[0]
 
     def tells(self, slot: int) -> str:
-        """Who serves the slot, as this one says: "me", an address, or "" where it is not known, or nobody answers."""
+        """The node that serves the slot according to this one: "me", an address, or "" if it is unknown or no node answers."""
         answer = self.call("GET", key_in(slot))
         if answer.startswith("-MOVED"):
             return answer.split(" ")[2]
@@ -196,11 +196,11 @@ class ClusterServers:
         return len(keys)
 
     def settle(self, slot: int, to: ClusterNode) -> None:
-        """Ends the move: all masters are told."""
+        """Completes the move: all masters are told."""
         source = self.serving(slot)
         for node in (to, source, *(one for one in self.leading if one not in (to, source))):
             assert node.call("CLUSTER", "SETSLOT", str(slot), "NODE", to.id) == "+OK"
-        # Who moves it on before all have heard of this may give it an epoch that was given already: which of the two holds is chance.
+        # A node that completes it before all have heard of it can get an epoch that was given before. Then chance decides between the two.
         until(lambda: len({node.epoch() for node in self.leading}) == 1, "not all hear of the move")
 
     def _lines(self, own: ClusterNode) -> Iterator[str]:
@@ -221,7 +221,7 @@ class ClusterServers:
 
 
 def until(check: Callable[[], bool], what: str) -> None:
-    """Waits for that; `what` is said where it does not come."""
+    """Waits for that; `what` is part of the error if it does not happen."""
     deadline = time.monotonic() + WAIT
     while not check():
         assert time.monotonic() < deadline, what
@@ -262,7 +262,7 @@ class SentinelServer(Server):
         return self.call("PING") == b"+PONG"
 
     def call(self, *words: str) -> bytes:
-        """The answer to one command, up to what comes at once; b"" if there is none."""
+        """The first data of the answer to one command; b"" if there is none."""
         try:
             with socket.create_connection(("127.0.0.1", self.port), 2) as line:
                 line.settimeout(2)
@@ -382,7 +382,7 @@ class ToldNode:
         self._rules[name] = (raw, times)
 
     def serves(self, *parts: tuple[int, int, str, int]) -> None:
-        """What it tells of the Cluster: slots from and to, host and port of their master."""
+        """The node's map of the Cluster: slots from and to, host and port of their master."""
         told = (
             f"*3\r\n:{first}\r\n:{last}\r\n*3\r\n${len(host)}\r\n{host}\r\n:{port}\r\n$1\r\nx\r\n" for first, last, host, port in parts
         )

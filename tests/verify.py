@@ -98,7 +98,7 @@ class Report:
             self.path.write_text(json.dumps(content, indent=2) + "\n")
 
     def warnings(self, engine: str) -> list[str]:
-        """What is wrong with the figures, a line each."""
+        """The problems of the figures, one per line."""
         return [line for name in PARTS if (line := self._warning(name, engine))]
 
     def _warning(self, name: str, engine: str) -> str:

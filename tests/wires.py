@@ -1,7 +1,8 @@
-"""The wires between the nodes of a Cluster, and between them and their clients, which can be cut: a network that is split in two.
+"""The connections between the nodes of a Cluster, and between them and their clients, which can be cut: a network that is split in
+two.
 
-A node announces two ports of these wires instead of its own. Who calls is known by the address that it calls from: each node has one
-(`bind-source-addr`), and so has a process that says `call_from`; all others call from 127.0.0.1.
+A node announces two ports of these proxies instead of its ports. Each caller is identified by the address that it calls from: each
+node has one (`bind-source-addr`), and so has a process that passes `call_from`; all others call from 127.0.0.1.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ FEW = "127.0.0.9"  # from where the clients call that are on the side of the few
 
 
 class Wires:
-    """Passes on what is sent, in a thread. Between the two sides of a split it passes nothing on, and says nothing: whoever sends waits
-    until he gives up. When the split is over, what crossed it is reset.
+    """Forwards data in a thread. Between the two sides of a split it forwards nothing and returns no error: senders wait until they
+    give up. When the split ends, connections across it are reset.
     """
 
     def __init__(self) -> None:
