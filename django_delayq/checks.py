@@ -1,4 +1,4 @@
-"""System checks: every mistake in the configuration, with an id and a way out. `check --deploy` also looks at the server."""
+"""System checks: each mistake in the configuration has an id and a hint. `check --deploy` also checks the server."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ MOST_NAMED: Final = 5  # tasks in a message
 
 
 def check_settings(**_: Any) -> list[CheckMessage]:
-    """The settings themselves, and what they refer to."""
+    """Checks the settings, and the modules, databases and servers that they name. Connects to nothing."""
     problems = conf.problems()
     if problems:
         return [check_message(problem.code, f"{problem.where} {problem.message}", problem.hint) for problem in problems]
@@ -63,21 +63,23 @@ def check_settings(**_: Any) -> list[CheckMessage]:
 
 
 def check_tasks(**_: Any) -> list[CheckMessage]:
-    """The registered tasks against the queues."""
+    """Checks that the queues of all registered tasks exist."""
     if conf.problems():
         return []
     queues = conf.get().queues
     found: list[CheckMessage] = [
         check_message(
             "E004",
-            f"The task {task.name} names the queue {task.queue!r}, which DELAYQ['QUEUES'] does not list.",
-            f"Add it there, or name one of: {', '.join(sorted(queues))}.",
+            f"The task {task.name} uses the queue {task.queue!r}, which is not listed in DELAYQ['QUEUES'].",
+            f"Add the queue, or use one of these: {', '.join(sorted(queues))}.",
         )
         for task in registry
         if task.queue not in queues
     ]
     found += [
-        check_message("E038", f"The task {task.name} names the queue {task.queue!r}, which holds messages: its CONSUMER is 'pull'.")
+        check_message(
+            "E038", f"The task {task.name} uses the queue {task.queue!r}, which is a queue of messages (its CONSUMER is 'pull')."
+        )
         for task in registry
         if task.queue in queues and queues[task.queue].pulled
     ]
@@ -87,15 +89,15 @@ def check_tasks(**_: Any) -> list[CheckMessage]:
 
 
 def check_inline(**_: Any) -> list[CheckMessage]:
-    """Whether production has workers at all."""
+    """Checks that production does not run jobs inline."""
     if conf.problems() or not conf.runs_inline_in_production():
         return []
-    message = "DELAYQ['INLINE'] is on, and DEBUG is off: jobs run in requests, at once whatever their date, and only once."
+    message = "DELAYQ['INLINE'] is enabled and DEBUG is disabled: jobs run in requests, immediately and without retries."
     return [check_message("E009", message)]
 
 
 def check_server(**_: Any) -> list[CheckMessage]:
-    """The way to the server, the server's settings, and what its workers say; only with --deploy, since it connects."""
+    """Checks the connection, the server and its workers. It connects, so it runs only with --deploy."""
     if conf.problems():
         return []
     config = conf.get()
@@ -106,13 +108,13 @@ def check_server(**_: Any) -> list[CheckMessage]:
 
 
 def check_rights(databases: Collection[str] | None = None, **_: Any) -> list[CheckMessage]:
-    """The rights of the Redis user: `check --deploy --database default`. The probe writes keys, so it has to be asked for."""
+    """Checks the rights of the Redis user. It writes keys, so it runs only with `check --deploy --database default`."""
     if not databases or conf.problems():
         return []
     config = conf.get()
     found: list[CheckMessage] = []
     for redis in config.servers:
-        with suppress(DelayqError):  # check_server tells that
+        with suppress(DelayqError):  # check_server reports it
             if is_embedded(redis) or not kind_findings(redis):
                 there = place(redis, name="delayq:check")
                 try:
@@ -132,11 +134,11 @@ def _named(message: CheckMessage, whose: str) -> CheckMessage:
 
 def _server(config: conf.Config, redis: RedisSpec) -> list[CheckMessage]:
     try:
-        # Before anything connects, which starts an embedded server, and mends its directory.
+        # Before the first connection, which starts an embedded server and corrects the mode of its directory.
         found = messages(link_findings(redis, signed=bool(config.signer)))
         unfit = kind_findings(redis)
     except ConfigError:
-        return []  # told by E003
+        return []  # E003 reports it
     if unfit:
         return [*found, *messages(unfit)]
     try:
@@ -160,7 +162,7 @@ def _server(config: conf.Config, redis: RedisSpec) -> list[CheckMessage]:
     except StoreUnavailable as error:
         found.append(check_message("W013", str(error)))
     except SiteRefused as error:
-        if error.code != UNKNOWN:  # a check may run where no database is
+        if error.code != UNKNOWN:  # a check may run without a database
             found.append(check_message("E025", str(error)))
     except DelayqError as error:
         found.append(check_message("W013", str(error), "See delayq.E003."))
@@ -168,29 +170,29 @@ def _server(config: conf.Config, redis: RedisSpec) -> list[CheckMessage]:
 
 
 def replicas_wanted(config: conf.Config, redis: RedisSpec) -> list[tuple[str, int, int]]:
-    """Queue, partition and `REPLICAS`, of the queues on that server that have it."""
+    """The partitions on this server that have `REPLICAS`: queue, partition and number."""
     queues = [queue for queue in config.queues.values() if queue.replicas and queue.redis == redis]
     return [(queue.name, partition, queue.replicas) for queue in queues for partition in queue.served]
 
 
 def parts_on(config: conf.Config, redis: RedisSpec) -> list[tuple[str, int]]:
-    """Queue and number of each partition on that server."""
+    """The partitions on this server: queue and number."""
     return [(queue.name, partition) for queue in config.queues.values() if queue.redis == redis for partition in queue.served]
 
 
 def probed_on(config: conf.Config, redis: RedisSpec) -> list[tuple[str, int]]:
-    """The same, to probe the server with: of the shared one without queues, any partition."""
+    """The partitions to probe the server with. If the shared server has no queues, any partition."""
     return parts_on(config, redis) or [(next(iter(config.queues)), 0)]
 
 
 def divided(config: conf.Config, redis: RedisSpec) -> list[Divided]:
-    """The queues on that server that have several partitions."""
+    """The queues on this server that have several partitions."""
     queues = [queue for queue in config.queues.values() if queue.divided and queue.redis == redis]
     return [Divided(queue.name, queue.partitions, len(queue.served)) for queue in queues]
 
 
 def installed() -> dict[str, str]:
-    """Distribution -> version, of the dependencies that are here."""
+    """The versions of the installed dependencies, by distribution."""
     found = {}
     for name in NEWEST:
         try:
@@ -201,7 +203,7 @@ def installed() -> dict[str, str]:
 
 
 def messages(findings: Iterable[Finding]) -> list[CheckMessage]:
-    """As Django tells them."""
+    """These findings as messages of Django's system checks."""
     return [check_message(one.code, one.message, one.hint) for one in findings]
 
 
@@ -209,8 +211,8 @@ def _zones() -> Iterator[CheckMessage]:
     if not conf.has_timezones():
         yield check_message(
             "E036",
-            "USE_TZ is off, so rows of jobs would have local times: jobs would run early or late by the offset of the time zone, "
-            "and schedules would not run.",
+            "USE_TZ is disabled, so rows of jobs would contain local times. Jobs would run early or late by the offset of the time "
+            "zone, and schedules would not run.",
         )
 
 
@@ -231,20 +233,21 @@ def _object_url(config: conf.Config) -> Iterator[CheckMessage]:
 def _task_modules(config: conf.Config) -> Iterator[CheckMessage]:
     for path, near in worker_modules.missing(config.task_modules):
         yield check_message(
-            "E065", f"DELAYQ['TASK_MODULES']: there is no module {path!r}" + (f" (did you mean {near!r}?)." if near else ".")
+            "E065",
+            f"DELAYQ['TASK_MODULES'] contains {path!r}, but there is no such module." + (f" Did you mean {near!r}?" if near else ""),
         )
 
 
 def _tenants() -> Iterator[CheckMessage]:
-    """The keys of a project may have the tenant in them. A check cannot see that, so the project silences it."""
+    """A check cannot see whether keys contain the tenant, so the project silences it."""
     if not apps.is_installed("django_tenants"):
         return
     formats = [f"{task.named.text!r} of {task.name}" for task in registry if task.named is not None]
-    shown = f" Names of tasks: {', '.join(formats[:MOST_NAMED])}{', …' * (len(formats) > MOST_NAMED)}." if formats else ""
+    shown = f" Concurrency names of tasks: {', '.join(formats[:MOST_NAMED])}{', …' * (len(formats) > MOST_NAMED)}." if formats else ""
     yield check_message(
         "W045",
-        "django-tenants is installed, and keys, names of serial and concurrency, and locks are shared by all tenants of a queue: "
-        f"one tenant can delay or cancel the jobs of another.{shown}",
+        "django-tenants is installed, and all tenants of a queue share keys, concurrency names and locks, so one tenant can delay or "
+        f"cancel the jobs of another.{shown}",
     )
 
 
@@ -254,7 +257,7 @@ def _alias(config: conf.Config) -> Iterator[CheckMessage]:
             address(redis)
         except ConfigError as error:
             message = error.fields.get("message", str(error))
-            hint = error.fields.get("hint", "Write a URL such as 'redis://localhost:6379/1'.")
+            hint = error.fields.get("hint", "Use a URL such as 'redis://localhost:6379/1'.")
             yield check_message("E003", f"{_of(config, redis)}{message}", hint)
 
 
@@ -262,7 +265,7 @@ def _not_obeyed(config: conf.Config) -> Iterator[CheckMessage]:
     for redis in config.servers:
         if names := not_obeyed(redis):
             yield check_message(
-                "W004", f"{_of(config, redis)}DELAYQ['REDIS'] has options that delayq does not support: {', '.join(names)}."
+                "W004", f"{_of(config, redis)}DELAYQ['REDIS'] contains options that have no effect: {', '.join(names)}."
             )
 
 
@@ -277,7 +280,7 @@ def _database(config: conf.Config) -> Iterator[CheckMessage]:
         yield check_message(
             "E006",
             f'DELAYQ["DATABASE"] is {config.database!r}, which is not an alias in DATABASES.',
-            f"The aliases are: {', '.join(connections)}.",
+            f"Use one of these aliases: {', '.join(connections)}.",
         )
 
 
@@ -286,9 +289,9 @@ def _requests(config: conf.Config) -> Iterator[CheckMessage]:
         if alias != config.database and connections[alias].settings_dict.get("ATOMIC_REQUESTS"):
             yield check_message(
                 "W003",
-                f"Requests run in transactions of the database {alias!r} (ATOMIC_REQUESTS), and rows of jobs are written to "
-                f"{config.database!r}: schedule() in such a request is refused, because its row would survive a rollback.",
-                f"Set DELAYQ['DATABASE'] to {alias!r}, or pass using={config.database!r} or durability='redis' to schedule.",
+                f"Requests run in transactions of the database {alias!r} (ATOMIC_REQUESTS), but rows of jobs are written to "
+                f"{config.database!r}. In these requests, schedule() raises an error, because a rollback would not remove the row.",
+                f"Set DELAYQ['DATABASE'] to {alias!r}, or pass using={config.database!r} or durability='redis' to schedule().",
             )
 
 
@@ -305,6 +308,6 @@ def _shared_cache(config: conf.Config) -> Iterator[CheckMessage]:
         if theirs and theirs in mine:
             yield check_message(
                 "W002",
-                f"Jobs share the Redis database of the cache {alias!r} ({theirs}): cache.clear() deletes everything in it, "
+                f"Jobs use the same Redis database as the cache {alias!r} ({theirs}). cache.clear() deletes everything in it, "
                 f"including jobs.",
             )

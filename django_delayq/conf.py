@@ -337,15 +337,15 @@ SETTINGS: Final[Mapping[str, SettingRow]] = {
         None,
         readers.optional(readers.dotted),
         "dotted path of a function, or None",
-        "The function gets the row of a job and returns a URL. The page of the job in the admin links to it. The option "
-        "object_url of a task comes first. None: no link.",
+        "The function receives the row of a job and returns the URL of its object, or None. The page of the job in the admin "
+        "links to this URL. The option object_url of a task takes precedence. None: no link.",
     ),
     "LOG_URL": SettingRow(
         None,
         readers.optional(readers.log_url),
-        f"URL that names {', '.join(f'{{{name}}}' for name in readers.IN_LOG_URL)}; or None",
-        "The page of a job in the admin links to its lines in your log store. from and to are dates in UTC: a minute before the "
-        "job was made, and a minute after it has ended. Write a literal brace twice.",
+        f"URL with the placeholders {', '.join(f'{{{name}}}' for name in readers.IN_LOG_URL)}; or None",
+        "The page of a job in the admin links to its log lines at this URL. from is one minute before the job was created, and to "
+        "is one minute after it ended, both in UTC. To include a literal brace, write it twice.",
     ),
     "HTTP": SettingRow(
         None,

@@ -63,9 +63,10 @@ TEXTS: Final[Mapping[str, str]] = MappingProxyType(
         "may be a copy, so this process writes nothing to Redis, runs no jobs and sends nothing. If the site has moved, or to run "
         "jobs from this copy, run manage.py delayq adopt.",
         "site_behind": "Redis at {where} is ahead of this database in the queue {queue!r}: the mirror has reached {theirs} in "
-        "Redis, but site {ours} has recorded {known}. Another database with the same id records this queue, or this database has "
-        "lost commits. This process claims and publishes no jobs. Use another DELAYQ['PREFIX'] or another Redis database for a "
-        "copy. To continue with this database, run manage.py delayq adopt.",
+        "Redis, but site {ours} has recorded {known}. Either another database with the same id records this queue, or this database "
+        "lost commits. This process claims and publishes no jobs of the queue until you adopt it, even if Redis is wiped. For a "
+        "copy of the database, use another DELAYQ['PREFIX'] or another Redis database. To continue with this one, run manage.py "
+        "delayq adopt.",
         "site_unknown": "The id of this site could not be read from the database: {cause}. Nothing is written to Redis until then. "
         "Check the database, and run manage.py migrate.",
         "far_locked": "Another transaction has held {what}, a far job or the key of one, for more than {seconds} s. Nothing was "

@@ -1,6 +1,4 @@
-"""The table of findings: what system checks, workers and `delayq doctor` can report. Code that reports one adds the case to it; the
-reference page of the documentation is made of it.
-"""
+"""The table of all findings of system checks, workers and `delayq doctor`. The reference page of checks is generated from it."""
 
 from __future__ import annotations
 
@@ -14,11 +12,11 @@ Level = Literal["error", "warning"]
 LEVELS: Final = {"error": Error, "warning": Warning}
 CHECK, DEPLOY, RIGHTS = "check", "check --deploy", "check --deploy --database default"
 DOCTOR, DEEP = "delayq doctor", "delayq doctor --deep"
-FIX: Final = "Put it right: manage.py delayq doctor --deep --fix"
+FIX: Final = "To repair this, run manage.py delayq doctor --deep --fix."
 
 
 class FindingKind(NamedTuple):
-    """One row. `command`: the first one that reports it; doctor reports all. `remedy`: the hint, unless the case has a better one."""
+    """One row. `command`: the first command that reports it; `delayq doctor` reports all. `remedy`: the usual hint."""
 
     level: Level
     command: str
@@ -28,250 +26,270 @@ class FindingKind(NamedTuple):
 
 KINDS: Final[Mapping[str, FindingKind]] = {
     # Settings and tasks
-    "E001": FindingKind("error", CHECK, "DELAYQ has an unknown key.", "Correct the key. The message names the nearest known one."),
+    "E001": FindingKind(
+        "error",
+        CHECK,
+        "DELAYQ contains an unknown key.",
+        "Correct or remove the key. The message suggests a known key with a similar name.",
+    ),
     "E002": FindingKind(
-        "error", CHECK, "A setting has a wrong type or value.", "manage.py delayq settings lists what a setting accepts."
+        "error",
+        CHECK,
+        "A setting has an invalid type or value.",
+        "To see which values a setting accepts, run manage.py delayq settings.",
     ),
     "E003": FindingKind(
         "error",
         CHECK,
-        "REDIS does not lead to a Redis server: the alias, the URL, the factory or one of the options is wrong.",
-        "Write a URL such as 'redis://localhost:6379/1'.",
+        "REDIS does not lead to a Redis server: the alias, the URL, the factory or an option is invalid.",
+        "Use a URL such as 'redis://localhost:6379/1'.",
     ),
-    "E004": FindingKind("error", CHECK, "A task names a queue that QUEUES does not list.", "Add the queue to DELAYQ['QUEUES']."),
+    "E004": FindingKind("error", CHECK, "A task uses a queue that is not listed in QUEUES.", "Add the queue to DELAYQ['QUEUES']."),
     "E005": FindingKind(
         "error",
         CHECK,
         "Two functions are registered as tasks with the same name.",
-        "Give one of them another name=. Only the first of them would ever run.",
+        "Set a different name= for one of them. Otherwise, only the first function runs.",
     ),
-    "E006": FindingKind("error", CHECK, "DATABASE is not an alias in DATABASES.", "Name an alias of DATABASES."),
-    "E007": FindingKind("error", CHECK, "SIGNING is on, and Django has no SECRET_KEY.", "Set SECRET_KEY, or turn SIGNING off."),
+    "E006": FindingKind("error", CHECK, "DATABASE is not an alias in DATABASES.", "Set DATABASE to an alias in DATABASES."),
+    "E007": FindingKind("error", CHECK, "SIGNING is enabled, but Django has no SECRET_KEY.", "Set SECRET_KEY, or disable SIGNING."),
     "E008": FindingKind(
         "error",
         CHECK,
-        "A path in CARRIERS cannot be imported, is not a carrier, or has the name of another carrier.",
-        "Correct the path. A carrier is a class with the methods pack and wrap.",
+        "An entry in CARRIERS cannot be imported, is not a carrier, or has the same name as another carrier.",
+        "Correct the entry. A carrier is a class with the methods pack and wrap.",
     ),
-    "E030": FindingKind("error", CHECK, "OPTIONS of a backend in TASKS has an unknown key.", "Correct the key, or remove it."),
+    "E030": FindingKind("error", CHECK, "OPTIONS of a backend in TASKS contains an unknown key.", "Correct or remove the key."),
     "E031": FindingKind(
         "error",
         CHECK,
-        "A value in OPTIONS of a backend in TASKS is not valid.",
-        "Correct it, or leave it out to use the value of the queue.",
+        "OPTIONS of a backend in TASKS contains an invalid value.",
+        "Correct the value. If you remove it, the setting of the queue applies.",
     ),
     "E032": FindingKind(
         "error",
         CHECK,
-        "QUEUES of a backend in TASKS names a queue that DELAYQ does not list.",
+        "QUEUES of a backend in TASKS contains a queue that is not listed in DELAYQ.",
         "Add the queue to DELAYQ['QUEUES'], or remove it from TASKS.",
     ),
     "E033": FindingKind(
         "error",
         CHECK,
-        "The cron expression of a schedule never matches.",
-        "Correct it. For the last day of every month, write L as the day of the month.",
+        "The cron expression of a schedule never matches a date.",
+        "Correct the expression. For the last day of every month, use L as the day of the month.",
     ),
     "E034": FindingKind(
         "error",
         CHECK,
-        "A schedule has a cron expression, and the package cronsim is not installed.",
-        'pip install "django-delayq[cron]", or use every=.',
+        "A schedule has a cron expression, but the package cronsim is not installed.",
+        'Run pip install "django-delayq[cron]", or use every= instead.',
     ),
     "E035": FindingKind(
-        "error", CHECK, "The jobs of a schedule would be refused.", "Correct args and kwargs of the schedule, or the task."
+        "error", CHECK, "The jobs of a schedule cannot be created.", "Correct args and kwargs of the schedule, or the task."
     ),
     "E036": FindingKind(
         "error",
         CHECK,
-        "USE_TZ is off, so rows of jobs would have local times.",
-        "Set USE_TZ = True, Django's default.",
+        "USE_TZ is disabled, so rows of jobs would contain local times.",
+        "Set USE_TZ to True, which is Django's default.",
     ),
-    "E037": FindingKind("error", CHECK, "HTTP is set, and the package urllib3 is not installed.", 'pip install "django-delayq[http]"'),
+    "E037": FindingKind(
+        "error", CHECK, "HTTP is set, but the package urllib3 is not installed.", 'Run pip install "django-delayq[http]".'
+    ),
     "E038": FindingKind(
         "error",
         CHECK,
-        "A task names a queue that holds messages (CONSUMER is 'pull').",
-        "Name a queue of workers. To add a message for your consumers, call delayq.push.",
+        "A task uses a queue of messages (CONSUMER is 'pull').",
+        "Choose a queue that workers serve. To add a message for your consumers, call delayq.push().",
     ),
     "E050": FindingKind(
         "error",
         CHECK,
-        "The KEY of a target begins with PREFIX, or another target has it too.",
-        "Give each target its own key.",
+        "The KEY of a target starts with PREFIX, or two targets have the same KEY.",
+        "Use a different key for each target.",
     ),
     "E060": FindingKind(
         "error",
         CHECK,
         "OBJECT_URL cannot be imported, or is not a function.",
-        "Correct the path. The function takes a job and returns a URL or None.",
+        "Correct the dotted path. The function takes a job and returns a URL or None.",
     ),
     "E065": FindingKind(
-        "error",
-        CHECK,
-        "A module in TASK_MODULES does not exist.",
-        "Correct the name, or remove it.",
+        "error", CHECK, "TASK_MODULES contains a module that does not exist.", "Correct the name of the module, or remove it."
     ),
     "W002": FindingKind(
         "warning",
         CHECK,
-        "Jobs share a Redis database with a cache, and cache.clear() deletes both.",
-        "Use another database number or another server for the jobs.",
+        "Jobs and a cache use the same Redis database, so cache.clear() deletes the jobs.",
+        "Use a different database number or a separate server for the jobs.",
     ),
     "W003": FindingKind(
         "warning",
         CHECK,
-        "ATOMIC_REQUESTS opens transactions on another database than DATABASE, so schedule() raises an error in requests.",
+        "ATOMIC_REQUESTS is set for a database other than DATABASE, so schedule() raises an error in requests.",
         "Set DATABASE to that alias, or pass using= or durability='redis' to schedule().",
     ),
     "W004": FindingKind(
         "warning",
         CHECK,
-        "REDIS has options of redis-py that are ignored, such as max_connections or socket_timeout.",
-        "Remove them. Each process opens as many connections as it needs, with timeouts of the package.",
+        "REDIS contains options of redis-py that have no effect, such as max_connections or socket_timeout.",
+        "Remove these options. Each process opens the connections that it needs, and delayq sets the timeouts.",
     ),
     "W045": FindingKind(
         "warning",
         CHECK,
         "django-tenants is installed, and all tenants share keys, concurrency names and locks.",
-        "Add the tenant to each of them, such as key=f'{schema}:order:{pk}', and add 'delayq.W045' to SILENCED_SYSTEM_CHECKS.",
+        "Include the tenant in each of them, such as key=f'{schema}:order:{pk}'. Then add 'delayq.W045' to SILENCED_SYSTEM_CHECKS.",
     ),
     "W070": FindingKind(
         "warning",
         CHECK,
-        "A database pool has fewer connections than a worker process has threads.",
-        "Raise the size of the pool, or start workers with fewer --threads.",
+        "The connection pool of a database has fewer connections than a worker process has threads.",
+        "Increase the size of the pool, or start workers with fewer --threads.",
     ),
     # The server
     "E009": FindingKind(
         "error",
         DEPLOY,
-        "INLINE is on and DEBUG is off, so no worker runs the jobs.",
-        "Remove INLINE from the settings of production, and run workers.",
+        "INLINE is enabled and DEBUG is disabled, so jobs do not run in workers.",
+        "Remove INLINE from the production settings, and start workers.",
     ),
     "E010": FindingKind(
         "error",
         DEPLOY,
-        "Redis may evict keys when its memory is full.",
-        "Set maxmemory-policy noeviction, or give the jobs a server of their own: an evicted job is lost without a trace.",
+        "Redis can evict jobs when its memory is full.",
+        "Set maxmemory-policy to noeviction, or use a separate server for the jobs. An evicted job is lost without an error.",
     ),
     "E011": FindingKind("error", DEPLOY, "The server is older than Redis 6.2 or Valkey 7.2.", "Upgrade the server."),
-    "E012": FindingKind("error", DEPLOY, "The server is a replica.", "Name the primary in DELAYQ['REDIS']."),
+    "E012": FindingKind(
+        "error", DEPLOY, "The server is a replica, which does not accept writes.", "Set DELAYQ['REDIS'] to the primary."
+    ),
     "E013": FindingKind(
         "error",
         DEPLOY,
-        "The server is a node of a Redis Cluster, and REDIS has the URL of a single server.",
-        "Write redis+cluster://… with several nodes.",
+        "The server is a node of a Redis Cluster, but REDIS contains the URL of a single server.",
+        "Use a URL that starts with redis+cluster:// and lists several nodes.",
     ),
-    "E014": FindingKind("error", DEPLOY, "The server is a Sentinel.", "Write redis+sentinel://… with the name of the master."),
+    "E014": FindingKind(
+        "error",
+        DEPLOY,
+        "The server is a Sentinel.",
+        "Use a URL that starts with redis+sentinel:// and contains the name of the master.",
+    ),
     "E015": FindingKind(
-        "error", DEPLOY, "The server has no database with the number in REDIS.", "End the URL with a number that the server has."
+        "error",
+        DEPLOY,
+        "The server does not have the database number in REDIS.",
+        "Use a database number that the server has at the end of the URL.",
     ),
     "E016": FindingKind(
         "error",
         DEPLOY,
         "The Sentinels do not know a master with the name in REDIS.",
-        "Write the name of their `sentinel monitor`. To list the masters that a Sentinel knows: redis-cli -p 26379 SENTINEL MASTERS",
+        "Use the name that their `sentinel monitor` line defines. To list the known masters, run redis-cli -p 26379 SENTINEL MASTERS.",
     ),
     "E017": FindingKind(
         "error",
         DEPLOY,
-        "REDIS has the URL of a Cluster, and the server is not a node of one.",
-        "Write the URL of a single server, redis://…",
+        "REDIS contains the URL of a Cluster, but the server is not a node of a Cluster.",
+        "Use the URL of a single server, which starts with redis://.",
     ),
     "E018": FindingKind(
-        "error", DEPLOY, "No node of the Cluster serves some slots. Queues in these slots do not work.", "redis-cli --cluster fix"
+        "error", DEPLOY, "Some slots of the Cluster have no node. Queues in these slots do not work.", "Run redis-cli --cluster fix."
     ),
     "E019": FindingKind(
         "error",
         DEPLOY,
         "Some nodes of the Cluster cannot be reached from this host.",
-        "Check that they run. If they do, set the addresses that they announce: cluster-announce-ip, cluster-announce-hostname, "
-        "cluster-preferred-endpoint-type.",
+        "Check that the nodes are running. If they are, correct the addresses that they announce: cluster-announce-ip, "
+        "cluster-announce-hostname, and cluster-preferred-endpoint-type.",
     ),
     "E020": FindingKind(
         "error",
         DEPLOY,
-        "The server or the Sentinels expect TLS, and the URL in REDIS is without TLS.",
-        "Write rediss://, rediss+sentinel:// or rediss+cluster://.",
+        "The server or the Sentinels require TLS, but the URL in REDIS does not use it.",
+        "Use a URL that starts with rediss://, rediss+sentinel:// or rediss+cluster://.",
     ),
     "E021": FindingKind(
         "error",
         RIGHTS,
-        "Redis refuses a command that workers need, or a key that begins with PREFIX.",
-        "Give the Redis user the rights that manage.py delayq settings REDIS prints.",
+        "The Redis user has no permission for a command that workers need, or for keys that start with PREFIX.",
+        "Grant the Redis user the rights that manage.py delayq settings REDIS prints.",
     ),
     "E022": FindingKind(
         "error",
         DEPLOY,
-        "Fewer replicas follow a server than REPLICAS asks for, or the Redis user may not call WAIT.",
-        "Start the replicas, or set REPLICAS lower.",
+        "A server has fewer replicas than REPLICAS requires, or the Redis user has no permission for WAIT.",
+        "Start more replicas, or reduce REPLICAS.",
     ),
     "E025": FindingKind(
         "error",
         DEPLOY,
-        "The queues in Redis belong, or may belong, to another site: the database is a copy, or the site has moved.",
-        "A copy needs another PREFIX. A site that has moved needs manage.py delayq adopt.",
+        "The queues in Redis belong, or may belong, to another site. The database is a copy, or the site has moved.",
+        "For a copy, set a different PREFIX. If the site has moved, run manage.py delayq adopt.",
     ),
     "W010": FindingKind(
         "warning",
         DEPLOY,
-        "Redis does not write to disk: a restart loses its contents.",
-        "Set appendonly yes. Durable jobs come back from the database. Jobs with redis durability are lost.",
+        "Redis does not write to disk, so a restart deletes its contents.",
+        "Set appendonly to yes. Durable jobs are restored from the database, but jobs with redis durability are lost.",
     ),
     "W011": FindingKind(
         "warning",
         DEPLOY,
-        "Redis writes snapshots only: a crash takes it back to the last snapshot.",
-        "Set appendonly yes and appendfsync everysec.",
+        "Redis only writes snapshots, so a crash loses all changes since the last snapshot.",
+        "Set appendonly to yes and appendfsync to everysec.",
     ),
     "W012": FindingKind(
         "warning",
         DEPLOY,
-        "The clocks of this host and of Redis differ by more than a second.",
-        "Run an NTP client on both. Jobs become due by the clock of Redis, and your code makes dates by the clock of this host.",
+        "The clocks of this host and of the Redis host differ by more than a second.",
+        "Run an NTP client on both hosts. Redis decides by its own clock when a job is due, but your code calculates "
+        "dates with the clock of this host.",
     ),
     "W013": FindingKind(
         "warning",
         DEPLOY,
-        "Redis cannot be reached, or refuses the credentials.",
-        "Check DELAYQ['REDIS'], and that the server runs.",
+        "Redis cannot be reached, or rejects the credentials.",
+        "Check DELAYQ['REDIS'], and check that the server is running.",
     ),
     "W014": FindingKind(
         "warning",
         DEPLOY,
-        "Redis is on another host, and the connection does not use TLS.",
-        "Write rediss://, or rediss+sentinel://, in DELAYQ['REDIS']. On a private network, you can silence this check.",
+        "Redis is on another host, but the connection does not use TLS.",
+        "Use rediss:// or rediss+sentinel:// in DELAYQ['REDIS']. If the network is private, you can silence this check.",
     ),
     "W015": FindingKind(
         "warning",
         DEPLOY,
-        "Redis is reached over the network without a password.",
-        "Make a Redis user for delayq, and name it in DELAYQ['REDIS']. Its rights are listed by manage.py delayq settings REDIS",
+        "Redis is on another host and does not require a password.",
+        "Create a Redis user for delayq and add it to DELAYQ['REDIS']. To list the rights that it needs, run manage.py "
+        "delayq settings REDIS.",
     ),
     "W016": FindingKind(
         "warning",
         DEPLOY,
-        "The connection uses TLS, but does not verify the server's certificate or its name.",
-        "Remove ssl_cert_reqs and ssl_check_hostname from DELAYQ['REDIS'] or the cache, and name the authority in ssl_ca_certs.",
+        "The connection uses TLS, but does not verify the certificate or the host name of the server.",
+        "Remove ssl_cert_reqs and ssl_check_hostname from DELAYQ['REDIS'] or the cache, and set ssl_ca_certs to the "
+        "certificate authority.",
     ),
     "W017": FindingKind(
         "warning",
         DEPLOY,
-        "Redis is reached over the network, and SIGNING is off.",
-        "Set DELAYQ['SIGNING'] to True. For details: manage.py delayq settings SIGNING",
+        "Redis is on another host, but SIGNING is disabled.",
+        "Set DELAYQ['SIGNING'] to True. For details, run manage.py delayq settings SIGNING.",
     ),
     "W018": FindingKind(
         "warning",
         DEPLOY,
-        "Other users of the host can read or replace the files of the embedded server.",
+        "Other users of this host can read or replace the files of the embedded server.",
         "Use a directory that belongs to the user of the site, with mode 0700.",
     ),
     "W019": FindingKind(
         "warning",
         DEPLOY,
         "Workers answer health probes on all addresses of their host.",
-        "Add --health-host with the address for the probes. If a firewall protects the port, silence this check.",
+        "Set --health-host to the address that the probes use. If a firewall protects the port, you can silence this check.",
     ),
     "W020": FindingKind(
         "warning",
@@ -282,227 +300,214 @@ KINDS: Final[Mapping[str, FindingKind]] = {
     "W021": FindingKind(
         "warning",
         DEPLOY,
-        "ALLOW in HTTP lets deliveries reach this host, its local network link, or every address.",
-        "List only the networks of your partners.",
+        "ALLOW in HTTP permits deliveries to this host, to its local network link, or to every address.",
+        "Allow only the networks of your partners.",
     ),
     "W022": FindingKind(
         "warning",
         DEPLOY,
-        "No running worker has the role mirror for a queue that is in use.",
+        "A queue is in use, but no running worker has the role mirror for it.",
         "Start a worker with the roles mirror and relay for this queue.",
     ),
     "W024": FindingKind(
         "warning",
         DEPLOY,
-        "Slots of the Cluster are moving, or a move has stopped halfway. Queues in these slots wait.",
-        "Wait until the move has ended. If nothing moves them: redis-cli --cluster fix",
+        "Slots of the Cluster are being moved, or a move has stopped halfway. Queues in these slots wait.",
+        "Wait until the move has finished. If no move is running, run redis-cli --cluster fix.",
     ),
     "W025": FindingKind(
         "warning",
         DEPLOY,
-        "A master of the Cluster has no replica. If it fails, its queues stop.",
-        "redis-cli --cluster add-node NEW OLD --cluster-slave",
+        "A master of the Cluster has no replica. If the master fails, its queues stop.",
+        "Run redis-cli --cluster add-node NEW OLD --cluster-slave.",
     ),
     "W026": FindingKind(
         "warning",
         DEPLOY,
-        "cluster-require-full-coverage is on: if one master fails, the queues of all others stop too.",
-        "Set it to no on every node: CONFIG SET cluster-require-full-coverage no, then CONFIG REWRITE.",
+        "cluster-require-full-coverage is enabled, so if one master fails, the queues of all masters stop.",
+        "On every node, run CONFIG SET cluster-require-full-coverage no and CONFIG REWRITE.",
     ),
     "W027": FindingKind(
         "warning",
         DEPLOY,
         "One master has more than twice its share of the partitions of a queue.",
-        "Move some of their slots to other masters.",
+        "Move some of the slots to other masters.",
     ),
     "W028": FindingKind(
         "warning",
         DEPLOY,
-        "A partition has more jobs than the Cluster can move without harm.",
-        "Raise PARTITIONS of the queue, or set a HORIZON, which keeps later jobs in the database.",
+        "A partition has more jobs than the Cluster can move without delays.",
+        "Increase PARTITIONS of the queue, or set a HORIZON, which keeps later jobs in the database.",
     ),
     "W040": FindingKind(
         "warning",
         DEPLOY,
-        "The gateway is installed, and the settings do not enforce TLS.",
-        "Set SECURE_SSL_REDIRECT. If a proxy ends TLS and refuses plain requests, set SECURE_PROXY_SSL_HEADER.",
+        "The gateway is installed, but the settings do not enforce TLS.",
+        "Set SECURE_SSL_REDIRECT to True. If a proxy terminates TLS and rejects plain requests, set SECURE_PROXY_SSL_HEADER.",
     ),
     "W041": FindingKind(
         "warning",
         DEPLOY,
         "The gateway counts requests in a cache that processes do not share.",
-        "Use a backend for CACHES['default'] that all processes share, such as Redis with another database number.",
+        "For CACHES['default'], use a backend that all processes share, such as Redis with a different database number.",
     ),
     "W071": FindingKind(
         "warning",
         DEPLOY,
-        "The pools of all worker processes can open more connections than the database server allows (PostgreSQL only).",
-        "Lower the size of the pool, run fewer processes, or raise max_connections.",
+        "The pools of all worker processes together can open more connections than the database server allows (PostgreSQL only).",
+        "Reduce the size of the pool, run fewer processes, or increase max_connections.",
     ),
     # The doctor
-    "D001": FindingKind("error", DOCTOR, "Migrations of delayq are not applied.", "Run manage.py migrate."),
+    "D001": FindingKind("error", DOCTOR, "Migrations of delayq have not been applied.", "Run manage.py migrate."),
     "D002": FindingKind(
         "warning",
         DOCTOR,
         "Committed jobs have waited for more than a minute to be published to Redis.",
-        "Run a worker with the roles mirror and relay, and look at its log.",
+        "Run a worker with the roles mirror and relay. If one is running, check its log.",
     ),
-    "D003": FindingKind("error", DOCTOR, "The database cannot be reached.", "Check DATABASES, and that the database server runs."),
+    "D003": FindingKind(
+        "error", DOCTOR, "The database cannot be reached.", "Check DATABASES, and check that the database server is running."
+    ),
     "D004": FindingKind(
         "warning", DOCTOR, "No worker serves a queue, or no worker has the role mirror for it.", "Start a worker for this queue."
     ),
-    "D005": FindingKind("warning", DOCTOR, "A queue is paused.", "Resume it: manage.py delayq resume QUEUE"),
+    "D005": FindingKind("warning", DOCTOR, "A queue is paused.", "To resume it, run manage.py delayq resume QUEUE."),
     "D006": FindingKind(
         "warning",
         DOCTOR,
-        "The events of a queue reach the database more than a minute late.",
+        "Events of a queue reach the database more than a minute late.",
         "Run a worker with the role mirror. If one is running, check its log and the database.",
     ),
     "D007": FindingKind(
-        "error", DOCTOR, "Redis, or a master of a Cluster, cannot be reached.", "Check DELAYQ['REDIS'], and that the server runs."
+        "error",
+        DOCTOR,
+        "Redis, or a master of a Cluster, cannot be reached.",
+        "Check DELAYQ['REDIS'], and check that the server is running.",
     ),
     "D011": FindingKind(
         "warning",
         DOCTOR,
         "The database rejected events of a queue.",
-        "List them: manage.py delayq set-aside. When the cause is fixed, add --retry.",
+        "To list the events, run manage.py delayq set-aside. After you have fixed the cause, add --retry.",
     ),
     "D012": FindingKind(
         "error",
         DOCTOR,
-        "Half of MIRROR_MAX_EVENTS or more events of a queue are not in the database.",
+        "The events of a queue that are not in the database have reached half of MIRROR_MAX_EVENTS.",
         "Run a worker with the role mirror. If one is running, check its log and the database.",
     ),
     "D014": FindingKind(
         "warning",
         DOCTOR,
-        "The Redis user may call commands that delayq never sends, such as FLUSHALL.",
-        "Name another user in DELAYQ['REDIS']. Its rights are listed by manage.py delayq settings REDIS",
+        "The Redis user can run commands that delayq never uses, such as FLUSHALL.",
+        "Use a different user in DELAYQ['REDIS']. To list the rights that it needs, run manage.py delayq settings REDIS.",
     ),
     "D021": FindingKind(
         "error",
         DOCTOR,
-        "A queue in Redis has a newer format than this process knows.",
-        "Deploy the newer release to this process.",
+        "A queue in Redis has a newer format than this process supports.",
+        "Upgrade django-delayq in this process to the release that wrote the format.",
     ),
     "D022": FindingKind(
         "error",
         DOCTOR,
-        "A queue has a HORIZON, and no worker has the role relay for it.",
+        "A queue has a HORIZON, but no worker has the role relay for it.",
         "Start a worker with the role relay for this queue.",
     ),
     "D023": FindingKind(
         "error",
         DOCTOR,
         "Jobs beyond the HORIZON of a queue reach Redis too late.",
-        "Check the logs of the workers with the role relay, and the speed of the database.",
+        "Check the log of the workers with the role relay, and the speed of the database.",
     ),
     "D025": FindingKind(
         "warning",
         DOCTOR,
-        "A queue has its own REDIS, and jobs of it are still on the shared server, where no worker runs them.",
+        "A queue has its own REDIS, but some of its jobs are still on the shared server, where no worker runs them.",
         "Remove REDIS from the queue until its jobs with redis durability have run. Durable jobs run on the new server.",
     ),
     "D026": FindingKind(
         "error",
         DOCTOR,
-        "Jobs are in partitions that PARTITIONS and FORMER_PARTITIONS do not cover.",
+        "Jobs are in partitions that PARTITIONS and FORMER_PARTITIONS do not include.",
         "Add the number in the message to FORMER_PARTITIONS, and deploy.",
     ),
     "D027": FindingKind(
         "warning",
         DOCTOR,
         "FORMER_PARTITIONS of a queue is no longer needed.",
-        "Remove it from the settings, and deploy. Until then, each job with a key needs two partitions.",
+        "Remove it from the settings and deploy. Until then, each job with a key uses two partitions.",
     ),
-    "D028": FindingKind("warning", DOCTOR, "FORMER_PARTITIONS of a queue is still needed.", "Keep it until these jobs have run."),
+    "D028": FindingKind(
+        "warning", DOCTOR, "FORMER_PARTITIONS of a queue is still needed.", "Keep the setting until these jobs have run."
+    ),
     "D029": FindingKind(
         "error",
         DOCTOR,
-        "The clocks of the database and of Redis differ by five minutes or more. No old row is deleted meanwhile.",
+        "The clocks of the database and of Redis differ by five minutes or more. Until this is fixed, no old rows are deleted.",
         "Run an NTP client on the hosts of the database and of Redis.",
     ),
-    "D030": FindingKind("error", DOCTOR, "A schedule cannot make jobs.", "For details: manage.py delayq periodic NAME"),
+    "D030": FindingKind("error", DOCTOR, "A schedule cannot create jobs.", "For details, run manage.py delayq periodic NAME."),
     "D031": FindingKind(
         "warning",
         DOCTOR,
         "The ticks of a schedule are more than a minute late.",
-        "Run a worker with the role relay whose code declares the schedule. A schedule that no code declares is retired within an "
-        "hour.",
+        "Run a worker with the role relay whose code declares the schedule. A schedule that no code declares is retired "
+        "within an hour.",
     ),
     "D032": FindingKind(
         "warning",
         DOCTOR,
-        "A schedule was retired within a week, because no code declares it.",
-        "If you removed it on purpose, do nothing. This message ends after a week.",
+        "A schedule was retired in the last week, because no code declares it.",
+        "If you removed the schedule on purpose, ignore this warning. It disappears after a week.",
     ),
     "D033": FindingKind(
         "error",
         DOCTOR,
-        "Jobs are unresolved: no event says how they ended, or whether they ran before Redis lost them.",
-        "List them: manage.py delayq list --state unresolved. Find out what each of them did. Then run manage.py delayq "
-        "mark-succeeded ID, mark-failed ID or requeue ID.",
+        "Jobs are unresolved: no event shows how they ended, or whether they ran before Redis lost them.",
+        "To list them, run manage.py delayq list --state unresolved. Find out what each job did. Then run manage.py "
+        "delayq mark-succeeded ID, mark-failed ID or requeue ID.",
     ),
     "D035": FindingKind(
         "warning",
         DOCTOR,
-        "Jobs are parked: workers do not know their task, know it with other parameters, or lack a carrier or the signing key.",
+        "Jobs are parked: the workers do not have their task, have it with different parameters, or do not have a "
+        "carrier or the signing key.",
         "Deploy workers of the release that scheduled these jobs, or add the module of the task to TASK_MODULES.",
     ),
     "D036": FindingKind(
-        "warning",
-        DOCTOR,
-        "Redis refuses an optional command. The message says what happens instead.",
-        "Allow the command if you can.",
+        "warning", DOCTOR, "Redis rejects an optional command. The message describes the effect.", "Allow the command if possible."
     ),
     "D050": FindingKind(
-        "error", DOCTOR, "The Redis user may not write to the keys of targets.", "Add the keys to the rights of the Redis user."
-    ),
-    "D051": FindingKind(
         "error",
         DOCTOR,
-        "The key of a target holds a value of another type than its KIND.",
-        "Use another KEY, or delete the value.",
+        "The Redis user has no permission to write to the keys of targets.",
+        "Add the keys to the rights of the Redis user.",
     ),
-    "D008": FindingKind("error", DEEP, "Unfinished jobs have rows and are not in Redis.", FIX),
-    "D009": FindingKind(
-        "error",
-        DEEP,
-        "Jobs are in Redis, and their rows are finished. They would run again.",
-        FIX,
+    "D051": FindingKind(
+        "error", DOCTOR, "The key of a target holds a value of a type other than its KIND.", "Use a different KEY, or delete the value."
     ),
-    "D010": FindingKind("warning", DEEP, "Jobs are in Redis and have no rows.", FIX),
-    "D013": FindingKind(
-        "warning",
-        DEEP,
-        "Redis has lost unfinished jobs of redis durability. They may have run or not.",
-        FIX,
-    ),
-    "D034": FindingKind(
-        "error",
-        DEEP,
-        "Unfinished rows have jobs that ended in Redis, and no event says how.",
-        FIX,
-    ),
+    "D008": FindingKind("error", DEEP, "Unfinished jobs in the database are not in Redis.", FIX),
+    "D009": FindingKind("error", DEEP, "Jobs in Redis are finished in the database, so they would run again.", FIX),
+    "D010": FindingKind("warning", DEEP, "Jobs in Redis have no row in the database.", FIX),
+    "D013": FindingKind("warning", DEEP, "Redis has lost unfinished jobs of redis durability. It is unknown whether they ran.", FIX),
+    "D034": FindingKind("error", DEEP, "Unfinished jobs in the database have ended in Redis, but no event shows how.", FIX),
     "D037": FindingKind(
-        "error",
-        DEEP,
-        "Jobs have a record in Redis and no date, so no worker runs them. Redis refused a script one of its commands.",
-        FIX,
+        "error", DEEP, "Jobs have a record in Redis but no date, so no worker runs them. Redis rejected a command of a script.", FIX
     ),
     "D038": FindingKind(
         "error",
         DOCTOR,
-        "Committed changes of jobs are for a queue that QUEUES does not list, so no process carries them out.",
-        "List the queue again, and run a worker with the role relay. If its jobs are gone for good, delete the rows of these changes "
-        "from the table delayq_commit_request.",
+        "There are committed changes for jobs of a queue that QUEUES does not list, so no process carries them out.",
+        "Add the queue to QUEUES again, and run a worker with the role relay. If you no longer need its jobs, delete the "
+        "rows of these changes from the table delayq_commit_request.",
     ),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong. `hint` and `level`: of this case; empty: those of its kind. The worker refuses to start on an error."""
+    """One problem. If `hint` or `level` is empty, that of its kind is used. A worker does not start if there is an error."""
 
     code: str
     message: str
@@ -519,6 +524,6 @@ class Finding:
 
 
 def check_message(code: str, message: str, hint: str = "") -> CheckMessage:
-    """A finding, as Django's system checks return it."""
+    """A finding as a message of Django's system checks."""
     found = Finding(code, message, hint)
     return LEVELS[found.level](message, hint=found.hint, id=f"delayq.{code}")

@@ -1,5 +1,5 @@
-"""What people ask, answered alike for the admin and for commands: search, selection, overview, verbs, words.
+"""Reads and actions for people, shared by the admin and the commands: search, selection, overview, verbs and texts.
 
-May import the models, the mirror, the producer and the store's reads. It queries; it writes only through the producer, and how far an
-operation is. No threads.
+May import the models, the mirror, the producer and the reads of the store. It queries the database. It writes jobs only through the
+producer, and the progress of operations. No threads.
 """

@@ -22,19 +22,18 @@ from django_delayq.states import NO_LIMIT
 from django_delayq.store.reads.inspector import JobView
 
 MOST: Final = 100_000  # jobs in one file
-STRETCHES: Final = 100  # of `keyset.WINDOW` rows each, which are read through where no index finds the jobs
+STRETCHES: Final = 100  # of `keyset.WINDOW` rows, which are scanned if no index finds the jobs
 STEP: Final = 500  # jobs read at a time
 LINES: Final = 200  # lines sent at a time
-# What a spreadsheet would take for a formula; also as it is typed in Chinese and Japanese.
+# Characters that start a formula in a spreadsheet, including the fullwidth forms of Chinese and Japanese.
 FORMULA: Final = frozenset("=+-@\uff1d\uff0b\uff0d\uff20")
 BREAKS: Final = frozenset("\t\r\n")
 
 
 @dataclass(slots=True, kw_only=True)
 class Walk:
-    """The jobs of a selection, each whole and as its row is when it is reached. `jobs`: those that there are; `seen`: whether a person
-    may see one. Behind the last, `cut` tells whether there may be more, and `partly` whether some texts were looked for among a part
-    of the rows, see `keyset.Page`.
+    """The jobs of a selection, each read in full when it is reached. `jobs`: all jobs; `seen`: whether the user may see a job. At the
+    end, `cut` is true if there may be more jobs, and `partly` if free texts were searched in a part of the rows, see `keyset.Page`.
     """
 
     selection: Selection
@@ -52,7 +51,7 @@ class Walk:
             self.cut |= page.cut
             self.partly |= page.partly
             whole = {job.pk: job for job in self.jobs.filter(pk__in=[job.pk for job in page.jobs])}
-            for job in filter(None, map(whole.get, [job.pk for job in page.jobs])):  # one may be deleted meanwhile
+            for job in filter(None, map(whole.get, [job.pk for job in page.jobs])):  # a job can be deleted in the meantime
                 if self.seen is not None and not self.seen(job):
                     continue
                 if not left:
@@ -70,8 +69,8 @@ class Walk:
 
 
 def json_lines(walk: Walk, *, sensitive: bool, ending: Callable[[Walk], str]) -> Iterator[bytes]:
-    """A document per line, as `delayq list --json` has it. If `ending` says something of the walk that is over, the last line is
-    `{"cut": …}` with that: there may be more jobs.
+    """A document per line, as in `delayq list --json`. If `ending` returns a text for the finished walk, the last line is `{"cut": …}`
+    with this text: there may be more jobs.
     """
     for job in walk:
         yield _encoded(_line(job_document(job, sensitive=sensitive)))
@@ -80,8 +79,8 @@ def json_lines(walk: Walk, *, sensitive: bool, ending: Callable[[Walk], str]) ->
 
 
 def csv_lines(walk: Walk, *, sensitive: bool, ending: Callable[[Walk], str]) -> Iterator[bytes]:
-    """A head, and a line per job with the same fields. What `ending` says stands in the first column of the last line. It begins with a
-    mark by which spreadsheets know UTF-8.
+    """A header, and a line per job. If `ending` returns a text, it is in the first column of the last line. The file starts with a byte
+    order mark, by which spreadsheets recognize UTF-8.
     """
     yield b"\xef\xbb\xbf"
     yield from map(_encoded, table(walk, sensitive=sensitive))
@@ -90,14 +89,14 @@ def csv_lines(walk: Walk, *, sensitive: bool, ending: Callable[[Walk], str]) -> 
 
 
 def table(jobs: Iterable[Job], *, sensitive: bool = False) -> Iterator[str]:
-    """The same as text: the head, then a line per job."""
+    """The same lines as text."""
     yield _row(job_document(Job()))
     for job in jobs:
         yield _row([cell(value) for value in job_document(job, sensitive=sensitive).values()])
 
 
 def cell(value: Any) -> str:
-    """A value in a column: lists and the like as JSON, and no text that a spreadsheet would take for a formula."""
+    """The value of a cell: lists and dicts as JSON. Text that a spreadsheet would evaluate as a formula is escaped."""
     if value is None:
         return ""
     if isinstance(value, str):
@@ -108,7 +107,7 @@ def cell(value: Any) -> str:
 
 
 def together(lines: Iterator[bytes]) -> Iterator[bytes]:
-    """Many lines at a time: each part that is sent has its price."""
+    """Joins lines into larger parts, because each part that is sent has a cost."""
     while part := b"".join(islice(lines, LINES)):
         yield part
 
@@ -124,12 +123,12 @@ def _line(document: dict[str, Any]) -> str:
 
 
 def _encoded(text: str) -> bytes:
-    return text.encode("utf-8", "backslashreplace")  # half a surrogate pair becomes what JSON, too, writes for it
+    return text.encode("utf-8", "backslashreplace")  # an unpaired surrogate is escaped as in JSON
 
 
 def job_document(job: Job, view: JobView | None = None, *, sensitive: bool = False) -> dict[str, Any]:
-    """A row as JSON documents show it. What SENSITIVE or its task names is masked, unless `sensitive`. How often the job has asked is
-    Redis' word where there is one; of how many times is None where nobody knows, or it never has.
+    """The row of a job as a JSON document. Sensitive values are masked, unless `sensitive`. The number of polls is that of Redis, if
+    `view` is given. `asked_of` is None if the task is unknown here or the job has never polled.
     """
     asked = why_not_yet.polls(job, view)
     args, kwargs, result, meta = job.args, job.kwargs, job.result, job.meta
@@ -165,7 +164,7 @@ def job_document(job: Job, view: JobView | None = None, *, sensitive: bool = Fal
 
 
 def redis_document(view: JobView) -> dict[str, Any]:
-    """What Redis knows of it now."""
+    """The state of a job in Redis as a JSON document."""
     return {
         "queue": view.queue,
         "state": view.state,
@@ -184,7 +183,7 @@ def redis_document(view: JobView) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it: an id in 22 characters, a date in ISO 8601."""
+    """A value for JSON: an id as 22 characters, a date in ISO 8601."""
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, UUID):

@@ -153,7 +153,7 @@ class Sign:
 
 
 def redis_signs(seen: Overview) -> list[Sign]:
-    """The signs that come from Redis. If Redis cannot be reached, the list has only the sign that says so."""
+    """The signs that come from Redis. If Redis cannot be reached, the list has only the sign `redis`."""
     shared, others = None, dict[str, ServerFacts]()
     if seen.error is None:
         links = stores.servers()

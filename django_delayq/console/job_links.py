@@ -1,4 +1,4 @@
-"""Where people go on from a job: to what it is about, and to its lines in the log store. The project knows both addresses."""
+"""The links of a job: to the object that it is about, and to its lines in the log store. The project configures both."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from django_delayq.models import Job
 from django_delayq.producer.task import registry
 from django_delayq.states import FINISHED
 
-AROUND: Final = timedelta(minutes=1)  # before a job was made and after it has ended: clocks of hosts differ
+AROUND: Final = timedelta(minutes=1)  # before the creation and after the end of a job, because clocks of hosts differ
 HOUR: Final = timedelta(hours=1)
-LONGEST: Final = 4_000  # characters of an address; browsers and proxies take no more than twice that
+LONGEST: Final = 4_000  # characters of a URL; browsers and proxies accept at most about twice as many
 STARTS: Final = ("/", "https://", "http://")  # a page of this site or of another: no `javascript:`, no `data:`
 logger = Logger("django_delayq")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobLinks:
-    """Addresses, "" for none. `trouble`: why there is none of the object, though the project has a function that makes it."""
+    """URLs, or "". `trouble`: why the function of the project did not return a URL."""
 
     object: str = ""
     log: str = ""
@@ -39,10 +39,10 @@ class JobLinks:
 
 @lru_cache(maxsize=8)
 def load(path: str) -> Callable[[Job], Any] | None:
-    """The function of that dotted path; None for "".
+    """The function with this dotted path; None for "".
 
     Raises:
-        ConfigError: the path leads nowhere, or to what cannot be called.
+        ConfigError: the path cannot be imported, or is not a function.
     """
     if not path:
         return None
@@ -50,20 +50,20 @@ def load(path: str) -> Callable[[Job], Any] | None:
     try:
         found = import_string(path)
     except ImportError as error:
-        raise ConfigError(f"{where} cannot be imported: {error}.", hint="Write the dotted path of a function.") from error
+        raise ConfigError(f"{where} cannot be imported: {error}.", hint="Use the dotted path of a function.") from error
     if not callable(found):
-        raise ConfigError(f"{where} is no function.", hint="Name one that takes a job and returns a URL or None.")
+        raise ConfigError(f"{where} is not a function.", hint="Use a function that takes a job and returns a URL or None.")
     made: Callable[[Job], Any] = found
     return made
 
 
 def of(job: Job) -> JobLinks:
-    """Those of one job. What the function of the project raises is logged and told, and breaks no page."""
+    """The links of a job. If the function of the project raises an exception, it is logged and the page still works."""
     log = _log(job, conf.get().log_url or "")
     try:
-        given = _asked(job)
-    except Exception as error:  # of the project's code, which may raise anything
-        logger.warning("the link to the object of job %s could not be made", job.short_id, exc_info=error)
+        given = _object_url(job)
+    except Exception as error:  # the code of the project may raise anything
+        logger.warning("the link to the object of job %s could not be created", job.short_id, exc_info=error)
         told = now("The function that creates the link raised %(error)s. See the log.")
         return JobLinks(log=log, trouble=told % {"error": class_name(error)})
     if given is None or given == "":
@@ -74,22 +74,24 @@ def of(job: Job) -> JobLinks:
     return JobLinks(log=log, object=url)
 
 
-def _asked(job: Job) -> Any:
-    """What the function of its task says; without one, that of the project."""
+def _object_url(job: Job) -> Any:
+    """The result of the function of its task, or else of the project."""
     known = registry.find(job.task)
     made = known.object_url if known and known.object_url else load(conf.get().object_url or "")
     if made is None:
         return None
     with ExitStack() as stack:
         for connection in connections.all(initialized_only=True):
-            if connection.in_atomic_block:  # else a query that fails there would end the transaction of the page
+            if connection.in_atomic_block:  # a failed query in the function would otherwise break the transaction of the page
                 stack.enter_context(transaction.atomic(using=connection.alias))
         return made(job)
 
 
 def _log(job: Job, template: str) -> str:
     ended = job.finished_at if job.state in FINISHED else None
-    until = ended + AROUND if ended else _next_hour(clock.now()) + HOUR  # a page that follows by itself shall not change for this
+    until = (
+        ended + AROUND if ended else _next_hour(clock.now()) + HOUR
+    )  # a full hour, so that a page that refreshes itself does not change
     values = {
         "id": job.short_id,
         "queue": job.queue,

@@ -21,12 +21,12 @@ from django_delayq.console.search_fields import JSON, read_raw
 from django_delayq.console.selection import Road, Selection
 from django_delayq.models import Job
 
-WINDOW: Final = 10_000  # rows that one request reads through, where no index finds those that are meant
-STEP: Final = 1000  # rows read at a time, where each has to be looked at
-GROWTH: Final = 10  # so many times more are read next, where few of many are meant
+WINDOW: Final = 10_000  # rows that one request scans, if no index finds the matching ones
+STEP: Final = 1000  # rows read at a time, if each must be checked
+GROWTH: Final = 10  # factor by which the next batch is larger, if few rows match
 MOST_AT_ONCE: Final = (
     WINDOW - STEP + 2
-)  # behind the first step a window has one row less: finding it smaller, the second query is the last
+)  # after the first step, the window has one row less, so a smaller result of the second query is the last
 Row = TypeVar("Row")
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND: Final = timedelta(microseconds=1)
@@ -34,9 +34,9 @@ MICROSECOND: Final = timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """A stretch of rows. `before` and `after`: cursors to its neighbours; "" where there are none. `unfinished`: only WINDOW rows were
-    read through; `after` (or `before`, when going back) leads on. `cut`: more than WINDOW keys match; so many are put in order.
-    `partly`: in errors and arguments the texts that stand alone were looked for among the first WINDOW rows only.
+    """One page of rows. `before` and `after`: cursors to the neighbours, "" if there are none. `unfinished`: the page ends after WINDOW
+    rows were read; continue at `after`, or at `before` when going back. `cut`: more than WINDOW keys match, and only as many are
+    sorted. `partly`: free texts were searched in errors and arguments of the first WINDOW rows only.
     """
 
     jobs: list[Job]
@@ -47,12 +47,12 @@ class Page:
     partly: bool = False
 
 
-Place = tuple[tuple[int, ...], UUID]  # where a row stands in the order, and its id
+Place = tuple[tuple[int, ...], UUID]  # the place of a row in the order, and its id
 
 
 @dataclass(slots=True)
 class _Stretch:
-    """What one road leads to: places in their order. `edge`: the last row that was read through, if there are more."""
+    """The places that one road leads to, in order. `edge`: the last row that was read, if there are more."""
 
     places: Iterable[Place]
     edge: tuple[Any, ...] | None = None
@@ -61,10 +61,10 @@ class _Stretch:
 
 
 def page(selection: Selection, jobs: QuerySet[Job], size: int, *, after: str = "", before: str = "") -> Page:
-    """The rows behind the cursor `after`, or before the cursor `before`, else the first ones.
+    """The rows after the cursor `after`, or before the cursor `before`, or else the first rows.
 
     Raises:
-        ValueError: that is no cursor of this order.
+        ValueError: the cursor does not belong to this order.
     """
     back, cursor = (True, before) if before else (False, after)
     order = tuple(map(_turned, selection.order)) if back else selection.order
@@ -118,19 +118,19 @@ def _stretch(
 
 
 def _places(road: Road, ordered: QuerySet[Job], order: Sequence[str], columns: Iterable[str], step: int) -> Iterator[Place]:
-    """Where the rows stand that are meant. Of each row no more is read than tells that."""
+    """The places of matching rows. Only the columns that decide about a match are read."""
     for row in through(_lightly(ordered, order, columns), order, step, growing=True):
         if road.exact(row):
             yield _rank(order, row), row.id
 
 
 def _lightly(rows: QuerySet[Job], order: Sequence[str], columns: Iterable[str]) -> QuerySet[Job, Any]:
-    """Rows with the fields of the order and these columns alone, JSON as it is written."""
+    """Rows with only the fields of the order and these columns. JSON is not decoded."""
     return rows.annotate(**read_raw(columns)).values_list(*_columns(order, columns)[0], named=True)
 
 
 def _columns(order: Sequence[str], columns: Iterable[str]) -> tuple[tuple[str, ...], type[Any]]:
-    """The names of such fields, those of the order first, and what a row of them is."""
+    """The names of these fields, those of the order first, and a named tuple for a row."""
     raw = read_raw(columns)
     names = tuple(dict.fromkeys([*(field.removeprefix("-") for field in order), *sorted({*columns} - JSON), *raw]))
     return names, _row_of(names)
@@ -142,7 +142,7 @@ def _row_of(names: tuple[str, ...]) -> type[Any]:
 
 
 def _merged(stretches: Sequence[_Stretch], last: tuple[int, ...] | None) -> Iterator[Place]:
-    """The places of all stretches, each once, up to the last that all have read."""
+    """The places of all stretches without duplicates, up to the last place that all stretches have read."""
     seen = None
     for place in merge(*(stretch.places for stretch in stretches)):
         if last is not None and place[0] > last:
@@ -159,19 +159,19 @@ def _jobs(jobs: QuerySet[Job], wanted: Sequence[UUID]) -> list[Job]:
 
 
 def _by_key(road: Road, rows: QuerySet[Job], order: Sequence[str], start: Sequence[Any] | None, columns: Iterable[str]) -> _Stretch:
-    """What a search by key finds, and whether there were too many to put them all in order. That is done here: asked for an order, a
-    database may rather walk through the whole table by another index.
+    """The results of a search by key, and whether there were too many to sort. Python sorts them, because a database that sorts may
+    scan the whole table by another index.
     """
     names, named = _columns(order, columns)
     found = list(rows.order_by().annotate(**read_raw(columns)).values_list(*names)[: WINDOW + 1])
     ranked = sorted(((_rank(order, row), row) for row in found[:WINDOW]), key=itemgetter(0))
     after = None if start is None else _rank(order, start)
-    seen = ((rank, named(*row)) for rank, row in ranked if after is None or rank > after)  # of thousands a page looks at few
+    seen = ((rank, named(*row)) for rank, row in ranked if after is None or rank > after)  # a page uses few of thousands
     return _Stretch(((rank, row.id) for rank, row in seen if road.exact(row)), cut=len(found) > WINDOW)
 
 
 def through(ordered: QuerySet[Job, Row], order: Sequence[str], step: int, *, growing: bool = False) -> Iterator[Row]:
-    """Those rows, so many at a time; `growing`: each time more of them, where few of many are meant."""
+    """These rows, in batches. `growing`: the batches grow, if few rows match."""
     ahead = ordered
     while True:
         found = list(ahead[:step])
@@ -183,7 +183,7 @@ def through(ordered: QuerySet[Job, Row], order: Sequence[str], step: int, *, gro
 
 
 def _rank(order: Sequence[str], values: Sequence[Any]) -> tuple[int, ...]:
-    """Of values that begin with those of the order."""
+    """A sort key for values that start with those of the order."""
     if len(order) == 1 and order[0] == "-id":  # mostly, and for thousands of rows
         return (-values[0].int,)
     numbers = (
@@ -194,14 +194,14 @@ def _rank(order: Sequence[str], values: Sequence[Any]) -> tuple[int, ...]:
 
 
 def beyond(order: Sequence[str], values: Sequence[Any]) -> Q:
-    """The rows that come later in that order than these values."""
+    """The condition for rows that come after these values in the order."""
     found = Q()
     for place, field in enumerate(order):
         name = field.removeprefix("-")
         verb = "lt" if field.startswith("-") else "gt"
         same = Q(**{order[n].removeprefix("-"): values[n] for n in range(place)})
         found |= same & Q(**{f"{name}__{verb}": values[place]})
-    # Said once more for the first field alone: of a chain of ORs no database makes the range of an index.
+    # Repeats the first field, because no database uses an index range for a chain of ORs.
     verb = "lte" if order[0].startswith("-") else "gte"
     return found & Q(**{f"{order[0].removeprefix('-')}__{verb}": values[0]})
 
@@ -216,7 +216,7 @@ def _edge(frame: QuerySet[Job], order: Sequence[str], start: Sequence[Any] | Non
     ahead = frame.order_by(*order).values_list(*names)
     if start is not None:
         ahead = ahead.filter(beyond(order, start))
-    found = list(ahead[WINDOW : WINDOW + 1])  # the one offset there is, and it is bounded: keys of an index, no rows
+    found = list(ahead[WINDOW : WINDOW + 1])  # the only offset, which is bounded: it skips index keys and not rows
     return found[0] if found else None
 
 
@@ -229,7 +229,6 @@ def _values(order: Sequence[str], job: Any) -> tuple[Any, ...]:
 
 
 def written(order: Sequence[str], values: Sequence[Any]) -> str:
-    """A cursor."""
     return ".".join(_write(value) for value in values)
 
 
@@ -258,7 +257,7 @@ def _value(name: str, part: str) -> Any:
 
 
 def count_up_to(selection: Selection, jobs: QuerySet[Job], most: int, using: str) -> int | None:
-    """How many of `jobs` are meant, counted up to `most` + 1; None where too many rows would have to be looked at to tell."""
+    """The number of matching `jobs`, counted up to `most` + 1. None if too many rows would have to be read."""
     if not selection.indexed or selection.search.complaints:
         return None
     rows = selection.rows(jobs).order_by()
@@ -270,7 +269,7 @@ def count_up_to(selection: Selection, jobs: QuerySet[Job], most: int, using: str
 
 
 def count_exact(selection: Selection, rows: QuerySet[Job]) -> int:
-    """How many of these rows, which the database has found, are meant: all are read, if each has to be looked at."""
+    """The number of matching rows among `rows`. Reads all of them if the database cannot decide."""
     if not selection.search.rough:
         return rows.count()
     return sum(map(selection.search.exact, through(rows.order_by("pk"), ("id",), STEP)))

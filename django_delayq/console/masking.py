@@ -1,6 +1,7 @@
-"""What people may not see: arguments named in `SENSITIVE` or by their task. They are masked wherever people look, and stored as they
-are. If a task is not registered here, or takes other arguments here, this process does not know which of them to mask. Then all are
-masked, if the project masks anything.
+"""Hides values from people: arguments named in `SENSITIVE` or by their task. They are masked in every display, but stored unchanged.
+
+If a task is not registered in this process, or has other arguments here, the process does not know which arguments to mask. Then it
+masks all of them, if the project masks anything.
 """
 
 from __future__ import annotations
@@ -19,19 +20,19 @@ MASK: Final = "***"
 
 
 def names_of(task: str) -> frozenset[str]:
-    """The names masked for jobs of that task, at any depth."""
+    """The names that are masked for jobs of this task, at any depth."""
     known = registry.find(task)
     return conf.get().sensitive | known.sensitive if known else conf.get().sensitive
 
 
 def hides() -> bool:
-    """Whether the project hides anything at all."""
+    """Whether the project masks anything."""
     return bool(conf.get().sensitive) or any(known.sensitive for known in registry)
 
 
 def arguments(task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """Positional and keyword arguments, masked. Of a delivery also the query of its URL, by which some URLs are signed, and what is
-    hidden in a body of JSON.
+    """Positional and keyword arguments, masked. For a delivery, also the query of the URL, which can contain a signature, and masked
+    names in a JSON body.
     """
     if task == MESSAGE:
         hidden = names_of(task)
@@ -41,8 +42,8 @@ def arguments(task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tupl
 
 
 def by_name(task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Each argument with what the task's function calls it, in its order; "" for one that has no name here. They are taken as they
-    are: `arguments` masks.
+    """The arguments in order, each with its parameter name, or "" if the name is unknown here. Nothing is masked: use `arguments`
+    first.
     """
     known = registry.find(task)
     called = _called(known.signature, len(args)) if known else [""] * len(args)
@@ -83,19 +84,18 @@ def _arguments(task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tup
 
 
 def attached(task: str, meta: Mapping[str, Any]) -> dict[str, Any]:
-    """`meta`, masked."""
     return arguments(task, [], meta)[1] if _is_gone(task) else value(dict(meta), names_of(task))
 
 
 def result(task: str, given: Any) -> Any:
-    """What a job has returned, masked; None stays None."""
+    """The result of a job, masked; None stays None."""
     if _is_gone(task) and hides():
         return given if given is None else MASK
     return value(given, names_of(task))
 
 
 def detail(task: str, given: Any) -> Any:
-    """The detail of an event, masked: that of an edit keeps the former `args` and `kwargs`."""
+    """The detail of an event, masked. An edit keeps the former `args` and `kwargs` there."""
     if not isinstance(given, dict):
         return result(task, given)
     args, kwargs = given.get("args"), given.get("kwargs")
@@ -105,7 +105,7 @@ def detail(task: str, given: Any) -> Any:
 
 
 def value(given: Any, names: frozenset[str]) -> Any:
-    """A value in which what stands under one of these names is masked, at any depth."""
+    """A value in which everything under one of these names is masked, at any depth."""
     if not names:
         return given
     if isinstance(given, dict):
@@ -116,7 +116,7 @@ def value(given: Any, names: frozenset[str]) -> Any:
 
 
 def without_mask(given: Any) -> Any:
-    """A value as it was before anything is masked, but for what looks like the mask by itself: to tell what is masked."""
+    """The value before masking, except for text that is equal to the mask. Used to find out what is masked."""
     if isinstance(given, dict):
         return {name: without_mask(inner) for name, inner in given.items()}
     if isinstance(given, list):
@@ -129,7 +129,7 @@ def _is_gone(task: str) -> bool:
 
 
 def _fit(task: Task[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether the names of the arguments are those that its function has here."""
+    """Whether the parameters of the function have these names."""
     try:
         task.check_arguments(args, kwargs)
     except PayloadError:
@@ -138,7 +138,7 @@ def _fit(task: Task[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -
 
 
 def _called(signature: inspect.Signature, count: int) -> list[str]:
-    """What the function calls each of so many positional arguments; all that goes into `*rest` is called so."""
+    """The parameter name of each positional argument. All arguments of `*rest` have the same name."""
     found: list[str] = []
     for name, parameter in signature.parameters.items():
         if parameter.kind is parameter.VAR_POSITIONAL:

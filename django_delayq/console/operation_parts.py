@@ -1,4 +1,4 @@
-"""What an operation goes through by id, and what of it is left for later, since the server there was away."""
+"""The order in which an operation goes through jobs, by id, and the parts that it leaves for later because a server was unreachable."""
 
 from __future__ import annotations
 
@@ -25,25 +25,24 @@ Part = tuple[str, int]  # a queue, and the number of a partition
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """The jobs of these partitions behind `last`, by id. None: of all that no other stretch has."""
+    """The jobs of these partitions after `last`, by id. None: all jobs that are in no other stretch."""
 
     parts: frozenset[Part] | None
     last: UUID | None
 
     def has(self, part: Part) -> bool:
-        """Whether jobs of that partition are named by it."""
         return self.parts is not None and part in self.parts
 
     def without(self, others: Sequence[Stretch], last: UUID | None) -> Stretch:
-        """What is left of it."""
+        """The rest of the stretch, after `last`."""
         gone = frozenset(part for other in others for part in other.parts or ())
         return Stretch((self.parts or frozenset()) - gone, last)
 
 
 @dataclass(slots=True)
 class ChunkResult:
-    """What became of a chunk. `at`: the number of the job at which it ended, since all that is left of the stretch is away. `error`: of
-    the last one that could not be done.
+    """The result of a chunk. `at`: the number of the job at which it ended, because the rest of the stretch cannot be reached. `error`:
+    of the last job that failed.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -55,8 +54,8 @@ class ChunkResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """Jobs of a stretch that are done together, by id. `others`: what else is left for later; `last`: how far they lead; `more`:
-    whether there may be more of the stretch behind that; `again`: whether they had been begun before.
+    """Jobs of a stretch that are handled together, by id. `others`: stretches that are left for later; `last`: the last id of the
+    chunk; `more`: whether there may be more in the stretch; `again`: whether these jobs had been started before.
     """
 
     stretch: Stretch
@@ -67,32 +66,30 @@ class Chunk:
     again: bool = False
 
     def before(self, number: int) -> UUID | None:
-        """How far the stretch is done ahead of that job."""
+        """The last id before this job."""
         return self.jobs[number - 1].pk if number else self.stretch.last
 
-    def left(self, operation: Operation, told: ChunkResult) -> dict[str, Any]:
-        """What the columns of the operation say is left of it, once that has become of the chunk."""
-        last, rest, over = self.last, list[str](), not self.more and told.at is None
-        if told.at is not None:  # all that is left of the stretch is on servers that are away
-            last = self.before(told.at)
-            alone = self.stretch.parts is None and not (self.others or told.passed)
-            rest = [str(job.pk) for job in self.jobs[told.at :]] if self.again and alone else []
-        later = [*self.others, *told.passed]
+    def left(self, operation: Operation, result: ChunkResult) -> dict[str, Any]:
+        last, rest, over = self.last, list[str](), not self.more and result.at is None
+        if result.at is not None:  # the rest of the stretch is on unreachable servers
+            last = self.before(result.at)
+            alone = self.stretch.parts is None and not (self.others or result.passed)
+            rest = [str(job.pk) for job in self.jobs[result.at :]] if self.again and alone else []
+        later = [*self.others, *result.passed]
         if self.stretch.parts is None:
             return {"last": operation.upto if over else last, "passed_over": written(later), "chunk": rest}
-        if not over:  # behind the others, which have their turns now
-            later.insert(len(self.others), self.stretch.without(told.passed, last))
+        if not over:  # after the others, which are next
+            later.insert(len(self.others), self.stretch.without(result.passed, last))
         return {"last": operation.last, "passed_over": written(later), "chunk": rest}
 
 
 def open_ones(operation: Operation) -> list[Stretch]:
-    """What is not done yet, in the order in which it is gone through."""
+    """The stretches that are not done yet, in order."""
     first = [] if operation.last == operation.upto else [Stretch(None, operation.last)]
     return [*first, *left(operation)]
 
 
 def left(operation: Operation) -> list[Stretch]:
-    """What it has left for later, in the order in which it comes back to it."""
     return [
         Stretch(frozenset((queue, partition) for queue, partition in each["parts"]), UUID(each["last"]) if each["last"] else None)
         for each in operation.passed_over or ()
@@ -100,20 +97,20 @@ def left(operation: Operation) -> list[Stretch]:
 
 
 def written(stretches: Iterable[Stretch]) -> list[dict[str, Any]] | None:
-    """The same as the column has it."""
+    """The stretches, as the column stores them."""
     return [{"parts": sorted(each.parts or ()), "last": each.last.hex if each.last else None} for each in stretches] or None
 
 
 def labels(operation: Operation) -> list[str]:
-    """The queues, with a number where they have several partitions, of which something is left for later."""
+    """The queues of stretches that are left for later, with a number if a queue has several partitions."""
     known = conf.get().queues
     parts = sorted({part for stretch in left(operation) for part in stretch.parts or ()})
     return [known[queue].label(partition) if queue in known else queue for queue, partition in parts]
 
 
 def of(rows: QuerySet[Job], stretch: Stretch, others: Sequence[Stretch], wanted: Selection) -> QuerySet[Job]:
-    """Those of a stretch that were there when the jobs were chosen, by the database's clock: ids are by those of web hosts. Of rows
-    that the mirror has written, ids alone can tell.
+    """The jobs of a stretch that existed when the operation was created, by the clock of the database: ids contain the clock of web
+    hosts. For rows that the mirror wrote, only the id is known.
     """
     if wanted.at_ms:
         rows = rows.filter(Q(durable=False) | Q(created_at__lt=clock.from_ms(wanted.at_ms + 1)))
@@ -124,24 +121,24 @@ def of(rows: QuerySet[Job], stretch: Stretch, others: Sequence[Stretch], wanted:
 
 
 def cut(stretch: Stretch, others: Sequence[Stretch], part: Part, wanted: Selection) -> frozenset[Part] | None:
-    """The partitions of a stretch that are on the server of this one, which is away; None if all of them are."""
+    """The partitions of a stretch that are on the same unreachable server as this one; None if all of them are."""
     parts = _all(wanted) if stretch.parts is None else stretch.parts
     parts = frozenset(each for each in parts if not any(other.has(each) for other in others))
     try:
         server = stores.places.of(*part).server
         away = frozenset(each for each in parts if stores.places.of(*each).server is server) | {part}
-    except StoreUnavailable:  # nobody tells who is where
+    except StoreUnavailable:  # the places are unknown
         return None
     return away if parts - away else None
 
 
 def part_of(job: Job) -> Part:
-    """Where a job is."""
+    """The queue and the partition of a job."""
     return job.queue, ids.partition(job.pk)
 
 
 def options(operation: Operation) -> dict[str, Any]:
-    """What its verb is given besides the job: `delay` in seconds, or `run_at`."""
+    """The arguments of the verb besides the job: `delay` in seconds, or `run_at`."""
     given = dict(operation.options)
     if "run_at" in given:
         given["run_at"] = datetime.fromisoformat(given["run_at"])
@@ -162,7 +159,7 @@ def _rows(parts: frozenset[Part]) -> Q:
 
 
 def taken(steps: Iterator[int]) -> tuple[list[int], StoreUnavailable | None]:
-    """What these steps have done, also before one that found a server away, and that error."""
+    """The results of these steps, including those before an unreachable server, and the error."""
     done: list[int] = []
     try:
         for step in steps:

@@ -28,20 +28,20 @@ from django_delayq.store.scripts.events import Lag
 from django_delayq.store.scripts.worker_registry import WorkerRegistry
 
 DOWN: Final = (StoreUnavailable, StoreError)
-MOST_COUNTED: Final = 10_000  # rows: more would read the whole table
+MOST_COUNTED: Final = 10_000  # rows; more would scan the whole table
 MOST_FAILED: Final = 1_000
 NO_LAG: Final = Lag(0, 0.0)
-MOST_LEASED: Final = 1_000  # jobs that run, as a list of them asks for
-MOST_ASKED: Final = 200  # rows that Redis is asked about, at each end
-FRESH: Final = 10.0  # seconds; a younger row is not yet said to be unpublished
-MOST_AHEAD: Final = 100_000  # far rows that a forecast reads, the first that are due
+MOST_LEASED: Final = 1_000  # running jobs in a list
+MOST_ASKED: Final = 200  # rows that are looked up in Redis, at each end
+FRESH: Final = 10.0  # seconds; younger rows do not count as unpublished
+MOST_AHEAD: Final = 100_000  # far rows in a forecast, those that are due first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueView:
-    """One queue. `depth` and `lag` come from Redis; `workers` is how many claim from it, None if nobody knows, `slots` how many jobs
-    they run at once; `pulled`: consumers of the project's own do; `parts`: of each partition by itself; `away`: why those could not
-    be asked that are in no number here.
+    """One queue. `depth` and `lag` come from Redis. `workers`: the workers that claim from it, None if they are unknown; `slots`: the
+    jobs that they can run at the same time. `pulled`: consumers of the project take its messages. `parts`: the depth of each
+    partition; `away`: the partitions that cannot be reached, with the error. No other value includes them.
     """
 
     name: str
@@ -55,17 +55,17 @@ class QueueView:
 
     @property
     def partitions(self) -> int:
-        """How many it has, those among them that cannot be asked."""
+        """The number of partitions, including those that cannot be reached."""
         return len(self.parts) + len(self.away)
 
     @property
     def paused_parts(self) -> int:
-        """How many of them are paused, where not all are that can be asked: somebody's pause did not reach all."""
+        """The number of paused partitions if only some are paused, because a pause did not reach all of them."""
         return 0 if self.depth.paused else sum(part.paused for part in self.parts.values())
 
     @property
     def oldest_late(self) -> float:
-        """Seconds since the oldest due job should have run; 0 for none."""
+        """Seconds since the oldest due job should have run; 0 if there is none."""
         return self.depth.oldest_late_ms / 1000
 
     @property
@@ -81,15 +81,14 @@ class QueueView:
 
     @property
     def paused_at(self) -> datetime | None:
-        """Since when it is paused."""
         return clock.from_ms(self.depth.paused_ms) if self.depth.paused_ms else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """`error` tells why Redis could not be asked; there are no queues and no workers then. Where queues are on several servers,
-    `missing` has those of servers that could not be asked, which are not among `queues`, and why; a queue of which only some partitions
-    could be asked is among `queues`, and says so. `unseen` tells why nothing is known of workers.
+    """`error`: why Redis cannot be reached; then there are no queues and no workers. `missing`: queues on servers that cannot be
+    reached, with the error. They are not in `queues`; a queue with some reachable partitions is. `unseen`: why the workers are
+    unknown.
     """
 
     error: DelayqError | None = None
@@ -100,12 +99,12 @@ class Overview:
 
     @property
     def trouble(self) -> str:
-        """The same in English; "" for none."""
+        """The error in English; "" if there is none."""
         return str(self.error or "")
 
     @property
     def left_out(self) -> list[tuple[list[str], DelayqError]]:
-        """The queues and partitions that are missing, with why, those of one server together."""
+        """The missing queues and partitions, grouped by server, with the error."""
         found: dict[int, tuple[list[str], DelayqError]] = {}
         parts = ((conf.get().queue(queue.name).label(number), why) for queue in self.queues for number, why in queue.away.items())
         for name, error in [*self.missing.items(), *parts]:
@@ -113,12 +112,12 @@ class Overview:
         return list(found.values())
 
     def of(self, *names: str) -> Overview:
-        """As if there were no other queues."""
+        """The overview of only these queues."""
         missing = {name: error for name, error in self.missing.items() if name in names}
         return replace(self, queues=[queue for queue in self.queues if queue.name in names], missing=missing)
 
     def lacking(self, missing: Missing) -> Overview:
-        """The same, where a later read has missed these too: its own numbers stay."""
+        """The overview without what a later read could not reach. Its own values stay."""
         queues = [
             replace(queue, away={**missing.parts.get(queue.name, {}), **queue.away})
             for queue in self.queues
@@ -128,12 +127,12 @@ class Overview:
 
     @property
     def present(self) -> list[dict[str, Any]]:
-        """The workers that have not fallen silent."""
+        """The workers that are not silent."""
         return [worker for worker in self.workers if not worker["silent"]]
 
 
 def look() -> Overview:
-    """Asks Redis about every queue of the settings."""
+    """Reads all queues of the settings."""
     config, several = conf.get(), len(stores.servers()) > 1
     workers: list[dict[str, Any]] | None = None
     unseen: DelayqError | None = None
@@ -166,7 +165,7 @@ def queue_views(names: Iterable[str], workers: Iterable[dict[str, Any]] | None) 
 
 
 def mirror_lags() -> dict[str, Lag]:
-    """How far behind the rows are, by queue, the worst first; nothing while Redis cannot be asked."""
+    """The lag of the mirror by queue, the largest first; empty if Redis cannot be reached."""
     names = list(conf.get().queues)
     try:
         found, missing = stores.from_each(names, lambda reach: stores.inspector(reach).unread(names))
@@ -178,7 +177,7 @@ def mirror_lags() -> dict[str, Lag]:
 
 
 def leased(queue: str = "") -> list[UUID] | None:
-    """The jobs that run in a queue of the settings, or in all; None where Redis cannot be asked, or they are more than MOST_LEASED."""
+    """The running jobs of a queue, or of all queues. None if Redis cannot be reached, or if there are more than MOST_LEASED."""
     known = conf.get().queues
     queues = [queue] if queue in known else [] if queue else list(known)
     try:
@@ -189,7 +188,7 @@ def leased(queue: str = "") -> list[UUID] | None:
 
 
 def count_rows(queues: Sequence[str]) -> dict[str, dict[str, int]]:
-    """Per queue and state, how many rows the database has, each counted up to MOST_COUNTED + 1: a statement per 20 queues."""
+    """The number of rows per queue and state, each counted up to MOST_COUNTED + 1, with a statement per 20 queues."""
     using = conf.get().database
     found: dict[str, dict[str, int]] = {}
     for start in range(0, len(queues), 20):
@@ -201,14 +200,14 @@ def count_rows(queues: Sequence[str]) -> dict[str, dict[str, int]]:
 
 
 def failing_tasks() -> list[tuple[str, int]]:
-    """The tasks of the latest MOST_FAILED jobs that failed within a day, the worst first, with how many jobs each."""
+    """The five tasks with the most failures, among the latest MOST_FAILED jobs that failed within a day."""
     yesterday = database_clock.ago(conf.get().database, 86_400)
     failed = Job.objects.using(conf.get().database).filter(state=State.FAILED, finished_at__gte=yesterday)
     return Counter(failed.order_by("-finished_at").values_list("task", flat=True)[:MOST_FAILED]).most_common(5)
 
 
 def count_unpublished(queue: str | None = None) -> int:
-    """Committed rows that Redis has not confirmed for some time, of one queue or of all, counted up to MOST_COUNTED + 1."""
+    """The committed rows that Redis has not confirmed for some time, of one queue or all, counted up to MOST_COUNTED + 1."""
     waiting = _waiting()
     return bounded(waiting if queue is None else waiting.filter(queue=queue))
 
@@ -240,12 +239,11 @@ def count_absent() -> int:
 
 
 def count_unresolved() -> int:
-    """The unresolved rows, counted up to MOST_COUNTED + 1."""
     return bounded(Job.objects.using(conf.get().database).filter(UNRESOLVED))
 
 
 def _there(rows: Mapping[str, Set[UUID]], queues: Iterable[str], reach: Reach) -> int:
-    """How many of these rows of these queues Redis has."""
+    """The number of these rows that Redis has."""
     there = 0
     for queue in queues:
         ids = list(rows[queue])
@@ -260,12 +258,12 @@ def _waiting() -> models.QuerySet[Job]:
 
 
 def bounded(rows: models.QuerySet[Any]) -> int:
-    """How many rows, but not beyond MOST_COUNTED + 1."""
+    """The number of rows, counted up to MOST_COUNTED + 1."""
     return rows.order_by()[: MOST_COUNTED + 1].count()
 
 
 def count_many(queries: Sequence[QuerySet[Any]], most: int, using: str) -> list[int]:
-    """How many rows each has, counted up to `most` + 1, all in one statement."""
+    """The number of rows of each query, counted up to `most` + 1, in one statement."""
     if not queries:
         return []
     parts: list[str] = []
@@ -285,41 +283,41 @@ def count_many(queries: Sequence[QuerySet[Any]], most: int, using: str) -> list[
 
 
 def count_text(count: int) -> str:
-    """A bounded count for a person."""
+    """A bounded count for a command."""
     return f"{MOST_COUNTED:,}+" if count > MOST_COUNTED else f"{count:,}"
 
 
 def count_shown(count: int) -> str:
-    """The same on a page, whose language says how thousands are set apart."""
+    """A bounded count for a page, with the thousands separator of its language."""
     return number_format(min(count, MOST_COUNTED), force_grouping=True) + "+" * (count > MOST_COUNTED)
 
 
 def slots(worker: dict[str, Any]) -> int:
-    """How many jobs a worker runs at once."""
+    """The number of jobs that a worker can run at the same time."""
     return whole(worker, "processes") * whole(worker, "threads")
 
 
 def whole(facts: dict[str, Any], name: str) -> int:
-    """A number that a worker has said; 0 if it is none: whoever can write to Redis could have said it."""
+    """A number from the beat of a worker, or 0 if it is not a valid number: any program that can write to Redis can write a beat."""
     value = facts.get(name, 0)
     return value if isinstance(value, int) and 0 <= value < 2**53 else 0
 
 
 def served(worker: dict[str, Any]) -> list[str]:
-    """The queues that a worker says it serves."""
+    """The queues that a worker serves, by its beat."""
     queues = worker.get("queues", ())
     return [queue for queue in queues if isinstance(queue, str)] if isinstance(queues, list) else []
 
 
 def state(worker: Mapping[str, Any]) -> str:
-    """What a worker is at: "died" where a neighbour could prove it, "gone" when it has fallen silent, else what it says of itself."""
+    """The state of a worker: "died" if another worker proved it, "gone" if it is silent, or else the state in its beat."""
     if worker["silent"]:
         return "died" if worker.get("died") else "gone"
     return str(worker.get("state", "working"))
 
 
 def claims(worker: dict[str, Any], queue: str) -> bool:
-    """Whether a worker takes jobs of that queue: one that is silent, quiet or leaving takes none, nor one that only keeps records."""
+    """Whether a worker claims jobs of the queue. Silent, quiet and leaving workers do not, nor those that only keep records."""
     works = worker.get("state", "working") == "working" and worker.get("processes", 1) != 0
     return works and not worker["silent"] and queue in served(worker)
 
@@ -341,8 +339,8 @@ def _queue(parts: Mapping[int, QueueDepth], away: Mapping[int, DelayqError], wor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FarQueue:
-    """The far jobs of a queue. `count`: up to MOST_COUNTED + 1; `first`: when the first is due, None without one; `late`: whether the
-    first should be in Redis by now.
+    """The far jobs of a queue. `count`: up to MOST_COUNTED + 1; `first`: when the first job is due, or None; `late`: whether the first
+    job should be in Redis by now.
     """
 
     name: str
@@ -356,7 +354,7 @@ def far_queues() -> list[FarQueue]:
     """The queues that have a horizon.
 
     Raises:
-        DatabaseError: it cannot be asked.
+        DatabaseError: the database cannot be reached.
     """
     config = conf.get()
     named = [queue for queue in config.queues.values() if queue.horizon is not None]
@@ -374,10 +372,10 @@ def far_queues() -> list[FarQueue]:
 
 
 def due_between(queues: Sequence[str], edges_ms: Sequence[int]) -> list[int]:
-    """How many far jobs of these queues are due between one moment and the next.
+    """The number of far jobs of these queues that are due in each interval.
 
     Raises:
-        DatabaseError: it cannot be asked.
+        DatabaseError: the database cannot be reached.
     """
     config = conf.get()
     named = [name for name in queues if config.queue(name).horizon is not None]

@@ -1,6 +1,4 @@
-"""Schedules as people look at them: how one stands, what became of its ticks, and what is wrong with any. Rows only: dates that are
-still to come are for who may ask `periodic`.
-"""
+"""Reads of schedules and their ticks for people. Only rows are read here; `periodic` calculates future dates."""
 
 from __future__ import annotations
 
@@ -18,16 +16,15 @@ from django_delayq.models import Attempt, Job, Periodic, Tick, database_clock
 from django_delayq.states import State
 
 STANDINGS: Final = ("on", "off", "trouble", "retired")
-LATE: Final = 60.0  # seconds for which nobody has written what was to be written
+LATE: Final = 60.0  # seconds by which ticks can be late
 UNNOTICED: Final = 7 * 86_400.0  # seconds
 Fate = Tick.Fate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TickView:
-    """A tick with its job. `state`: that of its job, else what became of the tick: "missed", "skipped" or "withdrawn"; "" where the
-    row of the job is gone. `late`: seconds from its date until its first attempt, or until now if that has not begun; None: there is
-    none.
+    """A tick with its job. `state`: the state of the job, or else "missed", "skipped" or "withdrawn"; "" if the row of the job is gone.
+    `late`: seconds from the date until the first attempt, or until now if there was none; None if it is not late.
     """
 
     tick: Tick
@@ -38,7 +35,7 @@ class TickView:
 
 
 def standing(row: Periodic) -> str:
-    """One of `STANDINGS`."""
+    """The standing of a schedule, one of `STANDINGS`."""
     if row.retired_at is not None:
         return "retired"
     if not row.enabled:
@@ -47,7 +44,7 @@ def standing(row: Periodic) -> str:
 
 
 def standing_so(name: str) -> Q:
-    """The rows that stand so."""
+    """The condition for rows with this standing."""
     lives = Q(retired_at__isnull=True)
     return {
         "retired": Q(retired_at__isnull=False),
@@ -58,13 +55,13 @@ def standing_so(name: str) -> Q:
 
 
 def problem(row: Periodic) -> str:
-    """Why no job of it can be written, in the language that is active; "" for nothing."""
+    """Why the schedule cannot create jobs, in the active language; "" if it can."""
     found: Any = row.problem
     return format_error(found["code"], found["fields"]) if found else ""
 
 
 def ticks_of(row: Periodic, using: str, most: int, *, behind: Tick | None = None) -> list[Tick]:
-    """Its ticks, the latest first, those ahead too; `behind`: only what comes after that one in this order."""
+    """The ticks of a schedule, newest first, including future ones. `behind`: only those after this tick in this order."""
     ticks = Tick.objects.using(using).filter(schedule=row)
     if behind is not None:
         ticks = ticks.filter(Q(at__lt=behind.at) | Q(at=behind.at, pk__lt=behind.pk))
@@ -72,7 +69,7 @@ def ticks_of(row: Periodic, using: str, most: int, *, behind: Tick | None = None
 
 
 def seen(ticks: Sequence[Tick], using: str) -> list[TickView]:
-    """The same with their jobs: two queries, however many."""
+    """The ticks with their jobs, in two queries."""
     now, jobs = clock.now(), _jobs(ticks, using)
     begun = dict(
         Attempt.objects.using(using).filter(job_id__in=jobs).order_by().values_list("job_id").annotate(Min("started_at"))
@@ -83,7 +80,7 @@ def seen(ticks: Sequence[Tick], using: str) -> list[TickView]:
 
 
 def last_seen(rows: Iterable[Periodic], using: str) -> dict[int, TickView]:
-    """The last tick of each schedule whose date has come, by the schedule's primary key: three queries, however many."""
+    """The last past tick of each schedule, by the primary key of the schedule, in three queries."""
     keys = [row.pk for row in rows]
     past = Tick.objects.using(using).filter(schedule=OuterRef("pk"), at__lte=database_clock.ago(using))
     past = past.exclude(fate__in=(Fate.WITHDRAWN, Fate.CANCELLED)).order_by("-at", "-pk")
@@ -94,14 +91,14 @@ def last_seen(rows: Iterable[Periodic], using: str) -> dict[int, TickView]:
 
 
 def schedule_of(jobs: Iterable[UUID], using: str) -> dict[UUID, Periodic]:
-    """The schedules of those jobs that ticks have brought: one query."""
+    """The schedules that created these jobs, in one query."""
     found = Tick.objects.using(using).filter(job_id__in=list(jobs)).select_related("schedule")
     return {tick.job_id: tick.schedule for tick in found if tick.job_id is not None}
 
 
 def wrong() -> dict[str, Q]:
-    """Which schedules people should look at: those in "trouble"; those that are "late", since for a minute nobody has written what was
-    to be written; and those "retired" within a week, of which somebody may not know yet.
+    """The conditions for schedules with a problem: "trouble"; "late", if no process has written their ticks for a minute; and "retired"
+    within the last week.
     """
     using = conf.get().database
     return {
@@ -112,7 +109,7 @@ def wrong() -> dict[str, Q]:
 
 
 def count_wrong(using: str) -> dict[str, int]:
-    """How many there are of each of `wrong()`: one query."""
+    """The number of schedules for each condition of `wrong()`, in one query."""
     return Periodic.objects.using(using).aggregate(**{name: Count("pk", filter=which) for name, which in wrong().items()})
 
 

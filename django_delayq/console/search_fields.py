@@ -1,4 +1,4 @@
-"""The words of a search, one by one: for each the rows that it means, said to the database and said of a row that was read."""
+"""The fields of a search, one by one. Each has a condition for the database, and a function that checks a row in Python."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from django_delayq.states import DELIVERY, OFFER, PARKED, EndingKind, State
 from django_delayq.store.connection.error_replies import StoreError
 
 STATES: Final = (*(state.value for state in State), *DERIVED)
-ASKING, BLOCKED = "asking", "blocked"  # what `is:` may say
+ASKING, BLOCKED = "asking", "blocked"  # the values of `is:`
 MOST_BLOCKED: Final = 1000  # jobs of a queue that `is:blocked` finds
-NO_FINGERPRINT: Final = "none"  # a fingerprint is made of 12 hexadecimal digits
-MOST_BRACKETS: Final = 50  # in the value of an argument: so deep may it be nested, and no deeper
-ARGUMENTS: Final = ("task", "args", "kwargs")  # the columns that tell the arguments people see
+NO_FINGERPRINT: Final = "none"  # real fingerprints have 12 hexadecimal digits
+MOST_BRACKETS: Final = 50  # in the value of an argument, which limits its depth
+ARGUMENTS: Final = ("task", "args", "kwargs")  # the columns that the visible arguments depend on
 JSON: Final = frozenset({"args", "kwargs", "options"})
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One condition. `word` is one of WORDS, or "" for a text that stands alone. `rows`: what the database is asked for; `rough`: it
-    may find more than is meant, and only `holds` tells, from these `columns` of a row. `tasks`: those that a part of a name, or an
-    argument, stands for. `named`: the rows that a text alone finds by id or key; `few`: it names its rows one by one.
+    """One condition. `word` is one of WORDS, or "" for a free text. `rows`: the condition for the database; `rough`: it may match too
+    many rows, and `holds` decides, from these `columns`. `tasks`: the tasks that a part of a name or an argument matches. `named`:
+    the rows that a free text finds by id or key; `few`: the condition lists its rows one by one.
     """
 
     word: str
@@ -52,40 +52,40 @@ class Term:
 
     @property
     def free(self) -> bool:
-        """Whether it is a text that stands alone, and is to be found."""
+        """Whether it is a free text that must be found."""
         return not self.word and not self.negated
 
     def turned(self) -> Term:
-        """All other rows."""
+        """The condition for all other rows."""
         rows = Q() if self.rough else ~self.rows
         return replace(self, rows=rows, holds=lambda row: not self.holds(row), negated=not self.negated)
 
 
 @dataclass(frozen=True, slots=True)
 class Sense:
-    """What words mean: `-2h` counts from `at`, when *due* is asked too; a part of a name means those of `tasks` that have it."""
+    """The context of a search: `-2h` counts from `at`, and `tasks` are the known tasks."""
 
     at: datetime
     tasks: Sequence[str]
 
 
 class Refused(Exception):
-    """A term that cannot be understood; the text says what is accepted."""
+    """A term is invalid. The text describes valid values."""
 
 
 def free_text(text: str, sense: Sense) -> Term:
-    """A text that stands alone: part of a key, of a task's name, of an error, of an argument that people see; or an id."""
+    """A free text: part of a key, a task name, an error or a visible argument; or an id."""
     queues, needle = list(conf.get().queues), text.lower()
     named, id = Q(queue__in=queues, key=text), None
     try:
-        # A key may look like an id, as the UUID of an order does.
+        # A key can look like an id, such as the UUID of an order.
         id = ids.parse(text)
         named |= Q(pk=id)
     except ValueError:
         named |= _key_begins(queues, text)
 
     open_tasks: dict[str, bool] = {}
-    plain = needle.isascii() and needle.isprintable() and not {'"', "\\"} & {*needle}  # so does JSON write it, too
+    plain = needle.isascii() and needle.isprintable() and not {'"', "\\"} & {*needle}  # then JSON contains it unchanged
 
     def holds(row: Any) -> bool:
         task = row.task
@@ -93,12 +93,12 @@ def free_text(text: str, sense: Sense) -> Term:
             return True
         if (is_open := open_tasks.get(task)) is None:
             is_open = open_tasks[task] = plain and _hides_nothing(task)
-        # Of ten thousand rows few are to be decoded. Where something is masked all are: the time is not to tell of it.
+        # Decodes few of ten thousand rows. If a task has masked arguments, all rows are decoded, so that the time reveals nothing.
         if is_open and (written := _written(row)) and needle not in written and "\\u" not in written:
             return False
         return any(_has_text(value, needle) for value in _shown(row))
 
-    whole = [text] if "." in text else []  # it may be the name of a task that is not here, and no number or word is
+    whole = [text] if "." in text else []  # it can be the name of a task that is not registered here
     tasks = tuple(dict.fromkeys([*_tasks(text, sense), *whole]))
     return Term("", text, Q(), holds, ("id", "key", "error", *ARGUMENTS), rough=True, tasks=tasks, named=named)
 
@@ -116,7 +116,7 @@ def _id(value: str, sense: Sense) -> Term:
 
 
 def _key_begins(queues: Sequence[str], start: str) -> Q:
-    """The condition is there for PostgreSQL, whose index has only rows with a key, which a LIKE does not imply."""
+    """The condition on the key is required on PostgreSQL: its index covers only rows with a key, which LIKE does not imply."""
     return Q(queue__in=queues, key__startswith=start) & ~Q(key="")
 
 
@@ -136,7 +136,7 @@ def _task(value: str, sense: Sense) -> Term:
 
 
 def of_tasks(value: str, tasks: Sequence[str]) -> Term:
-    """Jobs of one of these tasks."""
+    """Jobs of these tasks."""
     meant = frozenset(tasks)
     rows = Q(task__in=sorted(meant)) if len(meant) > 1 else Q(task=tasks[0])
     return Term("task", value, rows, lambda row: row.task in meant, ("task",), tasks=tuple(tasks))
@@ -155,7 +155,7 @@ def _state(value: str, sense: Sense) -> Term:
 
 
 def _is_in_state(row: Any, state: str, at: datetime) -> bool:
-    """What `of_state` asks of the database."""
+    """The same condition as `of_state`, for a row."""
     if state not in DERIVED:
         return bool(row.state == state)
     unresolved = row.ending == EndingKind.UNKNOWN
@@ -186,8 +186,8 @@ def _fingerprint(value: str, sense: Sense) -> Term:
 
 
 def _is(value: str, sense: Sense) -> Term:
-    """What a job is beside its state: of those that have not ended, who has asked, and heard "not yet"; of those that are due, who
-    waits for the name that it shares with others, which Redis alone knows.
+    """Conditions besides the state: unfinished jobs that have polled, and due jobs that wait for a concurrency name. Only Redis knows
+    the latter.
     """
     value = value.lower()
     if value == ASKING:
@@ -227,7 +227,7 @@ def _moment(value: str, at: datetime) -> datetime:
             moment = datetime.combine(day, time.min)
         if moment is not None:
             moment = make_aware(moment, get_current_timezone()) if is_naive(moment) else moment
-            clock.from_ms(clock.to_ms(moment))  # the database is asked in UTC, where the last hours of 9999 overflow
+            clock.from_ms(clock.to_ms(moment))  # the query uses UTC, in which the last hours of 9999 overflow
     except (ValueError, OverflowError):
         moment = None
     if moment is None:
@@ -271,7 +271,7 @@ def _named_value(value: str) -> tuple[str, list[Any]]:
 
 
 def _host(value: str, sense: Sense) -> Term:
-    """Deliveries to a host; the port that errors and pages name with it is left out, as jobs do."""
+    """Deliveries to a host. The port is ignored, because jobs do not contain it."""
     host = value.lower()
     if host.startswith("["):
         host = host[1:].partition("]")[0]
@@ -286,19 +286,19 @@ def _target(value: str, sense: Sense) -> Term:
 
 
 def _names(row: Any, task: str, argument: str, value: str) -> bool:
-    """Whether it is one of that task with that argument, and people see it; also where the task is not registered."""
+    """Whether the row is a job of this task with this visible argument, even if the task is not registered here."""
     if row.task != task or value == masking.MASK:
         return False
     return bool(masking.arguments(task, [], _given(row, "kwargs"))[1].get(argument) == value)
 
 
 def shows(task: str, argument: str) -> bool:
-    """Whether jobs of that task may have an argument of that name, and people see it. Of a task that is not here nobody knows."""
+    """Whether jobs of the task can have a visible argument with this name. False for tasks that are not registered here."""
     return has(task, argument) and argument not in masking.names_of(task)
 
 
 def has(task: str, argument: str) -> bool:
-    """Whether jobs of that task may have an argument of that name."""
+    """Whether jobs of the task can have an argument with this name."""
     try:
         parameters = registry.get(task).signature.parameters
     except UnknownTask:
@@ -309,7 +309,7 @@ def has(task: str, argument: str) -> bool:
 
 
 def _values(given: str) -> list[Any]:
-    """77 means the number or the text; what is no JSON is text."""
+    """77 matches the number and the text. Invalid JSON is text."""
     try:
         value = json.loads(given)
     except ValueError:
@@ -318,7 +318,7 @@ def _values(given: str) -> list[Any]:
 
 
 def read_raw(columns: Iterable[str]) -> dict[str, Any]:
-    """For `annotate`: of these columns those with JSON, as it is written; terms take `args_json` for `args`."""
+    """For `annotate`: the undecoded text of these JSON columns. Terms read `args_json` instead of `args`."""
     return {f"{name}_json": ExpressionWrapper(F(name), output_field=TextField()) for name in columns if name in JSON}
 
 
@@ -328,19 +328,17 @@ def _given(row: Any, column: str) -> Any:
 
 
 def _written(row: Any) -> str:
-    """The arguments as they are written, in small letters; "" where the row has them decoded."""
+    """The undecoded arguments in lower case; "" if the row has only decoded arguments."""
     return f"{row.args_json} {row.kwargs_json}".lower() if hasattr(row, "args_json") else ""
 
 
 def _hides_nothing(task: str) -> bool:
-    """Whether people see every argument of a task that is registered."""
+    """Whether all arguments of a registered task are visible."""
     return task != DELIVERY and not masking.names_of(task)
 
 
 def _shown(row: Any) -> tuple[list[Any], dict[str, Any]]:
-    """Its arguments, masked, as the page shows them: nobody is to find out by searching what it does not show. None of a task that is
-    not registered.
-    """
+    """The arguments, masked as on pages, so that a search cannot reveal hidden values. Empty if the task is not registered here."""
     try:
         registry.get(row.task)
     except UnknownTask:
@@ -359,7 +357,7 @@ def _is_one_of(given: Mapping[str, Any], name: str, wanted: Sequence[Any]) -> bo
 
 
 def _has_text(value: Any, needle: str) -> bool:
-    """Whether a text has that part, or a number is it; at any depth."""
+    """Whether the value contains the text, or is the number, at any depth."""
     if isinstance(value, str):
         return value != masking.MASK and needle in value.lower()
     if isinstance(value, dict):

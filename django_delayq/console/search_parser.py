@@ -1,6 +1,7 @@
-"""What people type to find jobs, read: `state:failed -task:mail error:503 OR key:order-5`. Conditions that stand side by side hold all,
-`OR` stands between such groups, `-` or `not` before one condition. A word that is none is said, not ignored: an operation over all that
-matches must not match more than was meant.
+"""Parses a search such as `state:failed -task:mail error:503 OR key:order-5`.
+
+All conditions of a group must match. `OR` separates groups; `-` or `not` negates the next condition. Unknown terms are errors and are
+not ignored, because an operation must not match more jobs than intended.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from django_delayq.text import is_utf8, nearest
 
 LONGEST: Final = 1000  # characters of a search
 MOST_TERMS: Final = 30  # conditions of a search
-OPEN_ENDED: Final = ("arg", "meta")  # of these a group may have several
+OPEN_ENDED: Final = ("arg", "meta")  # a group can have several of these
 
 _OPERATORS: Final = frozenset({"NOT", "OR", "AND"})
 _TOKEN: Final = re.compile(r'(-?)(?:([A-Za-z_]+):)?(?:"([^"]*)"|(\S+))')
@@ -31,44 +32,43 @@ _TOKEN: Final = re.compile(r'(-?)(?:([A-Za-z_]+):)?(?:"([^"]*)"|(\S+))')
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """Conditions that all hold. `text`: what was typed for them."""
+    """A group: conditions that must all match. `text`: the text of the group."""
 
     terms: tuple[Term, ...]
     text: str
 
     @property
     def keyed(self) -> bool:
-        """Whether an id or a key is looked for, or jobs one by one, so that an index leads to the few rows there are."""
+        """Whether it searches for an id, a key or listed jobs, so that an index finds the few rows."""
         return any((term.few or term.word in ("id", "key")) and not term.negated for term in self.terms)
 
     @property
     def free(self) -> tuple[Term, ...]:
-        """The texts that stand alone."""
         return tuple(term for term in self.terms if term.free)
 
     def by_task(self) -> Alternative | None:
-        """With the texts that stand alone taken for parts of tasks' names; None where no task has them all."""
+        """The group with its free texts as parts of task names; None if no task matches all of them."""
         tasks = tuple(sorted(set.intersection(*(set(text.tasks) for text in self.free))))
         rest = tuple(term for term in self.terms if not term.free)
         return Alternative((*rest, of_tasks(self.free[0].value, tasks)), self.text) if tasks else None
 
     def rows(self) -> Q:
-        """The condition on rows; it may let more through than is meant."""
+        """The condition for the database, which may match too many rows."""
         return reduce(lambda found, term: found & term.rows, self.terms, Q())
 
     def holds(self, row: Any) -> bool:
-        """Whether all conditions hold for a row with the columns that they look at."""
+        """Whether all conditions match a row that has their columns."""
         return all(term.holds(row) for term in self.terms)
 
     def exact(self, row: Any) -> bool:
-        """The same of a row that `rows` has let through."""
+        """The same for a row that `rows` has matched."""
         return all(term.holds(row) for term in self.terms if term.rough)
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """One of the groups holds; without any, all rows are meant. With `complaints` nothing is found. `remarks`: what was understood in
-    another way than it may have been meant.
+    """A parsed search. A row must match one of the groups; without groups, all rows match. With `complaints`, no row matches.
+    `remarks`: terms that may have been meant differently.
     """
 
     groups: tuple[Alternative, ...] = ()
@@ -77,92 +77,90 @@ class Search:
 
     @property
     def terms(self) -> tuple[Term, ...]:
-        """Those of all groups."""
+        """The conditions of all groups."""
         return tuple(chain.from_iterable(group.terms for group in self.groups))
 
     @property
     def shared(self) -> dict[str, Term]:
-        """The conditions by word that narrow down all groups alike, except for those that an id or a key narrows down further."""
+        """The conditions by word that are in all groups, except in groups with an id or a key."""
         read = [group for group in self.groups if not group.keyed] or self.groups
         named = [{(term.word, term.value): term for term in group.terms if term.word and not term.negated} for group in read]
         return {each[0]: term for each, term in (named[0] if named else {}).items() if all(each in one for one in named)}
 
     def value(self, word: str) -> str:
-        """What was given for that word in all groups; "" for nothing."""
+        """The value of a word in all groups; "" if there is none."""
         found = self.shared.get(word)
         return found.value if found else ""
 
     @property
     def keyed(self) -> bool:
-        """Whether an id or a key is looked for and nothing else, so that few rows are left."""
+        """Whether all groups search for an id or a key, so that few rows remain."""
         return bool(self.groups) and all(group.keyed for group in self.groups)
 
     @property
     def loose(self) -> tuple[Term, ...]:
-        """The texts that stand alone where neither id nor key narrows down: in errors and arguments they are looked for among the first
-        rows only.
-        """
+        """The free texts in groups without an id or a key. In errors and arguments, they are searched only in the first rows."""
         return tuple(term for group in self.groups if not group.keyed for term in group.free)
 
     @property
     def blind(self) -> tuple[Term, ...]:
-        """The conditions that leave out jobs by their arguments: where a task is not registered they leave out none of its own."""
+        """The negated conditions on arguments. In a process where a task is not registered, they exclude none of its jobs."""
         return tuple(term for term in self.terms if term.negated and JSON & {*term.columns})
 
     @property
     def rough(self) -> bool:
-        """Whether the database finds more rows than are meant, so that each has to be looked at: its counts would be wrong."""
+        """Whether the database may match too many rows, so that its counts would be wrong."""
         return any(term.rough for term in self.terms)
 
     @property
     def columns(self) -> frozenset[str]:
-        """What of a row has to be known to tell whether it is meant."""
+        """The columns that are required to decide whether a row matches."""
         terms = self.terms if len(self.groups) > 1 else [term for term in self.terms if term.rough]
         return frozenset(chain.from_iterable(term.columns for term in terms)) if self.rough else frozenset()
 
     @property
     def by_argument(self) -> bool:
-        """Whether the arguments of each row have to be looked at."""
+        """Whether the arguments of each row are required."""
         return bool(self.columns & JSON)
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """All tasks that its words stand for."""
+        """All tasks that its terms match."""
         return tuple(sorted({task for term in self.terms for task in term.tasks}))
 
     def rows(self) -> Q:
-        """The condition on rows. It asks for no argument: a database that looked for one would tell by its time what is masked."""
+        """The condition for the database. It never includes arguments, because the time of such a query would reveal masked values."""
         return any_of([group.rows() for group in self.groups])
 
     def exact(self, row: Any) -> bool:
-        """Whether a row that the database found is really meant; its `columns` are looked at."""
+        """Whether a row that the database found matches, by its `columns`."""
         return exactly(self.groups, row)
 
 
 def exactly(groups: Sequence[Alternative], row: Any) -> bool:
-    """Whether one of the groups holds for a row that the database has found for them."""
+    """Whether a row that the database found for these groups matches one of them."""
     if not any(term.rough for group in groups for term in group.terms):
         return True
     return groups[0].exact(row) if len(groups) == 1 else any(group.holds(row) for group in groups)
 
 
 def any_of(conditions: Sequence[Q]) -> Q:
-    """One of these. Of an empty condition, which lets everything through, Django would leave nothing in an OR."""
+    """An OR of these conditions. If one of them is empty, everything matches; Django would ignore it."""
     if not all(conditions):
         return Q()
     return reduce(lambda found, each: found | each, conditions, Q())
 
 
 def parse(text: str, at: datetime | None = None, tasks: Sequence[str] | None = None) -> Search:
-    """Reads a search. `at`: the moment from which `-2h` counts, and at which a job is due; now by default. `tasks`: the names that
-    there are; by default the registered ones.
+    """Parses a search. `at`: the moment from which `-2h` counts and at which a job is due; now by default. `tasks`: the known tasks;
+    the registered tasks by default.
     """
     text = text.strip()
     if not text:
         return Search()
     if len(text) > LONGEST:
         return Search(complaints=(now("The search is longer than %(most)d characters.") % {"most": LONGEST},))
-    if "\x00" in text or not is_utf8(text):  # PostgreSQL refuses NUL, and no database takes half a surrogate pair
+    if "\x00" in text or not is_utf8(text):  # PostgreSQL rejects NUL, and no database accepts an unpaired surrogate
         return Search(
             complaints=(now("The search contains a character that no job can contain: NUL, or a character that is not valid text."),)
         )
@@ -170,7 +168,7 @@ def parse(text: str, at: datetime | None = None, tasks: Sequence[str] | None = N
 
 
 class _Reader:
-    """From left to right, token by token."""
+    """Reads the tokens from left to right."""
 
     def __init__(self, text: str, sense: Sense) -> None:
         self.tokens = list(_TOKEN.finditer(text))
@@ -181,10 +179,10 @@ class _Reader:
         self.remarks: list[str] = []
         self.terms: list[Term] = []
         self.typed: list[str] = []
-        self.turned = False  # by a `not` that was read
+        self.turned = False  # by a preceding `not`
 
     def read(self) -> Search:
-        """All of it. Too many conditions are not even read: some ask Redis."""
+        """Checks the number of conditions first, because some conditions query Redis."""
         if sum(token[0].upper() not in _OPERATORS for token in self.tokens) > MOST_TERMS:
             return Search(complaints=(now("A search can have at most %(most)d conditions.") % {"most": MOST_TERMS},))
         for token in self.tokens:
@@ -201,7 +199,6 @@ class _Reader:
         return Search(() if complaints else tuple(self.groups), complaints, tuple(dict.fromkeys(self.remarks)))
 
     def _close(self) -> None:
-        """Ends a group."""
         if self.turned:
             self.complaints.append(now("%(word)s must be followed by a condition.") % {"word": "not"})
         elif not self.terms and not self.complaints:
@@ -230,7 +227,7 @@ class _Reader:
             said = now("%(text)s: the quotation mark is not closed. Put the whole value in quotes: %(example)s.")
             self.complaints.append(said % {"text": token[0], "example": 'error:"not found", arg:"name=two words"'})
             return None
-        if not value.strip():  # as of an unset shell variable: it would mean every job
+        if not value.strip():  # such as an unset shell variable: it would match every job
             self.complaints.append(now("%(word)s needs a value.") % {"word": f"{word}:" if word else '""'})
             return None
         if not word:
@@ -244,9 +241,9 @@ class _Reader:
             return None
 
     def _strange(self, word: str, token: re.Match[str]) -> Term | None:
-        """A word that is none. Alone it may be the beginning of a key, and is taken for that; beside others it is a slip."""
+        """An unknown word. On its own, it may be the start of a key and becomes a free text. With known words, it is an error."""
         text = token[0].removeprefix("-")
-        slip = bool(nearest(word, WORDS, cutoff=0.8))  # `order:5` is the key of an order, and no slip of `worker:`
+        slip = bool(nearest(word, WORDS, cutoff=0.8))  # `order:5` is the key of an order, and not a misspelt `worker:`
         if self.known or slip or token[3] is not None:
             self.complaints.append(_unknown(word))
             if not slip:
@@ -259,7 +256,7 @@ class _Reader:
 
 
 def _opens(value: str) -> bool:
-    """Whether a value that stands in no quotes begins with one, as if more belonged to it. A text in JSON closes its own."""
+    """Whether an unquoted value starts a quotation that does not end. JSON text ends its own quotation."""
     return value.startswith('"') and value.count('"') % 2 == 1
 
 

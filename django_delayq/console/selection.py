@@ -26,7 +26,7 @@ from django_delayq.producer.task import registry
 from django_delayq.states import State
 from django_delayq.text import nearest
 
-# Each is the order of an index, with the equalities before it: (state, run_at, id), (state, attempts, run_at, id), the primary key …
+# Each is the order of an index after its equalities: (state, run_at, id), (state, attempts, run_at, id), the primary key …
 _ORDERS: Final[dict[str, tuple[str, ...]]] = {
     "due": ("run_at", "id"),
     "scheduled": ("run_at", "id"),
@@ -41,24 +41,24 @@ _ORDERS: Final[dict[str, tuple[str, ...]]] = {
     "unresolved": ("id",),
 }
 VIEWS: Final = ("", *_ORDERS)
-# What else a view can be ordered by, at the first page's price: the index (state, first field), with all that these name behind it.
+# Other orders of a view that cost no more than one page: the index (state, first field, …) has these fields.
 _OTHERS: Final[dict[str, tuple[str, ...]]] = {
     "run_at": ("run_at", "id"),
     "attempts": ("attempts", "run_at", "id"),
     "finished_at": ("finished_at", "id"),
 }
 _ENDED: Final = ("failed", "cancelled", "succeeded")
-MOST_OFFERED: Final = 8  # searches offered
-MOST_ARGUMENTS: Final = 3  # of those that name an argument
+MOST_OFFERED: Final = 8  # other searches
+MOST_ARGUMENTS: Final = 3  # of these, searches for an argument
 _NUMBER: Final = re.compile(r"-?\d+")
 _PLAIN: Final = re.compile(r'[^\s"-][^\s"]*')
 
 
 @dataclass(frozen=True, slots=True)
 class Road:
-    """One way to rows: the condition, and the groups of which one has to hold for a row. `frame`: the rows through which one reads,
-    where no index leads to them. `by_key`: an index of ids and keys leads to all there are, in any order. `first`: only the first rows
-    of the frame are read, on whatever page.
+    """One way to read rows: a condition, and groups of which one must match. `frame`: the rows that are scanned if no index finds the
+    matching ones. `by_key`: an index of ids and keys finds all rows, in any order. `first`: only the first rows of the frame are
+    read, for every page.
     """
 
     rows: Q
@@ -68,16 +68,16 @@ class Road:
     first: bool = False
 
     def exact(self, row: Any) -> bool:
-        """Whether a row that the database found is meant."""
+        """Whether a row that the database found matches."""
         return search_parser.exactly(self.groups, row)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """What was chosen. All of it holds at once; "" leaves a part open. `at_ms`: the moment at which it was chosen, for what is said
-    relative to one; 0: now. `tasks`: those that its words stand for; None: the registered ones that fit now. `by`: the field to order
-    by, with a minus for falling; it holds where `sorts` names that field, and chooses no other jobs. `only`: short ids of the jobs
-    of which the view *running* consists, by Redis' word; None: those whose rows say so, which hear of it later.
+    """A selection. All its parts must match; "" means any. `at_ms`: the moment of the selection, for relative dates; 0 means now.
+    `tasks`: the known tasks; None means the registered ones. `by`: the field to sort by, with a minus for descending; it applies if
+    `sorts` contains the field, and does not change which jobs match. `only`: the short ids of the view *running*, as Redis reports
+    them; None: the state of the rows decides, which is updated later.
     """
 
     view: str = ""
@@ -91,17 +91,17 @@ class Selection:
 
     @cached_property
     def search(self) -> search_parser.Search:
-        """The text, read."""
+        """The parsed text."""
         return search_parser.parse(self.text, self._at, self.tasks)
 
     @property
     def shown_view(self) -> str:
-        """The view, also one that the text names."""
+        """The view, which the text can name too."""
         return self.view or self.search.value("state")
 
     @property
     def order(self) -> tuple[str, ...]:
-        """Fields to order by; the last is the primary key."""
+        """The fields to sort by. The last one is the primary key."""
         name = self.by.removeprefix("-")
         if name not in self.sorts:
             return _ORDERS.get(self.shown_view, ("-id",))
@@ -109,25 +109,25 @@ class Selection:
 
     @property
     def sorts(self) -> tuple[str, ...]:
-        """The fields that it can be ordered by, up and down, since an index holds its rows in that order."""
+        """The fields that an index can sort by in both directions."""
         view = self.shown_view
         usual = _ORDERS.get(view, ("id",))[0].removeprefix("-")
         if usual == "id" or self.search.value("fingerprint"):
             return ()
         if self.text or self.queue or self.task or view in DERIVED or view == State.SCHEDULED:
-            return (usual,)  # of scheduled ones the index of attempts need have no more than those that retry
+            return (usual,)  # for scheduled jobs, the index of attempts may contain only retrying ones
         return ("run_at", "attempts", "finished_at") if view in _ENDED else ("run_at", "attempts")
 
     @property
     def indexed(self) -> bool:
-        """Whether an index leads to the rows in this order, or to few rows at all, so that nothing has to be read through."""
+        """Whether an index finds the rows in this order, or few rows at all, so that no rows are scanned."""
         groups = self.search.groups
         if self.search.keyed or self._few:
             return True
         return len(groups) < 2 and not self.search.loose and self._is_indexed(groups[0].terms if groups else ())
 
     def _is_indexed(self, terms: Sequence[Term]) -> bool:
-        """The same of one group that is looked up by no id and no key."""
+        """The same for a group without an id or a key."""
         if self._few:
             return True
         words = {term.word for term in terms}
@@ -143,7 +143,7 @@ class Selection:
 
     @cached_property
     def roads(self) -> tuple[Road, ...]:
-        """How its rows are found: each road leads to some of them in the order of the list, and together they lead to all."""
+        """The ways to read the rows. Each leads to some of them, in the order of the list; together they lead to all."""
         if self.search.complaints:
             return ()
         keyed, loose, others = list[Alternative](), list[Alternative](), list[Alternative]()
@@ -167,13 +167,13 @@ class Selection:
         return tuple(found)
 
     def rows(self, jobs: QuerySet[Job]) -> QuerySet[Job]:
-        """Those of `jobs` that are meant, as far as the database can tell; see `Search.exact`."""
+        """The matching `jobs`, as far as the database can decide. See `Search.exact`."""
         if self.search.complaints:
             return jobs.none()
         return jobs.filter(self._narrowed([self.search.rows()]))
 
     def _narrowed(self, rows: Sequence[Q]) -> Q:
-        """One of these conditions, within the view, the queue and the task."""
+        """An OR of these conditions, within the view, the queue and the task."""
         found = Q()
         if self.view:
             found &= self._of_view(self.view)
@@ -182,11 +182,11 @@ class Selection:
         if self.task:
             found &= Q(task=self.task)
         if self.order[0].endswith("finished_at"):
-            found &= Q(finished_at__isnull=False)  # all that has ended has a date; without one a row would stand nowhere
+            found &= Q(finished_at__isnull=False)  # rows without a date have no place in this order
         return found & search_parser.any_of(rows)
 
     def _frame(self) -> Q:
-        """The rows through which one reads: all that an index can tell of what is meant, in this order."""
+        """The rows to scan: the conditions that an index supports, in this order."""
         state, terms = self.shown_view, self.search.shared
         found = self._of_view(state) if state in VIEWS and state else Q()
         if state not in ("retrying", "unpublished", "unresolved"):
@@ -208,24 +208,24 @@ class Selection:
 
     @property
     def _few(self) -> bool:
-        """Whether its view consists of jobs that are named."""
+        """Whether the view consists of listed jobs."""
         return self.view == State.RUNNING and self.only is not None
 
     def running(self, jobs: Sequence[UUID] | None) -> Selection:
-        """The same, of which the view *running* consists of these; None: rows tell."""
+        """The selection with these jobs as its view *running*. None: the rows decide."""
         return self if self.view != State.RUNNING or jobs is None else replace(self, only=tuple(map(ids.short, jobs)))
 
     def parts(self) -> dict[str, Any]:
-        """For keeping: what `Selection(**parts)` takes."""
+        """The arguments of `Selection(...)`, for storage."""
         return {name: value for name, value in asdict(self).items() if value not in ("", 0, None) and name != "by"}
 
     def fixed(self, at_ms: int) -> Selection:
-        """The same from now on: it means that moment, and the tasks that it stands for here. Another process may know others."""
+        """The selection with the moment and the tasks of now. Another process may have other tasks."""
         return replace(self, at_ms=at_ms, tasks=list(self.search.tasks) if self.text else None)
 
     @property
     def words(self) -> str:
-        """All of it as one search."""
+        """The selection as one search text."""
         named = (("state", self.view), ("queue", self.queue), ("task", self.task))
         before = [f"{word}:{value}" for word, value in named if value]
         if not (before and len(self.search.groups) > 1):
@@ -238,7 +238,7 @@ class Selection:
 
 
 def search_remarks(search: Search) -> list[str]:
-    """Words that are none, and arguments that find nothing whatever their value."""
+    """Remarks about unknown words, and about arguments that can never match."""
     names = [term.value.partition("=")[0] for term in search.terms if term.word == "arg" and not term.negated]
     return [*search.remarks, *filter(None, map(_fault, names))]
 
@@ -256,7 +256,9 @@ def _fault(name: str) -> str:
 
 
 def _arguments(tasks: Iterable[str], annotation: str = "") -> Counter[str]:
-    """The arguments that people see, and how many tasks have each. `annotation`: those without any, or with one in which it stands."""
+    """The visible arguments, and the number of tasks that have each. `annotation`: only those without an annotation, or with one that
+    contains it.
+    """
     return Counter(
         name
         for task in tasks
@@ -268,7 +270,7 @@ def _arguments(tasks: Iterable[str], annotation: str = "") -> Counter[str]:
 
 
 def searched_in(search: Search, *, partly: bool) -> str:
-    """Where texts that stand alone were looked for; "" without any. `partly`: see `keyset.Page`."""
+    """A remark about the search of free texts; "" without any. `partly`: see `keyset.Page`."""
     if not search.loose:
         return ""
     if partly:
@@ -280,7 +282,7 @@ def searched_in(search: Search, *, partly: bool) -> str:
 
 
 def operation_refusal(search: Search) -> str:
-    """Why nothing can be done to all jobs of that search; "" where it can."""
+    """Why an operation cannot use this search; "" if it can."""
     if search.blind:
         said = now("An operation cannot exclude jobs by their arguments, because a worker may not know them. Remove %(text)s.")
         return said % {"text": _typed(search.blind[0])}
@@ -291,7 +293,7 @@ def operation_refusal(search: Search) -> str:
 
 
 def other_searches(wanted: Selection) -> list[Selection]:
-    """Searches that may find what this one does not, the likeliest first."""
+    """Searches that may find more, the most likely first."""
     found = list[Selection]()
     if len(wanted.search.groups) == 1:
         terms = wanted.search.groups[0].terms
@@ -312,7 +314,7 @@ def _said_otherwise(term: Term, task: str) -> list[str]:
     if term.free:
         kind = "int|float" if _NUMBER.fullmatch(term.value) else "str"
         known = registry.names()
-        theirs = [name for name in known if not registry.get(name).own]  # a person means an argument of the project
+        theirs = [name for name in known if not registry.get(name).own]  # people search for arguments of the project
         names = _arguments([task] if task in known else theirs, kind)
         likely = [name for name, _ in names.most_common(MOST_ARGUMENTS)]
         return [f"error:{_quoted(term.value)}", *(f"arg:{_quoted(f'{name}={term.value}')}" for name in likely)]
@@ -334,5 +336,5 @@ def _typed(term: Term) -> str:
 
 
 def _quoted(text: str) -> str:
-    """As a search takes it for one text."""
+    """The text in quotes, if a search would not take it as one text."""
     return text if _PLAIN.fullmatch(text) and text.upper() not in ("OR", "AND", "NOT") else f'"{text}"'

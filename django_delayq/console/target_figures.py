@@ -1,4 +1,4 @@
-"""Where jobs are delivered: the hosts of deliveries and the targets of offers, and the circuits that workers report as open.
+"""The places that jobs go to: hosts of deliveries and targets of offers, and the circuits that workers report as open.
 
 The newest rows of each state are counted, so a table with millions of rows costs no more than a small one.
 """
@@ -25,22 +25,20 @@ NEWEST: Final = 500  # rows of each state
 MOST_HOSTS: Final = 50
 STATES: Final = (State.SCHEDULED, State.RUNNING, State.FAILED, State.SUCCEEDED)
 SHOWN: Final = 300  # characters of an error
-TAIL: Final = 300  # characters at the end of arguments, where the host stands; in front of it may be 64 KB of a body
-START: Final = 60  # at the beginning of a result, likewise: the answer may have 2 KB
-UNREAD: Final = 200  # rows whose arguments are read whole, since they end otherwise: people have edited them
+TAIL: Final = 300  # characters at the end of the arguments, which contain the host after up to 64 KB of body
+START: Final = 60  # characters at the start of a result, which can have 2 KB
+UNREAD: Final = 200  # rows whose arguments are read in full, because people edited them and they end differently
 ENDS: Final = (AttemptOutcome.RETRIED.value, AttemptOutcome.FAILED.value)
 MOST_RUNS: Final = 2_000
-_HOST: Final = re.compile(r'[{,]"host":"([a-z0-9_.:-]{1,253})"\}\Z')  # of JSON, in which no text has a quote without a backslash
+_HOST: Final = re.compile(r'[{,]"host":"([a-z0-9_.:-]{1,253})"\}\Z')  # in JSON, a quote within text has a backslash
 _RESULT: Final = re.compile(r'\{"status":(\d{1,9}),"ms":(\d{1,9})\b')
 Row = Mapping[str, Any]
-MOST_CIRCUITS: Final = 20  # of one worker, as its beat has them
+MOST_CIRCUITS: Final = 20  # in the beat of a worker
 
 
 @dataclass(slots=True)
 class TargetFigures:
-    """A host or a target, by the rows that were looked at. How it has answered last: `status` where it did, else `error`; `times`: ms
-    of what it took.
-    """
+    """A host or a target, counted from rows. The last result is `status`, or else `error`. `times`: durations in ms."""
 
     name: str
     waiting: int = 0
@@ -57,16 +55,16 @@ class TargetFigures:
 
     @property
     def median_ms(self) -> float | None:
-        """Half of what it took, it took faster; None for nothing."""
+        """The median duration; None if there are none."""
         return median(self.times) if self.times else None
 
     @property
     def unwell(self) -> int:
-        """How much did not go well, to put the worst first."""
+        """The number of failed and retrying jobs, which sorts the worst first."""
         return self.failed + self.retrying
 
     def count(self, row: Row) -> None:
-        """Takes in one row."""
+        """Adds one row."""
         state, ended = row["state"], row["finished_at"] or row["started_at"]
         if state == State.SUCCEEDED:
             self.succeeded += 1
@@ -95,8 +93,8 @@ class TargetFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetsSeen:
-    """`figures`: the worst first. `cut`: states of which there are more than the NEWEST rows that were looked at; `more`: how many are
-    left out.
+    """`figures`: the worst first. `cut`: states with more than the NEWEST rows that were counted; `more`: how many figures are left
+    out.
     """
 
     figures: list[TargetFigures]
@@ -105,7 +103,7 @@ class TargetsSeen:
 
 
 def of_hosts() -> TargetsSeen:
-    """The hosts of deliveries: six queries at most."""
+    """The hosts of deliveries, in at most six queries."""
     rows, cut = _newest(DELIVERY, tail=Right("kwargs", TAIL, output_field=TextField()))
     unread = [row["id"] for row in rows if not _HOST.search(row["tail"])][:UNREAD]
     whole: dict[UUID, Any] = dict(_rows().filter(pk__in=unread).values_list("pk", "kwargs")) if unread else {}
@@ -121,8 +119,8 @@ def of_hosts() -> TargetsSeen:
 
 
 def of_offers() -> TargetsSeen:
-    """The targets of offers, also those that are listed no more: four queries."""
-    rows, cut = _newest(OFFER, "kwargs")  # they have the name and nothing else
+    """The targets of offers, including those that are no longer listed, in four queries."""
+    rows, cut = _newest(OFFER, "kwargs")  # they have only the name
     found: dict[str, TargetFigures] = {}
     for row in rows:
         if isinstance(name := row["kwargs"].get("to"), str):
@@ -135,7 +133,7 @@ def _newest(task: str, *read: str, **made: Any) -> tuple[list[dict[str, Any]], f
     rows: list[dict[str, Any]] = []
     cut = set()
     for state in STATES:
-        ordered = _rows().filter(task=task, state=state.value).order_by("-run_at", "-id")  # as an index is
+        ordered = _rows().filter(task=task, state=state.value).order_by("-run_at", "-id")  # the order of an index
         names = ("id", "state", "attempts", "started_at", "finished_at", *read)
         begins = Left("result", START, output_field=TextField())
         found = list(
@@ -150,9 +148,7 @@ def _newest(task: str, *read: str, **made: Any) -> tuple[list[dict[str, Any]], f
 
 
 def _tell_statuses(figures: Sequence[TargetFigures]) -> None:
-    """What those have answered whose last end was a bad one: the error of that run says it in a field of its own; else what it said,
-    without the name of its class.
-    """
+    """Sets the status and the error of targets whose last run failed, from the attempt."""
     wanted = [one.last_job for one in figures if one.error and one.last_job]
     if not wanted:
         return
@@ -175,7 +171,7 @@ def _whole(value: Any) -> int | None:
 
 
 class OpenCircuit(NamedTuple):
-    """`target`: host:port; `until_ms`: since 1970, in the past when it is tried with the next delivery; `worker` says so."""
+    """`target`: host:port; `until_ms`: since 1970, in the past if the next delivery is the probe; `worker`: its reporter."""
 
     target: str
     until_ms: int
@@ -184,12 +180,14 @@ class OpenCircuit(NamedTuple):
 
     @property
     def host(self) -> str:
-        """The name alone, as jobs have it."""
+        """The host without the port, as jobs contain it."""
         return self.target.rpartition(":")[0].strip("[]")
 
 
 def open_circuits(workers: Iterable[dict[str, Any]]) -> list[OpenCircuit]:
-    """What the workers that are there say, the longest first. Whoever can write to Redis can say anything: what is none is left out."""
+    """The open circuits of these workers, the longest first. Invalid values are ignored: any program that can write to Redis can write
+    a beat.
+    """
     found = []
     for worker in workers:
         told = worker.get("circuits")
@@ -200,5 +198,5 @@ def open_circuits(workers: Iterable[dict[str, Any]]) -> list[OpenCircuit]:
 
 
 def circuits_of_host(workers: Iterable[dict[str, Any]], host: str) -> list[OpenCircuit]:
-    """Those of one host, without port."""
+    """The open circuits of one host, on any port."""
     return [one for one in open_circuits(workers) if one.host == host]

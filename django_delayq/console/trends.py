@@ -1,5 +1,5 @@
-"""What has run, over time, for charts: of a queue by the counters in Redis, which are exact; of a task, and of what nobody counts, by
-the newest rows, which the database finds by an index, so that a table of millions costs no more than a small one.
+"""Finished jobs over time, for charts. Queues use the exact counters in Redis. Tasks use the newest rows, which an index finds, so a
+table with millions of rows costs no more than a small one.
 """
 
 from __future__ import annotations
@@ -27,14 +27,13 @@ T = TypeVar("T")
 
 
 class Span(NamedTuple):
-    """How far back a chart goes: so many steps of so many minutes."""
+    """The time range of a chart: the number of steps, and the minutes of a step."""
 
     steps: int
     step: int
 
     @property
     def length(self) -> timedelta:
-        """All of it."""
         return timedelta(minutes=self.steps * self.step)
 
 
@@ -42,7 +41,7 @@ SPANS: Final = {"1h": Span(60, 1), "1d": Span(96, 15), "7d": Span(84, 120)}
 
 
 class EndedJob(NamedTuple):
-    """A job that has succeeded or failed, by its row: the dates are those of its last run."""
+    """A row of a job that succeeded or failed. The dates are those of its last run."""
 
     job: UUID
     task: str
@@ -55,12 +54,12 @@ class EndedJob(NamedTuple):
 
     @property
     def late(self) -> float | None:
-        """Seconds from its date to its run; None if it never ran."""
+        """Seconds between the date and the run; None if it never ran."""
         return max(0.0, (self.started_at - self.run_at).total_seconds()) if self.started_at else None
 
     @property
     def ran(self) -> float | None:
-        """Seconds from the claim to the end."""
+        """Seconds between the claim and the end."""
         return max(0.0, (self.finished_at - self.started_at).total_seconds()) if self.started_at and self.finished_at else None
 
 
@@ -68,7 +67,7 @@ OF_ENDS: Final = ("id", *EndedJob._fields[1:])
 
 
 class EndedRun(NamedTuple):
-    """An attempt that is over."""
+    """An attempt that has ended."""
 
     id: int
     job: UUID
@@ -81,7 +80,6 @@ class EndedRun(NamedTuple):
 
     @property
     def ran(self) -> float:
-        """Seconds."""
         return max(0.0, (self.finished_at - self.started_at).total_seconds())
 
 
@@ -90,7 +88,7 @@ OF_RUNS: Final = ("id", "job_id", *EndedRun._fields[2:])
 
 @dataclass(frozen=True, slots=True)
 class NewestJobs:
-    """The newest that ended, the newest first. `since`: from this date on there are no others; None if these are all."""
+    """The newest jobs that ended, newest first. `since`: there are no others from this date on; None if these are all."""
 
     rows: Sequence[EndedJob]
     since: datetime | None
@@ -98,14 +96,14 @@ class NewestJobs:
 
 @dataclass(frozen=True, slots=True)
 class NewestRuns:
-    """The newest attempts, those that ended last first; `since` likewise."""
+    """The newest attempts, in the order in which they ended, newest first. `since`: as in `NewestJobs`."""
 
     rows: Sequence[EndedRun]
     since: datetime | None
 
 
 def ends(jobs: QuerySet[Job], **names: str) -> NewestJobs:
-    """The NEWEST of `jobs` that have succeeded or failed, in two queries. `names`: the queue, the task, or neither: an index each."""
+    """The NEWEST of `jobs` that succeeded or failed, in two queries. `names`: the queue, the task, or neither; each has an index."""
     found: list[EndedJob] = []
     for state in ENDED:
         rows = jobs.filter(state=state, **names).order_by("-run_at", "-id").values_list(*OF_ENDS)[: NEWEST + 1]
@@ -115,7 +113,7 @@ def ends(jobs: QuerySet[Job], **names: str) -> NewestJobs:
 
 
 def runs(ended: NewestJobs, jobs: QuerySet[Job], task: str) -> NewestRuns:
-    """The NEWEST attempts of those, and of the jobs of that task that retry, in four queries at most."""
+    """The NEWEST attempts of these jobs, and of jobs of the task that retry, in at most four queries."""
     waiting = jobs.filter(RETRYING).order_by("-attempts", "-run_at", "-id").values_list("id", "task", "started_at")[:NEWEST]
     wanted = [(one.started_at or one.run_at, one.job) for one in ended.rows]
     wanted += [(started_at, id) for id, name, started_at in waiting if name == task and started_at]
@@ -133,20 +131,20 @@ def runs(ended: NewestJobs, jobs: QuerySet[Job], task: str) -> NewestRuns:
 
 
 def messages(wanted: Iterable[EndedRun], jobs: QuerySet[Job]) -> dict[int, str]:
-    """The beginning of what these attempts said, by their ids."""
+    """The start of the error messages of these attempts, by id."""
     rows = Attempt.objects.using(jobs.db).filter(pk__in=[run.id for run in wanted])
     return dict(rows.annotate(text=Left("message", HEADLINE, output_field=TextField())).values_list("pk", "text"))
 
 
 def pauses(queue: str) -> list[Event]:
-    """When that queue was paused and resumed, the newest first: of the latest EVENTS that belong to no job."""
+    """The times at which the queue was paused and resumed, newest first, among the latest EVENTS without a job."""
     latest = Event.objects.using(conf.get().database).filter(job__isnull=True).order_by("-id")
     rows = latest.only("queue", "kind", "at", "actor", "reason")[:EVENTS]
     return [row for row in rows if row.queue == queue and row.kind in (EventKind.PAUSED, EventKind.RESUMED)][:PAUSES]
 
 
 def spread_over(span: Span, found: Iterable[tuple[datetime, T]], now: datetime) -> tuple[datetime, list[list[T]]]:
-    """What was found, each in its step of the span; and when the first step begins."""
+    """The values in the steps of the span, and the start of the first step."""
     step = timedelta(minutes=span.step)
     last = clock.from_ms(clock.to_ms(now) // (span.step * 60_000) * span.step * 60_000)
     start = last - (span.steps - 1) * step
@@ -158,5 +156,5 @@ def spread_over(span: Span, found: Iterable[tuple[datetime, T]], now: datetime) 
 
 
 def quantile(values: Sequence[float], share: float) -> float | None:
-    """Below which that share (0 to 1) of the values lies; None of none."""
+    """The value below which this share (0 to 1) of the values lies; None if there are no values."""
     return sorted(values)[min(len(values) - 1, int(share * len(values)))] if values else None

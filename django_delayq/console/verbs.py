@@ -29,18 +29,17 @@ Act = Callable[..., Change]
 Text = str | Promise
 _BACK: Final = _("Back to the list")
 _DONE: Final = frozenset({Change.DONE})
-CHANGE: Final = 2  # Django's number, which stands where only projects with an admin can import it
+CHANGE: Final = 2  # Django's constant, which only projects with an admin can import
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verb:
-    """`short`: the label in a list of operations; `selected`: what it is called in the list of jobs; `help`: what the command says of
-    it. `confirm`: the act on so many jobs, for the button that does it (`count`, and `shown` with its thousands set apart); `keep`: the
-    way back beside it; `asked`: the question about one job, for which its page asks; "" where it does not. `danger`: it ends something.
-    `states`: those of jobs to which its button belongs, "unresolved" among them; `swept`: those that a command takes, if its filter
-    names none. `act`: what a person may do. `answers`:
-    in words, per `Change`; `effects`: those after which something is other than before. `needs_date`: it asks for one. `aborts`: it may
-    end a run (`abort`), which only the command offers.
+    """One action. `short`: the label in a list of operations; `selected`: the label in the list of jobs; `help`: of the command.
+    `confirm`: the label of the button for several jobs (`count`, and `shown` with a thousands separator); `keep`: the button that goes
+    back; `asked`: the question about one job, or "" if its page does not ask. `danger`: it ends something. `states`: job states with
+    this button, including "unresolved"; `swept`: the states that a command uses by default. `act`: the function. `answers`: a text per
+    `Change`; `effects`: results that changed something. `needs_date`: it requires a date. `aborts`: it can end a run (`abort`), which
+    only the command offers.
     """
 
     name: str
@@ -63,12 +62,11 @@ class Verb:
     aborts: bool = False
 
     def confirmed(self, count: int) -> str:
-        """What stands on the button that does it to so many jobs."""
+        """The label of the button for this number of jobs."""
         return str(self.confirm % {"count": count, "shown": number_format(count, force_grouping=True)})
 
     @property
     def command(self) -> str:
-        """Its subcommand of `delayq`."""
         return self.name.replace("_", "-")
 
 

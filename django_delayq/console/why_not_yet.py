@@ -25,7 +25,7 @@ from django_delayq.store.reads.queue_depth import QueueDepth
 from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from django_delayq.text import visible
 
-PULLED_LATELY: Final = 600.0  # seconds since a consumer has asked, after which one says that nobody does
+PULLED_LATELY: Final = 600.0  # seconds after the last pull from which on the reason says that no consumer pulls
 
 SENTENCES: Final[Mapping[str, Promise]] = {
     "unresolved": _(
@@ -93,18 +93,17 @@ SENTENCES: Final[Mapping[str, Promise]] = {
 
 
 class Why(NamedTuple):
-    """One thing that a job waits for. `fields`: dates are datetimes, durations float seconds."""
+    """One reason. `fields`: dates are datetimes, durations are float seconds."""
 
     code: str
     fields: Mapping[str, Any] = {}
 
 
 def of(job: Job, view: JobView | None, trouble: str) -> list[Why]:
-    """The things that a job waits for, the nearest first: a person, if it is unresolved; nothing for one that does not wait. `trouble`:
-    why Redis could not be asked.
+    """The reasons why a job waits, the most immediate first; empty if it does not wait. `trouble`: why Redis could not be read.
 
     Raises:
-        StoreUnavailable, StoreError: Redis cannot be asked any more.
+        StoreUnavailable, StoreError: Redis cannot be reached any more.
     """
     if job.unresolved:
         return [Why("unresolved")]
@@ -135,7 +134,7 @@ def of(job: Job, view: JobView | None, trouble: str) -> list[Why]:
 
 
 def sentences(found: Sequence[Why], date: Callable[[datetime], str] = second) -> str:
-    """The same in sentences, in the language of the page. `date`: how dates are written."""
+    """The reasons as sentences in the active language. `date`: formats a date."""
     return " ".join(_sentence(one, date) for one in found)
 
 
@@ -162,7 +161,7 @@ def _shown(value: Any, date: Callable[[datetime], str]) -> Any:
 
 
 def _far(job: Job) -> Why:
-    """Redis has never heard of it, and need not be asked."""
+    """A far job is not in Redis."""
     horizon = conf.get().queue(job.queue).horizon
     return Why("far", {"date": job.run_at, "horizon": float(horizon)}) if horizon else Why("far_no_horizon", {"date": job.run_at})
 
@@ -183,15 +182,15 @@ def _later(job: Job, view: JobView, wait: float) -> Why:
 
 
 def _outside(job: Job, view: JobView, serving: Sequence[dict[str, Any]], *, due: bool) -> list[Why]:
-    """What holds it that is not of this house: a host that is left alone or has asked for it, a target that workers do not know, what
-    its last run has said.
+    """Reasons outside of the queue: a host with an open circuit or a requested delay, a target that workers do not have, or the result
+    of the last run.
     """
     if job.task == OFFER and (target := _place(job, "to")) and all(target not in worker.get("targets", [target]) for worker in serving):
         return [Why("target_unlisted", {"target": target})]
     if not due and job.fingerprint in PARKED:
         return [Why(job.fingerprint.replace("-", "_"), {"worker": job.worker, "reason": job.error})]
     last = None
-    if not due and not view.asks:  # else it is told already
+    if not due and not view.asks:  # otherwise "asks_later" reports it
         last = Attempt.objects.using(job._state.db).filter(job_id=job.pk).order_by("-id").first()
     put_off = last is not None and last.outcome == AttemptOutcome.SNOOZED
     if job.task == DELIVERY and (due or put_off) and (host := _place(job, "host")):
@@ -207,7 +206,7 @@ def _outside(job: Job, view: JobView, serving: Sequence[dict[str, Any]], *, due:
 
 
 def _asked_to_wait(last: Attempt) -> list[Why]:
-    """By `Retry-After`, or by a task that has raised `Retry` with a delay."""
+    """A delay by `Retry-After`, or by a task that raised `Retry` with a delay."""
     problem = last.problem if isinstance(last.problem, dict) else {}
     if last.outcome != AttemptOutcome.RETRIED or "wait_ms" not in problem:
         return []
@@ -217,14 +216,14 @@ def _asked_to_wait(last: Attempt) -> list[Why]:
 
 
 def _place(job: Job, argument: str) -> str:
-    """Where it goes, unless that is masked."""
+    """The host or target of a job, unless it is masked."""
     found = masking.arguments(job.task, [], job.kwargs)[1].get(argument)
     return found if isinstance(found, str) and found != masking.MASK else ""
 
 
 def _blocked(job: Job, view: JobView) -> Why:
-    """By others of its name."""
-    with stores.guarded(job.queue, ids.partition(job.pk)):  # where its name is, too
+    """The job waits for its concurrency name."""
+    with stores.guarded(job.queue, ids.partition(job.pk)):  # its concurrency name is there too
         held = stores.inspector().job(job.queue, view.name_holder) if view.name_holder else None
     if held is None:
         return Why("name_free", {"name": view.name})
@@ -252,7 +251,7 @@ def _crowded(depth: QueueDepth, serving: Sequence[dict[str, Any]]) -> Why:
 
 
 def _seen(job: Job) -> tuple[QueueDepth, list[dict[str, Any]] | None]:
-    """The partition in which it is. The workers: None where they show themselves on another server than that, which is away."""
+    """The partition of the job, and the workers. None: the workers are on another server, which cannot be reached."""
     partition = ids.partition(job.pk)
     with stores.guarded(job.queue, partition):
         depth = stores.inspector().part(job.queue, partition)
@@ -267,29 +266,29 @@ def _seen(job: Job) -> tuple[QueueDepth, list[dict[str, Any]] | None]:
 
 
 class Polls(NamedTuple):
-    """`times`: how often it has asked; `ladder`: its task's, None where no task of that name is registered here."""
+    """`times`: how often a job has polled; `ladder`: the ladder of its task, None if the task is not registered here."""
 
     times: int
     ladder: Ladder | None
 
     @property
     def most(self) -> int | None:
-        """How often it may."""
+        """How often it can poll."""
         return None if self.ladder is None else len(self.ladder)
 
     @property
     def next_wait(self) -> float | None:
-        """Seconds that it waits if it asks once more and hears the same; None: it gives up then."""
+        """Seconds until the next poll, if the condition is still not met; None: then the job gives up."""
         if self.ladder is None or self.times >= len(self.ladder):
             return None
         try:
             return self.ladder.steps(self.times + 1)[-1]
-        except ValueError:  # a formula of the project, which errs
+        except ValueError:  # the formula of the project is wrong
             return None
 
 
 def polls(job: Job, view: JobView | None = None) -> Polls | None:
-    """By Redis' word, where there is one of a job that has not ended; None of a job that has never asked."""
+    """The polls of a job, from Redis if `view` has an unfinished job; None if it has never polled."""
     times = view.asks if view is not None and view.state in ("scheduled", "running") else job.asked
     if not times:
         return None
@@ -298,20 +297,20 @@ def polls(job: Job, view: JobView | None = None) -> Polls | None:
 
 
 def poll_count(job: Job, view: JobView | None = None) -> str:
-    """ "asked 3 of 9"; "" of a job that has never asked."""
+    """A text such as "polled 3 of 9"; "" if the job has never polled."""
     found = polls(job, view)
     return "" if found is None else poll_text(found.times, found.most)
 
 
 def poll_text(times: int, most: int | None) -> str:
-    """The words for so many times, of at most so many; None: nobody knows."""
+    """The text for this number of polls. `most`: None if it is unknown."""
     if most is None:
         return ngettext("polled once", "polled %(times)d times", times) % {"times": times}
     return now("polled %(times)d of %(most)d") % {"times": times, "most": most}
 
 
 def poll_progress(job: Job, view: JobView | None) -> str:
-    """The same, with ", next in 10m" of a job that waits for its next run."""
+    """The same, with ", next in 10m" if the job waits for its next poll."""
     text = poll_count(job, view)
     waits = job.state == State.SCHEDULED if view is None else view.state == "scheduled"
     if not text or not waits:

@@ -69,7 +69,7 @@ SENTENCES: Final[Mapping[str, Promise]] = {
     ),
     "site_behind": _(
         "Redis at %(where)s is ahead of this database, site %(ours)s, in the queue %(queue)s. Either another database "
-        "records the queue, or this database lost commits. See manage.py delayq adopt."
+        "records the queue, or this database lost commits. No jobs run there until you run manage.py delayq adopt."
     ),
     "site_unknown": _("The database did not return the id of this site, so nothing is written to Redis: %(cause)s."),
     "partitions_away": _(
@@ -102,31 +102,31 @@ SENTENCES: Final[Mapping[str, Promise]] = {
     ),
     "unexpected": _("Unexpected error: %(kind)s: %(cause)s"),
 }
-# How the process of a run has died, as the problem of that run says.
+# How the process of a run died, by the code of its problem.
 DEATHS: Final[Mapping[str, Promise]] = {
     "process_sigkill": _("Its process was killed by %(signal)s, perhaps because the machine was out of memory."),
     "process_signal": _("Its process was killed by %(signal)s."),
     "process_exit": _("Its process ended with exit code %(exit_code)s."),
     "worker_died": _("The whole worker died, with all its processes."),
 }
-GROUPED: Final = frozenset({"size", "limit"})  # fields whose thousands are set apart
+GROUPED: Final = frozenset({"size", "limit"})  # fields with a thousands separator
 _JOINTS: Final = re.compile(r"(?<=[._/:])(?=\w)")  # of `shop.tasks.close_order` and `/srv/shop/tasks.py:41`
-_COARSE: Final = ((7 * 86_400, 86_400), (86_400, 3_600), (600, 60))  # seconds from which on only whole steps are told, and the step
+_COARSE: Final = ((7 * 86_400, 86_400), (86_400, 3_600), (600, 60))  # seconds from which on durations are rounded to the step
 
 
 def error_text(error: object) -> str:
-    """An error for the reader of a page; its own text where no sentence is known here. "" for none."""
+    """The translated text of an error, or its own text if there is no sentence for its code. "" for None."""
     if error is None:
         return ""
     code, fields = getattr(error, "code", ""), getattr(error, "fields", {})
-    if code not in SENTENCES or not fields:  # a text of its own, for which the code is merely that of its class
+    if code not in SENTENCES or not fields:  # it has its own text, and only the code of its class
         return str(error)
     return format_error(code, fields)
 
 
 def format_error(code: str, fields: Mapping[str, Any]) -> str:
-    """The sentence of an error of which a row keeps the code and the fields. What a newer release has written stays as it was; an
-    option that cannot work is told in English, as it was raised.
+    """The sentence for an error that is stored as a code and fields. Codes of newer releases are shown unchanged. Configuration errors
+    are in English, as they were raised.
     """
     if code == ConfigError.code and "message" in fields:
         return visible(" ".join(str(fields[name]) for name in ("message", "hint") if fields.get(name)))
@@ -137,11 +137,11 @@ def format_error(code: str, fields: Mapping[str, Any]) -> str:
 
 
 def death(problem: Any) -> str:
-    """How the process of a run has died; "" where its row does not say."""
+    """How the process of a run died; "" if the row does not have it."""
     sentence = DEATHS.get(problem.get("code", "")) if isinstance(problem, dict) else None
     try:
         return str(sentence) % {name: visible(str(value)) for name, value in problem["fields"].items()} if sentence else ""
-    except KeyError:  # a newer release may have other fields
+    except KeyError:  # a newer release can have other fields
         return ""
 
 
@@ -150,20 +150,20 @@ def _shown(name: str, value: Any) -> str:
 
 
 def second(moment: datetime) -> str:
-    """A moment to the second, in the current time zone."""
+    """A date to the second, in the current time zone."""
     return f"{moment.astimezone(get_current_timezone()):%Y-%m-%d %H:%M:%S}"
 
 
 def duration(seconds: float | None) -> str:
-    """A duration for a person; a dash for none."""
+    """A duration for people; a dash for None."""
     if seconds is None:
         return "-"
-    seconds = min(seconds, clock.MAX_SECONDS)  # a date in Redis may be anything
+    seconds = min(seconds, clock.MAX_SECONDS)  # a date in Redis can be anything
     return clock.text(round(seconds)) if seconds >= 1 else f"{max(0.0, seconds) * 1000:.0f}ms"
 
 
 def relative(moment: datetime) -> str:
-    """How far off a moment is, in two units at most: "in 4m", "2d5h ago"."""
+    """The distance of a date from now, with at most two units: "in 4m", "2d5h ago"."""
     seconds = round((moment - clock.now()).total_seconds())
     far = min(abs(seconds), int(clock.MAX_SECONDS))
     step = next((step for least, step in _COARSE if far >= least), 1)
@@ -172,7 +172,7 @@ def relative(moment: datetime) -> str:
 
 
 def zoned(moment: datetime) -> str:
-    """A moment to the second with its time zone and what that is ahead of UTC."""
+    """A date to the second, with its time zone and offset."""
     return f"{moment.astimezone(get_current_timezone()):%Y-%m-%d %H:%M:%S %Z (UTC%z)}"
 
 
@@ -184,7 +184,7 @@ def cut(text: str, most: int) -> str:
 
 
 def task_name(task: str) -> str:
-    """What stands where a job has its task: the name, or that it is a message."""
+    """The name of the task, or "a message"."""
     return now("a message") if task == MESSAGE else visible(task)
 
 

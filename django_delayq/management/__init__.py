@@ -1,4 +1,4 @@
-"""Management commands, and what each subcommand of `delayq` does.
+"""The management commands and the subcommands of `delayq`.
 
-May import everything but the admin. No threads; jobs change only through the producer.
+May import everything except the admin. No threads. Jobs change only through the producer.
 """

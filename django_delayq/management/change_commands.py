@@ -1,5 +1,5 @@
-"""The subcommands that change something: cancel, reschedule, run-now, requeue, pause, resume, purge, prune. Jobs change only through
-the producer's functions; each gives its honest answer.
+"""The subcommands that change jobs or queues: cancel, reschedule, run-now, requeue, pause, resume, purge and prune. They call the
+functions of the producer, and report the result of each.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ WORDS = {
     Change.UNKNOWN: "unknown",
     Change.CONFLICT: "in conflict (another job has its key, or its state does not allow this)",
 }
-ASKED = " A cancellation was requested. The task can stop by itself and is not retried."  # of a running job
+ASKED = " A cancellation was requested. The task can stop by itself and is not retried."  # for a running job
 ABORTED = " An abort was requested. The task ends within seconds and is not retried."
-ASK_FROM = 20  # jobs chosen by a filter; fewer need no confirmation
+ASK_FROM = 20  # jobs that a filter matches; fewer need no confirmation
 
 
 def actor() -> str:
-    """Who runs the command, for the events."""
+    """The user who runs the command, for the events."""
     try:
         return f"cli:{getpass.getuser()}"
     except (OSError, KeyError):
@@ -47,7 +47,7 @@ def actor() -> str:
 
 
 def change(verb: Verb, out: TextIO, options: dict[str, Any]) -> int:
-    """Does it to the jobs that are named by id, by key or by a filter."""
+    """Applies a verb to the jobs that ids, a key or a filter choose."""
     how = {"actor": actor(), "reason": options["reason"], **(_date(options) if verb.needs_date else {})}
     if verb.aborts:
         how["abort"] = options["abort"]
@@ -103,8 +103,7 @@ def _report(out: TextIO, options: dict[str, Any], verb: Verb, answers: Sequence[
     counts = Counter(answer["change"] for answer in answers)
     all_done = counts[Change.DONE] == len(answers)
     if options["json"]:
-        told = {change.value: counts[change] for change in counts}
-        print_json(out, {"verb": verb.command, "jobs": list(answers), "counts": told})
+        print_json(out, {"verb": verb.command, "jobs": list(answers), "counts": {change.value: counts[change] for change in counts}})
     elif not answers:
         out.write("No matching jobs.\n")
     else:
@@ -120,12 +119,10 @@ def _report(out: TextIO, options: dict[str, Any], verb: Verb, answers: Sequence[
 
 
 def pause(out: TextIO, options: dict[str, Any]) -> int:
-    """Pauses a queue."""
     return _turn(out, options, queues.pause, paused=True, words=("is paused", "is already paused"))
 
 
 def resume(out: TextIO, options: dict[str, Any]) -> int:
-    """Resumes a queue."""
     return _turn(out, options, queues.resume, paused=False, words=("is resumed", "is not paused"))
 
 
@@ -137,7 +134,7 @@ def _turn(out: TextIO, options: dict[str, Any], turn: Callable[..., bool], *, pa
 
 
 def purge(out: TextIO, options: dict[str, Any]) -> int:
-    """Cancels every scheduled job of a queue that can be reached; partitions that cannot are named before and behind."""
+    """Cancels all scheduled jobs of a queue. Partitions that cannot be reached are listed before and after."""
     queue = known_queue(options["queue"]) or ""
     counted, lacking = stores.from_each([queue], lambda reach: stores.inspector(reach).parts([queue]))
     total, missing = sum(depth.scheduled for depth in counted.values()) + overview.count_unpublished(queue), lacking.labels
@@ -155,7 +152,7 @@ def purge(out: TextIO, options: dict[str, Any]) -> int:
                 advance(cancelled)
     except StoreUnavailable:
         if done:
-            _purged(out, options, queue, done, missing)  # what has been done is done, and must be known
+            _purged(out, options, queue, done, missing)  # reports what was already cancelled
         raise
     return _purged(out, options, queue, done)
 
@@ -166,7 +163,7 @@ def _purged(out: TextIO, options: dict[str, Any], queue: str, done: int, missing
 
 
 def prune(out: TextIO, options: dict[str, Any]) -> int:
-    """Deletes rows whose retention has passed."""
+    """Deletes rows after their retention."""
     config = conf.get()
     queues = [config.queue(name) for name in named_queues(options)]
     loops: list[PruneLoop | OldOperationsLoop | OldTicksLoop] = []
@@ -199,7 +196,7 @@ def prune(out: TextIO, options: dict[str, Any]) -> int:
 def print_result(
     out: TextIO, options: dict[str, Any], document: dict[str, Any], text: str, missing: Mapping[str, StoreUnavailable] | None = None
 ) -> int:
-    """Prints the document with --json, else the text; exit code 0. `missing`: queues that were left out, and why; then it is 1."""
+    """Prints the document with --json, or else the text. `missing`: queues that were left out, with the error, for exit code 1."""
     if options["json"]:
         left = {} if missing is None else {"missing": {name: str(why) for name, why in missing.items()}}
         print_json(out, {**document, **left})
@@ -211,7 +208,7 @@ def print_result(
 
 
 def confirm(question: str) -> None:
-    """Goes on after a yes. CommandError after anything else, and where nobody can answer."""
+    """Returns after a yes. Raises CommandError after any other answer, or without a terminal."""
     if _answer(question).strip().lower() not in ("y", "yes"):
         raise CommandError("Nothing was changed.")
 

@@ -1,4 +1,4 @@
-"""Compares both sides, job by job: what the rows say is unfinished, and what Redis has. `delayq doctor --deep` asks for it."""
+"""Compares the unfinished rows with Redis, job by job, for `delayq doctor --deep`."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from django_delayq.store.scripts.decode import position
 from django_delayq.store.scripts.events import FIRST
 from django_delayq.store.scripts.queue import MOST
 
-PATIENCE: Final = 30.0  # seconds for the mirror to come up to date
+PATIENCE: Final = 30.0  # seconds for the mirror to catch up
 NO_END: Final = "why it failed did not reach the database"
 
 
 @dataclass(slots=True)
 class Orphans:
-    """Jobs that one side has and the other has not. `missing`: unfinished rows that Redis does not have; `risen`: unfinished jobs in
-    Redis whose rows are finished; `rowless`: jobs in Redis without a row: unfinished ones where `AUDIT` keeps one for each, and
-    failed ones, until a row of theirs would have been pruned; `lost`: unfinished rows of redis durability that Redis does not have;
-    `ended`: unfinished rows whose jobs have ended in Redis, and no event says how; `nowhere`: jobs with a record in Redis and no place,
-    which no claim finds, without those that the relay schedules.
+    """Jobs that only one side has. `missing`: unfinished rows that are not in Redis; `risen`: unfinished jobs in Redis with a finished
+    row; `rowless`: jobs in Redis without a row (unfinished ones if `AUDIT` keeps a row for each, and failed ones within their
+    retention); `lost`: unfinished rows of redis durability that are not in Redis; `ended`: unfinished rows whose job ended in Redis,
+    without an event that shows how; `nowhere`: jobs with a record in Redis and no date, which no claim finds, without those that the
+    relay schedules.
     """
 
     missing: list[UUID] = field(default_factory=list)
@@ -52,11 +52,11 @@ class Orphans:
 
 
 class Comparison:
-    """1. Walks both sides in batches, and notes what one has and the other has not. 2. Waits until the mirror has folded what it had
-    not then; for a job of redis durability that ran, also for a lease, since its worker may still adopt it. 3. Looks again at what was
-    noted: what has cleared up was on its way. `fix` brings back, drops, writes the row, or makes that of a job that is lost unresolved;
-    what is `left` it could not: the row is of no job that could run, or Redis was wiped meanwhile; the record in Redis cannot be read,
-    or is not signed by this project.
+    """1. Reads both sides in batches, and notes the differences. 2. Waits until the mirror has written the events of that time. For a
+    job of redis durability that ran, it also waits for a lease, because its worker may still adopt it. 3. Checks the differences
+    again, and drops those that were in progress. `fix` restores or removes jobs, writes rows, or marks lost jobs as unresolved.
+    `left`: what `fix` cannot repair, because no worker could run the job, Redis was wiped in the meantime, or the record is
+    unreadable or not signed.
 
     Raises (all methods):
         StoreUnavailable, DatabaseError: call again later.
@@ -73,7 +73,7 @@ class Comparison:
         self._inspector = Inspector(places, prefix=prefix)
 
     def find(self, wait: Iterator[None]) -> Orphans:
-        """All orphans. `wait`: each step lets some time pass, and the mirror work."""
+        """All differences. `wait`: each step lets some time pass and the mirror work."""
         suspects = Orphans()
         for batch in self._unfinished(self.loop.unfinished()):
             suspects.missing += self.loop.log.unknown(batch)
@@ -100,8 +100,8 @@ class Comparison:
         return found
 
     def fix(self, orphans: Orphans) -> Iterator[int]:
-        """Brings back what is missing, drops what has risen, writes the rows that are not there. Yields how many were looked at, after
-        every step of at most 200.
+        """Restores missing jobs, removes risen jobs and writes missing rows. Yields the number of checked jobs after every step of at
+        most 200.
         """
         for batch in _batches(orphans.missing):
             epoch = self.loop.store.epoch()
@@ -120,7 +120,7 @@ class Comparison:
             redis_only.give_up(self.queue.name, self.loop.partition, self.loop.log.unknown(batch), self.using)
             yield len(batch)
         for batch in _batches(orphans.ended):
-            with locked_checkpoint(self.queue.name, self.loop.partition, self.using):  # a mirror may have the rows in hand
+            with locked_checkpoint(self.queue.name, self.loop.partition, self.using):  # a mirror can be writing the rows
                 leave_to_a_person(self.loop.unfinished().filter(pk__in=batch), unknown_end("finished"))
             yield len(batch)
 
@@ -129,7 +129,7 @@ class Comparison:
             yield len(batch)
 
     def _place(self, batch: list[UUID]) -> None:
-        """Schedules jobs that are nowhere by their rows. A job without a row is `left`: its date is unknown."""
+        """Schedules the jobs that have no date, by their rows. A job without a row is `left`."""
         epoch, rows = self.loop.store.epoch(), Job.objects.using(self.using).filter(pk__in=batch)
         ended = [ids.short(id) for id, *row in rows.values_list("id", "state", "settled") if end_of(*row)]
         self.loop.epoch.drop(ended, actor="doctor")
@@ -204,7 +204,7 @@ class Comparison:
         made, now = [], database_clock.now(connections[self.using])
         for view in self._inspector.jobs(self.queue.name, batch):
             if view is None:
-                continue  # it has ended meanwhile
+                continue  # it has ended in the meantime
             if view.record is None or not self._trusted(view):
                 self.left.rowless.append(view.id)
                 continue

@@ -36,7 +36,7 @@ from django_delayq.store.reads.fitness import (
     version_findings,
 )
 
-MOST_PARKED = 20  # queues and tasks that are named
+MOST_PARKED = 20  # queues and tasks in the findings
 _PARKED_WHY = {
     PARKED_TASK: (
         "the workers have no task named {task!r}.",
@@ -61,21 +61,21 @@ _PARKED_WHY = {
         ),
     ),
 }
-UNASKED = {"D001", "D003", "D007", "E013", "E014", "E015", "E016", "E025"}  # behind these there is nothing to compare rows with
-UNUSABLE = {"E001", "E002", "E003", "E006"}  # settings that lead to no server or no database: nothing more can be asked
+INCOMPARABLE = {"D001", "D003", "D007", "E013", "E014", "E015", "E016", "E025"}  # with one of these, rows cannot be compared with Redis
+UNUSABLE = {"E001", "E002", "E003", "E006"}  # with one of these settings, there is no server or no database to check
 MOST_SCHEDULES: Final = 20  # with one problem
 
 
 def doctor(out: TextIO, options: dict[str, Any]) -> int:
-    """Everything that is wrong, with its remedy."""
+    """Prints all findings, each with its hint. Exit code 1 if one of them is an error."""
     if options["fix"] and not options["deep"]:
         raise CommandError("--fix requires --deep.", returncode=USAGE)
     findings = _settings_findings()
     if not UNUSABLE & {finding["code"] for finding in findings}:
         findings += [*_link_findings(), *_database_findings()]
-        unusable = any(finding["code"] in ("D001", "D003") for finding in findings)  # so it does not tell the id of the site either
+        unusable = any(finding["code"] in ("D001", "D003") for finding in findings)  # then the id of the site is not available either
         findings += [finding for finding in redis_findings() if not (unusable and finding["code"] == "D003")]
-        if options["deep"] and not any(finding["code"] in UNASKED for finding in findings):
+        if options["deep"] and not any(finding["code"] in INCOMPARABLE for finding in findings):
             findings += _orphans(options)
     errors = sum(finding["level"] == "error" for finding in findings)
     if options["json"]:
@@ -153,7 +153,7 @@ def _unresolved_findings() -> list[dict[str, str]]:
 
 
 def _unlisted_findings(using: str) -> list[dict[str, str]]:
-    """The changes at commits that no process with these settings carries out."""
+    """Committed changes that no process with these settings carries out."""
     return [
         finding(
             "D038",
@@ -165,14 +165,13 @@ def _unlisted_findings(using: str) -> list[dict[str, str]]:
 
 
 def _parked_findings(using: str) -> list[dict[str, str]]:
-    """The jobs that wait because the workers that looked at them could not run them."""
+    """Jobs that workers parked because they cannot run them."""
     found = []
     parked = Job.objects.using(using).filter(PARKED_ROWS).values_list("queue", "task", "fingerprint").annotate(Count("pk"))
     for queue, task, code, count in parked.order_by("queue", "task", "fingerprint")[:MOST_PARKED]:
         jobs = f"{count} {'job is' if count == 1 else 'jobs are'} parked in {queue!r}"
-        said, hint = _PARKED_WHY[code]
-        why = said.format(task=task)
-        found.append(finding("D035", f"{jobs}: {why}", f"{hint} A job fails a day after it was first parked."))
+        why, hint = _PARKED_WHY[code]
+        found.append(finding("D035", f"{jobs}: {why.format(task=task)}", f"{hint} A job fails a day after it was first parked."))
     return found
 
 
@@ -183,7 +182,7 @@ def _far_findings() -> list[dict[str, str]]:
             found.append(
                 finding(
                     "D023",
-                    f"Far jobs of {queue.name!r} are late: the first is due at {queue.first:%Y-%m-%d %H:%MZ} but is not in Redis.",
+                    f"Far jobs of {queue.name!r} are late: the first is due at {queue.first:%Y-%m-%d %H:%MZ}, but it is not in Redis.",
                 )
             )
     return found
@@ -199,29 +198,29 @@ def _orphans(options: dict[str, Any]) -> list[dict[str, str]]:
     fixed = options["fix"] and not options["dry_run"] and any(orphans.values())
     if fixed:
         _fix(sides, orphans, options)
-    hint = "This has been fixed." if fixed else ""
+    hint = "These differences have been repaired." if fixed else ""
     found: list[dict[str, str]] = []
     for name in orphans:
         there, left = orphans[name], sides[name].left
         for code, jobs, what in (
-            ("D008", _without(there.missing, left.missing), "unfinished jobs in the database are not in Redis"),
-            ("D009", there.risen, "jobs in Redis are already finished in the database"),
-            ("D010", _without(there.rowless, left.rowless), "jobs in Redis have no row in the database"),
-            ("D013", there.lost, "jobs of redis durability are no longer in Redis and may have run"),
-            ("D034", there.ended, "unfinished jobs in the database have ended in Redis, but no event shows how"),
-            ("D008", left.missing, "unfinished jobs in the database are not in Redis and could not be restored"),
-            ("D010", left.rowless, "jobs in Redis cannot get a row because their records cannot be read or are not signed"),
-            ("D037", _without(there.nowhere, left.nowhere), "jobs in Redis have no date, so no worker runs them"),
-            ("D037", left.nowhere, "jobs in Redis have no date, and no row shows when they are due"),
+            ("D008", _without(there.missing, left.missing), "Unfinished jobs of {queue} that are not in Redis"),
+            ("D009", there.risen, "Jobs of {queue} in Redis that are finished in the database"),
+            ("D010", _without(there.rowless, left.rowless), "Jobs of {queue} in Redis without a row in the database"),
+            ("D013", there.lost, "Jobs of {queue} with redis durability that are no longer in Redis and may have run"),
+            ("D034", there.ended, "Unfinished jobs of {queue} that have ended in Redis, although no event shows how"),
+            ("D008", left.missing, "Unfinished jobs of {queue} that are not in Redis and cannot be restored"),
+            ("D010", left.rowless, "Jobs of {queue} in Redis without a row, whose records are unreadable or not signed"),
+            ("D037", _without(there.nowhere, left.nowhere), "Jobs of {queue} in Redis without a date, which no worker runs"),
+            ("D037", left.nowhere, "Jobs of {queue} in Redis without a date, and without a row that has it"),
         ):
             if jobs:
                 shown = ", ".join(map(ids.short, jobs[:3])) + (", …" if len(jobs) > 3 else "")
                 stays = any(jobs is one for one in (left.missing, left.rowless, left.nowhere))
                 remedy = f"For details, run manage.py delayq inspect {ids.short(jobs[0])}" if stays else hint
                 if jobs is left.nowhere:
-                    remedy = f"Requeue or cancel each job: manage.py delayq requeue {ids.short(jobs[0])}"
+                    remedy = f"Requeue or cancel each of these jobs, as in manage.py delayq requeue {ids.short(jobs[0])}"
                 level: Literal["warning", ""] = "warning" if fixed and not stays else ""
-                found.append(finding(code, f"Queue {name!r}: {what}: {len(jobs)} ({shown}).", remedy, level))
+                found.append(finding(code, f"{what.format(queue=repr(name))}: {len(jobs)} ({shown}).", remedy, level))
     return found
 
 
@@ -258,15 +257,13 @@ def _schedule_findings(using: str) -> Iterator[Finding]:
     which = schedule_views.wrong()
     rows = Periodic.objects.using(using).order_by("name")
     for row in rows.filter(which["trouble"])[:MOST_SCHEDULES]:
-        with translation.override(None):  # what commands say is English everywhere
+        with translation.override(None):  # commands are always in English
             why = schedule_views.problem(row)
         yield Finding("D030", f"The schedule {row.name!r} creates no jobs: {why}", _details_hint(row))
     for row in rows.filter(which["late"])[:MOST_SCHEDULES]:
-        yield Finding("D031", f"The ticks of the schedule {row.name!r} have not been written since {row.write_at:%Y-%m-%d %H:%MZ}.")
+        yield Finding("D031", f"No ticks of the schedule {row.name!r} have been written since {row.write_at:%Y-%m-%d %H:%MZ}.")
     for row in rows.filter(which["retired"])[:MOST_SCHEDULES]:
-        yield Finding(
-            "D032", f"The schedule {row.name!r} has been retired since {row.retired_at:%Y-%m-%d %H:%MZ}: no code declares it."
-        )
+        yield Finding("D032", f"The schedule {row.name!r} was retired at {row.retired_at:%Y-%m-%d %H:%MZ} because no code declares it.")
 
 
 def _details_hint(row: Periodic) -> str:

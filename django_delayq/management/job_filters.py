@@ -1,4 +1,4 @@
-"""Which jobs a command is about: ids, a key with its queue, or a filter over the rows."""
+"""Chooses the jobs of a command: by ids, by a key with its queue, or by a filter."""
 
 from __future__ import annotations
 
@@ -34,14 +34,13 @@ STEP = 2000  # rows read at a time
 
 @dataclass(frozen=True, slots=True)
 class NamedJob:
-    """A job to act on; the queue where it is known."""
+    """A job, with its queue if that is known."""
 
     id: UUID
     queue: str | None
 
 
 def add_filters(parser: ArgumentParser, *, limit: int | None) -> None:
-    """--queue, --state, --task, --search, --limit."""
     parser.add_argument("--queue", help="only this queue")
     parser.add_argument("--state", type=str.lower, choices=STATES, metavar="STATE", help=f"only this state: {', '.join(STATES)}")
     parser.add_argument("--task", help="only this task")
@@ -50,14 +49,13 @@ def add_filters(parser: ArgumentParser, *, limit: int | None) -> None:
 
 
 def add_targets(parser: ArgumentParser) -> None:
-    """Ids, or --key with --queue, or a filter."""
     parser.add_argument("ids", nargs="*", metavar="ID", help="ids of jobs")
     parser.add_argument("--key", help="key of a job; needs --queue")
     add_filters(parser, limit=None)
 
 
 def known_queue(name: str | None) -> str | None:
-    """The name, if the settings list it."""
+    """The name of a listed queue."""
     if name is None:
         return None
     queues = conf.get().queues
@@ -70,18 +68,18 @@ def known_queue(name: str | None) -> str | None:
 
 
 def named_queues(options: dict[str, Any]) -> list[str]:
-    """The queue that --queue names, else all. An empty name, as of an unset shell variable, is refused and does not mean all."""
+    """The queue of --queue, or else all. An empty name, such as an unset shell variable, is an error and does not mean all."""
     name = known_queue(options["queue"])
     return list(conf.get().queues) if name is None else [name]
 
 
 def chosen(options: dict[str, Any]) -> Selection:
-    """The jobs that the filters leave, in the admin's own language: `--state`, `--queue` and `--task` are its words too."""
+    """The selection of the filters. `--state`, `--queue` and `--task` work as in the admin."""
     text, words = options.get("search"), options.get("words")
     if text is not None and words is not None:
         raise CommandError("Specify the search only once, as an argument or with --search.", returncode=USAGE)
     name, text = ("--search", text) if words is None else ("The search", words)
-    if text is not None and not text.strip():  # as of an unset shell variable: taken for none, it would leave every job
+    if text is not None and not text.strip():  # such as an unset shell variable: without a filter, every job would match
         raise CommandError(f"{name} is empty.", returncode=USAGE)
     queue, task, state = known_queue(options.get("queue")), _known_task(options), options.get("state")
     wanted = Selection(
@@ -91,28 +89,28 @@ def chosen(options: dict[str, Any]) -> Selection:
         text=text or "",
         at_ms=clock.to_ms(database_clock.now(connections[conf.get().database])),
     )
-    with translation.override("en"):  # as all that commands say
+    with translation.override("en"):  # commands are always in English
         if complaints := wanted.search.complaints:
             raise CommandError(f"{name} {text}: {' '.join(complaints)}", returncode=USAGE)
     return wanted
 
 
 def filtered(options: dict[str, Any]) -> tuple[list[Job], list[str]]:
-    """The rows that the filters leave, newest first, at most `limit`; and what there is to say about the search."""
+    """The matching rows, newest first, at most `limit`; and remarks about the search."""
     wanted, partly = chosen(options), False
-    if wanted.search.loose:  # what it means depends on the order of the admin's list
+    if wanted.search.loose:  # its meaning depends on the order of the list in the admin
         page = keyset.page(wanted, _rows(), options["limit"])
         jobs, partly = sorted(page.jobs, key=lambda job: job.pk, reverse=True), page.partly
     else:
         jobs = list(_found(wanted, _rows(), "-id", options["limit"]))
     with translation.override("en"):
-        said = selection.search_remarks(wanted.search)
+        remarks = selection.search_remarks(wanted.search)
         if partly or not jobs:
-            said += filter(None, [selection.searched_in(wanted.search, partly=partly)])
+            remarks += filter(None, [selection.searched_in(wanted.search, partly=partly)])
         others = [other.words for other in selection.other_searches(wanted) if other.words]  # no words mean all jobs
         if not jobs and others:
-            said.append(f"Try instead: {' | '.join(others)}")
-    return jobs, said
+            remarks.append(f"Try instead: {' | '.join(others)}")
+    return jobs, remarks
 
 
 def _rows() -> QuerySet[Job]:
@@ -120,7 +118,7 @@ def _rows() -> QuerySet[Job]:
 
 
 def _found(wanted: Selection, rows: QuerySet[Job], order: str, limit: int | None) -> Iterator[Job]:
-    """By pages of the key: a pool that gives each transaction another connection would lose a cursor of the server."""
+    """Reads in pages by key. A server-side cursor would not work with a pool that uses another connection for each transaction."""
     asked = wanted.rows(rows).order_by(order)
     if not wanted.search.rough:
         return islice(keyset.through(asked, (order,), min(limit or STEP, STEP)), limit)
@@ -128,7 +126,7 @@ def _found(wanted: Selection, rows: QuerySet[Job], order: str, limit: int | None
 
 
 def _known_task(options: dict[str, Any]) -> str | None:
-    """The name, if a task has it, or a row of one that is gone."""
+    """The name of a registered task, or of a task that has rows."""
     task: str | None = options.get("task")
     queue = options.get("queue")
     names = registry.names()
@@ -141,15 +139,15 @@ def _known_task(options: dict[str, Any]) -> str | None:
 
 
 def near_task(name: str, known: list[str]) -> str:
-    """Which task may have been meant, for an error. Most write the last part of the name alone."""
+    """A similar task name, for an error. Most people type only the last part of the name."""
     last = {task.rpartition(".")[2]: task for task in known}
     near = nearest(name.rpartition(".")[2], last)
     return f" (did you mean {last[near]!r}?)" if near else did_you_mean(name, known)
 
 
 def named_key(options: dict[str, Any]) -> tuple[str, str] | None:
-    """The business key and its queue, where --key names one job. An empty key, as of an unset shell variable, is refused: taken for
-    none, it would leave the whole queue.
+    """The key and its queue, if --key is given. An empty key, such as an unset shell variable, is an error: without a key, the whole
+    queue would match.
     """
     key = options["key"]
     if key is None or options["ids"]:
@@ -164,7 +162,7 @@ def named_key(options: dict[str, Any]) -> tuple[str, str] | None:
 
 
 def targets(options: dict[str, Any], *, states: frozenset[str]) -> list[NamedJob]:
-    """The jobs named by ids, or the rows of `states` (derived ones too) that a filter leaves."""
+    """The jobs with these ids, or the rows of `states` that match the filters."""
     if options["ids"]:
         _alone("ids", options, "key", *NARROWING, "limit")
         queue = known_queue(options.get("queue"))
@@ -208,7 +206,7 @@ def moment(text: str, option: str) -> datetime:
     """A date with its time zone from a command line."""
     try:
         found = parse_datetime(text)
-    except ValueError:  # well written, but there is no such day
+    except ValueError:  # a valid format, but not an existing day
         found = None
     if found is None or found.tzinfo is None:
         raise CommandError(f"{option} {text}: use a date with a time zone, such as 2030-01-31T18:00:00+01:00.", returncode=USAGE)

@@ -1,5 +1,5 @@
-"""Partitions that the settings of a queue do not name any more, and that have jobs all the same. They are found by what is there: a
-number that was taken out too early is no reason to leave a job undone.
+"""Partitions with jobs that the settings no longer include. A worker still serves them, so that a number that was removed too early
+leaves no job undone.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from django_delayq.store.connection.error_replies import StoreRefused
 from django_delayq.store.connection.places import Places, by_node
 from django_delayq.store.keys import Keys
 
-MOST_FAR: Final = 10_000  # far rows of a queue that are looked at
+MOST_FAR: Final = 10_000  # far rows of a queue that are read
 
 
 def left_partitions(places: Places, queue: QueueConfig, *, sparing: bool = False) -> dict[int, int]:
-    """How many jobs are in each that has any, in Redis or as rows: some are far, or not published, or Redis was wiped.
+    """The number of jobs in each such partition, in Redis and as rows: some are far, unpublished, or lost by Redis.
 
     Args:
-        sparing: the database is asked only if Redis has something of such a partition, or nothing at all of the queue.
+        sparing: query the database only if Redis has data of such a partition, or no data of the queue.
 
     Raises:
-        StoreUnavailable, StoreError: a server cannot be asked.
+        StoreUnavailable, StoreError: a server cannot be reached.
     """
     prefix = conf.get().prefix
     unnamed = [Keys.of(prefix, queue.name, partition) for partition in range(queue.served[-1] + 1, MOST_PARTITIONS)]
@@ -46,8 +46,8 @@ def left_partitions(places: Places, queue: QueueConfig, *, sparing: bool = False
 
 
 def serving_what_is_left(places: Places, config: Config, queues: Iterable[str]) -> Config:
-    """The settings for a worker of these queues that serves such partitions, too; while Redis is away, what a mirror has served. A
-    server that does not answer is waited for once, and not for each queue.
+    """The settings for a worker of these queues that also serves such partitions. If Redis cannot be reached, these are the partitions
+    that a mirror has served. Waits for an unreachable server once, and not once for each queue.
     """
     found, silent = dict(config.queues), list[RedisSpec]()
     for name in queues:
@@ -64,7 +64,7 @@ def serving_what_is_left(places: Places, config: Config, queues: Iterable[str]) 
 
 
 def _counts(places: Places, what: str, parts: Sequence[Keys]) -> list[int]:
-    """How many fields that hash has in each."""
+    """The number of fields of this hash in each partition."""
     found: dict[int, int] = {}
     for link, there in by_node(places, parts).items():
         for keys, reply in zip(there, link.execute_many([("HLEN", keys[what]) for keys in there]), strict=True):
@@ -75,8 +75,8 @@ def _counts(places: Places, what: str, parts: Sequence[Keys]) -> list[int]:
 
 
 def _rows(queue: QueueConfig) -> dict[int, int]:
-    """The unfinished rows there. No index knows of partitions: all are read where a mirror has been, else far ones that are due first.
-    What is left far comes to stand there, since all others are brought in.
+    """The unfinished rows of these partitions. No index has partitions, so all rows are read if a mirror has served them, or else the
+    far rows that are due first. The latter are enough, because all others are in Redis.
     """
     mine = Job.objects.using(conf.get().database).filter(queue=queue.name)
     try:
@@ -93,5 +93,5 @@ def _mirrored(queue: QueueConfig) -> list[int]:
     known = Checkpoint.objects.using(conf.get().database).filter(queue=queue.name, partition__gt=queue.served[-1])
     try:
         return list(known.values_list("partition", flat=True))
-    except DatabaseError:  # there is none, or it is away, of which others tell
+    except DatabaseError:  # D003 reports it
         return []

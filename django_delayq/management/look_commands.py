@@ -30,7 +30,7 @@ EMBEDDED_ACTS: Final = ("status", "stop")
 
 
 def status(out: TextIO, options: dict[str, Any]) -> int:
-    """How full the queues are, who works, how far behind the mirror is."""
+    """Prints the queues, the workers and the lag of the mirror."""
     config = conf.get()
     document: dict[str, Any] = {"redis": "", "database": "", "queues": [], "workers": []}
     document |= {"unpublished": None, "unresolved": None, "parked": None, "far": []}
@@ -55,10 +55,10 @@ def status(out: TextIO, options: dict[str, Any]) -> int:
 
 
 def list_jobs(out: TextIO, options: dict[str, Any]) -> int:
-    """Rows, newest first."""
+    """Prints rows, newest first."""
     if options["csv"] and options["json"]:
         raise CommandError("Specify either --csv or --json, not both.", returncode=USAGE)
-    jobs, said = filtered(options)
+    jobs, remarks = filtered(options)
     if options["csv"]:
         out.writelines(export.table(jobs))
         return 0
@@ -66,7 +66,7 @@ def list_jobs(out: TextIO, options: dict[str, Any]) -> int:
         print_json(out, [job_document(job) for job in jobs])
         return 0
     if not jobs:
-        for line in ("No matching jobs.", *said):
+        for line in ("No matching jobs.", *remarks):
             out.write(f"{line}\n")
         return 0
     head = ("id", "state", "queue", "task", "key", "run at", "attempts", "last error")
@@ -84,13 +84,13 @@ def list_jobs(out: TextIO, options: dict[str, Any]) -> int:
         for job in jobs
     ]
     print_table(out, head, rows)
-    for line in said:
+    for line in remarks:
         out.write(f"{line}\n")
     return 0
 
 
 def inspect(out: TextIO, options: dict[str, Any]) -> int:
-    """Everything about one job: the row, its attempts and events, and what Redis knows now."""
+    """Prints the row of a job, its attempts and events, and its state in Redis."""
     config = conf.get()
     id = parse_id(options["id"])
     job = Job.objects.using(config.database).filter(pk=id).first()
@@ -102,7 +102,7 @@ def inspect(out: TextIO, options: dict[str, Any]) -> int:
             continue
         try:
             redis = stores.inspector().job(name, id)
-        except overview.DOWN as error:  # another server may have it
+        except overview.DOWN as error:  # another server can have it
             trouble = str(error)
             away.add(node)
     if redis is not None:
@@ -146,7 +146,7 @@ def inspect(out: TextIO, options: dict[str, Any]) -> int:
             for name, value in document[part].items():
                 out.write(f"  {name:<16} {shown(value)}\n")
     if waits:
-        with translation.override("en"):  # as all that commands say
+        with translation.override("en"):  # commands are always in English
             asked = "how did it end?" if job is not None and job.unresolved else "why has it not run yet?"
         out.write(f"{asked}\n  {why_not_yet.sentences(waits, shown)}\n")
     if trouble:
@@ -197,17 +197,17 @@ def _print_status(out: TextIO, document: dict[str, Any]) -> None:
             out.write("\nNo worker is running. To start one, run manage.py delayq_worker\n")
     if document["unpublished"]:
         one = document["unpublished"] == 1
-        said = "job is not in Redis yet. The relay will publish it" if one else "jobs are not in Redis yet. The relay will publish them"
-        out.write(f"\n{overview.count_text(document['unpublished'])} committed {said}.\n")
+        text = "job is not in Redis yet. The relay will publish it" if one else "jobs are not in Redis yet. The relay will publish them"
+        out.write(f"\n{overview.count_text(document['unpublished'])} committed {text}.\n")
     if document["unresolved"]:
         one = document["unresolved"] == 1
-        said = "job is unresolved: no event shows how it ended" if one else "jobs are unresolved: no event shows how they ended"
+        text = "job is unresolved: no event shows how it ended" if one else "jobs are unresolved: no event shows how they ended"
         out.write(
-            f"\n{overview.count_text(document['unresolved'])} {said}. To list them, run manage.py delayq list --state unresolved\n"
+            f"\n{overview.count_text(document['unresolved'])} {text}. To list them, run manage.py delayq list --state unresolved\n"
         )
     if document["parked"]:
-        said = "job is parked" if document["parked"] == 1 else "jobs are parked"
-        out.write(f"\n{overview.count_text(document['parked'])} {said}. For the reason, run manage.py delayq doctor.\n")
+        text = "job is parked" if document["parked"] == 1 else "jobs are parked"
+        out.write(f"\n{overview.count_text(document['parked'])} {text}. For the reason, run manage.py delayq doctor.\n")
     for queue in document["far"]:
         if queue["count"]:
             late = ", and late in reaching Redis" if queue["late"] else ""
@@ -223,7 +223,7 @@ def _blocked(row: dict[str, Any]) -> str:
 
 
 def _without(row: dict[str, Any]) -> str:
-    """What of a queue is in no sum, or not as the rest of it."""
+    """The partitions of a queue that are not in the totals, or are paused although the queue is not."""
     if "partitions" not in row:
         return ""
     count, away = len(row["partitions"]), row["partitions_away"]
@@ -232,7 +232,7 @@ def _without(row: dict[str, Any]) -> str:
 
 
 def _parts_away(document: dict[str, Any]) -> dict[str, list[str]]:
-    """The partitions that cannot be asked, by why not."""
+    """The partitions that cannot be reached, by error."""
     found: dict[str, list[str]] = {}
     for part in (part for row in document["queues"] for part in row.get("partitions", ()) if "error" in part):
         found.setdefault(part["error"], []).append(f"{part['queue']}/{part['partition']}")
@@ -240,18 +240,18 @@ def _parts_away(document: dict[str, Any]) -> dict[str, list[str]]:
 
 
 def _part_row(part: dict[str, Any], name: str) -> tuple[Any, ...]:
-    """The line of a partition: its place stands where workers do."""
+    """The line of a partition. It has the address in the column of the workers."""
     if "error" in part:
         return (name, *["?"] * 6, part["place"], "?", "unreachable")
     return _status_row(part, name, part["place"])
 
 
 def _status_row(row: dict[str, Any], name: str, workers: Any) -> tuple[Any, ...]:
-    """The line of a queue, or of one of its partitions."""
-    said = f"restoring, {row['restoring']} rows" if row["restoring"] else ", ".join(filter(None, (paused(row), _blocked(row))))
-    said = ", ".join(filter(None, (_without(row), said)))
+    """The line of a queue or a partition."""
+    remark = f"restoring, {row['restoring']} rows" if row["restoring"] else ", ".join(filter(None, (paused(row), _blocked(row))))
+    remark = ", ".join(filter(None, (_without(row), remark)))
     numbers = (row["scheduled"], row["due"], row["running"], row["retrying"], row["failed"])
-    return (name, *numbers, duration(row["oldest_late_ms"] / 1000), workers, f"{row['events']} events", said)
+    return (name, *numbers, duration(row["oldest_late_ms"] / 1000), workers, f"{row['events']} events", remark)
 
 
 def _queue(queue: overview.QueueView) -> dict[str, Any]:
@@ -269,7 +269,7 @@ def _place(queue: str, partition: int) -> str:
 
 
 def paused(row: dict[str, Any]) -> str:
-    """Since when a queue is paused, by whom and why; "" when it is not. `row`: a depth as a dict."""
+    """When, by whom and why a queue was paused; "" if it is not paused. `row`: a depth as a dict."""
     if not row["paused_ms"]:
         return ""
     by = f" by {one_line(row['paused_by'])}" if row["paused_by"] else ""
@@ -278,7 +278,7 @@ def paused(row: dict[str, Any]) -> str:
 
 
 def embedded_server(out: TextIO, options: dict[str, Any]) -> int:
-    """Looks at it, or stops it. Nothing is started."""
+    """Shows or stops the embedded server. It never starts one."""
     spec = conf.get().redis
     if not is_embedded(spec):
         raise CommandError(

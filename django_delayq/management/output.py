@@ -1,4 +1,4 @@
-"""What commands print: aligned tables for people, one JSON document for programs, progress on standard error."""
+"""The output of commands: aligned tables for people, one JSON document for programs, and progress on standard error."""
 
 from __future__ import annotations
 
@@ -17,30 +17,28 @@ from django_delayq.text import visible
 
 
 class Advance(Protocol):
-    """Tells a progress bar that so many are done."""
+    """Reports to a progress bar that this many are done."""
 
     def __call__(self, count: int) -> None: ...
 
 
 class Visible(io.TextIOBase):
-    """Writes to `out` what steers no terminal: errors, keys and arguments come from anywhere. JSON stays the same document."""
+    """Escapes control characters before it writes to `out`: errors, keys and arguments can contain anything. JSON keeps its meaning."""
 
     def __init__(self, out: Any) -> None:
         self._out = out
 
     def write(self, text: str) -> int:
-        """Text or JSON, with whole lines."""
         self._out.write(visible(text))
         return len(text)
 
 
 def print_json(out: TextIO, document: Any) -> None:
-    """One JSON document."""
     out.write(json.dumps(document, default=plain, indent=2, ensure_ascii=False) + "\n")
 
 
 def print_table(out: TextIO, head: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Columns as wide as what they hold; numbers to the right."""
+    """Aligns columns; numbers are on the right."""
     texts = [[shown(value) for value in row] for row in rows]
     widths = [max(len(cell) for cell in column) for column in zip(head, *texts, strict=True)]
     right = [bool(rows) and all(isinstance(row[n], (int, float)) for row in rows) for n in range(len(head))]
@@ -52,7 +50,7 @@ def print_table(out: TextIO, head: Sequence[str], rows: Sequence[Sequence[Any]])
 
 
 def shown(value: Any) -> str:
-    """A value for a person: dates to the second, nothing as a dash, one line."""
+    """A value for people, on one line: dates to the second, a dash for nothing."""
     if value is None or value == "":
         return "-"
     if isinstance(value, datetime):
@@ -64,13 +62,13 @@ def shown(value: Any) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A duration for a person; a dash for none."""
+    """A duration for people; a dash for zero."""
     return clock.text(round(seconds)) if seconds >= 1 else ("-" if seconds <= 0 else "<1s")
 
 
 @contextmanager
 def progress(total: int, what: str, *, quiet: bool) -> Iterator[Advance]:
-    """A bar by rich where it is installed, plain lines elsewhere; on standard error, so that output stays clean."""
+    """A bar by rich if it is installed, or else plain lines. It writes to standard error, so that the output stays clean."""
     if quiet or total < 200:
         yield lambda count: None
         return
@@ -86,7 +84,7 @@ def progress(total: int, what: str, *, quiet: bool) -> Iterator[Advance]:
 
 
 class _Lines:
-    """A line for every tenth that is done."""
+    """Prints a line for every tenth that is done."""
 
     def __init__(self, total: int, what: str) -> None:
         self._total, self._what, self._done, self._tenth = total, what, 0, 0

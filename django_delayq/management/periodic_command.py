@@ -24,9 +24,9 @@ MOST_EVENTS: Final = 50
 
 
 def periodic(out: TextIO, options: dict[str, Any]) -> int:
-    """All schedules, one of them, or what is done to one."""
+    """Lists schedules, shows one, or changes one."""
     name, on, off, run_now = options["name"], options["on"], options["off"], options["run_now"]
-    if name is not None and not name.isprintable():  # bytes of the shell that are no UTF-8 come as halves of surrogate pairs
+    if name is not None and not name.isprintable():  # bytes that are not UTF-8 arrive as unpaired surrogates
         raise CommandError(f"{name!r} is not a valid schedule name: it contains unprintable characters.", returncode=USAGE)
     if on or off or run_now:
         if name is None:
@@ -101,8 +101,8 @@ def _print(out: TextIO, document: dict[str, Any]) -> None:
         print_table(out, head, rows)
     if document["events"]:
         out.write("events\n")
-        told = [(event["at"], event["kind"], event["actor"], event["reason"]) for event in document["events"]]
-        print_table(out, ("at", "kind", "actor", "reason"), told)
+        happened = [(event["at"], event["kind"], event["actor"], event["reason"]) for event in document["events"]]
+        print_table(out, ("at", "kind", "actor", "reason"), happened)
 
 
 def _turn(out: TextIO, options: dict[str, Any], name: str, *, on: bool) -> int:
@@ -120,7 +120,7 @@ def _run(out: TextIO, options: dict[str, Any], name: str) -> int:
 
 
 def _document(row: Periodic, last: TickView | None, most: int) -> dict[str, Any]:
-    """A schedule as JSON documents show it. What SENSITIVE or its task names is masked."""
+    """A schedule as a JSON document. Sensitive values are masked."""
     dates, trouble = schedule_rows.dates_of(row), ""
     try:
         following = list(islice(dates.after(clock.now()), most)) if row.active else []
@@ -147,7 +147,7 @@ def _document(row: Periodic, last: TickView | None, most: int) -> dict[str, Any]
 
 
 def _problem(row: Periodic) -> str:
-    with translation.override(None):  # what commands say is English everywhere
+    with translation.override(None):  # commands are always in English
         return schedule_views.problem(row)
 
 

@@ -31,7 +31,7 @@ JOB: Final = "`id`, `uuid`, `queue`, `task`, `key`, `run_at`, `created`"
 
 
 def add_put_commands(add: Callable[..., ArgumentParser]) -> None:
-    """Their parsers, by the function that makes one of a name, what it runs, and a text."""
+    """Adds the parsers. `add` creates one from a name, a function and a text."""
     one = add("schedule", schedule, "schedule a job of a task", document=JOB)
     one.add_argument("task", metavar="TASK", help="name of the task")
     one.add_argument("--args", dest="task_args", default="[]", metavar="JSON", help="positional arguments, as '[1]'")
@@ -86,7 +86,7 @@ def schedule(out: TextIO, options: dict[str, Any]) -> int:
     args, kwargs = _json(options["task_args"], "--args", list), _json(options["task_kwargs"], "--kwargs", dict)
     with _usage():
         job = task.using(**_given(options)).schedule(*args, **kwargs)
-    return _told(out, options, job, f"a job of {task.name}")
+    return _print_job(out, options, job, f"a job of {task.name}")
 
 
 def push(out: TextIO, options: dict[str, Any]) -> int:
@@ -95,7 +95,7 @@ def push(out: TextIO, options: dict[str, Any]) -> int:
     body = _json(_text(options["body"]), "BODY")
     with _usage():
         job = delayq.push(queue, body, **{name: value for name, value in _given(options).items() if name != "queue"})
-    return _told(out, options, job, f"a message in {queue}")
+    return _print_job(out, options, job, f"a message in {queue}")
 
 
 def deliver(out: TextIO, options: dict[str, Any]) -> int:
@@ -122,7 +122,7 @@ def deliver(out: TextIO, options: dict[str, Any]) -> int:
             **body,
             **_given(options),
         )
-    return _told(out, options, job, f"a delivery to {options['url']}")
+    return _print_job(out, options, job, f"a delivery to {options['url']}")
 
 
 def offer(out: TextIO, options: dict[str, Any]) -> int:
@@ -130,7 +130,7 @@ def offer(out: TextIO, options: dict[str, Any]) -> int:
     body = _json(_text(options["body"]), "BODY")
     with _usage():
         job = delayq.offer(body, to=options["target"], **_given(options))
-    return _told(out, options, job, f"an offer to {options['target']}")
+    return _print_job(out, options, job, f"an offer to {options['target']}")
 
 
 @contextmanager
@@ -223,7 +223,7 @@ def _header(text: str, where: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-def _told(out: TextIO, options: dict[str, Any], job: Job, what: str) -> int:
+def _print_job(out: TextIO, options: dict[str, Any], job: Job, what: str) -> int:
     document = {
         "id": job.id,
         "uuid": str(job.id),

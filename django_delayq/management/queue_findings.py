@@ -1,4 +1,4 @@
-"""What `delayq doctor` finds on the servers, in the queues and in their partitions."""
+"""Findings of `delayq doctor` about servers, queues and their partitions."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from django_delayq.store.scripts.replicas import replica_findings
 from django_delayq.store.scripts.site import SiteRefused
 from django_delayq.store.scripts.worker_registry import WorkerRegistry
 
-RISKY: Final = (("FLUSHALL",), ("CONFIG", "SET", "appendonly", "no"))  # commands that no part of this package sends
+RISKY: Final = (("FLUSHALL",), ("CONFIG", "SET", "appendonly", "no"))  # delayq never sends these commands
 CHUNK: Final = 1000
 
 
@@ -61,11 +61,11 @@ def as_documents(findings: Iterable[Finding]) -> list[dict[str, str]]:
 
 
 def redis_findings() -> list[dict[str, str]]:
-    """All of it. Of a server that is away, only that; of a Cluster, what its other masters tell."""
+    """All findings. If a server cannot be reached, only that is reported; the other masters of a Cluster are checked."""
     config = conf.get()
     found: list[dict[str, str]] = []
     well: list[RedisSpec] = []
-    silent: set[str] = set()  # where nobody answers: each is told once
+    silent: set[str] = set()  # addresses that do not answer, each reported once
 
     def away(name: str, error: Exception) -> None:
         place = str(error.fields.get("where", error)) if isinstance(error, DelayqError) else str(error)
@@ -106,7 +106,7 @@ def redis_findings() -> list[dict[str, str]]:
         if redis in well:
             try:
                 found.extend(read())
-            except DOWN as error:  # it has gone meanwhile, or is one of several
+            except DOWN as error:  # it failed in the meantime, or is one of several
                 if not is_cluster(redis):
                     well.remove(redis)
                 away(name, error)
@@ -128,7 +128,7 @@ def redis_findings() -> list[dict[str, str]]:
 
 
 def _servers(config: conf.Config) -> list[tuple[str, RedisSpec]]:
-    """Each once, by one of its queues; "" for the shared one."""
+    """Each server once, with one of its queues; "" for the shared server."""
     found: list[tuple[str, RedisSpec]] = [("", config.redis)]
     for name, redis in config.own_servers.items():
         if not any(redis == known for _, known in found):
@@ -154,13 +154,13 @@ def _server_findings(redis: RedisSpec, link: Link) -> list[dict[str, str]]:
 
 
 def _clock_findings(link: Link) -> list[dict[str, str]]:
-    """Whether the database's clock and that of this server differ by so much that nothing is deleted."""
+    """Whether the clocks of the database and of this server differ so much that no old rows are deleted."""
     try:
         agreed_clock.now(conf.get().database, [link])
     except agreed_clock.ClocksDiffer as error:
         return [finding("D029", str(error))]
     except DatabaseError:
-        pass  # D003 says so
+        pass  # D003 reports it
     return []
 
 
@@ -170,11 +170,11 @@ def _rights_findings(inspector: Inspector, redis: RedisSpec, link: Link) -> list
     names = " and ".join(" ".join(command[:2]) for command in inspector.may(*RISKY, link=link))
     if not names:
         return []
-    return [finding("D014", f"The Redis user of this project is allowed to call {names}, which delayq never needs.")]
+    return [finding("D014", f"The Redis user of this project has permission for {names}, which delayq never uses.")]
 
 
 def _queue_findings(name: str, queue: conf.QueueConfig, workers: Sequence[dict[str, Any]] | None) -> list[dict[str, str]]:
-    """What is found in the partitions that answer. `workers`: None where nobody knows them."""
+    """Findings of a queue, from the partitions that can be reached. `workers`: None if they are unknown."""
     formats_there: dict[int, int] = {}
 
     def look(_: Link, there: list[QueueStore]) -> None:
@@ -184,7 +184,7 @@ def _queue_findings(name: str, queue: conf.QueueConfig, workers: Sequence[dict[s
 
     stores.from_each([name], lambda reach: reach.each(stores.places, stores.parts(name), look))
     if newer := _newer_findings(name, max(formats_there.values())):
-        return newer  # of what stands there this release knows nothing
+        return newer  # this release cannot read the rest
     config = conf.get()
     if strange := site_findings(stores.places, config.prefix, [(name, partition) for partition in formats_there]):
         return as_documents(strange)
@@ -200,7 +200,7 @@ def _queue_findings(name: str, queue: conf.QueueConfig, workers: Sequence[dict[s
             )
         )
     if MEASURES["backlog"].is_finding(view.backlog):
-        text = f"The mirror of {name!r} is {view.depth.untold:,} jobs behind. At {config.most_events:,}, new jobs are rejected."
+        text = f"The mirror of {name!r} is {view.depth.untold:,} jobs behind. At {config.most_events:,}, Redis rejects new jobs."
         found.append(finding("D012", text))
     if MEASURES["lag"].is_finding(view.lag.seconds):
         text = f"The mirror of {name!r} is {duration(view.lag.seconds)} behind. Events to write: {view.lag.entries:,}."
@@ -224,7 +224,7 @@ def _worker_findings(view: QueueView, queue: conf.QueueConfig, workers: Sequence
 
 
 def _left_behind(name: str) -> list[dict[str, str]]:
-    """Jobs of a queue with a server of its own that are on the shared one: it was there before."""
+    """Jobs that are still on the shared server, although their queue has its own server now."""
     parts = stores.parts(name)
     if name not in conf.get().own_servers or any(store.link.home == stores.link.home for store in parts):
         return []
@@ -244,9 +244,9 @@ def _left_behind(name: str) -> list[dict[str, str]]:
 
 
 def _relay_findings(queue: conf.QueueConfig, workers: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
-    """Whether somebody brings in the far jobs of a queue."""
-    told = [worker.get("brings_in") for worker in workers]
-    if queue.horizon is None or any(isinstance(names, list) and queue.name in names for names in told):
+    """Whether a worker moves the far jobs of a queue into Redis."""
+    relayed = [worker.get("brings_in") for worker in workers]
+    if queue.horizon is None or any(isinstance(names, list) and queue.name in names for names in relayed):
         return []
     return [
         finding(
@@ -265,15 +265,19 @@ def _newer_findings(name: str, format: int) -> list[dict[str, str]]:
 
 
 def partition_findings(queue: QueueConfig, there: Collection[int]) -> list[Finding]:
-    """`there`: of its partitions those that answer. Raises: StoreUnavailable, StoreError: one of them does not any more."""
+    """`there`: the partitions that can be reached.
+
+    Raises:
+        StoreUnavailable, StoreError: one of them cannot be reached any more.
+    """
     return [*_unserved(queue), *_former(queue, there)]
 
 
 def _unserved(queue: QueueConfig) -> list[Finding]:
-    """Partitions that have jobs and that the settings do not name."""
+    """Partitions with jobs that the settings do not include."""
     try:
         held = left_partitions(stores.places, queue)
-    except StoreUnavailable:  # of which others tell
+    except StoreUnavailable:  # D007 reports it
         return []
     count, last = sum(held.values()), max(held, default=0)
     if not count:
@@ -281,9 +285,8 @@ def _unserved(queue: QueueConfig) -> list[Finding]:
     return [
         Finding(
             code="D026",
-            message=f"Jobs of {queue.name!r} are in partitions that PARTITIONS and FORMER_PARTITIONS do not include: "
-            f"{count:,}. Only workers "
-            "that start from now on run them.",
+            message=f"Jobs of {queue.name!r} in partitions that PARTITIONS and FORMER_PARTITIONS do not include: {count:,}. Only "
+            "workers that start from now on run them.",
             hint=f"Add {last + 1} to FORMER_PARTITIONS of this queue and deploy. Keep it until delayq doctor reports "
             f"that you can remove it.",
         )
@@ -291,14 +294,14 @@ def _unserved(queue: QueueConfig) -> list[Finding]:
 
 
 def _former(queue: QueueConfig, there: Collection[int]) -> list[Finding]:
-    """Whether FORMER_PARTITIONS may go. Nothing where that is not known."""
+    """Whether FORMER_PARTITIONS can be removed. No finding if that is unknown."""
     if not queue.former_partitions:
         return []
     away = sum(_away_from_home(queue, partition) for partition in there)
     left = sum(_jobs(queue, partition) for partition in there if partition >= queue.partitions)
     try:
         rows = _rows_away_from_home(queue)
-    except DatabaseError:  # of which others tell
+    except DatabaseError:  # D003 reports it
         rows = None
     if away or left or rows:
         return [
@@ -325,7 +328,7 @@ def _jobs(queue: QueueConfig, partition: int) -> int:
 
 
 def _rows_away_from_home(queue: QueueConfig) -> int:
-    """How many jobs that Redis may not have yet, far ones among them, will come into a partition that is not their home now."""
+    """The number of unpublished and far jobs that will go to a partition that is no longer theirs."""
     waiting = Job.objects.using(conf.get().database).filter(state=State.SCHEDULED.value, published__isnull=True, queue=queue.name)
     found = 0
     for job in keyset.through(waiting.order_by("id").only("id", "key", "options"), ("id",), CHUNK):
@@ -336,7 +339,7 @@ def _rows_away_from_home(queue: QueueConfig) -> int:
 
 
 def _away_from_home(queue: QueueConfig, partition: int) -> int:
-    """How many keys and names of a partition have another home now."""
+    """The number of keys and names that now belong to another partition."""
     store, found = stores.queue(queue.name, partition), 0
     for name in ("keys", "names"):
         cursor = b"0"

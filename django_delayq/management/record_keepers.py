@@ -30,8 +30,8 @@ from django_delayq.worker.spec import Hooks
 from django_delayq.worker.supervisor.server_links import links_of
 from django_delayq.worker.tally import LatestText
 
-NODE_COOLDOWN: Final = 4.0  # seconds for which who keeps records on a Cluster does without a node that did not answer
-APART: Final = 10.0  # seconds for which who keeps records of another server does without the shared one when that did not answer
+NODE_COOLDOWN: Final = 4.0  # seconds without calls to a node of a Cluster that did not answer
+APART: Final = 10.0  # seconds without calls to the shared server after it did not answer, in processes for other servers
 logger = Logger("django_delayq.worker")
 EVERY: Final = 5.0  # seconds
 SAMPLES_EVERY: Final = 10.0
@@ -45,8 +45,8 @@ def record_keepers(
     options: Mapping[str, Any],
     measured: Hooks,
 ) -> list[tuple[LoopProcess, LatestText | None]]:
-    """A process per server, for none is to wait for another one; with where it reports, if somebody measures. What belongs to no queue
-    the only one does; where there are several, one more does that, and waits for no server of theirs.
+    """A process per server, so that no server delays another; with its report, if there are metrics. The only process also does what
+    belongs to no queue. With several servers, a separate process does that.
     """
     places, groups = links_of(config, "delayq-records"), dict[int, list[str]]()
     for queue in queues:
@@ -74,12 +74,12 @@ def _keep_records(
     common: bool,
     stop: Stop,
 ) -> None:
-    """What one of these processes runs; `common`: also what belongs to no queue."""
+    """The function of one of these processes. `common`: it also does what belongs to no queue."""
     places = links_of(config, "delayq-records")
     if any(places.number(queue) for queue in queues):
         places.shared.set_cooldown(APART)
     for link in {places.of(queue, partition) for queue in queues for partition in config.queue(queue).served}:
-        if link.moves:  # its nodes, of which one may hang
+        if link.moves:  # one of its nodes can hang
             link.set_cooldown(NODE_COOLDOWN)
     patiently = PatientThread(close_old_connections).run
     service = Service(places, config, [config.queue(name) for name in queues], roles, patiently=patiently, shares=shares)
@@ -90,7 +90,7 @@ def _keep_records(
     if common and "relay" in roles:
         for name, queue in config.queues.items():
             for partition in queue.served:
-                stores.places.of(name, partition).set_cooldown(NODE_COOLDOWN)  # many changes may be about a server that is away
+                stores.places.of(name, partition).set_cooldown(NODE_COOLDOWN)  # many changes can be for a server that is unreachable
         service.add(LoopRunner("changes at commits", CommitRequestLoop(using=config.database)))
         service.add(LoopRunner("schedules", UnendingLoop(TickLoop(using=config.database)), idle=due_ticks.IDLE))
     if common and "mirror" in roles:
@@ -102,8 +102,8 @@ def _keep_records(
 
 
 class RecordsReport:
-    """1. Every five seconds it puts up what the mirrors have folded, and how far behind they are. 2. With `samples`, every ten seconds,
-    also the queues in numbers. What Redis cannot tell is left out. It dies with its process; then what stands there becomes too old.
+    """1. Every five seconds, it reports the progress and the lag of the mirrors. 2. With `samples`, it also reports the samples of all
+    queues every ten seconds. It leaves out what Redis cannot answer. It ends with its process; then its last report becomes too old.
     """
 
     def __init__(self, page: LatestText, mirrors: Sequence[MirrorLoop], samples: Callable[[], list[Sample]] | None = None) -> None:
@@ -114,7 +114,6 @@ class RecordsReport:
         self._next = 0.0
 
     def poll(self) -> float:
-        """One report."""
         if self._samples is not None and clock.monotonic() >= self._next:
             self._latest = self._samples()
             self._next = clock.monotonic() + SAMPLES_EVERY

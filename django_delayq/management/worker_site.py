@@ -1,4 +1,4 @@
-"""Whether the queues that a worker is to serve belong to this site, before it starts."""
+"""Checks before the start of a worker that its queues belong to this site."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from django_delayq.store.scripts import site
 from django_delayq.store.scripts.site import SiteRefused
 from django_delayq.text import visible
 
-WAIT: Final = 1.0  # seconds between questions to a database that does not answer
+WAIT: Final = 1.0  # seconds between queries to a database that does not answer
 
 
 def check_site(places: Places, config: Config, queues: Iterable[str], warn: Callable[[str], None], *, burst: bool) -> None:
-    """Refuses queues of another site. Without the database the site is not known: the worker waits for it, and logs that once; with
-    `burst` it does not wait.
+    """Refuses queues of another site. If the database cannot be reached, the worker waits for it, and logs that once. With `burst`, it
+    does not wait.
 
     Raises:
         CommandError: the worker does not start.
     """
     parts = [(name, partition) for name in queues for partition in config.queue(name).served]
-    # The others as well: who works for this prefix takes the workers, which the site of those queues may not have touched yet.
+    # Includes the other queues: a worker of this prefix also registers, and the site of those queues may not have registered yet.
     parts += [(name, 0) for name in config.queues if (name, 0) not in parts]
     waits = False
     while True:
@@ -44,14 +44,14 @@ def check_site(places: Places, config: Config, queues: Iterable[str], warn: Call
             if not waits:
                 warn(f"{error} The worker is waiting for the database.")
             waits = True
-            connections[config.database].close()  # a connection that broke stays broken
+            connections[config.database].close()  # a broken connection stays broken
             clock.sleep(WAIT)
 
 
 def _refuse(places: Places, prefix: str, parts: list[tuple[str, int]]) -> None:
-    site.of(prefix)  # before any fork, and whether or not Redis is there: each process of the worker inherits it
+    site.of(prefix)  # before any fork, even without Redis, because all processes of the worker inherit it
     for part in parts:
-        with contextlib.suppress(StoreUnavailable):  # it was reported before, and the loops wait for the server
+        with contextlib.suppress(StoreUnavailable):  # it has been reported, and the loops wait for the server
             for refusal in refusals(places, prefix, [part]):
                 raise refusal
     with contextlib.suppress(StoreUnavailable):

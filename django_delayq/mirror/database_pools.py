@@ -35,9 +35,10 @@ def narrow_pools(threads: int = THREADS) -> Iterator[Finding]:
             remedy = "" if pool.largest < RECORDS else f", or start workers with --threads {pool.largest} and silence this"
             yield Finding(
                 "W070",
-                f"The pool of the database {pool.alias!r} opens {pool.largest} connections at most. A worker with --threads {threads} "
-                f"runs {threads} jobs at once in each task process, so jobs wait for a connection and fail when the wait times out.",
-                f"Set OPTIONS['pool'][{pool.option!r}] of that database to {max(threads, RECORDS)} or more{remedy}.",
+                f"The pool of the database {pool.alias!r} opens at most {pool.largest} connections, but a worker with --threads "
+                f"{threads} runs {threads} jobs at the same time in each task process. Jobs wait for a connection, and fail if the "
+                f"wait times out.",
+                f"Set OPTIONS['pool'][{pool.option!r}] of this database to {max(threads, RECORDS)} or more{remedy}.",
             )
 
 
@@ -52,9 +53,11 @@ def wide_pools(workers: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
         if limit is not None and processes * pool.largest > limit:
             yield Finding(
                 "W071",
-                f"The pool of the database {pool.alias!r} opens {pool.largest} connections at most in each process. {processes} "
-                f"processes of workers may open {processes * pool.largest}, and the server allows {limit}, web processes included.",
-                f"Lower OPTIONS['pool'][{pool.option!r}] of that database, run fewer processes, or raise max_connections there.",
+                f"The pool of the database {pool.alias!r} opens at most {pool.largest} connections in each process, so {processes} "
+                f"processes of workers can open {processes * pool.largest}. The server allows {limit}, including those of web "
+                f"processes.",
+                f"Reduce OPTIONS['pool'][{pool.option!r}] of this database, run fewer processes, or increase max_connections on "
+                f"the server.",
             )
 
 

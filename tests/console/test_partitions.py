@@ -102,7 +102,7 @@ def test_doctor_says_when_former_partitions_are_still_needed_and_when_they_may_g
     divide(2, 4)
     assert "still needed" in findings()["D028"]
     divide(2)
-    assert "Jobs of 'orders' are in partitions" in findings()["D026"]
+    assert "Jobs of 'orders' in partitions" in findings()["D026"]
     divide(2, 4)
     assert [job.cancel() for job in jobs] == ["done"] * 40
     assert "You can remove FORMER_PARTITIONS" in findings()["D027"]

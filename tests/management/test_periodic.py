@@ -143,7 +143,7 @@ def test_the_doctor_tells_of_retired_ones_for_a_week(run, orders, monkeypatch):
     declared(monkeypatch)
     Periodic.objects.update(retired_at=clock.now())
     [finding] = findings(run("doctor", "--json"), "D032")
-    assert "'nightly' has been retired since" in finding["message"]
+    assert "'nightly' was retired at" in finding["message"]
     Periodic.objects.update(retired_at=clock.now() - timedelta(days=8))
     assert findings(run("doctor", "--json"), "D032") == []
 

@@ -179,7 +179,7 @@ def test_deep_finds_a_record_without_a_place_and_fix_puts_it_where_its_row_says(
     stray(orders, job, kept)
     assert orphans(run).keys() == {"D037"}
     said = orphans(run, "--fix", "--yes")["D037"]
-    assert said.startswith("Queue 'orders': jobs in Redis have no date, so no worker runs them: 3")
+    assert said.startswith("Jobs of 'orders' in Redis without a date, which no worker runs: 3")
     for one in (job, kept):
         view = stores.inspector().job("orders", one.id)
         assert (view.state, view.date_ms) == ("scheduled", clock.to_ms(Job.objects.get(pk=one.id).run_at))
@@ -195,7 +195,7 @@ def test_a_record_without_a_place_and_without_a_row_is_left_to_a_person(run, ord
         answer = run("doctor", "--deep", "--json", *words)
     [found] = [finding for finding in answer.json["findings"] if finding["code"] == "D037"]
     assert found["level"] == "error"
-    assert "no row shows when they are due" in found["message"]
+    assert "without a row that has it" in found["message"]
     assert run("requeue", ran.id).code == 0
     assert orders.in_redis(ran) == "scheduled"
     assert run("cancel", ended.id).code == 0
@@ -285,7 +285,7 @@ def test_fix_does_not_say_that_it_has_put_right_what_it_could_not(run, orders):
     findings = run("doctor", "--deep", "--fix", "--yes", "--json").json["findings"]
     written, left = (found for found in findings if found["code"] == "D010")
     assert list(Job.objects.values_list("id", flat=True)) == [good.id]
-    assert (ids.short(good.id) in written["message"], written["hint"]) == (True, "This has been fixed.")
+    assert (ids.short(good.id) in written["message"], written["hint"]) == (True, "These differences have been repaired.")
     assert (ids.short(bad.id) in left["message"], "inspect" in left["hint"]) == (True, True)
 
 
@@ -297,7 +297,7 @@ def test_fix_does_not_say_that_it_has_brought_back_what_cannot_be_a_job(run, ord
     findings = run("doctor", "--deep", "--fix", "--yes", "--json").json["findings"]
     back, left = (found for found in findings if found["code"] == "D008")
     assert (orders.in_redis(good), orders.in_redis(bad)) == ("scheduled", None)
-    assert (good.short_id in back["message"], back["level"], back["hint"]) == (True, "warning", "This has been fixed.")
+    assert (good.short_id in back["message"], back["level"], back["hint"]) == (True, "warning", "These differences have been repaired.")
     assert (bad.short_id in left["message"], left["level"], "inspect" in left["hint"]) == (True, "error", True)
 
 
@@ -310,7 +310,7 @@ def test_fix_shows_its_progress_beside_the_output(run, orders, capsys):
     jobs = delayq.schedule_many(close_order.using(delay="1h").bind(number) for number in range(220))
     orders.fold()
     Job.objects.filter(pk__in=[job.id for job in jobs]).delete()
-    assert "jobs in Redis have no row in the database: 220" in run("doctor", "--deep", "--fix", "--yes").out
+    assert "Jobs of 'orders' in Redis without a row in the database: 220" in run("doctor", "--deep", "--fix", "--yes").out
     assert "fixing" in capsys.readouterr().err
     assert Job.objects.count() == 220
 

@@ -145,11 +145,11 @@ def test_an_address_without_tls_is_refused_with_the_line_to_write(cluster, tls, 
     place = f"127.0.0.1:{cluster.masters[1].port}"
     [found] = kind_findings(f"redis+cluster://{USER}:{PASSWORD}@127.0.0.1:1,{place}")
     assert (found.code, found.level) == ("E020", "error")
-    assert f"Write rediss+cluster://[user:password@]{place} in" in found.hint
+    assert f"to rediss+cluster://[user:password@]{place}" in found.hint
     server = tls()
     [found] = kind_findings(f"redis://{USER}:{PASSWORD}@localhost:{server.tls_port}/{database}")
     assert found.code == "E020"
-    assert f"Write rediss://[user:password@]localhost:{server.tls_port}/{database} in" in found.hint
+    assert f"to rediss://[user:password@]localhost:{server.tls_port}/{database}," in found.hint
     assert PASSWORD not in str(found)
 
 
@@ -162,7 +162,7 @@ def test_an_address_without_tls_of_sentinels_is_refused_with_the_line_to_write(c
     sentinel.start()
     [found] = kind_findings(f"redis+sentinel://{USER}:{PASSWORD}@127.0.0.1:1,localhost:{port}/mymaster/2")
     assert (found.code, found.level) == ("E020", "error")
-    assert f"Write rediss+sentinel://[user:password@]localhost:{port}/mymaster/2 in" in found.hint
+    assert f"to rediss+sentinel://[user:password@]localhost:{port}/mymaster/2," in found.hint
     assert PASSWORD not in str(found)
     assert kind_findings("redis+sentinel://127.0.0.1:1/mymaster/2") == [], "nobody is there, which others tell"
 
@@ -170,7 +170,7 @@ def test_an_address_without_tls_of_sentinels_is_refused_with_the_line_to_write(c
 def test_a_node_by_tls_at_the_address_of_a_server_of_its_own(cluster):
     [found] = kind_findings(cluster.by(f"127.0.0.1:{cluster.masters[0].port}").replace("+cluster", ""))
     assert found.code == "E013"
-    assert f"Write rediss+cluster://[user:password@]127.0.0.1:{cluster.masters[0].port} in" in found.hint
+    assert f"to rediss+cluster://[user:password@]127.0.0.1:{cluster.masters[0].port}" in found.hint
 
 
 def test_a_worker_does_not_start_at_a_port_of_tls_without_it(cluster, shop: Shop):

@@ -118,13 +118,13 @@ def test_a_command_that_is_refused_is_named_with_the_line_that_allows_it(tried, 
     [finding] = tried(f"-{name.partition('|')[0]}")  # as Redis 6.2 knows it
     assert finding.code == "E021"
     assert finding.level == "error"
-    assert f"refuses {BY_NAME[name].words}, needed by" in finding.message
+    assert f"rejects {BY_NAME[name].words}, which is required for" in finding.message
     assert f"+{name}" in finding.hint
 
 
 def test_several_are_named_at_once(tried):
     [finding] = tried("-zadd", "-xtrim")
-    assert "refuses ZADD, XTRIM, needed by" in finding.message
+    assert "rejects ZADD, XTRIM, which is required for" in finding.message
     assert "+zadd +xtrim" in finding.hint
 
 
@@ -171,5 +171,5 @@ def test_a_renamed_command_is_named(request):
     server.start()
     request.addfinalizer(server.stop)
     [finding] = rights_findings(opened(server.url), "delayq", [("orders", 0)])
-    assert "refuses XTRIM" in finding.message
+    assert "rejects XTRIM" in finding.message
     assert "rename-command" in finding.hint

@@ -95,14 +95,14 @@ def test_a_secret_may_be_without_the_signs_that_fill_it_up(http):
 
 def test_e004_a_queue_that_nobody_serves(http):
     http(QUEUE="webhooks")
-    assert [(one.id, "django_delayq.deliver names the queue 'webhooks'" in one.msg) for one in check_tasks()] == [("delayq.E004", True)]
+    assert [(one.id, "django_delayq.deliver uses the queue 'webhooks'" in one.msg) for one in check_tasks()] == [("delayq.E004", True)]
 
 
 def test_e037_no_urllib3(monkeypatch):
     assert delivery.check_delivery() == []
     monkeypatch.setattr(delivery, "find_spec", lambda _name: None)
     (found,) = delivery.check_delivery()
-    assert (found.id, found.hint) == ("delayq.E037", 'pip install "django-delayq[http]"')
+    assert (found.id, found.hint) == ("delayq.E037", 'Run pip install "django-delayq[http]".')
 
 
 @pytest.mark.parametrize("network", ["127.0.0.0/8", "0.0.0.0/0", "::/0", "169.254.169.254", "fe80::/10", "::1"])

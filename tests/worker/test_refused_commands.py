@@ -66,7 +66,7 @@ def test_a_worker_does_not_start_without_a_command_that_it_needs(shop: Shop, own
     worker = shop.work("--burst")
     assert worker.wait() == 1
     assert "delayq.E021: Redis at" in worker.text()
-    assert f"refuses {rule[1:].upper()}" in worker.text()
+    assert f"rejects {rule[1:].upper()}" in worker.text()
     assert f"ACL SETUSER <user> '~delayq:*' +{rule[1:]}" in worker.text()
 
 

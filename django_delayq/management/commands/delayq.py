@@ -1,4 +1,4 @@
-"""`manage.py delayq <subcommand>`: looks into the queues and acts on jobs, for people and for scripts (`--json`)."""
+"""`manage.py delayq <subcommand>`: shows queues and changes jobs, for people and for scripts (`--json`)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ class Command(BaseCommand):
     requires_system_checks = ()  # they would end `doctor` before it can say what is wrong, and `status --json` without a document
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """One subparser per subcommand."""
         subcommands = parser.add_subparsers(dest="subcommand", metavar="subcommand", required=True)
 
         self.runs: list[str] = []
@@ -187,7 +186,7 @@ class Command(BaseCommand):
         ).add_argument("name", nargs="?", metavar="NAME", help="only this setting")
 
     def run_from_argv(self, argv: list[str]) -> None:
-        """Of argparse's answers to a missing or unknown subcommand the first names none, and the second all, in one line."""
+        """Prints the help without a subcommand, and suggests a name for an unknown one, which argparse does not."""
         given = argv[2] if len(argv) > 2 else ""
         parser = self.create_parser(argv[0], argv[1])
         if not given:
@@ -206,7 +205,7 @@ class Command(BaseCommand):
             sys.exit(1)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Runs the subcommand; an error of ours is a sentence, not a traceback."""
+        """Runs the subcommand, and prints errors of delayq as a sentence instead of a traceback."""
         try:
             code = options["run"](Visible(self.stdout), options)
         except CommandError as error:

@@ -90,8 +90,9 @@ def _tls_finding(kwargs: Mapping[str, Any], by_cluster: bool) -> Finding:
     database = "" if by_cluster else f"/{kwargs.get('db') or 0}"
     return Finding(
         "E020",
-        f"The server at {place} uses TLS, but the address does not.",
-        f"Write {scheme}://[user:password@]{place}{database} in DELAYQ['REDIS'], and the file of its authority as ssl_ca_certs.",
+        f"The server at {place} requires TLS, but the URL does not use it.",
+        f"Set DELAYQ['REDIS'] to {scheme}://[user:password@]{place}{database}, and ssl_ca_certs to the file of the certificate "
+        f"authority.",
     )
 
 
@@ -99,16 +100,16 @@ def _of_sentinels(sentinels: Sentinels, database: int) -> Finding | None:
     try:
         sentinels.ask()
     except MasterUnknown:
-        return Finding("E016", f"The Sentinels in DELAYQ['REDIS'] know no master named {sentinels.name!r}.")
+        return Finding("E016", f"The Sentinels in DELAYQ['REDIS'] do not know a master named {sentinels.name!r}.")
     except (RedisError, OSError):  # told by who goes on
         by_tls = [place for place in sentinels.plain if _speaks_tls(place, PATIENCE)]
         if by_tls:
             hosts = ",".join(_place(*place) for place in by_tls)
             return Finding(
                 "E020",
-                f"The Sentinels at {hosts} use TLS, but the address does not.",
-                f"Write rediss+sentinel://[user:password@]{hosts}/{sentinels.name}/{database} in DELAYQ['REDIS'], with all of them, "
-                "and the file of their authority as ssl_ca_certs.",
+                f"The Sentinels at {hosts} require TLS, but the URL does not use it.",
+                f"Set DELAYQ['REDIS'] to rediss+sentinel://[user:password@]{hosts}/{sentinels.name}/{database}, with all Sentinels, "
+                "and ssl_ca_certs to the file of the certificate authority.",
             )
     return None
 
@@ -127,14 +128,14 @@ def _found(link: Link, kwargs: Mapping[str, Any], tls: bool, by_cluster: bool) -
     if clustered and not by_cluster:
         yield Finding(
             "E013",
-            f"Redis at {place} is a node of a Redis Cluster, but the address is that of a single server.",
-            f"Write {_cluster_line(kwargs, tls)} in DELAYQ['REDIS'], with several of its nodes, separated by commas.",
+            f"Redis at {place} is a node of a Redis Cluster, but the URL is that of a single server.",
+            f"Set DELAYQ['REDIS'] to {_cluster_line(kwargs, tls)}, with several nodes, separated by commas.",
         )
     elif by_cluster and not clustered and not {"redis_mode:sentinel", "server_mode:sentinel"} & set(facts):
         yield Finding(
             "E017",
             f"The server at {place} is not a node of a Redis Cluster.",
-            f"Write {'rediss' if tls else 'redis'}://[user:password@]{kwargs.get('host')}:{kwargs.get('port')}/0 in DELAYQ['REDIS'].",
+            f"Set DELAYQ['REDIS'] to {'rediss' if tls else 'redis'}://[user:password@]{kwargs.get('host')}:{kwargs.get('port')}/0.",
         )
     elif by_cluster and clustered:
         return
@@ -144,9 +145,9 @@ def _found(link: Link, kwargs: Mapping[str, Any], tls: bool, by_cluster: bool) -
         count = _databases(link)
         yield Finding(
             "E015",
-            f"The server at {place} has no database {number}{f'; it has {count}, from 0 on' if count else ''}.",
-            f"End the URL in DELAYQ['REDIS'] with a number that it has{f': /0 to /{count - 1}' if count else ', such as /0'}; "
-            "or raise `databases` in its configuration.",
+            f"The server at {place} does not have a database {number}{f', only 0 to {count - 1}' if count else ''}.",
+            f"Use another number at the end of the URL in DELAYQ['REDIS']{'' if count else ', such as /0'}, or increase "
+            "`databases` in the configuration of the server.",
         )
 
 
@@ -166,7 +167,7 @@ def _sentinel_finding(place: str, line: str, names: Sequence[str]) -> Finding:
     return Finding(
         "E014",
         f"The server at {place} is a Sentinel, which stores no jobs.",
-        f"Write {line.format(name=names[0] if names else 'mymaster')} in DELAYQ['REDIS'], with all Sentinels, separated by commas. "
+        f"Set DELAYQ['REDIS'] to {line.format(name=names[0] if names else 'mymaster')}, with all Sentinels, separated by commas. "
         f"{told}",
     )
 

@@ -54,9 +54,9 @@ def _uneven(one: Divided, by_master: Mapping[Link, Sequence[int]], masters: int)
             slots = (str(slot_of(f"{{{keys.tag(one.queue, partition)}}}")) for partition in partitions)
             yield Finding(
                 "W027",
-                f"{len(partitions)} of the {one.current} partitions of {one.queue!r} are on one of {masters} masters, {master.where}: "
-                "it works while others wait for it.",
-                f"Move some of their slots to other masters: {', '.join(slots)}.",
+                f"{len(partitions)} of the {one.current} partitions of {one.queue!r} are on one of {masters} masters, {master.where}. "
+                "It limits the queue while other masters are idle.",
+                f"Move some of these slots to other masters: {', '.join(slots)}.",
             )
 
 
@@ -136,27 +136,28 @@ def _findings(masters: Sequence[Link], away: list[Link]) -> Iterator[Finding]:
         except StoreUnavailable:
             away.append(link)
     if away:
-        yield Finding("E019", f"Nodes of the Cluster that cannot be reached from here: {_some(map(_place, away))}.")
+        yield Finding("E019", f"These nodes of the Cluster cannot be reached from this host: {_some(map(_place, away))}.")
     lacking = sorted(set(range(SLOTS)) - {slot for one in told for slot in range(one.first, one.last + 1)})
     if lacking and told:
         yield Finding(
             "E018",
-            f"Slots of the Cluster without a node ({len(lacking):,}): {_some(map(str, lacking))}. Queues in these slots stop.",
-            f"redis-cli --cluster fix {_place(masters[0])}",
+            f"No node of the Cluster serves these slots ({len(lacking):,}): {_some(map(str, lacking))}. Queues in these slots do "
+            f"not work.",
+            f"Run redis-cli --cluster fix {_place(masters[0])}",
         )
     if opened:
         yield Finding(
             "W024",
-            f"Slots that are being moved, or whose move has stopped half-way: {_some(map(_way, opened.items()))}. Queues in these "
-            f"slots stop until the move has ended.",
-            f"If no move is in progress, run redis-cli --cluster fix {_place(masters[0])}",
+            f"Slots of the Cluster are being moved, or a move has stopped halfway: {_some(map(_way, opened.items()))}. Queues in "
+            f"these slots wait until the move has finished.",
+            f"If no move is running, run redis-cli --cluster fix {_place(masters[0])}",
         )
     if alone:
-        yield Finding("W025", f"Masters of the Cluster without a replica: {_some(alone)}. When one fails, its queues stop.")
+        yield Finding("W025", f"These masters of the Cluster have no replica: {_some(alone)}. If one of them fails, its queues stop.")
     if strict:
         yield Finding(
             "W026",
-            f"With {COVERAGE} the loss of one master also stops the queues of all others.",
+            f"{COVERAGE} is enabled, so if one master fails, the queues of all masters stop.",
         )
 
 

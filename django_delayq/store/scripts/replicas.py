@@ -107,14 +107,15 @@ def replica_findings(places: Places, wanted: Iterable[tuple[str, int, int]]) -> 
             most = max(queues.values())
             yield Finding(
                 "E022",
-                f"REPLICAS of {', '.join(map(repr, lacking))} is up to {most}, and {there} replicas follow Redis at {link.where}: jobs "
-                "of redis durability there are not answered for.",
+                f"Redis at {link.where} has {there} connected replicas, but REPLICAS of {', '.join(map(repr, lacking))} requires "
+                f"up to {most}. "
+                "Calls that schedule jobs of redis durability there raise an error.",
             )
         try:
             link.execute("WAIT", 0, 1)
         except StoreError as error:
             yield Finding(
                 "E022",
-                f"The Redis user of this project may not call WAIT, which REPLICAS needs: {error}",
-                "Allow it: redis-cli ACL SETUSER <user> +wait",
+                f"The Redis user of this project has no permission for WAIT, which REPLICAS requires: {error}",
+                "To grant the right, run redis-cli ACL SETUSER <user> +wait",
             )
