@@ -90,7 +90,7 @@ WORDS: dict[str, Promise] = {
     "periodic_changed": _("changed"),
     "periodic_on": _("turned on"),
     "periodic_off": _("turned off"),
-    "periodic_dates": _("other dates"),
+    "periodic_dates": _("dates overridden"),
     "periodic_run": _("run now"),
     "periodic_missed": _("ticks missed"),
     "periodic_declared": _("declared"),

@@ -336,7 +336,7 @@ class PeriodicAdmin(ReadOnlyAdmin):
         owner = OWNERS.get(row.owner, row.owner)
         if not row.overridden:
             return str(owner)
-        return format_html('{} <span class="delayq-state delayq-late">{}</span>', owner, now("other dates"))
+        return format_html('{} <span class="delayq-state delayq-late">{}</span>', owner, now("dates overridden"))
 
     # the page
 
@@ -397,9 +397,9 @@ class PeriodicAdmin(ReadOnlyAdmin):
         form = OverrideForm(row, request.POST if request.method == "POST" else None)
         if self._good(request, form):
             done, said = partial(schedules.override, row.name, **form.given()), _("These dates apply from now on.")
-            if self._carried_out(request, row, _("Other dates"), said, form.cleaned_data["reason"], done):
+            if self._carried_out(request, row, _("Override dates"), said, form.cleaned_data["reason"], done):
                 return HttpResponseRedirect(self._address(row))
-        return self._form(request, form, now("Other dates"), row)
+        return self._form(request, form, now("Override dates"), row)
 
     def add_view(self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None) -> HttpResponse:
         if not self.has_add_permission(request):

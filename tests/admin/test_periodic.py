@@ -173,7 +173,7 @@ def test_the_page_shows_what_code_says_and_what_people_say_beside_it(orders, sta
     assert "code tests.admin.test_periodic, line" in text
     assert "all: every missed tick creates a job" in text
     assert "wait: a run waits" in text
-    assert "other dates admin:bob the bank moves house 30 5 * * 1, America/New_York, jitter 5m" in text
+    assert "dates overridden admin:bob the bank moves house 30 5 * * 1, America/New_York, jitter 5m" in text
 
 
 def test_the_next_ten_dates_are_shown_on_the_clock_of_the_schedule_and_in_utc(orders, staff):

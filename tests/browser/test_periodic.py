@@ -59,7 +59,7 @@ def test_it_is_turned_off_and_on(admin, nightly):
     press(admin, "Turn off", "stock taking")
     expect(told(admin)).to_contain_text("The schedule is off")
     expect(heading(admin).locator(".delayq-state")).to_have_text("off")
-    expect(table(admin, "Next dates")).to_have_text("There are no more dates.")
+    expect(table(admin, "Next dates")).to_have_text("There are no upcoming dates.")
     look_until(admin, table(admin, "Ticks").filter(has_text="withdrawn"))
     expect(table(admin, "Changes").first).to_contain_text("stock taking")
     press(admin, "Turn on")
@@ -68,7 +68,7 @@ def test_it_is_turned_off_and_on(admin, nightly):
 
 def test_other_dates_are_looked_at_first_and_taken_back_later(tabs, admin, nightly):
     admin.goto(nightly)
-    admin.get_by_role("link", name="Other dates …").click()
+    admin.get_by_role("link", name="Override dates …").click()
     admin.get_by_label("Cron").fill("30 2 * * *")
     admin.get_by_role("button", name="Show the dates").click()
     expect(table(admin, "Next dates")).to_have_count(10)
@@ -82,10 +82,10 @@ def test_other_dates_are_looked_at_first_and_taken_back_later(tabs, admin, night
     admin.get_by_label("Time zone").fill("Europe/Berlin")
     admin.get_by_label("Reason").fill("summer")
     admin.get_by_role("button", name="Save").click()
-    expect(heading(admin)).to_contain_text("other dates")
+    expect(heading(admin)).to_contain_text("dates overridden")
     expect(admin.locator(".delayq-facts del")).to_contain_text("0 3 * * *")
     press(admin, "Remove the override")
-    expect(heading(admin)).not_to_contain_text("other dates")
+    expect(heading(admin)).not_to_contain_text("dates overridden")
 
 
 def test_one_run_by_hand_has_its_job_at_once(admin, nightly):

@@ -154,7 +154,7 @@ RIGHTS = {
     "switch_periodic": Right(f"{NIGHTLY}change/", button("Turn off"), (), (f"{NIGHTLY}on/", f"{NIGHTLY}off/")),
     "override_periodic": Right(
         f"{NIGHTLY}change/",
-        link("Other dates …"),
+        link("Override dates …"),
         (f"{NIGHTLY}override/",),
         (f"{NIGHTLY}override/", f"{NIGHTLY}drop/"),
     ),
