@@ -200,7 +200,7 @@ class ClusterServers:
         source = self.serving(slot)
         for node in (to, source, *(one for one in self.leading if one not in (to, source))):
             assert node.call("CLUSTER", "SETSLOT", str(slot), "NODE", to.id) == "+OK"
-        # A node that completes it before all have heard of it can get an epoch that was given before. Then chance decides between the two.
+        # A node that completes it before all have heard of it can get an epoch that was given before. Then chance decides.
         until(lambda: len({node.epoch() for node in self.leading}) == 1, "not all hear of the move")
 
     def _lines(self, own: ClusterNode) -> Iterator[str]:
