@@ -85,8 +85,8 @@ class Demo:
         print(
             f"\n  The shop    {self.url}/            order something; pay within {settings.PAY_WITHIN} s, or watch it close"
             f"\n  The queue   {self.url}/admin/      user {ADMIN[0]}, password {ADMIN[1]}"
-            f"\n  The partner {self.partner}/            is assignments of paid orders by signed webhooks, and is hard to reach"
-            "\n  The warehouse                                  pulls over the gateway what it is to pack"
+            f"\n  The partner {self.partner}/            receives paid orders by signed webhooks, and often fails"
+            "\n  The warehouse                                  pulls the orders to pack over the gateway"
             "\n\n  In another terminal, here:"
             f"\n    {self.command('simulate', '--orders', '1000')}     a busy day, and an audit"
             f"\n    {self.command('delayq', 'status')}"
@@ -135,7 +135,7 @@ class Demo:
             lines = {line.what: line.at for line in found[pk].ledger.all()}
             closed = lines.get("closed")
             if pk in paid:
-                fine = fine and found[pk].state == Order.State.PAID and {"partner assignments", "packed"} <= lines.keys()
+                fine = fine and found[pk].state == Order.State.PAID and {"partner told", "packed"} <= lines.keys()
                 say("demo", f"order {pk}: {', '.join(lines)}")
             else:
                 fine = fine and closed is not None and closed >= found[pk].pay_until

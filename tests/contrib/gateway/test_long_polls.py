@@ -1,19 +1,28 @@
-"""Pulls that wait, behind a real ASGI server: whom they hold up, what ends them, and what becomes of clients that go away."""
+"""Pulls that wait, and many consumers, on a real ASGI server: requests that wait block no others, and crashes lose no message."""
 
 from __future__ import annotations
 
+import signal
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests import servers
+from tests.app import record
+from tests.contrib.gateway.consumer import LEASE
 from tests.contrib.gateway.served import Served, until
+from tests.messages.held import held, overlaps
+from tests.stage import Actor
 
 pytestmark = pytest.mark.slow
 
 WAITING = 60
+DEATHS = ["1 taken", "2 half", "3 settled", "4 taken", ""]  # where each consumer is killed
+MESSAGES = 150
 
 
 @pytest.fixture
@@ -118,3 +127,38 @@ def test_without_redis_a_pull_is_503_also_one_that_waits(served, redis):
 def _pushed(served: Served) -> str:
     answer = served.client.post("queues/mail/messages", {"body": 1})
     return str(answer.body["id"]) if answer.status == 201 else ""
+
+
+def test_of_five_consumers_over_http_none_holds_what_another_holds_and_nothing_is_lost(served: Served, tmp_path: Path) -> None:
+    actors: list[Actor] = []
+    try:
+        pushed = {served.client.post("queues/mail/messages", {"body": number}).body["id"] for number in range(MESSAGES)}
+        for number, death in enumerate(DEATHS):
+            words = [str(number), str(served.address), served.token, str(tmp_path), *death.split()]
+            actor = Actor(tmp_path / f"{number}.log", [sys.executable, "-m", "tests.contrib.gateway.consumer", *words], {})
+            actor.start()
+            actors.append(actor)
+        until(lambda: len(settled(tmp_path)) > 20, "nobody acks")
+        served.kill()
+        served.start()
+        codes = [actor.wait(120) for actor in actors]
+        figures = served.client.get("queues/mail").body
+    finally:
+        for actor in actors:
+            actor.kill_tree()
+    assert set(codes) == {0, -signal.SIGKILL}, "".join(actor.text() for actor in actors)
+    assert (figures["scheduled"], figures["running"], figures["failed"]) == (0, 0, 0)
+    found = held(tmp_path, LEASE)
+    assert set(found) == pushed
+    assert all(spans[-1].ends for spans in found.values()), "the last holder of each has settled it"
+    fences = [span.fence for spans in found.values() for span in spans]
+    assert len(set(fences)) == len(fences)
+    assert overlaps(found) == []
+    # If the server died, the first ack may have succeeded.
+    done = Counter(line["id"] for line in settled(tmp_path) if line["done"] and line["tries"] == 1)
+    assert set(done.values()) == {1}, "nobody is told done for what another has done"
+
+
+def settled(folder: Path) -> list[dict[str, Any]]:
+    """The lines of the consumers about messages that they settled."""
+    return [line for line in record.lines(folder, "consumer-*.jsonl") if line["what"] == "told"]

@@ -1,16 +1,22 @@
-"""The example's partner: hard to reach, but it does its work once, and for nobody but the shop."""
+"""The partner and the warehouse of the example, which are programs of other companies."""
 
 from __future__ import annotations
 
+import ast
 import http.client
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from tests.example.partners import Partner
+from tests.example.partners import EXAMPLE, Partner
+from tests.ports import free_port
 
+PROGRAM = EXAMPLE / "warehouse.py"
 OTHER = "whsec_c29tZWJvZHkgZWxzZSdzIHNlY3JldA=="
 
 
@@ -88,3 +94,44 @@ def test_what_it_has_taken_outlives_it(tmp_path: Path):
         assert statuses(partner, 1, 1) == [200]
         assert taken(partner, 1) == [("w-1",)]
         partner.terminate()  # in order, as the demo does
+
+
+def test_the_warehouse_imports_the_standard_library_only():
+    tree = ast.parse(PROGRAM.read_text())
+    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert names
+    assert {name.partition(".")[0] for name in names} <= sys.stdlib_module_names
+
+
+@pytest.mark.parametrize("missing", ["QUEUE_URL", "QUEUE_TOKEN"])
+def test_the_warehouse_names_a_missing_setting_and_how_to_get_it(tmp_path, missing):
+    variables = {"QUEUE_URL": "http://127.0.0.1:1", "QUEUE_TOKEN": "dqg_none"}
+    del variables[missing]
+    done = started(tmp_path, variables)
+    assert done.wait(30) == 2
+    assert f"{missing} is not set. A token: manage.py delayq_gateway make warehouse" in done.stderr.read()
+    done.stderr.close()
+    done.stdout.close()
+
+
+@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
+def test_the_warehouse_waits_for_the_gateway_and_ends_on_a_signal(tmp_path, sign):
+    process = started(tmp_path, {"QUEUE_URL": f"http://127.0.0.1:{free_port()}/queue/v1", "QUEUE_TOKEN": "dqg_none"})
+    try:
+        lines = iter(process.stdout.readline, "")
+        assert any("the gateway does not answer" in line for line in lines)
+        process.send_signal(sign)
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        process.stderr.close()
+
+
+def started(folder: Path, variables: dict[str, str]) -> subprocess.Popen[str]:
+    """Starts the warehouse with only the standard library: -I ignores PYTHONPATH and the current folder."""
+    command = [sys.executable, "-I", str(PROGRAM), "--ledger", str(folder / "ledger.sqlite3")]
+    return subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
