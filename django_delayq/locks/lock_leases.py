@@ -153,7 +153,7 @@ def _prolong(store: LockStore, holdings: list[Holding]) -> None:
     except DelayqError as error:
         for holding in holdings:
             holding.put_off()
-        logger.warning("%d locks could not be extended. The next attempt follows: %s", len(holdings), error)
+        logger.warning("locks (%d) could not be extended. The next attempt follows: %s", len(holdings), error)
         return
     for holding, answer, began in zip(holdings, answers, sent, strict=True):
         if answer == "held":

@@ -12,6 +12,7 @@ from typing import Any, TextIO
 from uuid import UUID
 
 from django.core.management.base import CommandError
+from django.template.defaultfilters import pluralize
 
 from django_delayq import conf, ids
 from django_delayq.console import overview
@@ -61,7 +62,7 @@ def change(verb: Verb, out: TextIO, options: dict[str, Any]) -> int:
     if options["dry_run"]:
         shown = ", ".join(ids.short(target.id) for target in chosen[:5])
         named_some = f"{': ' + shown if shown else ''}{', …' if len(chosen) > 5 else ''}"
-        text = f"Would {verb.command} {len(chosen)} jobs{named_some}."
+        text = f"Would {verb.command} {len(chosen)} job{pluralize(len(chosen))}{named_some}."
         return print_result(out, options, {"would": verb.command, "jobs": len(chosen)}, text)
     if not options["ids"] and len(chosen) >= ASK_FROM and not options["yes"]:
         confirm(f"This will {verb.command} {len(chosen)} jobs. Continue? [y/N] ")
@@ -80,7 +81,9 @@ def change(verb: Verb, out: TextIO, options: dict[str, Any]) -> int:
         raise errors[0][1]
     if answers:
         _report(out, options, verb, answers)
-    raise CommandError(f"{len(errors)} of {len(chosen)} jobs were not changed. " + " ".join(_by_cause(errors))) from errors[-1][1]
+    raise CommandError(
+        f"{len(errors)} of {len(chosen)} jobs {pluralize(len(errors), 'was,were')} not changed. " + " ".join(_by_cause(errors))
+    ) from errors[-1][1]
 
 
 def _by_cause(errors: Sequence[tuple[UUID, DelayqError]]) -> Iterator[str]:

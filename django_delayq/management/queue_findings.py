@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Final, Literal
 
 from django.db import DatabaseError
+from django.template.defaultfilters import pluralize
 
 from django_delayq import conf, ids
 from django_delayq.checks import divided, probed_on, replicas_wanted
@@ -234,8 +235,8 @@ def _left_behind(name: str) -> list[dict[str, str]]:
     return [
         finding(
             "D025",
-            f"The queue {name!r} has its own REDIS, but {count:,} of its jobs are on the server of DELAYQ['REDIS'], where no worker "
-            "runs them.",
+            f"The queue {name!r} has its own REDIS, but {count:,} of its jobs {pluralize(count, 'is,are')} on the server of "
+            "DELAYQ['REDIS'], where no worker runs them.",
             "Durable jobs run on the new server, from their rows. If there are jobs of redis durability, remove REDIS "
             "from the queue until "
             f"they have run. Then delete {parts[0].keys['jobs']} and all keys with the same prefix from the old server.",

@@ -89,7 +89,7 @@ class BringInLoop:
                 publisher.publish_rows(jobs[start : start + MOST])
                 failpoint("bring_in.published")
         if brought:
-            logger.info("published %d far jobs of %s", len(brought), self.queue.name)
+            logger.info("queue %s: published far jobs (%d)", self.queue.name, len(brought))
         return brought
 
     def _away(self) -> list[int]:

@@ -68,7 +68,7 @@ class CommitRequestLoop:
         if queues and clock.monotonic() - self._reported > REPEAT:
             self._reported = clock.monotonic()
             logger.error(
-                "%d committed changes wait for a process with these queues in its settings: %s",
+                "committed changes (%d) wait for a process with these queues in its settings: %s",
                 sum(queues.values()),
                 ", ".join(sorted(queues)),
             )

@@ -97,7 +97,9 @@ class EndTeller:
             if row is not None and row.state not in FINISHED:
                 continue  # it goes on: requeued meanwhile, or brought back
             if clock.monotonic() < self._left_until:
-                logger.warning("%d ends of %s are not sent: receivers of job_ended are too slow", len(ends) - place, self._queue)
+                logger.warning(
+                    "queue %s: job_ended is not sent for some jobs (%d), because receivers are too slow", self._queue, len(ends) - place
+                )
                 return
             if not self._patiently(lambda end=end, row=row: self._call(end, row), PATIENCE):  # type: ignore[misc]  # bound per turn
                 self._left_until = clock.monotonic() + LEFT

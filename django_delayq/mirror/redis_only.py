@@ -55,7 +55,7 @@ def mark(log: EventLog, queue: QueueConfig, partition: int, using: str) -> Itera
         yield 0.0
     if found:
         logger.error(
-            "queue %s: Redis has lost %d jobs of redis durability. Decide about each: manage.py delayq list --state unresolved",
+            "queue %s: Redis has lost jobs of redis durability (%d). Decide about each: manage.py delayq list --state unresolved",
             queue.name,
             len(found),
         )

@@ -215,7 +215,7 @@ class RelayLoop:
         failpoint("relay.saved")
         created = sum(reply.status in ("created", "replaced") for reply in replies)
         if created:
-            logger.info("published %d jobs of %s that were missing in Redis", created, self.queue.name)
+            logger.info("queue %s: published jobs that were missing in Redis (%d)", self.queue.name, created)
 
     def _note(self, known: list[UUID], ended: Mapping[UUID, str]) -> None:
         """Notes the jobs that Redis had before, and that have no event. A job that ended there may have run for another site, or not at
@@ -229,10 +229,10 @@ class RelayLoop:
             unresolved += leave_to_a_person(those, unknown_end(status))
         if unresolved:
             logger.error(
-                "%d jobs of %s have an unknown outcome, because the events of their ends are lost. Decide about each: manage.py "
+                "queue %s: jobs have an unknown outcome (%d), because the events of their ends are lost. Decide about each: manage.py "
                 "delayq list --state unresolved",
-                unresolved,
                 self.queue.name,
+                unresolved,
             )
 
     def _free(self, jobs: list[UUID]) -> Any:

@@ -132,7 +132,7 @@ class LoopRunner:
             _drop_broken_connections()
             return
         if self.failures:
-            logger.warning("%s continues after %d failed passes", self.name, self.failures)
+            logger.warning("%s continues; failed passes: %d", self.name, self.failures)
         self.failures, self.away = 0, False
         found = sleep != self._idle
         if found or raced:

@@ -207,7 +207,7 @@ def meet_in_redis(plans: Sequence[Plan], queue: str) -> None:
             with stores.guarded(queue, partition, schedules=True):
                 _publisher(queue, partition, using).publish_before(plans)
     except (StoreUnavailable, Error) as error:
-        logger.warning("whether far jobs hold the keys of %d jobs could not be checked: %s", len(plans), error)
+        logger.warning("cannot check whether far jobs hold the keys of new jobs (%d): %s", len(plans), error)
 
 
 def _created(plan: Plan) -> None:

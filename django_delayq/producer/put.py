@@ -454,7 +454,7 @@ def _publish_rows(plans: Sequence[Plan], *, alone: bool) -> None:
     failpoint("producer.committed")
     late = {plan for plan in plans if clock.monotonic() - plan.started > LATE_PUBLISH}
     if late:
-        logger.warning("%d jobs were committed after more than %.0f s; the relay publishes them", len(late), LATE_PUBLISH)
+        logger.warning("jobs (%d) were committed after more than %.0f s; the relay publishes them", len(late), LATE_PUBLISH)
     refused: list[KeyTaken] = []
     away = Silent()
     lacking: Counter[Link] = Counter()  # how many jobs each server did not take

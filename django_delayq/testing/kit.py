@@ -12,6 +12,7 @@ from typing import Any, Final, cast
 
 from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.template.defaultfilters import pluralize
 from django.utils.asyncio import async_unsafe
 
 from django_delayq import clock, codec, conf, under_test
@@ -240,7 +241,11 @@ class Kit:
         wanted = Wanted(task, args=args, kwargs=kwargs, key=key, queue=queue, delay=delay, run_at=run_at, within=within)
         found = wanted.among(jobs := self._waiting())
         if not found or count not in (None, len(found)):
-            many = f"{len(found)} jobs are scheduled, not {count}" if count is not None else "No job is scheduled"
+            many = (
+                f"{len(found)} job{pluralize(len(found), ' is,s are')} scheduled, not {count}"
+                if count is not None
+                else "No job is scheduled"
+            )
             raise AssertionError(f"{many}: {wanted}.\n{wanted.nearly(jobs)}{table(jobs)}")
         return found[0]
 

@@ -86,7 +86,7 @@ class ErrorPause:
         """Notes a pass without an error."""
         if self.failures:
             if self._said_with is None or self._said_with.ends(self):
-                logger.warning("%s: works again, after %d errors in %.1f s", self.name, self.failures, clock.monotonic() - self._since)
+                logger.warning("%s: works again after %.1f s; errors: %d", self.name, clock.monotonic() - self._since, self.failures)
             self.failures, self.error = 0, None
 
 

@@ -293,7 +293,7 @@ def test_what_was_done_before_redis_went_down_is_told(run, orders, settings, mon
     assert answer.code == 1
     assert answer.json["counts"] == {"done": 2}
     assert "is not available" in answer.error
-    assert f"1 of 3 jobs were not changed. {jobs[2].short_id}: " in answer.error
+    assert f"1 of 3 jobs was not changed. {jobs[2].short_id}: " in answer.error
 
 
 def test_a_search_names_the_jobs(run, orders):

@@ -75,7 +75,7 @@ def test_reschedule_moves_a_row_that_redis_does_not_have_yet(run, orders, monkey
 
 def test_a_dry_run_of_reschedule_moves_nothing(run, orders):
     [job] = orders.scheduled()
-    assert run("reschedule", job.id, "--run-at", DATE, "--dry-run").out.startswith("Would reschedule 1 jobs: ")
+    assert run("reschedule", job.id, "--run-at", DATE, "--dry-run").out.startswith("Would reschedule 1 job: ")
     assert seconds_ahead(job) < 7200
 
 
@@ -200,7 +200,7 @@ def test_requeue_by_a_key_that_no_row_has_is_said_and_gives_exit_code_1(run, ord
 
 def test_a_dry_run_of_requeue_leaves_the_job_failed(run, orders):
     job = orders.ended("fail")
-    assert run("requeue", "--queue", "orders", "--dry-run").out == f"Would requeue 1 jobs: {ids.short(job.id)}.\n"
+    assert run("requeue", "--queue", "orders", "--dry-run").out == f"Would requeue 1 job: {ids.short(job.id)}.\n"
     assert orders.in_redis(job) == "failed"
 
 

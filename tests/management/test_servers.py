@@ -56,7 +56,7 @@ def test_a_cancel_goes_on_past_a_job_whose_queue_the_settings_no_longer_name(run
     settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"default": {}}}
     answer = run("cancel", "--state", "scheduled", "--yes", "--json")
     assert (answer.code, answer.json["counts"]) == (1, {"done": 2})
-    assert f"1 of 3 jobs were not changed. {jobs[1].short_id}: The queue 'orders' is not listed" in answer.error
+    assert f"1 of 3 jobs was not changed. {jobs[1].short_id}: The queue 'orders' is not listed" in answer.error
     assert [jobs[n].reschedule(delay="2h") for n in (0, 2)] == ["finished"] * 2
 
 

@@ -167,4 +167,4 @@ def test_while_redis_is_away_one_warning_in_two_seconds_counts_the_jobs_that_wai
         now[0] += seconds
         delayq.schedule(close_order, 7)
     said = [record.getMessage() for record in caplog.records if "Redis did not accept" in record.getMessage()]
-    assert [re.findall(r"accept (\d+) committed", text) for text in said] == [["1"], ["3"]]
+    assert [re.findall(r"committed jobs \((\d+)\)", text) for text in said] == [["1"], ["3"]]

@@ -98,7 +98,7 @@ def test_an_error_of_one_loop_does_not_stop_the_others(caplog) -> None:
         part.at = 0.0
     schedule.poll()
     assert caplog.text.count("Redis is away") == 1
-    assert "works again, after 2 errors" in caplog.text
+    assert "errors: 2" in caplog.text
 
 
 def test_loops_are_drained_when_they_are_stopped() -> None:

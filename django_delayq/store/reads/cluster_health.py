@@ -75,7 +75,7 @@ def _large(one: Divided, by_master: Mapping[Link, Sequence[int]], prefix: str) -
         limits += [limit] * bool(found)
     if large:
         named = [f"{keys.tag(one.queue, number)} has {large[number]:,}" for number in sorted(large)]
-        more = f" and {len(named) - SHOWN} others" * (len(named) > SHOWN)
+        more = f" and {len(named) - SHOWN} more" * (len(named) > SHOWN)
         yield Finding(
             "W028",
             f"Partitions of {one.queue!r} are too large to move: {', '.join(named[:SHOWN])}{more}, and their masters can move "

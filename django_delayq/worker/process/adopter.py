@@ -71,7 +71,7 @@ class Adopter:
             return False
         adopted = sum(answer == "adopted" for answer in answers)
         logger.warning(
-            "queue %s: %d of %d jobs of this process are confirmed after the change in Redis",
+            "queue %s: jobs of this process are confirmed after the change in Redis (%d of %d)",
             line.queue,
             adopted,
             len(held),

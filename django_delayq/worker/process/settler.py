@@ -193,7 +193,7 @@ class Settler:
 
     def _one_by_one(self, line: Line, batch: Sequence[Ended], error: StoreError) -> Sequence[str]:
         # One item that Redis refuses must not hold up the others for ever.
-        logger.error("Redis refused to settle %d jobs together: %s They are settled one by one.", len(batch), error)
+        logger.error("Redis refused to settle jobs together (%d): %s They are settled one by one.", len(batch), error)
         answers: list[str] = []
         for ended in batch:
             try:

@@ -35,7 +35,7 @@ class Recycler:
 
     def _reasons(self, child: Child) -> Iterator[str]:
         if self._spec.max_jobs and child.leases is not None and child.leases.counts()[0] >= self._spec.max_jobs:
-            yield f"it has run {child.leases.counts()[0]} jobs"
+            yield f"it has run {child.leases.counts()[0]} of {self._spec.max_jobs} jobs (--max-jobs)"
         if child.leases is not None and child.leases.retires():
             yield "it holds a job that must run alone after a crash"
         if self._spec.max_memory and (memory := resident_memory(child.pid)) > self._spec.max_memory:
