@@ -132,7 +132,7 @@ def take(parts: Sequence[Adoptable], config: Config, actor: str, reason: str, *,
         if part.standing in ("own", "new") and site.of(config.prefix) == before:
             continue
         behind = part.standing == "behind"
-        known = site.known(part.keys.queue, part.keys.partition) if behind else None
+        known = site.partition_facts(part.keys.queue, part.keys.partition) if behind else None
         emptied = "1" if part.standing == "other" or (behind and empty) else ""
         script = loader.load("assign", part.keys)
         last = known.last_event if known else ""

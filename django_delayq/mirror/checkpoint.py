@@ -17,7 +17,7 @@ from django_delayq.models import Checkpoint
 from django_delayq.store.scripts import site
 from django_delayq.store.scripts.queue import QueueStore
 from django_delayq.store.scripts.recovery import Epoch
-from django_delayq.store.scripts.site import REFUSED_PREFIX, Known, SiteRefused
+from django_delayq.store.scripts.site import REFUSED_PREFIX, Facts, SiteRefused
 
 COLUMNS: Final = tuple(field.attname for field in Checkpoint._meta.concrete_fields)
 SERVERS: Final = 10  # runs of servers that are remembered
@@ -85,13 +85,13 @@ def note_refused(error: SiteRefused, using: str) -> None:
     mine.filter(mirror_tokens=tokens or None).update(mirror_tokens=REFUSED_PREFIX + tokens)
 
 
-def known_of(queue: str, partition: int, using: str) -> Known | None:
+def known_of(queue: str, partition: int, using: str) -> Facts | None:
     """See `site.Database`, over the connection of a loop."""
     return None if under_test.derives_site() else _known(checkpoint_of(queue, partition, using))
 
 
-def _known(checkpoint: Checkpoint) -> Known:
-    return Known(checkpoint.address or "", checkpoint.last_event, checkpoint.mirror_tokens or "", checkpoint.format)
+def _known(checkpoint: Checkpoint) -> Facts:
+    return Facts(checkpoint.address or "", checkpoint.last_event, checkpoint.mirror_tokens or "", checkpoint.format)
 
 
 def note_address(store: QueueStore, using: str) -> None:

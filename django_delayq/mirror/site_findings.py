@@ -40,12 +40,12 @@ def check_queue(store: QueueStore) -> Epoch:
         StoreUnavailable, StoreError: as `refusals`.
     """
     epoch = EpochStore(store).look(FIRST)
-    known = partial(site.known, store.queue, store.partition)
+    known = partial(site.partition_facts, store.queue, store.partition)
     again = partial(known, apart=True)
     if not epoch.site:
         site.check_address(store.keys.prefix, store.queue, store.link.home, known(), again)
     else:
-        site.prove(store.keys.prefix, store.queue, store.partition, store.link.home)
+        site.mark_verified(store.keys.prefix, store.queue, store.partition, store.link.home)
     site.check_mirror(store.keys, store.link.home, epoch.trimmed, known(), again)
     return epoch
 

@@ -17,7 +17,7 @@ from django_delayq import conf, under_test
 from django_delayq.models import Checkpoint, Site
 from django_delayq.setting_readers import SETTING
 from django_delayq.store.scripts import site
-from django_delayq.store.scripts.site import NOTHING, Known, SiteRefused
+from django_delayq.store.scripts.site import NO_FACTS, Facts, SiteRefused
 
 T = TypeVar("T")
 DERIVED: Final = site.Derived()
@@ -43,7 +43,7 @@ class DatabaseSite:
         self._first = {part: facts.address for part, facts in known.items()}
         return found
 
-    def known(self, queue: str, partition: int, *, apart: bool = False) -> Known | None:
+    def partition_facts(self, queue: str, partition: int, *, apart: bool = False) -> Facts | None:
         """See `site.Database`. Without the database the address that was known when the id was read."""
         if under_test.derives_site():
             return None
@@ -51,9 +51,9 @@ class DatabaseSite:
         try:
             return _apart(read) if apart else _read(read)
         except Error:
-            return Known(self._first.get((queue, partition), ""), "")
+            return Facts(self._first.get((queue, partition), ""), "")
 
-    def all_known(self) -> dict[tuple[str, int], Known] | None:
+    def all_partition_facts(self) -> dict[tuple[str, int], Facts] | None:
         """See `site.Database`."""
         if under_test.derives_site():
             return None
@@ -63,19 +63,19 @@ class DatabaseSite:
             return None
 
 
-def _id_and_checkpoints() -> tuple[str | None, dict[tuple[str, int], Known]]:
+def _id_and_checkpoints() -> tuple[str | None, dict[tuple[str, int], Facts]]:
     return Site.objects.using(conf.get().database).values_list("site", flat=True).first(), _checkpoints()
 
 
-def _checkpoints(**wanted: Any) -> dict[tuple[str, int], Known]:
+def _checkpoints(**wanted: Any) -> dict[tuple[str, int], Facts]:
     rows = Checkpoint.objects.using(conf.get().database).filter(**wanted).values_list(*FACTS)
     return {
-        (queue, partition): Known(address or "", last, tokens or "", format) for queue, partition, address, last, tokens, format in rows
+        (queue, partition): Facts(address or "", last, tokens or "", format) for queue, partition, address, last, tokens, format in rows
     }
 
 
-def _checkpoint(queue: str, partition: int) -> Known:
-    return _checkpoints(queue=queue, partition=partition).get((queue, partition), NOTHING)
+def _checkpoint(queue: str, partition: int) -> Facts:
+    return _checkpoints(queue=queue, partition=partition).get((queue, partition), NO_FACTS)
 
 
 def _read(read: Callable[[], T]) -> T:

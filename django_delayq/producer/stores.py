@@ -231,10 +231,10 @@ class StoreSet:
             self._ask_epoch(name, partition)
 
     def _ask_epoch(self, name: str, partition: int) -> str:
-        store, known = self.queue(name, partition), partial(site.known, name, partition)
+        store, known = self.queue(name, partition), partial(site.partition_facts, name, partition)
         epoch, trimmed = store.stand()
         site.check_mirror(store.keys, store.link.home, trimmed, known(), partial(known, apart=True))
-        site.prove(store.keys.prefix, name, partition, store.link.home)
+        site.mark_verified(store.keys.prefix, name, partition, store.link.home)
         self._epochs[name, partition] = epoch
         return epoch
 

@@ -15,7 +15,7 @@ from django_delayq.producer.stores import stores
 from django_delayq.states import MESSAGE, Change
 from django_delayq.store.connection.wake import WakeLine
 from django_delayq.store.scripts import site
-from django_delayq.store.scripts.site import Known, SiteRefused
+from django_delayq.store.scripts.site import Facts, SiteRefused
 from tests.depths import queue_depth
 from tests.stage import many_open_files
 from tests.tasks_for_tests import close_order
@@ -241,10 +241,10 @@ def test_nothing_is_pulled_from_a_queue_that_another_database_records(monkeypatc
     stores.forget()
     store = stores.queue("quick", 0)
     store.link.execute("HSET", store.keys["meta"], "mirror_token", "2-00000000000000bb")
-    monkeypatch.setattr(site, "known", lambda _queue, _partition, **_: Known("", "0-0", "2-00000000000000aa"))
+    monkeypatch.setattr(site, "partition_facts", lambda _queue, _partition, **_: Facts("", "0-0", "2-00000000000000aa"))
     monkeypatch.setattr(site, "LAG", 0.0)
-    monkeypatch.setattr(site, "_behind", {})
+    monkeypatch.setattr(site, "_refused", {})
     with pytest.raises(SiteRefused, match="Another database"):
         delayq.pull("quick")
-    monkeypatch.setattr(site, "known", lambda _queue, _partition, **_: None)
+    monkeypatch.setattr(site, "partition_facts", lambda _queue, _partition, **_: None)
     assert [message.body for message in delayq.pull("quick")] == [1]

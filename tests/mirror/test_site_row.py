@@ -11,7 +11,7 @@ from django.db import connection, transaction
 from django_delayq import under_test
 from django_delayq.mirror.site_row import DatabaseSite
 from django_delayq.models import Checkpoint, Site
-from django_delayq.store.scripts.site import Known, SiteRefused
+from django_delayq.store.scripts.site import Facts, SiteRefused
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -27,16 +27,16 @@ def database(monkeypatch) -> DatabaseSite:
 
 def test_the_id_and_the_checkpoint_are_read(database):
     assert database.id("delayq") == "0123456789abcdef"
-    assert database.known("orders", 0) == Known("here", "5-1")
-    assert database.known("orders", 1) == Known("", "0-0")
+    assert database.partition_facts("orders", 0) == Facts("here", "5-1")
+    assert database.partition_facts("orders", 1) == Facts("", "0-0")
     Checkpoint.objects.update(mirror_tokens="1-a 2-b")
-    assert database.all_known() == {("orders", 0): Known("here", "5-1", "1-a 2-b")}
+    assert database.all_partition_facts() == {("orders", 0): Facts("here", "5-1", "1-a 2-b")}
 
 
 def test_in_a_transaction_what_is_committed_counts(database):
     with transaction.atomic():
         Checkpoint.objects.update(last_event="1-1")
-        assert database.known("orders", 0, apart=True) == Known("here", "5-1")
+        assert database.partition_facts("orders", 0, apart=True) == Facts("here", "5-1")
         assert database.id("delayq") == "0123456789abcdef"
 
 
@@ -79,8 +79,8 @@ def test_without_the_database_the_address_is_the_one_that_was_read_with_the_id(d
 
     monkeypatch.setattr("django.db.models.query.QuerySet.values_list", away)
     monkeypatch.setattr("django_delayq.mirror.site_row.Error", connection.Database.OperationalError)
-    assert database.known("orders", 0) == Known("here", "")
-    assert database.all_known() is None
+    assert database.partition_facts("orders", 0) == Facts("here", "")
+    assert database.all_partition_facts() is None
     with pytest.raises(SiteRefused, match="id of this site could not be read"):
         database.id("delayq")
 
@@ -88,4 +88,4 @@ def test_without_the_database_the_address_is_the_one_that_was_read_with_the_id(d
 def test_under_test_nothing_is_read(django_assert_num_queries):
     with django_assert_num_queries(0):
         assert DatabaseSite().id("delayq") == DatabaseSite().id("delayq")
-        assert DatabaseSite().known("orders", 0) is None
+        assert DatabaseSite().partition_facts("orders", 0) is None

@@ -13,7 +13,7 @@ from django_delayq.store.scripts import loader, site
 from django_delayq.store.scripts.lock_store import LockStore
 from django_delayq.store.scripts.queue import QueueStore, ScheduleItem
 from django_delayq.store.scripts.recovery import EpochStore
-from django_delayq.store.scripts.site import Known, SiteRefused
+from django_delayq.store.scripts.site import Facts, SiteRefused
 from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from tests.store import test_formats
 from tests.store.board import LEASE, NOW, Board, job_id, record
@@ -159,20 +159,20 @@ class At:
     """A database that knows another address, or an older event."""
 
     def __init__(self, address: str = "", last_event: str = "0-0") -> None:
-        self.known_as = Known(address, last_event)
+        self.known_as = Facts(address, last_event)
 
     def id(self, prefix: str) -> str:
         return OURS
 
-    def known(self, _queue: str, _partition: int, *, apart: bool = False) -> Known:
+    def partition_facts(self, _queue: str, _partition: int, *, apart: bool = False) -> Facts:
         return self.known_as
 
 
 @pytest.fixture
 def database(monkeypatch):
     """Goes by that database, in a process that has seen no queue yet."""
-    monkeypatch.setattr(site, "_proven", set())
-    monkeypatch.setattr(site, "_behind", {})
+    monkeypatch.setattr(site, "_verified", set())
+    monkeypatch.setattr(site, "_refused", {})
     return lambda one: monkeypatch.setattr(site, "_database", one)
 
 
@@ -196,7 +196,7 @@ def test_a_process_that_has_had_a_queue_there_takes_an_empty_one_for_a_wipe_and_
     board.put(1)
     board.link.execute("FLUSHALL")
     database(At("elsewhere:6379, db 0, prefix t"))
-    site.prove("t", "q", 0, board.store.link.home)
+    site.mark_verified("t", "q", 0, board.store.link.home)
     assert board.put(1) == "created"
 
 
@@ -241,7 +241,7 @@ def test_redis_that_has_dropped_more_than_is_recorded_belongs_to_another_databas
     board.log.trim("5-1")
     _, trimmed = board.store.stand()
     assert trimmed == ("5-1", "")
-    older, same = Known("", "5-0"), Known("", "5-1")
+    older, same = Facts("", "5-0"), Facts("", "5-1")
     site.check_mirror(board.keys, "w", trimmed, same)
     with pytest.raises(SiteRefused, match="has lost commits") as caught:
         site.check_mirror(board.keys, "w", trimmed, older)
@@ -249,7 +249,7 @@ def test_redis_that_has_dropped_more_than_is_recorded_belongs_to_another_databas
     with pytest.raises(SiteRefused):
         site.check_mirror(board.keys, "w", trimmed, older, lambda: older)
     site.check_mirror(board.keys, "w", trimmed, older, lambda: same)  # another node of the database showed the commit late
-    site.check_mirror(board.keys, "w", trimmed, Known("here", ""))  # the database does not answer
+    site.check_mirror(board.keys, "w", trimmed, Facts("here", ""))  # the database does not answer
     site.check_mirror(board.keys, "w", trimmed, None)
 
 
@@ -259,7 +259,7 @@ def test_no_run_and_no_job_begins_where_another_database_was_found_last(board, d
     board.log.trim("5-1", token="7-00000000000000ff")
     _, trimmed = board.store.stand()
     with pytest.raises(SiteRefused, match="event 5-1, turn 7-00000000000000ff"):
-        site.check_mirror(board.keys, "w", trimmed, Known("", "5-1", "6-00000000000000ee 7-00000000000000ee"))
+        site.check_mirror(board.keys, "w", trimmed, Facts("", "5-1", "6-00000000000000ee 7-00000000000000ee"))
     before = contents(board)
     with pytest.raises(SiteRefused):
         board.put(2)
@@ -267,7 +267,7 @@ def test_no_run_and_no_job_begins_where_another_database_was_found_last(board, d
         board.claim("second")
     assert contents(board) == before
     assert board.settle(1, "ack", fence="first") == "done", "what runs is settled, else it would run twice"
-    site.check_mirror(board.keys, "w", trimmed, Known("", "5-1", "6-00000000000000ee 7-00000000000000ff"))
+    site.check_mirror(board.keys, "w", trimmed, Facts("", "5-1", "6-00000000000000ee 7-00000000000000ff"))
     assert board.put(2) == "created"
 
 
@@ -284,7 +284,10 @@ def test_no_job_changes_where_another_database_was_found_last(board, database, n
     board.put(1, key="the key")
     board.log.trim("5-1", token="7-00000000000000ff")
     _, trimmed = board.store.stand()
-    mine, theirs = Known("", "5-1", "6-00000000000000ee 7-00000000000000ff"), Known("", "5-1", "6-00000000000000ee 7-00000000000000ee")
+    mine, theirs = (
+        Facts("", "5-1", "6-00000000000000ee 7-00000000000000ff"),
+        Facts("", "5-1", "6-00000000000000ee 7-00000000000000ee"),
+    )
     with pytest.raises(SiteRefused):
         site.check_mirror(board.keys, "w", trimmed, theirs)
     before = contents(board)
@@ -357,7 +360,7 @@ def test_only_the_first_of_two_trims_after_the_same_turn_is_done(board):
 
 
 def test_a_process_whose_database_has_adopted_the_queue_goes_on_and_keeps_its_id_without_one(board, database, monkeypatch):
-    monkeypatch.setattr(site, "_known", {"t": "before"})
+    monkeypatch.setattr(site, "_site_ids", {"t": "before"})
     new = At()
     new.id = lambda prefix: (_ for _ in ()).throw(SiteRefused(code="site_unknown", cause="away"))
     database(new)

@@ -175,8 +175,8 @@ def _begin(link: Link, keys: Keys, found: str) -> None:
             site.check(keys.prefix, queue, link.home, decode.text(owner))
     place = keys.prefix, keys.queue, keys.partition, link.home
     format = formats.FORMAT
-    if keys.jobs and not site.is_proven(*place):
-        known = partial(site.known, keys.queue, keys.partition)
+    if keys.jobs and not site.is_verified(*place):
+        known = partial(site.partition_facts, keys.queue, keys.partition)
         facts = known()
         site.check_address(keys.prefix, keys.queue, link.home, facts, partial(known, apart=True))
         if facts is not None and facts.address:  # the queue has been in Redis before
@@ -185,7 +185,7 @@ def _begin(link: Link, keys: Keys, found: str) -> None:
     [assigned, _] = run(link, load("assign", keys), keys, "", "", "", "", "", "", format)
     link.cooldown.end()
     site.check(keys.prefix, keys.queue, link.home, decode.text(assigned))
-    site.prove(*place)
+    site.mark_verified(*place)
 
 
 def _answered(replies: list[Any]) -> list[Any]:

@@ -156,7 +156,7 @@ class QueueStore:
         `epoch`: what the sender knows of its jobs it knows of that one; on another there are no replies, and nothing is written.
         """
         bounded(items)
-        site.refuse_if_behind(self.keys)
+        site.raise_if_refused(self.keys)
         arguments: list[Any] = [max_events, epoch, mode]
         now, short, written = clock.monotonic(), ids.short, self.written
         for item in items:
@@ -214,7 +214,7 @@ class QueueStore:
 
         `want` 0 claims nothing and hands the timer over. `nonce` must be new for each new claim; letters and digits.
         """
-        site.refuse_if_behind(self.keys)
+        site.raise_if_refused(self.keys)
         told = (nonce, min(want, MOST), lease_ms, max_crashes, epoch, max_events, loader.flag(wary), away_ms)
         pulled = (pulled_ms, older_ms) if pulled_ms else ()
         reply = self.run("claim", self._presence.now(now_ms), worker, "", *told, *pulled)
@@ -277,7 +277,7 @@ class QueueStore:
         stand that Redis does not have: "running"; a date in ms, until which they wait; "scheduled", of what was cancelled before, on
         another epoch; "" is not known.
         """
-        site.refuse_if_behind(self.keys)
+        site.raise_if_refused(self.keys)
         bounded(jobs)
         reply = self.run("cancel", now_ms, actor, reason, lacking, "", "1" if abort else "", *map(ids.short, jobs))
         return [Change(status.decode()) for status in reply[2::2]]
@@ -295,7 +295,7 @@ class QueueStore:
         now_ms: int | None = None,
     ) -> Changed:
         """As `cancel`. `job`: an id, or the business key as text. `unless`: in that epoch nothing is done: `unknown`."""
-        site.refuse_if_behind(self.keys)
+        site.raise_if_refused(self.keys)
         told = lacking, unless, "1" if abort else "", loader.target(job)
         return Changed.read(self.run("cancel", now_ms, actor, reason, *told, replicas=replicas))
 
@@ -316,7 +316,7 @@ class QueueStore:
         """Scheduled -> scheduled at another date, unless that is earlier, or later, already (`policy`). Others: see `cancel_one`;
         `lacking` "waited": another server has made this change before, so the job is moved though it is due here and not confirmed.
         """
-        site.refuse_if_behind(self.keys)
+        site.raise_if_refused(self.keys)
         told = "" if due_ms is None else due_ms, delay_ms or 0, unless, lacking, policy, loader.target(job)
         return moved(self._sent("reschedule", now_ms, actor, reason, *told, replicas=replicas))
 
@@ -337,7 +337,7 @@ class QueueStore:
         knows that it failed or was cancelled, else Redis must still know of its cancel; `unresolved`: a person decides, whatever Redis
         says of its end. Returns the change, and the job or the holder of its key (conflict).
         """
-        site.refuse_if_behind(self.keys)
+        site.raise_if_refused(self.keys)
         given, name = (self.written(record), told_of(record.payload)) if record else (b"", "")
         told = ids.short(job), given, "unresolved" if unresolved else "1" if vouched else "", name
         status, holder, _ = self.run("requeue", now_ms, actor, reason, "" if due_ms is None else due_ms, delay_ms, *told)
@@ -355,7 +355,7 @@ class QueueStore:
 
     def purge(self, *, limit: int = MOST, actor: str = "", reason: str = "", now_ms: int | None = None) -> tuple[int, int]:
         """Cancels scheduled jobs, at most `limit` (up to 200). Returns how many, and how many are left."""
-        site.refuse_if_behind(self.keys)
+        site.raise_if_refused(self.keys)
         cancelled, left = self.run("purge", now_ms, actor, reason, min(limit, MOST))
         return int(cancelled), int(left)
 

@@ -87,7 +87,7 @@ class SiteRefused(StoreError):
     nothing_done = True
 
 
-class Known(NamedTuple):
+class Facts(NamedTuple):
     """The facts about one partition in the database: the `address` on which it was confirmed last ("" for never), the `last_event` that
     is recorded ("" if the database did not answer), the `tokens` of the mirror, and the `format` of the queue.
     """
@@ -98,7 +98,7 @@ class Known(NamedTuple):
     format: int = 1
 
 
-NOTHING: Final = Known("", "0-0")  # of a partition without a checkpoint
+NO_FACTS: Final = Facts("", "0-0")  # of a partition without a checkpoint
 
 
 class Trimmed(NamedTuple):
@@ -126,7 +126,7 @@ class Database(Protocol):
             SiteRefused: the database does not tell it.
         """
 
-    def known(self, queue: str, partition: int, *, apart: bool = False) -> Known | None:
+    def partition_facts(self, queue: str, partition: int, *, apart: bool = False) -> Facts | None:
         """The facts about that partition; None: no fact can contradict Redis. `apart`: as they are committed now, whatever the caller's
         transaction sees.
 
@@ -134,7 +134,7 @@ class Database(Protocol):
             SiteRefused: the database does not tell it.
         """
 
-    def all_known(self) -> Mapping[tuple[str, int], Known] | None:
+    def all_partition_facts(self) -> Mapping[tuple[str, int], Facts] | None:
         """The facts about all partitions that the mirror has met; None: no fact can contradict Redis, or the database is away."""
 
 
@@ -145,17 +145,17 @@ class Derived:
         """An id that is the same in all processes with this prefix."""
         return "t" + hashlib.sha256(prefix.encode()).hexdigest()[:15]
 
-    def known(self, _queue: str, _partition: int, *, apart: bool = False) -> None:
+    def partition_facts(self, _queue: str, _partition: int, *, apart: bool = False) -> None:
         """Nothing."""
 
-    def all_known(self) -> None:
+    def all_partition_facts(self) -> None:
         """Nothing."""
 
 
 _database: Database = Derived()
-_known: dict[str, str] = {}
-_proven: set[tuple[str, str, int, str]] = set()  # queues that had the id of this site: prefix, name, partition, address
-_behind: dict[tuple[str, str, int], SiteRefused] = {}  # queues that another database records, as this process found last
+_site_ids: dict[str, str] = {}
+_verified: set[tuple[str, str, int, str]] = set()  # queues that had the id of this site: prefix, name, partition, address
+_refused: dict[tuple[str, str, int], SiteRefused] = {}  # queues that another database records, as this process found last
 _logged: dict[tuple[object, ...], float] = {}  # refusals, and when
 
 
@@ -168,9 +168,9 @@ def install(database: Database) -> None:
 
 def forget() -> None:
     """The database is asked again: the settings name another one."""
-    _known.clear()
-    _proven.clear()
-    _behind.clear()
+    _site_ids.clear()
+    _verified.clear()
+    _refused.clear()
 
 
 def of(prefix: str) -> str:
@@ -179,9 +179,9 @@ def of(prefix: str) -> str:
     Raises:
         SiteRefused: the database does not tell it.
     """
-    found = _known.get(prefix)
+    found = _site_ids.get(prefix)
     if found is None:
-        found = _known[prefix] = _database.id(prefix)
+        found = _site_ids[prefix] = _database.id(prefix)
     return found
 
 
@@ -194,36 +194,36 @@ def check(prefix: str, queue: str, where: str, found: str) -> None:
     ours = of(prefix)
     if found and found != ours:
         with contextlib.suppress(SiteRefused):  # `adopt` may have given the database another id; else this process keeps what it has
-            _known[prefix] = _database.id(prefix)
+            _site_ids[prefix] = _database.id(prefix)
         code = "site_other" if queue != WORKERS else "site_workers"
         raise SiteRefused(code=code, queue=queue, where=where, ours=ours, theirs=found)
 
 
-def check_address(prefix: str, queue: str, where: str, known: Known | None, again: Callable[[], Known | None] | None = None) -> None:
+def check_address(prefix: str, queue: str, where: str, facts: Facts | None, again: Callable[[], Facts | None] | None = None) -> None:
     """Refuses a queue without an id at another address than before. `again`: as in `check_mirror`.
 
     Raises:
         SiteRefused: the site has moved, or this database is a copy.
     """
     here = address(where, prefix)
-    if again is not None and known is not None and known.address not in ("", here):
-        known = again()
-    if known is not None and known.address not in ("", here):
-        raise SiteRefused(code="site_moved", queue=queue, where=where, ours=of(prefix), known=known.address)
+    if again is not None and facts is not None and facts.address not in ("", here):
+        facts = again()
+    if facts is not None and facts.address not in ("", here):
+        raise SiteRefused(code="site_moved", queue=queue, where=where, ours=of(prefix), known=facts.address)
 
 
-def is_proven(prefix: str, queue: str, partition: int, where: str) -> bool:
+def is_verified(prefix: str, queue: str, partition: int, where: str) -> bool:
     """Whether this process has found that queue with the id of this site, at that address: if it is empty now, it was wiped."""
-    return (prefix, queue, partition, where) in _proven
+    return (prefix, queue, partition, where) in _verified
 
 
-def prove(prefix: str, queue: str, partition: int, where: str) -> None:
+def mark_verified(prefix: str, queue: str, partition: int, where: str) -> None:
     """Notes that the queue had the id of this site."""
-    _proven.add((prefix, queue, partition, where))
+    _verified.add((prefix, queue, partition, where))
 
 
 def check_mirror(
-    keys: Keys, where: str, trimmed: Trimmed, known: Known | None, again: Callable[[], Known | None] | None = None
+    keys: Keys, where: str, trimmed: Trimmed, facts: Facts | None, again: Callable[[], Facts | None] | None = None
 ) -> None:
     """Refuses a queue that another database records: Redis has dropped more events than this database has recorded, or has a token that
     no mirror of this database wrote. Each mirror commits before it trims, so that is no healthy pair, unless the database was read
@@ -233,55 +233,55 @@ def check_mirror(
         SiteRefused: another database records the queue, or this one has lost commits.
     """
     place, looks = (keys.prefix, keys.queue, keys.partition), 1
-    while known is not None and not has_recorded(known, trimmed):
+    while facts is not None and not has_recorded(facts, trimmed):
         if again is None or looks == LOOKS:
-            error = _behind[place] = SiteRefused(
+            error = _refused[place] = SiteRefused(
                 code="site_behind",
                 queue=keys.queue,
                 partition=keys.partition,
                 where=where,
                 ours=of(keys.prefix),
                 theirs=str(trimmed),
-                known=_turn(known.last_event, last_token(known.tokens)),
-                tokens=known.tokens,
+                known=_turn(facts.last_event, last_token(facts.tokens)),
+                tokens=facts.tokens,
             )
             raise error
         clock.sleep(LAG if looks > 1 else 0)
         looks += 1
-        known = again()
-    _behind.pop(place, None)
+        facts = again()
+    _refused.pop(place, None)
 
 
-def refuse_if_behind(keys: Keys) -> None:
+def raise_if_refused(keys: Keys) -> None:
     """Refuses to claim, schedule, cancel, reschedule, requeue or purge jobs of a queue if this process found last, in `check_mirror`,
     that another database records it. Running jobs are still settled, or they would run twice. This sends nothing to Redis.
 
     Raises:
         SiteRefused: it did.
     """
-    if _behind and (error := _behind.get((keys.prefix, keys.queue, keys.partition))):
+    if _refused and (error := _refused.get((keys.prefix, keys.queue, keys.partition))):
         raise error.with_traceback(None)
 
 
-def has_recorded(known: Known, trimmed: Trimmed) -> bool:
+def has_recorded(facts: Facts, trimmed: Trimmed) -> bool:
     """Whether the database has all that a mirror trimmed, and its own mirror did that; True if the database did not answer."""
-    if not known.last_event:
+    if not facts.last_event:
         return True
-    return position(trimmed.upto) <= position(known.last_event) and has_written(known.tokens, trimmed.token)
+    return position(trimmed.upto) <= position(facts.last_event) and has_written(facts.tokens, trimmed.token)
 
 
 def _turn(event: str, token: str) -> str:
     return f"event {event or '0-0'}, turn {token or '0'}"
 
 
-def all_known() -> Mapping[tuple[str, int], Known] | None:
+def all_partition_facts() -> Mapping[tuple[str, int], Facts] | None:
     """See `Database`."""
-    return _database.all_known()
+    return _database.all_partition_facts()
 
 
-def known(queue: str, partition: int, *, apart: bool = False) -> Known | None:
+def partition_facts(queue: str, partition: int, *, apart: bool = False) -> Facts | None:
     """See `Database`."""
-    return _database.known(queue, partition, apart=apart)
+    return _database.partition_facts(queue, partition, apart=apart)
 
 
 def is_refusal(error: DelayqError) -> bool:

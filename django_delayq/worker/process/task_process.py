@@ -33,7 +33,7 @@ from django_delayq.store.connection.error_replies import StoreError
 from django_delayq.store.connection.link import Link
 from django_delayq.store.scripts import decode, site
 from django_delayq.store.scripts.queue import MOST
-from django_delayq.store.scripts.site import NOTHING, Known, SiteRefused, Trimmed
+from django_delayq.store.scripts.site import NO_FACTS, Facts, SiteRefused, Trimmed
 from django_delayq.worker import logs
 from django_delayq.worker.current import Run
 from django_delayq.worker.lease_table import LeaseTable
@@ -286,11 +286,11 @@ class SiteWatch(threading.Thread):
     def look(self) -> None:
         """One look at all lines."""
         changed = {line: trimmed for line, trimmed in self._trimmed().items() if self._own.get(line) != trimmed}
-        looks, known = (site.LOOKS if changed else 0), dict[Line, Known]()
+        looks, known = (site.LOOKS if changed else 0), dict[Line, Facts]()
         while looks:
-            if (checkpoints := site.all_known()) is None:
+            if (checkpoints := site.all_partition_facts()) is None:
                 return
-            known = {line: checkpoints.get((line.queue, line.partition), NOTHING) for line in changed}
+            known = {line: checkpoints.get((line.queue, line.partition), NO_FACTS) for line in changed}
             if all(site.has_recorded(known[line], trimmed) for line, trimmed in changed.items()):
                 break
             looks -= 1

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from django_delayq.store.scripts import site
-from django_delayq.store.scripts.site import Known, SiteRefused
+from django_delayq.store.scripts.site import Facts, SiteRefused
 from django_delayq.worker.process.task_process import SiteWatch
 from tests.store.board import Board
 from tests.store.conftest import board, link
@@ -16,7 +16,7 @@ from tests.worker.bench import line
 __all__ = ["board", "link"]
 
 OURS, THEIRS = (f"2-00000000000000{last}" for last in ("aa", "bb"))
-Checkpoints = Mapping[tuple[str, int], Known] | None
+Checkpoints = Mapping[tuple[str, int], Facts] | None
 
 
 class Database(site.Derived):
@@ -26,20 +26,20 @@ class Database(site.Derived):
         self.answers = list(answers)
         self.asked = 0
 
-    def all_known(self) -> Checkpoints:
+    def all_partition_facts(self) -> Checkpoints:
         self.asked += 1
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
 
 def recorded(token: str, event: str = "5-1") -> Checkpoints:
-    return {("q", 0): Known("", event, token)}
+    return {("q", 0): Facts("", event, token)}
 
 
 @pytest.fixture
 def watch(board: Board, monkeypatch: pytest.MonkeyPatch):
     """Looks by that database, at a queue whose mirror has trimmed up to "5-1"."""
     monkeypatch.setattr(site, "LAG", 0.0)
-    monkeypatch.setattr(site, "_behind", {})
+    monkeypatch.setattr(site, "_refused", {})
     board.put(1)
     board.log.trim("5-1", token=OURS)
 
