@@ -138,8 +138,8 @@ def redis() -> None:
     from django_delayq.producer.outbox import rows
     from django_delayq.producer.stores import stores
     from django_delayq.store.scripts.events import EventLog
-    from django_delayq.store.scripts.items import ScheduleItem
     from django_delayq.store.scripts.queue import MOST, QueueStore
+    from django_delayq.store.scripts.record import ScheduleItem
     from django_delayq.store.scripts.worker_registry import WorkerRegistry
 
     started, count, config = time.monotonic(), 0, conf.get()

@@ -32,9 +32,8 @@ from django_delayq.producer import outbox
 from django_delayq.producer.task import Task
 from django_delayq.store.connection.places import place
 from django_delayq.store.keys import NAMES, Keys
-from django_delayq.store.scripts.items import ScheduleItem
 from django_delayq.store.scripts.queue import MOST, QueueStore
-from django_delayq.store.scripts.record import JobRecord
+from django_delayq.store.scripts.record import JobRecord, ScheduleItem
 from django_delayq.store.scripts.site import WORKERS
 from django_delayq.worker.current import current
 from django_delayq.worker.line import Line

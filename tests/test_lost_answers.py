@@ -26,10 +26,9 @@ from django_delayq.producer.stores import stores
 from django_delayq.store.keys import Keys
 from django_delayq.store.scripts import loader, site
 from django_delayq.store.scripts.events import FIRST
-from django_delayq.store.scripts.items import ScheduleItem
 from django_delayq.store.scripts.lock_store import LockStore
 from django_delayq.store.scripts.queue import OfferStore, Outcome, QueueStore
-from django_delayq.store.scripts.record import JobRecord
+from django_delayq.store.scripts.record import JobRecord, ScheduleItem
 from django_delayq.store.scripts.recovery import EpochStore
 from django_delayq.target import OfferTarget
 from tests.cut_line import CutLine, socket_of, through

@@ -21,11 +21,10 @@ from django_delayq.console.wording import duration, error_text
 from django_delayq.models import Job, QueueState
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import registry
-from django_delayq.store.reads import name_figures
+from django_delayq.store.reads import queue_depth
 from django_delayq.store.reads.fitness import unkept
 from django_delayq.store.reads.message_consumers import MessageConsumer, MessageConsumers
-from django_delayq.store.reads.name_figures import NamesSeen
-from django_delayq.store.reads.queue_depth import QueueDepth
+from django_delayq.store.reads.queue_depth import NamesSeen, QueueDepth
 from django_delayq.store.reads.reach import Reach
 from django_delayq.text import visible
 
@@ -144,7 +143,7 @@ def _in_redis(name: str, *, names: bool) -> tuple[dict[str, int], list[MessageCo
         config = conf.get()
         bands = stores.figures(reach).bands(name)
         pulled = MessageConsumers(stores.places, prefix=config.prefix).of_each([name] if config.queue(name).pulled else [], reach)
-        seen = name_figures.look(stores.places, [store.keys for store in stores.parts(name)], reach) if names else None
+        seen = queue_depth.concurrency_names(stores.places, [store.keys for store in stores.parts(name)], reach) if names else None
         return bands, [one for queue in pulled for one in queue.consumers], seen
 
     try:
@@ -165,7 +164,7 @@ def _names(seen: NamesSeen | None) -> Line:
         }
         for one in figures[:MOST_NAMES]
     ]
-    return {"names": shown, "more": max(0, len(figures) - MOST_NAMES), "cut": bool(seen and seen.cut), "looked": name_figures.LOOKED}
+    return {"names": shown, "more": max(0, len(figures) - MOST_NAMES), "cut": bool(seen and seen.cut), "looked": queue_depth.LOOKED}
 
 
 def _worker(facts: Line, queue: str) -> Line:

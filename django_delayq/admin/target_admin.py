@@ -25,8 +25,8 @@ from django_delayq.console.wording import breakable, duration, error_text
 from django_delayq.models import Job
 from django_delayq.producer.stores import stores
 from django_delayq.states import DELIVERY, OFFER
-from django_delayq.store.reads import target_lengths
-from django_delayq.store.reads.target_lengths import TargetLength
+from django_delayq.store.reads import queue_depth
+from django_delayq.store.reads.queue_depth import TargetLength
 from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from django_delayq.text import visible
 
@@ -180,8 +180,8 @@ def _asked() -> tuple[str, list[dict[str, Any]], list[TargetLength]]:
         looks = []
         for part, link in {link.home: (part, link) for part, link in reversed(stores.servers().items())}.values():
             with stores.guarded(*part):
-                looks.append(target_lengths.look(link, list(config.targets.values())))
-        return "", workers, target_lengths.added(looks)
+                looks.append(queue_depth.target_lengths(link, list(config.targets.values())))
+        return "", workers, queue_depth.summed_lengths(looks)
     except DOWN as error:
         return error_text(error), [], []
 

@@ -33,8 +33,8 @@ from django_delayq.store.connection.places import Places
 from django_delayq.store.scripts import site
 from django_delayq.store.scripts.decode import position
 from django_delayq.store.scripts.events import FIRST, EventLog
-from django_delayq.store.scripts.items import ScheduleReply
 from django_delayq.store.scripts.queue import MOST, QueueStore
+from django_delayq.store.scripts.record import ScheduleReply
 
 logger = Logger("django_delayq.relay")
 

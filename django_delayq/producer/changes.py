@@ -20,8 +20,8 @@ from django_delayq.producer.publish import TRIES, Publisher
 from django_delayq.producer.stores import stores
 from django_delayq.states import FINISHED, Change, EndingKind, EventKind, State
 from django_delayq.store.scripts import decode
-from django_delayq.store.scripts.items import Changed
 from django_delayq.store.scripts.queue import QueueStore
+from django_delayq.store.scripts.record import Changed
 from django_delayq.store.scripts.replicas import Replicas, ReplicasLack
 
 Policy = Literal["", "earliest", "latest"]

@@ -14,7 +14,7 @@ from django_delayq.producer import outbox
 from django_delayq.producer.options import JobTemplate
 from django_delayq.shared_name import SharedName
 from django_delayq.states import Change
-from django_delayq.store.scripts.items import ScheduleItem
+from django_delayq.store.scripts.record import ScheduleItem
 
 
 def is_open(connection: Any) -> bool:

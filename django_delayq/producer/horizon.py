@@ -22,8 +22,7 @@ from django_delayq.producer.commit import Plan, Withdrawal
 from django_delayq.producer.outbox.shapes import StoredJob
 from django_delayq.producer.publish import Publisher
 from django_delayq.producer.stores import stores
-from django_delayq.store.scripts.items import ScheduleItem, ScheduleReply
-from django_delayq.store.scripts.record import JobRecord
+from django_delayq.store.scripts.record import JobRecord, ScheduleItem, ScheduleReply
 
 logger = Logger("django_delayq.producer")
 

@@ -25,7 +25,8 @@ from django_delayq.producer.outbox.shapes import StoredJob, WaitingRow
 from django_delayq.states import FINISHED, EndingKind, State
 from django_delayq.store.connection.error_replies import StoreError
 from django_delayq.store.scripts.events import FIRST, EventLog
-from django_delayq.store.scripts.items import (
+from django_delayq.store.scripts.queue import MOST, QueueStore
+from django_delayq.store.scripts.record import (
     CREATED,
     DECIDED,
     FORBIDDEN,
@@ -35,7 +36,6 @@ from django_delayq.store.scripts.items import (
     ScheduleReply,
     ScheduleStatus,
 )
-from django_delayq.store.scripts.queue import MOST, QueueStore
 from django_delayq.store.scripts.recovery import EpochStore, Restored
 from django_delayq.store.scripts.replicas import COOLDOWN, Replicas
 

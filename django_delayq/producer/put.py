@@ -32,8 +32,8 @@ from django_delayq.producer.untaken import Untaken, told
 from django_delayq.states import Change
 from django_delayq.store.connection.error_replies import StoreError, StoreRefused
 from django_delayq.store.connection.link import Link
-from django_delayq.store.scripts.items import CREATED, FORBIDDEN, REFUSED, ScheduleReply, ScheduleStatus
 from django_delayq.store.scripts.queue import MOST
+from django_delayq.store.scripts.record import CREATED, FORBIDDEN, REFUSED, ScheduleReply, ScheduleStatus
 from django_delayq.store.scripts.replicas import ReplicasLack
 
 T = TypeVar("T")

@@ -18,7 +18,7 @@ from django_delayq.models import Attempt, Job, Operation
 from django_delayq.producer.stores import stores
 from django_delayq.states import DELIVERY, OFFER
 from django_delayq.store.connection.error_replies import StoreError
-from django_delayq.store.reads import target_lengths
+from django_delayq.store.reads import queue_depth
 from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from tests.admin.conftest import lose_redis, page, sent_live
 from tests.admin.test_operations import work
@@ -143,13 +143,13 @@ def test_lengths_and_groups_are_those_of_redis(targets, own_redis, settings):
     link.execute("XREADGROUP", "GROUP", "warehouse", "one", "COUNT", 1, "STREAMS", "shipping-out", ">")
     link.execute("SET", "invoices-out", "x")
     settings.DELAYQ = {**settings.DELAYQ, "REDIS": server.url}
-    stream, wrong = target_lengths.look(link, [conf.get().targets[name] for name in ("shipping", "invoices")])
+    stream, wrong = queue_depth.target_lengths(link, [conf.get().targets[name] for name in ("shipping", "invoices")])
     assert (stream.length, stream.fault, wrong.length, wrong.fault) == (3, "", None, "type")
     [group] = stream.groups
     assert (group.name, group.consumers, group.pending) == ("warehouse", 1, 1)
     assert group.lag in (2, None)  # Redis counts it from 7 on
     link.execute("DEL", "shipping-out")
-    assert target_lengths.look(link, [conf.get().targets["shipping"]])[0].groups == []
+    assert queue_depth.target_lengths(link, [conf.get().targets["shipping"]])[0].groups == []
     with pytest.raises(StoreError):
         link.execute("XINFO", "GROUPS", "shipping-out")
 

@@ -7,7 +7,7 @@ from typing import Any
 from django_delayq import ids
 from django_delayq.states import Change
 from django_delayq.store.scripts.events import EventLog
-from django_delayq.store.scripts.items import ScheduleItem, ScheduleReply
+from django_delayq.store.scripts.record import ScheduleItem, ScheduleReply
 from django_delayq.store.scripts.recovery import EpochStore
 from tests.campaign.drill import Scene
 from tests.campaign.situations import FAR

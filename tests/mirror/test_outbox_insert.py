@@ -13,8 +13,7 @@ from django_delayq import clock, codec, ids
 from django_delayq.models import Job, JSONText, database_clock
 from django_delayq.producer.outbox import far_rows, insert, rows
 from django_delayq.producer.outbox.far_rows import far_key
-from django_delayq.store.scripts.items import ScheduleItem
-from django_delayq.store.scripts.record import JobRecord
+from django_delayq.store.scripts.record import JobRecord, ScheduleItem
 
 PAYLOADS = [
     codec.dumps(value)

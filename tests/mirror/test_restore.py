@@ -12,8 +12,7 @@ from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.models import Attempt, Checkpoint, Event, Job, of_state
 from django_delayq.producer import acts
 from django_delayq.producer.stores import stores
-from django_delayq.store.scripts.items import ScheduleItem
-from django_delayq.store.scripts.record import JobRecord
+from django_delayq.store.scripts.record import JobRecord, ScheduleItem
 from django_delayq.store.scripts.recovery import EpochStore, RestoreItem
 from tests.depths import queue_depth
 from tests.mirror.restoring import Committing, bring_back, end_what_is_lost, in_redis, settle_down, snapshot

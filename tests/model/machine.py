@@ -20,9 +20,8 @@ from django_delayq.store.connection.error_replies import StoreError
 from django_delayq.store.connection.link import Link
 from django_delayq.store.keys import NAMES, tag
 from django_delayq.store.scripts.events import FIRST, EventLog
-from django_delayq.store.scripts.items import Changed, ScheduleItem
 from django_delayq.store.scripts.queue import Claim, OfferStore, Outcome, QueueStore
-from django_delayq.store.scripts.record import ClaimedJob, JobRecord
+from django_delayq.store.scripts.record import Changed, ClaimedJob, JobRecord, ScheduleItem
 from django_delayq.store.scripts.recovery import EpochStore
 from django_delayq.target import OfferTarget
 from tests.laws import dump as dumps

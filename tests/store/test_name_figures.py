@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from django_delayq.store.reads import name_figures
+from django_delayq.store.reads import queue_depth
 from tests.store.board import NOW, Board, job_id
 from tests.store.test_names import put
 
 
 def look(board: Board) -> tuple[list[tuple[str, list[int], int]], bool]:
-    seen = name_figures.look(board.link, [board.keys])
+    seen = queue_depth.concurrency_names(board.link, [board.keys])
     known = {job_id(number): number for number in range(40)}
     return [(one.name, [known[id] for id in one.holders], one.waiting) for one in seen.figures], seen.cut
 
@@ -40,7 +40,7 @@ def test_several_may_hold_one(board: Board) -> None:
 
 
 def test_of_many_some_are_looked_at_which_is_said(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(name_figures, "LOOKED", 2)
+    monkeypatch.setattr(queue_depth, "LOOKED", 2)
     for number, name in enumerate("abcb", 1):
         put(board, number, NOW - 20 + number, name=name)
     board.claim()

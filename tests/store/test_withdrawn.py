@@ -14,7 +14,7 @@ import pytest
 from django_delayq import ids, shared_name
 from django_delayq.states import Change
 from django_delayq.store.connection.error_replies import StoreError
-from django_delayq.store.scripts.items import ScheduleItem
+from django_delayq.store.scripts.record import ScheduleItem
 from django_delayq.store.scripts.recovery import ADOPTION_MS, EpochStore
 from tests.servers import USER
 from tests.store.board import LEASE, NOW, Board, job_id, record

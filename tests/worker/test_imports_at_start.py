@@ -53,7 +53,7 @@ WEB = {
     "store": "keys connection reads scripts",
     "store.connection": ("address cluster_slots commands connection_options embedded error_replies link places sentinels wake"),
     "store.reads": "reach",
-    "store.scripts": ("decode events formats items loader lock_store queue record recovery replicas site worker_registry"),
+    "store.scripts": ("decode events formats loader lock_store queue record recovery replicas site worker_registry"),
     "worker": "current",
 }
 THEIRS = ("cronsim", "django.contrib.admin", "prometheus_client", "rich", "urllib3")

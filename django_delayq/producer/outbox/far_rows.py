@@ -24,7 +24,7 @@ from django_delayq.models import FAR, Event, Job, UncheckedKey, database_clock
 from django_delayq.producer.outbox import rows
 from django_delayq.producer.outbox.insert import insert_keyed
 from django_delayq.states import EndingKind, EventKind, State
-from django_delayq.store.scripts.items import FORBIDDEN, ScheduleItem, ScheduleReply
+from django_delayq.store.scripts.record import FORBIDDEN, ScheduleItem, ScheduleReply
 
 LATE: Final = 4  # far rows are late that are far still when a quarter of the horizon is left
 WAIT: Final = 2  # seconds for which a lock of another's transaction is waited for

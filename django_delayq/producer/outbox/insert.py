@@ -18,7 +18,7 @@ from django_delayq import clock, codec, ids
 from django_delayq.models import Job, database_clock
 from django_delayq.producer.outbox import rows
 from django_delayq.states import State
-from django_delayq.store.scripts.items import ScheduleItem
+from django_delayq.store.scripts.record import ScheduleItem
 
 VENDORS: Final = ("postgresql", "sqlite", "mysql")  # where the literals below are known to mean what they say
 GIVEN: Final = (

@@ -1,14 +1,21 @@
-"""How full a queue is: what is asked for that, and how partitions add up."""
+"""How full queues are: their jobs, the concurrency names and who holds them, and the lists and streams of targets. Reads only."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final, Literal
+from uuid import UUID
 
 from django_delayq.priority_bands import BANDS
+from django_delayq.store.connection.error_replies import StoreError
+from django_delayq.store.connection.link import Link
+from django_delayq.store.connection.places import Places
 from django_delayq.store.keys import Keys
+from django_delayq.store.reads.reach import WHOLE, Reach
 from django_delayq.store.scripts import decode
+from django_delayq.target import OfferTarget
 
 MOST_BESIDE = 399  # items of an entry beside the first, as lua/include/untold.lua has it
 
@@ -109,4 +116,142 @@ def summed(parts: Sequence[QueueDepth]) -> QueueDepth:
         paused_by=parts[0].paused_by if paused else "",
         paused_reason=parts[0].paused_reason if paused else "",
         restoring=next((part.restoring for part in parts if part.restoring), ""),
+    )
+
+
+LOOKED: Final = 2_000  # holders, and as many waiters: however many there are, the look costs the same
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NameFigures:
+    """A name. `holders`: the jobs that hold it; `waiting`: due jobs that wait for it; both of those that were looked at."""
+
+    name: str
+    holders: tuple[UUID, ...]
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamesSeen:
+    """`figures`: those for which most wait first. `cut`: more jobs hold a name, or wait for one, than were looked at."""
+
+    figures: list[NameFigures]
+    cut: bool
+
+
+def concurrency_names(places: Places, parts: Sequence[Keys], reach: Reach = WHOLE) -> NamesSeen:
+    """The names that are held or waited for in these partitions of a queue, in one round trip per server, with the commands that
+    scripts need, too.
+
+    Raises:
+        StoreUnavailable, StoreError: as `Link.execute`.
+    """
+    replies: list[Any] = []
+
+    def ask(link: Link, there: list[Keys]) -> None:
+        keys = [part[key] for part in there for key in ("holders", "waiters")]
+        found = link.execute_many([("ZRANGE", key, "-", "+", "BYLEX", "LIMIT", 0, LOOKED + 1) for key in keys])
+        for reply in found:
+            if isinstance(reply, Exception):
+                raise reply
+        replies.extend(found)
+
+    reach.each(places, parts, ask)
+    holders: dict[bytes, list[UUID]] = {}
+    waits = Counter[bytes]()
+    for holding, waiting in zip(replies[::2], replies[1::2], strict=True):
+        for member in holding[:LOOKED]:
+            name, _, id = member.rpartition(b"\0")
+            if name and (job := decode.job_id(id)) is not None:
+                holders.setdefault(name, []).append(job)
+        waits.update(member.partition(b"\0")[0] for member in waiting[:LOOKED])
+    figures = [
+        NameFigures(name=name.decode("utf-8", "replace"), holders=tuple(holders.get(name, ())), waiting=waits[name])
+        for name in {**holders, **waits}
+        if name
+    ]
+    figures.sort(key=_most_waited_for)
+    return NamesSeen(figures=figures, cut=max(map(len, replies), default=0) > LOOKED)
+
+
+def _most_waited_for(one: NameFigures) -> tuple[int, int, str]:
+    return -one.waiting, -len(one.holders), one.name
+
+
+MOST_GROUPS: Final = 20  # of one stream
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderGroup:
+    """A consumer group of a stream. `pending`: entries taken and not acknowledged; `lag`: entries that none of it has been given, None
+    where Redis does not know (before 7, or after entries in the middle were deleted).
+    """
+
+    name: str
+    consumers: int
+    pending: int
+    lag: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetLength:
+    """`length`: entries that stand there, None with a `fault`: "type", something else does; "rights", our user may not look. `groups`:
+    of a stream, MOST_GROUPS at most; None where our user may not look, or of a list.
+    """
+
+    target: OfferTarget
+    length: int | None
+    fault: Literal["", "type", "rights"] = ""
+    groups: Sequence[ReaderGroup] | None = None
+
+
+def target_lengths(link: Link, targets: Sequence[OfferTarget]) -> list[TargetLength]:
+    """All of them, in one round trip.
+
+    Raises:
+        StoreUnavailable: as `Link.execute`.
+    """
+    commands: list[tuple[Any, ...]] = []
+    for target in targets:
+        streams = target.kind == "stream"
+        commands += [("XLEN", target.key), ("XINFO", "GROUPS", target.key)] if streams else [("LLEN", target.key)]
+    replies = iter(link.execute_many(commands) if commands else ())
+    return [_target_length(target, next(replies), next(replies) if target.kind == "stream" else None) for target in targets]
+
+
+def summed_lengths(looks: Sequence[Sequence[TargetLength]]) -> list[TargetLength]:
+    """What was seen of the same targets on several servers, as one: an offer goes to the server of its job's queue."""
+    return [one[0] if len(one) == 1 else _summed_length(one) for one in zip(*looks, strict=True)]
+
+
+def _summed_length(those: Sequence[TargetLength]) -> TargetLength:
+    faulty = next((one for one in those if one.fault), None)
+    if faulty is not None:
+        return faulty
+    groups = [group for one in those for group in one.groups or ()]
+    seen = any(one.groups is not None for one in those)
+    return TargetLength(
+        target=those[0].target, length=sum(one.length or 0 for one in those), groups=groups[:MOST_GROUPS] if seen else None
+    )
+
+
+def _target_length(target: OfferTarget, length: Any, groups: Any) -> TargetLength:
+    if isinstance(length, StoreError):
+        return TargetLength(target=target, length=None, fault="type" if length.reply.startswith("WRONGTYPE") else "rights")
+    if isinstance(length, Exception):
+        raise length
+    if isinstance(groups, StoreError) and groups.reply.endswith("no such key"):
+        groups = []
+    found = [_group(one) for one in groups[:MOST_GROUPS]] if isinstance(groups, list) else None
+    return TargetLength(target=target, length=length, groups=found)
+
+
+def _group(flat: Sequence[Any]) -> ReaderGroup:
+    told = dict(zip(map(decode.text, flat[::2]), flat[1::2], strict=True))
+    lag = told.get("lag")
+    return ReaderGroup(
+        name=decode.text(told.get("name", b"")),
+        consumers=told.get("consumers", 0),
+        pending=told.get("pending", 0),
+        lag=lag if isinstance(lag, int) else None,
     )

@@ -20,8 +20,19 @@ from django_delayq.store.connection.link import Link
 from django_delayq.store.connection.places import Places
 from django_delayq.store.keys import Keys
 from django_delayq.store.scripts import decode, formats, loader, site
-from django_delayq.store.scripts.items import Changed, ScheduleItem, ScheduleMode, ScheduleReply, moved, repeated, schedule_replies
-from django_delayq.store.scripts.record import ClaimedJob, JobRecord, common_turn, with_past
+from django_delayq.store.scripts.record import (
+    Changed,
+    ClaimedJob,
+    JobRecord,
+    ScheduleItem,
+    ScheduleMode,
+    ScheduleReply,
+    common_turn,
+    moved,
+    repeated,
+    schedule_replies,
+    with_past,
+)
 from django_delayq.store.scripts.replicas import Replicas
 from django_delayq.store.scripts.site import Trimmed
 from django_delayq.target import OfferTarget
