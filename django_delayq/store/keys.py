@@ -147,7 +147,7 @@ def asked_key(prefix: str) -> str:
 
 
 def tag(queue: str, partition: int) -> str:
-    """What stands in the braces of all keys of that partition: by this they lie in one slot."""
+    """The hash tag of all keys of that partition; it puts them into one slot."""
     return queue if partition == 0 else f"{queue}/{partition}"
 
 
@@ -176,7 +176,7 @@ class Keys:
     @staticmethod
     @lru_cache(maxsize=256)
     def of(prefix: str, queue: str, partition: int, jobs: bool = True) -> Keys:
-        """The same, made once: producers ask for a store at every call."""
+        """The keys, made once: producers ask for a store at every call."""
         return Keys(prefix, queue, partition, jobs)
 
     def __getitem__(self, short: str) -> str:

@@ -1,4 +1,4 @@
-"""Where `DELAYQ["REDIS"]` leads: an alias in CACHES, a URL, a factory, an embedded server."""
+"""Reads `DELAYQ["REDIS"]`: an alias in CACHES, a URL, a factory, or an embedded server."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Way(NamedTuple):
 
 
 def address(spec: RedisSpec) -> str:
-    """Where that value of `DELAYQ["REDIS"]` leads, without connecting or starting anything; "" for an embedded server.
+    """The address of that value of `DELAYQ["REDIS"]`, without connecting or starting anything; "" for an embedded server.
 
     Raises:
         ConfigError: it leads nowhere.
@@ -271,7 +271,7 @@ def _call_factory(path: str) -> Redis | RedisCluster:
 
 
 def _way_out(client: object) -> str:
-    """What to give in its place, of a client of redis-py that is none of one server."""
+    """A setting that replaces a client of redis-py that is not a client of one server."""
     if isinstance(client, Sentinel):
         return "Return its master_for('mymaster'), with the name that the Sentinels know; or write redis+sentinel://… in its place."
     return ""

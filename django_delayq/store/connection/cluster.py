@@ -64,7 +64,7 @@ class ClusterMap:
         self._nodes: dict[Address, Node] = {}
         self._served: list[Node | None] = [None] * SLOTS
         self._heard_of: list[Address] = []  # all nodes as told last, replicas behind: whom to ask next
-        self._teller: list[Address] = []  # who told that, if anybody did
+        self._teller: list[Address] = []  # the node that reported them, if any did
         self._known = False
         self._looked_at = -LOOK
         self._trouble: StoreUnavailable | None = None  # of the last look, if nobody could tell
@@ -121,7 +121,7 @@ class ClusterMap:
         return node
 
     def known(self, slot: int, *, asks: bool = False) -> Node | None:
-        """The same; None where nobody knows. `asks`: nodes, if none has told of the map."""
+        """As `serving`; None if it is not known. `asks`: asks the nodes if none has reported the map."""
         if asks and not self._known:
             self.look()
         return self._served[slot]
@@ -403,7 +403,7 @@ class SlotLink(Link):
         return None
 
     def _follow(self, commands: Sequence[tuple[Any, ...]], replies: list[Reply], node: Node) -> list[Reply]:
-        """Where the first of them is led, what goes with it goes, too."""
+        """If the first command is redirected, the commands after it follow."""
         try:
             for _ in range(MOST_HOPS):
                 told = replies[0].redirect if isinstance(replies[0], StoreRefused) else None
@@ -425,7 +425,7 @@ class SlotLink(Link):
 
 
 def _part(commands: Sequence[tuple[Any, ...]], number: int) -> range:
-    """Of these the one of that number and what goes with it: WAIT is about what was written before it, by the same connection."""
+    """The command of that number, and those that belong to it: WAIT is about what the same connection wrote before it."""
     waits = number + 1 < len(commands) and commands[number + 1][0] == "WAIT"
     return range(number, number + 1 + waits)
 

@@ -35,7 +35,7 @@ def slot_of(key: str) -> int:
 
 
 def redirect(error: Exception) -> Redirect | None:
-    """What that answer of a node says of where a key is; None if it says something else."""
+    """The redirect in that reply of a node; None if it is another reply."""
     found = REDIRECT.fullmatch(str(error))
     kind = KINDS.get(type(error).__name__) or (found and found["kind"])
     if found is None or not kind:

@@ -38,7 +38,7 @@ ENVIRONMENT = "DELAYQ_EMBEDDED_DIR"
 LONGEST_SOCKET = 100  # bytes; the kernel takes 107 on Linux and 103 on macOS
 START_SECONDS = 10.0
 LOCK_SECONDS = 30.0  # to wait for another process that starts or stops the server: each takes START_SECONDS at most
-# What we put into the directory.
+# The files that we put into the directory.
 OURS: Final = (".gitignore", "lock", "running", "valkey.sock", "valkey.log", "valkey.pid", "appendonlydir")
 LEFT: Final = ("temp-", "dump.rdb")  # begins what a server leaves that was killed while it wrote
 OTHERS: Final = 0o077  # rights of others than the owner
@@ -190,12 +190,12 @@ def _paths(home: Path) -> list[Path]:
 
 
 def _strange(home: Path) -> str:
-    """What is there, and not by our names; "" if nothing is."""
+    """A file in the directory that is not ours; "" if there is none."""
     return next((path.name for path in home.iterdir() if path.name not in OURS and not path.name.startswith(LEFT)), "")
 
 
 def _fault(path: Path, *, whole: bool) -> tuple[str, int]:
-    """What is wrong with it ("": nothing, or it is not there), and its mode if that is all that is wrong."""
+    """The problem of a path ("" if it has none, or does not exist), and its mode if that is the only problem."""
     try:
         facts = path.lstat()
     except (FileNotFoundError, NotADirectoryError):

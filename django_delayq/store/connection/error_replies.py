@@ -107,7 +107,7 @@ def code_of(error: RedisError) -> str:
 
 
 def answered(error: ResponseError, where: str, misplaced: str = "redis_cluster") -> StoreRefused | StoreError:
-    """What an error stands for that the server at `where` has answered with. `misplaced`: see `Link`."""
+    """The exception for an error reply of the server at `where`. `misplaced`: see `Link`."""
     code = code_of(error)
     found = REFUSALS.get(code)
     if found is None or not found.passes:
@@ -124,7 +124,7 @@ def answered(error: ResponseError, where: str, misplaced: str = "redis_cluster")
 
 
 def for_callers(error: StoreError) -> StoreUnavailable:
-    """The same for callers of the package: it was refused, or the outcome is not known."""
+    """The exception for callers of the package: the call was refused, or its outcome is not known."""
     kind = StoreRefused if error.nothing_done else StoreUnavailable
     return kind(*error.args, code=error.code, **error.fields)
 

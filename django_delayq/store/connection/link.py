@@ -30,7 +30,7 @@ from django_delayq.store.connection.sentinels import Sentinels
 
 
 def _plain(command: tuple[Any, ...]) -> bytes:
-    """What hiredis packs, for who does without."""
+    """The same bytes as hiredis, if hiredis is not installed."""
     words = [word if isinstance(word, bytes) else str(word).encode() for word in command]
     return b"*%d\r\n" % len(words) + b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words])
 
@@ -176,7 +176,7 @@ class Link:
 
     @property
     def server(self) -> Link:
-        """Where it leads just now: by this, servers are told apart."""
+        """The link to the server that it leads to just now. Servers are compared by it."""
         return self
 
     @property
@@ -186,7 +186,7 @@ class Link:
 
     @property
     def met(self) -> Link:
-        """The same, and nobody is asked for it: where nobody knows, one that stands for all of its place."""
+        """As `server`, without a request. If the server is not known, a link that represents all servers of the place."""
         return self
 
     @property
@@ -203,7 +203,7 @@ class Link:
         return self
 
     def beside(self, key: str) -> Link:
-        """What leads to a key of others, on the same server or in the same Cluster: this link, if one script may have both."""
+        """A link to a foreign key on the same server or in the same Cluster: this link, if one script may use both."""
         return self
 
     def nodes(self, queue: str = "") -> Sequence[Link]:
@@ -316,7 +316,7 @@ class Link:
         return self._sentinels is None or self._sentinels.lead_to(connection)
 
     def heard(self, error: Exception) -> None:
-        """What a connection of an owner of its own was told in place of an answer: it may be news of where the server is."""
+        """Receives an error reply from a connection that has its own owner: it may say that the server has moved."""
 
     def _made(self) -> Connection:
         try:

@@ -1,4 +1,4 @@
-"""Where the queues are: one link per server, and which partition of which queue is on which. Nothing else in the package knows how
+"""The places of queues: one link per server, and which partition of which queue is on which. Nothing else in the package knows how
 many servers there are.
 
 A `Link` is such a place, too: of a project on one server, and of a test, it is the place of all queues.
@@ -18,7 +18,7 @@ from django_delayq.store.connection.link import Link, link_to
 
 
 class Partitioned(Protocol):
-    """What says which partition of which queue it is about, as `Keys` and the lines of a worker do."""
+    """An object that names its queue and partition, as `Keys` and the lines of a worker do."""
 
     @property
     def queue(self) -> str:
@@ -33,7 +33,7 @@ PartitionedT = TypeVar("PartitionedT", bound=Partitioned)
 
 
 class Places(Protocol):
-    """What leads to the server of each partition of a queue."""
+    """Finds the server of each partition of a queue."""
 
     @property
     def shared(self) -> Link:
@@ -43,7 +43,7 @@ class Places(Protocol):
         """The server of that partition; the shared one if no other is known."""
 
     def on_shared(self, queue: str, partition: int) -> Link:
-        """What leads to the keys of that partition on the shared server, wherever its jobs are."""
+        """The link to the keys of that partition on the shared server, wherever its jobs are."""
 
     def nodes(self, queue: str = "") -> Sequence[Link]:
         """All servers to which that value of the settings leads which is the queue's, or the shared one; several, of a Cluster.

@@ -31,7 +31,7 @@ Entrance: TypeAlias = "tuple[type[Connection], Mapping[str, Any]]"  # the class 
 
 
 class MasterUnknown(ConnectionError):
-    """Of the Sentinels that answered none knows a master of that name."""
+    """No Sentinel that answered knows a master of that name."""
 
 
 class Sentinels:

@@ -1,4 +1,4 @@
-"""What answers at the address: a server of its own, a node of a Redis Cluster, or a Sentinel; and whether it has that database number.
+"""The kind of server at an address: a single server, a node of a Redis Cluster, or a Sentinel; and whether it has that database number.
 Asked before anything else, since to a client that takes it for a server of its own it says nothing that could be understood.
 """
 
@@ -48,7 +48,7 @@ def kind_findings(redis: RedisSpec, *, timeout: float = 2.0) -> list[Finding]:
             try:
                 return list(_found(link, one, tls, by_cluster))
             except StoreUnavailable as error:
-                # What a server does that speaks TLS, and hears something else.
+                # A TLS server does this when it receives anything else.
                 hung_up = error.code == "redis_away" and not isinstance(error.__cause__, TimedOut)
             except StoreError:
                 pass
@@ -152,12 +152,12 @@ def _found(link: Link, kwargs: Mapping[str, Any], tls: bool, by_cluster: bool) -
 
 
 def _cluster_line(kwargs: Mapping[str, Any], tls: bool) -> str:
-    """What to write in the place of a node's address."""
+    """A setting that replaces the address of a node."""
     return f"{'rediss' if tls else 'redis'}+cluster://[user:password@]{kwargs.get('host', 'localhost')}:{kwargs.get('port', PORT)}"
 
 
 def _line(kwargs: Mapping[str, Any], tls: bool) -> str:
-    """What to write in the place of a Sentinel's address, but for the name."""
+    """A setting that replaces the address of a Sentinel; the name of the master is missing."""
     scheme = "rediss+sentinel" if tls else "redis+sentinel"
     return f"{scheme}://[user:password@]{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}/{{name}}/{kwargs.get('db') or 0}"
 

@@ -38,7 +38,7 @@ class Divided(NamedTuple):
 def partition_health(
     place: Places, masters: Sequence[Link], prefix: str, queues: Sequence[Divided], away: Sequence[Link]
 ) -> Iterator[Finding]:
-    """What speaks against where their partitions are. `away`: masters that do not answer, and are not asked."""
+    """Partitions that are distributed badly. `away`: masters that do not answer, and are not asked."""
     for one in queues:
         by_master: dict[Link, list[int]] = {}
         for partition in range(one.served):
@@ -96,7 +96,7 @@ COVERAGE: Final = "cluster-require-full-coverage"
 
 
 def cluster_findings(redis: RedisSpec, prefix: str, queues: Sequence[Divided], *, timeout: float = 2.0) -> list[Finding]:
-    """What is wrong with the Cluster at that value of `DELAYQ["REDIS"]`; nothing where it leads to a server of its own.
+    """The problems of the Cluster at that value of `DELAYQ["REDIS"]`; none if it is a single server.
 
     Args:
         redis, prefix: as in the settings.
@@ -168,7 +168,7 @@ def _served(link: Link) -> list[SlotRange]:
 
 
 def _lines(link: Link) -> list[list[str]]:
-    """What the node says of all nodes: id, address, flags, id of its master and more, its slots. Nothing if our user may not ask."""
+    """All nodes as this node reports them: id, address, flags, id of its master and more, its slots. Empty if our user may not ask."""
     with suppress(StoreError):
         told = link.execute("CLUSTER", "NODES").decode("utf-8", "replace")
         return [line.split(" ") for line in told.splitlines() if line]

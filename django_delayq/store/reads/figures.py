@@ -131,7 +131,7 @@ class Figures:
         ]
 
     def ended(self, queue: str, *, step: int, steps: int) -> EndedCounts:
-        """What a queue has done in the last `steps` times `step` minutes; counts are kept for eight days."""
+        """The jobs of a queue in the last `steps` times `step` minutes; counts are kept for eight days."""
         minute = self._now_ms([queue]) // MINUTE_MS
         first = minute - minute % step - (steps - 1) * step
         some = [range(start, min(start + ASKED_AT_ONCE, minute + 1)) for start in range(first, minute + 1, ASKED_AT_ONCE)]
@@ -151,7 +151,7 @@ class Figures:
         return {band: sum(sizes[number :: len(BANDS)]) for number, band in enumerate(BANDS)}
 
     def counts(self, queues: Sequence[str]) -> list[QueueCounts]:
-        """What each of these queues counts."""
+        """The other counts of these queues."""
         now_ms = self._now_ms(queues)
         fields = [f"{now_ms // MINUTE_MS - 1}:{kind}" for kind in KINDS]
         parts = self._parts.of_each(queues)
@@ -182,7 +182,7 @@ class Figures:
         ]
 
     def forecast(self, queues: Sequence[str]) -> Forecast:
-        """What becomes due in these queues, by the whole minute and the whole hour; what is due already is not in it."""
+        """The jobs of these queues that will become due, by the whole minute and the whole hour; without jobs that are due already."""
         now_ms = self._now_ms(queues)
         minute_start, hour_start = now_ms - now_ms % MINUTE_MS, now_ms - now_ms % HOUR_MS
         bands = [(keys, keys[band]) for keys in self._parts.of_each(queues) for band in BANDS]
@@ -222,7 +222,7 @@ class Figures:
         )
 
     def _spreads(self, queues: Sequence[str]) -> list[bytes]:
-        """What each queue counts, one partition behind the other."""
+        """The counts of each queue, one partition after the other."""
         parts = self._parts.of_each(queues)
         raws: dict[str, list[bytes]] = {queue: [] for queue in queues}
         looks = [(keys, ("GETRANGE", keys["spread"], 0, spread.LENGTH - 1)) for keys in parts]

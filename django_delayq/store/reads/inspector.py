@@ -58,7 +58,7 @@ class JobView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerFacts:
-    """What matters about the server. `flavour`: redis or valkey; `version` of that flavour; `skew`: its clock minus ours, in
+    """The facts about a server for checks. `flavour`: redis or valkey; `version` of that flavour; `skew`: its clock minus ours, in
     seconds, without the round trip; `policy` and `maxmemory` may be "" and 0 where CONFIG and INFO do not tell.
     """
 

@@ -65,14 +65,14 @@ class MessageConsumers:
         self._prefix = prefix
 
     def of_each(self, queues: Sequence[str], reach: Reach = WHOLE) -> list[PulledQueue]:
-        """Who pulls these queues, each of which has one partition."""
+        """The consumers of these queues, each of which has one partition."""
         found: list[PulledQueue] = []
         parts = [Keys.of(self._prefix, queue, 0) for queue in queues]
         reach.each(self._places, parts, lambda _link, there: found.extend(self.of(keys.queue) for keys in there))
         return found
 
     def of(self, queue: str) -> PulledQueue:
-        """Who pulls that queue: in two round trips, MOST of each looked at."""
+        """The consumers of that queue, in two round trips; looks at MOST of each kind."""
         keys, link = Keys(self._prefix, queue), self._places.of(queue, 0)
         replies = link.execute_many(
             [

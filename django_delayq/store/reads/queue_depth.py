@@ -54,7 +54,7 @@ class QueueDepth:
 
 
 def depth_commands(keys: Keys, now_ms: int) -> list[tuple[Any, ...]]:
-    """What is asked for the depth of a partition at that moment of its server."""
+    """The commands that read the depth of a partition at that moment of its server."""
     return [
         *(("ZCARD", keys[band]) for band in BANDS),
         *(("ZCOUNT", keys[band], "-inf", now_ms) for band in BANDS),
@@ -71,7 +71,7 @@ def depth_commands(keys: Keys, now_ms: int) -> list[tuple[Any, ...]]:
 
 
 def depth_of(queue: str, now_ms: int, replies: Sequence[Any]) -> QueueDepth:
-    """What the answers to `depth_commands` say."""
+    """The depth, from the replies to `depth_commands`."""
     dates = [decode.moment_ms(first[1]) for first in replies[6:10] if first]
     blocked, running, runs, asks, failed, events, oldest, meta = replies[10:]  # oldest: [[id, [b"at", ms, …]]]
     first = min(dates, default=0)
@@ -82,7 +82,7 @@ def depth_of(queue: str, now_ms: int, replies: Sequence[Any]) -> QueueDepth:
         due=sum(replies[3:6]) + blocked,
         blocked=blocked,
         running=running,
-        retrying=max(0, runs - running - asks),  # who has asked has not failed; of those that did both, too few are told
+        retrying=max(0, runs - running - asks),  # a job that polled has not failed; jobs that did both are counted too low
         failed=failed,
         oldest_late_ms=max(0, now_ms - first) if first else 0,
         next_due_ms=first,
@@ -99,7 +99,7 @@ def depth_of(queue: str, now_ms: int, replies: Sequence[Any]) -> QueueDepth:
 
 
 def summed(parts: Sequence[QueueDepth]) -> QueueDepth:
-    """What is in these partitions of a queue together: it is as late as the latest of them, and paused when all are."""
+    """The sum of these partitions of a queue: as late as the latest of them, and paused if all are."""
     if len(parts) == 1:
         return parts[0]
     total: dict[str, Any] = {}
@@ -220,7 +220,7 @@ def target_lengths(link: Link, targets: Sequence[OfferTarget]) -> list[TargetLen
 
 
 def summed_lengths(looks: Sequence[Sequence[TargetLength]]) -> list[TargetLength]:
-    """What was seen of the same targets on several servers, as one: an offer goes to the server of its job's queue."""
+    """The lengths of the same targets on several servers, added up: an offer goes to the server of its job's queue."""
     return [one[0] if len(one) == 1 else _summed_length(one) for one in zip(*looks, strict=True)]
 
 

@@ -47,7 +47,7 @@ class Partitions:
 
 
 class Reach(Protocol):
-    """What asks each server about the partitions that it has."""
+    """Asks each server about the partitions that it has."""
 
     def each(self, places: Places, parts: Iterable[PartitionedT], ask: Callable[[Link, list[PartitionedT]], None]) -> None:
         """Calls `ask` once for each server of these partitions, in the order in which the first one of each is given."""

@@ -27,7 +27,7 @@ def moment_ms(raw: bytes | str | None) -> int:
 
 
 def time_ms(reply: Sequence[bytes]) -> int:
-    """What TIME answers, as ms."""
+    """The reply of TIME as ms."""
     seconds, micros = reply
     return int(seconds) * 1000 + int(micros) // 1000
 

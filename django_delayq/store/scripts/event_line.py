@@ -191,7 +191,7 @@ class EventLines:
 
 
 def event_line(parts: Sequence[tuple[Link, Keys]]) -> EventLine | EventLines:
-    """What hears of events in these partitions, each with the link that leads to it."""
+    """The event lines of these partitions, each with the link to its server."""
     found: dict[Link, list[Keys]] = {}
     for link, keys in parts:
         found.setdefault(link, []).append(keys)

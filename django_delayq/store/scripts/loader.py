@@ -112,7 +112,7 @@ def start(link: Link, script: Script, keys: Keys, *arguments: Any) -> Callable[[
 
 
 def start_all(link: Link, script: Script, keys: Keys, *commands: tuple[Any, ...]) -> Callable[[], list[Any]]:
-    """The same of a call of that script and what goes behind it in the same write, whose replies may be exceptions."""
+    """Starts a call of that script and of the commands after it in the same write. Their replies may be exceptions."""
     receive = link.start(*commands)
 
     def answer() -> list[Any]:

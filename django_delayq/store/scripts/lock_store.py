@@ -69,7 +69,7 @@ class LockStore(NamedTuple):
         return found
 
     def line(self, after_ms: int) -> UnlockLine:
-        """What hears of locks that are free, from that moment of Redis' clock on."""
+        """A connection that hears of free locks from that moment of Redis' clock on."""
         return UnlockLine(self, self.keys["unlocked"], after_ms)
 
 

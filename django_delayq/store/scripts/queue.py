@@ -65,7 +65,7 @@ class Claim(NamedTuple):
 
     @property
     def epoch(self) -> str:
-        """What was claimed on. Another one later means that Redis was wiped, rolled back, restarted, or replaced."""
+        """The epoch of the claim. A different one later means that Redis was wiped, rolled back, restarted or replaced."""
         return f"{self.generation}:{self.server}"
 
 
@@ -87,7 +87,7 @@ class Outcome(NamedTuple):
 
 
 class Tidied(NamedTuple):
-    """What one call of tidy dropped, and where to go on (`cursor` "0": done)."""
+    """The result of one call of tidy: how much it dropped, and the `cursor` for the next call ("0": done)."""
 
     tombstones: int
     failed: int
@@ -128,7 +128,7 @@ class QueueStore:
         return self._sent(script, now_ms, by, why, *arguments, replicas=replicas)[-1]
 
     def _sent(self, script: str, now_ms: int | str | None, *told: Any, replicas: Replicas | None) -> list[Any]:
-        """The same, of each time that it was sent."""
+        """Runs a script; returns one reply for each time that it was sent."""
         called = self.link, loader.load(script, self.keys), self.keys, *loader.head(now_ms, *told[:2]), *told[2:]
         return [loader.run(*called)] if replicas is None else replicas.start(*called)()
 
@@ -197,7 +197,7 @@ class QueueStore:
         return self.stand()[0]
 
     def stand(self) -> tuple[str, Trimmed]:
-        """The same, and what the mirror has trimmed."""
+        """The epoch, and what the mirror has trimmed."""
         epoch, upto, token = self.run("epoch", None, "", "", self.new_generation)
         return decode.text(epoch), Trimmed.read(upto, token)
 
@@ -414,7 +414,7 @@ OfferStatus = Literal["offered", "again", "cancel", "lost", "gone"]
 
 
 class OfferReply(NamedTuple):
-    """What came of an offer, see offer.lua. `place`: the id of its entry; of a list, how long that was with it; else ""."""
+    """The result of an offer, see offer.lua. `place`: the id of its entry; for a list, its length afterwards; else ""."""
 
     status: OfferStatus
     place: str

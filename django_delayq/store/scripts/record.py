@@ -27,7 +27,7 @@ USUAL_ATTEMPTS: Final = 10  # which a record need not say
 _FORBIDDEN: Final = "\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff"
 _KEY: Final = re.compile(f"[^{_FORBIDDEN}]{{0,{MAX_KEY}}}")
 _TASK: Final = re.compile(rf"[^\s{_FORBIDDEN}]{{1,{MAX_TASK}}}")
-# What is usual is left out, and only then: each record has one way to be written.
+# Usual values are always left out, so each record has exactly one encoding.
 _HEADER: Final = re.compile(rb"1([hnl])([or])(?:(?!10 )([1-9][0-9]{0,8})(?::([1-9][0-9]{0,14}))?)? ([^ \n]+)(?: ([^\n]+))?\n")
 _PAST: Final = re.compile(r"(?:e(\d+))?(?:u(\d+))?(?:a(\d+))?(?:t(\d+))?(?:x(\w+))?")
 _NOBODY: Final = UUID(int=0)
@@ -93,7 +93,7 @@ class JobRecord:
 
 
 class Header(NamedTuple):
-    """What the header line of a record says; the fields are those of `JobRecord`."""
+    """The header line of a record; the fields are those of `JobRecord`."""
 
     task: str
     band: Band
@@ -378,7 +378,7 @@ def schedule_replies(
 
 
 def repeated(answers: Sequence[tuple[str, list[ScheduleReply]]]) -> tuple[str, list[ScheduleReply]]:
-    """What became of items that were sent several times: a repeat that finds them in, or as displaced, tells of the call before it."""
+    """The replies to items that were sent several times: a repeat that finds them there, or displaced, reports an earlier call."""
     epoch, replies = answers[-1]
     for _, before in reversed(answers[:-1]):
         replies = [earlier if reply.status in REPEATS else reply for earlier, reply in zip(before, replies, strict=True)]

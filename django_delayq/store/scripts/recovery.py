@@ -90,7 +90,7 @@ class EpochStore:
 
     @property
     def asks(self) -> Sequence[tuple[Any, ...]]:
-        """What `look` asks when the database has seen nothing."""
+        """The commands of `look` when the database has seen nothing."""
         meta = self._store.keys["meta"]
         return ("HMGET", meta, "generation", "server", "mirrored", "mirror_token", "rolled", "restoring", "site"), ("INFO", "server")
 
@@ -230,7 +230,7 @@ class EpochStore:
 
 
 def _name(record: bytes) -> str:
-    """What the script is given of the name in a record, signed or not, which may be none of ours."""
+    """The argument of the script for the concurrency name in a record, signed or not; "" if the record is not ours."""
     try:
         return told_of(read(record)[1]) if may_carry(record) else ""
     except PayloadError:

@@ -100,7 +100,7 @@ def replica_findings(places: Places, wanted: Iterable[tuple[str, int, int]]) -> 
     for link, queues in by_server.items():
         try:
             there = len(FOLLOWS.findall(link.execute("INFO", "replication")))
-        except StoreError:  # who may not ask learns it from the first job
+        except StoreError:  # a user that may not ask learns it from the first job
             continue
         lacking = sorted(name for name, count in queues.items() if count > there)
         if lacking:

@@ -102,7 +102,7 @@ NO_FACTS: Final = Facts("", "0-0")  # of a partition without a checkpoint
 
 
 class Trimmed(NamedTuple):
-    """What the mirror of a queue has trimmed, as Redis has it: `upto` which event, and the `token` of that turn."""
+    """The state of the mirror's trims in Redis: the last trimmed event (`upto`), and the `token` of that turn."""
 
     upto: str
     token: str
