@@ -243,7 +243,7 @@ def test_redis_that_has_dropped_more_than_is_recorded_belongs_to_another_databas
     assert trimmed == ("5-1", "")
     older, same = Facts("", "5-0"), Facts("", "5-1")
     site.check_mirror(board.keys, "w", trimmed, same)
-    with pytest.raises(SiteRefused, match="has lost commits") as caught:
+    with pytest.raises(SiteRefused, match="this database lost commits") as caught:
         site.check_mirror(board.keys, "w", trimmed, older)
     assert caught.value.code == "site_behind"
     with pytest.raises(SiteRefused):
