@@ -104,6 +104,9 @@ def apply(row: StoredJob, told: RowUpdate, using: str) -> bool:
     folds meanwhile is older, or this change itself; either way the row ends up right. A success is final.
     """
     job, values, seen = row.record.id, _values(told, using), row.seen
+    detail: Any = {"abort": True} if told.abort else None
+    if told.kind == EventKind.RESCHEDULED:
+        detail = {"run_at": clock.from_ms(told.run_at_ms).isoformat()}
     own = Job.objects.using(using).filter(pk=job)
     mine = committed_runs.uncommitted(own.filter(durable=True, settled=""), using).exclude(state=State.SUCCEEDED.value)
     with transaction.atomic(using=using):
@@ -114,7 +117,7 @@ def apply(row: StoredJob, told: RowUpdate, using: str) -> bool:
             if mine.filter(last_event=seen).update(**values):
                 if told.proposed:
                     Event.objects.using(using).filter(job=job, kind=told.kind, actor=told.actor, reason=told.reason).delete()
-                rows.note(job, row.queue, told.kind, told.actor, told.reason, using, _detail(told), told.event)
+                rows.note(job, row.queue, told.kind, told.actor, told.reason, using, detail, told.event)
                 break
             if told.kind == EventKind.CANCELLED and committed_runs.committed([job], using):
                 committed_runs.end_rows(own, using)
@@ -273,12 +276,6 @@ def _each(column: str, values: Mapping[UUID, Any]) -> Case:
     field: Any = Job._meta.get_field(column)
     whens = [When(pk=job, then=Value(value, output_field=field)) for job, value in values.items()]
     return Case(*whens, default=F(column), output_field=field)
-
-
-def _detail(told: RowUpdate) -> Any:
-    if told.abort:
-        return {"abort": True}
-    return {"run_at": clock.from_ms(told.run_at_ms).isoformat()} if told.kind == EventKind.RESCHEDULED else None
 
 
 def _unconfirmed(using: str) -> QuerySet[Job, tuple[Any, ...]]:
