@@ -86,7 +86,10 @@ def redis_findings() -> list[dict[str, str]]:
                 gone.add(link)
                 away(name, error)
         wanted = [one for one in replicas_wanted(config, redis) if not gone or stores.places.of(*one[:2]).server not in gone]
-        return [*of_each, *as_documents(replica_findings(stores.places, wanted))]
+        parts = [one for one in probed_on(config, redis) if not gone or stores.places.of(*one).server not in gone]
+        optional = optional_findings(stores.places.of(*parts[0]), stores.queue(*parts[0]).keys) if parts else ()
+        rights = rights_findings(stores.places, config.prefix, parts)
+        return [*as_documents(rights), *of_each, *as_documents([*replica_findings(stores.places, wanted), *optional])]
 
     for name, redis in _servers(config):
         try:
@@ -94,10 +97,7 @@ def redis_findings() -> list[dict[str, str]]:
                 found += as_documents(unfit)
                 continue
             found += as_documents(cluster_findings(redis, config.prefix, divided(config, redis)))
-            parts = probed_on(config, redis)
-            found += as_documents(rights_findings(stores.places, config.prefix, parts))
             found += of_servers(name, redis)
-            found += as_documents(optional_findings(stores.places.of(*parts[0]), stores.queue(*parts[0]).keys))
             well.append(redis)
         except (*DOWN, ConfigError) as error:  # also an embedded server that does not start
             away(name, error)
