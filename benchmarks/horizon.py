@@ -67,7 +67,7 @@ def measure(rows: int, *, keyed: bool) -> None:
     from django_delayq.store.reads.queue_depth import summed
 
     config = conf.get()
-    common: Any = {"prefix": config.prefix, "using": "default"}
+    common: Any = {"prefix": config.prefix}
     loop = BringInLoop(stores.link, config.queue("default"), **common)
     relay = RelayLoop(stores.link, config.queue("default"), **common)
     loop.poll()

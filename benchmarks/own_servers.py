@@ -131,7 +131,7 @@ class Bench:
         def commit(number: int) -> None:
             began = clock.monotonic()
             with transaction.atomic(using=self._config.database):
-                outbox.jobs.insert([self._row() for _ in range(number)], self._config.database)
+                outbox.jobs.insert([self._row() for _ in range(number)])
             took.append((clock.monotonic() - began) * 1000)
 
         single = self._rate(lambda: commit(1), 1)
@@ -171,7 +171,7 @@ class Bench:
 
     def mirror(self) -> Figures:
         """Jobs per second whose events (scheduled, claimed, succeeded) become rows."""
-        loop = MirrorLoop(self._places, self._queue, prefix=self._prefix, using=self._config.database, signer=self._config.signer)
+        loop = MirrorLoop(self._places, self._queue, prefix=self._prefix, signer=self._config.signer)
         entries, began = loop.log.length(), clock.monotonic()
         while loop.log.length() and clock.monotonic() - began < PATIENCE / 3:
             loop.poll()

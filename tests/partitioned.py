@@ -34,13 +34,13 @@ def fold(queue: str = "orders") -> None:
     """The events that the mirrors of all partitions read."""
     config = conf.get()
     for partition in config.queue(queue).served:
-        MirrorLoop(stores.places, config.queue(queue), prefix=config.prefix, using="default", partition=partition).drain()
+        MirrorLoop(stores.places, config.queue(queue), prefix=config.prefix, partition=partition).drain()
 
 
 def restores(queue: str = "orders") -> list[RestoreLoop]:
     """The restore loops of all partitions."""
     config = conf.get()
-    common: Any = {"prefix": config.prefix, "using": "default"}
+    common: Any = {"prefix": config.prefix}
     return [RestoreLoop(stores.places, config.queue(queue), partition=partition, **common) for partition in config.queue(queue).served]
 
 

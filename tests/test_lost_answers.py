@@ -78,7 +78,7 @@ class World:
     def settle_rows(self, queue: str) -> None:
         """Mirror and relay do what they have to do."""
         config = self.settings_of(queue)
-        common = {"prefix": "delayq", "using": "default"}
+        common = {"prefix": "delayq"}
         mirror, relay = MirrorLoop(self.direct, config, **common), RelayLoop(self.direct, config, young=-3600, **common)
         for _ in range(4):
             mirror.drain()

@@ -45,7 +45,7 @@ def examples(jobs: Sequence[Job], *, sensitive: bool) -> list[Example]:
     shown = jobs[:EXAMPLES]
     if not shown:
         return []
-    rows = Job.objects.using(shown[0]._state.db).filter(pk__in=[job.pk for job in shown]).values_list("pk", "args", "kwargs")
+    rows = Job.objects.filter(pk__in=[job.pk for job in shown]).values_list("pk", "args", "kwargs")
     given = {pk: (args, kwargs) for pk, args, kwargs in rows}
     return [_example(job, *given.get(job.pk, ([], {})), sensitive=sensitive) for job in shown]
 

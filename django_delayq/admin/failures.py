@@ -10,16 +10,14 @@ from datetime import datetime
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from django.db import connections
 from django.db.models import Count, Max, Min, OuterRef, Q, QuerySet, Subquery
 from django.db.models.functions import Substr
 
-from django_delayq import conf
 from django_delayq.admin import timeline
 from django_delayq.console.search_fields import NO_FINGERPRINT
 from django_delayq.console.wording import cut
 from django_delayq.fingerprint import without_varying
-from django_delayq.models import RETRYING, Attempt, Job
+from django_delayq.models import RETRYING, Attempt, Job, database
 from django_delayq.states import AttemptOutcome, State
 from django_delayq.text import visible
 
@@ -151,9 +149,7 @@ def _add_samples(jobs: QuerySet[Job], groups: list[Group]) -> None:
         return
     found = {f"job{number}": Subquery(jobs.filter(group.samples).order_by().values("pk")[:1]) for number, group in enumerate(groups)}
     [ids] = jobs.order_by().annotate(**found).values_list(*found)[:1]
-    runs = Attempt.objects.using(conf.get().database).filter(
-        job_id=OuterRef("pk"), outcome__in=(AttemptOutcome.FAILED.value, AttemptOutcome.RETRIED.value)
-    )
+    runs = Attempt.objects.filter(job_id=OuterRef("pk"), outcome__in=(AttemptOutcome.FAILED.value, AttemptOutcome.RETRIED.value))
     trace = Subquery(runs.order_by("-started_at").values("traceback")[:1])
     shown = jobs.filter(pk__in=[id for id in ids if id is not None]).defer("args", "kwargs", "options", "result")
     samples = {job.pk: job for job in shown.annotate(trace=trace)}
@@ -169,7 +165,7 @@ def _add_others(jobs: QuerySet[Job], groups: list[Group]) -> None:
     """Reads other error messages for each group, with one index entry per job."""
     if not groups:
         return
-    connection = connections[jobs.db]
+    connection = database.connection()
     parts, parameters = [], []
     for number, group in enumerate(groups):
         latest = jobs.filter(group.jobs).order_by("-run_at").annotate(said=Substr("error", 1, HEADLINE))

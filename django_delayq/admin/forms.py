@@ -9,13 +9,12 @@ from typing import Any
 from django import forms
 from django.contrib import messages
 from django.core.exceptions import ValidationError
-from django.db import connections
 from django.http import HttpRequest
 from django.utils.timezone import get_current_timezone_name
 from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
-from django_delayq import clock, codec, conf
+from django_delayq import clock, codec
 from django_delayq.console.verbs import Verb
 from django_delayq.console.wording import error_text
 from django_delayq.exceptions import PayloadError
@@ -109,7 +108,7 @@ class RescheduleForm(ReasonForm):
         moment: datetime | None = self.cleaned_data["run_at"]
         if moment is not None and not 0 <= clock.to_ms(moment) <= clock.LAST_MS:
             raise ValidationError(_("Enter a date between the years 1970 and 9999."))
-        if moment is not None and moment < database_clock.now(connections[conf.get().database]):
+        if moment is not None and moment < database_clock.now():
             raise ValidationError(
                 _("This date is in the past, so the job would run immediately. Enter a date in the future, or use “Run now”.")
             )

@@ -16,7 +16,6 @@ from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ERROR_FLAG, ORDER_VAR, ChangeList
 from django.core.exceptions import PermissionDenied
 from django.core.handlers.asgi import ASGIRequest
-from django.db import connections
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect, StreamingHttpResponse
 from django.http.response import HttpResponseBase
@@ -26,7 +25,7 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
-from django_delayq import clock, conf, ids
+from django_delayq import clock, ids
 from django_delayq.admin import confirmation, editing, failures, job_page, refresh, task_page
 from django_delayq.admin.badges import word
 from django_delayq.admin.forms import ExportForm, form_for
@@ -297,7 +296,7 @@ class JobAdmin(JobColumns, ReadOnlyAdmin):
     def _page(self, request: HttpRequest, job: Job, form: Any = None, status: int = 200) -> HttpResponse:
         alone, sensitive = refresh.is_partial(request), self.allows(request, "view_sensitive")
         found = job_page.gather(request, job, self.get_queryset(request), sensitive=sensitive)
-        row = schedule_views.schedule_of([job.pk], conf.get().database).get(job.pk) if PERIODIC in job.meta else None
+        row = schedule_views.schedule_of([job.pk]).get(job.pk) if PERIODIC in job.meta else None
         found["schedule"] = linked_schedule(self, request, row) if row else ""
         found["related"] = [each for each in found["related"] if self.has_view_permission(request, each[0])]
         stored = job_page.state_in_charge(job, found["live"])
@@ -396,7 +395,7 @@ def _export_page(admin: Any, request: HttpRequest) -> HttpResponseBase:
         said, reason = now("Exported as %(kind)s: %(selection)s") % {"kind": ending, "selection": words}, form.cleaned_data["reason"]
         log(request, Job, [("", words)], f"{said}: {reason}" if reason else said)
         walk = export.Walk(
-            selection=chosen.fixed(clock.to_ms(database_clock.now(connections[conf.get().database]))),
+            selection=chosen.fixed(clock.to_ms(database_clock.now())),
             jobs=jobs,
             seen=partial(admin.has_view_permission, request),
         )
@@ -407,7 +406,7 @@ def _export_page(admin: Any, request: HttpRequest) -> HttpResponseBase:
             content_type=content_type,
             headers={"Content-Disposition": f'attachment; filename="{name}.{ending}"'},
         )
-    count = None if listed.complaints else keyset.count_up_to(chosen, jobs, export.MOST, conf.get().database)
+    count = None if listed.complaints else keyset.count_up_to(chosen, jobs, export.MOST)
     context = admin.page_context(
         request,
         now("Export"),

@@ -338,7 +338,7 @@ class JobList(ChangeList):
         views, self.trouble = live(page.jobs)
         if not self.trouble:
             self._look_at_lags()
-        came = schedule_views.schedule_of([job.pk for job in page.jobs], conf.get().database)
+        came = schedule_views.schedule_of([job.pk for job in page.jobs])
         mine: Any = self.model_admin  # the stubs know only Django's class
         arguments = carried(mine.get_queryset(request), page.jobs)
         for job in page.jobs:
@@ -371,18 +371,18 @@ class JobList(ChangeList):
 
     def _count(self, page: keyset.Page) -> dict[str, int]:
         """Returns bounded counts of the views that have an index, or of the matches of a search."""
-        using, whole = conf.get().database, Selection(queue=self.selection.queue, task=self.selection.task)
+        whole = Selection(queue=self.selection.queue, task=self.selection.task)
         named = bool(whole.queue) + bool(whole.task)
         self.result_count = len(page.jobs)
         if self.selection.text or named > 1:
             if self.multiple(page):
-                counted = keyset.count_up_to(self.meant, self.unsearched, overview.MOST_COUNTED, using)
+                counted = keyset.count_up_to(self.meant, self.unsearched, overview.MOST_COUNTED)
                 self.result_count = self.result_count if counted is None else counted
             return {}
         views = [view for view in VIEWS if not named or view not in ("retrying", "parked", "unpublished", "far", "unresolved")]
         rows = self.model_admin.get_queryset(self.request)
         parts = [self._of_view(view, rows) for view in views]
-        counts = dict(zip(views, overview.count_many(parts, overview.MOST_COUNTED, using), strict=True))
+        counts = dict(zip(views, overview.count_many(parts, overview.MOST_COUNTED), strict=True))
         self.result_count = counts.get(self.selection.view, len(page.jobs))
         return counts
 

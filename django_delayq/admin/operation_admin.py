@@ -15,7 +15,6 @@ from django.contrib import admin, messages
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
-from django.db import connections
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.template.response import TemplateResponse
@@ -26,7 +25,7 @@ from django.utils.html import format_html
 from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
-from django_delayq import clock, conf, ids
+from django_delayq import clock, ids
 from django_delayq.admin import confirmation, refresh
 from django_delayq.admin.badges import badge, word
 from django_delayq.admin.forms import OperationForm, operation_form, reason_given
@@ -60,7 +59,7 @@ class Preview:
     def now(cls, wanted: Selection) -> Preview:
         tasks = json.dumps(wanted.tasks)
         only = None if wanted.only is None else tuple(wanted.only)
-        rows = Job.objects.using(conf.get().database).order_by("-pk")  # ids come from web hosts, whose clocks may be ahead
+        rows = Job.objects.order_by("-pk")  # ids come from web hosts, whose clocks may be ahead
         newest = rows.values_list("pk", flat=True).first() or ids.new()
         return cls(wanted.at_ms, newest, hashlib.sha256(tasks.encode()).hexdigest()[:16], only)
 
@@ -210,7 +209,7 @@ class OperationAdmin(ReadOnlyAdmin):
         if not all(self.allows(request, name) for name in ("view_job", "start_operation", verb.permission)):
             raise PermissionDenied
         jobs = self._jobs_to_act_on(request, verb)
-        wanted = chosen(request).fixed(clock.to_ms(database_clock.now(connections[conf.get().database])))
+        wanted = chosen(request).fixed(clock.to_ms(database_clock.now()))
         if wanted.view == State.RUNNING:
             wanted = wanted.running(leased(wanted.queue))
         complaints = [
@@ -235,7 +234,7 @@ class OperationAdmin(ReadOnlyAdmin):
             PermissionDenied: its admin of jobs starts no operations, or refuses this one.
         """
         if not self.admin_site.is_registered(Job):
-            return Job.objects.using(conf.get().database)
+            return Job.objects.all()
         jobs = self.admin_site.get_model_admin(Job)
         if not (isinstance(jobs, JobAdmin) and jobs.starts_operations() and jobs.may(request, verb)):
             raise PermissionDenied(now("This site does not allow actions on all matching jobs."))
@@ -246,7 +245,7 @@ class OperationAdmin(ReadOnlyAdmin):
     ) -> HttpResponse:
         count, looked = None, list[Job]()
         if not complaints:
-            count = keyset.count_up_to(wanted, jobs, MOST_COUNTED, conf.get().database)
+            count = keyset.count_up_to(wanted, jobs, MOST_COUNTED)
             looked = keyset.page(wanted, jobs, confirmation.EXAMPLES).jobs
         title = now("%(verb)s: all matching jobs") % {"verb": verb.label}
         context = self.page_context(
@@ -272,8 +271,8 @@ class OperationAdmin(ReadOnlyAdmin):
 
     def _started(self, request: HttpRequest, verb: Verb, wanted: Selection, upto: UUID, form: OperationForm) -> HttpResponse:
         fields: dict[str, Any] = {"selection": wanted.parts(), "options": form.options(), "upto": upto}
-        fields["created_at"] = database_clock.now(connections[conf.get().database])
-        operation = Operation.objects.using(conf.get().database).create(
+        fields["created_at"] = database_clock.now()
+        operation = Operation.objects.create(
             **fields,
             verb=verb.name,
             actor=actor(request),
@@ -335,8 +334,8 @@ class OperationAdmin(ReadOnlyAdmin):
         if act == "resume":
             fields |= {"paced_from": None, **hindered(None)}
         if act == "cancel":
-            fields["finished_at"] = database_clock.ago(conf.get().database)
-        mine = Operation.objects.using(conf.get().database).filter(pk=operation.pk, stage__in=before)
+            fields["finished_at"] = database_clock.ago()
+        mine = Operation.objects.filter(pk=operation.pk, stage__in=before)
         if mine.update(**fields):
             _record(request, operation, DONE[act], str(label), reason)
             messages.success(request, said)
@@ -373,8 +372,8 @@ class OperationAdmin(ReadOnlyAdmin):
 
 def begin_purge(request: HttpRequest, queue: str, reason: str) -> Operation:
     """Starts the operation that cancels all scheduled jobs of a queue."""
-    fields: dict[str, Any] = {"selection": {"queue": queue}, "created_at": database_clock.now(connections[conf.get().database])}
-    operation = Operation.objects.using(conf.get().database).create(
+    fields: dict[str, Any] = {"selection": {"queue": queue}, "created_at": database_clock.now()}
+    operation = Operation.objects.create(
         **fields,
         verb=operation_loop.PURGE,
         actor=actor(request),

@@ -23,7 +23,7 @@ from django.utils.timezone import get_current_timezone_name
 from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
-from django_delayq import clock, conf
+from django_delayq import clock
 from django_delayq.admin import editing, refresh, timeline
 from django_delayq.admin.badges import badge, word
 from django_delayq.admin.forms import ReasonForm, reason_given
@@ -74,9 +74,9 @@ class TickLine:
     gone: bool
 
 
-def _page(request: HttpRequest, row: Periodic, using: str, *, sensitive: bool, behind: Tick | None = None) -> dict[str, Any]:
+def _page(request: HttpRequest, row: Periodic, *, sensitive: bool, behind: Tick | None = None) -> dict[str, Any]:
     """Returns the context of the page, without the buttons. `sensitive`: do not mask; `behind`: the history starts after this tick."""
-    ticks = schedule_views.ticks_of(row, using, MOST_TICKS + 1, behind=behind)
+    ticks = schedule_views.ticks_of(row, MOST_TICKS + 1, behind=behind)
     declared = declarations.get(row.name)
     coming, trouble = upcoming(row)
     args, kwargs = (row.args, row.kwargs) if sensitive else masking.arguments(row.task, row.args, row.kwargs)
@@ -97,10 +97,10 @@ def _page(request: HttpRequest, row: Periodic, using: str, *, sensitive: bool, b
         "kwargs": timeline.pretty(kwargs) if kwargs else "",
         "upcoming": coming if row.active else [],
         **zones_shown(schedule_rows.dates_of(row)),
-        "ticks": tick_lines(schedule_views.seen(ticks[:MOST_TICKS], using)),
+        "ticks": tick_lines(schedule_views.seen(ticks[:MOST_TICKS])),
         "earlier": ticks[MOST_TICKS - 1].pk if len(ticks) > MOST_TICKS else None,
         "cut": behind is not None,
-        "changes": [(event, word(event.kind), _change_text(event)) for event in schedule_rows.events(row, using, MOST_TICKS)],
+        "changes": [(event, word(event.kind), _change_text(event)) for event in schedule_rows.events(row, MOST_TICKS)],
     }
 
 
@@ -210,7 +210,7 @@ class PeriodicList(ChangeList):
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
         rows: list[Any] = list(self.result_list)
-        last = schedule_views.last_seen(rows, conf.get().database)
+        last = schedule_views.last_seen(rows)
         owner: Any = self.model_admin
         linked = owner.allows(request, "view_job") and owner.admin_site.is_registered(Job)
         for row in rows:
@@ -359,7 +359,7 @@ class PeriodicAdmin(ReadOnlyAdmin):
         context = self.page_context(
             request,
             visible(row.name),
-            **_page(request, row, conf.get().database, sensitive=sensitive, behind=behind),
+            **_page(request, row, sensitive=sensitive, behind=behind),
             acts=[(act, ACTS[act][2]) for act in acts],
             may_override=self.allows(request, "override_periodic") and row.retired_at is None,
             may_edit=self.has_delete_permission(request, row),
@@ -499,7 +499,7 @@ class PeriodicAdmin(ReadOnlyAdmin):
         return row
 
     def _tick(self, row: Periodic, text: str) -> Tick | None:
-        ticks = Tick.objects.using(conf.get().database).filter(schedule=row)
+        ticks = Tick.objects.filter(schedule=row)
         return ticks.filter(pk=int(text)).first() if _is_key(text) else None
 
     def _address(self, row: Periodic) -> str:

@@ -42,7 +42,7 @@ def of_queue(request: HttpRequest, name: str, *, may_see_jobs: bool) -> dict[str
     chosen, span = dashboard_charts.chosen(request.GET.get("span"))
     section, trouble = _section([name], span, lambda: trends.ends(rows, queue=name), seen)
     bands, consumers, named = _in_redis(name, names=may_see_jobs) if view else ({}, [], None)
-    kept = None if view else QueueState.objects.using(rows.db).filter(queue=name).order_by("paused_at", "partition").first()
+    kept = None if view else QueueState.objects.filter(queue=name).order_by("paused_at", "partition").first()
     return {
         "name": name,
         "may_see_jobs": may_see_jobs,
@@ -186,7 +186,7 @@ def _records(facts: Line) -> list[str]:
 
 
 def _rows() -> QuerySet[Job]:
-    return Job.objects.using(conf.get().database)
+    return Job.objects.all()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -219,7 +219,7 @@ def log(request: HttpRequest, model: type[Model], objects: Iterable[tuple[str, s
 def note(request: HttpRequest, kind: str, reason: str, *, of: Job | None = None, **detail: Any) -> None:
     """Writes an event that no script writes: of a worker or an operation, or `of` a job that was not changed."""
     told: Any = detail
-    Event.objects.using(conf.get().database).create(
+    Event.objects.create(
         job=of,
         queue=of.queue if of else "",
         at=clock.now(),

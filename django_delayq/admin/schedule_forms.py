@@ -13,13 +13,13 @@ from django.utils.functional import Promise
 from django.utils.timezone import get_default_timezone_name
 from django.utils.translation import gettext_lazy as _
 
-from django_delayq import clock, conf
+from django_delayq import clock
 from django_delayq.admin.badges import indented
 from django_delayq.admin.forms import DurationField, JSONArgumentsField, ReasonForm
 from django_delayq.console.wording import error_text
 from django_delayq.exceptions import ConfigError, DelayqError
 from django_delayq.models import Periodic
-from django_delayq.models.calendar import NAME
+from django_delayq.models.periodic import NAME
 from django_delayq.periodic.dates import MAX_TIMEZONE, NO_PLACES, Dates, place_of
 from django_delayq.periodic.declarations import check_jobs
 from django_delayq.producer.task import registry
@@ -192,7 +192,7 @@ class ScheduleForm(DatesForm):
         name = str(self.cleaned_data["name"])
         if not name.isprintable():
             raise ValidationError(_("The name cannot contain invisible characters."))
-        if Periodic.objects.using(conf.get().database).filter(name=name).exists():
+        if Periodic.objects.filter(name=name).exists():
             raise ValidationError(_("A schedule with this name already exists."))
         return name
 

@@ -134,7 +134,7 @@ class SetAsideAdmin(ReadOnlyAdmin):
         log(request, SetAside, [(str(kept.pk), str(kept)) for kept in queryset.defer("raw")], str(TRY_AGAIN))
         try:
             for name in sorted(set(queryset.order_by().values_list("queue", flat=True)) & set(config.queues)):
-                common: Any = {"prefix": config.prefix, "using": config.database, "signer": config.signer}
+                common: Any = {"prefix": config.prefix, "signer": config.signer}
                 mine = queryset.filter(queue=name)
                 for partition in sorted(set(mine.order_by().values_list("partition", flat=True))):
                     chosen = list(mine.filter(partition=partition).values_list("pk", flat=True))

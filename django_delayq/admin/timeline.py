@@ -137,9 +137,8 @@ class Moment:
 
 def of(job: Job, view: JobView | None, *, sensitive: bool = False) -> tuple[list[Moment], bool]:
     """Returns the latest moments, oldest first, then the future ones, and whether older ones are left out."""
-    using = job._state.db
-    attempts = list(Attempt.objects.using(using).filter(job_id=job.pk).order_by("-id")[: MOST + 1])
-    events = list(Event.objects.using(using).filter(job_id=job.pk).order_by("-id")[: MOST + 1])
+    attempts = list(Attempt.objects.filter(job_id=job.pk).order_by("-id")[: MOST + 1])
+    events = list(Event.objects.filter(job_id=job.pk).order_by("-id")[: MOST + 1])
     past = [
         *_beginning(job, events),
         *_due(job, view, attempts[:1]),

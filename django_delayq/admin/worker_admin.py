@@ -206,7 +206,7 @@ def _since(held: Sequence[HeldMessage]) -> dict[str, datetime]:
     wanted = {ids.full(one.id) for one in held}
     if not wanted:
         return {}
-    runs = Attempt.objects.using(conf.get().database).filter(job_id__in=wanted, finished_at=None)
+    runs = Attempt.objects.filter(job_id__in=wanted, finished_at=None)
     return dict(runs.values_list("fence", "started_at"))
 
 

@@ -14,7 +14,6 @@ from math import inf
 from typing import Final, Literal, NamedTuple
 
 from django.db import Error as DriverError
-from django.db import connections
 from django.utils.formats import number_format
 from django.utils.functional import Promise
 from django.utils.translation import gettext as now
@@ -188,7 +187,7 @@ def row_signs(unpublished: int) -> list[Sign]:
         late = sum(queue.late for queue in queues)
         value = overview.count_shown(sum(queue.count for queue in queues)) + (", " + now("late in reaching Redis") if late else "")
         found.append(_sign("far", value, {"far_late": late}, page="job", query={"state": "far"}))
-    wrong = schedule_views.count_wrong(conf.get().database)
+    wrong = schedule_views.count_wrong()
     texts = (
         ("trouble", ngettext("%(count)d with problems", "%(count)d with problems", wrong["trouble"])),
         ("late", ngettext("%(count)d late", "%(count)d late", wrong["late"])),
@@ -389,12 +388,12 @@ def _worker_state(worker: Mapping[str, object]) -> str:
 def _row_samples() -> list[Sample]:
     config = conf.get()
     queues = list(config.queues)
-    now = database_clock.now(connections[config.database])
-    waiting = Job.objects.using(config.database).filter(UNPUBLISHED, durable=True, created_at__lt=now - timedelta(seconds=FRESH))
+    now = database_clock.now()
+    waiting = Job.objects.filter(UNPUBLISHED, durable=True, created_at__lt=now - timedelta(seconds=FRESH))
     # Reads in the order of an index. A count for each queue could scan all rows of the others.
     rows = list(waiting.order_by("id").values_list("queue", "created_at")[: MOST_COUNTED + 1])
-    kept = list(SetAside.objects.using(config.database).order_by("pk").values_list("queue", flat=True)[: MOST_COUNTED + 1])
-    unsure = list(Job.objects.using(config.database).filter(UNRESOLVED).order_by().values_list("queue", flat=True)[: MOST_COUNTED + 1])
+    kept = list(SetAside.objects.order_by("pk").values_list("queue", flat=True)[: MOST_COUNTED + 1])
+    unsure = list(Job.objects.filter(UNRESOLVED).order_by().values_list("queue", flat=True)[: MOST_COUNTED + 1])
     far = {queue.name: queue for queue in overview.far_queues()}
     unpublished, aside, unresolved = Counter(queue for queue, _ in rows), Counter(kept), Counter(unsure)
     return [
@@ -404,5 +403,5 @@ def _row_samples() -> list[Sample]:
         *(("delayq_far_jobs", {"queue": queue}, far[queue].count if queue in far else 0) for queue in queues),
         *(("delayq_far_late", {"queue": queue}, queue in far and far[queue].late) for queue in queues),
         *(("delayq_set_aside_events", {"queue": queue}, aside[queue]) for queue in queues),
-        *(("delayq_schedules_wrong", {"why": why}, count) for why, count in schedule_views.count_wrong(config.database).items()),
+        *(("delayq_schedules_wrong", {"why": why}, count) for why, count in schedule_views.count_wrong().items()),
     ]

@@ -256,13 +256,13 @@ def _value(name: str, part: str) -> Any:
     return EPOCH + number * MICROSECOND
 
 
-def count_up_to(selection: Selection, jobs: QuerySet[Job], most: int, using: str) -> int | None:
+def count_up_to(selection: Selection, jobs: QuerySet[Job], most: int) -> int | None:
     """The number of matching `jobs`, counted up to `most` + 1. None if too many rows would have to be read."""
     if not selection.indexed or selection.search.complaints:
         return None
     rows = selection.rows(jobs).order_by()
     if not selection.search.rough:
-        return overview.count_many([rows], most, using)[0]
+        return overview.count_many([rows], most)[0]
     looked = rows.values_list(*dict.fromkeys(["id", *sorted(selection.search.columns)]), named=True)
     found = list(looked[: WINDOW + 1])
     return None if len(found) > WINDOW else sum(map(selection.search.exact, found))

@@ -14,7 +14,6 @@ from uuid import UUID
 
 from django.contrib.auth import get_user_model
 from django.db import Error as DriverError
-from django.db import connections
 from django.db.models import Q, QuerySet
 
 from django_delayq import clock, conf, ids
@@ -62,8 +61,7 @@ class OperationLoop:
     date, answers `done` once more; one that was requeued does not, and is counted as "again", since nobody knows who did it.
     """
 
-    def __init__(self, *, using: str) -> None:
-        self.using = using
+    def __init__(self) -> None:
         self.me = secrets.token_hex(8)
         self._any = ExistsQuery(self._all().filter(stage__in=(Stage.WAITING, Stage.RUNNING)))
         self._purges: dict[UUID, Iterator[int]] = {}  # those under way, as far as they are
@@ -99,7 +97,7 @@ class OperationLoop:
         return min(pauses, default=IDLE)
 
     def _all(self) -> Any:
-        return Operation.objects.using(self.using)
+        return Operation.objects.all()
 
     def _open(self) -> list[Operation]:
         return list(self._all().filter(self._free(), stage__in=(Stage.WAITING, Stage.RUNNING)).order_by("id")[:AT_ONCE])
@@ -115,7 +113,7 @@ class OperationLoop:
             return IDLE
 
     def _held(self, operation: Operation) -> float:
-        if refusal := refused(operation, self.using):
+        if refusal := refused(operation):
             self._pause(operation, refusal, holder=self.me)
             return IDLE
         try:
@@ -130,10 +128,10 @@ class OperationLoop:
         going_on.update(stage=Stage.PAUSED, **hindered(why))
 
     def _now(self) -> datetime:
-        return database_clock.now(connections[self.using])
+        return database_clock.now()
 
     def _free(self) -> Q:
-        return Q(held_until__isnull=True) | Q(held_until__lt=database_clock.ago(self.using)) | Q(holder=self.me)
+        return Q(held_until__isnull=True) | Q(held_until__lt=database_clock.ago()) | Q(holder=self.me)
 
     def _take(self, operation: Operation) -> bool:
         now = self._now()
@@ -159,8 +157,8 @@ class OperationLoop:
         """How many match, if an index leads to them and they are not too many."""
         if operation.verb == PURGE:
             return None
-        ahead = Job.objects.using(self.using).filter(pk__lte=operation.upto)
-        count = keyset.count_up_to(chosen(operation), ahead, MOST_COUNTED, self.using)
+        ahead = Job.objects.filter(pk__lte=operation.upto)
+        count = keyset.count_up_to(chosen(operation), ahead, MOST_COUNTED)
         return None if count is None or count > MOST_COUNTED else count
 
     def _expect(self, operation: Operation, expected: int) -> None:
@@ -185,7 +183,7 @@ class OperationLoop:
 
     def _window(self, operation: Operation, last: UUID | None) -> tuple[QuerySet[Job], UUID | None]:
         """The next ten thousand rows behind `last`, by id, and where they end; None: they are the last."""
-        ahead = Job.objects.using(self.using).filter(pk__lte=operation.upto).order_by("pk")
+        ahead = Job.objects.filter(pk__lte=operation.upto).order_by("pk")
         if last is not None:
             ahead = ahead.filter(pk__gt=last)
         edge = list(ahead.values_list("pk", flat=True)[keyset.WINDOW : keyset.WINDOW + 1])
@@ -199,7 +197,7 @@ class OperationLoop:
         if room <= 0:
             return wait
         stretches = operation_parts.open_ones(operation)
-        again = list(_light(self.using).filter(pk__in=operation.chunk).order_by("pk")) if operation.chunk else []
+        again = list(_light().filter(pk__in=operation.chunk).order_by("pk")) if operation.chunk else []
         if again:  # by whoever had it before; its own stretch comes first
             part = operation_parts.part_of(again[0])
             own = next((each for each in stretches if each.has(part)), stretches[0])
@@ -255,7 +253,7 @@ class OperationLoop:
 
     def _finish(self, operation: Operation) -> None:
         failpoint("operations.finish")
-        self._mine(operation).filter(stage=Stage.RUNNING).update(stage=Stage.FINISHED, finished_at=database_clock.ago(self.using))
+        self._mine(operation).filter(stage=Stage.RUNNING).update(stage=Stage.FINISHED, finished_at=database_clock.ago())
         failpoint("operations.finished")
         logger.info("operation %s (%s) is finished: %s", operation.pk, operation.verb, operation.counts)
 
@@ -338,7 +336,7 @@ def pace(operation: Operation, now: datetime) -> tuple[int, float]:
     return room, min(IDLE, max(0.02, (operation.seen + 1 - due) / rate))
 
 
-def refused(operation: Operation, using: str) -> DelayqError | None:
+def refused(operation: Operation) -> DelayqError | None:
     """Why it may not go on, or its person may not do it any more; None while they may. Asked before every chunk: a permission taken
     away ends it.
     """
@@ -355,5 +353,5 @@ def refused(operation: Operation, using: str) -> DelayqError | None:
     return DelayqError(code="permission_gone", actor=operation.actor, permission=missing[0]) if missing else None
 
 
-def _light(using: str) -> Any:
-    return Job.objects.using(using).defer("args", "kwargs", "options", "result", "error")
+def _light() -> Any:
+    return Job.objects.defer("args", "kwargs", "options", "result", "error")

@@ -11,13 +11,13 @@ from typing import Any, Final
 from uuid import UUID
 
 from django.core.exceptions import EmptyResultSet
-from django.db import connections, models
+from django.db import models
 from django.db.models import Count, Q, QuerySet
 from django.utils.formats import number_format
 
 from django_delayq import clock, conf
 from django_delayq.exceptions import DelayqError, StoreUnavailable
-from django_delayq.models import FAR, PARKED_ROWS, UNPUBLISHED, UNRESOLVED, Job, database_clock
+from django_delayq.models import FAR, PARKED_ROWS, UNPUBLISHED, UNRESOLVED, Job, database, database_clock
 from django_delayq.producer.outbox.far_rows import is_late
 from django_delayq.producer.stores import Missing, stores
 from django_delayq.states import State
@@ -189,20 +189,19 @@ def leased(queue: str = "") -> list[UUID] | None:
 
 def count_rows(queues: Sequence[str]) -> dict[str, dict[str, int]]:
     """The number of rows per queue and state, each counted up to MOST_COUNTED + 1, with a statement per 20 queues."""
-    using = conf.get().database
     found: dict[str, dict[str, int]] = {}
     for start in range(0, len(queues), 20):
         chunk = queues[start : start + 20]
-        parts = [Job.objects.using(using).filter(queue=queue, state=state.value) for queue in chunk for state in State]
-        counts = iter(count_many(parts, MOST_COUNTED, using))
+        parts = [Job.objects.filter(queue=queue, state=state.value) for queue in chunk for state in State]
+        counts = iter(count_many(parts, MOST_COUNTED))
         found |= {queue: {state.value: next(counts) for state in State} for queue in chunk}
     return found
 
 
 def failing_tasks() -> list[tuple[str, int]]:
     """The five tasks with the most failures, among the latest MOST_FAILED jobs that failed within a day."""
-    yesterday = database_clock.ago(conf.get().database, 86_400)
-    failed = Job.objects.using(conf.get().database).filter(state=State.FAILED, finished_at__gte=yesterday)
+    yesterday = database_clock.ago(86_400)
+    failed = Job.objects.filter(state=State.FAILED, finished_at__gte=yesterday)
     return Counter(failed.order_by("-finished_at").values_list("task", flat=True)[:MOST_FAILED]).most_common(5)
 
 
@@ -214,7 +213,7 @@ def count_unpublished(queue: str | None = None) -> int:
 
 def count_parked() -> int:
     """The jobs that no worker which looked at them could run, counted up to MOST_COUNTED + 1."""
-    return bounded(Job.objects.using(conf.get().database).filter(PARKED_ROWS))
+    return bounded(Job.objects.filter(PARKED_ROWS))
 
 
 def count_absent() -> int:
@@ -239,7 +238,7 @@ def count_absent() -> int:
 
 
 def count_unresolved() -> int:
-    return bounded(Job.objects.using(conf.get().database).filter(UNRESOLVED))
+    return bounded(Job.objects.filter(UNRESOLVED))
 
 
 def _there(rows: Mapping[str, Set[UUID]], queues: Iterable[str], reach: Reach) -> int:
@@ -253,8 +252,7 @@ def _there(rows: Mapping[str, Set[UUID]], queues: Iterable[str], reach: Reach) -
 
 
 def _waiting() -> models.QuerySet[Job]:
-    using = conf.get().database
-    return Job.objects.using(using).filter(UNPUBLISHED, durable=True, created_at__lt=database_clock.ago(using, FRESH))
+    return Job.objects.filter(UNPUBLISHED, durable=True, created_at__lt=database_clock.ago(FRESH))
 
 
 def bounded(rows: models.QuerySet[Any]) -> int:
@@ -262,14 +260,14 @@ def bounded(rows: models.QuerySet[Any]) -> int:
     return rows.order_by()[: MOST_COUNTED + 1].count()
 
 
-def count_many(queries: Sequence[QuerySet[Any]], most: int, using: str) -> list[int]:
+def count_many(queries: Sequence[QuerySet[Any]], most: int) -> list[int]:
     """The number of rows of each query, counted up to `most` + 1, in one statement."""
     if not queries:
         return []
     parts: list[str] = []
     given: list[Any] = []
     for number, rows in enumerate(queries):
-        compiler = rows.order_by().values_list("pk")[: most + 1].query.get_compiler(using=using)
+        compiler = rows.order_by().values_list("pk")[: most + 1].query.get_compiler(using=database.alias())
         try:
             sql, arguments = compiler.as_sql()
         except EmptyResultSet:
@@ -277,7 +275,7 @@ def count_many(queries: Sequence[QuerySet[Any]], most: int, using: str) -> list[
             continue
         parts.append(f"(SELECT COUNT(*) FROM ({sql}) AS part{number})")
         given += arguments
-    with connections[using].cursor() as cursor:
+    with database.connection().cursor() as cursor:
         cursor.execute(f"SELECT {', '.join(parts)}", given)
         return [int(count) for count in cursor.fetchone()]
 
@@ -360,9 +358,9 @@ def far_queues() -> list[FarQueue]:
     named = [queue for queue in config.queues.values() if queue.horizon is not None]
     if not named:
         return []
-    at = database_clock.now(connections[config.database])
-    parts = [Job.objects.using(config.database).filter(FAR, queue=queue.name) for queue in named]
-    counts = count_many(parts, MOST_COUNTED, config.database)
+    at = database_clock.now()
+    parts = [Job.objects.filter(FAR, queue=queue.name) for queue in named]
+    counts = count_many(parts, MOST_COUNTED)
     found = []
     for queue, rows, count in zip(named, parts, counts, strict=True):
         first = rows.order_by("run_at").values_list("run_at", flat=True).first() if count else None
@@ -383,7 +381,7 @@ def due_between(queues: Sequence[str], edges_ms: Sequence[int]) -> list[int]:
     if not named:
         return [0] * steps
     edges = [clock.from_ms(ms) for ms in edges_ms]
-    found = Job.objects.using(config.database).filter(FAR, queue__in=named, run_at__gte=edges[0], run_at__lt=edges[-1])
+    found = Job.objects.filter(FAR, queue__in=named, run_at__gte=edges[0], run_at__lt=edges[-1])
     counts: dict[str, Any] = {
         f"step{number}": Count("pk", filter=Q(run_at__gte=start, run_at__lt=end)) for number, (start, end) in enumerate(pairwise(edges))
     }

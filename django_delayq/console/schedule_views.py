@@ -10,7 +10,7 @@ from uuid import UUID
 
 from django.db.models import Count, Min, OuterRef, Q, Subquery
 
-from django_delayq import clock, conf
+from django_delayq import clock
 from django_delayq.console.wording import format_error
 from django_delayq.models import Attempt, Job, Periodic, Tick, database_clock
 from django_delayq.states import State
@@ -60,39 +60,35 @@ def problem(row: Periodic) -> str:
     return format_error(found["code"], found["fields"]) if found else ""
 
 
-def ticks_of(row: Periodic, using: str, most: int, *, behind: Tick | None = None) -> list[Tick]:
+def ticks_of(row: Periodic, most: int, *, behind: Tick | None = None) -> list[Tick]:
     """The ticks of a schedule, newest first, including future ones. `behind`: only those after this tick in this order."""
-    ticks = Tick.objects.using(using).filter(schedule=row)
+    ticks = Tick.objects.filter(schedule=row)
     if behind is not None:
         ticks = ticks.filter(Q(at__lt=behind.at) | Q(at=behind.at, pk__lt=behind.pk))
     return list(ticks.order_by("-at", "-pk")[:most])
 
 
-def seen(ticks: Sequence[Tick], using: str) -> list[TickView]:
+def seen(ticks: Sequence[Tick]) -> list[TickView]:
     """The ticks with their jobs, in two queries."""
-    now, jobs = clock.now(), _jobs(ticks, using)
-    begun = dict(
-        Attempt.objects.using(using).filter(job_id__in=jobs).order_by().values_list("job_id").annotate(Min("started_at"))
-        if jobs
-        else ()
-    )
+    now, jobs = clock.now(), _jobs(ticks)
+    begun = dict(Attempt.objects.filter(job_id__in=jobs).order_by().values_list("job_id").annotate(Min("started_at")) if jobs else ())
     return [_view(tick, jobs.get(tick.job_id) if tick.job_id else None, begun, now) for tick in ticks]
 
 
-def last_seen(rows: Iterable[Periodic], using: str) -> dict[int, TickView]:
+def last_seen(rows: Iterable[Periodic]) -> dict[int, TickView]:
     """The last past tick of each schedule, by the primary key of the schedule, in three queries."""
     keys = [row.pk for row in rows]
-    past = Tick.objects.using(using).filter(schedule=OuterRef("pk"), at__lte=database_clock.ago(using))
+    past = Tick.objects.filter(schedule=OuterRef("pk"), at__lte=database_clock.ago())
     past = past.exclude(fate__in=(Fate.WITHDRAWN, Fate.CANCELLED)).order_by("-at", "-pk")
-    latest = Periodic.objects.using(using).filter(pk__in=keys).order_by().annotate(last=Subquery(past.values("pk")[:1]))
+    latest = Periodic.objects.filter(pk__in=keys).order_by().annotate(last=Subquery(past.values("pk")[:1]))
     wanted = [key for key in latest.values_list("last", flat=True) if key is not None] if keys else []
-    ticks = list(Tick.objects.using(using).filter(pk__in=wanted)) if wanted else []
-    return {view.tick.schedule_id: view for view in seen(ticks, using)}
+    ticks = list(Tick.objects.filter(pk__in=wanted)) if wanted else []
+    return {view.tick.schedule_id: view for view in seen(ticks)}
 
 
-def schedule_of(jobs: Iterable[UUID], using: str) -> dict[UUID, Periodic]:
+def schedule_of(jobs: Iterable[UUID]) -> dict[UUID, Periodic]:
     """The schedules that created these jobs, in one query."""
-    found = Tick.objects.using(using).filter(job_id__in=list(jobs)).select_related("schedule")
+    found = Tick.objects.filter(job_id__in=list(jobs)).select_related("schedule")
     return {tick.job_id: tick.schedule for tick in found if tick.job_id is not None}
 
 
@@ -100,24 +96,23 @@ def wrong() -> dict[str, Q]:
     """The conditions for schedules with a problem: "trouble"; "late", if no process has written their ticks for a minute; and "retired"
     within the last week.
     """
-    using = conf.get().database
     return {
         "trouble": standing_so("trouble"),
-        "late": standing_so("on") & Q(write_at__lt=database_clock.ago(using, LATE)),
-        "retired": Q(retired_at__gt=database_clock.ago(using, UNNOTICED)),
+        "late": standing_so("on") & Q(write_at__lt=database_clock.ago(LATE)),
+        "retired": Q(retired_at__gt=database_clock.ago(UNNOTICED)),
     }
 
 
-def count_wrong(using: str) -> dict[str, int]:
+def count_wrong() -> dict[str, int]:
     """The number of schedules for each condition of `wrong()`, in one query."""
-    return Periodic.objects.using(using).aggregate(**{name: Count("pk", filter=which) for name, which in wrong().items()})
+    return Periodic.objects.aggregate(**{name: Count("pk", filter=which) for name, which in wrong().items()})
 
 
-def _jobs(ticks: Sequence[Tick], using: str) -> dict[UUID, Job]:
+def _jobs(ticks: Sequence[Tick]) -> dict[UUID, Job]:
     wanted = [tick.job_id for tick in ticks if tick.job_id is not None]
     if not wanted:
         return {}
-    return Job.objects.using(using).defer("args", "kwargs", "options", "result").in_bulk(wanted)
+    return Job.objects.defer("args", "kwargs", "options", "result").in_bulk(wanted)
 
 
 def _view(tick: Tick, job: Job | None, begun: dict[Any, datetime], now: datetime) -> TickView:

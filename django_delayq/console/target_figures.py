@@ -16,7 +16,6 @@ from uuid import UUID
 from django.db.models import QuerySet, TextField
 from django.db.models.functions import Left, Right
 
-from django_delayq import conf
 from django_delayq.console import overview
 from django_delayq.models import Attempt, Job
 from django_delayq.states import DELIVERY, OFFER, AttemptOutcome, State
@@ -152,7 +151,7 @@ def _tell_statuses(figures: Sequence[TargetFigures]) -> None:
     wanted = [one.last_job for one in figures if one.error and one.last_job]
     if not wanted:
         return
-    ends = Attempt.objects.using(conf.get().database).filter(job_id__in=wanted, outcome__in=ENDS)
+    ends = Attempt.objects.filter(job_id__in=wanted, outcome__in=ENDS)
     newest = ends.annotate(text=Left("message", SHOWN)).order_by("-id").values_list("job_id", "problem", "text")[:MOST_RUNS]
     told = {job: (problem, text) for job, problem, text in reversed(newest)}
     for one in figures:
@@ -163,7 +162,7 @@ def _tell_statuses(figures: Sequence[TargetFigures]) -> None:
 
 
 def _rows() -> QuerySet[Job]:
-    return Job.objects.using(conf.get().database)
+    return Job.objects.all()
 
 
 def _whole(value: Any) -> int | None:

@@ -13,7 +13,7 @@ from uuid import UUID
 from django.db.models import QuerySet, TextField
 from django.db.models.functions import Left
 
-from django_delayq import clock, conf
+from django_delayq import clock
 from django_delayq.models import RETRYING, Attempt, Event, Job
 from django_delayq.states import EventKind, State
 
@@ -121,7 +121,7 @@ def runs(ended: NewestJobs, jobs: QuerySet[Job], task: str) -> NewestRuns:
     found: list[EndedRun] = []
     for start in range(0, min(len(wanted), NEWEST), AT_ONCE):
         asked = [id for _, id in wanted[start : start + AT_ONCE]]
-        over = Attempt.objects.using(jobs.db).filter(job_id__in=asked, finished_at__isnull=False)
+        over = Attempt.objects.filter(job_id__in=asked, finished_at__isnull=False)
         found += map(EndedRun._make, over.order_by().values_list(*OF_RUNS)[: NEWEST + 1])
         if len(found) > NEWEST:
             break
@@ -132,13 +132,13 @@ def runs(ended: NewestJobs, jobs: QuerySet[Job], task: str) -> NewestRuns:
 
 def messages(wanted: Iterable[EndedRun], jobs: QuerySet[Job]) -> dict[int, str]:
     """The start of the error messages of these attempts, by id."""
-    rows = Attempt.objects.using(jobs.db).filter(pk__in=[run.id for run in wanted])
+    rows = Attempt.objects.filter(pk__in=[run.id for run in wanted])
     return dict(rows.annotate(text=Left("message", HEADLINE, output_field=TextField())).values_list("pk", "text"))
 
 
 def pauses(queue: str) -> list[Event]:
     """The times at which the queue was paused and resumed, newest first, among the latest EVENTS without a job."""
-    latest = Event.objects.using(conf.get().database).filter(job__isnull=True).order_by("-id")
+    latest = Event.objects.filter(job__isnull=True).order_by("-id")
     rows = latest.only("queue", "kind", "at", "actor", "reason")[:EVENTS]
     return [row for row in rows if row.queue == queue and row.kind in (EventKind.PAUSED, EventKind.RESUMED)][:PAUSES]
 

@@ -191,7 +191,7 @@ def _outside(job: Job, view: JobView, serving: Sequence[dict[str, Any]], *, due:
         return [Why(job.fingerprint.replace("-", "_"), {"worker": job.worker, "reason": job.error})]
     last = None
     if not due and not view.asks:  # otherwise "asks_later" reports it
-        last = Attempt.objects.using(job._state.db).filter(job_id=job.pk).order_by("-id").first()
+        last = Attempt.objects.filter(job_id=job.pk).order_by("-id").first()
     put_off = last is not None and last.outcome == AttemptOutcome.SNOOZED
     if job.task == DELIVERY and (due or put_off) and (host := _place(job, "host")):
         for circuit in target_figures.circuits_of_host(serving, host):

@@ -23,7 +23,7 @@ from sentry_sdk.integrations import Integration
 from sentry_sdk.scope import add_global_event_processor, should_send_default_pii
 from sentry_sdk.utils import capture_internal_exceptions, event_from_exception, iter_event_frames
 
-from django_delayq import conf, ids, signals
+from django_delayq import ids, signals
 from django_delayq.console import masking
 from django_delayq.contrib.run_receivers import OpenRun, RunReceiver
 from django_delayq.exceptions import Fail, Skip
@@ -457,7 +457,7 @@ def _dates_of(name: str) -> Dates | None:
     from django_delayq.periodic.schedule_rows import dates_of
 
     try:
-        row = Periodic.objects.using(conf.get().database).filter(name=name).first()
+        row = Periodic.objects.filter(name=name).first()
     except Error:
         return None
     return None if row is None else dates_of(row)

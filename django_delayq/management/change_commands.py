@@ -172,10 +172,10 @@ def prune(out: TextIO, options: dict[str, Any]) -> int:
     loops: list[PruneLoop | OldOperationsLoop | OldTicksLoop] = []
     counts: dict[str, int] = {}
     for queue in queues:
-        rows = PruneLoop(stores.places, queue, using=config.database)
+        rows = PruneLoop(stores.places, queue)
         now = rows.now()
-        counts |= {f"{queue.name} {state}": found.count() for state, found in old_jobs(queue, config.database, now)}
-        counts[f"{queue.name} set_aside"] = old_set_aside(queue, config.database, now).count()
+        counts |= {f"{queue.name} {state}": found.count() for state, found in old_jobs(queue, now)}
+        counts[f"{queue.name} set_aside"] = old_set_aside(queue, now).count()
         loops.append(rows)
     if options["queue"] is None:
         operations, ticks = OldOperationsLoop(stores.places, config), OldTicksLoop(stores.places, config)

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
 
-from django.db import connections
-
 from django_delayq import clock, ids
 from django_delayq.conf import QueueConfig
 from django_delayq.exceptions import PayloadError
@@ -62,12 +60,9 @@ class Comparison:
         StoreUnavailable, DatabaseError: call again later.
     """
 
-    def __init__(
-        self, places: Places, queue: QueueConfig, *, prefix: str, using: str, partition: int = 0, signer: Signer | None = None
-    ) -> None:
+    def __init__(self, places: Places, queue: QueueConfig, *, prefix: str, partition: int = 0, signer: Signer | None = None) -> None:
         self.queue = queue
-        self.using = using
-        self.loop = RestoreLoop(places, queue, prefix=prefix, using=using, partition=partition, signer=signer)
+        self.loop = RestoreLoop(places, queue, prefix=prefix, partition=partition, signer=signer)
         self._signer = signer
         self.left = Orphans()
         self._inspector = Inspector(places, prefix=prefix)
@@ -92,7 +87,7 @@ class Comparison:
         for batch in _batches(suspects.ended) if told else ():
             found.ended += self.loop.log.ended(self._still(batch))
         for batch in _batches(suspects.nowhere):
-            unpublished = set(Job.objects.using(self.using).filter(UNPUBLISHED, pk__in=batch).values_list("id", flat=True))
+            unpublished = set(Job.objects.filter(UNPUBLISHED, pk__in=batch).values_list("id", flat=True))
             found.nowhere += [id for id in self._inspector.nowhere(self.queue.name, batch) if id not in unpublished]
         others = [*suspects.risen, *suspects.rowless]
         for start in range(0, len(others), MOST):
@@ -110,17 +105,17 @@ class Comparison:
             self.left.missing += self.loop.log.unknown([row.id for row in found])
             yield len(batch)
         for batch in _batches(orphans.risen):
-            known = Job.objects.using(self.using).filter(pk__in=batch).values_list("id", "state", "settled")
+            known = Job.objects.filter(pk__in=batch).values_list("id", "state", "settled")
             self.loop.epoch.drop([ids.short(id) for id, *row in known if end_of(*row)], actor="doctor")
             yield len(batch)
         for batch in _batches(orphans.rowless):
             self._write_rows(batch)
             yield len(batch)
         for batch in _batches(orphans.lost):
-            redis_only.give_up(self.queue.name, self.loop.partition, self.loop.log.unknown(batch), self.using)
+            redis_only.give_up(self.queue.name, self.loop.partition, self.loop.log.unknown(batch))
             yield len(batch)
         for batch in _batches(orphans.ended):
-            with locked_checkpoint(self.queue.name, self.loop.partition, self.using):  # a mirror can be writing the rows
+            with locked_checkpoint(self.queue.name, self.loop.partition):  # a mirror can be writing the rows
                 leave_to_a_person(self.loop.unfinished().filter(pk__in=batch), unknown_end("finished"))
             yield len(batch)
 
@@ -130,7 +125,7 @@ class Comparison:
 
     def _place(self, batch: list[UUID]) -> None:
         """Schedules the jobs that have no date, by their rows. A job without a row is `left`."""
-        epoch, rows = self.loop.store.epoch(), Job.objects.using(self.using).filter(pk__in=batch)
+        epoch, rows = self.loop.store.epoch(), Job.objects.filter(pk__in=batch)
         ended = [ids.short(id) for id, *row in rows.values_list("id", "state", "settled") if end_of(*row)]
         self.loop.epoch.drop(ended, actor="doctor")
         waiting = unfinished.of(rows.filter(state__in=UNFINISHED, settled=""))
@@ -142,7 +137,7 @@ class Comparison:
         return [id for id in batch if id in still]
 
     def _of_redis(self) -> Any:
-        return redis_only.unfinished(self.queue.name, self.loop.partition, self.using)
+        return redis_only.unfinished(self.queue.name, self.loop.partition)
 
     def _lost(self, suspects: list[UUID], wait: Iterator[None]) -> list[UUID]:
         if self._of_redis().filter(pk__in=suspects, state=State.RUNNING).exists():
@@ -174,7 +169,7 @@ class Comparison:
     def _judge(self, batch: list[UUID], found: Orphans) -> None:
         views = self._inspector.jobs(self.queue.name, batch)
         there = [view for view in views if view is not None and view.state != "finished"]
-        known = Job.objects.using(self.using).filter(pk__in=[view.id for view in there])
+        known = Job.objects.filter(pk__in=[view.id for view in there])
         ends = {id: end_of(state, settled) for id, state, settled in known.values_list("id", "state", "settled")}
         for view in there:
             if view.id not in ends:
@@ -201,7 +196,7 @@ class Comparison:
         return self._signer is None or self._signer.verifies(view.raw, queue=self.queue.name, id=ids.short(view.id))
 
     def _write_rows(self, batch: list[UUID]) -> None:
-        made, now = [], database_clock.now(connections[self.using])
+        made, now = [], database_clock.now()
         for view in self._inspector.jobs(self.queue.name, batch):
             if view is None:
                 continue  # it has ended in the meantime
@@ -227,7 +222,7 @@ class Comparison:
                 row.finished_at, row.error = date, row.error or NO_END
                 row.fingerprint = rows.fingerprint(row.error)
             made.append(rows.model_of(row))
-        Job.objects.using(self.using).bulk_create(made, ignore_conflicts=True)
+        Job.objects.bulk_create(made, ignore_conflicts=True)
 
 
 def _batches(found: list[UUID]) -> Iterator[list[UUID]]:

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from django.core.checks import run_checks
 from django.core.management.base import CommandError
-from django.db import DatabaseError, connections
+from django.db import DatabaseError
 from django.db.migrations.executor import MigrationExecutor
 from django.db.models import Count, Min
 from django.utils import translation
@@ -28,7 +28,7 @@ from django_delayq.management.output import duration, print_json, progress
 from django_delayq.management.queue_findings import as_documents, finding, redis_findings
 from django_delayq.mirror.commit_requests import unlisted
 from django_delayq.mirror.mirror_loop import MirrorLoop
-from django_delayq.models import PARKED_ROWS, UNPUBLISHED, Job, Periodic, SetAside, database_clock
+from django_delayq.models import PARKED_ROWS, UNPUBLISHED, Job, Periodic, SetAside, database, database_clock
 from django_delayq.producer.stores import stores
 from django_delayq.states import PARKED_ARGUMENTS, PARKED_CARRIERS, PARKED_SIGNATURE, PARKED_TASK
 from django_delayq.store.reads.fitness import (
@@ -102,13 +102,12 @@ def _link_findings() -> list[dict[str, str]]:
 
 
 def _database_findings() -> list[dict[str, str]]:
-    using = conf.get().database
     try:
-        executor = MigrationExecutor(connections[using])
+        executor = MigrationExecutor(database.connection())
         plan = executor.migration_plan([node for node in executor.loader.graph.leaf_nodes() if node[0] == "delayq"])
         if plan:
-            return [finding("D001", f"The database {using!r} has unapplied migrations of delayq: {len(plan)}.")]
-        kept = SetAside.objects.using(using).values_list("queue").annotate(Count("pk"), Min("noticed_at")).order_by("queue")
+            return [finding("D001", f"The database {database.alias()!r} has unapplied migrations of delayq: {len(plan)}.")]
+        kept = SetAside.objects.values_list("queue").annotate(Count("pk"), Min("noticed_at")).order_by("queue")
         aside = [
             finding(
                 "D011",
@@ -120,21 +119,21 @@ def _database_findings() -> list[dict[str, str]]:
         ]
         aside += [
             *_unresolved_findings(),
-            *as_documents(_schedule_findings(using)),
-            *_parked_findings(using),
+            *as_documents(_schedule_findings()),
+            *_parked_findings(),
             *_far_findings(),
-            *_unlisted_findings(using),
+            *_unlisted_findings(),
         ]
-        waiting = Job.objects.using(using).filter(UNPUBLISHED, durable=True)
+        waiting = Job.objects.filter(UNPUBLISHED, durable=True)
         first = waiting.order_by("id").values_list("created_at", flat=True).first()
-        age = (database_clock.now(connections[using]) - first).total_seconds() if first else 0.0
+        age = (database_clock.now() - first).total_seconds() if first else 0.0
         if MEASURES["outbox_age"].is_finding(age) and overview.count_absent():
             return [
                 *aside,
                 finding("D002", f"The outbox has jobs that are not in Redis. The oldest has waited for {duration(age)}."),
             ]
     except DatabaseError as error:
-        return [finding("D003", f"The database {using!r} cannot be read: {error}")]
+        return [finding("D003", f"The database {database.alias()!r} cannot be read: {error}")]
     return aside
 
 
@@ -152,7 +151,7 @@ def _unresolved_findings() -> list[dict[str, str]]:
     ]
 
 
-def _unlisted_findings(using: str) -> list[dict[str, str]]:
+def _unlisted_findings() -> list[dict[str, str]]:
     """Committed changes that no process with these settings carries out."""
     return [
         finding(
@@ -160,14 +159,14 @@ def _unlisted_findings(using: str) -> list[dict[str, str]]:
             f"No process carries out {count} committed change{'' if count == 1 else 's'} of jobs in the queue {queue!r}: "
             "DELAYQ['QUEUES'] does not list it.",
         )
-        for queue, count in unlisted(using).items()
+        for queue, count in unlisted().items()
     ]
 
 
-def _parked_findings(using: str) -> list[dict[str, str]]:
+def _parked_findings() -> list[dict[str, str]]:
     """Jobs that workers parked because they cannot run them."""
     found = []
-    parked = Job.objects.using(using).filter(PARKED_ROWS).values_list("queue", "task", "fingerprint").annotate(Count("pk"))
+    parked = Job.objects.filter(PARKED_ROWS).values_list("queue", "task", "fingerprint").annotate(Count("pk"))
     for queue, task, code, count in parked.order_by("queue", "task", "fingerprint")[:MOST_PARKED]:
         jobs = f"{count} {'job is' if count == 1 else 'jobs are'} parked in {queue!r}"
         why, hint = _PARKED_WHY[code]
@@ -190,7 +189,7 @@ def _far_findings() -> list[dict[str, str]]:
 
 def _orphans(options: dict[str, Any]) -> list[dict[str, str]]:
     config = conf.get()
-    common: Any = {"prefix": config.prefix, "using": config.database, "signer": config.signer}
+    common: Any = {"prefix": config.prefix, "signer": config.signer}
     parts = [(queue, partition) for queue in config.queues.values() for partition in queue.served]
     sides = {queue.label(partition): Comparison(stores.places, queue, partition=partition, **common) for queue, partition in parts}
     mirrors = {queue.label(partition): MirrorLoop(stores.places, queue, partition=partition, **common) for queue, partition in parts}
@@ -252,10 +251,10 @@ def _mirrored(mirror: MirrorLoop) -> Iterator[None]:
         yield
 
 
-def _schedule_findings(using: str) -> Iterator[Finding]:
+def _schedule_findings() -> Iterator[Finding]:
     """Schedules with a problem, late ones, and ones that were retired lately."""
     which = schedule_views.wrong()
-    rows = Periodic.objects.using(using).order_by("name")
+    rows = Periodic.objects.order_by("name")
     for row in rows.filter(which["trouble"])[:MOST_SCHEDULES]:
         with translation.override(None):  # commands are always in English
             why = schedule_views.problem(row)

@@ -13,7 +13,6 @@ from typing import Any
 from uuid import UUID
 
 from django.core.management.base import CommandError
-from django.db import connections
 from django.db.models import QuerySet
 from django.utils import translation
 from django.utils.dateparse import parse_datetime
@@ -87,7 +86,7 @@ def chosen(options: dict[str, Any]) -> Selection:
         queue=queue or "",
         task=task or "",
         text=text or "",
-        at_ms=clock.to_ms(database_clock.now(connections[conf.get().database])),
+        at_ms=clock.to_ms(database_clock.now()),
     )
     with translation.override("en"):  # commands are always in English
         if complaints := wanted.search.complaints:
@@ -114,7 +113,7 @@ def filtered(options: dict[str, Any]) -> tuple[list[Job], list[str]]:
 
 
 def _rows() -> QuerySet[Job]:
-    return Job.objects.using(conf.get().database)
+    return Job.objects.all()
 
 
 def _found(wanted: Selection, rows: QuerySet[Job], order: str, limit: int | None) -> Iterator[Job]:

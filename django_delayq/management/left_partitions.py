@@ -78,7 +78,7 @@ def _rows(queue: QueueConfig) -> dict[int, int]:
     """The unfinished rows of these partitions. No index has partitions, so all rows are read if a mirror has served them, or else the
     far rows that are due first. The latter are enough, because all others are in Redis.
     """
-    mine = Job.objects.using(conf.get().database).filter(queue=queue.name)
+    mine = Job.objects.filter(queue=queue.name)
     try:
         if _mirrored(queue):
             there = mine.filter(state__in=UNFINISHED, durable=True, partition__gt=queue.served[-1]).order_by()
@@ -90,7 +90,7 @@ def _rows(queue: QueueConfig) -> dict[int, int]:
 
 
 def _mirrored(queue: QueueConfig) -> list[int]:
-    known = Checkpoint.objects.using(conf.get().database).filter(queue=queue.name, partition__gt=queue.served[-1])
+    known = Checkpoint.objects.filter(queue=queue.name, partition__gt=queue.served[-1])
     try:
         return list(known.values_list("partition", flat=True))
     except DatabaseError:  # D003 reports it

@@ -93,7 +93,7 @@ def inspect(out: TextIO, options: dict[str, Any]) -> int:
     """Prints the row of a job, its attempts and events, and its state in Redis."""
     config = conf.get()
     id = parse_id(options["id"])
-    job = Job.objects.using(config.database).filter(pk=id).first()
+    job = Job.objects.filter(pk=id).first()
     redis, trouble = None, ""
     away: set[Link] = set()
     for name in [job.queue] if job else list(config.queues):
@@ -124,11 +124,11 @@ def inspect(out: TextIO, options: dict[str, Any]) -> int:
         for part in ("job", "redis"):
             if document[part]:
                 document[part] |= {"partition": ids.partition(id), "place": _place(name, ids.partition(id))}
-    runs = Attempt.objects.using(config.database).filter(job_id=id).order_by("id")
+    runs = Attempt.objects.filter(job_id=id).order_by("id")
     document["attempts"] = list(
         runs.values("number", "worker", "started_at", "finished_at", "outcome", "error_class", "message", "problem", "traceback")
     )
-    happened = Event.objects.using(config.database).filter(job_id=id).order_by("id")
+    happened = Event.objects.filter(job_id=id).order_by("id")
     task = job.task if job else ""
     document["events"] = [
         {name: getattr(event, name) for name in ("at", "kind", "actor", "reason")} | {"detail": masking.detail(task, event.detail)}

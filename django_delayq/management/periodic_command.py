@@ -8,7 +8,7 @@ from typing import Any, Final, TextIO
 from django.core.management.base import CommandError
 from django.utils import translation
 
-from django_delayq import clock, conf
+from django_delayq import clock
 from django_delayq.console import masking, schedule_views
 from django_delayq.console.schedule_views import TickView
 from django_delayq.exceptions import ConfigError
@@ -36,9 +36,8 @@ def periodic(out: TextIO, options: dict[str, Any]) -> int:
 
 
 def _list(out: TextIO, options: dict[str, Any]) -> int:
-    using = conf.get().database
-    rows = list(Periodic.objects.using(using).order_by("name"))
-    last = schedule_views.last_seen(rows, using)
+    rows = list(Periodic.objects.order_by("name"))
+    last = schedule_views.last_seen(rows)
     found = [_document(row, last.get(row.pk), 1) for row in rows]
     if options["json"]:
         print_json(out, found)
@@ -63,13 +62,13 @@ def _list(out: TextIO, options: dict[str, Any]) -> int:
 
 
 def _show(out: TextIO, options: dict[str, Any], name: str) -> int:
-    using, row = conf.get().database, schedules.get(name)
-    views = schedule_views.seen(schedule_views.ticks_of(row, using, options["limit"]), using)
-    document = _document(row, schedule_views.last_seen([row], using).get(row.pk), UPCOMING)
+    row = schedules.get(name)
+    views = schedule_views.seen(schedule_views.ticks_of(row, options["limit"]))
+    document = _document(row, schedule_views.last_seen([row]).get(row.pk), UPCOMING)
     document["ticks"] = [_tick(view) for view in views]
     document["events"] = [
         {"at": event.at, "kind": event.kind, "actor": event.actor, "reason": event.reason, "detail": event.detail}
-        for event in schedule_rows.events(row, using, MOST_EVENTS)
+        for event in schedule_rows.events(row, MOST_EVENTS)
     ]
     if options["json"]:
         print_json(out, document)

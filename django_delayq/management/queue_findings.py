@@ -157,7 +157,7 @@ def _server_findings(redis: RedisSpec, link: Link) -> list[dict[str, str]]:
 def _clock_findings(link: Link) -> list[dict[str, str]]:
     """Whether the clocks of the database and of this server differ so much that no old rows are deleted."""
     try:
-        agreed_clock.now(conf.get().database, [link])
+        agreed_clock.now([link])
     except agreed_clock.ClocksDiffer as error:
         return [finding("D029", str(error))]
     except DatabaseError:
@@ -330,7 +330,7 @@ def _jobs(queue: QueueConfig, partition: int) -> int:
 
 def _rows_away_from_home(queue: QueueConfig) -> int:
     """The number of unpublished and far jobs that will go to a partition that is no longer theirs."""
-    waiting = Job.objects.using(conf.get().database).filter(state=State.SCHEDULED.value, published__isnull=True, queue=queue.name)
+    waiting = Job.objects.filter(state=State.SCHEDULED.value, published__isnull=True, queue=queue.name)
     found = 0
     for job in keyset.through(waiting.order_by("id").only("id", "key", "options"), ("id",), CHUNK):
         name = in_meta(job.options.get("meta")) if isinstance(job.options, dict) else None

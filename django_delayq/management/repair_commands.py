@@ -60,12 +60,12 @@ SHOWN: Final = (
 def adopt(out: TextIO, options: dict[str, Any]) -> int:
     """Takes the queues. With --empty, it cancels the unfinished rows of this database instead of restoring them."""
     config = conf.get()
-    ours = adoption.own_id(config.database)
+    ours = adoption.own_id()
     parts = adoption.parts_of(stores.places, config)
     wanted = [part for part in parts if part.standing not in ("own", "new")]
     names = sorted({part.keys.queue for part in wanted if part.queue is not None})
     theirs = sorted({part.found for part in wanted if part.found and part.found != ours})
-    count = adoption.unfinished(names, config.database).count()
+    count = adoption.unfinished(names).count()
     document = {
         "site": ours,
         "found": theirs,
@@ -87,7 +87,7 @@ def adopt(out: TextIO, options: dict[str, Any]) -> int:
     cancelled = 0
     if options["empty"]:
         with progress(count, "cancelling", quiet=options["json"]) as advance:
-            for done in adoption.end_rows(names, actor(), options["reason"], config.database):
+            for done in adoption.end_rows(names, actor(), options["reason"]):
                 cancelled += done
                 advance(done)
     adoption.take(parts, config, actor(), options["reason"], empty=options["empty"])
@@ -226,7 +226,7 @@ def restore(out: TextIO, options: dict[str, Any]) -> int:
 def _lacking(names: list[str], reach: Reach) -> dict[str, RestoreLoop]:
     """The loops that restore the partitions that have lost data, by label."""
     config = conf.get()
-    common: Any = {"prefix": config.prefix, "using": config.database, "signer": config.signer}
+    common: Any = {"prefix": config.prefix, "signer": config.signer}
     found: dict[str, RestoreLoop] = {}
 
     def look(_link: Link, there: list[QueueStore]) -> None:
@@ -249,9 +249,8 @@ def _resume(name: str, away: Collection[int]) -> bool:
 
 def set_aside(out: TextIO, options: dict[str, Any]) -> int:
     """Lists rejected events, or retries them."""
-    config = conf.get()
     names = named_queues(options)
-    kept = SetAside.objects.using(config.database).filter(queue__in=names).order_by("pk")
+    kept = SetAside.objects.filter(queue__in=names).order_by("pk")
     if options["retry"]:
         return _retry_events(out, options, names)
     total = kept.count()
@@ -278,7 +277,7 @@ def _masked_event(row: dict[str, Any]) -> dict[str, Any]:
 
 def _retry_events(out: TextIO, options: dict[str, Any], names: list[str]) -> int:
     config = conf.get()
-    kept = SetAside.objects.using(config.database)
+    kept = SetAside.objects
     wanted: dict[tuple[str, int], list[int]] = {}
     for name, partition, pk in kept.filter(queue__in=names).order_by("pk").values_list("queue", "partition", "pk"):
         if name in names:  # some databases compare without case
@@ -291,7 +290,7 @@ def _retry_events(out: TextIO, options: dict[str, Any], names: list[str]) -> int
     done = refused = 0
     with progress(total, "trying again", quiet=options["json"]) as advance:
         for (name, partition), keys in wanted.items():
-            common: Any = {"prefix": config.prefix, "using": config.database, "signer": config.signer}
+            common: Any = {"prefix": config.prefix, "signer": config.signer}
             mirror = MirrorLoop(stores.places, config.queue(name), partition=partition, **common)
             for start in range(0, len(keys), CHUNK):
                 chunk = keys[start : start + CHUNK]

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from django.core.management.base import CommandError
-from django.db import Error, connections
+from django.db import Error
 
 from django_delayq import clock
 from django_delayq.conf import Config
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.mirror.checkpoint import note_refused
 from django_delayq.mirror.site_findings import UNKNOWN, check_workers, refusals
+from django_delayq.models import database
 from django_delayq.store.connection.places import Places
 from django_delayq.store.scripts import site
 from django_delayq.store.scripts.site import SiteRefused
@@ -39,12 +40,12 @@ def check_site(places: Places, config: Config, queues: Iterable[str], warn: Call
         except SiteRefused as error:
             if burst or error.code != UNKNOWN:
                 with contextlib.suppress(Error):
-                    note_refused(error, config.database)
+                    note_refused(error)
                 raise CommandError(visible(f"{error} The worker does not start.")) from error
             if not waits:
                 warn(f"{error} The worker is waiting for the database.")
             waits = True
-            connections[config.database].close()  # a broken connection stays broken
+            database.connection().close()  # a broken connection stays broken
             clock.sleep(WAIT)
 
 

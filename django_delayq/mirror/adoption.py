@@ -7,12 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from django.db import transaction
-
 from django_delayq import ids
 from django_delayq.conf import Config, QueueConfig
 from django_delayq.mirror.site_findings import check_queue
-from django_delayq.models import Attempt, Checkpoint, Event, Job, Site, UncheckedKey, database_clock
+from django_delayq.models import Attempt, Checkpoint, Event, Job, Site, UncheckedKey, database, database_clock
 from django_delayq.producer.outbox import rows
 from django_delayq.states import UNFINISHED, AttemptOutcome, EventKind, State
 from django_delayq.store.connection.link import Link
@@ -49,9 +47,9 @@ class Adoptable:
         return "the workers" if self.queue is None else self.queue.label(self.keys.partition)
 
 
-def own_id(using: str) -> str:
+def own_id() -> str:
     """The id of this database; one without any, whose tables were emptied, gets one."""
-    row, _ = Site.objects.using(using).get_or_create(number=1, defaults={"site": secrets.token_hex(8)})
+    row, _ = Site.objects.get_or_create(number=1, defaults={"site": secrets.token_hex(8)})
     return row.site
 
 
@@ -62,7 +60,7 @@ def parts_of(places: Places, config: Config) -> list[Adoptable]:
         StoreUnavailable, StoreError: a server cannot be asked.
     """
     found = [_workers(places, config.prefix)]
-    former = Site.objects.using(config.database).values_list("former", flat=True).first()
+    former = Site.objects.values_list("former", flat=True).first()
     for queue in config.queues.values():
         for partition in queue.served:
             part = _part(QueueStore(places, prefix=config.prefix, queue=queue.name, partition=partition), queue)
@@ -92,25 +90,25 @@ def _part(store: QueueStore, queue: QueueConfig) -> Adoptable:
     return Adoptable(queue=queue, link=store.link, keys=keys, found=found, standing=standing, jobs=max(0, jobs - failed))  # type: ignore[arg-type]  # the codes
 
 
-def unfinished(queues: Sequence[str], using: str) -> Any:
+def unfinished(queues: Sequence[str]) -> Any:
     """The rows of these queues that are not finished."""
-    return Job.objects.using(using).filter(queue__in=queues, state__in=UNFINISHED)
+    return Job.objects.filter(queue__in=queues, state__in=UNFINISHED)
 
 
-def end_rows(queues: Sequence[str], actor: str, reason: str, using: str) -> Iterator[int]:
+def end_rows(queues: Sequence[str], actor: str, reason: str) -> Iterator[int]:
     """Cancels these rows, here alone; yields how many at a time. Redis is not asked: it has none of them, or will have none."""
     reason = reason or REASON
-    while found := list(unfinished(queues, using).order_by("id").values_list("id", "queue")[:CHUNK]):
-        jobs, now = [id for id, _ in found], database_clock.ago(using)
-        with transaction.atomic(using=using):
-            there = Job.objects.using(using).filter(pk__in=jobs)
+    while found := list(unfinished(queues).order_by("id").values_list("id", "queue")[:CHUNK]):
+        jobs, now = [id for id, _ in found], database_clock.ago()
+        with database.atomic():
+            there = Job.objects.filter(pk__in=jobs)
             there.filter(published__isnull=True).update(published=now)
             there.update(state=State.CANCELLED.value, finished_at=now, error=rows.clean(reason), far=False, far_key=None)
-            running = Attempt.objects.using(using).filter(job_id__in=jobs, outcome=AttemptOutcome.RUNNING.value)
+            running = Attempt.objects.filter(job_id__in=jobs, outcome=AttemptOutcome.RUNNING.value)
             running.update(outcome=AttemptOutcome.CANCELLED.value, finished_at=now)
-            UncheckedKey.objects.using(using).filter(pk__in=jobs).delete()
+            UncheckedKey.objects.filter(pk__in=jobs).delete()
             for job, queue in found:
-                rows.note(job, queue, EventKind.CANCELLED, actor, reason, using)
+                rows.note(job, queue, EventKind.CANCELLED, actor, reason)
         yield len(found)
 
 
@@ -124,7 +122,7 @@ def take(parts: Sequence[Adoptable], config: Config, actor: str, reason: str, *,
         SiteRefused: another site has taken a part since `parts` were read.
     """
     before = site.of(config.prefix)
-    row = Site.objects.using(config.database).filter(number=1)
+    row = Site.objects.filter(number=1)
     standings = {part.standing for part in parts}
     if ("behind" in standings or "own" not in standings) and row.filter(former="").update(site=secrets.token_hex(8), former=before):
         site.forget()
@@ -138,9 +136,7 @@ def take(parts: Sequence[Adoptable], config: Config, actor: str, reason: str, *,
         last = known.last_event if known else ""
         [now, _] = loader.run(part.link, script, part.keys, "", actor, reason, part.found, last, emptied)
         site.check(config.prefix, part.keys.queue, part.link.home, decode.text(now))
-        Checkpoint.objects.using(config.database).filter(queue=part.keys.queue, partition=part.keys.partition).update(
-            mirror_tokens=None
-        )
+        Checkpoint.objects.filter(queue=part.keys.queue, partition=part.keys.partition).update(mirror_tokens=None)
         if part.queue is not None:
             _note(part, actor, reason, config)
     row.update(former="")
@@ -149,9 +145,9 @@ def take(parts: Sequence[Adoptable], config: Config, actor: str, reason: str, *,
 
 def _note(part: Adoptable, actor: str, reason: str, config: Config) -> None:
     detail: Any = {"standing": part.standing, "from": part.found, "to": site.of(config.prefix), "partition": part.keys.partition}
-    Event.objects.using(config.database).create(
+    Event.objects.create(
         queue=part.keys.queue,
-        at=database_clock.ago(config.database),
+        at=database_clock.ago(),
         kind=ADOPTED,
         actor=rows.clean(actor, 200),
         reason=rows.clean(reason),

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from django.db import DatabaseError, IntegrityError, connections, transaction
+from django.db import DatabaseError, IntegrityError, transaction
 
 from django_delayq import codec, conf
 from django_delayq.exceptions import LeaseLost, PayloadError
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
-from django_delayq.models import Step, database_clock
+from django_delayq.models import Step, database, database_clock
 from django_delayq.producer.outbox.committed_runs import WHOLE
 from django_delayq.worker.current import CurrentJob
 
@@ -34,21 +34,20 @@ class DatabaseEffects:
             LeaseLost: another worker has the job; nothing is written.
             RuntimeError: there is a transaction open already, so that the effects would not be committed by this one.
         """
-        using = conf.get().database
-        if (done := _find(run, WHOLE, using)) is not None:
+        if (done := _find(run, WHOLE)) is not None:
             return done.result
         try:
-            with transaction.atomic(using=using, durable=True):
+            with database.atomic(durable=True):
                 result = call()
                 run.check_lease()
                 kept = _kept(result, conf.get().queue(run.queue).max_payload)
-                Step.objects.using(using).create(job_id=run.id, fence=run.nonce, at=database_clock.ago(using), result=kept)
-                _guard_hooks(run, using)
+                Step.objects.create(job_id=run.id, fence=run.nonce, at=database_clock.ago(), result=kept)
+                _guard_hooks(run)
                 failpoint("effects.commit")
         except BaseException:
             # It erred, perhaps for the very reason that another run of this job has been here in the meantime.
             try:
-                done = _find(run, WHOLE, using)
+                done = _find(run, WHOLE)
             except DatabaseError:
                 done = None
             if done is None:
@@ -69,26 +68,25 @@ class DatabaseEffects:
         """
         if not name or len(name) > 100:
             raise ValueError(f"delayq.once({name!r}): the name of a step has 1 to 100 characters.")
-        using = conf.get().database
-        first = _find(run, name, using) is None
-        with transaction.atomic(using=using):
+        first = _find(run, name) is None
+        with database.atomic():
             yield first
             if not first:
-                transaction.set_rollback(True, using=using)
+                transaction.set_rollback(True, using=database.alias())
                 return
             run.check_lease()
-            _claim_step(run, name, using)
+            _claim_step(run, name)
             failpoint("effects.commit")
         failpoint("effects.committed")
 
 
-def _find(run: CurrentJob, name: str, using: str) -> Step | None:
-    return Step.objects.using(using).filter(job_id=run.id, name=name).first()
+def _find(run: CurrentJob, name: str) -> Step | None:
+    return Step.objects.filter(job_id=run.id, name=name).first()
 
 
-def _claim_step(run: CurrentJob, name: str, using: str) -> None:
+def _claim_step(run: CurrentJob, name: str) -> None:
     try:
-        Step.objects.using(using).create(job_id=run.id, name=name, fence=run.nonce, at=database_clock.ago(using))
+        Step.objects.create(job_id=run.id, name=name, fence=run.nonce, at=database_clock.ago())
     except IntegrityError:
         raise LeaseLost(
             f"job {run.id}: another run has done the step {name!r} at the same time, so the changes of this run in that step are "
@@ -96,9 +94,9 @@ def _claim_step(run: CurrentJob, name: str, using: str) -> None:
         ) from None
 
 
-def _guard_hooks(run: CurrentJob, using: str) -> None:
+def _guard_hooks(run: CurrentJob) -> None:
     """Once this transaction has committed, a hook that raises must not keep the others from running, nor go unseen."""
-    connection: Any = connections[using]  # its hooks bear a third part, which the stubs do not know
+    connection: Any = database.connection()  # its hooks bear a third part, which the stubs do not know
     connection.run_on_commit = [(sids, _guarded(hook, run), robust) for sids, hook, robust in connection.run_on_commit]
 
 

@@ -7,8 +7,6 @@ from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
 
-from django.db import connections
-
 from django_delayq import clock, conf, ids
 from django_delayq.conf import QueueConfig
 from django_delayq.exceptions import StoreUnavailable
@@ -42,21 +40,16 @@ class BringInLoop:
     Without a horizon all that is left far comes in. Of partitions whose server is away rows stay far, and those of the others come in.
     """
 
-    def __init__(
-        self, places: Places, queue: QueueConfig, *, prefix: str, using: str, young: float = YOUNG, signer: Signer | None = None
-    ) -> None:
+    def __init__(self, places: Places, queue: QueueConfig, *, prefix: str, young: float = YOUNG, signer: Signer | None = None) -> None:
         self.queue = queue
-        self.using = using
         self._young = timedelta(seconds=young)
         most = conf.get().most_events_in(queue.name)
         self._publishers = [
-            Publisher(
-                QueueStore(places, prefix=prefix, queue=queue.name, partition=partition, signer=signer), using, most, actor="relay"
-            )
+            Publisher(QueueStore(places, prefix=prefix, queue=queue.name, partition=partition, signer=signer), most, actor="relay")
             for partition in queue.served
         ]
         self.idle = min(LONGEST, max(SHORTEST, queue.horizon / OFTEN)) if queue.horizon else WITHOUT
-        self._any = ExistsQuery(Job.objects.using(using).filter(far=True, queue=queue.name))
+        self._any = ExistsQuery(Job.objects.filter(far=True, queue=queue.name))
         self._late = False
 
     def poll(self) -> float:
@@ -69,7 +62,7 @@ class BringInLoop:
             self._say_late(None)
             return self.idle
         away = self._away()
-        now = database_clock.now(connections[self.using])
+        now = database_clock.now()
         if self.queue.horizon:
             self._check_keys(now, away)
             self._say_late(now)
@@ -82,7 +75,7 @@ class BringInLoop:
     def bring_in(self, now: datetime, away: Collection[int] = ()) -> list[UUID]:
         """The first thousand that are due within the horizon of that moment, but for partitions that are away. Returns their ids."""
         before = now + timedelta(seconds=self.queue.horizon) if self.queue.horizon else None
-        brought = far_rows.bring_in_due(self.queue.name, self.queue.served, before, BATCH, self.using, away=away)
+        brought = far_rows.bring_in_due(self.queue.name, self.queue.served, before, BATCH, away=away)
         for publisher, jobs in self._dealt(brought):
             for start in range(0, len(jobs), MOST):
                 failpoint("bring_in.publish")
@@ -114,7 +107,7 @@ class BringInLoop:
 
     def _check_keys(self, now: datetime, away: Collection[int]) -> None:
         young = database_clock.written(now - self._young, now)
-        waiting = far_rows.unchecked(self.queue.name, self.queue.served, young, MOST, self.using, away=away)
+        waiting = far_rows.unchecked(self.queue.name, self.queue.served, young, MOST, away=away)
         for publisher, jobs in self._dealt(waiting):
             horizon.check(publisher, jobs)
 
@@ -124,7 +117,7 @@ class BringInLoop:
 
     def _say_late(self, now: datetime | None) -> None:
         """Once when it begins, and once when it is over."""
-        first = None if now is None else far_rows.first_far(self.queue.name, self.using)
+        first = None if now is None else far_rows.first_far(self.queue.name)
         late = first is not None and now is not None and far_rows.is_late(first, now, self.queue)
         if late and not self._late and first is not None:
             text = "far jobs of %s reach Redis late: the first is due at %s, and the horizon is %.0f s"

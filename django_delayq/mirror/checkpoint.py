@@ -8,12 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from django.db import transaction
-
 from django_delayq import under_test
 from django_delayq.failpoints import failpoint
 from django_delayq.mirror.writers import values
-from django_delayq.models import Checkpoint
+from django_delayq.models import Checkpoint, database
 from django_delayq.store.scripts import site
 from django_delayq.store.scripts.queue import QueueStore
 from django_delayq.store.scripts.recovery import Epoch
@@ -24,9 +22,9 @@ SERVERS: Final = 10  # runs of servers that are remembered
 FROZEN: Final = 30  # seconds without a statement after which the database ends a turn: its process is frozen, or its host is lost
 
 
-def checkpoint_of(queue: str, partition: int, using: str) -> Checkpoint:
+def checkpoint_of(queue: str, partition: int) -> Checkpoint:
     """What the database knows; one that was never saved where there is none."""
-    found = Checkpoint.objects.using(using).filter(queue=queue, partition=partition).first()
+    found = Checkpoint.objects.filter(queue=queue, partition=partition).first()
     return found or Checkpoint(queue=queue, partition=partition)
 
 
@@ -45,18 +43,18 @@ def restored_behind(checkpoint: Checkpoint, generation: str) -> str:
     return generation if generation == checkpoint.restored else ""
 
 
-def note_server(queue: str, partition: int, server: str, using: str, way_back: str | None = None) -> None:
+def note_server(queue: str, partition: int, server: str, way_back: str | None = None) -> None:
     """Before what is pending is read: a change that is told later than this, by another server, is not answered with done.
     `way_back`: the generation that is being brought back from here on, "" for none; None leaves what is noted.
     """
-    checkpoint = checkpoint_of(queue, partition, using)
+    checkpoint = checkpoint_of(queue, partition)
     known = (checkpoint.servers or "").split()
     noted = {"servers": " ".join([server, *(one for one in known if one != server)][:SERVERS]) if server else checkpoint.servers}
     if way_back is not None:
         noted["way_back"] = way_back
     if any(getattr(checkpoint, name) != value for name, value in noted.items()):
         failpoint("restore.note_server")
-        Checkpoint.objects.using(using).filter(queue=queue, partition=partition).update(**noted)
+        Checkpoint.objects.filter(queue=queue, partition=partition).update(**noted)
         failpoint("restore.noted_server")
 
 
@@ -75,37 +73,37 @@ def check_site(store: QueueStore, epoch: Epoch, checkpoint: Checkpoint, again: C
     site.check_mirror(store.keys, store.link.home, epoch.trimmed, _known(checkpoint), reread)
 
 
-def note_refused(error: SiteRefused, using: str) -> None:
+def note_refused(error: SiteRefused) -> None:
     """Notes that another database records a queue, if that is why it was refused: after a wipe nothing else tells. If the checkpoint
     has other tokens than those that were compared, it notes nothing. The read was old, as from a replica of the database.
     """
     if error.code != "site_behind" or (tokens := error.fields["tokens"]).startswith(REFUSED_PREFIX):
         return
-    mine = Checkpoint.objects.using(using).filter(queue=error.fields["queue"], partition=error.fields["partition"])
+    mine = Checkpoint.objects.filter(queue=error.fields["queue"], partition=error.fields["partition"])
     mine.filter(mirror_tokens=tokens or None).update(mirror_tokens=REFUSED_PREFIX + tokens)
 
 
-def known_of(queue: str, partition: int, using: str) -> Facts | None:
+def known_of(queue: str, partition: int) -> Facts | None:
     """See `site.Database`, over the connection of a loop."""
-    return None if under_test.derives_site() else _known(checkpoint_of(queue, partition, using))
+    return None if under_test.derives_site() else _known(checkpoint_of(queue, partition))
 
 
 def _known(checkpoint: Checkpoint) -> Facts:
     return Facts(checkpoint.address or "", checkpoint.last_event, checkpoint.mirror_tokens or "", checkpoint.format)
 
 
-def note_address(store: QueueStore, using: str) -> None:
+def note_address(store: QueueStore) -> None:
     """Notes where Redis is, which has just been confirmed."""
     address = site.address(store.link.home, store.keys.prefix)
-    Checkpoint.objects.using(using).filter(queue=store.queue, partition=store.partition).update(address=address)
+    Checkpoint.objects.filter(queue=store.queue, partition=store.partition).update(address=address)
 
 
-def note_restored(queue: str, partition: int, way_back: str, using: str) -> None:
+def note_restored(queue: str, partition: int, way_back: str) -> None:
     """All is brought back, and what is lost for good says so. `way_back`: as it was noted, unless another one has begun; that need not
     be the way which came to its end: of two that begin at once, the other may have noted its own last.
     """
     failpoint("restore.forget_way")
-    Checkpoint.objects.using(using).filter(queue=queue, partition=partition, way_back=way_back).update(way_back="")
+    Checkpoint.objects.filter(queue=queue, partition=partition, way_back=way_back).update(way_back="")
     failpoint("restore.forgot_way")
 
 
@@ -118,8 +116,8 @@ class CheckpointRow:
     took longer than what the turn is about.
     """
 
-    def __init__(self, queue: str, partition: int, using: str) -> None:
-        self._connection = transaction.get_connection(using)
+    def __init__(self, queue: str, partition: int) -> None:
+        self._connection = database.connection()
         self._key = (queue, partition)
         self._condition = "{} = %s AND {} = %s".format(*map(self._connection.ops.quote_name, ("queue", "partition")))
 
@@ -157,16 +155,16 @@ class CheckpointRow:
 
 
 @contextmanager
-def locked_checkpoint(queue: str, partition: int, using: str, *, waits: bool = True) -> Iterator[tuple[CheckpointRow, Checkpoint]]:
+def locked_checkpoint(queue: str, partition: int, *, waits: bool = True) -> Iterator[tuple[CheckpointRow, Checkpoint]]:
     """A transaction that holds the checkpoint of a queue. What is read from Redis within it, and written, is no older than what the
     turn before has written. `waits`: until it is free, else CheckpointTaken says that it is not.
     """
-    mine = CheckpointRow(queue, partition, using)
+    mine = CheckpointRow(queue, partition)
     if not mine.exists():
         new = Checkpoint(queue=queue, partition=partition)
-        Checkpoint.objects.using(using).bulk_create([new], ignore_conflicts=True)
-    with transaction.atomic(using=using):
-        end_if_frozen(transaction.get_connection(using))
+        Checkpoint.objects.bulk_create([new], ignore_conflicts=True)
+    with database.atomic():
+        end_if_frozen(database.connection())
         if waits:
             mine.lock()
         else:

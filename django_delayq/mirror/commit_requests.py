@@ -6,7 +6,6 @@ from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
 
-from django.db import transaction
 from django.db.models import Count, OuterRef, Subquery, Value
 from django.db.models.functions import Coalesce, NullIf
 
@@ -32,11 +31,10 @@ class CommitRequestLoop:
     oldest first. Any number of loops may do so at once: to carry out a change twice changes nothing more.
     """
 
-    def __init__(self, *, using: str, young: float = YOUNG) -> None:
-        self._using = using
+    def __init__(self, *, young: float = YOUNG) -> None:
         self._young = timedelta(seconds=young)
         self._reported = float("-inf")
-        self._any = ExistsQuery(CommitRequest.objects.using(using))
+        self._any = ExistsQuery(CommitRequest.objects.all())
 
     def poll(self) -> float:
         """One batch of each queue that the settings list. Returns seconds to sleep.
@@ -46,20 +44,20 @@ class CommitRequestLoop:
         """
         if not self._any.found():
             return IDLE
-        now = database_clock.now(transaction.get_connection(self._using))
-        waiting = _homed(self._using).exclude(at__gt=now - self._young, at__lte=now)
+        now = database_clock.now()
+        waiting = _homed().exclude(at__gt=now - self._young, at__lte=now)
         away: StoreUnavailable | StoreError | None = None
         held: set[tuple[UUID | None, str, str]] = set()
         for queue in (None, *conf.get().queues):
-            for request in requests.read(waiting.filter(home=queue), self._using, MOST):
+            for request in requests.read(waiting.filter(home=queue), MOST):
                 about = request.job, request.queue, request.key
                 try:
                     if about not in held:
-                        at_commit.carry_out(request, self._using, late=True)
+                        at_commit.carry_out(request, late=True)
                 except (StoreUnavailable, StoreError) as error:
                     away = error
                     held.add(about)  # later changes of the same job wait, in their order
-        self._report(unlisted(self._using))
+        self._report(unlisted())
         if away is not None:
             raise away
         return IDLE
@@ -74,13 +72,13 @@ class CommitRequestLoop:
             )
 
 
-def unlisted(using: str) -> dict[str, int]:
+def unlisted() -> dict[str, int]:
     """How many requests are about each queue that the settings do not list."""
-    found = _homed(using).exclude(home=None).exclude(home__in=list(conf.get().queues))
+    found = _homed().exclude(home=None).exclude(home__in=list(conf.get().queues))
     return dict(found.order_by("home").values_list("home").annotate(Count("pk")))
 
 
-def _homed(using: str) -> Any:
+def _homed() -> Any:
     """The requests with their queues as `home`: None for a job whose queue neither the request nor a row names."""
-    row = Job.objects.using(using).filter(pk=OuterRef("job_id")).values("queue")[:1]
-    return CommitRequest.objects.using(using).annotate(home=Coalesce(NullIf("queue", Value("")), Subquery(row)))
+    row = Job.objects.filter(pk=OuterRef("job_id")).values("queue")[:1]
+    return CommitRequest.objects.annotate(home=Coalesce(NullIf("queue", Value("")), Subquery(row)))

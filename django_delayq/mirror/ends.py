@@ -62,10 +62,9 @@ class EndTeller:
             threads.
     """
 
-    def __init__(self, log: EventLog, queue: str, using: str, patiently: Patiently) -> None:
+    def __init__(self, log: EventLog, queue: str, patiently: Patiently) -> None:
         self._log = log
         self._queue = queue
-        self._using = using
         self._patiently = patiently
         self._again = True
         self._left_until = 0.0
@@ -92,7 +91,7 @@ class EndTeller:
         for place, end in enumerate(ends):
             if place % CHUNK == 0:
                 chunk = [one.id for one in ends[place : place + CHUNK]]
-                rows = {row.pk: row for row in Row.objects.using(self._using).filter(pk__in=chunk)}
+                rows = {row.pk: row for row in Row.objects.filter(pk__in=chunk)}
             row = rows.get(end.id)
             if row is not None and row.state not in FINISHED:
                 continue  # it goes on: requeued meanwhile, or brought back

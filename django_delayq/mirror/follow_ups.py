@@ -13,7 +13,7 @@ from uuid import UUID
 from django_delayq import ids
 from django_delayq.exceptions import DelayqError
 from django_delayq.logger import Logger
-from django_delayq.models import Job
+from django_delayq.models import Job, database
 from django_delayq.producer import carriers, outbox
 from django_delayq.producer.options import Options
 from django_delayq.producer.schedule import plan
@@ -26,18 +26,18 @@ logger = Logger("django_delayq.mirror")
 CHUNK: Final = 500  # failures at once: SQLite takes 999 variables in its older builds
 
 
-def put(failed: Sequence[tuple[UUID, Entry]], using: str) -> None:
+def put(failed: Sequence[tuple[UUID, Entry]]) -> None:
     """Rows for these failures, as far as their tasks ask for that. In the transaction that has written them down. `failed`: a job, and
     the entry by which it has failed for good.
     """
     if not registry.followed:
         return
     for start in range(0, len(failed), CHUNK):
-        _put(failed[start : start + CHUNK], using)
+        _put(failed[start : start + CHUNK])
 
 
-def _put(failed: Sequence[tuple[UUID, Entry]], using: str) -> None:
-    rows = list(Job.objects.using(using).filter(pk__in={id for id, _ in failed}).only("task", "options", "kwargs"))
+def _put(failed: Sequence[tuple[UUID, Entry]]) -> None:
+    rows = list(Job.objects.filter(pk__in={id for id, _ in failed}).only("task", "options", "kwargs"))
     for row in rows:
         if row.task != MESSAGE and registry.find(row.task) is None:
             said = "job %s has failed, and its task %s is not known in this process. If it has an on_failure, that is not scheduled"
@@ -52,13 +52,13 @@ def _put(failed: Sequence[tuple[UUID, Entry]], using: str) -> None:
         if id in followers:
             follower, carried = followers[id]
             wanted[ids.derived(f"{id} {entry.id}", entry.at_ms)] = follower, id, carried
-    there = set(Job.objects.using(using).filter(pk__in=list(wanted)).values_list("pk", flat=True)) if wanted else set()
+    there = set(Job.objects.filter(pk__in=list(wanted)).values_list("pk", flat=True)) if wanted else set()
     for id, (follower, job, carried) in wanted.items():
         if id in there:
             continue
         try:
-            planned = plan(follower, Options(durability="outbox"), (str(job),), {}, using, id, carried)
+            planned = plan(follower, Options(durability="outbox"), (str(job),), {}, database.alias(), id, carried)
         except DelayqError as error:  # a queue that is gone, say; the failure itself must be written down all the same
             logger.error("job %s has failed, and %s cannot be scheduled for it: %s", job, follower.name, error)
             continue
-        outbox.jobs.insert([planned], using)
+        outbox.jobs.insert([planned])

@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from django.db import connections
-
 from django_delayq import clock, ids
 from django_delayq.conf import QueueConfig
 from django_delayq.failpoints import failpoint
@@ -19,7 +17,7 @@ from django_delayq.mirror.event_items import ENDED_BADLY, ENDED_OTHERWISE, Refus
 from django_delayq.mirror.fold import Batch
 from django_delayq.mirror.unfolded import requeues_asked
 from django_delayq.mirror.writers import arrays, values
-from django_delayq.models import Attempt, Event, Job
+from django_delayq.models import Attempt, Event, Job, database
 from django_delayq.producer.outbox import committed_runs, pauses
 from django_delayq.producer.outbox.rows import JOB_COLUMNS, KNOWN, WHOLE, JobRow, RunRow
 from django_delayq.signing import Signer
@@ -106,20 +104,18 @@ class MirrorLoop:
         queue: QueueConfig,
         *,
         prefix: str,
-        using: str,
         partition: int = 0,
         signer: Signer | None = None,
         patiently: Patiently = now_and_here,
     ) -> None:
         self.queue = queue
         self.signer = signer
-        self.using = using
         self.store = QueueStore(places, prefix=prefix, queue=queue.name, partition=partition)
         self.partition = partition
         self.epoch = EpochStore(self.store)
         self.log = EventLog(self.store.link, self.store.keys)
         self.asks = (("XLEN", self.log.keys["events"]),)  # see `first_looks`
-        self.ends = EndTeller(self.log, queue.name, using, patiently)
+        self.ends = EndTeller(self.log, queue.name, patiently)
         self.folded = 0  # entries, by this object
         self._most = ENTRIES  # half as many after a refusal, so that the one that is refused is soon alone; then more again
 
@@ -177,7 +173,7 @@ class MirrorLoop:
         one entry; the checkpoint moves if it says so.
         """
         waits = not self.queue.divided
-        with locked_checkpoint(self.queue.name, self.partition, self.using, waits=waits) as (mine, checkpoint):
+        with locked_checkpoint(self.queue.name, self.partition, waits=waits) as (mine, checkpoint):
             epoch = self.epoch.look(checkpoint.last_event)
             check_site(self.store, epoch, checkpoint)
             generation = epoch.generation
@@ -199,7 +195,7 @@ class MirrorLoop:
                 self._write(entries)
                 for entry in entries:
                     if position(entry.id) > position(checkpoint.last_event):  # an old copy tells again what has passed
-                        pauses.fold(self.queue.name, self.partition, entry, self.using)
+                        pauses.fold(self.queue.name, self.partition, entry)
             elif not way(entries):
                 return AGAIN
             last = entries[-1].id
@@ -230,7 +226,7 @@ class MirrorLoop:
         def leave(entries: list[Entry]) -> bool:
             if entries[0].id != entry.id:
                 return False  # another mirror has passed it
-            set_aside.write(refused, self.queue.name, self.partition, self.using)
+            set_aside.write(refused, self.queue.name, self.partition)
             return True
 
         return self._fold_batch(leave)
@@ -246,7 +242,7 @@ class MirrorLoop:
                 self._fold_batch(alone)
                 return None
             except _Refused as refused:
-                code = refused.code or set_aside.larger_than_packets(single, self.using)
+                code = refused.code or set_aside.larger_than_packets(single)
                 if not code:
                     raise refused.error from None
                 if last:
@@ -288,7 +284,7 @@ class MirrorLoop:
             for entry in entries:
                 batch.fold(entry)
             self.save(batch)
-            follow_ups.put(batch.failed, self.using)
+            follow_ups.put(batch.failed)
         except Exception as error:
             code = about_data(error)
             if not code and not may_be_size(error):
@@ -317,14 +313,14 @@ class MirrorLoop:
         )
 
     def _asked(self, entries: list[Entry]) -> dict[UUID, list[int]]:
-        return requeues_asked(ids_of(entries, {EventKind.REQUEUED}), self.using) if self.signer is not None else {}
+        return requeues_asked(ids_of(entries, {EventKind.REQUEUED})) if self.signer is not None else {}
 
     def _told(self, wanted: set[tuple[UUID, str]]) -> set[tuple[UUID, str]]:
         """Those of them that have an Event row."""
         found: set[tuple[UUID, str]] = set()
         jobs = list({id for id, _ in wanted})
         for start in range(0, len(jobs), CHUNK):
-            events = Event.objects.using(self.using).filter(job_id__in=jobs[start : start + CHUNK])
+            events = Event.objects.filter(job_id__in=jobs[start : start + CHUNK])
             found |= wanted & set(events.values_list("job_id", "stream_id"))
         return found
 
@@ -333,11 +329,11 @@ class MirrorLoop:
         found: dict[UUID, Any] = {}
         ended = list(set(ids_of(entries, ENDED_OTHERWISE)))  # also if it never began by its row: Redis may have forgotten that run
         for start in range(0, len(ended), CHUNK):
-            found |= committed_runs.committed(ended[start : start + CHUNK], self.using)
+            found |= committed_runs.committed(ended[start : start + CHUNK])
         return found
 
     def _jobs(self, ids: Sequence[UUID]) -> list[JobRow]:
-        backend = connections[self.using]
+        backend = database.connection()
         if arrays.serve(backend):
             found = arrays.found(Job, KNOWN, "id", ids, "TRUE", backend)
         else:
@@ -349,11 +345,11 @@ class MirrorLoop:
 
     def runs(self, ids: Sequence[UUID]) -> list[RunRow]:
         """All of them, also those that are over."""
-        runs = Attempt.objects.using(self.using).filter(job_id__in=ids)
+        runs = Attempt.objects.filter(job_id__in=ids)
         return [RunRow(*values) for values in runs.values_list(*ATTEMPT_COLUMNS)]
 
     def _open_runs(self, ids: Sequence[UUID]) -> list[RunRow]:
-        backend = connections[self.using]
+        backend = database.connection()
         found = (arrays if arrays.serve(backend) else values).found
         return [RunRow(*row) for row in found(Attempt, ATTEMPT_COLUMNS, "job_id", ids, "finished_at IS NULL", backend)]
 
@@ -371,19 +367,19 @@ class MirrorLoop:
         kept = [job for id, job in batch.changed.items() if id not in drop]
         runs = [run for (id, _), run in batch.changed_attempts.items() if id not in drop]
         self._write_rows(kept, runs)
-        prune.drop_put_off(runs, self.using)
+        prune.drop_put_off(runs)
         events = [event for event in batch.events if event.job_id not in drop]
-        Event.objects.using(self.using).bulk_create(events, batch_size=CHUNK, ignore_conflicts=True)
+        Event.objects.bulk_create(events, batch_size=CHUNK, ignore_conflicts=True)
         if batch.answered:
-            Event.objects.using(self.using).filter(pk__in=batch.answered).delete()
-        set_aside.write(batch.aside, self.queue.name, self.partition, self.using)
+            Event.objects.filter(pk__in=batch.answered).delete()
+        set_aside.write(batch.aside, self.queue.name, self.partition)
         if drop:
             gone = list(drop)
             for start in range(0, len(gone), CHUNK):
                 chunk = gone[start : start + CHUNK]
-                Attempt.objects.using(self.using).filter(job_id__in=chunk).delete()
-                Event.objects.using(self.using).filter(job_id__in=chunk).delete()
-                Job.objects.using(self.using).filter(pk__in=chunk).delete()
+                Attempt.objects.filter(job_id__in=chunk).delete()
+                Event.objects.filter(job_id__in=chunk).delete()
+                Job.objects.filter(pk__in=chunk).delete()
 
     def _not_kept(self, batch: Batch) -> set[UUID]:
         if self.queue.audit != "failures":
@@ -391,7 +387,7 @@ class MirrorLoop:
         return {id for id, job in batch.changed.items() if job.state in FINISHED and job.state != State.FAILED}
 
     def _write_rows(self, jobs: list[JobRow], runs: list[RunRow]) -> None:
-        backend = connections[self.using]
+        backend = database.connection()
         writer: Any = values
         if arrays.serve(backend):
             writer = arrays

@@ -15,7 +15,7 @@ from django_delayq.conf import Config, QueueConfig
 from django_delayq.failpoints import failpoint
 from django_delayq.ids import by_partition
 from django_delayq.mirror.checkpoint import checkpoint_of, locked_checkpoint
-from django_delayq.models import Attempt, Event, Job, Operation, SetAside, Step
+from django_delayq.models import Attempt, Event, Job, Operation, SetAside, Step, database
 from django_delayq.producer.outbox import agreed_clock, period_keys
 from django_delayq.producer.outbox.agreed_clock import ClocksDiffer
 from django_delayq.producer.outbox.rows import RunRow
@@ -33,11 +33,11 @@ STEPS_KEPT: Final = 30 * 24 * 3_600.0  # longer than any ladder, so that no deli
 FAILED_IN_REDIS_MS: Final = 7 * 24 * 3_600_000  # a failed record is kept in Redis that long; its row decides the rest
 
 
-def old_jobs(queue: QueueConfig, using: str, now: datetime, *, merged_since: datetime | None = None) -> Iterator[tuple[str, Any]]:
+def old_jobs(queue: QueueConfig, now: datetime, *, merged_since: datetime | None = None) -> Iterator[tuple[str, Any]]:
     """Per finished state with a retention: its name and the queryset of rows past it; and "merged", proposals that were merged into
     another job longer than an hour ago, which tell nothing that the other does not. `merged_since`: of these only what came later.
     """
-    rows = Job.objects.using(using).filter(queue=queue.name)
+    rows = Job.objects.filter(queue=queue.name)
     for state in FINISHED:
         seconds = queue.retention[state.value]
         if seconds is not None:
@@ -46,26 +46,25 @@ def old_jobs(queue: QueueConfig, using: str, now: datetime, *, merged_since: dat
     yield "merged", merged if merged_since is None else merged.filter(finished_at__gte=merged_since)
 
 
-def old_set_aside(queue: QueueConfig, using: str, now: datetime) -> Any:
+def old_set_aside(queue: QueueConfig, now: datetime) -> Any:
     """What was set aside longer ago than it is kept."""
     kept = queue.retention["set_aside"]
-    found = SetAside.objects.using(using).filter(queue=queue.name)
+    found = SetAside.objects.filter(queue=queue.name)
     return found.none() if kept is None else found.filter(noticed_at__lt=now - timedelta(seconds=kept))
 
 
 def old_operations(config: Config, now: datetime) -> Any:
     """Operations that are over, once they are as old as cancelled jobs may be: both tell what people did."""
     kept = config.retention["cancelled"]
-    over = Operation.objects.using(config.database).filter(stage__in=(Operation.Stage.FINISHED, Operation.Stage.CANCELLED))
+    over = Operation.objects.filter(stage__in=(Operation.Stage.FINISHED, Operation.Stage.CANCELLED))
     return over.none() if kept is None else over.filter(finished_at__lt=now - timedelta(seconds=kept))
 
 
 class PruneLoop:
     """Deletes at most 500 jobs a pass, with their attempts and events, by primary key, so that no lock is held for long."""
 
-    def __init__(self, places: Places, queue: QueueConfig, *, using: str) -> None:
+    def __init__(self, places: Places, queue: QueueConfig) -> None:
         self.queue = queue
-        self.using = using
         self._places = places
         # No index knows what was merged: after the first look only what has come since is read. What a mirror tells of late stays for
         # as long as other cancelled jobs.
@@ -85,44 +84,44 @@ class PruneLoop:
 
     def now(self) -> datetime:
         """By which rows are old. Raises: see `poll`."""
-        return agreed_clock.of_queue(self.using, self._places, self.queue.name, self.queue.served)
+        return agreed_clock.of_queue(self._places, self.queue.name, self.queue.served)
 
     def prune(self, *, merged_since: datetime | None = None) -> int:
         """One batch, filled from one state after the other. Returns how many rows went, steps and attempts not counted."""
         now, total = self.now(), 0
-        for _, found in old_jobs(self.queue, self.using, now, merged_since=merged_since):
+        for _, found in old_jobs(self.queue, now, merged_since=merged_since):
             gone = list(found.order_by().values_list("pk", flat=True)[: BATCH - total])
             for partition, some in by_partition(gone).items():
                 # Not while the mirror has rows in hand; and what has been requeued since stays.
-                with locked_checkpoint(self.queue.name, partition, self.using):
+                with locked_checkpoint(self.queue.name, partition):
                     some = list(found.order_by().filter(pk__in=some).select_for_update().values_list("pk", flat=True))
-                    Attempt.objects.using(self.using).filter(job_id__in=some).delete()
-                    Event.objects.using(self.using).filter(job_id__in=some).delete()
-                    Step.objects.using(self.using).filter(job_id__in=some).delete()
-                    Job.objects.using(self.using).filter(pk__in=some)._raw_delete(self.using)
+                    Attempt.objects.filter(job_id__in=some).delete()
+                    Event.objects.filter(job_id__in=some).delete()
+                    Step.objects.filter(job_id__in=some).delete()
+                    Job.objects.filter(pk__in=some)._raw_delete(database.alias())
                     failpoint("prune.delete")
                 failpoint("prune.deleted")
                 total += len(some)
         steps = self._prune_steps(now) + self._prune_set_aside(now)
-        return total + steps + period_keys.prune(self.using, now, BATCH)
+        return total + steps + period_keys.prune(now, BATCH)
 
     def _prune_set_aside(self, now: datetime) -> int:
-        gone = list(old_set_aside(self.queue, self.using, now).order_by("pk").values_list("pk", flat=True)[:BATCH])
+        gone = list(old_set_aside(self.queue, now).order_by("pk").values_list("pk", flat=True)[:BATCH])
         if gone:
             failpoint("prune.drop_set_aside")
-            SetAside.objects.using(self.using).filter(pk__in=gone).delete()
+            SetAside.objects.filter(pk__in=gone).delete()
             failpoint("prune.dropped_set_aside")
         return len(gone)
 
     def _prune_steps(self, now: datetime) -> int:
         """Steps of jobs that have no row: of redis durability, or left out by AUDIT."""
         before = now - timedelta(seconds=STEPS_KEPT)
-        rows = Job.objects.using(self.using).filter(pk=OuterRef("job_id"))
-        orphans = Step.objects.using(self.using).filter(at__lt=before).exclude(Exists(rows))
+        rows = Job.objects.filter(pk=OuterRef("job_id"))
+        orphans = Step.objects.filter(at__lt=before).exclude(Exists(rows))
         gone = list(orphans.order_by("at").values_list("pk", flat=True)[:BATCH])
         if gone:
             failpoint("prune.drop_steps")
-            Step.objects.using(self.using).filter(pk__in=gone).delete()
+            Step.objects.filter(pk__in=gone).delete()
             failpoint("prune.dropped_steps")
         return len(gone)
 
@@ -144,14 +143,14 @@ class OldOperationsLoop:
 
     def now(self) -> datetime:
         """By which operations are old. Raises: see `poll`."""
-        return agreed_clock.now(self.config.database, [self._places.shared])
+        return agreed_clock.now([self._places.shared])
 
     def prune(self) -> int:
         """One batch. Returns how many went."""
         gone = list(old_operations(self.config, self.now()).order_by("id").values_list("pk", flat=True)[:BATCH])
         if gone:
             failpoint("prune.drop_operations")
-            Operation.objects.using(self.config.database).filter(pk__in=gone).delete()
+            Operation.objects.filter(pk__in=gone).delete()
             failpoint("prune.dropped_operations")
         return len(gone)
 
@@ -159,9 +158,8 @@ class OldOperationsLoop:
 class TidyLoop:
     """Drops from Redis what has had its time: tombstones, counters, claims, and failed records that the mirror has written down."""
 
-    def __init__(self, places: Places, queue: QueueConfig, *, prefix: str, using: str, partition: int = 0) -> None:
+    def __init__(self, places: Places, queue: QueueConfig, *, prefix: str, partition: int = 0) -> None:
         self.queue = queue
-        self.using = using
         self.store = QueueStore(places, prefix=prefix, queue=queue.name, partition=partition)
         self._cursor = "0"
 
@@ -172,7 +170,7 @@ class TidyLoop:
             StoreUnavailable, DatabaseError: call again later.
         """
         try:
-            before = self._failed_before(agreed_clock.now(self.using, [self.store.link]))
+            before = self._failed_before(agreed_clock.now([self.store.link]))
         except ClocksDiffer:  # prune logs it; the rest of what tidy drops was dated by the clock by which it goes, Redis' own
             before = None
         failpoint("mirror.tidy")
@@ -182,24 +180,24 @@ class TidyLoop:
         return 0.0 if done.cursor != "0" or done.tombstones >= 200 or done.failed >= 200 else TIDY
 
     def _failed_before(self, now: datetime) -> int | None:
-        checkpoint = checkpoint_of(self.queue.name, self.store.partition, self.using)
+        checkpoint = checkpoint_of(self.queue.name, self.store.partition)
         if checkpoint.pk is None:
             return None
         folded_ms = int(checkpoint.last_event.partition("-")[0])
         return min(folded_ms, clock.to_ms(now) - FAILED_IN_REDIS_MS)
 
 
-def drop_put_off(runs: Iterable[RunRow], using: str) -> None:
+def drop_put_off(runs: Iterable[RunRow]) -> None:
     """Keeps the last ten runs in a row of those jobs of which some of these were put off: they bear one number, as they did not count.
     A task that looks every few seconds whether something is there would else leave thousands of rows a day.
     """
     wanted = list({run.job_id for run in runs if run.outcome in PUT_OFF})
     for start in range(0, len(wanted), BATCH):
-        found = Attempt.objects.using(using).filter(job_id__in=wanted[start : start + BATCH], outcome__in=PUT_OFF)
+        found = Attempt.objects.filter(job_id__in=wanted[start : start + BATCH], outcome__in=PUT_OFF)
         seen, gone = Counter[tuple[UUID, int]](), []
         for id, job, number in found.order_by("-id").values_list("id", "job_id", "number"):
             seen[job, number] += 1
             if seen[job, number] > PUT_OFF_KEPT:
                 gone.append(id)
         for first in range(0, len(gone), BATCH):
-            Attempt.objects.using(using).filter(pk__in=gone[first : first + BATCH]).delete()
+            Attempt.objects.filter(pk__in=gone[first : first + BATCH]).delete()

@@ -8,14 +8,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 from uuid import UUID
 
-from django.db import transaction
-
 from django_delayq import clock, ids
 from django_delayq.conf import QueueConfig
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
 from django_delayq.mirror.unresolved import leave_to_a_person
-from django_delayq.models import UNRESOLVED, Attempt, Job, database_clock
+from django_delayq.models import UNRESOLVED, Attempt, Job, database, database_clock
 from django_delayq.states import FINISHED, UNFINISHED, AttemptOutcome, State
 from django_delayq.store.scripts.events import EventLog
 from django_delayq.store.scripts.queue import MOST
@@ -27,23 +25,21 @@ LOST: Final = "Redis lost this job, which was of redis durability; whether it ha
 WAIT: Final = 0.25  # seconds between steps of the wait for those who may adopt one
 
 
-def unfinished(queue: str, partition: int, using: str) -> Any:
+def unfinished(queue: str, partition: int) -> Any:
     """The rows of such jobs of a partition that are unfinished. Whether Redis has them, and the mirror has told all, the caller must
     know.
     """
-    found = Job.objects.using(using).filter(queue=queue, partition=partition, state__in=UNFINISHED, durable=False, settled="")
+    found = Job.objects.filter(queue=queue, partition=partition, state__in=UNFINISHED, durable=False, settled="")
     return found.exclude(UNRESOLVED)
 
 
-def mark(log: EventLog, queue: QueueConfig, partition: int, using: str) -> Iterator[float]:
+def mark(log: EventLog, queue: QueueConfig, partition: int) -> Iterator[float]:
     """Makes the rows of jobs that Redis has lost unresolved, when all else is back and confirmed. A worker that runs one still has a
     lease to adopt it. Yields seconds to wait; one step per page.
     """
     found: list[UUID] = []
     after = UUID(int=0)
-    while page := list(
-        unfinished(queue.name, partition, using).filter(pk__gt=after).order_by("pk").values_list("pk", flat=True)[:MOST]
-    ):
+    while page := list(unfinished(queue.name, partition).filter(pk__gt=after).order_by("pk").values_list("pk", flat=True)[:MOST]):
         found += log.unknown(page)
         after = page[-1]
         yield 0.0
@@ -51,7 +47,7 @@ def mark(log: EventLog, queue: QueueConfig, partition: int, using: str) -> Itera
     while found and clock.monotonic() < until:
         yield WAIT
     for start in range(0, len(found), MOST):
-        give_up(queue.name, partition, log.unknown(found[start : start + MOST]), using)
+        give_up(queue.name, partition, log.unknown(found[start : start + MOST]))
         yield 0.0
     if found:
         logger.error(
@@ -61,22 +57,22 @@ def mark(log: EventLog, queue: QueueConfig, partition: int, using: str) -> Itera
         )
 
 
-def give_up(queue: str, partition: int, jobs: Sequence[UUID], using: str) -> int:
+def give_up(queue: str, partition: int, jobs: Sequence[UUID]) -> int:
     """Makes these rows unresolved. Returns how many; what has ended stays."""
-    now = database_clock.ago(using)
-    with transaction.atomic(using=using):
-        found = list(unfinished(queue, partition, using).filter(pk__in=jobs).select_for_update().values_list("id", flat=True))
-        leave_to_a_person(Job.objects.using(using).filter(pk__in=found), LOST)
-        Attempt.objects.using(using).filter(job_id__in=found, finished_at__isnull=True).update(
+    now = database_clock.ago()
+    with database.atomic():
+        found = list(unfinished(queue, partition).filter(pk__in=jobs).select_for_update().values_list("id", flat=True))
+        leave_to_a_person(Job.objects.filter(pk__in=found), LOST)
+        Attempt.objects.filter(job_id__in=found, finished_at__isnull=True).update(
             finished_at=now, outcome=AttemptOutcome.CRASHED.value, message=LOST
         )
     return len(found)
 
 
-def leave(log: EventLog, epoch: EpochStore, using: str) -> Iterator[None]:
+def leave(log: EventLog, epoch: EpochStore) -> Iterator[None]:
     """Jobs that an old copy has, and that are over by their rows, leave it: they have run. One step per page."""
     for held in log.jobs():
-        known = Job.objects.using(using).filter(pk__in=[ids.full(id) for id, _ in held])
+        known = Job.objects.filter(pk__in=[ids.full(id) for id, _ in held])
         over = [ids.short(id) for id, *row in known.values_list("id", "state", "settled") if end_of(*row)]
         failpoint("restore.drop")
         for start in range(0, len(over), MOST):

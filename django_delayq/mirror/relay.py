@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
-from django.db import connections
 from django.db.models import QuerySet
 
 from django_delayq import clock, conf
@@ -20,7 +19,7 @@ from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
 from django_delayq.mirror.checkpoint import checkpoint_of, known_of, locked_checkpoint
 from django_delayq.mirror.unresolved import leave_to_a_person, unknown_end
-from django_delayq.models import UNPUBLISHED, Job, database_clock
+from django_delayq.models import UNPUBLISHED, Job, database, database_clock
 from django_delayq.models.fixed_query import ExistsQuery
 from django_delayq.producer import at_commit, homes, outbox
 from django_delayq.producer.outbox import committed_runs, rows
@@ -44,16 +43,16 @@ PAUSE: Final = 0.5
 BEHIND: Final = 2.0  # seconds between rounds when all that is left waits behind running holders
 
 
-def unpublished(queue: str, using: str) -> QuerySet[Job]:
+def unpublished(queue: str) -> QuerySet[Job]:
     """The rows of a queue that Redis has not confirmed."""
-    return Job.objects.using(using).filter(UNPUBLISHED, queue=queue, durable=True, settled="")
+    return Job.objects.filter(UNPUBLISHED, queue=queue, durable=True, settled="")
 
 
 class SharedLook:
     """Whether anything of a queue is unpublished: one query for the relays of all its partitions, whose looks come together."""
 
-    def __init__(self, queue: str, using: str) -> None:
-        self._any = ExistsQuery(unpublished(queue, using))
+    def __init__(self, queue: str) -> None:
+        self._any = ExistsQuery(unpublished(queue))
         self._at = -IDLE
         self._found = False
 
@@ -89,20 +88,18 @@ class RelayLoop:
         queue: QueueConfig,
         *,
         prefix: str,
-        using: str,
         partition: int = 0,
         young: float = YOUNG,
         signer: Signer | None = None,
         look: SharedLook | None = None,
     ) -> None:
         self.queue = queue
-        self.using = using
         self._look = look
         self._young = young
         self.store = QueueStore(places, prefix=prefix, queue=queue.name, partition=partition, signer=signer)
         self.partition = partition
         self.log = EventLog(self.store.link, self.store.keys)
-        self.publisher = Publisher(self.store, using, conf.get().most_events_in(queue.name), actor="relay")
+        self.publisher = Publisher(self.store, conf.get().most_events_in(queue.name), actor="relay")
         self._any = ExistsQuery(self._rows())
         self._mark: tuple[tuple[int, int], datetime] | None = None
         self._after: UUID | None = None  # up to where this round has come
@@ -120,7 +117,7 @@ class RelayLoop:
             # Mostly there is none at all; then Redis need not be asked.
             if (self._look is not None and not self._look.found()) or not self._any.found():
                 return IDLE
-            now = database_clock.now(connections[self.using])
+            now = database_clock.now()
             if not self._unpublished(now, now).exists():
                 return IDLE
             self._mark = position(self.log.last_id()), now
@@ -135,7 +132,7 @@ class RelayLoop:
         return 0.0
 
     def _folded(self) -> tuple[int, int]:
-        checkpoint = checkpoint_of(self.queue.name, self.partition, self.using)
+        checkpoint = checkpoint_of(self.queue.name, self.partition)
         if checkpoint.generation not in ("", self.log.generation()):
             return 0, 0
         return position(checkpoint.last_event)
@@ -151,13 +148,13 @@ class RelayLoop:
         return self._rows().exclude(database_clock.written(mark - timedelta(seconds=self._young), now))
 
     def _rows(self) -> QuerySet[Job]:
-        return unpublished(self.queue.name, self.using).filter(partition=self.partition)
+        return unpublished(self.queue.name).filter(partition=self.partition)
 
     def _push(self, mark: datetime) -> int:
         epoch, trimmed = self.store.stand()  # what is read now is true of this one
-        known = partial(known_of, self.queue.name, self.partition, self.using)
+        known = partial(known_of, self.queue.name, self.partition)
         site.check_mirror(self.store.keys, self.store.link.home, trimmed, known(), known)
-        unpublished = self._unpublished(mark, database_clock.now(connections[self.using]))
+        unpublished = self._unpublished(mark, database_clock.now())
         if self._after is not None:
             unpublished = unpublished.filter(pk__gt=self._after)
         page = list(unpublished.order_by("id").values_list("id", "key")[:MOST])
@@ -165,7 +162,7 @@ class RelayLoop:
             return 0
         at_commit.catch_up(self.queue.name, {id for id, _ in page}, {key for _, key in page if key})
         self.publisher.meet(key for _, key in page)
-        found = outbox.jobs.read(self._with_siblings(page), self.using)
+        found = outbox.jobs.read(self._with_siblings(page))
         self._give_up({id for id, _ in page} - {row.record.id for row in found})
         sent = [row for row in found if row.unpublished]
         if self.queue.former_partitions:
@@ -208,7 +205,7 @@ class RelayLoop:
         known = [id for id, reply in answered if reply.status == "again" and id in self._there_before]
         self._there.update(id for id, reply in answered if reply.created or reply.ended)
         if known or ended:
-            with locked_checkpoint(self.queue.name, self.partition, self.using):
+            with locked_checkpoint(self.queue.name, self.partition):
                 if self.store.epoch() == epoch:  # else Redis may have lost them again
                     self._note(known, ended)
                 failpoint("relay.save")
@@ -221,8 +218,8 @@ class RelayLoop:
         """Notes the jobs that Redis had before, and that have no event. A job that ended there may have run for another site, or not at
         all. Only an atomic run that has committed here proves an end.
         """
-        self._free(known).update(published=database_clock.ago(self.using))
-        committed_runs.end_rows(self._free(list(ended)), self.using)
+        self._free(known).update(published=database_clock.ago())
+        committed_runs.end_rows(self._free(list(ended)))
         unresolved = 0
         for status in set(ended.values()):
             those = self._free([id for id, end in ended.items() if end == status])
@@ -236,11 +233,11 @@ class RelayLoop:
             )
 
     def _free(self, jobs: list[UUID]) -> Any:
-        found = Job.objects.using(self.using).filter(UNPUBLISHED, pk__in=jobs)
-        if connections[self.using].features.has_select_for_update_skip_locked:
+        found = Job.objects.filter(UNPUBLISHED, pk__in=jobs)
+        if database.connection().features.has_select_for_update_skip_locked:
             # A request that works on such a row would else keep all mirrors of the queue waiting.
             free = found.select_for_update(skip_locked=True).values_list("pk", flat=True)
-            found = Job.objects.using(self.using).filter(pk__in=list(free))
+            found = Job.objects.filter(pk__in=list(free))
         return found
 
     def _give_up(self, unread: set[UUID]) -> None:
@@ -251,9 +248,9 @@ class RelayLoop:
             except PayloadError as error:
                 logger.error("job %s of %s cannot be published and fails: %s", row.id, self.queue.name, error)
                 failpoint("relay.give_up")
-                Job.objects.using(self.using).filter(pk=row.pk, published__isnull=True).update(
+                Job.objects.filter(pk=row.pk, published__isnull=True).update(
                     state=State.FAILED.value,
-                    finished_at=database_clock.ago(self.using),
+                    finished_at=database_clock.ago(),
                     error=rows.clean(f"cannot be published: {error}"),
                 )
                 failpoint("relay.gave_up")

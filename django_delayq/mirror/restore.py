@@ -77,20 +77,18 @@ class RestoreLoop:
         queue: QueueConfig,
         *,
         prefix: str,
-        using: str,
         partition: int = 0,
         auto: bool = True,
         signer: Signer | None = None,
     ) -> None:
         self.queue = queue
-        self.using = using
         self.auto = auto
         self.store = QueueStore(places, prefix=prefix, queue=queue.name, partition=partition, signer=signer)
         self.partition = partition
         self.log = EventLog(self.store.link, self.store.keys)
         self.epoch = EpochStore(self.store)
         self.asks = self.epoch.asks  # see `first_looks`
-        self.mirror = MirrorLoop(places, queue, prefix=prefix, using=using, partition=partition, signer=signer)
+        self.mirror = MirrorLoop(places, queue, prefix=prefix, partition=partition, signer=signer)
         self.progress = RestoreProgress()
         self._who = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
         self._well: tuple[str, str, str] | None = None
@@ -115,17 +113,17 @@ class RestoreLoop:
             try:
                 epoch, checkpoint = self.look()
             except SiteRefused as error:
-                note_refused(error, self.using)
+                note_refused(error)
                 raise
             if needs_restore(epoch, checkpoint) or (epoch.generation and epoch.confirmed != epoch.server):
                 # Another server, perhaps with older data. What was read from the one before may be about to be committed.
-                with locked_checkpoint(self.queue.name, self.partition, self.using):
+                with locked_checkpoint(self.queue.name, self.partition):
                     epoch, checkpoint = self.look()
             if not needs_restore(epoch, checkpoint):
                 self._confirm(epoch, checkpoint)
                 return self._idle()
             self._lost = None
-            pauses.again(self.store, self.using)
+            pauses.again(self.store)
             if not self.auto and self._pause(epoch):
                 return 1.0
             if self._others_are_at_it(epoch):
@@ -167,11 +165,11 @@ class RestoreLoop:
         return epoch, checkpoint
 
     def _checkpoint(self) -> Checkpoint:
-        return checkpoint_of(self.queue.name, self.partition, self.using)
+        return checkpoint_of(self.queue.name, self.partition)
 
     def unfinished(self) -> Any:
         """The rows that Redis must have."""
-        return unfinished.rows(self.queue.name, self.partition, self.using)
+        return unfinished.rows(self.queue.name, self.partition)
 
     def items(self, batch: Iterable[UnfinishedRow]) -> list[RestoreItem]:
         """Unfinished rows as restore.lua wants them; without those that cannot be jobs."""
@@ -219,13 +217,13 @@ class RestoreLoop:
             self._lost = self._mark_lost(checkpoint.way_back)
         if not epoch.generation or epoch.confirmed == epoch.server:
             if epoch.generation and not checkpoint.address:  # the process that confirmed it died before this
-                note_address(self.store, self.using)
+                note_address(self.store)
             self._remind(checkpoint)
             return
-        note_server(self.queue.name, self.partition, epoch.server, self.using)
-        pauses.again(self.store, self.using)
+        note_server(self.queue.name, self.partition, epoch.server)
+        pauses.again(self.store)
         if epoch.confirmed is not None:
-            self._send_again(changes_unknown_to(self.log, self.queue.name, self.partition, self.using, checkpoint.last_event))
+            self._send_again(changes_unknown_to(self.log, self.queue.name, self.partition, checkpoint.last_event))
         self._tell(epoch, mirrored=checkpoint.last_event)
 
     def _tell(self, epoch: Epoch, **said: Any) -> Confirmed:
@@ -233,7 +231,7 @@ class RestoreLoop:
         answer = self.epoch.confirm(epoch.generation, server=epoch.server, actor=ACTOR, **said)
         failpoint("restore.confirmed")
         if answer == "ok" and not said.get("phase"):
-            note_address(self.store, self.using)
+            note_address(self.store)
         return answer
 
     def _remind(self, checkpoint: Checkpoint) -> None:
@@ -243,12 +241,12 @@ class RestoreLoop:
         """
         if clock.monotonic() >= self._whole_at:
             self._whole_at = clock.monotonic() + WHOLE
-            latest = Event.objects.using(self.using).order_by("-pk").values_list("pk", flat=True).first() or 0
-            changes = unfolded_changes(self.queue.name, self.partition, self.using, checkpoint.last_event)
+            latest = Event.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
+            changes = unfolded_changes(self.queue.name, self.partition, checkpoint.last_event)
             self._seen = latest
         else:
             jobs = {job for job, _ in self._suspects}
-            changes = unfolded_changes(self.queue.name, self.partition, self.using, checkpoint.last_event, after=self._seen, jobs=jobs)
+            changes = unfolded_changes(self.queue.name, self.partition, checkpoint.last_event, after=self._seen, jobs=jobs)
         found = {(change.job, change.stream_id): change for change in changes}
         if self._suspects and position(checkpoint.last_event) >= self._mark:
             lost = [key for key, sent in self._suspects.items() if not sent and key in found]
@@ -316,7 +314,7 @@ class RestoreLoop:
             target, phase = epoch._replace(generation=epoch.generation or given), ADOPT
             self._note(epoch, target.generation)
             # It may be a copy all the same, of a server that was not confirmed yet, and older than what was answered there.
-            self._send_again(changes_unknown_to(self.log, self.queue.name, self.partition, self.using, checkpoint.last_event))
+            self._send_again(changes_unknown_to(self.log, self.queue.name, self.partition, checkpoint.last_event))
             self._go_on(epoch, ADOPT, renew=given)
         else:
             behind = position(self.log.last_id()) < position(checkpoint.last_event)
@@ -325,19 +323,19 @@ class RestoreLoop:
             self._go_on(epoch, SWEEP, renew=target.generation, behind=checkpoint.last_event if behind else "")
             yield from self._sweep(target)
         yield from self._fold(target, phase)
-        committed_runs.end_rows(Job.objects.using(self.using).filter(queue=self.queue.name, partition=self.partition), self.using)
+        committed_runs.end_rows(Job.objects.filter(queue=self.queue.name, partition=self.partition))
         if phase == SWEEP:
-            for _ in redis_only.leave(self.log, self.epoch, self.using):
+            for _ in redis_only.leave(self.log, self.epoch):
                 self._go_on(target, phase)
                 yield 0.0
-        restore_rows.apply_unfolded(self.queue.name, self.partition, self.using, checkpoint.last_event)
+        restore_rows.apply_unfolded(self.queue.name, self.partition, checkpoint.last_event)
         self._go_on(target, ADOPT)
         stands = self.store.epoch()
-        for batch in unfinished.pages(self.unfinished().filter(state=State.RUNNING), self.using):
+        for batch in unfinished.pages(self.unfinished().filter(state=State.RUNNING)):
             self._send(batch, stands)
             yield 0.0
         waits = True
-        for batch in unfinished.pages(self.unfinished().filter(state=State.SCHEDULED), self.using):
+        for batch in unfinished.pages(self.unfinished().filter(state=State.SCHEDULED)):
             if waits and batch and clock.to_ms(batch[0].run_at) > zero_ms + clock.monotonic() * 1000:
                 self._go_on(target, REST)
                 waits = False
@@ -349,11 +347,11 @@ class RestoreLoop:
         self._finish(target)
 
     def _note(self, epoch: Epoch, generation: str) -> None:
-        note_server(self.queue.name, self.partition, epoch.server, self.using, generation)
+        note_server(self.queue.name, self.partition, epoch.server, generation)
 
     def _mark_lost(self, way_back: str) -> Iterator[float]:
-        yield from redis_only.mark(self.log, self.queue, self.partition, self.using)
-        note_restored(self.queue.name, self.partition, way_back, self.using)
+        yield from redis_only.mark(self.log, self.queue, self.partition)
+        note_restored(self.queue.name, self.partition, way_back)
 
     def _go_on(self, target: Epoch, phase: str, *, renew: str = "", behind: str = "", mirrored: str = "") -> None:
         """Says where the way back is, and that somebody is on it."""
@@ -387,13 +385,13 @@ class RestoreLoop:
 
     def _moved(self) -> Iterator[list[UnfinishedRow]]:
         """Those that were rescheduled lately: to a date perhaps that had been passed already, before Redis had them again."""
-        since = database_clock.ago(self.using, RECENT_MS / 1000)
-        events = Event.objects.using(self.using).filter(queue=self.queue.name, kind=EventKind.RESCHEDULED, at__gte=since)
+        since = database_clock.ago(RECENT_MS / 1000)
+        events = Event.objects.filter(queue=self.queue.name, kind=EventKind.RESCHEDULED, at__gte=since)
         # Not joined with the rows: without fresh statistics that takes long.
         jobs = dict.fromkeys(events.filter(job__isnull=False).values_list("job_id", flat=True))
         found = ids.by_partition(jobs).get(self.partition, [])
         for start in range(0, len(found), MOST):
-            yield unfinished.read(found[start : start + MOST], self.using)
+            yield unfinished.read(found[start : start + MOST])
 
     def _send(self, batch: Sequence[UnfinishedRow], stands: str) -> None:
         if self._resumes:  # who died on the way is not to die at the same place again
@@ -412,9 +410,9 @@ class RestoreLoop:
 
     def _finish(self, target: Epoch) -> None:
         # Both or neither: whoever finds the generation restored mends no rows.
-        with locked_checkpoint(self.queue.name, self.partition, self.using) as (mine, checkpoint):
+        with locked_checkpoint(self.queue.name, self.partition) as (mine, checkpoint):
             mine.update(restored=target.generation)
-            restore_rows.settle_rows(self.queue.name, self.partition, self.using)
+            restore_rows.settle_rows(self.queue.name, self.partition)
             failpoint("restore.note")
         failpoint("restore.noted")
         self._go_on(target, "", mirrored=checkpoint.last_event)

@@ -24,12 +24,12 @@ class RestoreProgress:
     began: float = 0.0
 
 
-def apply_unfolded(queue: str, partition: int, using: str, folded: str) -> None:
+def apply_unfolded(queue: str, partition: int, folded: str) -> None:
     """Changes that were answered with done, and of which no event is left: all that Redis had to tell is folded."""
-    now = database_clock.ago(using)
+    now = database_clock.ago()
     failpoint("restore.take_in")
-    for change in unfolded_changes(queue, partition, using, folded):
-        row = Job.objects.using(using).filter(pk=change.job, state__in=UNFINISHED, settled="")
+    for change in unfolded_changes(queue, partition, folded):
+        row = Job.objects.filter(pk=change.job, state__in=UNFINISHED, settled="")
         if change.kind is EventKind.CANCELLED:
             row.update(state=State.CANCELLED.value, finished_at=now, error=rows.clean(change.reason))
         elif change.run_at is not None:
@@ -37,12 +37,12 @@ def apply_unfolded(queue: str, partition: int, using: str, folded: str) -> None:
     failpoint("restore.taken_in")
 
 
-def settle_rows(queue: str, partition: int, using: str) -> None:
+def settle_rows(queue: str, partition: int) -> None:
     """Ends jobs whose atomic run has committed, and runs that no event will end any more."""
-    now = database_clock.ago(using)
-    known = Job.objects.using(using).filter(queue=queue, partition=partition, state__in=UNFINISHED).exclude(settled="")
+    now = database_clock.ago()
+    known = Job.objects.filter(queue=queue, partition=partition, state__in=UNFINISHED).exclude(settled="")
     known.update(state=State.SUCCEEDED.value, finished_at=Coalesce("finished_at", now), error="", fingerprint="")
-    runs = Attempt.objects.using(using).filter(finished_at__isnull=True, job__queue=queue, job__partition=partition)
+    runs = Attempt.objects.filter(finished_at__isnull=True, job__queue=queue, job__partition=partition)
     over = list(runs.filter(job__state__in=FINISHED).values_list("id", "fence", "job__settled"))
     for start in range(0, len(over), MOST):
         some = over[start : start + MOST]

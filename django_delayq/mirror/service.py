@@ -171,7 +171,7 @@ class Service:
             raise ValueError(
                 f"The queues {', '.join(queue.name for queue in queues)} are on {len(several)} servers: make a service for each."
             )
-        common: Any = {"prefix": config.prefix, "using": config.database}
+        common: Any = {"prefix": config.prefix}
         signed: Any = {**common, "signer": config.signer}
         self.mirrors = [
             MirrorLoop(places, queue, partition=partition, patiently=patiently, **signed)
@@ -206,7 +206,7 @@ class Service:
         ]
         self._runners += self._folders
         if "relay" in roles:
-            looks = {queue.name: SharedLook(queue.name, config.database) for queue in queues if queue.divided}
+            looks = {queue.name: SharedLook(queue.name) for queue in queues if queue.divided}
             self._runners += [
                 LoopRunner(
                     f"the relay of {queue.label(partition)}",
@@ -230,7 +230,7 @@ class Service:
             self._runners += [
                 LoopRunner(
                     f"prune of {queue.name}",
-                    PruneLoop(places, queue, using=config.database),
+                    PruneLoop(places, queue),
                     link=None if queue.divided else places.of(queue.name, 0),
                 )
                 for queue in queues

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from django.db import connections
-
 from django_delayq import clock
 from django_delayq.logger import Logger
 from django_delayq.mirror.event_items import RefusedItem, item_job
-from django_delayq.models import SetAside, database_clock
+from django_delayq.models import SetAside, database, database_clock
 from django_delayq.producer.outbox import rows
 from django_delayq.store.scripts.events import Entry
 
@@ -21,13 +19,13 @@ WIDEST: Final = 4  # bytes of a statement for a byte of the stream, at most: wha
 SPARE: Final = 65_536  # bytes of a statement beside the value
 
 
-def write(refused: Sequence[RefusedItem], queue: str, partition: int, using: str) -> None:
+def write(refused: Sequence[RefusedItem], queue: str, partition: int) -> None:
     """Keeps these items. Within the caller's transaction; those that are kept already stay as they are."""
     if not refused:
         return
-    most = _packet(using)
-    found = [_row(one, queue, partition, most, using) for one in refused]
-    model = SetAside.objects.using(using)
+    most = _packet()
+    found = [_row(one, queue, partition, most) for one in refused]
+    model = SetAside.objects
     for start in range(0, len(found), 1 if most else CHUNK):
         model.bulk_create(found[start : start + (1 if most else CHUNK)], ignore_conflicts=True)
     for one in found:
@@ -41,9 +39,9 @@ def write(refused: Sequence[RefusedItem], queue: str, partition: int, using: str
         )
 
 
-def larger_than_packets(entry: Entry, using: str) -> str:
+def larger_than_packets(entry: Entry) -> str:
     """A code, where this may be more than the server takes in one statement, and so the reason why it ends the connection; else ""."""
-    most = _packet(using)
+    most = _packet()
     return "max_allowed_packet" if most and WIDEST * sum(len(item.raw) for item in entry.items) + SPARE > most else ""
 
 
@@ -52,7 +50,7 @@ def is_cut(kept: SetAside) -> bool:
     return len(kept.raw) < kept.length
 
 
-def _row(refused: RefusedItem, queue: str, partition: int, most: int, using: str) -> SetAside:
+def _row(refused: RefusedItem, queue: str, partition: int, most: int) -> SetAside:
     entry, item = refused.entry, refused.item
     raw = item.raw[: (most - SPARE) // WIDEST] if most else item.raw
     return SetAside(
@@ -69,13 +67,13 @@ def _row(refused: RefusedItem, queue: str, partition: int, most: int, using: str
         length=len(item.raw),
         code=refused.code,
         text=rows.clean(refused.text, 2000),
-        noticed_at=database_clock.ago(using),
+        noticed_at=database_clock.ago(),
     )
 
 
-def _packet(using: str) -> int:
+def _packet() -> int:
     """The bytes that MySQL and MariaDB take in one statement; 0 for databases that have no such bound."""
-    connection: Any = connections[using]
+    connection: Any = database.connection()
     if connection.vendor != "mysql":
         return 0
     with connection.cursor() as cursor:

@@ -26,7 +26,7 @@ def retry(mirror: MirrorLoop, keys: Sequence[int]) -> tuple[int, int]:
     Raises:
         StoreUnavailable, StoreError, DatabaseError, InterfaceError: what has been taken in so far is.
     """
-    model = SetAside.objects.using(mirror.using).filter(queue=mirror.queue.name, partition=mirror.partition)
+    model = SetAside.objects.filter(queue=mirror.queue.name, partition=mirror.partition)
     groups: dict[tuple[tuple[int, int], UUID | None], list[int]] = {}
     for pk, stream_id, job in model.filter(pk__in=keys).order_by("item").values_list("pk", "stream_id", "job_id"):
         groups.setdefault((position(stream_id), job), []).append(pk)
@@ -51,7 +51,7 @@ def _take_in(mirror: MirrorLoop, kept: QuerySet[SetAside]) -> bool:
     """Folds items of one entry, and deletes them here. False where they still are none of ours, or not whole. A row that has gone on
     since keeps what it says: only the runs and events that were missing are added.
     """
-    with locked_checkpoint(mirror.queue.name, mirror.partition, mirror.using):
+    with locked_checkpoint(mirror.queue.name, mirror.partition):
         found = list(kept.order_by("item"))
         if not found:
             return True  # somebody else has taken them in meanwhile

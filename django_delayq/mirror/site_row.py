@@ -10,11 +10,11 @@ from typing import Any, Final, TypeVar
 
 from django.core.exceptions import SynchronousOnlyOperation
 from django.core.signals import setting_changed
-from django.db import Error, connections, transaction
+from django.db import Error, connections
 from django.dispatch import receiver
 
-from django_delayq import conf, under_test
-from django_delayq.models import Checkpoint, Site
+from django_delayq import under_test
+from django_delayq.models import Checkpoint, Site, database
 from django_delayq.setting_readers import SETTING
 from django_delayq.store.scripts import site
 from django_delayq.store.scripts.site import NO_FACTS, Facts, SiteRefused
@@ -64,11 +64,11 @@ class DatabaseSite:
 
 
 def _id_and_checkpoints() -> tuple[str | None, dict[tuple[str, int], Facts]]:
-    return Site.objects.using(conf.get().database).values_list("site", flat=True).first(), _checkpoints()
+    return Site.objects.values_list("site", flat=True).first(), _checkpoints()
 
 
 def _checkpoints(**wanted: Any) -> dict[tuple[str, int], Facts]:
-    rows = Checkpoint.objects.using(conf.get().database).filter(**wanted).values_list(*FACTS)
+    rows = Checkpoint.objects.filter(**wanted).values_list(*FACTS)
     return {
         (queue, partition): Facts(address or "", last, tokens or "", format) for queue, partition, address, last, tokens, format in rows
     }
@@ -83,11 +83,10 @@ def _read(read: Callable[[], T]) -> T:
     (the transaction or the connection may be broken, an event loop allows no query), or if none is open: a supervisor, which forks,
     must keep no connection. The savepoint keeps an error of the query out of the caller's transaction.
     """
-    using = conf.get().database
-    caller = connections[using]
+    caller = database.connection()
     if caller.connection is not None:
         try:
-            with transaction.atomic(using) if caller.in_atomic_block else nullcontext():
+            with database.atomic() if caller.in_atomic_block else nullcontext():
                 return read()
         except (Error, SynchronousOnlyOperation):
             pass

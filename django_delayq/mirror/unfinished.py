@@ -15,14 +15,14 @@ from django_delayq.store.scripts.queue import MOST
 LISTED: Final = 100_000  # ids per query
 
 
-def rows(queue: str, partition: int, using: str) -> Any:
+def rows(queue: str, partition: int) -> Any:
     """All of a partition of a queue."""
-    return _held(using).filter(queue=queue, partition=partition, state__in=UNFINISHED, durable=True)
+    return _held().filter(queue=queue, partition=partition, state__in=UNFINISHED, durable=True)
 
 
-def read(wanted: Sequence[UUID], using: str) -> list[UnfinishedRow]:
+def read(wanted: Sequence[UUID]) -> list[UnfinishedRow]:
     """Those of these ids, at most 200, oldest due first."""
-    found = of(_held(using).filter(pk__in=wanted).order_by("run_at", "id"))
+    found = of(_held().filter(pk__in=wanted).order_by("run_at", "id"))
     return [row for row in found if row.state in UNFINISHED and row.durable]
 
 
@@ -31,7 +31,7 @@ def of(found: Any) -> list[UnfinishedRow]:
     return list(map(UnfinishedRow._make, found.values_list(*UnfinishedRow._fields)))
 
 
-def pages(wanted: Any, using: str) -> Iterator[list[UnfinishedRow]]:
+def pages(wanted: Any) -> Iterator[list[UnfinishedRow]]:
     """Oldest due first, a script call at a time, some perhaps empty. A database without fresh statistics sorts all rows to find the
     next, so it is asked for many of these; it is quick to find rows only if nothing but ids is asked for, and to read a date takes as
     long as the rest of a row. A row whose date is moved on meanwhile comes twice, one whose date is moved back perhaps not at all.
@@ -41,7 +41,7 @@ def pages(wanted: Any, using: str) -> Iterator[list[UnfinishedRow]]:
         last = list(found.values_list("run_at", "id")[LISTED - 1 : LISTED])
         listed = list((_up_to(found, *last[0]) if last else found).values_list("id", flat=True))
         for start in range(0, len(listed), MOST):
-            yield read(listed[start : start + MOST], using)
+            yield read(listed[start : start + MOST])
         if not last:
             return
         date, id = last[0]
@@ -52,5 +52,5 @@ def _up_to(found: Any, date: datetime, id: UUID) -> Any:
     return found.filter(run_at__lte=date).exclude(run_at=date, pk__gt=id)
 
 
-def _held(using: str) -> Any:
-    return Job.objects.using(using).filter(published__isnull=False, settled="")
+def _held() -> Any:
+    return Job.objects.filter(published__isnull=False, settled="")

@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID
 
-from django.db import connections
 from django.db.models import F, Q
 from django.db.models.functions import Left
 
@@ -38,21 +37,21 @@ class UnfoldedChange:
     stream_id: str
 
 
-def requeues_asked(jobs: Collection[UUID], using: str) -> dict[UUID, list[int]]:
+def requeues_asked(jobs: Collection[UUID]) -> dict[UUID, list[int]]:
     """The notes of requeues of these jobs that were asked for here, the oldest first. Within a transaction; locked, to be read as they
     are now, and not as when that began.
     """
     found: dict[UUID, list[int]] = {}
     wanted = list(set(jobs))
     for start in range(0, len(wanted), CHUNK):
-        notes = Event.objects.using(using).filter(job_id__in=wanted[start : start + CHUNK], kind=REQUEUE_ASKED)
+        notes = Event.objects.filter(job_id__in=wanted[start : start + CHUNK], kind=REQUEUE_ASKED)
         for id, note in notes.select_for_update().order_by("pk").values_list("job_id", "pk"):
             found.setdefault(id, []).append(note)
     return found
 
 
 def unfolded_changes(
-    queue: str, partition: int, using: str, folded: str, *, after: int | None = None, jobs: Collection[UUID] = ()
+    queue: str, partition: int, folded: str, *, after: int | None = None, jobs: Collection[UUID] = ()
 ) -> list[UnfoldedChange]:
     """The last change of each job of a partition from an hour before `folded` on, which is the last event that was folded: however
     far behind the mirror is.
@@ -61,9 +60,9 @@ def unfolded_changes(
     a later one; until then the change is pending. `after`: only what has come behind this Event row, and
     what is of these `jobs`.
     """
-    present_ms = clock.to_ms(database_clock.now(connections[using]))
+    present_ms = clock.to_ms(database_clock.now())
     recent_ms = max(0, min(position(folded)[0], present_ms) - RECENT_MS)
-    events = Event.objects.using(using).filter(
+    events = Event.objects.filter(
         queue=queue,
         job__partition=partition,
         kind__in=(EventKind.CANCELLED.value, EventKind.RESCHEDULED.value),
@@ -85,9 +84,9 @@ def unfolded_changes(
     return list(latest.values())
 
 
-def changes_unknown_to(log: EventLog, queue: str, partition: int, using: str, folded: str) -> list[UnfoldedChange]:
+def changes_unknown_to(log: EventLog, queue: str, partition: int, folded: str) -> list[UnfoldedChange]:
     """Those of `unfolded_changes` that the server of this log does not tell of: another one has answered them."""
-    changes = unfolded_changes(queue, partition, using, folded)
+    changes = unfolded_changes(queue, partition, folded)
     told = log.tells({change.stream_id for change in changes if change.stream_id})
     return [change for change in changes if (change.stream_id, ids.short(change.job)) not in told]
 

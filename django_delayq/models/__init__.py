@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 from uuid import UUID
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from django_delayq import clock, ids
-from django_delayq.models.calendar import Periodic, SeenDeclaration, Tick
+from django_delayq.models.database import DelayqModel as DelayqModel
+from django_delayq.models.database import RowManager
 from django_delayq.models.fields import ExactJSONField as ExactJSONField
 from django_delayq.models.fields import JSONText as JSONText
 from django_delayq.models.indexes import PartialIndex
@@ -20,60 +21,25 @@ from django_delayq.models.internal import PeriodKey as PeriodKey
 from django_delayq.models.internal import Site as Site
 from django_delayq.models.internal import UncheckedKey as UncheckedKey
 from django_delayq.models.operation import Operation
+from django_delayq.models.periodic import Periodic, SeenDeclaration, Tick
+from django_delayq.models.querysets import DERIVED as DERIVED
+from django_delayq.models.querysets import FAR as FAR
+from django_delayq.models.querysets import PARKED_ROWS as PARKED_ROWS
+from django_delayq.models.querysets import RETRYING as RETRYING
+from django_delayq.models.querysets import UNENDED as UNENDED
+from django_delayq.models.querysets import UNPUBLISHED as UNPUBLISHED
+from django_delayq.models.querysets import UNRESOLVED as UNRESOLVED
+from django_delayq.models.querysets import JobQuerySet as JobQuerySet
+from django_delayq.models.querysets import of_state as of_state
 from django_delayq.shared_name import NAMED, SharedName, in_meta
 from django_delayq.states import CARRIED, PARKED, UNFINISHED, AttemptOutcome, EndingKind, State
 from django_delayq.text import visible
 from django_delayq.token_limits import ONLY
 
-if TYPE_CHECKING:
-    JobsBase = models.QuerySet["Job"]
-else:
-    JobsBase = models.QuerySet
-
-
-# The derived states, which no column holds. Whoever needs one takes it from here.
-DERIVED: Final = ("due", "retrying", "parked", "unpublished", "far", "unresolved")
-RETRYING: Final = models.Q(state=State.SCHEDULED.value, attempts__gte=1)  # after at least one attempt
-PARKED_ROWS: Final = models.Q(state=State.SCHEDULED.value, fingerprint__in=sorted(PARKED))  # the workers that looked could not run them
-UNENDED: Final = (State.SCHEDULED.value, State.RUNNING.value)
-# No event says how the job ended, or whether it ran before Redis lost it. A person decides; until then the row holds its key, and is
-# neither published nor restored.
-# The first three conditions lead a database to few rows by an index.
-UNRESOLVED: Final = models.Q(state__in=UNENDED, published__isnull=True, far=False, ending=EndingKind.UNKNOWN.value)
-_UNCONFIRMED: Final = models.Q(state=State.SCHEDULED.value, published__isnull=True, far=False)
-# Redis has not confirmed them, so the relay publishes them.
-UNPUBLISHED: Final = _UNCONFIRMED & ~models.Q(ending=EndingKind.UNKNOWN.value)
-# Redis has never heard of them.
-FAR: Final = models.Q(far=True, state=State.SCHEDULED.value, published__isnull=True, last_event="")
-
-
-def of_state(state: str, at: datetime | None = None) -> models.Q:
-    """The rows of a state, or of a derived one; due: whose date has passed at that moment, now by default."""
-    if state == "due":
-        return models.Q(state=State.SCHEDULED.value, run_at__lte=at or clock.now())
-    found = {"retrying": RETRYING, "parked": PARKED_ROWS, "unpublished": UNPUBLISHED, "far": FAR, "unresolved": UNRESOLVED}.get(state)
-    return found or models.Q(state=state)
-
 
 def meta_of(options: Any) -> dict[str, Any]:
     """What the scheduler attached to a job with these options."""
     return {name: value for name, value in ((options or {}).get("meta") or {}).items() if name not in (CARRIED, NAMED, ONLY)}
-
-
-class JobQuerySet(JobsBase):
-    """Jobs by what is derived."""
-
-    def due(self, now: datetime | None = None) -> JobQuerySet:
-        """Scheduled, and the date has passed."""
-        return self.filter(of_state("due", now))
-
-    def retrying(self) -> JobQuerySet:
-        """Scheduled, after at least one attempt."""
-        return self.filter(RETRYING)
-
-    def unpublished(self) -> JobQuerySet:
-        """Committed rows that Redis has not confirmed."""
-        return self.filter(UNPUBLISHED)
 
 
 # In `settled` of rows that a person has marked as succeeded.
@@ -98,7 +64,7 @@ OUTCOMES: Final = [
 ]
 
 
-class Job(models.Model):
+class Job(DelayqModel):
     """One job. `published`: when Redis confirmed it (NULL: not yet, the relay will push it); `last_event`: the stream entry that
     this row has folded last, so that an entry folded twice changes nothing; `settled`: the fence under which an atomic run has
     committed (see `Step`), or SUCCEEDED_HERE: no later event undoes such a success;
@@ -145,7 +111,7 @@ class Job(models.Model):
     # A copy for queries of what the id says.
     partition: models.SmallIntegerField[int, int] = models.SmallIntegerField(default=0, db_default=0)
 
-    objects: ClassVar[models.Manager[Job]] = JobQuerySet.as_manager()
+    objects: ClassVar[RowManager[Job]] = RowManager.from_queryset(JobQuerySet)()  # type: ignore[assignment]  # Self is Job
 
     class Meta:
         db_table = "delayq_job"
@@ -285,7 +251,7 @@ class Target(Job):
         default_permissions = ("view",)
 
 
-class Attempt(models.Model):
+class Attempt(DelayqModel):
     """One run of a job. The fence tells runs apart: after a crash the next run bears the same number. `problem`: what the error
     that ended it says for others to tell it, its `code` and `fields`; and `wait_ms`, if its task has said when to try again. NULL
     for neither.
@@ -320,7 +286,7 @@ class Attempt(models.Model):
         return f"{ids.short(self.job_id)} #{self.number} {self.outcome}"
 
 
-class Step(models.Model):
+class Step(DelayqModel):
     """An effect that has happened: committed in the transaction of that effect. The name is "" for a whole atomic run."""
 
     job_id: models.UUIDField[UUID, UUID] = models.UUIDField()  # no foreign key: the row of a job may come later, or not at all
@@ -340,7 +306,7 @@ class Step(models.Model):
         return f"{ids.short(self.job_id)} {self.name}"
 
 
-class Event(models.Model):
+class Event(DelayqModel):
     """What happened to a job outside of its runs, and to a queue: by whom and why. Appended only. Runs are `Attempt` rows."""
 
     job: models.ForeignKey[Job | None, Job | None] = models.ForeignKey(

@@ -1,17 +1,15 @@
-"""The database's clock: of rows it says when they were written, and from when a delay counts; the clock of a web host does not matter.
-With SQLite the two are one.
-"""
+"""The clock of the database. It dates rows and starts delays. The clock of a web host does not matter. With SQLite the two are one."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from django.db import connections
 from django.db.models import DateTimeField, Q
 from django.db.models.expressions import RawSQL
 
 from django_delayq import clock
+from django_delayq.models import database
 
 # By vendor: the moment of the statement, not of its transaction; and so many seconds before it, in a way that an index can serve. A
 # database that is not listed has no clock.
@@ -21,12 +19,13 @@ SQL: Final = {
 }
 
 
-def now(connection: Any) -> datetime:
-    """What it shows.
+def now() -> datetime:
+    """The time of the database's clock.
 
     Raises:
         DatabaseError: as any query.
     """
+    connection = database.connection()
     if connection.vendor not in SQL:
         return clock.now()
     with connection.cursor() as cursor:
@@ -35,11 +34,11 @@ def now(connection: Any) -> datetime:
     return shown.replace(tzinfo=UTC) if shown.tzinfo is None else shown
 
 
-def ago(using: str, seconds: float = 0.0) -> Any:
+def ago(seconds: float = 0.0) -> Any:
     """The moment so many seconds ago, as a value for a statement that writes or compares dates: mostly without another query."""
-    connection: Any = connections[using]
+    connection = database.connection()
     if connection.vendor not in SQL or connection.timezone_name != "UTC":  # MySQL keeps dates as those of its zone
-        return now(connection) - timedelta(seconds=seconds)
+        return now() - timedelta(seconds=seconds)
     return RawSQL(SQL[connection.vendor][1], [float(seconds)], output_field=DateTimeField())
 
 

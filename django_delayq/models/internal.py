@@ -8,10 +8,11 @@ from uuid import UUID
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from django_delayq.models.database import DelayqModel
 from django_delayq.text import visible
 
 
-class SetAside(models.Model):
+class SetAside(DelayqModel):
     """What the mirror could not take in: one item of the event stream, as it stood there (`raw`, cut where the database takes no more:
     `length` is what it had). Written in the transaction of the checkpoint, so that nothing is left out that does not stand here.
     `code`: why, see `mirror.database_errors` and `mirror.event_items`; `tries`: how often it was refused.
@@ -47,7 +48,7 @@ class SetAside(models.Model):
         return f"{self.queue} {self.stream_id}/{self.item} {visible(self.kind)}"
 
 
-class QueueState(models.Model):
+class QueueState(DelayqModel):
     """The pause of one partition of a queue, which Redis may forget. `paused_at` is null while the partition is not paused."""
 
     queue: models.CharField[str, str] = models.CharField(max_length=100)
@@ -62,7 +63,7 @@ class QueueState(models.Model):
         constraints = (models.UniqueConstraint(fields=["queue", "partition"], name="delayq_queue_state_partition"),)
 
 
-class UncheckedKey(models.Model):
+class UncheckedKey(DelayqModel):
     """A far job with a key of which Redis was not asked whether it holds that: written with the row, taken away when it has
     answered.
     """
@@ -79,7 +80,7 @@ class UncheckedKey(models.Model):
         return f"{self.queue} {self.job_id}"
 
 
-class PeriodKey(models.Model):
+class PeriodKey(DelayqModel):
     """A key that schedules one job in a period. `digest`: of the scope, the queue and the key. It is written in the transaction of the
     job's row; for a job without a row it is committed before Redis is asked. `until`: the end of the period by the database's clock;
     NULL: the job is unfinished.
@@ -98,7 +99,7 @@ class PeriodKey(models.Model):
         return f"{self.digest[:12]} {self.job}"
 
 
-class CommitRequest(models.Model):
+class CommitRequest(DelayqModel):
     """A change that a transaction carries out when it commits, see `producer.at_commit`. Written in that transaction, deleted when it
     is carried out. No column of the job's row: a lock on that until the commit would make the mirror wait, and a job of redis
     durability need not have a row.
@@ -123,7 +124,7 @@ class CommitRequest(models.Model):
         return f"{self.verb} {self.job_id or self.key}"
 
 
-class Site(models.Model):
+class Site(DelayqModel):
     """The id of this database, in one row that the migration makes; see `store/scripts/site.py`. `former`: the id before, while an
     adoption is under way, and "" otherwise.
     """
@@ -140,7 +141,7 @@ class Site(models.Model):
         return self.site
 
 
-class Checkpoint(models.Model):
+class Checkpoint(DelayqModel):
     """How far the mirror has come in the events of one partition; saved in the transaction of the rows. `restored`: the generation
     of Redis' data that is known to hold every unfinished job; `servers`: the runs of servers that were confirmed, the last one first;
     `way_back`: the generation that is being brought back, until what is lost for good is looked for; `address`: where Redis was when it

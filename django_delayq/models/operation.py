@@ -9,10 +9,11 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from django_delayq import clock, ids
+from django_delayq.models.database import DelayqModel
 from django_delayq.models.fields import ExactJSONField
 
 
-class Operation(models.Model):
+class Operation(DelayqModel):
     """One verb for all jobs that match, in steps: `console.operation_loop` carries it out. `selection` is what `Selection` takes;
     jobs scheduled after it was started (`upto`) are none of its own. `last`: the job done last; `chunk`: those being done;
     `passed_over`: what is left for later, since its server was away, NULL for nothing, see `console.operation_parts`. `problem`: why it

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from django_delayq import clock
 from django_delayq.logger import Logger
-from django_delayq.models import Periodic, SeenDeclaration
+from django_delayq.models import Periodic, SeenDeclaration, database
 from django_delayq.periodic import schedule_rows
 from django_delayq.periodic.declarations import Declaration, Declarations
 from django_delayq.periodic.schedule_rows import begin, dates_of, locked, note, withdraw
@@ -38,8 +38,7 @@ class Deployments:
     over at once, and a rollback too. If none was seen, the last one stays in force.
     """
 
-    def __init__(self, *, using: str, declared: Declarations) -> None:
-        self.using = using
+    def __init__(self, *, declared: Declarations) -> None:
         self._declared = declared
         self._unkept: set[str] = set()  # names that the database treats as equal to others; logged
 
@@ -66,15 +65,15 @@ class Deployments:
             if clock.monotonic() >= until:
                 return True
         if any(seen_one.last_seen < now - KEPT for seen_one in seen.values()):
-            SeenDeclaration.objects.using(self.using).filter(last_seen__lt=now - KEPT).delete()
+            SeenDeclaration.objects.filter(last_seen__lt=now - KEPT).delete()
         return False
 
     def _rows(self) -> Any:
-        return Periodic.objects.using(self.using)
+        return Periodic.objects
 
     def _note(self, mine: Iterable[tuple[str, str]], now: datetime) -> Seen:
         """Notes these pairs of name and fingerprint. Returns all rows as they are then."""
-        seen = {(one.name, one.fingerprint): one for one in SeenDeclaration.objects.using(self.using).all()}
+        seen = {(one.name, one.fingerprint): one for one in SeenDeclaration.objects.all()}
         fresh, old, new = [], [], []
         for key in mine:
             seen_one = seen.get(key)
@@ -87,7 +86,7 @@ class Deployments:
             elif seen_one.last_seen < now - NOTED:
                 seen_one.last_seen = now
                 old.append(seen_one.pk)
-        known = SeenDeclaration.objects.using(self.using)
+        known = SeenDeclaration.objects
         if fresh:
             known.bulk_create(fresh, ignore_conflicts=True)
         if new:
@@ -116,33 +115,33 @@ class Deployments:
 
     def _put_in_force(self, one: Declaration) -> None:
         """Puts a declaration in force, unless another version has come meanwhile."""
-        with locked(self.using, name=one.name) as row:
-            now = schedule_rows.now(self.using)
-            rivals = SeenDeclaration.objects.using(self.using).filter(name=one.name)
+        with locked(name=one.name) as row:
+            now = schedule_rows.now()
+            rivals = SeenDeclaration.objects.filter(name=one.name)
             if row is None or _is_in_force(row, one) or not came_last(one, rivals, now):
                 return
             came_back, before = row.retired_at is not None, dates_of(row)
             for name, value in _columns(one).items():
                 setattr(row, name, value)
             row.owner, row.retired_at = Periodic.Owner.CODE, None
-            withdraw(row, now, self.using)
+            withdraw(row, now)
             # With the same dates, ticks that passed during the deploy still count as missed.
             begin(row, min(row.decided_to, now) if dates_of(row) == before and not came_back else now, now)
-            row.save(using=self.using)
+            row.save(using=database.alias())
             what = "declared again" if came_back else "declared otherwise"
-            note(row, "periodic_declared", now, self.using, reason=what, dates=one.dates.text)
+            note(row, "periodic_declared", now, reason=what, dates=one.dates.text)
         logger.info("schedule %s is %s: %s", one.name, what, one.dates.text)
 
     def _retire_one(self, name: str, now: datetime) -> None:
-        with locked(self.using, name=name) as row:
-            lately = SeenDeclaration.objects.using(self.using).filter(name=name, last_seen__gte=now - RETIRED)
+        with locked(name=name) as row:
+            lately = SeenDeclaration.objects.filter(name=name, last_seen__gte=now - RETIRED)
             if row is None or row.retired_at is not None or row.owner != Periodic.Owner.CODE or lately.exists():
                 return
             row.retired_at = now
-            withdraw(row, now, self.using)
+            withdraw(row, now)
             begin(row, now, now)
-            row.save(using=self.using)
-            note(row, "periodic_retired", now, self.using, reason="no code has declared it for an hour")
+            row.save(using=database.alias())
+            note(row, "periodic_retired", now, reason="no code has declared it for an hour")
         logger.warning("schedule %s is retired: no code has declared it for an hour. Its waiting jobs are cancelled", name)
 
 

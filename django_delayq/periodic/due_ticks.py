@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from django.db import Error as DriverError
-from django.db import IntegrityError, connections, models, transaction
+from django.db import IntegrityError, models
 from django.db.models import F
 
 from django_delayq import clock, conf
@@ -21,7 +21,7 @@ from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
 from django_delayq.mirror import checkpoint
 from django_delayq.mirror.database_errors import about_data
-from django_delayq.models import Periodic, Tick
+from django_delayq.models import Periodic, Tick, database
 from django_delayq.models.fixed_query import ExistsQuery
 from django_delayq.periodic import schedule_rows
 from django_delayq.periodic.dates import Dates
@@ -148,8 +148,7 @@ class TickWriter:
     A crash leaves all of this or nothing.
     """
 
-    def __init__(self, *, using: str, mine: Callable[[Periodic], bool]) -> None:
-        self.using = using
+    def __init__(self, *, mine: Callable[[Periodic], bool]) -> None:
         self._mine = mine
 
     def write(self, schedules: Sequence[int], now: datetime) -> int:
@@ -178,8 +177,8 @@ class TickWriter:
             raise
 
     def _write(self, schedules: Sequence[int], batch: _Batch) -> int:
-        with transaction.atomic(using=self.using):
-            checkpoint.end_if_frozen(connections[self.using])
+        with database.atomic():
+            checkpoint.end_if_frozen(database.connection())
             for row in self._locked(schedules):
                 if row.active and row.write_at is not None and row.write_at <= batch.now and self._mine(row):
                     self._decide(row, batch)
@@ -191,8 +190,8 @@ class TickWriter:
         return len(batch.rows)
 
     def _locked(self, schedules: Sequence[int]) -> list[Periodic]:
-        found = Periodic.objects.using(self.using).filter(pk__in=schedules).order_by("pk")
-        if connections[self.using].features.has_select_for_update_skip_locked:
+        found = Periodic.objects.filter(pk__in=schedules).order_by("pk")
+        if database.connection().features.has_select_for_update_skip_locked:
             return list(found.select_for_update(skip_locked=True))
         found.order_by().update(withdrawing=F("withdrawing"))  # takes the locks on all databases
         return list(found)
@@ -208,7 +207,7 @@ class TickWriter:
             there = known.get(at)
             if there is None or there.fate == Fate.CANCELLED:
                 run_at = dates.jittered(row.name, at)
-                options = TICK_OPTIONS._replace(run_at=run_at, using=self.using)
+                options = TICK_OPTIONS._replace(run_at=run_at, using=database.alias())
                 job = homes.drawn(task, options, tuple(row.args), dict(row.kwargs))
                 batch.bindings.append(Binding(task, options, tuple(row.args), dict(row.kwargs), job, tick_meta(row, at)))
                 tick = Tick(schedule_id=row.pk, at=at, run_at=run_at, fate=Fate.SCHEDULED, job_id=job, written_at=now)
@@ -230,20 +229,20 @@ class TickWriter:
     def _known(self, schedule: int, instants: Sequence[datetime]) -> dict[datetime, Tick]:
         if not instants:
             return {}
-        found = Tick.objects.using(self.using).filter(schedule_id=schedule, by_hand=False, at__gte=min(instants), at__lte=max(instants))
+        found = Tick.objects.filter(schedule_id=schedule, by_hand=False, at__gte=min(instants), at__lte=max(instants))
         return {tick.at: tick for tick in found}
 
     def _save(self, batch: _Batch) -> None:
-        ticks, schedules = Tick.objects.using(self.using), Periodic.objects.using(self.using)
+        ticks, schedules = Tick.objects, Periodic.objects
         ticks.bulk_create(batch.ticks)
         for tick in batch.retaken:
-            tick.save(using=self.using, update_fields=["job_id", "run_at", "fate", "written_at", "actor"])
+            tick.save(using=database.alias(), update_fields=["job_id", "run_at", "fate", "written_at", "actor"])
         for binding, job in zip(batch.bindings, schedule_many(batch.bindings), strict=True):
             if job.id != binding.id:  # jobs with its concurrency name are in a former partition
                 ticks.filter(job_id=binding.id).update(job_id=job.id)
         schedules.bulk_update(batch.rows, ["decided_to", "write_at", "problem"])
         for row, found in batch.missed:
-            note(row, "periodic_missed", batch.now, self.using, **_missed_detail(found))
+            note(row, "periodic_missed", batch.now, **_missed_detail(found))
 
 
 def _before_withdrawn(found: DueTicks, decided_to: datetime, now: datetime, withdrawn: Sequence[datetime]) -> DueTicks:
@@ -294,12 +293,11 @@ class TickLoop:
         declared: what the code declares.
     """
 
-    def __init__(self, *, using: str, declared: Declarations = declarations) -> None:
-        self.using = using
+    def __init__(self, *, declared: Declarations = declarations) -> None:
         self._declared = declared
         self._any = ExistsQuery(self._rows().filter(models.Q(retired_at__isnull=True) | models.Q(withdrawing=True)))
-        self._deployments = Deployments(using=using, declared=declared)
-        self._writer = TickWriter(using=using, mine=self._is_mine)
+        self._deployments = Deployments(declared=declared)
+        self._writer = TickWriter(mine=self._is_mine)
         self._looked: datetime | None = None
         self._blocked: dict[int, tuple[datetime, str]] = {}  # schedules that cannot be written here: until when, and why
 
@@ -311,10 +309,10 @@ class TickLoop:
         """
         if conf.get().inline or not (self._declared.all() or self._any.found()):
             return UNUSED
-        now, left = schedule_rows.now(self.using), False
+        now, left = schedule_rows.now(), False
         if self._looked is None or not self._looked <= now < self._looked + LOOK:
             left = self._deployments.look(now)
-            now = schedule_rows.now(self.using)
+            now = schedule_rows.now()
             self._looked = None if left else now
         due = self._due(now)
         due = [one for one in due if not self._is_blocked(one, now)]
@@ -327,7 +325,7 @@ class TickLoop:
         return SOON if mine else self._until_next(now)
 
     def _rows(self) -> models.QuerySet[Periodic]:
-        return Periodic.objects.using(self.using)
+        return Periodic.objects.all()
 
     def _due(self, now: datetime) -> list[_Due]:
         found = self._rows().filter(models.Q(write_at__lte=now) | models.Q(withdrawing=True)).order_by("write_at")
@@ -349,7 +347,7 @@ class TickLoop:
         until, left = clock.monotonic() + BUDGET, False
         for one in due:
             try:
-                left |= not schedule_rows.cancel_withdrawn(one.pk, self.using)
+                left |= not schedule_rows.cancel_withdrawn(one.pk)
             except (StoreUnavailable, StoreError) as error:  # ticks are written anyway; the next pass tries again
                 logger.debug("jobs of schedule %s are not yet cancelled: %s", one.name, error)
                 return False

@@ -23,10 +23,10 @@ def old_ticks(config: Config, now: datetime) -> Any:
     """Ticks older than the retention of succeeded jobs, without a job or with a job that has no row. Jobs that a queue keeps
     longer, and failed jobs, keep their tick.
     """
-    edge, ticks = _edge(config, now), Tick.objects.using(config.database)
+    edge, ticks = _edge(config, now), Tick.objects
     if edge is None:
         return ticks.none()
-    jobs = Job.objects.using(config.database).filter(pk=OuterRef("job_id"))
+    jobs = Job.objects.filter(pk=OuterRef("job_id"))
     return ticks.filter(written_at__lt=edge).exclude(Exists(jobs))
 
 
@@ -64,11 +64,11 @@ class OldTicksLoop:
 
     def now(self) -> datetime:
         """By which ticks are old. Raises: see `poll`."""
-        return agreed_clock.now(self.config.database, [self._places.shared])
+        return agreed_clock.now([self._places.shared])
 
     def _step(self) -> int:
         now = self.now()
-        edge, ticks = _edge(self.config, now), Tick.objects.using(self.config.database)
+        edge, ticks = _edge(self.config, now), Tick.objects
         looked = list(ticks.filter(pk__gt=self._seen).order_by("pk").values_list("pk", "written_at")[:BATCH])
         # Not the last one says that the rest is young: a tick that got another job keeps its place.
         over = edge is None or len(looked) < BATCH or all(written_at >= edge for _, written_at in looked)

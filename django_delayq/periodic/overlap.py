@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from django.db import Error as DriverError
 
-from django_delayq import conf, ids
+from django_delayq import ids
 from django_delayq.exceptions import Skip, Snooze, StoreUnavailable
 from django_delayq.models import Attempt, Periodic, Tick
 from django_delayq.producer.stores import stores
@@ -68,13 +68,13 @@ def check(tick: Any) -> None:
 
 def _has_begun(job: CurrentJob) -> bool:
     """Whether it ran before. If Redis lost that run, only its rows show it."""
-    lost = Attempt.objects.using(conf.get().database).filter(job_id=job.id, outcome__in=LOST).exclude(fence=job.nonce)
+    lost = Attempt.objects.filter(job_id=job.id, outcome__in=LOST).exclude(fence=job.nonce)
     return job.attempt > 1 or job.crashes > 0 or job.asked > 0 or lost.exists()
 
 
 def _take(job: CurrentJob, name: str) -> str:
     """Makes the job the holder of the schedule, or returns the holder that runs. Reads again if the holder changed."""
-    rows = Periodic.objects.using(conf.get().database).filter(name=name)
+    rows = Periodic.objects.filter(name=name)
     mine = f"{job.short_id}/{job.nonce}"
     holder = ""
     for _ in range(TRIES):
@@ -100,7 +100,7 @@ def _runs(queue: str, id: str, nonce: str) -> bool:
 
 def _note(job: CurrentJob, fate: Fate) -> None:
     other = Fate.SCHEDULED if fate is Fate.SKIPPED else Fate.SKIPPED
-    Tick.objects.using(conf.get().database).filter(job_id=job.id, fate=other).update(fate=fate)
+    Tick.objects.filter(job_id=job.id, fate=other).update(fate=fate)
 
 
 def _wait(job: CurrentJob, tick: Any) -> float:

@@ -11,13 +11,12 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
-from django.db import connections, transaction
 from django.db.models import Exists, F, OuterRef, QuerySet
 
 from django_delayq import ids
 from django_delayq.exceptions import QueueUnknown
 from django_delayq.logger import Logger
-from django_delayq.models import Attempt, Event, Job, Periodic, Tick, database_clock
+from django_delayq.models import Attempt, Event, Job, Periodic, Tick, database, database_clock
 from django_delayq.periodic.dates import LONGEST_JITTER_MS, Dates
 from django_delayq.producer import acts
 from django_delayq.producer.outbox import rows
@@ -33,17 +32,17 @@ ACTS: Final = "periodic:"  # the start of the stream ids of such events; the sch
 
 
 @contextmanager
-def locked(using: str, **which: Any) -> Iterator[Periodic | None]:
+def locked(**which: Any) -> Iterator[Periodic | None]:
     """The row of a schedule, locked, in a transaction; None if there is none."""
-    with transaction.atomic(using=using):
-        mine = Periodic.objects.using(using).filter(**which)
+    with database.atomic():
+        mine = Periodic.objects.filter(**which)
         mine.update(withdrawing=F("withdrawing"))  # takes the lock on all databases
         yield mine.select_for_update().first()  # with repeatable reads MySQL would show the row as the caller's transaction found it
 
 
-def now(using: str) -> datetime:
+def now() -> datetime:
     """The database's clock. All decisions about schedules use it."""
-    return database_clock.now(connections[using])
+    return database_clock.now()
 
 
 def dates_of(row: Periodic) -> Dates:
@@ -54,15 +53,15 @@ def dates_of(row: Periodic) -> Dates:
     return Dates(row.override_cron, row.override_every_ms, row.override_timezone, jitter_ms)
 
 
-def withdraw(row: Periodic, now: datetime, using: str, *, actor: str = "") -> None:
+def withdraw(row: Periodic, now: datetime, *, actor: str = "") -> None:
     """Marks future ticks as withdrawn; call it in the transaction of the row. A tick whose date has passed is decided, and keeps its
     job even if jitter delays it. If the schedule is off, all ticks that are not due are withdrawn; if it is retired, all that have not
     begun. `cancel_withdrawn` cancels the jobs.
     """
-    ticks = Tick.objects.using(using).filter(schedule=row, fate=Tick.Fate.SCHEDULED, by_hand=False)
+    ticks = Tick.objects.filter(schedule=row, fate=Tick.Fate.SCHEDULED, by_hand=False)
     if row.retired_at is not None:
         unrun = {"state": State.SCHEDULED.value, "attempts": 0, "crashes": 0, "asked": None}
-        jobs = Job.objects.using(using).filter(pk=OuterRef("job_id"), **unrun)
+        jobs = Job.objects.filter(pk=OuterRef("job_id"), **unrun)
         ticks = ticks.filter(Exists(jobs))
     elif row.enabled:
         ticks = ticks.filter(at__gt=now)
@@ -79,10 +78,10 @@ def begin(row: Periodic, since: datetime, now: datetime) -> None:
     row.problem = None
 
 
-def note(row: Periodic, kind: str, at: datetime, using: str, *, actor: str = "", reason: str = "", **detail: Any) -> None:
+def note(row: Periodic, kind: str, at: datetime, *, actor: str = "", reason: str = "", **detail: Any) -> None:
     """Writes an event of a schedule."""
     full: Any = {"schedule": row.name, **detail}
-    Event.objects.using(using).create(
+    Event.objects.create(
         job=None,
         queue="",
         at=at,
@@ -94,13 +93,13 @@ def note(row: Periodic, kind: str, at: datetime, using: str, *, actor: str = "",
     )
 
 
-def events(row: Periodic, using: str, n: int) -> list[Event]:
+def events(row: Periodic, n: int) -> list[Event]:
     """Its events, the last one first."""
     begins = f"{ACTS}{row.pk}:"
-    return list(Event.objects.using(using).filter(queue="", stream_id__startswith=begins).order_by("-id")[:n])
+    return list(Event.objects.filter(queue="", stream_id__startswith=begins).order_by("-id")[:n])
 
 
-def cancel_withdrawn(schedule: int, using: str, *, give_up: bool = False) -> bool:
+def cancel_withdrawn(schedule: int, *, give_up: bool = False) -> bool:
     """Cancels the jobs of a schedule's withdrawn ticks, 200 at most. Returns whether none is left. A job that has begun keeps its tick.
     A job cannot be cancelled if the settings no longer list its queue. It stays there after its date, or at once with `give_up`.
 
@@ -108,43 +107,43 @@ def cancel_withdrawn(schedule: int, using: str, *, give_up: bool = False) -> boo
         QueueUnknown: a job of such a queue waits for its date. All others are done.
         StoreUnavailable, DatabaseError: call again; nothing is lost.
     """
-    ticks = Tick.objects.using(using).filter(schedule_id=schedule, fate=Tick.Fate.WITHDRAWN)
-    found = _read_withdrawn(schedule, ticks, using)
-    why = _cancel_reason(schedule, using) if found else ""
+    ticks = Tick.objects.filter(schedule_id=schedule, fate=Tick.Fate.WITHDRAWN)
+    found = _read_withdrawn(schedule, ticks)
+    why = _cancel_reason(schedule) if found else ""
     unlisted = None
     for tick in found:
         mine = ticks.filter(pk=tick.pk, job_id=tick.job_id)
         try:
-            gone = tick.job_id is None or (not _has_run(tick.job_id, using) and _cancelled(tick.job_id, tick.actor, why))
+            gone = tick.job_id is None or (not _has_run(tick.job_id) and _cancelled(tick.job_id, tick.actor, why))
         except QueueUnknown as error:
-            if tick.job_id is None or not (give_up or tick.run_at <= now(using)):
+            if tick.job_id is None or not (give_up or tick.run_at <= now()):
                 unlisted = error
                 continue
-            gone = _left_behind(tick.job_id, error, using)
+            gone = _left_behind(tick.job_id, error)
         changed = mine.update(fate=Tick.Fate.CANCELLED if gone else Tick.Fate.SCHEDULED)
         if gone and not changed:
-            _decide_anew(tick, using)
+            _decide_anew(tick)
     if unlisted is not None:
         raise unlisted
-    with locked(using, pk=schedule) as row:
+    with locked(pk=schedule) as row:
         if row is None or not row.withdrawing or ticks.select_for_update().first() is not None:
             return row is None or not row.withdrawing
         still = row.write_at if row.active else None
-        Periodic.objects.using(using).filter(pk=schedule).update(withdrawing=False, write_at=still, problem=None)
+        Periodic.objects.filter(pk=schedule).update(withdrawing=False, write_at=still, problem=None)
     return True
 
 
-def _read_withdrawn(schedule: int, ticks: QuerySet[Tick], using: str) -> list[Tick]:
+def _read_withdrawn(schedule: int, ticks: QuerySet[Tick]) -> list[Tick]:
     """Reads committed rows, not those of the caller's snapshot: with repeatable reads, MySQL would never show what another process
     has done.
     """
-    with locked(using, pk=schedule):  # the schedule's row first, like each writer of ticks
+    with locked(pk=schedule):  # the schedule's row first, like each writer of ticks
         return list(ticks.select_for_update().order_by("at")[:AT_ONCE])
 
 
-def _left_behind(job: UUID, error: QueueUnknown, using: str) -> bool:
+def _left_behind(job: UUID, error: QueueUnknown) -> bool:
     """True if the row says that the job has not started. For queues missing from the settings."""
-    begun = Job.objects.using(using).filter(pk=job, state__in=(State.RUNNING, State.SUCCEEDED, State.FAILED)).exists()
+    begun = Job.objects.filter(pk=job, state__in=(State.RUNNING, State.SUCCEEDED, State.FAILED)).exists()
     if not begun:
         logger.warning(
             "the job %s of a withdrawn tick stays in its queue: %s If that queue is served again, the job runs", ids.short(job), error
@@ -152,20 +151,20 @@ def _left_behind(job: UUID, error: QueueUnknown, using: str) -> bool:
     return not begun
 
 
-def _decide_anew(tick: Tick, using: str) -> None:
+def _decide_anew(tick: Tick) -> None:
     """Another process found the job running and kept the tick. The job was then put off, and is cancelled now."""
-    kept = Tick.objects.using(using).filter(pk=tick.pk, job_id=tick.job_id, fate=Tick.Fate.SCHEDULED)
-    with locked(using, pk=tick.schedule_id) as row:
+    kept = Tick.objects.filter(pk=tick.pk, job_id=tick.job_id, fate=Tick.Fate.SCHEDULED)
+    with locked(pk=tick.schedule_id) as row:
         if kept.update(fate=Tick.Fate.CANCELLED) and row is not None and row.active and row.decided_to >= tick.at:
-            begin(row, tick.at - timedelta(milliseconds=1), now(using))
-            row.save(using=using, update_fields=["decided_to", "write_at", "problem"])
+            begin(row, tick.at - timedelta(milliseconds=1), now())
+            row.save(using=database.alias(), update_fields=["decided_to", "write_at", "problem"])
 
 
-def _has_run(job: UUID, using: str) -> bool:
+def _has_run(job: UUID) -> bool:
     """Whether it has run and waits for its next run. The row learns that later than Redis, and Redis may have lost it."""
-    if Attempt.objects.using(using).filter(job_id=job).exclude(outcome__in=NO_RUN).exists():
+    if Attempt.objects.filter(job_id=job).exclude(outcome__in=NO_RUN).exists():
         return True
-    row = Job.objects.using(using).filter(pk=job).only("queue", "state", "attempts", "crashes", "asked").first()
+    row = Job.objects.filter(pk=job).only("queue", "state", "attempts", "crashes", "asked").first()
     if row is None:
         return False
     with stores.guarded(row.queue, ids.partition(job)):
@@ -184,8 +183,8 @@ def _cancelled(job: UUID, actor: str, why: str) -> bool:
     return acts.cancel(job, actor=actor, reason=why) in (Change.DONE, Change.UNKNOWN)
 
 
-def _cancel_reason(schedule: int, using: str) -> str:
-    row = Periodic.objects.using(using).filter(pk=schedule).first()
+def _cancel_reason(schedule: int) -> str:
+    row = Periodic.objects.filter(pk=schedule).first()
     if row is None or row.active:
         return "its schedule has other dates or arguments"
     return f"its schedule {row.name} is retired" if row.retired_at else f"its schedule {row.name} was turned off"

@@ -15,10 +15,10 @@ from typing import Any, Final
 from django.db import Error as DriverError
 from django.db import IntegrityError, transaction
 
-from django_delayq import clock, conf
+from django_delayq import clock
 from django_delayq.exceptions import ConfigError, DelayqError, PayloadError
 from django_delayq.logger import Logger
-from django_delayq.models import Periodic, Tick
+from django_delayq.models import Periodic, Tick, database
 from django_delayq.periodic import schedule_rows
 from django_delayq.periodic.dates import Dates
 from django_delayq.periodic.declarations import MAX_NAME, MISSED, OVERLAP, TICK_OPTIONS, check_jobs, tick_meta
@@ -42,7 +42,7 @@ def get(name: str) -> Periodic:
     Raises:
         ConfigError: there is none.
     """
-    found = Periodic.objects.using(_using()).filter(name=name).first()
+    found = Periodic.objects.filter(name=name).first()
     if found is None:
         raise _unknown(name)
     return found
@@ -55,28 +55,26 @@ def turn_off(name: str, actor: str, reason: str = "") -> Periodic:
         ConfigError: the schedule does not exist or is retired, or the action is not possible.
         DatabaseError: nothing was changed.
     """
-    using = _using()
     check_words("turn_off()", actor, reason)
-    with _living(name, using) as row:
+    with _living(name) as row:
         if row.enabled:
-            now = schedule_rows.now(using)
+            now = schedule_rows.now()
             row.enabled = False
-            withdraw(row, now, using, actor=actor)
-            _begin_and_save(row, now, using)
-            note(row, "periodic_off", now, using, actor=actor, reason=reason)
+            withdraw(row, now, actor=actor)
+            _begin_and_save(row, now)
+            note(row, "periodic_off", now, actor=actor, reason=reason)
     return row
 
 
 def turn_on(name: str, actor: str, reason: str = "") -> Periodic:
     """Starts the schedule again from now on. Ticks of the time when it was off do not count as missed."""
-    using = _using()
     check_words("turn_on()", actor, reason)
-    with _living(name, using) as row:
+    with _living(name) as row:
         if not row.enabled:
-            now = schedule_rows.now(using)
+            now = schedule_rows.now()
             row.enabled = True
-            _begin_and_save(row, now, using)
-            note(row, "periodic_on", now, using, actor=actor, reason=reason)
+            _begin_and_save(row, now)
+            note(row, "periodic_on", now, actor=actor, reason=reason)
     return row
 
 
@@ -95,24 +93,22 @@ def override(
     Raises:
         ConfigError: also if the dates are not valid or never come.
     """
-    using = _using()
     check_words("override()", actor, reason)
-    with _living(name, using) as row:
+    with _living(name) as row:
         zone = timezone or (row.timezone if row.cron else "") or "UTC"
         given = _dates(cron, every, "UTC" if every is not None else zone, None, f"override({name!r})")
         row.override_cron, row.override_every_ms, row.override_timezone = given.cron, given.every_ms, given.timezone
-        _redate(row, using, actor, reason, dates=dates_of(row).text)
+        _redate(row, actor, reason, dates=dates_of(row).text)
     return row
 
 
 def drop_override(name: str, actor: str, reason: str = "") -> Periodic:
     """Restores the dates of the owner from now on. Does nothing without an override."""
-    using = _using()
     check_words("drop_override()", actor, reason)
-    with _living(name, using) as row:
+    with _living(name) as row:
         if row.overridden:
             row.override_cron, row.override_every_ms, row.override_timezone = "", 0, ""
-            _redate(row, using, actor, reason, dates=dates_of(row).text, dropped=True)
+            _redate(row, actor, reason, dates=dates_of(row).text, dropped=True)
     return row
 
 
@@ -124,13 +120,18 @@ def run_now(name: str, actor: str, reason: str = "") -> jobs.Job:
         UnknownTask: the task is not registered in this process.
         As `schedule`.
     """
-    using = _using()
     check_words("run_now()", actor, reason)
-    with _living(name, using) as row:
-        task, now = registry.get(row.task), schedule_rows.now(using)
-        at = _free_instant(row, now, using)
-        job = put_in(task, TICK_OPTIONS._replace(using=using), tuple(row.args), dict(row.kwargs), tick=tick_meta(row, at, by_hand=True))
-        Tick.objects.using(using).create(
+    with _living(name) as row:
+        task, now = registry.get(row.task), schedule_rows.now()
+        at = _free_instant(row, now)
+        job = put_in(
+            task,
+            TICK_OPTIONS._replace(using=database.alias()),
+            tuple(row.args),
+            dict(row.kwargs),
+            tick=tick_meta(row, at, by_hand=True),
+        )
+        Tick.objects.create(
             schedule_id=row.pk,  # not schedule=row: a router of the project could refuse it
             at=at,
             run_at=at,
@@ -140,7 +141,7 @@ def run_now(name: str, actor: str, reason: str = "") -> jobs.Job:
             actor=rows.clean(actor, 200),
             written_at=now,
         )
-        note(row, "periodic_run", now, using, actor=actor, reason=reason, job=str(job.id))
+        note(row, "periodic_run", now, actor=actor, reason=reason, job=str(job.id))
     return job
 
 
@@ -167,7 +168,7 @@ def create(
         QueueUnknown: the settings do not list its queue.
         ConfigError: the name is taken, or another option is not valid.
     """
-    using, where = _using(), f"schedule {name!r}"
+    where = f"schedule {name!r}"
     check_words("create()", actor, reason)
     if not 0 < len(name) <= MAX_NAME or not name.isprintable() or name != name.strip():
         raise ConfigError(f"{where}: a name has 1 to {MAX_NAME} printable characters, with no space at either end.")
@@ -188,14 +189,14 @@ def create(
         kwargs=given,
     )
     check_jobs(row)
-    with transaction.atomic(using=using):
-        row.decided_to = row.write_at = row.created_at = now = schedule_rows.now(using)
+    with database.atomic():
+        row.decided_to = row.write_at = row.created_at = now = schedule_rows.now()
         try:
-            with transaction.atomic(using=using):
-                row.save(using=using, force_insert=True)
+            with database.atomic():
+                row.save(using=database.alias(), force_insert=True)
         except IntegrityError:
             raise ConfigError(f"{where}: a schedule with this name exists.", hint="Choose another name.") from None
-        note(row, "periodic_created", now, using, actor=actor, reason=reason, task=task, dates=dates.text)
+        note(row, "periodic_created", now, actor=actor, reason=reason, task=task, dates=dates.text)
     return row
 
 
@@ -220,11 +221,11 @@ def change(
     Raises:
         As `create`; ConfigError also if code declares the schedule.
     """
-    using, where = _using(), f"schedule {name!r}"
+    where = f"schedule {name!r}"
     check_words("change()", actor, reason)
     _check_policies(where, missed, overlap)
     dates = _dates(cron, every, timezone, jitter, where)
-    with _living(name, using) as row:
+    with _living(name) as row:
         if row.owner != Periodic.Owner.ADMIN:
             raise ConfigError(f"The schedule {name!r} is declared in code.", hint="Change it there, or change its dates here.")
         row.task = row.task if task is None else task
@@ -233,10 +234,10 @@ def change(
         row.cron, row.every_ms, row.timezone, row.jitter_ms = dates.cron, dates.every_ms, dates.timezone, dates.jitter_ms
         row.missed, row.overlap = missed, overlap
         check_jobs(row)
-        now = schedule_rows.now(using)
-        withdraw(row, now, using, actor=actor)
-        _begin_and_save(row, now, using)
-        note(row, "periodic_changed", now, using, actor=actor, reason=reason, task=row.task, dates=dates.text)
+        now = schedule_rows.now()
+        withdraw(row, now, actor=actor)
+        _begin_and_save(row, now)
+        note(row, "periodic_changed", now, actor=actor, reason=reason, task=row.task, dates=dates.text)
     return row
 
 
@@ -248,30 +249,29 @@ def delete(name: str, actor: str, reason: str = "") -> None:
         ConfigError: also if code declares the schedule, or if it was turned on meanwhile.
         StoreUnavailable: the waiting jobs could not be cancelled. The schedule is off now. Delete it when Redis is available.
     """
-    using = _using()
     _check_ours(get(name))
     schedule = turn_off(name, actor, reason).pk
     deleted = False
     while not deleted:
-        while not schedule_rows.cancel_withdrawn(schedule, using, give_up=True):
+        while not schedule_rows.cancel_withdrawn(schedule, give_up=True):
             pass
-        with locked(using, pk=schedule) as row:
+        with locked(pk=schedule) as row:
             if row is None:
                 raise _unknown(name)
             _check_ours(row)
             if row.enabled:
                 raise ConfigError(f"The schedule {name!r} was turned on while it was deleted.", hint="To remove it, delete it again.")
             if not row.withdrawing:
-                note(row, "periodic_deleted", schedule_rows.now(using), using, actor=actor, reason=reason, task=row.task)
-                Tick.objects.using(using).filter(schedule=row).delete()
-                Periodic.objects.using(using).filter(pk=row.pk).delete()
+                note(row, "periodic_deleted", schedule_rows.now(), actor=actor, reason=reason, task=row.task)
+                Tick.objects.filter(schedule=row).delete()
+                Periodic.objects.filter(pk=row.pk).delete()
                 deleted = True
 
 
 @contextmanager
-def _living(name: str, using: str) -> Iterator[Periodic]:
+def _living(name: str) -> Iterator[Periodic]:
     """The row, locked. A retired schedule cannot be changed until code declares it again."""
-    with locked(using, name=name) as row:
+    with locked(name=name) as row:
         if row is None:
             raise _unknown(name)
         if row.retired_at is not None:
@@ -286,12 +286,8 @@ def _check_ours(row: Periodic) -> None:
         raise ConfigError(f"The schedule {row.name!r} is declared in code.", hint="Remove it there, or turn it off here.")
 
 
-def _using() -> str:
-    return conf.get().database
-
-
 def _unknown(name: str) -> ConfigError:
-    known = list(Periodic.objects.using(_using()).values_list("name", flat=True)[:1000])
+    known = list(Periodic.objects.values_list("name", flat=True)[:1000])
     return ConfigError(
         f"There is no schedule {name!r}{did_you_mean(name, known)}.",
         hint="A declared schedule exists when a worker with the role relay has registered it.",
@@ -317,30 +313,30 @@ def _listed(args: Sequence[Any]) -> Any:
     return list(args)
 
 
-def _redate(row: Periodic, using: str, actor: str, reason: str, **detail: Any) -> None:
-    now = schedule_rows.now(using)
-    withdraw(row, now, using, actor=actor)
-    _begin_and_save(row, now, using)
-    note(row, "periodic_dates", now, using, actor=actor, reason=reason, **detail)
+def _redate(row: Periodic, actor: str, reason: str, **detail: Any) -> None:
+    now = schedule_rows.now()
+    withdraw(row, now, actor=actor)
+    _begin_and_save(row, now)
+    note(row, "periodic_dates", now, actor=actor, reason=reason, **detail)
 
 
-def _begin_and_save(row: Periodic, now: datetime, using: str) -> None:
+def _begin_and_save(row: Periodic, now: datetime) -> None:
     begin(row, now, now)
-    row.save(using=using)
+    row.save(using=database.alias())
     if row.withdrawing:
-        transaction.on_commit(partial(_cancel_withdrawn, row.pk, using), using=using, robust=True)
+        transaction.on_commit(partial(_cancel_withdrawn, row.pk), using=database.alias(), robust=True)
 
 
-def _cancel_withdrawn(schedule: int, using: str) -> None:
+def _cancel_withdrawn(schedule: int) -> None:
     try:
-        schedule_rows.cancel_withdrawn(schedule, using)
+        schedule_rows.cancel_withdrawn(schedule)
     except (DelayqError, StoreError, DriverError) as error:
         logger.warning("a worker will cancel the waiting jobs of a schedule: %s", error)
 
 
-def _free_instant(row: Periodic, now: datetime, using: str) -> datetime:
+def _free_instant(row: Periodic, now: datetime) -> datetime:
     """Returns different instants for two calls at the same time on a coarse clock."""
-    mine = Tick.objects.using(using).filter(schedule=row, by_hand=True)
+    mine = Tick.objects.filter(schedule=row, by_hand=True)
     last = mine.order_by("-at").values_list("at", flat=True).first()
     return now if last is None or last < now else last + MICROSECOND
 

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Never
 from uuid import UUID
 
-from django_delayq import clock, conf
+from django_delayq import clock
 from django_delayq.exceptions import ConfigError
 from django_delayq.producer import at_commit as at_commits
 from django_delayq.producer import changes, outbox, put_back, where
@@ -170,9 +170,9 @@ def mark_failed(
 def _mark(state: State, job: JobRef | UUID | str | None, key: str | None, queue: str | None, actor: str, reason: str) -> Change:
     named = None if key is None else where.keyed(key, queue, job)
     id = where.latest_of_key(named, key) if named is not None and key is not None else where.target(job, queue)[0]
-    if id is None or (found := outbox.jobs.find(id, conf.get().database)) is None:
+    if id is None or (found := outbox.jobs.find(id)) is None:
         return Change.UNKNOWN
-    if outbox.jobs.resolve(id, state, actor, reason, conf.get().database):
+    if outbox.jobs.resolve(id, state, actor, reason):
         return Change.DONE
     return Change.FINISHED if found.state in FINISHED else Change.CONFLICT
 

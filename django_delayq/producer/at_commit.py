@@ -30,9 +30,9 @@ PACKAGE: Final = "django_delayq"
 class AtCommit:
     """The commit hook of one request."""
 
-    def __init__(self, request: int, job: UUID | None, queue: str, key: str, using: str) -> None:
+    def __init__(self, request: int, job: UUID | None, queue: str, key: str) -> None:
         self.request = request
-        self._job, self._place, self._using = job, (queue, key), using
+        self._job, self._place = job, (queue, key)
         self.__qualname__ = "AtCommit"  # by which Django logs a robust hook
 
     def is_about(self, job: UUID | None, queue: str, key: str) -> bool:
@@ -41,8 +41,8 @@ class AtCommit:
 
     def __call__(self) -> None:
         try:
-            for request in outbox.requests.find(self._using, pk=self.request):  # none: a later call took its place
-                carry_out(request, self._using)
+            for request in outbox.requests.find(pk=self.request):  # none: a later call took its place
+                carry_out(request)
         except StoreUnavailable as error:
             logger.warning("Redis does not answer, so the relay carries out a committed change: %s", error)
             signals.store_unavailable.send_robust(sender=None, error=error)
@@ -80,12 +80,11 @@ def keep(act: Cancel | Move, job: UUID | None, queue: str, key: str) -> Change:
     """Makes the change part of the open transaction. `job`, or `queue` and `key`, name the job; for a job with a key both may be known.
     A change that the database alone decides happens at once, in the transaction: of a job that it schedules, and of a far row.
     """
-    using = conf.get().database
-    connection = transaction.get_connection(using)
+    connection = transaction.get_connection(conf.get().database)
     if job is not None:
         if (found := Pending.find(job)) is not None:
             return act.pending(found)
-        done = _of_far(act, job, using)
+        done = _of_far(act, job)
         if done is not None:
             return done
     else:
@@ -93,17 +92,17 @@ def keep(act: Cancel | Move, job: UUID | None, queue: str, key: str) -> Change:
             changes.one(act, own, queue)
         far = where.far_of_key(queue, key)
         if far is not None:
-            _of_far(act, far, using)
+            _of_far(act, far)
     hooks = [hook for _, hook, _ in connection.run_on_commit if isinstance(hook, AtCommit)]
     replaced = [hook.request for hook in hooks if hook.is_about(job, queue, key)]
     if replaced:
-        outbox.requests.end(replaced, using)  # the last word holds; undone with the savepoint of this call
-    id = outbox.requests.keep(act.request_of(job, queue, "" if job is not None else key), using)
-    connection.on_commit(AtCommit(id, job, queue, key, using), robust=True)
+        outbox.requests.end(replaced)  # the last word holds; undone with the savepoint of this call
+    id = outbox.requests.keep(act.request_of(job, queue, "" if job is not None else key))
+    connection.on_commit(AtCommit(id, job, queue, key), robust=True)
     return Change.PENDING
 
 
-def carry_out(request: ChangeRequest, using: str, *, late: bool = False) -> None:
+def carry_out(request: ChangeRequest, *, late: bool = False) -> None:
     """Carries it out, and deletes its row. `late`: a requeue, or a new date, may have come since the commit, and stays.
 
     Raises:
@@ -113,9 +112,9 @@ def carry_out(request: ChangeRequest, using: str, *, late: bool = False) -> None
     try:
         if request.job is None:
             change = changes.of_key(
-                _act(request), request.queue, request.key, spared=partial(outbox.requests.spared, request, using=using, late=late)
+                _act(request), request.queue, request.key, spared=partial(outbox.requests.spared, request, late=late)
             )
-        elif late and outbox.requests.spared(request, [request.job], using, late=True):
+        elif late and outbox.requests.spared(request, [request.job], late=True):
             change = Change.CONFLICT
         else:
             change = changes.one(_act(request), request.job, request.queue or None)
@@ -127,7 +126,7 @@ def carry_out(request: ChangeRequest, using: str, *, late: bool = False) -> None
     else:
         level = logger.info if change in (Change.DONE, Change.UNKNOWN) else logger.warning
         level("%s of %s at the commit: %s", request.verb, name, change)
-    outbox.requests.end([request.id], using)
+    outbox.requests.end([request.id])
 
 
 def catch_up(queue: str, jobs: Collection[UUID], keys: Collection[str]) -> bool:
@@ -137,10 +136,9 @@ def catch_up(queue: str, jobs: Collection[UUID], keys: Collection[str]) -> bool:
     Raises:
         StoreUnavailable, DatabaseError: see `carry_out`.
     """
-    using = conf.get().database
-    kept = outbox.requests.about(queue, jobs, keys, using)
+    kept = outbox.requests.about(queue, jobs, keys)
     for request in kept:
-        carry_out(request, using, late=True)
+        carry_out(request, late=True)
     return bool(kept)
 
 
@@ -170,9 +168,9 @@ def _act(request: ChangeRequest) -> Cancel | Move:
     return Move(request.actor, request.reason, request.left_ms, request.due_ms, request=request.id)
 
 
-def _of_far(act: Cancel | Move, job: UUID, using: str) -> Change | None:
+def _of_far(act: Cancel | Move, job: UUID) -> Change | None:
     """Changes a far row in the transaction; None if the row is not far."""
     if not any(queue.horizon_ms for queue in conf.get().queues.values()):
         return None
     row = where.row_of(job)
-    return act.of_far(row, using) if row is not None and row.far else None
+    return act.of_far(row) if row is not None and row.far else None

@@ -74,11 +74,11 @@ class Cancel:
     def of_row(self, row: StoredJob) -> Change | None:
         return Change.DONE if row.state is State.CANCELLED and not row.ending else None
 
-    def of_far(self, row: StoredJob, using: str) -> Change | None:
+    def of_far(self, row: StoredJob) -> Change | None:
         id = row.record.id
-        if not outbox.far_rows.cancel(id, row.queue, self.actor, self.reason, using):
+        if not outbox.far_rows.cancel(id, row.queue, self.actor, self.reason):
             return None
-        horizon.withdrawn(id, using)
+        horizon.withdrawn(id)
         return Change.DONE
 
 
@@ -116,7 +116,7 @@ class Move:
             return next(iter(publisher.bring_back([id], due_ms=due_ms)), "")
         status = next((reply.status for reply in publisher.publish_rows([id], due_ms=due_ms).replies), "")
         if status == "behind":
-            outbox.jobs.move(id, due_ms, self._delay_ms, self.actor, self.reason, publisher.using)
+            outbox.jobs.move(id, due_ms, self._delay_ms, self.actor, self.reason)
         return status
 
     def row_update(self, changed: Changed) -> RowUpdate:
@@ -148,12 +148,12 @@ class Move:
     def of_row(self, row: StoredJob) -> Change | None:
         return None
 
-    def of_far(self, row: StoredJob, using: str) -> Change | None:
+    def of_far(self, row: StoredJob) -> Change | None:
         id, queue = row.record.id, conf.get().queues.get(row.queue)
         ahead_ms = 0 if queue is None else queue.horizon_ms
-        now = outbox.far_rows.move(id, row.queue, self._due_ms, self._delay_ms, ahead_ms, self.actor, self.reason, using)
+        now = outbox.far_rows.move(id, row.queue, self._due_ms, self._delay_ms, ahead_ms, self.actor, self.reason)
         if now == "near":
-            transaction.on_commit(partial(horizon.publish_later, row.queue, [id]), using=using, robust=True)
+            transaction.on_commit(partial(horizon.publish_later, row.queue, [id]), using=conf.get().database, robust=True)
         return Change.DONE if now else None
 
 
@@ -176,7 +176,7 @@ def one(act: Cancel | Move, id: UUID, queue: str | None) -> Change:
         if name is None:
             return where.everywhere(id, partial(one, act, id))
         if row is not None and row.far:
-            done = act.of_far(row, conf.get().database)
+            done = act.of_far(row)
             if done is not None:
                 return done
             row = where.row_of(id)  # somebody has ended it, or brings it in, which none takes back
@@ -240,7 +240,7 @@ def _carried(act: Cancel | Move, id: UUID, name: str, row: StoredJob | None) -> 
         for _ in range(TRIES):
             if changed.change is not Change.UNKNOWN or row is None or not row.unfinished:
                 break
-            status = act.put_in(Publisher(store, conf.get().database, actor=act.actor), row)
+            status = act.put_in(Publisher(store, actor=act.actor), row)
             if status == "behind":
                 return Change.DONE
             changed = _asked(act, store, id, lacking, replicas)
@@ -268,7 +268,7 @@ def _lacking(row: StoredJob | None) -> str:
         return ""
     if row.state is State.RUNNING:
         return "running"
-    lost = row.published or outbox.jobs.servers(row.queue, ids.partition(row.record.id), conf.get().database)
+    lost = row.published or outbox.jobs.servers(row.queue, ids.partition(row.record.id))
     return str(row.run_at_ms) if lost else "scheduled"
 
 
@@ -283,9 +283,9 @@ def _keep(act: Cancel | Move, row: StoredJob, lacking: str, changed: Changed) ->
     def tell() -> Change:
         last, stood = changed, changed.epoch
         for _ in range(TRIES):
-            if not outbox.jobs.apply(row, act.row_update(last), using):
+            if not outbox.jobs.apply(row, act.row_update(last)):
                 return Change.FINISHED
-            if stood.rpartition(":")[2] in outbox.jobs.servers(name, store.partition, using)[1:]:
+            if stood.rpartition(":")[2] in outbox.jobs.servers(name, store.partition)[1:]:
                 # RowUpdate before the other was confirmed, it would have been carried over to it; so it will be within seconds.
                 raise StoreUnavailable(code="server_replaced", job=ids.short(id))
             try:

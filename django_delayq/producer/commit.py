@@ -138,7 +138,7 @@ class Pending:
         plan = self._plan
         if not self.withdrawn:
             if plan.durable:
-                outbox.jobs.withdraw(plan.id, actor, reason, plan.template.using)
+                outbox.jobs.withdraw(plan.id, actor, reason)
             self._before_publication(Withdrawal(plan))
         return Change.DONE
 
@@ -148,7 +148,7 @@ class Pending:
             return Change.FINISHED
         plan = self._plan
         if plan.durable:
-            outbox.jobs.move(plan.id, due_ms, delay_ms, actor, reason, plan.template.using)
+            outbox.jobs.move(plan.id, due_ms, delay_ms, actor, reason)
         self._before_publication(partial(plan.redate, delay_ms, due_ms, clock.monotonic()))
         return Change.DONE
 

@@ -58,8 +58,7 @@ def edit_and_requeue(job: UUID, args: Sequence[Any], kwargs: Mapping[str, Any], 
         UnknownTask, PayloadError, PayloadTooLarge, QueueUnknown: as `check`.
         StoreUnavailable: as for `requeue`.
     """
-    using = conf.get().database
-    found = outbox.jobs.read([job], using)
+    found = outbox.jobs.read([job])
     if not found:
         return Change.UNKNOWN
     row = found[0]
@@ -71,7 +70,7 @@ def edit_and_requeue(job: UUID, args: Sequence[Any], kwargs: Mapping[str, Any], 
     if put_back.row_holds(row.queue, record.key, job) or put_back.taken_elsewhere(job, row.queue, record):
         return Change.CONFLICT
     if put_back.waits_for_commit():
-        _at_commit(job, args, kwargs, actor, reason, using)
+        _at_commit(job, args, kwargs, actor, reason)
         return Change.DONE
     answers: list[Change] = []
 
@@ -83,7 +82,7 @@ def edit_and_requeue(job: UUID, args: Sequence[Any], kwargs: Mapping[str, Any], 
 
     # Redis is asked while the row is locked: of two who edit one job, the second finds it scheduled, and changes nothing.
     def edit() -> Change:
-        outbox.jobs.edit(job, list(args), dict(kwargs), options, act, actor, reason, using)
+        outbox.jobs.edit(job, list(args), dict(kwargs), options, act, actor, reason)
         return answers[0] if answers else Change.CONFLICT
 
     change = put_back.noted(job, row.queue, actor, reason, edit)
@@ -163,13 +162,13 @@ def _check_home(queue: str, before: JobRecord, after: JobRecord) -> None:
     )
 
 
-def _at_commit(job: UUID, args: Sequence[Any], kwargs: Mapping[str, Any], actor: str, reason: str, using: str) -> None:
+def _at_commit(job: UUID, args: Sequence[Any], kwargs: Mapping[str, Any], actor: str, reason: str) -> None:
     def carry_out() -> None:
         change = edit_and_requeue(job, args, kwargs, actor=actor, reason=reason)
         if change is not Change.DONE:
             logger.warning("job %s was not edited and requeued at the commit: %s", job, change)
 
-    transaction.on_commit(carry_out, using=using, robust=True)
+    transaction.on_commit(carry_out, using=conf.get().database, robust=True)
 
 
 def _edited(record: JobRecord, args: Sequence[Any], kwargs: Mapping[str, Any], limit: int) -> tuple[JobRecord, dict[str, Any]]:

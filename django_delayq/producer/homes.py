@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
-from django_delayq import conf, ids
+from django_delayq import ids
 from django_delayq.conf import QueueConfig
 from django_delayq.exceptions import ConfigError, StoreUnavailable
 from django_delayq.producer import outbox
@@ -98,7 +98,7 @@ def _holds(queue: QueueConfig, key: str, partition: int) -> bool:
         with stores.guarded(queue.name, partition, schedules=True):
             return _held(queue, key, partition)
     except StoreUnavailable:
-        rows = outbox.jobs.keyed(queue.name, [key], conf.get().database) if outbox.installed else []
+        rows = outbox.jobs.keyed(queue.name, [key]) if outbox.installed else []
         return any(ids.partition(id) == partition for id, _ in rows)
 
 
@@ -111,9 +111,8 @@ def _held(queue: QueueConfig, key: str, partition: int) -> bool:
     epoch = EpochStore(stores.queue(queue.name, partition)).look(FIRST)
     if not outbox.installed:
         return False
-    using = conf.get().database
     lacks = epoch.rolled or epoch.confirmed != epoch.server
-    rows = outbox.jobs.keyed(queue.name, [key], using) if lacks else outbox.jobs.waiting(queue.name, [key], using)
+    rows = outbox.jobs.keyed(queue.name, [key]) if lacks else outbox.jobs.waiting(queue.name, [key])
     return any(ids.partition(row[0]) == partition for row in rows)
 
 

@@ -42,17 +42,16 @@ class Written:
         StoreUnavailable: another transaction holds a key for more than two seconds; nothing was written.
     """
 
-    def __init__(self, plans: Sequence[Plan], using: str) -> None:
+    def __init__(self, plans: Sequence[Plan]) -> None:
         self.near: list[Plan] = []
         self.far: list[Plan] = []
         self.merged: list[tuple[Plan, ScheduleReply]] = []
-        self._using = using
         taken: set[Plan] = set()
         on_the_way: set[tuple[str, str]] = set()  # keys of near jobs of this call: what comes behind these follows them to Redis
         # In the order of their keys, else two calls could wait for each other.
         for plan in sorted((plan for plan in plans if plan.key and plan.template.horizon_ms), key=lambda plan: plan.key):
             far = (plan.queue, plan.key) not in on_the_way and is_far(plan)
-            reply = outbox.far_rows.contest(plan, plan.template.horizon_ms, using, far=far)
+            reply = outbox.far_rows.contest(plan, plan.template.horizon_ms, far=far)
             if reply is not None:
                 self.merged.append((plan, reply))
                 taken.add(plan)
@@ -66,9 +65,9 @@ class Written:
         self.near = [plan for plan in plans if plan not in taken]
         self.far += free
         if free:
-            outbox.jobs.insert(free, using, far=True)
+            outbox.jobs.insert(free, far=True)
         if self.near:
-            outbox.jobs.insert(self.near, using)
+            outbox.jobs.insert(self.near)
 
     def committed(self, publish: Publish) -> None:
         """Behind the commit: tells the handles, and asks Redis who holds the keys. What fails here is left to the relay."""
@@ -91,7 +90,7 @@ class Written:
                 if not plan.withdrawn:
                     _created(plan)
                 continue
-            publisher = _publisher(plan.queue, plan.partition, self._using)
+            publisher = _publisher(plan.queue, plan.partition)
             with stores.guarded(plan.queue, plan.partition, schedules=True):
                 row = keep_or_meet(publisher, plan)
             if row is None:
@@ -115,11 +114,11 @@ class Behind:
         self._work()
 
 
-def withdrawn(job: UUID, using: str) -> None:
+def withdrawn(job: UUID) -> None:
     """A far row was cancelled. If the open transaction has written it, nobody is to hear that it was scheduled; but for those who roll
     the savepoint back in which it was cancelled.
     """
-    connection = transaction.get_connection(using)
+    connection = transaction.get_connection(conf.get().database)
     for place, (_, hook, _) in enumerate(connection.run_on_commit if connection.in_atomic_block else ()):
         for plan in hook.far if isinstance(hook, Behind) else ():
             if plan.id == job:
@@ -134,18 +133,18 @@ def keep_or_meet(publisher: Publisher, item: JobRecord) -> StoredJob | None:
     Raises:
         StoreUnavailable, DatabaseError: nobody knows; it is far, and is to be asked about later.
     """
-    row = next(iter(outbox.jobs.read([item.id], publisher.using)), None)
+    row = next(iter(outbox.jobs.read([item.id])), None)
     if row is not None and row.far:
         publisher.put_in_waiting(item.key)  # first: what is published between a look at Redis and one at rows would be seen by neither
         [reply] = publisher.ask([ScheduleItem.of(item, due_ms=row.run_at_ms)])
         if reply.status == "asked":
             raise StoreUnavailable(code="far_key_unknown", key=item.key, queue=publisher.store.queue)
         if reply.id != item.id:
-            outbox.far_rows.bring_in([item.id], publisher.using)  # or somebody else has just now
+            outbox.far_rows.bring_in([item.id])  # or somebody else has just now
             row = row._replace(far=False)
     elif row is not None and not row.unpublished:
         row = None
-    outbox.far_rows.mark_checked(item.id, publisher.using)
+    outbox.far_rows.mark_checked(item.id)
     return row
 
 
@@ -155,10 +154,10 @@ def check(publisher: Publisher, jobs: Sequence[UUID]) -> None:
     Raises:
         StoreUnavailable, DatabaseError: call again later.
     """
-    there = {row.record.id: row for row in outbox.jobs.read(jobs, publisher.using)}
+    there = {row.record.id: row for row in outbox.jobs.read(jobs)}
     for job in jobs:
         if job not in there:
-            outbox.far_rows.mark_checked(job, publisher.using)
+            outbox.far_rows.mark_checked(job)
             continue
         row = keep_or_meet(publisher, there[job].record)
         if row is not None and not row.far:
@@ -170,25 +169,24 @@ def publish_later(queue: str, jobs: Sequence[UUID]) -> None:
     try:
         for partition, some in ids.by_partition(jobs).items():
             with stores.guarded(queue, partition, schedules=True):
-                _publisher(queue, partition, conf.get().database).publish_rows(some)
+                _publisher(queue, partition).publish_rows(some)
     except (StoreUnavailable, Error) as error:
         logger.warning("the relay publishes %s, whose new date is near: %s", ", ".join(map(ids.short, jobs)), error)
 
 
-def meet(plans: Sequence[Plan], queue: str, using: str) -> bool:
+def meet(plans: Sequence[Plan], queue: str) -> bool:
     """Makes the far rows of these keys near that have come meanwhile; whether there were any."""
     keys = {plan.key for plan in plans if plan.key and plan.template.queue.horizon}
-    return bool(keys) and outbox.far_rows.bring_in_keys(queue, keys, using)
+    return bool(keys) and outbox.far_rows.bring_in_keys(queue, keys)
 
 
 def meet_key(queue: str, key: str) -> None:
     """The same behind a job of that key that has come back to Redis, and wrote no row of its own. What fails is left to the relay."""
-    using = conf.get().database
     try:
-        if outbox.far_rows.bring_in_keys(queue, [key], using):
+        if outbox.far_rows.bring_in_keys(queue, [key]):
             for partition in conf.get().queue(queue).homes(key):
                 with stores.guarded(queue, partition, schedules=True):
-                    _publisher(queue, partition, using).complete(key)
+                    _publisher(queue, partition).complete(key)
     except (StoreUnavailable, Error) as error:
         logger.warning("whether a far job holds the key %r of %s could not be checked: %s", key, queue, error)
 
@@ -199,12 +197,11 @@ def meet_in_redis(plans: Sequence[Plan], queue: str) -> None:
     """
     if not outbox.installed or not any(plan.key and plan.template.queue.horizon for plan in plans):
         return
-    using = conf.get().database
     try:
-        if meet(plans, queue, using):
+        if meet(plans, queue):
             partition = plans[0].partition
             with stores.guarded(queue, partition, schedules=True):
-                _publisher(queue, partition, using).publish_before(plans)
+                _publisher(queue, partition).publish_before(plans)
     except (StoreUnavailable, Error) as error:
         logger.warning("cannot check whether far jobs hold the keys of new jobs (%d): %s", len(plans), error)
 
@@ -215,5 +212,5 @@ def _created(plan: Plan) -> None:
         signals.job_scheduled.send_robust(sender=plan.template.task, job=plan.job)
 
 
-def _publisher(queue: str, partition: int, using: str) -> Publisher:
-    return Publisher(stores.queue(queue, partition), using, conf.get().most_events_in(queue))
+def _publisher(queue: str, partition: int) -> Publisher:
+    return Publisher(stores.queue(queue, partition), conf.get().most_events_in(queue))

@@ -59,7 +59,6 @@ class Publisher:
     """Publishes to one partition of a queue; rows of others, which may have the same key, it leaves alone.
 
     Args:
-        using: alias of the database that has the rows.
         max_events, replicas: see `QueueStore.start_schedule`; `replicas` of redis durability alone, since rows need none.
 
     Raises (all methods):
@@ -68,7 +67,6 @@ class Publisher:
     """
 
     store: QueueStore
-    using: str
     max_events: int = 0
     actor: str = ""
     replicas: Replicas | None = None
@@ -95,7 +93,7 @@ class Publisher:
         their rows.
         """
         keys = {item.key for item in items if item.key}
-        return self._held(items, outbox.jobs.waiting(self.store.queue, keys, self.using)) if keys else {}
+        return self._held(items, outbox.jobs.waiting(self.store.queue, keys)) if keys else {}
 
     def _held(self, items: Sequence[ScheduleItem], waiting: Sequence[WaitingRow]) -> dict[UUID, ScheduleReply]:
         holders = {row.key: row for row in waiting if row.unresolved}
@@ -109,7 +107,7 @@ class Publisher:
         """
         named = {key for key in keys if key}
         if named and conf.get().queue(self.store.queue).horizon:
-            outbox.far_rows.bring_in_keys(self.store.queue, named, self.using)
+            outbox.far_rows.bring_in_keys(self.store.queue, named)
 
     def publish_before(self, items: Sequence[ScheduleItem]) -> dict[UUID, ScheduleReply]:
         """The rows of their keys that were written before them, and that Redis does not have: else these, published late, would find
@@ -117,7 +115,7 @@ class Publisher:
         """
         own, passed, older = {item.id for item in items}, set(), []
         keys = {item.key for item in items if item.key}
-        waiting = outbox.jobs.waiting(self.store.queue, keys, self.using) if keys else []
+        waiting = outbox.jobs.waiting(self.store.queue, keys) if keys else []
         for row in waiting:
             if row.id in own:
                 passed.add(row.key)
@@ -174,7 +172,7 @@ class Publisher:
         free = [n for n, reply in enumerate(replies) if reply.status == "free" and items[n].durable]
         if not free:
             return replies
-        waiting = outbox.jobs.waiting(self.store.queue, {items[n].key for n in free}, self.using)
+        waiting = outbox.jobs.waiting(self.store.queue, {items[n].key for n in free})
         unresolved = {row.key: row for row in reversed(waiting) if row.unresolved}
         mine = {row.key for row in waiting if ids.partition(row.id) == self.store.partition}
         for n in free:
@@ -225,7 +223,7 @@ class Publisher:
 
     def put_in_waiting(self, key: str) -> bool:
         """The rows of a key that are to be published still; whether there are any."""
-        waiting = outbox.jobs.waiting(self.store.queue, [key], self.using)
+        waiting = outbox.jobs.waiting(self.store.queue, [key])
         waits = any(ids.partition(row.id) == self.store.partition for row in waiting)
         if waits:
             self._put_in([key], lost=False)
@@ -277,7 +275,7 @@ class Publisher:
         open_ = {items[n].id: replies[n].id for n in sorted([*asked, *contested])}  # each with the holder of its key
         rowless = {items[n].id for n in asked if not items[n].durable}
         wanted = {*open_, *open_.values()} - rowless
-        rows = {row.record.id: row for row in (outbox.jobs.read(list(wanted), self.using) if outbox.installed and wanted else ())}
+        rows = {row.record.id: row for row in (outbox.jobs.read(list(wanted)) if outbox.installed and wanted else ())}
         if asked:
             self._put_right({items[n].key for n in asked}, [rows.get(replies[n].id) for n in asked], set(open_))
         again, now = {}, clock.monotonic()  # one for all, so that what was asked for first is due first
@@ -315,7 +313,7 @@ class Publisher:
         denied: set[UUID] = set()
         told = [(item.id, reply) for item, reply in answers if reply.status in ("kept", "moved", *REFUSED)]
         if told:  # before followers are read: one of these may wait for the same holder
-            outbox.jobs.end(EndingKind.MERGED, {id: None if reply is FORBIDDEN else reply.id for id, reply in told}, self.using)
+            outbox.jobs.end(EndingKind.MERGED, {id: None if reply is FORBIDDEN else reply.id for id, reply in told})
         behind = {item.id: item.key for item, reply in answers if reply.status == "behind"}
         for followers in self._followers(behind, {reply.id for _, reply in answers if reply.status == "behind"}):
             kept: list[StoredJob] = []
@@ -328,7 +326,7 @@ class Publisher:
             if older:
                 self._replace(older, last, epoch)
         if denied:
-            outbox.jobs.end(EndingKind.MERGED, dict.fromkeys(denied), self.using)
+            outbox.jobs.end(EndingKind.MERGED, dict.fromkeys(denied))
         return denied
 
     def _replace(self, older: list[StoredJob], last: StoredJob, epoch: str) -> None:
@@ -339,17 +337,17 @@ class Publisher:
             replies = self.send([late(row, policy=policy) for row in batch], epoch)()[1]
             # No replies in another epoch: the next round comes back to it.
             gone = [row.record.id for row, reply in zip(batch, replies, strict=False) if reply.status == "displaced"]
-            outbox.jobs.end(EndingKind.REPLACED, dict.fromkeys(gone, last.record.id), self.using)
+            outbox.jobs.end(EndingKind.REPLACED, dict.fromkeys(gone, last.record.id))
         first = min(older, key=lambda row: row.run_at_ms)
         if first.run_at_ms < last.run_at_ms:  # what is left of a delay stays one
             left = None if first.left_ms is None else max(0, first.left_ms)
-            outbox.jobs.move(last.record.id, first.run_at_ms, left, self.actor, "", self.using)
+            outbox.jobs.move(last.record.id, first.run_at_ms, left, self.actor, "")
 
     def _followers(self, behind: Mapping[UUID, str], holders: Set[UUID]) -> list[list[StoredJob]]:
         """Per key the rows that wait for its holder, up to the last of these, oldest first. The holder's own row can be unpublished."""
         if not behind:
             return []
-        waiting = outbox.jobs.waiting(self.store.queue, set(behind.values()), self.using)
+        waiting = outbox.jobs.waiting(self.store.queue, set(behind.values()))
         rows = self._rows([row.id for row in waiting if row.id not in holders])
         rows = [row for row in rows if row.unpublished and row.on_conflict == "after"]
         found = []
@@ -368,7 +366,7 @@ class Publisher:
         if not outbox.installed or not keys:
             return
         jobs, seen = [], Counter[str]()
-        for id, key in outbox.jobs.keyed(self.store.queue, keys, self.using):
+        for id, key in outbox.jobs.keyed(self.store.queue, keys):
             seen[key] += MOST if id in but else 1
             if seen[key] <= MOST and id not in but and ids.partition(id) == self.store.partition:
                 jobs.append(id)
@@ -385,7 +383,7 @@ class Publisher:
         return EventLog(self.store.link, self.store.keys).unknown(mine[:MOST])
 
     def _rows(self, jobs: Sequence[UUID]) -> list[StoredJob]:
-        return outbox.jobs.read([id for id in jobs if ids.partition(id) == self.store.partition], self.using)
+        return outbox.jobs.read([id for id in jobs if ids.partition(id) == self.store.partition])
 
 
 def _older(holder: StoredJob | None, row: StoredJob | None) -> bool:

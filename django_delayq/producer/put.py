@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from django.db import Error, connections, transaction
@@ -96,18 +96,18 @@ def put_one(plan: Plan, inserted: Callable[[Job], None] | None = None, once: Onc
     """
     if once is None or plan.durable:
         return _put_in(plan, inserted, once)
-    using, id = conf.get().database, plan.id
-    _take(once, plan, using)
+    id = plan.id
+    _take(once, plan)
     try:
         job = _put_in(plan, inserted)
     except (StoreUnavailable, KeyTaken) as error:
         if isinstance(error, KeyTaken) or error.nothing_done:  # it is certain that Redis does not have it
-            outbox.period_keys.release(once, id, using)
+            outbox.period_keys.release(once, id)
         raise
     if job.created is False or plan.id != id:  # another job holds its business key; or it was sent again, see `_send_redis_only`
-        outbox.period_keys.release(once, id, using)
+        outbox.period_keys.release(once, id)
         if job.created:
-            _take(once, plan, using)
+            _take(once, plan)
     return job
 
 
@@ -121,7 +121,7 @@ def _put_in(plan: Plan, inserted: Callable[[Job], None] | None, once: Once | Non
         if not commit.is_open(connection) and (connection.autocommit or connection.get_autocommit()):  # the look itself takes long
             if inserted is not None:
                 inserted(plan.job)
-            publisher = _publisher(plan.queue, plan.partition, plan.template.using, durable=False)
+            publisher = _publisher(plan.queue, plan.partition, durable=False)
             _, [reply] = _send_redis_only(publisher, [plan])  # there is no commit to wait for
             if (refused := _answer(plan, reply)) is not None:
                 raise refused
@@ -158,7 +158,7 @@ def put_all(
         if durable:
             if flight is not None:
                 flight.land()  # what was given first goes in first
-            _rows_first(group, using, inserted and partial(inserted, group[0].job), once)
+            _rows_first(group, inserted and partial(inserted, group[0].job), once)
         else:
             if inserted is not None:
                 inserted(group[0].job)
@@ -166,32 +166,32 @@ def put_all(
     return [plan.job for plan in plans]
 
 
-def _take(once: Once, plan: Plan, using: str) -> None:
-    holder = outbox.period_keys.take(once, plan.id, stores.places.shared, using)
+def _take(once: Once, plan: Plan) -> None:
+    holder = outbox.period_keys.take(once, plan.id, stores.places.shared)
     if holder is not None:
         raise AlreadyScheduled(holder)
 
 
-def _rows_first(plans: list[Plan], using: str, inserted: Callable[[], None] | None = None, once: Once | None = None) -> None:
-    connection = connections[using]
+def _rows_first(plans: list[Plan], inserted: Callable[[], None] | None = None, once: Once | None = None) -> None:
+    connection = connections[conf.get().database]
     alone = not commit.is_open(connection)
     if any(plan.template.horizon_ms for plan in plans):
-        _within_horizon(plans, using, alone, inserted, once)
+        _within_horizon(plans, connection, alone, inserted, once)
         return
     if once is None and alone and len(plans) == 1 and connection.get_autocommit():
         # One statement commits itself, which saves the round trips of BEGIN and COMMIT.
         failpoint("producer.commit")
-        outbox.jobs.insert(plans, using)
+        outbox.jobs.insert(plans)
         try:
             if inserted is not None:
                 inserted()
         finally:  # the row is committed
             _publish_rows(plans, alone=alone)
         return
-    with transaction.atomic(using=using, savepoint=once is not None):
+    with transaction.atomic(using=connection.alias, savepoint=once is not None):
         if once is not None:
-            _take(once, plans[0], using)
-        outbox.jobs.insert(plans, using)
+            _take(once, plans[0])
+        outbox.jobs.insert(plans)
         connection.on_commit(Publication(plans, partial(_publish_rows, alone=alone)), robust=not alone)
         if inserted is not None and alone:
             inserted()
@@ -199,20 +199,19 @@ def _rows_first(plans: list[Plan], using: str, inserted: Callable[[], None] | No
 
 
 def _within_horizon(
-    plans: list[Plan], using: str, alone: bool, inserted: Callable[[], None] | None = None, once: Once | None = None
+    plans: list[Plan], connection: Any, alone: bool, inserted: Callable[[], None] | None = None, once: Once | None = None
 ) -> None:
     """Where a queue has a horizon: far rows wait in the database, and near ones are published as any."""
     publish = partial(_publish_rows, alone=alone)
-    with transaction.atomic(using=using):  # with a savepoint: what is refused takes back this call alone
+    with transaction.atomic(using=connection.alias):  # with a savepoint: what is refused takes back this call alone
         if once is not None:
-            _take(once, plans[0], using)
-        written = Written(plans, using)
+            _take(once, plans[0])
+        written = Written(plans)
         for plan, reply in written.merged:
             if reply.status in REFUSED:
                 raise _refused(plan, reply)
         if once is not None and written.merged:
-            outbox.period_keys.release(once, plans[0].id, using)
-        connection = connections[using]
+            outbox.period_keys.release(once, plans[0].id)
         connection.on_commit(partial(_merge, written.merged), robust=not alone)
         if written.near:
             connection.on_commit(Publication(written.near, publish), robust=not alone)
@@ -265,10 +264,9 @@ def _unmerged(plans: Sequence[Plan]) -> list[Plan]:
 def _held(plans: Sequence[Plan]) -> dict[Plan, ScheduleReply]:
     """What becomes of the jobs whose keys others hold. Redis is asked before a row is written, each partition once."""
     away, found = Silent(), dict[Plan, ScheduleReply]()
-    for (name, using, partition), group in _by_store([plan for plan in plans if plan.key]):
-        if commit.is_open(connections[using]):
-            continue
-        publisher = _publisher(name, partition, using)
+    open = {using for using in {plan.template.using for plan in plans} if commit.is_open(connections[using])}
+    for (name, partition), group in _by_store([plan for plan in plans if plan.key and plan.template.using not in open]):
+        publisher = _publisher(name, partition)
         link, node = publisher.store.link, publisher.store.link.server
         if link not in away:
             try:
@@ -279,7 +277,7 @@ def _held(plans: Sequence[Plan]) -> dict[Plan, ScheduleReply]:
                 continue
             except StoreUnavailable as error:
                 away.note(link, node, error)
-        found.update(_held_by_rows([plan for plan in group if plan.durable and plan.on_conflict in ("keep", "error")], name, using))
+        found.update(_held_by_rows([plan for plan in group if plan.durable and plan.on_conflict in ("keep", "error")], name))
     return found
 
 
@@ -304,14 +302,14 @@ def _catch_up(queue: str, held: Mapping[Plan, ScheduleReply]) -> bool:
         return False  # Redis-only jobs do not need the database
 
 
-def _held_by_rows(plans: Sequence[Plan], queue: str, using: str) -> Iterator[tuple[Plan, ScheduleReply]]:
+def _held_by_rows(plans: Sequence[Plan], queue: str) -> Iterator[tuple[Plan, ScheduleReply]]:
     """The same where Redis does not answer: rows that wait like these decide. One that Redis had may have ended there, and must not
     swallow a call.
     """
     keys = {plan.key for plan in plans}
-    waiting = outbox.jobs.waiting(queue, keys, using) if plans else []
+    waiting = outbox.jobs.waiting(queue, keys) if plans else []
     first = {row.key: row for row in reversed(waiting)}
-    changed = outbox.requests.about(queue, (), keys, using) if first else []  # the relay makes these changes first
+    changed = outbox.requests.about(queue, (), keys) if first else []  # the relay makes these changes first
     unsure = {request.key for request in changed} | {request.job for request in changed}
     for plan in plans:
         if (holder := first.get(plan.key)) is not None and unsure.isdisjoint((plan.key, holder.id)):
@@ -329,9 +327,9 @@ def _moved(plan: Plan, holder: UUID) -> bool:
         return False
 
 
-def _publisher(queue: str, partition: int, using: str, *, durable: bool = True) -> Publisher:
+def _publisher(queue: str, partition: int, *, durable: bool = True) -> Publisher:
     replicas = None if durable else stores.replicas(queue)
-    return Publisher(stores.queue(queue, partition), using, conf.get().most_events_in(queue), replicas=replicas)
+    return Publisher(stores.queue(queue, partition), conf.get().most_events_in(queue), replicas=replicas)
 
 
 def _publish(plans: Sequence[Plan], flight: Flight | None = None, *, alone: bool) -> None:
@@ -339,8 +337,8 @@ def _publish(plans: Sequence[Plan], flight: Flight | None = None, *, alone: bool
     refused: list[KeyTaken] = []
     if flight is not None and flight.open:
         flight.land()
-    for (name, using, partition), group in _by_store(plans):
-        publisher = _publisher(name, partition, using, durable=False)
+    for (name, partition), group in _by_store(plans):
+        publisher = _publisher(name, partition, durable=False)
         for start in range(0, len(group), MOST):
             batch = group[start : start + MOST]
             horizon.meet_in_redis(batch, name)
@@ -459,18 +457,18 @@ def _publish_rows(plans: Sequence[Plan], *, alone: bool) -> None:
     away = Silent()
     lacking: Counter[Link] = Counter()  # how many jobs each server did not take
     try:
-        for (name, using, partition), group in _by_store(plans):
-            publisher = _publisher(name, partition, using)
+        for (name, partition), group in _by_store(plans):
+            publisher = _publisher(name, partition)
             link, node = publisher.store.link, publisher.store.link.server
             if link in away:
                 lacking[node] += len(group)
                 continue
             try:
                 for batch in batches((plan for plan in group if plan not in late), MOST):
-                    raced = horizon.meet(batch, name, using)
+                    raced = horizon.meet(batch, name)
                     if not alone and (keys := {plan.key for plan in batch if plan.key}):
-                        for request in outbox.requests.about(name, (), keys, using):
-                            at_commit.carry_out(request, using, late=True)
+                        for request in outbox.requests.about(name, (), keys):
+                            at_commit.carry_out(request, late=True)
                     with stores.guarded(name, partition, schedules=True):
                         asks = raced or not alone or any(plan.on_conflict == "after" for plan in batch)  # else Redis has been asked
                         held = publisher.publish_before(batch) if asks else {}
@@ -517,17 +515,17 @@ def _by(plans: Sequence[Plan], trait: Callable[[JobTemplate], K]) -> Iterable[tu
     return groups.items()
 
 
-def _by_store(plans: Sequence[Plan]) -> Iterable[tuple[tuple[str, str, int], list[Plan]]]:
-    """By queue, database and partition."""
-    for (queue, using), group in _by(plans, lambda template: (template.queue.name, template.using)):
+def _by_store(plans: Sequence[Plan]) -> Iterable[tuple[tuple[str, int], list[Plan]]]:
+    """By queue and partition."""
+    for queue, group in _by(plans, lambda template: template.queue.name):
         if not group[0].template.divided:
-            yield (queue, using, 0), group
+            yield (queue, 0), group
             continue
         parts: dict[int, list[Plan]] = {}
         for plan in group:
             parts.setdefault(plan.partition, []).append(plan)
         for partition, part in parts.items():
-            yield (queue, using, partition), part
+            yield (queue, partition), part
 
 
 def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:

@@ -51,7 +51,7 @@ def requeue(job: UUID, queue: str | None, actor: str, reason: str, *, by_person:
 
     if record is not None and record.key:
         with stores.guarded(name, ids.partition(id)):
-            Publisher(stores.with_job(name, id), conf.get().database, actor=actor).complete(record.key)  # whoever holds it by its row
+            Publisher(stores.with_job(name, id), actor=actor).complete(record.key)  # whoever holds it by its row
     change = noted(id, name, actor, reason, act)
     if change is Change.DONE:
         warn_unserved(id, name)
@@ -64,11 +64,10 @@ def row_holds(queue: str, key: str, job: UUID) -> bool:
     """Whether the row of another job holds that key, and Redis does not know: a far or an unresolved one. A far row that comes later
     meets the job that is back, see `horizon`.
     """
-    using = conf.get().database
     if not key:
         return False
-    unresolved = any(row.unresolved and row.id != job for row in outbox.jobs.waiting(queue, [key], using))
-    return unresolved or outbox.far_rows.of_key(queue, key, using) is not None
+    unresolved = any(row.unresolved and row.id != job for row in outbox.jobs.waiting(queue, [key]))
+    return unresolved or outbox.far_rows.of_key(queue, key) is not None
 
 
 def taken_elsewhere(job: UUID, queue: str, record: JobRecord | None) -> bool:
@@ -133,10 +132,10 @@ def noted(id: UUID, queue: str, actor: str, reason: str, act: Callable[[], Chang
     if config.signer is None:
         return act()
     outbox.check_installed()
-    note = outbox.jobs.note_requeue(id, queue, actor, reason, config.database)
+    note = outbox.jobs.note_requeue(id, queue, actor, reason)
     change = act()
     if change is not Change.DONE:
-        outbox.jobs.forget_requeue(note, config.database)
+        outbox.jobs.forget_requeue(note)
     return change
 
 

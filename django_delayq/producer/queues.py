@@ -28,12 +28,11 @@ def pause(queue: str, *, actor: str = "", reason: str = "") -> bool:
     """
     refuse_loop("delayq.apause(…)")
     check_words("pause()", actor, reason)
-    using = conf.get().database
 
     def in_one(store: QueueStore) -> Iterator[bool]:
         changed = store.pause(actor=actor, reason=reason)
         if outbox.installed:  # after a lost reply, too, when it is paused already
-            outbox.pauses.note(queue, store.partition, actor, reason, using, first=changed)
+            outbox.pauses.note(queue, store.partition, actor, reason, first=changed)
         yield changed
 
     return any([*_each(queue, in_one)])
@@ -49,7 +48,7 @@ def resume(queue: str, *, actor: str = "", reason: str = "") -> bool:
     check_words("resume()", actor, reason)
     named = conf.get().queue(queue).name
     if outbox.installed:
-        outbox.pauses.forget(named, conf.get().database)
+        outbox.pauses.forget(named)
 
     def in_one(store: QueueStore) -> Iterator[bool]:
         yield store.resume(actor=actor, reason=reason)
@@ -121,10 +120,10 @@ def _each(queue: str, act: Callable[[QueueStore], Iterator[T]]) -> Iterator[T]:
 def _purge_rows(queue: str, actor: str, reason: str) -> Iterator[int]:
     if not outbox.installed:
         return
-    using, last, away = conf.get().database, None, Silent()
-    while cancelled := outbox.far_rows.purge(queue, MOST, actor, reason, using):
+    last, away = None, Silent()
+    while cancelled := outbox.far_rows.purge(queue, MOST, actor, reason):
         yield cancelled
-    while rows := outbox.jobs.unpublished(queue, last, MOST, using):
+    while rows := outbox.jobs.unpublished(queue, last, MOST):
         last = rows[-1]
         for partition, there in ids.by_partition(rows).items():
             link = stores.places.of(queue, partition)

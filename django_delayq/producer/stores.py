@@ -263,7 +263,7 @@ class StoreSet:
             return int((known[1] + now - known[0]) * 1000)
         if outbox.installed:
             with suppress(DriverError):
-                return outbox.jobs.now_ms(conf.get().database)
+                return outbox.jobs.now_ms()
         return clock.wall_ms()
 
     def reset(self) -> None:

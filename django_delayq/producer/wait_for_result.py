@@ -49,9 +49,9 @@ def know_tasks(in_task: Callable[[], bool]) -> None:
 
 def look(job: Asked) -> Row | None:
     """Returns the row of a job, or of the job that it was merged into. None: there is no row."""
-    found = outbox.jobs.find(job.id, conf.get().database) if outbox.installed else None
+    found = outbox.jobs.find(job.id) if outbox.installed else None
     if found is not None and found.merged_into is not None:
-        return outbox.jobs.find(found.merged_into, conf.get().database)
+        return outbox.jobs.find(found.merged_into)
     return found
 
 

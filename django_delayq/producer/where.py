@@ -113,32 +113,32 @@ def check_words(where: str, actor: str, reason: str) -> None:
 
 def row_of(id: UUID) -> StoredJob | None:
     """The row of a job; None if there is none that can be read, or no database side."""
-    rows = outbox.jobs.read([id], conf.get().database) if outbox.installed else []
+    rows = outbox.jobs.read([id]) if outbox.installed else []
     return rows[0] if rows else None
 
 
 def row_in_any(id: UUID, partitions: Iterable[int]) -> StoredJob | None:
     """The row of a job that was drawn under that id, whichever partition it has been given."""
     drawn = {id, *(ids.placed(id, partition) for partition in partitions)}
-    rows = outbox.jobs.read(list(drawn), conf.get().database) if outbox.installed else []
+    rows = outbox.jobs.read(list(drawn)) if outbox.installed else []
     return rows[0] if rows else None
 
 
 def rows_of_key(queue: str, key: str) -> list[UUID]:
     """The durable rows of a key that are not finished."""
-    return [id for id, _ in outbox.jobs.keyed(queue, [key], conf.get().database)] if outbox.installed else []
+    return [id for id, _ in outbox.jobs.keyed(queue, [key])] if outbox.installed else []
 
 
 def far_of_key(queue: str, key: str) -> UUID | None:
     """The far job that holds a key, and of which it is known that no other does; None where the queue has no horizon."""
     if not outbox.installed or not conf.get().queue(queue).horizon_ms:
         return None
-    return outbox.far_rows.of_key(queue, key, conf.get().database)
+    return outbox.far_rows.of_key(queue, key)
 
 
 def latest_of_key(queue: str, key: str) -> UUID | None:
     """The latest job of a key, however it stands: only the database knows."""
-    return outbox.jobs.find_latest(queue, key, conf.get().database) if outbox.installed else None
+    return outbox.jobs.find_latest(queue, key) if outbox.installed else None
 
 
 def holder(queue: str, key: str) -> UUID | None:

@@ -7,7 +7,7 @@ from datetime import datetime
 from itertools import islice
 from typing import Any, NoReturn
 
-from django_delayq import clock, conf
+from django_delayq import clock
 from django_delayq.exceptions import ConfigError
 from django_delayq.models import Periodic
 from django_delayq.periodic.declarations import Declarations, declarations
@@ -22,13 +22,13 @@ from django_delayq.text import did_you_mean
 class FollowedLoop(TickLoop):
     """The loop of workers, for these schedules alone. What it cannot write, it tells the test."""
 
-    def __init__(self, *, using: str, names: frozenset[str]) -> None:
+    def __init__(self, *, names: frozenset[str]) -> None:
         self._names = names
         declared = Declarations()
         for one in declarations.all():
             if one.name in names:
                 declared.add(one, registry.get(one.task))
-        super().__init__(using=using, declared=declared)
+        super().__init__(declared=declared)
 
     def _rows(self) -> Any:
         return super()._rows().filter(name__in=self._names)
@@ -53,8 +53,8 @@ class FollowedSchedules:
         """Writes what is to be written now. Nothing is followed: it costs nothing."""
         if not self._names:
             return
-        if self._loop is None or self._loop.using != conf.get().database:
-            self._loop = FollowedLoop(using=conf.get().database, names=self._names)
+        if self._loop is None:
+            self._loop = FollowedLoop(names=self._names)
         while self._loop.poll() == 0.0:
             pass
 
@@ -69,7 +69,7 @@ class FollowedSchedules:
         """When there is something to write next, in ms; None: never."""
         if not self._names:
             return None
-        rows = Periodic.objects.using(conf.get().database).filter(name__in=self._names, write_at__gt=clock.now())
+        rows = Periodic.objects.filter(name__in=self._names, write_at__gt=clock.now())
         following = rows.order_by("write_at").values_list("write_at", flat=True).first()
         return None if following is None else clock.to_ms(following)
 
@@ -115,4 +115,4 @@ def upcoming(schedule: Any, count: int) -> list[datetime]:
 
 
 def _rows(name: str) -> Any:
-    return Periodic.objects.using(conf.get().database).filter(name=name)
+    return Periodic.objects.filter(name=name)

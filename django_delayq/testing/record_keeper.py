@@ -30,12 +30,12 @@ class RecordKeeper:
     def __init__(self, config: Config, link: JobsLink) -> None:
         self._config = config
         self._link = link
-        common: Any = {"prefix": config.prefix, "using": config.database, "signer": config.signer}
+        common: Any = {"prefix": config.prefix, "signer": config.signer}
         self._mirrors = [
             MirrorLoop(link, queue, partition=partition, **common) for queue in config.queues.values() for partition in queue.served
         ]
         self._common = common
-        self._requests = CommitRequestLoop(using=config.database, young=YOUNG)
+        self._requests = CommitRequestLoop(young=YOUNG)
         self._unpublished = FixedQuery(self._rows().values_list("id", "queue"))
         self.may_lack = True  # Redis may lack rows: some were there before the test began, it was away, or a job waits behind another
 
@@ -88,7 +88,7 @@ class RecordKeeper:
                 delay=row.run_at - now,
                 published=False,
             )
-            for row in Job.objects.using(self._config.database).filter(pk__in=lacking)
+            for row in Job.objects.filter(pk__in=lacking)
         ]
 
     def _lacking(self) -> list[tuple[UUID, str]]:
@@ -104,4 +104,4 @@ class RecordKeeper:
         return [job for job in unknown if not Pending.find(job[0])]
 
     def _rows(self) -> QuerySet[Job]:
-        return Job.objects.using(self._config.database).filter(UNPUBLISHED, durable=True, settled="")
+        return Job.objects.filter(UNPUBLISHED, durable=True, settled="")

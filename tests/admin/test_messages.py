@@ -23,7 +23,7 @@ def client(orders, staff, settings):
 
 
 def fold() -> None:
-    MirrorLoop(stores.link, conf.get().queue("mail"), prefix="delayq", using="default").drain()
+    MirrorLoop(stores.link, conf.get().queue("mail"), prefix="delayq").drain()
 
 
 def test_where_a_task_would_stand_it_says_that_it_is_a_message(client):

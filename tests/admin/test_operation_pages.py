@@ -390,7 +390,7 @@ def test_an_operation_from_a_page_spares_what_was_scheduled_later(orders, staff)
     client = staff()
     client.post(f"{START}cancel/?state=scheduled", {})
     orders.scheduled(1)
-    OperationLoop(using="default").poll()
+    OperationLoop().poll()
     assert Operation.objects.get().counts == {"done": 2}
 
 

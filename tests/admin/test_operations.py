@@ -30,7 +30,7 @@ def begin(verb: str = "cancel", **fields: Any) -> Operation:
 
 def work(loop: OperationLoop | None = None) -> None:
     """Until nothing more is to be done at once."""
-    loop = loop or OperationLoop(using="default")
+    loop = loop or OperationLoop()
     while loop.poll() == 0:
         pass
 
@@ -145,7 +145,7 @@ def test_rows_far_between_are_found(orders, monkeypatch):
 def test_a_paused_one_waits_and_goes_on_where_it_was(orders):
     orders.scheduled(7)
     operation = begin()
-    loop = OperationLoop(using="default")
+    loop = OperationLoop()
     loop.poll()
     Operation.objects.update(stage=Stage.PAUSED)
     work(loop)
@@ -175,7 +175,7 @@ def test_a_cancelled_one_ends_and_stays_cancelled(orders, monkeypatch):
 def test_two_record_keepers_do_not_share_one_operation(orders):
     orders.scheduled(7)
     begin()
-    first, second = OperationLoop(using="default"), OperationLoop(using="default")
+    first, second = OperationLoop(), OperationLoop()
     assert first.poll() == 0
     assert second.poll() > 0
     assert Operation.objects.get().seen == 3
@@ -193,7 +193,7 @@ def test_whoever_takes_it_over_does_the_last_chunk_again_and_does_not_count_it_t
             orders.ended("fail")
     operation = begin(verb, selection={"view": "scheduled" if verb == "cancel" else "failed"})
     change = operation_loop.VERBS[verb]
-    dies, done = OperationLoop(using="default"), []
+    dies, done = OperationLoop(), []
 
     def power_cut_after_five(job: Any, **options: Any) -> Any:
         if len(done) == 5:
@@ -204,7 +204,7 @@ def test_whoever_takes_it_over_does_the_last_chunk_again_and_does_not_count_it_t
     with monkeypatch.context() as patch, pytest.raises(SystemExit):
         patch.setitem(operation_loop.VERBS, verb, power_cut_after_five)
         work(dies)
-    other = OperationLoop(using="default")
+    other = OperationLoop()
     assert other.poll() > 0  # the lease of the one that died still holds
     Operation.objects.update(held_until=clock.now() - timedelta(seconds=1))
     work(other)
@@ -219,7 +219,7 @@ def test_without_redis_it_waits_and_says_why(orders, settings):
     operation = begin()
     working = settings.DELAYQ
     lose_redis(settings)
-    loop = OperationLoop(using="default")
+    loop = OperationLoop()
     with pytest.raises(StoreUnavailable):
         loop.poll()
     operation.refresh_from_db()
@@ -244,7 +244,7 @@ def test_a_job_whose_queue_is_gone_is_left_alone(orders):
 def test_it_is_spread_over_the_time_that_was_given(orders):
     orders.scheduled(4)
     operation = begin(seconds=3600)
-    loop = OperationLoop(using="default")
+    loop = OperationLoop()
     assert loop.poll() == 0  # the first at once
     assert 0 < loop.poll() <= 1
     operation.refresh_from_db()
@@ -278,7 +278,7 @@ def test_what_is_spread_over_a_time_is_counted_step_by_step_before(orders, monke
     monkeypatch.setattr(keyset, "WINDOW", 2)
     monkeypatch.setattr(operation_loop, "MOST_COUNTED", 2)
     operation = begin(seconds=3600, **fields)
-    loop, looks = OperationLoop(using="default"), 0
+    loop, looks = OperationLoop(), 0
     while operation.expected is None:
         assert loop.poll() == 0
         operation.refresh_from_db()
@@ -293,7 +293,7 @@ def test_what_is_spread_over_a_time_is_counted_step_by_step_before(orders, monke
 def test_time_that_nobody_worked_is_not_caught_up_in_a_rush(orders):
     orders.scheduled(6)
     begin(seconds=3600)
-    OperationLoop(using="default").poll()
+    OperationLoop().poll()
     hours_ago = clock.now() - timedelta(hours=5)
     Operation.objects.update(paced_from=hours_ago, held_until=hours_ago)
     work()
@@ -305,7 +305,7 @@ def test_who_may_no_longer_do_it_has_it_paused(orders, staff):
     staff("view_job", "start_operation", "cancel_job")
     user = User.objects.get()
     operation = begin(user=str(user.pk), permission="delayq.cancel_job")
-    loop = OperationLoop(using="default")
+    loop = OperationLoop()
     loop.poll()
     user.user_permissions.remove(Permission.objects.get(codename="cancel_job"))
     work(loop)
@@ -358,7 +358,7 @@ def test_a_purge_gets_past_rows_that_are_not_mirrored_yet(orders, monkeypatch):
     monkeypatch.setattr(queues, "MOST", 2)  # rows a step
     for number in range(24):
         delayq.schedule(close_order, number, delay="1h")  # each looks as if Redis might lack it
-    operation, loop = begin("purge", selection={"queue": "orders"}), OperationLoop(using="default")
+    operation, loop = begin("purge", selection={"queue": "orders"}), OperationLoop()
     for _ in range(6):
         loop.poll()
     operation.refresh_from_db()
@@ -405,7 +405,7 @@ def test_an_operation_on_a_server_that_is_away_holds_up_none_on_another(own_redi
     here = [delayq.schedule(close_order, n, delay="1h") for n in range(2)]
     begun = [begin(selection={"view": "scheduled", "queue": queue}) for queue in ("redis", "orders")]
     own.terminate()
-    loop = OperationLoop(using="default")
+    loop = OperationLoop()
     for _ in range(5):
         loop.poll()
     away, well = (Operation.objects.get(pk=one.pk) for one in begun)
@@ -439,7 +439,7 @@ def test_what_is_on_a_server_that_is_away_is_left_for_later_and_the_others_go_on
     in_turn(5)
     operation = begin()
     two_servers.pause()
-    loop = OperationLoop(using="default")
+    loop = OperationLoop()
     with pytest.raises(StoreUnavailable):  # when nothing else is left
         work(loop)
     operation.refresh_from_db()
@@ -493,7 +493,7 @@ def test_a_chunk_of_what_was_left_for_later_is_done_again_and_nothing_else_left_
     in_turn(5)
     operation = begin()
     two_servers.pause()
-    loop, cancel = OperationLoop(using="default"), acts.cancel
+    loop, cancel = OperationLoop(), acts.cancel
     with pytest.raises(StoreUnavailable):
         work(loop)
     two_servers.resume()
@@ -521,7 +521,7 @@ def test_while_both_servers_are_away_it_waits(two_servers, settings, own_redis):
     operation = begin(selection={"text": "queue:redis OR queue:orders"})
     other.pause()
     two_servers.pause()
-    loop = OperationLoop(using="default")
+    loop = OperationLoop()
     for _ in range(20):
         try:
             loop.poll()

@@ -39,7 +39,7 @@ def made(name: str = "nightly", **options: Any) -> Periodic:
     if "every" in given:
         given |= {"cron": "", "timezone": "UTC"}
     schedules.create(name, given.pop("task", TASK), **given)
-    TickLoop(using="default").poll()
+    TickLoop().poll()
     return Periodic.objects.get(name=name)
 
 
@@ -47,7 +47,7 @@ def declared(monkeypatch: pytest.MonkeyPatch, name: str = "nightly", **options: 
     """A schedule of the code, as a worker has seen it."""
     monkeypatch.setattr(declarations, "_all", dict(declarations._all))
     delayq.periodic(**{"cron": "0 3 * * *", "timezone": "Europe/Berlin", "name": name, "args": [7]} | options)(close_order)
-    TickLoop(using="default").poll()
+    TickLoop().poll()
     return Periodic.objects.get(name=name)
 
 
@@ -471,7 +471,7 @@ def test_people_make_a_schedule_change_it_and_delete_it(orders, staff):
     row = Periodic.objects.get()
     assert (row.name, row.task, row.args, row.kwargs, row.owner) == ("weekly", TASK, [7], {"note": "x"}, "admin")
     assert (row.cron, row.timezone, row.jitter_ms, row.missed, row.overlap) == ("0 8 * * 1", "America/New_York", 300_000, "all", "skip")
-    TickLoop(using="default").poll()
+    TickLoop().poll()
     waiting = Tick.objects.get()
 
     shown = client.get(page(row, "edit")).context["form"].initial

@@ -48,7 +48,7 @@ def site(orders, own_redis, settings):
     settings.DELAYQ = {**settings.DELAYQ, "REDIS": servers["shared"].url, "QUEUES": queues}
     jobs = {queue: delayq.schedule(close_order, 1, queue=queue, delay="1h") for queue in ("default", "own")}
     for name in queues:
-        MirrorLoop(stores.places, conf.get().queue(name), prefix="delayq", using="default").drain()
+        MirrorLoop(stores.places, conf.get().queue(name), prefix="delayq").drain()
     beat("default", "own")
     operation = Operation.objects.create(verb="cancel", selection={"view": "scheduled"}, actor="kim")
     return servers, {**{queue: Job.objects.get(pk=job.id).pk for queue, job in jobs.items()}, "operation": operation.pk}

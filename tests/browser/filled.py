@@ -123,14 +123,14 @@ from django_delayq.periodic.due_ticks import TickLoop
 policies = dict(missed="all", overlap="skip", jitter="5m", args=[1])
 delayq.periodic("0 3 * * *", timezone="Europe/Berlin", name="nightly-report", **policies)(close_order)
 delayq.periodic(every="10m", name="poll-bank", args=[2])(close_order)
-TickLoop(using="default").poll()
+TickLoop().poll()
 by = dict(actor="admin:admin", reason="the accountants asked for it")
 schedules.create("weekly-eu", "shop.tasks.close_order", cron="0 8 * * 1", timezone="America/New_York", args=[3], **by)
 schedules.create("monthly", "shop.tasks.close_order", cron="0 8 1 * *", timezone="Europe/Berlin", args=[4], **by)
 schedules.turn_off("monthly", **by)
 schedules.override("nightly-report", cron="30 2 * * *", timezone="Europe/Berlin", **by)
 schedules.run_now("nightly-report", **by)
-TickLoop(using="default").poll()
+TickLoop().poll()
 Periodic.objects.create(
     name="was-here", task="shop.tasks.gone", owner="code", cron="0 3 * * *", timezone="UTC", decided_to=now, created_at=now,
     retired_at=now,

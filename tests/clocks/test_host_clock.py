@@ -300,7 +300,7 @@ def restores(world: World) -> None:
     world.fold()
     world.link.execute("FLUSHALL")
     for name in ("default", "orders", "redis", "far"):
-        loop = RestoreLoop(stores.places, conf.get().queue(name), prefix=PREFIX, using="default")
+        loop = RestoreLoop(stores.places, conf.get().queue(name), prefix=PREFIX)
         for _ in range(30):
             loop._look_at = 0.0
             loop.poll()
@@ -308,7 +308,7 @@ def restores(world: World) -> None:
 
 def relays(world: World) -> None:
     for _ in range(2):
-        RelayLoop(stores.places, conf.get().queue("orders"), prefix=PREFIX, using="default", young=0).poll()
+        RelayLoop(stores.places, conf.get().queue("orders"), prefix=PREFIX, young=0).poll()
 
 
 def commits(world: World) -> None:
@@ -317,7 +317,7 @@ def commits(world: World) -> None:
         delayq.cancel(world.jobs["waiting"], at_commit=True)
         delayq.reschedule(world.jobs["redis waiting"], delay="3h", at_commit=True)
         connection.run_on_commit.clear()
-    CommitRequestLoop(using="default", young=0).poll()
+    CommitRequestLoop(young=0).poll()
     world.fold()
 
 
@@ -340,8 +340,7 @@ def tidies(world: World) -> None:
         tidy.poll()
 
 
-COMMON: dict[str, Any] = {"using": "default"}
-STORED: dict[str, Any] = {"using": "default", "prefix": PREFIX}
+STORED: dict[str, Any] = {"prefix": PREFIX}
 WORKER = "a worker under a wrong clock"  # see test_real_workers.py
 
 LOOPS: dict[str, Act | str] = {
@@ -350,8 +349,8 @@ LOOPS: dict[str, Act | str] = {
     "MirrorLoop": runs,
     "OldOperationsLoop": one(lambda world: OldOperationsLoop(stores.places, conf.get())),
     "OldTicksLoop": one(lambda world: OldTicksLoop(stores.places, conf.get())),
-    "OperationLoop": one(lambda world: OperationLoop(using="default")),
-    "PruneLoop": parts(PruneLoop, **COMMON),
+    "OperationLoop": one(lambda world: OperationLoop()),
+    "PruneLoop": parts(PruneLoop),
     "RelayLoop": relays,
     "RestoreLoop": restores,
     "Service": serves,

@@ -70,7 +70,7 @@ class World:
     def fold(self) -> None:
         """The mirror folds what has happened."""
         for queue in conf.get().queues.values():
-            MirrorLoop(stores.places, queue, prefix=PREFIX, using="default", signer=conf.get().signer).drain()
+            MirrorLoop(stores.places, queue, prefix=PREFIX, signer=conf.get().signer).drain()
 
     def declare(self) -> None:
         """Schedules of the code, and a pass of their loop."""
@@ -80,7 +80,7 @@ class World:
 
     def tick(self) -> None:
         """A few passes of the loop of schedules."""
-        loop = TickLoop(using="default", declared=self.declared)
+        loop = TickLoop(declared=self.declared)
         for _ in range(5):
             loop.poll()
 

@@ -68,7 +68,7 @@ def test_the_page_of_the_queue_says_what_is_away_and_not_that_all_is(cluster, ad
 def test_the_clock_is_that_of_another_partition_then_that_of_the_database_and_at_last_that_of_this_host(cluster, monkeypatch):
     lose(cluster)
     monkeypatch.setattr(clock, "wall_ms", lambda: 7)
-    monkeypatch.setattr(jobs, "now_ms", lambda _using: 8)
+    monkeypatch.setattr(jobs, "now_ms", lambda: 8)
     assert stores.now_ms("orders") > 8
     for node in cluster.masters:
         node.kill()
@@ -95,7 +95,7 @@ def test_a_process_is_ready_when_all_partitions_take_jobs_of_redis_durability(cl
 
 def test_far_jobs_of_the_partitions_that_answer_are_brought_in_and_their_keys_asked_about(cluster, settings):
     settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"orders": {"PARTITIONS": PARTITIONS, "HORIZON": "1h"}}}
-    loop = BringInLoop(stores.places, conf.get().queue("orders"), prefix="delayq", using="default", young=-3600)
+    loop = BringInLoop(stores.places, conf.get().queue("orders"), prefix="delayq", young=-3600)
     loop.poll()
     lost = lose(cluster)
     assert 0 in lost, "the first one is away"

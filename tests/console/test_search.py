@@ -305,4 +305,4 @@ def test_a_count_is_exact_or_there_is_none(orders, text, counted):
     for number, key in enumerate(("ab", "abc", "a", "A", "b")):
         delayq.schedule(close_order, number, key=key, delay="1h")
     orders.fold()
-    assert keyset.count_up_to(Selection(text=text), Job.objects.all(), 100, "default") == counted
+    assert keyset.count_up_to(Selection(text=text), Job.objects.all(), 100) == counted

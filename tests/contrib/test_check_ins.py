@@ -114,7 +114,7 @@ def test_where_the_dates_cannot_be_asked_for_the_monitor_keeps_its_own(delayq, d
 
     sent = sentry({"monitor_periodic": True})
     tick(shipping.ship, 1)
-    monkeypatch.setattr(Periodic.objects, "using", away)
+    monkeypatch.setattr(Periodic.objects, "filter", away)
     delayq.run_due()
     assert [status for status, _ in told(sent)] == ["in_progress", "ok"]
     assert all("monitor_config" not in one for one in sent.of("check_in"))

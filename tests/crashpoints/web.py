@@ -228,7 +228,7 @@ class Web:
         """All that the queue has, when the database knows it."""
         queue, prefix = conf.get().queue("default"), conf.get().prefix
         for partition in queue.served:
-            MirrorLoop(stores.places, queue, prefix=prefix, using="default", partition=partition).drain()
+            MirrorLoop(stores.places, queue, prefix=prefix, partition=partition).drain()
         forget_all(stores.places, prefix)
 
     def mend(self, jobs: Iterable[tuple[str, str]]) -> None:

@@ -192,7 +192,7 @@ def test_d007_redis_is_down(run, orders, settings):
 
 
 def test_d029_the_clocks_of_database_and_redis_differ(run, healthy, monkeypatch):
-    monkeypatch.setattr(database_clock, "now", lambda _connection: clock.now() + timedelta(days=31))
+    monkeypatch.setattr(database_clock, "now", lambda: clock.now() + timedelta(days=31))
     finding = only(run, "D029")
     assert finding["level"] == "error"
     assert "Nothing is deleted while they differ by five minutes or more" in finding["message"]

@@ -55,7 +55,7 @@ def test_prune_leaves_what_has_been_requeued_since_it_looked(orders, old, monkey
             yield mine
 
     monkeypatch.setattr("django_delayq.mirror.prune.locked_checkpoint", requeued_meanwhile)
-    PruneLoop(stores.places, conf.get().queue("orders"), using="default").prune()
+    PruneLoop(stores.places, conf.get().queue("orders")).prune()
     assert states() == ["failed", "scheduled", "scheduled"]
 
 
@@ -131,7 +131,7 @@ def test_prune_deletes_nothing_while_redis_cannot_say_what_time_it_is(run, old, 
 
 @pytest.mark.parametrize("wrong_by", [timedelta(days=31), timedelta(hours=25), timedelta(minutes=5), timedelta(hours=-2)])
 def test_prune_deletes_nothing_while_the_clocks_of_database_and_redis_differ(run, old, monkeypatch, wrong_by):
-    monkeypatch.setattr(database_clock, "now", lambda _connection: clock.now() + wrong_by)
+    monkeypatch.setattr(database_clock, "now", lambda: clock.now() + wrong_by)
     answer = run("prune", "--yes")
     assert answer.code == 1
     assert "Nothing is deleted while they differ by five minutes or more" in answer.error

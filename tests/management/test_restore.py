@@ -70,7 +70,7 @@ def test_restore_takes_one_queue_and_no_strange_one(run, wiped, orders):
 
 
 def test_a_queue_that_was_paused_for_it_goes_on(run, wiped, orders):
-    RestoreLoop(stores.link, orders.config, prefix="delayq", using="default", auto=False).poll()
+    RestoreLoop(stores.link, orders.config, prefix="delayq", auto=False).poll()
     assert "by restore: run manage.py delayq restore" in run("status").out
     assert run("restore", "--yes", "--json").json["resumed"] == ["orders"]
     assert not queue_depth("orders").paused
@@ -123,7 +123,7 @@ def test_fix_brings_back_no_row_that_is_not_the_queues_unfinished_one_any_more(o
     lost, other = orders.scheduled(2)
     forget(orders, lost)
     forget(orders, other)
-    side = compare.Comparison(stores.places, orders.config, prefix=conf.get().prefix, using="default")
+    side = compare.Comparison(stores.places, orders.config, prefix=conf.get().prefix)
     found = side.find(repeat(None))
     assert set(found.missing) == {lost.id, other.id}
     Job.objects.filter(pk=lost.id).update(**meanwhile)
@@ -153,7 +153,7 @@ def test_fix_brings_back_all_that_the_rows_say(orders, redis_server):
     before = {job.id: stores.inspector().job("orders", job.id).record for job in (waits, retried, runs)}
     names = ("jobs", "high", "normal", "leases", "runs", "keys")
     redis_server.link.execute("DEL", *(orders.store.keys[name] for name in names))
-    side = compare.Comparison(stores.places, orders.config, prefix=conf.get().prefix, using="default")
+    side = compare.Comparison(stores.places, orders.config, prefix=conf.get().prefix)
     found = side.find(repeat(None))
     assert set(found.missing) == set(before)
     list(side.fix(found))

@@ -121,7 +121,7 @@ def durable(own, settings):
 
 def test_restore_says_what_the_healthy_server_lacks_and_names_the_one_that_is_away(run, durable, orders):
     job = delayq.schedule(close_order, 1, delay="1h")
-    MirrorLoop(stores.places, conf.get().queue("orders"), prefix="delayq", using="default").drain()
+    MirrorLoop(stores.places, conf.get().queue("orders"), prefix="delayq").drain()
     stores.link.execute("FLUSHALL")
     durable.terminate()
     answer = run("restore", "--dry-run", "--json")

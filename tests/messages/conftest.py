@@ -23,6 +23,6 @@ def mirrored() -> Callable[[str], None]:
     """Folds what Redis tells of a queue into rows."""
 
     def fold(queue: str) -> None:
-        MirrorLoop(stores.link, conf.get().queue(queue), prefix="delayq", using="default").drain()
+        MirrorLoop(stores.link, conf.get().queue(queue), prefix="delayq").drain()
 
     return fold

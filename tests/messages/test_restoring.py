@@ -20,7 +20,7 @@ def settle_down(settings, mirrored, monkeypatch):
     queues = settings.DELAYQ["QUEUES"]
     settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {**queues, "mail": {**queues["mail"], "LEASE": "300ms"}}}
     monkeypatch.setattr(restore, "LOOK", 0.0)
-    loop = RestoreLoop(stores.link, conf.get().queue("mail"), prefix="delayq", using="default")
+    loop = RestoreLoop(stores.link, conf.get().queue("mail"), prefix="delayq")
 
     def settled() -> None:
         for _ in range(500):

@@ -25,8 +25,8 @@ class Orders:
         self.config = config.queue(queue)
         common = {"prefix": config.prefix, "signer": config.signer}
         self.store = QueueStore(stores.link, queue=queue, **common)
-        self.mirror = MirrorLoop(stores.link, self.config, using="default", **common)
-        self.relay = RelayLoop(stores.link, self.config, using="default", young=0, **common)
+        self.mirror = MirrorLoop(stores.link, self.config, **common)
+        self.relay = RelayLoop(stores.link, self.config, young=0, **common)
         self._claims = 0
 
     def claim(self, want: int = 200, *, ahead_ms: int = 0):
@@ -53,7 +53,7 @@ def orders(delayq_redis, transactional_db) -> Orders:
 def loop(orders, monkeypatch) -> RestoreLoop:
     """The loop of the queue "orders", which has found its epoch well."""
     monkeypatch.setattr(restore, "LOOK", 0.0)
-    made = RestoreLoop(stores.link, orders.config, prefix="delayq", using="default")
+    made = RestoreLoop(stores.link, orders.config, prefix="delayq")
     settle_down(orders, made)
     return made
 

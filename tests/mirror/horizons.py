@@ -15,7 +15,7 @@ class Horizon:
     """The loop that brings in, and a clock for it."""
 
     def __init__(self, orders) -> None:
-        self.loop = BringInLoop(stores.link, orders.config, prefix="delayq", using="default", young=-3600)
+        self.loop = BringInLoop(stores.link, orders.config, prefix="delayq", young=-3600)
         self.loop.poll()
 
     def later(self, **passed: float) -> list[UUID]:

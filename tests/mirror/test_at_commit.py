@@ -35,7 +35,7 @@ class TakeBackError(Exception):
 
 @pytest.fixture
 def loop_of_requests(orders) -> CommitRequestLoop:
-    return CommitRequestLoop(using="default", young=0)
+    return CommitRequestLoop(young=0)
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ def test_a_young_request_is_left_to_its_own_process(orders, killed):
     job = delayq.schedule(close_order, 7, delay="1h")
     with killed():
         job.cancel(at_commit=True)
-    CommitRequestLoop(using="default").poll()
+    CommitRequestLoop().poll()
     assert in_redis(job) == "scheduled"
 
 
@@ -160,7 +160,7 @@ def test_a_lost_reply_is_asked_for_again(orders, loop_of_requests, lost_reply):
 def test_what_is_carried_out_twice_changes_nothing_more(orders, loop_of_requests, monkeypatch):
     job = delayq.schedule(close_order, 7, delay="1h")
     kept = []
-    monkeypatch.setattr(requests, "end", lambda ended, _using: kept.extend(ended))
+    monkeypatch.setattr(requests, "end", lambda ended: kept.extend(ended))
     for _ in range(2):
         with transaction.atomic():
             assert job.cancel(at_commit=True, reason="paid") is PENDING
@@ -212,7 +212,7 @@ def test_a_newer_job_of_the_key_is_left_alone(orders, loop_of_requests, killed, 
     if late:
         loop_of_requests.poll()
     else:
-        carry_out(requests.find("default")[0], "default")
+        carry_out(requests.find()[0])
     assert in_redis(job) == "scheduled"
     assert not CommitRequest.objects.exists()
 

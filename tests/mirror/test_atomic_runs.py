@@ -325,10 +325,10 @@ def test_steps_go_with_their_job_and_without_one_after_a_month(orders):
     long_ago = clock.now() - timedelta(days=60)
     for id, at in ((job.id, long_ago), (ids.new(), long_ago), (ids.new(), clock.now())):
         Step.objects.create(job_id=id, fence="f", at=at)
-    PruneLoop(stores.places, conf.get().queue("orders"), using="default").prune()
+    PruneLoop(stores.places, conf.get().queue("orders")).prune()
     assert Step.objects.count() == 2
     Job.objects.update(state=State.SUCCEEDED, finished_at=long_ago)
-    PruneLoop(stores.places, conf.get().queue("orders"), using="default").prune()
+    PruneLoop(stores.places, conf.get().queue("orders")).prune()
     assert [step.job_id == job.id for step in Step.objects.all()] == [False]
 
 

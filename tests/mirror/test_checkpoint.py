@@ -16,7 +16,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 def test_the_first_turn_makes_the_checkpoint_and_each_is_counted():
     for count in (1, 2):
-        with locked_checkpoint("orders", 0, "default") as (mine, held):
+        with locked_checkpoint("orders", 0) as (mine, held):
             assert (held.turns, mine.get().queue) == (count, "orders")
     assert Checkpoint.objects.count() == 1
 
@@ -30,7 +30,7 @@ def test_a_turn_that_has_fallen_asleep_is_over(monkeypatch):
 
     def sleeper() -> None:
         try:
-            with locked_checkpoint("orders", 0, "default") as (mine, _):
+            with locked_checkpoint("orders", 0) as (mine, _):
                 asleep.set()
                 awake.wait(60)
                 mine.update(last_event="9-9")
@@ -42,7 +42,7 @@ def test_a_turn_that_has_fallen_asleep_is_over(monkeypatch):
     thread = threading.Thread(target=sleeper)
     thread.start()
     assert asleep.wait(60)
-    with locked_checkpoint("orders", 0, "default") as (mine, _):
+    with locked_checkpoint("orders", 0) as (mine, _):
         mine.update(last_event="1-1")
     awake.set()
     thread.join(60)

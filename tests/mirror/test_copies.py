@@ -25,7 +25,7 @@ def without_info(redis_server, orders, monkeypatch):
     """A loop of the queue "orders" where INFO is not allowed."""
     monkeypatch.setattr(restore, "LOOK", 0.0)
     redis_server.link.execute("ACL", "SETUSER", USER, "-info")
-    yield RestoreLoop(stores.link, orders.config, prefix="delayq", using="default")
+    yield RestoreLoop(stores.link, orders.config, prefix="delayq")
     redis_server.link.execute("ACL", "SETUSER", USER, "+info")
 
 

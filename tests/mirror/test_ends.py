@@ -103,7 +103,7 @@ def test_a_job_whose_workers_vanish_is_told(orders, told):
 
 def test_an_end_of_which_no_row_is_kept_is_told_without_one(orders, told, settings):
     settings.DELAYQ = {**settings.DELAYQ, "AUDIT": "failures"}
-    mirror = MirrorLoop(stores.link, conf.get().queue("orders"), prefix="delayq", using="default")
+    mirror = MirrorLoop(stores.link, conf.get().queue("orders"), prefix="delayq")
     job = delayq.schedule(close_order, 7, durability="redis")
     orders.settle(orders.claim()[0], "ack")
     mirror.drain()
@@ -125,7 +125,7 @@ def test_what_a_mirror_has_folded_and_not_told_the_next_one_tells(orders, told, 
     assert told == []
     assert Job.objects.get(pk=job.id).state == "succeeded"
     monkeypatch.setattr("django_delayq.mirror.mirror_loop.failpoint", failpoints.failpoint)
-    MirrorLoop(stores.link, orders.config, prefix="delayq", using="default").drain()
+    MirrorLoop(stores.link, orders.config, prefix="delayq").drain()
     assert told == [(job.id, "succeeded", "succeeded")]
 
 
@@ -168,9 +168,7 @@ def test_a_receiver_that_hangs_is_left_and_the_mirror_goes_on(orders, monkeypatc
         free.wait(60)
 
     signals.job_ended.connect(hangs)
-    mirror = MirrorLoop(
-        stores.link, orders.config, prefix="delayq", using="default", patiently=PatientThread(connections.close_all).run
-    )
+    mirror = MirrorLoop(stores.link, orders.config, prefix="delayq", patiently=PatientThread(connections.close_all).run)
     try:
         jobs = delayq.schedule_many(close_order.bind(number) for number in range(5))
         for claimed in orders.claim():

@@ -197,7 +197,7 @@ def test_many_loops_bring_in_each_row_once(horizon):
     found: list = []
 
     def bring_in() -> None:
-        while some := far_rows.bring_in_due("orders", range(1), clock.now() + timedelta(hours=3), 7, "default"):
+        while some := far_rows.bring_in_due("orders", range(1), clock.now() + timedelta(hours=3), 7):
             found.extend(some)
         connection.close()
 
@@ -212,7 +212,7 @@ def test_many_loops_bring_in_each_row_once(horizon):
 def test_while_redis_is_away_nothing_comes_in_and_all_can_be_changed(horizon, orders, tmp_path):
     job = delayq.schedule(close_order, 7, delay="2h")
     link = connect(f"unix://{tmp_path}/nobody")
-    loop = BringInLoop(link, orders.config, prefix="delayq", using="default")
+    loop = BringInLoop(link, orders.config, prefix="delayq")
     loop._workers_at = clock.monotonic() + 60
     with pytest.raises(StoreUnavailable):
         loop.poll()
@@ -225,7 +225,7 @@ def test_turned_off_all_that_is_far_comes_in(horizon, orders, settings):
     settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"orders": {}, "default": {}}}
     assert jobs[0].reschedule(delay="500d") is Change.DONE
     assert near(jobs[0])
-    loop = BringInLoop(stores.link, conf.get().queue("orders"), prefix="delayq", using="default")
+    loop = BringInLoop(stores.link, conf.get().queue("orders"), prefix="delayq")
     loop.poll()
     assert all(near(job) for job in jobs)
 
@@ -275,7 +275,7 @@ def test_far_jobs_of_a_queue_on_another_server_come_in_while_nobody_sees_the_wor
     shared = own_redis()
     queues = {"orders": {"HORIZON": "1h", "REDIS": settings.DELAYQ["REDIS"]}, "default": {}}
     settings.DELAYQ = {**settings.DELAYQ, "REDIS": shared.url, "QUEUES": queues}
-    loop = BringInLoop(stores.places, conf.get().queue("orders"), prefix="delayq", using="default")
+    loop = BringInLoop(stores.places, conf.get().queue("orders"), prefix="delayq")
     loop.poll()
     job = delayq.schedule(close_order, 7, delay="61m")
     assert not near(job)
@@ -400,5 +400,5 @@ def test_a_lock_that_was_not_had_is_told_whatever_the_driver_calls_it(horizon):
     class Refused(Exception):
         sqlstate = "HY000"  # as some drivers of MySQL say beside the number
 
-    with pytest.raises(StoreUnavailable), far_rows.in_time("k", "default"):
+    with pytest.raises(StoreUnavailable), far_rows.in_time("k"):
         raise OperationalError from Refused(1205, "Lock wait timeout exceeded")

@@ -226,7 +226,7 @@ def test_an_end_that_the_rows_have_not_seen_counts_on_older_data(orders, loop, r
     settle_down(orders, loop)
     orders.settle(orders.claim()[0], "ack")
     redis_server.link.execute("DEL", orders.mirror.log.keys["events"])
-    items = loop.items(unfinished.read([job.id, late.id], loop.using))
+    items = loop.items(unfinished.read([job.id, late.id]))
     assert loop.epoch.restore(items, epoch=orders.store.epoch()) == ["finished", "there"]
 
 

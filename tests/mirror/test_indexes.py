@@ -65,9 +65,9 @@ def test_what_they_are_there_for_is_read_off_them(db, what):
 def test_rows_of_two_hundred_keys_are_read_off_them(orders):
     asked: list[tuple[str, tuple[object, ...]]] = []
     keys = [f"order:{number}" for number in range(MOST)]
-    loop = RelayLoop(stores.link, conf.get().queue("orders"), prefix="delayq", using="default")
+    loop = RelayLoop(stores.link, conf.get().queue("orders"), prefix="delayq")
     with connection.execute_wrapper(lambda execute, sql, values, *rest: asked.append((sql, values)) or execute(sql, values, *rest)):
-        jobs.waiting("orders", keys, "default")
+        jobs.waiting("orders", keys)
         loop._with_siblings([(ids.new(), key) for key in keys])
     assert len(asked) == 2
     for sql, values in asked:

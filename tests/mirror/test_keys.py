@@ -94,7 +94,7 @@ def test_of_those_that_wait_behind_a_holder_the_rows_are_read_once_per_call(orde
     waiting = [unpublished(100 + number, key=f"k{number}", on_conflict="after").id for number in range(20)]
     clock = connection.vendor != "sqlite"  # asked for what time it is
     with django_assert_max_num_queries(7 + clock):  # one of them looks for unresolved rows of these keys
-        replies = Publisher(orders.store, "default").publish_rows(waiting).replies
+        replies = Publisher(orders.store).publish_rows(waiting).replies
     assert {reply.status for reply in replies} == {"behind"}
 
 
@@ -145,7 +145,7 @@ def test_what_runs_by_its_row_is_not_replaced_where_it_still_waits(orders, loop,
             delayq.schedule(close_order, 2, key="k", on_conflict=policy)
     else:
         delayq.schedule(close_order, 2, key="k", on_conflict=policy)
-        Publisher(orders.store, "default").publish_rows([Job.objects.get(args=[2]).pk])
+        Publisher(orders.store).publish_rows([Job.objects.get(args=[2]).pk])
     assert in_redis(orders) == {ids.short(first.id): "scheduled"}
     orders.fold()
     assert numbers(orders) == {1: "running"} | ({2: "scheduled"} if policy == "after" else {})

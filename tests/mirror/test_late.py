@@ -33,7 +33,7 @@ def test_a_publication_behind_a_rollback_raises_no_job_that_has_ended(
     noticed,
 ):
     monkeypatch.setattr(restore, "LOOK", 0.0)
-    loop = RestoreLoop(stores.link, orders.config, prefix="delayq", using="default", auto=auto)
+    loop = RestoreLoop(stores.link, orders.config, prefix="delayq", auto=auto)
     delayq.schedule(close_order, 99, delay="1h")
     settle_down(orders, loop)
     stores.reset()
@@ -54,7 +54,7 @@ def test_a_publication_behind_a_rollback_raises_no_job_that_has_ended(
     if noticed and not auto:
         assert ids.short(job.id) not in in_redis(orders), "the epoch is another since it was noticed"
     orders.fold()
-    settle_down(orders, RestoreLoop(stores.link, orders.config, prefix="delayq", using="default"))
+    settle_down(orders, RestoreLoop(stores.link, orders.config, prefix="delayq"))
     assert Job.objects.get(pk=job.id).state == "succeeded"
     assert ids.short(job.id) not in in_redis(orders)
 
@@ -106,7 +106,7 @@ def test_a_change_is_pending_however_far_the_mirror_is_behind(orders):
     folded, told, old = (now - minutes * 60_000 for minutes in (120, 90, 200))
     for at, kind in ((told, "cancelled"), (old, "rescheduled")):
         Event.objects.create(job_id=job.id, queue="orders", at=clock.now(), kind=kind, stream_id=f"{at}-0")
-    assert [change.kind for change in unfolded_changes("orders", 0, "default", f"{folded}-0")] == ["cancelled"]
+    assert [change.kind for change in unfolded_changes("orders", 0, f"{folded}-0")] == ["cancelled"]
 
 
 @pytest.mark.parametrize("behind", [False, True], ids=["soon", "an hour behind"])

@@ -109,7 +109,7 @@ def test_of_two_databases_whose_turns_cross_the_one_that_trims_first_goes_on(com
         patched.setattr(EventLog, "trim", lambda *_, **__: None)
         compared.mirror.poll()
     ours, late = copy.here(), compared.mirror
-    other = MirrorLoop(stores.link, compared.config, using="default", prefix="delayq")
+    other = MirrorLoop(stores.link, compared.config, prefix="delayq")
     other.drain()  # the copy trims at the same event
     theirs = ours.here()
     event()
@@ -121,7 +121,7 @@ def test_of_two_databases_whose_turns_cross_the_one_that_trims_first_goes_on(com
 
 
 def test_several_mirrors_of_one_database_take_turns(compared):
-    second = MirrorLoop(stores.link, compared.config, using="default", prefix="delayq")
+    second = MirrorLoop(stores.link, compared.config, prefix="delayq")
     for mirror in (compared.mirror, second, second, compared.mirror):
         event()
         mirror.drain()
@@ -181,7 +181,7 @@ def test_a_copy_that_was_refused_stays_refused_when_redis_is_rolled_back(compare
     event()
     compared.fold()
     copy.here()
-    restore = RestoreLoop(stores.link, compared.config, using="default", prefix="delayq")
+    restore = RestoreLoop(stores.link, compared.config, prefix="delayq")
     with pytest.raises(SiteRefused):
         restore.poll()
     mirrored, token = states[-lost]
@@ -198,8 +198,8 @@ def test_a_refusal_by_an_old_read_of_the_checkpoint_is_not_noted(compared):
     compared.fold()
     ours = copy.here()
     with pytest.raises(SiteRefused) as refusal:
-        RestoreLoop(stores.link, compared.config, using="default", prefix="delayq").look()
+        RestoreLoop(stores.link, compared.config, prefix="delayq").look()
     ours.here()
     before = tokens()
-    note_refused(refusal.value, "default")
+    note_refused(refusal.value)
     assert tokens() == before

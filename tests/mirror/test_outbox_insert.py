@@ -73,7 +73,7 @@ def test_rows_are_those_of_model_instances(together):
     """Every column, of every kind of value, in one statement or in many."""
     given = items()
     for batch in [given] if together else [[item] for item in given]:
-        insert.insert(batch, "default")
+        insert.insert(batch)
     for item in given:
         assert columns(Job.objects.get(pk=item.id)) == columns(row_of(item))
 
@@ -83,7 +83,7 @@ def test_rows_are_those_of_model_instances(together):
 def test_far_rows_are_those_rows_and_far(together):
     given = items()
     for batch in [given] if together else [[item] for item in given]:
-        insert.insert(batch, "default", far=True)
+        insert.insert(batch, far=True)
     for item in given:
         assert columns(Job.objects.get(pk=item.id)) == {**columns(row_of(item)), "far": True}
 
@@ -94,7 +94,7 @@ def test_a_far_row_with_a_key_is_such_a_row_too():
         if not item.key:
             continue
         item.key += str(item.id)
-        assert far_rows.contest(item, 3_600_000, "default", far=True) is None
+        assert far_rows.contest(item, 3_600_000, far=True) is None
         found = columns(Job.objects.get(pk=item.id))
         assert found.pop("far_key") == far_key("orders", item.key)
         assert found == {name: value for name, value in {**columns(row_of(item)), "far": True}.items() if name != "far_key"}
@@ -104,7 +104,7 @@ def test_a_far_row_with_a_key_is_such_a_row_too():
 def test_the_stored_texts_are_those_of_model_instances():
     """The stored values of the columns, not only the values read from them, in the form of each database."""
     item = next(item for item in items() if b"Gr" in item.payload)
-    insert.insert([item], "default")
+    insert.insert([item])
     with connection.cursor() as cursor:
         quote = connection.ops.quote_name
         names = ", ".join(quote(field.column) for field in Job._meta.concrete_fields if field.attname != "created_at")
@@ -122,12 +122,12 @@ def test_the_stored_texts_are_those_of_model_instances():
 def test_when_a_row_was_written_and_when_its_delay_ends_says_the_database(count, skew, monkeypatch):
     if connection.vendor == "sqlite":
         pytest.skip("SQLite's clock is that of the host")
-    before = database_clock.now(connection)
+    before = database_clock.now()
     monkeypatch.setattr(clock, "now", lambda: datetime.now(UTC) + skew)
     monkeypatch.setattr(clock, "wall_ms", lambda: clock.to_ms(datetime.now(UTC) + skew))
     given = [replace(items()[0], id=ids.new(), delay_ms=90_000) for _ in range(count)]
-    insert.insert(given, "default")
-    after = database_clock.now(connection)
+    insert.insert(given)
+    after = database_clock.now()
     for row in Job.objects.all():
         assert before <= row.created_at <= after
         assert abs(row.run_at - row.created_at - timedelta(seconds=90)) < timedelta(milliseconds=5)
@@ -145,8 +145,8 @@ def test_a_database_of_another_kind_gets_model_instances(monkeypatch):
     given = items()
     far = [replace(items()[0], id=ids.new())]
     with transaction.atomic():
-        insert.insert(given, "default")
-        insert.insert(far, "default", far=True)
+        insert.insert(given)
+        insert.insert(far, far=True)
     assert {row.id: row.far for row in Job.objects.all()} == {item.id: item in far for item in given + far}
 
 
@@ -154,9 +154,9 @@ def test_a_database_of_another_kind_gets_model_instances(monkeypatch):
 def test_a_batch_that_fails_is_an_error_of_django_and_leaves_nothing():
     """COPY passes by much of what Django does for statements."""
     given = items()
-    insert.insert(given[:1], "default")
+    insert.insert(given[:1])
     with pytest.raises(IntegrityError), transaction.atomic():
-        insert.insert(given[1:] + given[:1], "default")
+        insert.insert(given[1:] + given[:1])
     assert Job.objects.count() == 1
 
 
@@ -170,7 +170,7 @@ def test_those_who_watch_statements_see_the_insert():
 
     given = items()
     with connection.execute_wrapper(watch), transaction.atomic():
-        insert.insert(given, "default")
+        insert.insert(given)
     assert any(sql.startswith("INSERT INTO") for sql in seen)
     assert {columns(job)["id"]: job.args for job in Job.objects.all()} == {item.id: rows.arguments(item)[0] for item in given}
 
@@ -187,7 +187,7 @@ def test_row_level_security_is_obeyed():
         cursor.execute("ALTER TABLE delayq_job ENABLE ROW LEVEL SECURITY")
         cursor.execute("CREATE POLICY guarded_all ON delayq_job FOR ALL TO guarded USING (true)")
         cursor.execute("SET LOCAL ROLE guarded")
-        insert.insert(given, "default")
+        insert.insert(given)
         cursor.execute("RESET ROLE")
         assert Job.objects.count() == len(given)
         transaction.set_rollback(True)

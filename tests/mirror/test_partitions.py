@@ -154,13 +154,13 @@ def test_old_rows_of_all_partitions_are_pruned(divide):
     succeed(claim())
     fold()
     Job.objects.update(finished_at=F("finished_at") - timedelta(days=30))
-    assert PruneLoop(stores.places, conf.get().queue("orders"), using="default").prune() == len(jobs)
+    assert PruneLoop(stores.places, conf.get().queue("orders")).prune() == len(jobs)
     assert not Job.objects.exists()
 
 
 def test_far_jobs_come_into_their_own_partitions(divide):
     divide(3, HORIZON="1h")
-    loop = BringInLoop(stores.places, conf.get().queue("orders"), prefix="delayq", using="default", young=-3600)
+    loop = BringInLoop(stores.places, conf.get().queue("orders"), prefix="delayq", young=-3600)
     loop.poll()
     jobs = [delayq.schedule(close_order, n, delay="2h") for n in range(30)]
     assert Job.objects.filter(far=True).count() == 30
@@ -178,7 +178,7 @@ def test_a_change_that_is_not_folded_is_pending_in_its_own_partition(divide):
     job = next(job for job in jobs if ids.partition(job.id) == 1)
     assert job.cancel() == "done"
     folded = dict(Checkpoint.objects.values_list("partition", "last_event"))
-    pending = [[change.job for change in unfolded_changes("orders", n, "default", folded[n])] for n in range(3)]
+    pending = [[change.job for change in unfolded_changes("orders", n, folded[n])] for n in range(3)]
     assert pending == [[], [job.id], []]
 
 
@@ -188,7 +188,7 @@ def test_a_publisher_puts_in_no_row_of_another_partition(divide, settings, tmp_p
     settings.DELAYQ = {**settings.DELAYQ, "REDIS": f"unix://{tmp_path}/nobody"}
     jobs = delayq.schedule_many([close_order.using(delay="1h", key=f"k{n}").bind(n) for n in range(30)])
     settings.DELAYQ = {**settings.DELAYQ, "REDIS": url}
-    published = Publisher(stores.queue("orders", 1), "default").publish_rows([job.id for job in jobs])
+    published = Publisher(stores.queue("orders", 1)).publish_rows([job.id for job in jobs])
     assert {ids.partition(id) for id in published.jobs} == {1}
     assert [depth.scheduled for depth in stores.inspector().by_partition(["orders"])[0]] == [0, per_partition(jobs)[1], 0]
 
@@ -204,7 +204,7 @@ def test_a_mirror_leaves_a_partition_alone_that_another_one_folds(divide):
 
     def another() -> None:
         try:
-            with locked_checkpoint("orders", 0, "default"):
+            with locked_checkpoint("orders", 0):
                 held.set()
                 over.wait(60)
         finally:
@@ -214,9 +214,7 @@ def test_a_mirror_leaves_a_partition_alone_that_another_one_folds(divide):
     thread.start()
     assert held.wait(60)
     config = conf.get()
-    mirrors = [
-        MirrorLoop(stores.places, config.queue("orders"), prefix=config.prefix, using="default", partition=number) for number in (0, 1)
-    ]
+    mirrors = [MirrorLoop(stores.places, config.queue("orders"), prefix=config.prefix, partition=number) for number in (0, 1)]
     assert mirrors[0].poll() == mirror_loop.TAKEN
     while mirrors[1].poll() == 0.0:
         pass
@@ -265,8 +263,8 @@ def test_epochs_and_streams_of_one_server_are_looked_at_in_one_write(divide, del
 def test_the_relays_of_a_queue_ask_the_database_once(divide, django_assert_num_queries):
     divide(8)
     config = conf.get()
-    look = SharedLook("orders", "default")
-    common: Any = {"prefix": config.prefix, "using": "default"}
+    look = SharedLook("orders")
+    common: Any = {"prefix": config.prefix}
     relays = [RelayLoop(stores.places, config.queue("orders"), partition=number, young=0, look=look, **common) for number in range(8)]
     with django_assert_num_queries(1):
         assert [relay.poll() for relay in relays] == [IDLE] * 8
@@ -324,7 +322,7 @@ def test_a_far_job_of_a_partition_that_nobody_serves_stays_far_until_a_worker_se
     assert Job.objects.filter(far=True, partition__gt=0).count() == all_left
     assert left_partitions(stores.places, conf.get().queue("orders")) == dict(enumerate(per_partition(jobs)[1:], 1))
     serving = serving_what_is_left(stores.places, conf.get(), ["orders"]).queue("orders")  # as a worker that is started now
-    loop = BringInLoop(stores.places, serving, prefix="delayq", using="default", young=-3600)
+    loop = BringInLoop(stores.places, serving, prefix="delayq", young=-3600)
     assert len(loop.bring_in(due)) == all_left
     assert not Job.objects.filter(far=True).exists()
     divide(3, HORIZON="1h")
@@ -346,7 +344,7 @@ def test_keys_of_far_jobs_that_nobody_serves_keep_no_others_waiting(divide, monk
 
 
 def bring_in() -> BringInLoop:
-    return BringInLoop(stores.places, conf.get().queue("orders"), prefix="delayq", using="default", young=-3600)
+    return BringInLoop(stores.places, conf.get().queue("orders"), prefix="delayq", young=-3600)
 
 
 @pytest.mark.parametrize("polls", [0, 1, 3])

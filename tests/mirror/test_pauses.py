@@ -60,7 +60,7 @@ def test_a_pause_of_ones_own_outlives_the_one_that_waits_for_a_restore_by_hand(o
     orders.fold()
     delayq.pause("orders", actor="ann")
     wipe()
-    RestoreLoop(stores.link, orders.config, prefix="delayq", using="default", auto=False).poll()
+    RestoreLoop(stores.link, orders.config, prefix="delayq", auto=False).poll()
     assert paused()[:2] == (True, "ann")
 
 
@@ -68,7 +68,7 @@ def test_the_pause_that_waits_for_a_restore_by_hand_is_no_row(orders, loop, wipe
     delayq.schedule(close_order, 1, delay="1h")
     orders.fold()
     wipe()
-    RestoreLoop(stores.link, orders.config, prefix="delayq", using="default", auto=False).poll()
+    RestoreLoop(stores.link, orders.config, prefix="delayq", auto=False).poll()
     assert paused()[:2] == (True, "restore")
     assert not models.QueueState.objects.filter(paused_at__isnull=False).exists()
 
@@ -106,7 +106,7 @@ def test_a_pause_of_a_queue_that_no_mirror_has_met_is_brought_back(orders, wipe)
     assert delayq.pause("orders", actor="ann", reason="not yet")
     wipe()
     delayq.schedule(close_order, 1)
-    settle_down(orders, RestoreLoop(stores.link, orders.config, prefix="delayq", using="default"))
+    settle_down(orders, RestoreLoop(stores.link, orders.config, prefix="delayq"))
     assert paused() == (True, "ann", "not yet")
     assert orders.claim() == []
 

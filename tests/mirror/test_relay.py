@@ -279,7 +279,7 @@ def test_prune_comes_to_every_state(orders):
         orders.settle(orders.claim()[0], outcome)
     orders.fold()
     Job.objects.update(finished_at=clock.now() - timedelta(days=90))
-    PruneLoop(stores.places, conf.get().queue("orders"), using="default").poll()
+    PruneLoop(stores.places, conf.get().queue("orders")).poll()
     assert not Job.objects.exists(), "a queue that always has something to prune of one state must prune the others too"
 
 
@@ -299,7 +299,7 @@ def test_prune_deletes_what_is_past_its_retention(orders):
     orders.fold()
     Job.objects.update(finished_at=clock.now() - timedelta(days=8))
     Job.objects.filter(state="scheduled").update(finished_at=None)
-    loop = PruneLoop(stores.places, conf.get().queue("orders"), using="default")
+    loop = PruneLoop(stores.places, conf.get().queue("orders"))
     loop.poll()
     assert sorted(Job.objects.values_list("state", flat=True)) == ["failed", "scheduled"]
     assert list(Attempt.objects.values_list("outcome", flat=True)) == ["failed"]
@@ -310,7 +310,7 @@ def test_tidy_keeps_a_failed_record_until_the_mirror_has_it(orders, monkeypatch)
     delayq.schedule(close_order, 7)
     orders.settle(orders.claim()[0], "fail")
     config = conf.get()
-    tidy = TidyLoop(stores.link, orders.config, prefix=config.prefix, using="default")
+    tidy = TidyLoop(stores.link, orders.config, prefix=config.prefix)
     tidy.poll()
     assert queue_depth("orders").failed == 1
     orders.fold()

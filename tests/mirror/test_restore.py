@@ -296,7 +296,7 @@ def test_another_looks_for_the_lost_when_who_brought_all_back_has_died(orders, l
     job = delayq.schedule(close_order, 1, delay="1h", durability="redis")
     settle_down(orders, loop)
     looks_for_the_lost()
-    another = RestoreLoop(stores.link, loop.queue, prefix="delayq", using="default")
+    another = RestoreLoop(stores.link, loop.queue, prefix="delayq")
     end_what_is_lost(orders, another)
     assert Job.objects.get(pk=job.id).error == redis_only.LOST
 
@@ -305,7 +305,7 @@ def test_in_manual_mode_it_pauses_and_waits(orders, loop, wipe):
     delayq.schedule(close_order, 1, delay="1h")
     orders.fold()
     wipe()
-    manual = RestoreLoop(stores.link, orders.config, prefix="delayq", using="default", auto=False)
+    manual = RestoreLoop(stores.link, orders.config, prefix="delayq", auto=False)
     manual.poll()
     assert queue_depth("orders").paused_by == "restore"
     assert in_redis(orders) == {}
@@ -315,7 +315,7 @@ def test_in_manual_mode_a_worker_does_not_pause_what_the_command_has_brought_bac
     delayq.schedule(close_order, 1, delay="1h")
     orders.fold()
     wipe()
-    RestoreLoop(stores.link, orders.config, prefix="delayq", using="default", auto=False).poll()
+    RestoreLoop(stores.link, orders.config, prefix="delayq", auto=False).poll()
 
     class Slow(RestoreLoop):
         def unfinished(self):
@@ -324,13 +324,13 @@ def test_in_manual_mode_a_worker_does_not_pause_what_the_command_has_brought_bac
             assert stores.queue("orders", 0).resume(actor="command")
             return super().unfinished()
 
-    Slow(stores.link, orders.config, prefix="delayq", using="default", auto=False).poll()
+    Slow(stores.link, orders.config, prefix="delayq", auto=False).poll()
     assert len(in_redis(orders)) == 1
     assert not queue_depth("orders").paused
 
 
 def test_in_manual_mode_an_empty_queue_needs_nobody(orders, redis_server):
-    manual = RestoreLoop(stores.link, orders.config, prefix="delayq", using="default", auto=False)
+    manual = RestoreLoop(stores.link, orders.config, prefix="delayq", auto=False)
     delayq.schedule(close_order, 1, delay="1h")
     settle_down(orders, manual)
     assert not queue_depth("orders").paused

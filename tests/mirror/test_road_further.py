@@ -64,7 +64,7 @@ def test_a_change_behind_a_wipe_holds_while_the_restore_waits_for_a_command(orde
     job = delayq.schedule(close_order, 7, delay="10m")
     settle_down(orders, loop)
     wipe()
-    manual = RestoreLoop(stores.link, orders.config, prefix="delayq", using="default", auto=False)
+    manual = RestoreLoop(stores.link, orders.config, prefix="delayq", auto=False)
     for _ in range(5):
         manual.poll()
         orders.fold()

@@ -205,7 +205,7 @@ def test_a_success_before_a_roll_back_is_noticed_stands_though_the_clock_is_behi
     settings.DELAYQ = {**settings.DELAYQ, "AUDIT": audit}
     monkeypatch.setattr(restore, "LOOK", 0.0)
     orders = Orders()
-    loop = RestoreLoop(stores.link, orders.config, prefix="delayq", using="default")
+    loop = RestoreLoop(stores.link, orders.config, prefix="delayq")
     settle_down(orders, loop)
     job = delayq.schedule(close_order, 3)
     (held,) = orders.claim()
@@ -251,7 +251,7 @@ def test_without_rows_of_ended_jobs_only_those_whose_rows_are_gone_are_dropped(
     settings.DELAYQ = {**settings.DELAYQ, "AUDIT": "failures"}
     monkeypatch.setattr(restore, "LOOK", 0.0)
     orders = Orders()
-    loop = RestoreLoop(stores.link, orders.config, prefix="delayq", using="default")
+    loop = RestoreLoop(stores.link, orders.config, prefix="delayq")
     settle_down(orders, loop)
     done = delayq.schedule(close_order, 1)
     waits = delayq.schedule(close_order, 2, delay="1h")

@@ -84,7 +84,7 @@ def test_it_never_runs_again_by_itself(orders, unresolved, loop, wipe):
 def test_it_is_not_pruned(orders, unresolved):
     job = unresolved()
     Job.objects.update(run_at=clock.from_ms(0), created_at=clock.from_ms(0))
-    PruneLoop(stores.places, conf.get().queue("orders"), using="default").prune()
+    PruneLoop(stores.places, conf.get().queue("orders")).prune()
     assert Job.objects.get().pk == job.id
 
 
@@ -275,9 +275,9 @@ def test_a_job_of_redis_durability_that_ran_before_redis_lost_all_is_not_called_
     settle_down(orders, loop)
     orders.settle(claimed, "ack")
     wipe()
-    assert redis_only.give_up("orders", 0, [job.id], "default") == 1
+    assert redis_only.give_up("orders", 0, [job.id]) == 1
     row = Job.objects.get(pk=job.id)
     assert (row.state, row.derived) == ("running", "unresolved")
-    assert redis_only.give_up("orders", 0, [job.id], "default") == 0
+    assert redis_only.give_up("orders", 0, [job.id]) == 0
     again = delayq.schedule(close_order, 8, key="o:7")
     assert (again.id, again.created) == (job.id, False)

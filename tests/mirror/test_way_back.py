@@ -70,7 +70,7 @@ def test_rows_that_were_read_before_redis_was_wiped_once_more_raise_nothing(orde
     job = delayq.schedule(close_order, 1, delay="1h")
     settle_down(orders, loop)
     wipe()
-    late = RestoreLoop(stores.link, orders.config, prefix="delayq", using="default")
+    late = RestoreLoop(stores.link, orders.config, prefix="delayq")
     items, ran = late.items, []
 
     def stands_still(batch):
@@ -221,7 +221,7 @@ def test_a_restore_that_dies_when_claims_go_on_takes_nothing_back(orders, loop, 
     reply = orders.store.claim("host:1:w", "n", want=9, lease_ms=30_000, max_crashes=3, now_ms=clock.wall_ms() + 4000)
     (run,) = reply.jobs
     stores.link.execute("HDEL", meta, "restoring")
-    settle_down(orders, RestoreLoop(stores.link, orders.config, prefix="delayq", using="default"))
+    settle_down(orders, RestoreLoop(stores.link, orders.config, prefix="delayq"))
     assert orders.settle(run, "ack") == "done"
     orders.fold()
     assert Job.objects.get(pk=due.id).state == "succeeded"
@@ -295,7 +295,7 @@ def test_a_change_on_a_server_that_was_replaced_while_jobs_came_back_holds(order
         made = jobs[0].cancel() if change == "cancel" else jobs[0].reschedule(run_at=hours(9))
         assert made is delayq.Change.DONE
     stores.link.execute("HDEL", orders.mirror.log.keys["meta"], "restoring")  # as if it had been longer
-    settle_down(orders, RestoreLoop(stores.link, orders.config, prefix="delayq", using="default"))
+    settle_down(orders, RestoreLoop(stores.link, orders.config, prefix="delayq"))
     assert in_redis(orders).keys() == {ids.short(job.id) for job in jobs[change == "cancel" :]}
     if change == "reschedule":
         assert due_ms(jobs[0]) == clock.to_ms(hours(9))

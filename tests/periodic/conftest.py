@@ -36,7 +36,7 @@ class Code:
 
     def __init__(self) -> None:
         self.declared = Declarations()
-        self.loop = TickLoop(using="default", declared=self.declared)
+        self.loop = TickLoop(declared=self.declared)
 
     def declare(self, name: str = "nightly", task=close_order, args=(7,), **options) -> Declaration:
         dates = {name: options.pop(name) for name in ("cron", "every_ms", "timezone", "jitter_ms") if name in options}
@@ -82,7 +82,7 @@ def fold(tables):
     def drain() -> None:
         config = conf.get()
         for name in config.queues:
-            MirrorLoop(stores.link, config.queue(name), using="default", prefix=config.prefix, signer=config.signer).drain()
+            MirrorLoop(stores.link, config.queue(name), prefix=config.prefix, signer=config.signer).drain()
 
     return drain
 

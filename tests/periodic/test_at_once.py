@@ -118,7 +118,7 @@ def test_of_many_that_retire_a_schedule_one_does(workers, clock, caplog):
     assert Periodic.objects.get().retired_at is not None
     Periodic.objects.update(retired_at=None)
     caplog.clear()
-    deployments = [Deployments(using="default", declared=code.declared) for code in workers[1:]]
+    deployments = [Deployments(declared=code.declared) for code in workers[1:]]
     at_once([lambda one=one: one.look(clock.now()) for one in deployments])
     assert len([record for record in caplog.records if "is retired" in record.getMessage()]) == 1
 

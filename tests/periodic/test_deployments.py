@@ -243,7 +243,7 @@ def test_a_schedule_that_no_code_declares_is_retired_after_an_hour_and_said_so(o
     assert row.retired_at is not None
     assert (row.write_at, row.withdrawing) == (None, False)
     assert len([record for record in caplog.records if "is retired" in record.getMessage()]) == 1
-    assert [event.kind for event in schedule_rows.events(row, "default", 50)] == ["periodic_retired"]
+    assert [event.kind for event in schedule_rows.events(row, 50)] == ["periodic_retired"]
     assert Periodic.objects.get(name="another").retired_at is None
 
 

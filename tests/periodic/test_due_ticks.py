@@ -249,7 +249,7 @@ def test_redis_away_leaves_ticks_as_rows_and_the_relay_publishes_them(code, cloc
     assert fates() == [("12:10:00", "scheduled"), ("12:20:00", "scheduled")]
     settings.DELAYQ = there
     assert [in_redis(job) for job in Job.objects.all()] == ["", ""]
-    relay = RelayLoop(stores.link, conf.get().queue("orders"), using="default", prefix="delayq", young=0)
+    relay = RelayLoop(stores.link, conf.get().queue("orders"), prefix="delayq", young=0)
     relay.poll()
     assert [in_redis(job) for job in Job.objects.all()] == ["scheduled", "scheduled"]
 
@@ -260,7 +260,7 @@ def test_a_loop_that_dies_behind_its_commit_loses_nothing(code, monkeypatch):
         patch.setattr("django_delayq.producer.put._send_rows", lambda publisher, puts: [])
         code.poll()
     assert in_redis(Job.objects.get()) == ""
-    RelayLoop(stores.link, conf.get().queue("orders"), using="default", prefix="delayq", young=0).poll()
+    RelayLoop(stores.link, conf.get().queue("orders"), prefix="delayq", young=0).poll()
     assert in_redis(Job.objects.get()) == "scheduled"
 
 
@@ -286,7 +286,7 @@ def test_a_wiped_redis_gets_the_waiting_ticks_back_once(code, fold, redis_server
     fold()
     redis_server.link.execute("FLUSHALL")
     stores.reset()
-    loop = RestoreLoop(stores.link, conf.get().queue("orders"), prefix="delayq", using="default")
+    loop = RestoreLoop(stores.link, conf.get().queue("orders"), prefix="delayq")
     for _ in range(10):
         loop.poll()
     fold()
@@ -303,7 +303,7 @@ def test_right_behind_a_wipe_what_is_due_may_have_begun_and_is_not_cancelled(cod
     stores.reset()
     schedules.turn_off("nightly", "sam")
     assert [fate for _, fate in fates()] == ["scheduled"]
-    loop = RestoreLoop(stores.link, conf.get().queue("orders"), prefix="delayq", using="default")
+    loop = RestoreLoop(stores.link, conf.get().queue("orders"), prefix="delayq")
     for _ in range(10):
         loop.poll()
     tick = Tick.objects.get()

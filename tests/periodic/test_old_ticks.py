@@ -91,7 +91,7 @@ def test_where_one_has_gone_more_may_be_at_once(make, monkeypatch):
 def test_no_tick_goes_while_the_clocks_of_database_and_redis_differ(make, monkeypatch):
     make(1, days=6)
     shown = clock.now() + timedelta(days=2)
-    monkeypatch.setattr(database_clock, "now", lambda _connection: shown)
+    monkeypatch.setattr(database_clock, "now", lambda: shown)
     with pytest.raises(ClocksDiffer):
         OldTicksLoop(stores.places, conf.get()).poll()
     assert Tick.objects.exists()

@@ -30,7 +30,7 @@ def nightly(code):
 
 
 def acts(name: str = "nightly") -> list[tuple[str, str, str]]:
-    return [(event.kind, event.actor, event.reason) for event in reversed(schedule_rows.events(schedules.get(name), "default", 50))]
+    return [(event.kind, event.actor, event.reason) for event in reversed(schedule_rows.events(schedules.get(name), 50))]
 
 
 # off and on
@@ -496,7 +496,7 @@ def test_one_that_is_turned_on_while_it_is_deleted_stays_with_its_waiting_job(co
 def test_one_that_code_declares_while_it_is_deleted_stays(code, while_deleted):
     def declare() -> None:
         code.declare("theirs")
-        code.loop._deployments.look(schedule_rows.now("default"))
+        code.loop._deployments.look(schedule_rows.now())
 
     with pytest.raises(ConfigError, match="'theirs' is declared in code"):
         while_deleted(declare)
@@ -617,14 +617,14 @@ def test_a_delete_in_a_transaction_that_reads_repeatably_sees_what_another_proce
     pk = Periodic.objects.get().pk
 
     def another() -> None:
-        schedule_rows.cancel_withdrawn(pk, "default")
+        schedule_rows.cancel_withdrawn(pk)
         connections.close_all()
 
     with transaction.atomic(), ThreadPoolExecutor(1) as pool:
         assert [tick.fate for tick in Tick.objects.all()] == ["withdrawn"]
         pool.submit(another).result(60)
         Periodic.objects.update(withdrawing=True)
-        assert schedule_rows.cancel_withdrawn(pk, "default")
+        assert schedule_rows.cancel_withdrawn(pk)
         schedules.delete("theirs", "kim")
     assert not Periodic.objects.exists()
 

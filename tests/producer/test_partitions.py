@@ -250,7 +250,7 @@ def test_the_relays_publish_each_row_into_its_own_partition(divide, settings, tm
     settings.DELAYQ = {**settings.DELAYQ, "REDIS": url}
     config = conf.get()
     for partition in config.queue("orders").served:
-        relay = RelayLoop(stores.places, config.queue("orders"), prefix=config.prefix, using="default", partition=partition, young=0)
+        relay = RelayLoop(stores.places, config.queue("orders"), prefix=config.prefix, partition=partition, young=0)
         relay.poll()
     assert [depth.scheduled for depth in stores.inspector().by_partition(["orders"])[0]] == [
         partitions(jobs)[partition] for partition in range(3)
@@ -339,7 +339,7 @@ def test_behind_a_running_holder_in_the_former_home_the_next_one_waits_there(div
 def publish_all() -> None:
     config = conf.get()
     for partition in config.queue("orders").served:
-        relay = RelayLoop(stores.places, config.queue("orders"), prefix=config.prefix, using="default", partition=partition, young=0)
+        relay = RelayLoop(stores.places, config.queue("orders"), prefix=config.prefix, partition=partition, young=0)
         for _ in range(3):
             relay.poll()
             fold()

@@ -145,7 +145,7 @@ def test_a_row_that_went_blindly_to_its_former_home_does_not_wait_for_a_failed_j
     settings.DELAYQ = {**settings.DELAYQ, "REDIS": url}
     fail(claim())
     config = conf.get()
-    there: Any = {"prefix": config.prefix, "using": "default", "partition": ids.partition(blind.id), "young": 0}
+    there: Any = {"prefix": config.prefix, "partition": ids.partition(blind.id), "young": 0}
     relay = RelayLoop(stores.places, config.queue("orders"), **there)
     for _ in range(3):
         relay.poll()

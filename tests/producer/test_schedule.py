@@ -389,7 +389,7 @@ def test_requeue_by_key_passes_over_what_was_merged_into_the_job(outcome, releas
     with transaction.atomic():  # else nothing is left of a job that is merged
         merged = delayq.schedule_many(close_order.using(key="o:7", on_conflict="latest").bind(8) for _ in range(30))
     end(job, outcome)
-    MirrorLoop(stores.link, config, prefix="delayq", using="default").drain()
+    MirrorLoop(stores.link, config, prefix="delayq").drain()
     assert Job.objects.filter(state="cancelled").count() == len(merged)
     if release == "before":  # it knew no column for it, but told it by an event
         rows = Job.objects.filter(ending="merged")

@@ -126,7 +126,7 @@ def test_a_requeue_keeps_the_name(durability):
     job = task(serial="order:{order_id}").using(durability=durability, delay="1h").schedule(7)
     assert job.cancel() == "done"
     if durability == "redis":
-        MirrorLoop(stores.link, conf.get().queue("default"), prefix=conf.get().prefix, using="default").drain()
+        MirrorLoop(stores.link, conf.get().queue("default"), prefix=conf.get().prefix).drain()
     assert stores.queue("default", 0).link.execute("HLEN", stores.queue("default", 0).keys["names"]) == 0
     assert delayq.requeue(job.id) == "done"
     assert name_of(job) == "order:7"

@@ -243,7 +243,7 @@ def test_who_gives_no_queue_a_server_sends_what_was_sent_before(delayq_redis):
 
 def test_durable_jobs_come_to_the_server_to_which_their_queue_moves(own_redis, settings):
     jobs = [delayq.schedule(close_order, n, delay="1h") for n in range(3)]
-    common = {"prefix": "delayq", "using": "default"}
+    common = {"prefix": "delayq"}
     loop = RestoreLoop(stores.places, conf.get().queue("orders"), **common)
     loop.poll()
     MirrorLoop(stores.places, conf.get().queue("orders"), **common).drain()

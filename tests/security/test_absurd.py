@@ -119,7 +119,7 @@ class Scene:
         self.slowest = self.longest = ("", 0.0)
         self.bench = Bench(link, signer=config.signer)
         self.bench.tasks[NAME] = task(lambda number, **_: self.ran.append(number), name=NAME)
-        common: dict[str, Any] = {"prefix": "t", "using": "default", "signer": config.signer}
+        common: dict[str, Any] = {"prefix": "t", "signer": config.signer}
         link = self.bench.board.store.link
         self.mirror = MirrorLoop(link, config.queue("q"), **common)
         self.relay = RelayLoop(link, config.queue("q"), young=0, **common)
@@ -187,7 +187,7 @@ class Scene:
         for _ in range(4):
             self.work()
         assert {row.state for row in Job.objects.filter(pk__in=[done.id, gone.id])} == {"succeeded", "cancelled"}
-        MirrorLoop(self.link, conf.get().queue("other"), prefix="t", using="default").drain()
+        MirrorLoop(self.link, conf.get().queue("other"), prefix="t").drain()
         self.before = Job.objects.values("id", "queue", "task", "args", "durable", *KEPT).get(pk=self.other.id)
         return [ids.short(job.id) for job in (self.other, done, gone, far)]
 

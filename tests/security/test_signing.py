@@ -265,7 +265,7 @@ def test_restore_signs_what_comes_back_from_the_rows(signed, delayq_redis):
     job = delayq.schedule(close_order, 1, delay="1h")
     signed.fold()
     delayq_redis.link.execute("FLUSHALL")
-    restore = RestoreLoop(stores.link, signed.config, prefix=conf.get().prefix, using="default", signer=conf.get().signer)
+    restore = RestoreLoop(stores.link, signed.config, prefix=conf.get().prefix, signer=conf.get().signer)
     for _ in range(200):
         signed.mirror.poll()
         if restore.poll() and lying_in_redis(job):

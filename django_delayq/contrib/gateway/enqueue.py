@@ -47,7 +47,7 @@ def put(call: GatewayCall, new: NewJob) -> GatewayAnswer:
     queue, policy = options["queue"], options["on_conflict"]
     _check_attempts(new.kind, queue, options.get("max_attempts"))
     once = None if call.key is None else Once.of(call.token.scope, queue, call.key, KEPT_MS)
-    taken = outbox.period_keys.find(once, stores.places.shared, conf.get().database) if once is not None and call.again else None
+    taken = outbox.period_keys.find(once, stores.places.shared) if once is not None and call.again else None
     if taken is not None and (found := _earlier_answer(call, taken, queue, policy)) is not None:
         return found
     try:

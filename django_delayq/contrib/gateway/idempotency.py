@@ -14,16 +14,16 @@ from uuid import UUID
 
 from django.core.cache import cache
 from django.db import Error as DriverError
-from django.db import IntegrityError, connections, transaction
+from django.db import IntegrityError
 from django.db.models import QuerySet
 
-from django_delayq import conf, ids
+from django_delayq import ids
 from django_delayq.contrib.gateway.models import KeptAnswer, Token
 from django_delayq.contrib.gateway.responses import GatewayAnswer, GatewayProblem
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.logger import Logger
 from django_delayq.messages.message import Holder
-from django_delayq.models import database_clock
+from django_delayq.models import database, database_clock
 from django_delayq.producer.outbox import agreed_clock
 from django_delayq.producer.outbox.agreed_clock import ClocksDiffer
 from django_delayq.producer.stores import stores
@@ -46,7 +46,7 @@ LOST: Final = "lost"
 
 def rows() -> QuerySet[KeptAnswer]:
     """All stored answers, in the database of the jobs."""
-    return KeptAnswer.objects.using(conf.get().database)
+    return KeptAnswer.objects.all()
 
 
 def valid_key(given: str | None) -> str | None:
@@ -113,12 +113,12 @@ def prune(limit: int | None = None, digest: str = "") -> int:
     gone = [*old[:limit], *old.filter(digest=digest)]
     if not gone:
         return 0
-    agreed_clock.now(conf.get().database, [stores.places.shared])
+    agreed_clock.now([stores.places.shared])
     return rows().filter(pk__in=gone).delete()[0]
 
 
 def _now() -> datetime:
-    return database_clock.now(connections[conf.get().database])
+    return database_clock.now()
 
 
 def _hold(digest: str, request: str) -> tuple[KeptAnswer, bool]:
@@ -150,10 +150,9 @@ def _take_over(found: KeptAnswer, now: datetime) -> None:
 
 
 def _inserted(fresh: KeptAnswer) -> bool:
-    using = conf.get().database
     try:
-        with transaction.atomic(using=using):
-            fresh.save(using=using, force_insert=True)
+        with database.atomic():
+            fresh.save(using=database.alias(), force_insert=True)
     except IntegrityError:
         return False
     return True

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 from uuid import UUID
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from django_delayq import clock, ids
-from django_delayq.models import ExactJSONField
+from django_delayq.models import DelayqModel, ExactJSONField
 
 ALL: Final = "*"
 PER_MINUTE: Final = 600  # the default limit of requests
@@ -26,7 +26,7 @@ def secret_of(name: str, origin: str) -> str:
     return f"{name}={origin}"
 
 
-class Token(models.Model):
+class Token(DelayqModel):
     """A token. The row contains only its SHA-256. The token has 256 random bits, so a slow hash is not necessary. A rotation copies
     `name` and `client`; a new token with the name of an old one is another client. `queues`, `verbs`, `tasks` and `targets` (of
     offers) are lists of names, or "*" for all. `secrets`: the secrets that its deliveries can use, each with its origin, as in
@@ -49,7 +49,6 @@ class Token(models.Model):
     revoked_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(_("revoked at"), null=True, blank=True)
     last_used_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(_("last used"), null=True, blank=True)
 
-    objects: ClassVar[models.Manager[Token]]
     live: bool  # if the query uses `tokens.is_live`
 
     class Meta:
@@ -103,7 +102,7 @@ class Token(models.Model):
         return self.allows(field, ALL)
 
 
-class KeptAnswer(models.Model):
+class KeptAnswer(DelayqModel):
     """The answer to a request with an `Idempotency-Key`. `digest`: hash of the client and the key; `request`: hash of method, URL and
     body. `job`: the id for a job that the request schedules. It exists before the job, so that a 503 can contain it; `PeriodKey`
     ensures that there is only one job. `status` is NULL until the request is answered; until `held_until`, a process works on it.
@@ -118,8 +117,6 @@ class KeptAnswer(models.Model):
     headers: ExactJSONField = ExactJSONField(default=dict)
     created_at: models.DateTimeField[datetime, datetime] = models.DateTimeField()
     held_until: models.DateTimeField[datetime, datetime] = models.DateTimeField()
-
-    objects: ClassVar[models.Manager[KeptAnswer]]
 
     class Meta:
         db_table = "delayq_gateway_answer"

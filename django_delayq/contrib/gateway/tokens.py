@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
-from django.db import connections, transaction
 from django.db.models import BooleanField, ExpressionWrapper, Q, QuerySet
 from django.http import HttpRequest
 
@@ -17,7 +16,7 @@ from django_delayq import clock, conf
 from django_delayq.contrib.gateway.models import ALL, PER_MINUTE, VERBS, Token, secret_of
 from django_delayq.contrib.gateway.responses import GatewayProblem
 from django_delayq.exceptions import ConfigError, TargetRefused
-from django_delayq.models import database_clock
+from django_delayq.models import database, database_clock
 
 PREFIX: Final = "dqg_"  # secret scanners can recognise it
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -29,12 +28,12 @@ LONGEST: Final = 200  # characters; no token is as long
 
 def rows() -> QuerySet[Token]:
     """All tokens, in the database of the jobs."""
-    return Token.objects.using(conf.get().database)
+    return Token.objects.all()
 
 
 def is_live() -> ExpressionWrapper[Q]:
     """An expression: whether the token is valid now, by the clock of the database."""
-    dated = Q(expires_at=None) | Q(expires_at__gt=database_clock.ago(conf.get().database))
+    dated = Q(expires_at=None) | Q(expires_at__gt=database_clock.ago())
     return ExpressionWrapper(dated & Q(revoked_at=None), BooleanField())
 
 
@@ -92,7 +91,7 @@ def rotate(name: str, *, overlap: clock.Delay = OVERLAP, by: str = "") -> tuple[
         ends = _now() + timedelta(seconds=clock.seconds(overlap))
     except (ValueError, TypeError) as error:
         raise ConfigError(f"overlap: {error}.") from None
-    with transaction.atomic(using=conf.get().database):
+    with database.atomic():
         found = list(live(name).select_for_update())
         if not found:
             raise ConfigError(f"There is no live token named {name}. Create one.")
@@ -119,7 +118,7 @@ def rotate(name: str, *, overlap: clock.Delay = OVERLAP, by: str = "") -> tuple[
 
 def revoke(tokens: QuerySet[Token]) -> int:
     """Revokes the tokens. Returns how many were not revoked before."""
-    return tokens.filter(revoked_at=None).update(revoked_at=database_clock.ago(conf.get().database))
+    return tokens.filter(revoked_at=None).update(revoked_at=database_clock.ago())
 
 
 def find(sent: str) -> Token | None:
@@ -128,11 +127,10 @@ def find(sent: str) -> Token | None:
     """
     if len(sent) > LONGEST:
         return None
-    using = conf.get().database
-    unused = Q(last_used_at=None) | Q(last_used_at__lt=database_clock.ago(using, USED_EVERY.total_seconds()))
+    unused = Q(last_used_at=None) | Q(last_used_at__lt=database_clock.ago(USED_EVERY.total_seconds()))
     token = live().filter(digest=digest(sent)).annotate(unused=ExpressionWrapper(unused, BooleanField())).first()
     if token is not None and token.unused:
-        rows().filter(unused, pk=token.pk).update(last_used_at=database_clock.ago(using))
+        rows().filter(unused, pk=token.pk).update(last_used_at=database_clock.ago())
     return token
 
 
@@ -152,7 +150,7 @@ def authenticate(request: HttpRequest) -> Token:
 
 
 def _now() -> datetime:
-    return database_clock.now(connections[conf.get().database])
+    return database_clock.now()
 
 
 def digest(text: str) -> str:
@@ -197,5 +195,5 @@ def _made(token: Token) -> tuple[Token, str]:
     text = PREFIX + secrets.token_urlsafe(32)
     token.digest, token.shown = digest(text), text[: len(PREFIX) + 4]
     token.created_at = _now()
-    token.save(using=conf.get().database)
+    token.save(using=database.alias())
     return token, text

@@ -80,7 +80,7 @@ def find(call: GatewayCall) -> GatewayAnswer:
 
 
 def _job_answer(token: Token, found: handles.Job) -> GatewayAnswer:
-    row = Job.objects.using(conf.get().database).filter(pk=found.id).first()
+    row = Job.objects.filter(pk=found.id).first()
     away, view = False, None
     try:
         with stores.guarded(found.queue, ids.partition(found.id)):

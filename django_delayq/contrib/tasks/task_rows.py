@@ -35,7 +35,7 @@ def find(id: UUID) -> TaskResult | None:
     Raises:
         StoreUnavailable: the database does not have the job, and Redis does not answer.
     """
-    rows = Job.objects.using(conf.get().database)
+    rows = Job.objects
     row = rows.filter(pk=id).first()
     if row is None:
         return _in_redis(id)
@@ -81,7 +81,7 @@ def earlier_attempts(api: TaskApi, id: UUID) -> Earlier:
 
 
 def _attempts(id: UUID) -> list[Attempt]:
-    return list(Attempt.objects.using(conf.get().database).filter(job_id=id).order_by("pk"))
+    return list(Attempt.objects.filter(job_id=id).order_by("pk"))
 
 
 def _errors(api: TaskApi, runs: Sequence[Attempt]) -> list[TaskError]:

@@ -8,11 +8,9 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from django.db import connections
-
 from django_delayq import clock
 from django_delayq.exceptions import DelayqError
-from django_delayq.models import database_clock
+from django_delayq.models import database, database_clock
 from django_delayq.store.connection.link import Link
 from django_delayq.store.connection.places import Places
 from django_delayq.store.scripts import decode
@@ -30,25 +28,25 @@ class ClocksDiffer(DelayqError):
     code = "clocks_differ"
 
 
-def now(using: str, links: Iterable[Link]) -> datetime:
+def now(links: Iterable[Link]) -> datetime:
     """What the database's clock shows, by which rows are old.
 
     Raises:
         ClocksDiffer: the clock of one of these servers differs from it by five minutes or more.
         StoreUnavailable, DatabaseError: one of them cannot be asked.
     """
-    shown = database_clock.now(connections[using])
+    shown = database_clock.now()
     for link in links:
         of_redis = clock.from_ms(min(decode.time_ms(link.execute("TIME")), clock.LAST_MS))
         if abs(of_redis - shown) >= MOST_APART:
-            raise ClocksDiffer(TEXT.format(database=using, shown=_shown(shown), redis=link.home, of_redis=_shown(of_redis)))
+            raise ClocksDiffer(TEXT.format(database=database.alias(), shown=_shown(shown), redis=link.home, of_redis=_shown(of_redis)))
     return shown
 
 
-def of_queue(using: str, places: Places, queue: str, partitions: Iterable[int]) -> datetime:
+def of_queue(places: Places, queue: str, partitions: Iterable[int]) -> datetime:
     """The same, for all servers on which the queue is."""
     links = [places.of(queue, partition) for partition in partitions]
-    return now(using, {link.server: link for link in links}.values())
+    return now({link.server: link for link in links}.values())
 
 
 def _shown(moment: datetime) -> str:

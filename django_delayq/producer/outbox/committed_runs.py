@@ -16,20 +16,20 @@ from django_delayq.states import UNFINISHED, State
 WHOLE: Final = ""  # the name of the step that is the whole run
 
 
-def committed(jobs: Iterable[UUID], using: str) -> dict[UUID, Any]:
+def committed(jobs: Iterable[UUID]) -> dict[UUID, Any]:
     """Those of these jobs of which an atomic run has committed, and what it returned. A few hundred at most."""
-    steps = Step.objects.using(using).filter(job_id__in=list(jobs), name=WHOLE)
+    steps = Step.objects.filter(job_id__in=list(jobs), name=WHOLE)
     return dict(steps.values_list("job_id", "result"))
 
 
-def uncommitted(among: Any, using: str) -> Any:
+def uncommitted(among: Any) -> Any:
     """Those of these rows of which no atomic run has committed."""
-    return among.exclude(Exists(Step.objects.using(using).filter(job_id=OuterRef("pk"), name=WHOLE)))
+    return among.exclude(Exists(Step.objects.filter(job_id=OuterRef("pk"), name=WHOLE)))
 
 
-def end_rows(among: Any, using: str) -> None:
+def end_rows(among: Any) -> None:
     """Ends the unfinished rows among these of which an atomic run has committed: Redis may have lost what it was told of that."""
-    steps = Step.objects.using(using).filter(job_id=OuterRef("pk"), name=WHOLE)
+    steps = Step.objects.filter(job_id=OuterRef("pk"), name=WHOLE)
     rows = among.filter(Exists(steps), state__in=UNFINISHED, settled="")
     failpoint("restore.end")
     rows.update(

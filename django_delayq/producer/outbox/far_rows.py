@@ -13,14 +13,14 @@ from hashlib import sha256
 from typing import Any, Final, Literal
 from uuid import UUID
 
-from django.db import IntegrityError, OperationalError, transaction
+from django.db import IntegrityError, OperationalError
 from django.db.models import Exists, OuterRef, Q
 
 from django_delayq import clock
 from django_delayq.conf import QueueConfig
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.failpoints import failpoint
-from django_delayq.models import FAR, Event, Job, UncheckedKey, database_clock
+from django_delayq.models import FAR, Event, Job, UncheckedKey, database, database_clock
 from django_delayq.producer.outbox import rows
 from django_delayq.producer.outbox.insert import insert_keyed
 from django_delayq.states import EndingKind, EventKind, State
@@ -33,19 +33,19 @@ ACTOR: Final = "schedule"  # who has moved the holder of a key, in its events
 LOCKED: Final = ("55P03", 1205)  # how PostgreSQL, and MySQL, say that a lock was not had in time
 
 
-def contest(item: ScheduleItem, horizon_ms: int, using: str, *, far: bool) -> ScheduleReply | None:
+def contest(item: ScheduleItem, horizon_ms: int, *, far: bool) -> ScheduleReply | None:
     """Under the lock of the row that holds the key."""
     taken = far_key(item.queue, item.key)
-    if not far and not Job.objects.using(using).filter(far_key=taken).exists():
+    if not far and not Job.objects.filter(far_key=taken).exists():
         return None  # mostly; a far row that is being written has yet to ask who is near
-    with in_time(item.key, using):
+    with in_time(item.key):
         for _ in range(TRIES):
-            if far and _inserted(item, taken, using):
-                UncheckedKey.objects.using(using).bulk_create([UncheckedKey(job_id=item.id, queue=item.queue)])
+            if far and _inserted(item, taken):
+                UncheckedKey.objects.bulk_create([UncheckedKey(job_id=item.id, queue=item.queue)])
                 return None
-            holder = _holder(taken, using)
+            holder = _holder(taken)
             if holder is not None:
-                reply = _applied(item, holder, horizon_ms, using)
+                reply = _applied(item, holder, horizon_ms)
                 if reply is not None:
                     return reply
             if not far:
@@ -53,93 +53,91 @@ def contest(item: ScheduleItem, horizon_ms: int, using: str, *, far: bool) -> Sc
     raise StoreUnavailable(code="far_key_contested", key=item.key, queue=item.queue)
 
 
-def cancel(job: UUID, queue: str, actor: str, reason: str, using: str) -> bool:
+def cancel(job: UUID, queue: str, actor: str, reason: str) -> bool:
     """One UPDATE, and its event row, in one transaction."""
-    with in_time(job, using):
+    with in_time(job):
         failpoint("far.cancel")
         error = rows.clean(reason)
-        now = database_clock.ago(using)
-        if not _changed(job, using, state=State.CANCELLED.value, finished_at=now, published=now, error=error, **_NEAR):
+        now = database_clock.ago()
+        if not _changed(job, state=State.CANCELLED.value, finished_at=now, published=now, error=error, **_NEAR):
             return False
-        rows.note(job, queue, EventKind.CANCELLED, actor, reason, using)
+        rows.note(job, queue, EventKind.CANCELLED, actor, reason)
     failpoint("far.cancelled")
     return True
 
 
 def move(
-    job: UUID, queue: str, due_ms: int, delay_ms: int | None, horizon_ms: int, actor: str, reason: str, using: str
+    job: UUID, queue: str, due_ms: int, delay_ms: int | None, horizon_ms: int, actor: str, reason: str
 ) -> Literal["", "far", "near"]:
     """Likewise. A date within the horizon makes it near in the same UPDATE."""
-    with in_time(job, using):
+    with in_time(job):
         failpoint("far.move")
-        now = database_clock.now(transaction.get_connection(using))
+        now = database_clock.now()
         run_at = clock.from_ms(due_ms) if delay_ms is None else database_clock.later(now, delay_ms)
         near = not horizon_ms or run_at <= now + timedelta(milliseconds=horizon_ms)
-        if not _changed(job, using, run_at=run_at, delay_ms=delay_ms, **(_NEAR if near else {})):
+        if not _changed(job, run_at=run_at, delay_ms=delay_ms, **(_NEAR if near else {})):
             return ""
         if actor == ACTOR:  # of moves by proposals the last one is told
-            Event.objects.using(using).filter(job=job, kind=EventKind.RESCHEDULED, actor=actor, reason=reason).delete()
-        rows.note(job, queue, EventKind.RESCHEDULED, actor, reason, using, {"run_at": run_at.isoformat()})
+            Event.objects.filter(job=job, kind=EventKind.RESCHEDULED, actor=actor, reason=reason).delete()
+        rows.note(job, queue, EventKind.RESCHEDULED, actor, reason, {"run_at": run_at.isoformat()})
     failpoint("far.moved")
     return "near" if near else "far"
 
 
-def bring_in(jobs: Sequence[UUID], using: str) -> list[UUID]:
+def bring_in(jobs: Sequence[UUID]) -> list[UUID]:
     """One UPDATE; those that others change just now are left to them."""
-    return _brought(Job.objects.using(using).filter(FAR, pk__in=jobs), using)
+    return _brought(Job.objects.filter(FAR, pk__in=jobs))
 
 
-def bring_in_keys(queue: str, keys: Collection[str], using: str) -> bool:
+def bring_in_keys(queue: str, keys: Collection[str]) -> bool:
     """Likewise."""
-    return bool(_brought(Job.objects.using(using).filter(FAR, far_key__in=[far_key(queue, key) for key in keys]), using))
+    return bool(_brought(Job.objects.filter(FAR, far_key__in=[far_key(queue, key) for key in keys])))
 
 
-def of_key(queue: str, key: str, using: str) -> UUID | None:
+def of_key(queue: str, key: str) -> UUID | None:
     """The far row that holds a key."""
-    found = Job.objects.using(using).filter(FAR, far_key=far_key(queue, key)).values_list("id", flat=True).first()
-    unknown = found is not None and UncheckedKey.objects.using(using).filter(pk=found).exists()
+    found = Job.objects.filter(FAR, far_key=far_key(queue, key)).values_list("id", flat=True).first()
+    unknown = found is not None and UncheckedKey.objects.filter(pk=found).exists()
     return None if unknown else found
 
 
-def mark_checked(job: UUID, using: str) -> None:
+def mark_checked(job: UUID) -> None:
     """Redis was asked, or the row is not far any more."""
-    UncheckedKey.objects.using(using).filter(pk=job).delete()
+    UncheckedKey.objects.filter(pk=job).delete()
 
 
-def purge(queue: str, limit: int, actor: str, reason: str, using: str) -> int:
+def purge(queue: str, limit: int, actor: str, reason: str) -> int:
     """Oldest due first."""
-    wanted = Job.objects.using(using).filter(FAR, queue=queue).order_by("run_at")
-    return sum(cancel(id, queue, actor, reason, using) for id in wanted.values_list("id", flat=True)[:limit])
+    wanted = Job.objects.filter(FAR, queue=queue).order_by("run_at")
+    return sum(cancel(id, queue, actor, reason) for id in wanted.values_list("id", flat=True)[:limit])
 
 
-def unchecked(queue: str, served: range, young: Q, limit: int, using: str, *, away: Collection[int] = ()) -> list[UUID]:
+def unchecked(queue: str, served: range, young: Q, limit: int, *, away: Collection[int] = ()) -> list[UUID]:
     """Jobs, by id, that were written as far ones, of whose keys Redis was not asked. Without far rows that are `young`, of partitions
     that are not served, and of those that are away.
     """
-    mine = Job.objects.using(using).filter(pk=OuterRef("job_id"))
+    mine = Job.objects.filter(pk=OuterRef("job_id"))
     later = mine.filter(young, far=True) | mine.filter(Q(partition__gt=served[-1]) | Q(partition__in=away))
-    found = UncheckedKey.objects.using(using).filter(~Exists(later), queue=queue).order_by("job_id")
+    found = UncheckedKey.objects.filter(~Exists(later), queue=queue).order_by("job_id")
     return list(found.values_list("job_id", flat=True)[:limit])
 
 
-def bring_in_due(
-    queue: str, served: range, before: datetime | None, limit: int, using: str, *, away: Collection[int] = ()
-) -> list[UUID]:
+def bring_in_due(queue: str, served: range, before: datetime | None, limit: int, *, away: Collection[int] = ()) -> list[UUID]:
     """Makes the first far rows of a queue near, oldest due first; those due behind `before` stay, and those of partitions that are not
     served, where nobody would run them, or that are away. Returns their ids.
     """
-    found = Job.objects.using(using).filter(far=True, queue=queue)  # also one that an older relay has published, which is near
+    found = Job.objects.filter(far=True, queue=queue)  # also one that an older relay has published, which is near
     found = found.filter(partition__lte=served[-1])
     if away:
         found = found.exclude(partition__in=away)
     if before is not None:
         found = found.filter(run_at__lt=before)
-    return _brought(found.order_by("run_at"), using, limit)  # of one date in any order, which the index need not hold
+    return _brought(found.order_by("run_at"), limit)  # of one date in any order, which the index need not hold
 
 
-def first_far(queue: str, using: str) -> datetime | None:
+def first_far(queue: str) -> datetime | None:
     """The date of the far row of a queue that is due first."""
-    found = Job.objects.using(using).filter(far=True, queue=queue).order_by("run_at")
+    found = Job.objects.filter(far=True, queue=queue).order_by("run_at")
     return found.values_list("run_at", flat=True).first()
 
 
@@ -156,37 +154,37 @@ def far_key(queue: str, key: str) -> str:
 _NEAR: Final[dict[str, Any]] = {"far": False, "far_key": None}
 
 
-def _changed(job: UUID, using: str, **values: Any) -> bool:
-    return bool(Job.objects.using(using).filter(FAR, pk=job).update(**values))
+def _changed(job: UUID, **values: Any) -> bool:
+    return bool(Job.objects.filter(FAR, pk=job).update(**values))
 
 
-def _brought(wanted: Any, using: str, limit: int | None = None) -> list[UUID]:
-    skips = transaction.get_connection(using).features.has_select_for_update_skip_locked
-    with transaction.atomic(using=using):
-        if transaction.get_connection(using).features.has_select_for_update:
+def _brought(wanted: Any, limit: int | None = None) -> list[UUID]:
+    skips = database.connection().features.has_select_for_update_skip_locked
+    with database.atomic():
+        if database.connection().features.has_select_for_update:
             wanted = wanted.select_for_update(skip_locked=skips)
         found = list(wanted.values_list("id", flat=True)[:limit])
         if found:
             failpoint("far.bring_in")
-            Job.objects.using(using).filter(pk__in=found).update(**_NEAR)
+            Job.objects.filter(pk__in=found).update(**_NEAR)
     failpoint("far.brought_in")
     return found
 
 
-def _inserted(item: ScheduleItem, taken: str, using: str) -> bool:
-    connection = transaction.get_connection(using)
+def _inserted(item: ScheduleItem, taken: str) -> bool:
+    connection = database.connection()
     if connection.vendor != "mysql":
         return insert_keyed(item, taken, connection)
     try:
-        with transaction.atomic(using=using):
+        with database.atomic():
             return insert_keyed(item, taken, connection)
     except IntegrityError:
         return False
 
 
-def _holder(taken: str, using: str) -> Job | None:
+def _holder(taken: str) -> Job | None:
     """The far row that holds a key, locked. One that an older relay has published holds it no longer."""
-    mine = Job.objects.using(using).filter(far_key=taken)
+    mine = Job.objects.filter(far_key=taken)
     found = mine.select_for_update().first()
     if found is not None and (not found.far or found.published is not None or found.last_event or found.state != State.SCHEDULED):
         mine.filter(pk=found.pk).update(**_NEAR)
@@ -194,7 +192,7 @@ def _holder(taken: str, using: str) -> Job | None:
     return found
 
 
-def _applied(item: ScheduleItem, holder: Job, horizon_ms: int, using: str) -> ScheduleReply | None:
+def _applied(item: ScheduleItem, holder: Job, horizon_ms: int) -> ScheduleReply | None:
     """What the policy makes of the holder, which waits; None: the key is free. As schedule.lua does."""
     if not item.may_know(holder.task):
         return FORBIDDEN
@@ -203,7 +201,7 @@ def _applied(item: ScheduleItem, holder: Job, horizon_ms: int, using: str) -> Sc
         return ScheduleReply("kept" if policy == "keep" else "taken", holder.id, 0)
     date = clock.from_ms(item.due_ms or 0)
     if item.delay_ms is not None:
-        date = database_clock.later(database_clock.now(transaction.get_connection(using)), item.delay_ms)
+        date = database_clock.later(database_clock.now(), item.delay_ms)
     moves = date < holder.run_at if policy == "earliest" else date > holder.run_at
     expired = holder.expires_at is not None and holder.expires_at <= date
     if policy in ("replace", "after") or (moves and expired):
@@ -211,9 +209,8 @@ def _applied(item: ScheduleItem, holder: Job, horizon_ms: int, using: str) -> Sc
             item.due_ms, item.delay_ms = clock.to_ms(holder.run_at), None
         _changed(
             holder.id,
-            using,
             state=State.CANCELLED.value,
-            finished_at=database_clock.ago(using),
+            finished_at=database_clock.ago(),
             ending=EndingKind.REPLACED.value,
             merged_into=item.id,
             error=rows.displaced(EndingKind.REPLACED, item.id),
@@ -223,12 +220,12 @@ def _applied(item: ScheduleItem, holder: Job, horizon_ms: int, using: str) -> Sc
     if not moves:
         return ScheduleReply("kept", holder.id, 0)
     due_ms = item.due_ms or 0
-    now = move(holder.id, item.queue, due_ms, item.delay_ms, horizon_ms, ACTOR, policy, using)
+    now = move(holder.id, item.queue, due_ms, item.delay_ms, horizon_ms, ACTOR, policy)
     return ScheduleReply("moved", holder.id, 0 if now == "near" else clock.to_ms(date))
 
 
 @contextmanager
-def in_time(what: object, using: str, code: str = "far_locked") -> Iterator[None]:
+def in_time(what: object, code: str = "far_locked") -> Iterator[None]:
     """A transaction, or a savepoint of the caller's, in which a lock is waited for no longer than two seconds. After that the caller's
     transaction stands as it did.
 
@@ -236,8 +233,8 @@ def in_time(what: object, using: str, code: str = "far_locked") -> Iterator[None
         StoreUnavailable: the lock was not had.
     """
     try:
-        within = transaction.get_connection(using).in_atomic_block
-        with transaction.atomic(using=using), _patience(using, within):
+        within = database.connection().in_atomic_block
+        with database.atomic(), _patience(within):
             yield
     except OperationalError as error:
         cause = error.__cause__
@@ -248,11 +245,11 @@ def in_time(what: object, using: str, code: str = "far_locked") -> Iterator[None
 
 
 @contextmanager
-def _patience(using: str, within: bool) -> Iterator[None]:
+def _patience(within: bool) -> Iterator[None]:
     """How long this connection waits for locks; `within` a transaction of the caller's, for so long only as this lasts. SQLite has one
     lock for all, and its own time-out for that.
     """
-    connection = transaction.get_connection(using)
+    connection = database.connection()
     if connection.vendor == "postgresql":
         ask = "SELECT current_setting('lock_timeout'), set_config('lock_timeout', %s, true)"
         before = _asked(connection, ask, [f"{WAIT}s"])

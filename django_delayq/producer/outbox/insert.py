@@ -11,11 +11,10 @@ from functools import cache, lru_cache
 from typing import Any, Final
 from uuid import UUID
 
-from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_delayq import clock, codec, ids
-from django_delayq.models import Job, database_clock
+from django_delayq.models import Job, database, database_clock
 from django_delayq.producer.outbox import rows
 from django_delayq.states import State
 from django_delayq.store.scripts.record import ScheduleItem
@@ -78,13 +77,13 @@ BY_THE_DATABASE: Final = {
 }
 
 
-def insert(items: Sequence[ScheduleItem], using: str, *, far: bool = False) -> None:
+def insert(items: Sequence[ScheduleItem], *, far: bool = False) -> None:
     """Inserts rows. One is one statement, which needs no transaction around it. `far`: Redis is not to hear of them yet."""
-    connection = connections[using]
+    connection = database.connection()
     vendor = connection.vendor
     if vendor not in VENDORS:
-        now = database_clock.now(connection)
-        Job.objects.using(using).bulk_create([rows.model_of(_new_row(item, now, far)) for item in items])
+        now = database_clock.now()
+        Job.objects.bulk_create([rows.model_of(_new_row(item, now, far)) for item in items])
         return
     split = _split(items)
     with connection.cursor() as cursor:
@@ -100,11 +99,9 @@ def insert(items: Sequence[ScheduleItem], using: str, *, far: bool = False) -> N
         moment = connection.ops.adapt_datetimefield_value
         uuid = _unchanged if connection.features.has_native_uuid_field else _hex
         if vendor == "sqlite":  # no limit of parameters, and the statement is prepared once
-            cursor.executemany(
-                _statement(vendor, 1, far, split), list(_dated(items, uuid, moment, database_clock.now(connection), split))
-            )
+            cursor.executemany(_statement(vendor, 1, far, split), list(_dated(items, uuid, moment, database_clock.now(), split)))
         elif vendor == "mysql" and connection.timezone_name != "UTC":
-            table = list(_dated(items, uuid, moment, database_clock.now(connection), split))
+            table = list(_dated(items, uuid, moment, database_clock.now(), split))
             cursor.execute(_statement("", len(table), far, split), [value for row in table for value in row])
         else:
             table = [_row(item, uuid, moment, split) for item in items]
@@ -119,7 +116,7 @@ def insert_keyed(item: ScheduleItem, far_key: str, connection: BaseDatabaseWrapp
     uuid = _unchanged if connection.features.has_native_uuid_field else _hex
     with connection.cursor() as cursor:
         split = _split([item])
-        [row] = _dated([item], uuid, moment, database_clock.now(connection), split)
+        [row] = _dated([item], uuid, moment, database_clock.now(), split)
         cursor.execute(_keyed_statement(connection.vendor, split), [far_key, *row])
         return bool(cursor.rowcount)
 

@@ -8,14 +8,13 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
-from django.db import transaction
 from django.db.models import Case, Exists, F, OuterRef, Q, QuerySet, Value, When
 from django.db.models.functions import Coalesce
 
 from django_delayq import clock, ids
 from django_delayq.exceptions import PayloadError
 from django_delayq.failpoints import failpoint
-from django_delayq.models import SUCCEEDED_HERE, UNENDED, UNPUBLISHED, UNRESOLVED, Checkpoint, Event, Job, database_clock
+from django_delayq.models import SUCCEEDED_HERE, UNENDED, UNPUBLISHED, UNRESOLVED, Checkpoint, Event, Job, database, database_clock
 from django_delayq.models.fixed_query import FixedQuery, Placeholder
 from django_delayq.producer.outbox import committed_runs, requests, rows
 from django_delayq.producer.outbox.insert import insert as insert
@@ -39,12 +38,12 @@ class _TakenBack(Exception):
     """Ends a transaction in which nothing is to change."""
 
 
-def read(jobs: Sequence[UUID], using: str) -> list[StoredJob]:
+def read(jobs: Sequence[UUID]) -> list[StoredJob]:
     """The rows of these jobs that can be read, oldest first by the database's clock; no stubs."""
-    found = list(Job.objects.using(using).filter(pk__in=jobs)) if jobs else []
+    found = list(Job.objects.filter(pk__in=jobs)) if jobs else []
     now = None
     if any(row.delay_ms is not None and row.published is None for row in found):
-        now = database_clock.now(transaction.get_connection(using))
+        now = database_clock.now()
     read = []
     for row in found:
         with contextlib.suppress(PayloadError):
@@ -52,28 +51,28 @@ def read(jobs: Sequence[UUID], using: str) -> list[StoredJob]:
     return sorted(read, key=lambda row: (row.created_at, row.record.id))
 
 
-def find(job: UUID, using: str) -> Job | None:
+def find(job: UUID) -> Job | None:
     """The row of a job, with what is to be known of its end."""
     wanted = ("state", "result", "error", "attempts", "asked", "merged_into", "published", "durable", "ending")
-    return Job.objects.using(using).only(*wanted).filter(pk=job).first()
+    return Job.objects.only(*wanted).filter(pk=job).first()
 
 
-def keyed(queue: str, keys: Collection[str], using: str) -> list[tuple[UUID, str]]:
+def keyed(queue: str, keys: Collection[str]) -> list[tuple[UUID, str]]:
     """See the protocol. Keys are compared here: some databases ignore case."""
-    found = Job.objects.using(using).filter(HOLDING, queue=queue, key__in=keys, state__in=UNFINISHED, settled="").exclude(key="")
+    found = Job.objects.filter(HOLDING, queue=queue, key__in=keys, state__in=UNFINISHED, settled="").exclude(key="")
     return [(id, key) for id, key in found.order_by("created_at", "id").values_list("id", "key") if key in keys]
 
 
-def waiting(queue: str, keys: Collection[str], using: str) -> list[WaitingRow]:
+def waiting(queue: str, keys: Collection[str]) -> list[WaitingRow]:
     """The rows of these keys that Redis has not confirmed, and the unresolved ones, oldest first: one query for both."""
     if len(keys) == 1:  # every call of schedule() with a key
-        query = _waiting.get(using)
+        query = _waiting.get(alias := database.alias())
         if query is None:
-            query = _waiting[using] = FixedQuery(_unconfirmed(using).filter(queue=Placeholder("queue"), key=Placeholder("key")))
+            query = _waiting[alias] = FixedQuery(_unconfirmed().filter(queue=Placeholder("queue"), key=Placeholder("key")))
         found = query.rows(queue=queue, key=next(iter(keys)))
     else:
         # No key is "", which PostgreSQL does not see itself in more than a hundred; the indexes leave out rows without a key.
-        found = list(_unconfirmed(using).filter(queue=queue, key__in=keys).exclude(key=""))
+        found = list(_unconfirmed().filter(queue=queue, key__in=keys).exclude(key=""))
     waiting = []
     for _, id, key, ending, task, state, durable, far, settled in sorted(found):
         unresolved = ending == EndingKind.UNKNOWN
@@ -82,45 +81,45 @@ def waiting(queue: str, keys: Collection[str], using: str) -> list[WaitingRow]:
     return waiting
 
 
-def find_latest(queue: str, key: str, using: str) -> UUID | None:
+def find_latest(queue: str, key: str) -> UUID | None:
     """The latest row of that key, but for those that were merged into another job: any number may have come while it waited."""
-    told = Event.objects.using(using).filter(job=OuterRef("pk"), kind=EventKind.MERGED)  # by a release that knew no `ending`
+    told = Event.objects.filter(job=OuterRef("pk"), kind=EventKind.MERGED)  # by a release that knew no `ending`
     merged = Q(ending=EndingKind.MERGED) | Q(Exists(told), ending=None, state=State.CANCELLED)
-    found = Job.objects.using(using).exclude(merged).filter(queue=queue, key=key)
+    found = Job.objects.exclude(merged).filter(queue=queue, key=key)
     latest = found.order_by("-created_at", "-id").values_list("id", "key")
     return next((id for id, own in latest[:20] if own == key), None)
 
 
-def unpublished(queue: str, after: UUID | None, limit: int, using: str) -> list[UUID]:
+def unpublished(queue: str, after: UUID | None, limit: int) -> list[UUID]:
     """Scheduled rows of a queue that Redis has not confirmed, behind the id `after`, by id."""
-    found = Job.objects.using(using).filter(UNPUBLISHED, queue=queue)
+    found = Job.objects.filter(UNPUBLISHED, queue=queue)
     if after is not None:
         found = found.filter(pk__gt=after)
     return list(found.order_by("id").values_list("id", flat=True)[:limit])
 
 
-def apply(row: StoredJob, told: RowUpdate, using: str) -> bool:
+def apply(row: StoredJob, told: RowUpdate) -> bool:
     """As the mirror would, with the same event: so what Redis forgets before the mirror has seen it is known here. What the mirror
     folds meanwhile is older, or this change itself; either way the row ends up right. A success is final.
     """
-    job, values, seen = row.record.id, _values(told, using), row.seen
+    job, values, seen = row.record.id, _values(told), row.seen
     detail: Any = {"abort": True} if told.abort else None
     if told.kind == EventKind.RESCHEDULED:
         detail = {"run_at": clock.from_ms(told.run_at_ms).isoformat()}
-    own = Job.objects.using(using).filter(pk=job)
-    mine = committed_runs.uncommitted(own.filter(durable=True, settled=""), using).exclude(state=State.SUCCEEDED.value)
-    with transaction.atomic(using=using):
+    own = Job.objects.filter(pk=job)
+    mine = committed_runs.uncommitted(own.filter(durable=True, settled="")).exclude(state=State.SUCCEEDED.value)
+    with database.atomic():
         for _ in range(TRIES):
             if position(seen) >= position(told.event):
                 return True  # the mirror was first
             failpoint("outbox.tell")
             if mine.filter(last_event=seen).update(**values):
                 if told.proposed:
-                    Event.objects.using(using).filter(job=job, kind=told.kind, actor=told.actor, reason=told.reason).delete()
-                rows.note(job, row.queue, told.kind, told.actor, told.reason, using, detail, told.event)
+                    Event.objects.filter(job=job, kind=told.kind, actor=told.actor, reason=told.reason).delete()
+                rows.note(job, row.queue, told.kind, told.actor, told.reason, detail, told.event)
                 break
-            if told.kind == EventKind.CANCELLED and committed_runs.committed([job], using):
-                committed_runs.end_rows(own, using)
+            if told.kind == EventKind.CANCELLED and committed_runs.committed([job]):
+                committed_runs.end_rows(own)
                 return False
             now = own.values_list("last_event", "state", "settled").first()
             if now is None:
@@ -130,31 +129,31 @@ def apply(row: StoredJob, told: RowUpdate, using: str) -> bool:
             if over and position(seen) < position(told.event):
                 return False
         if told.request:
-            requests.end([told.request], using)
+            requests.end([told.request])
         failpoint("outbox.tell_commit")
     failpoint("outbox.told")
     return True
 
 
-def now_ms(using: str) -> int:
+def now_ms() -> int:
     """See the protocol."""
-    return clock.to_ms(database_clock.now(transaction.get_connection(using)))
+    return clock.to_ms(database_clock.now())
 
 
-def servers(queue: str, partition: int, using: str) -> list[str]:
+def servers(queue: str, partition: int) -> list[str]:
     """The runs of servers that were confirmed to hold that partition, the last one first."""
-    known = Checkpoint.objects.using(using).filter(queue=queue, partition=partition).values_list("servers", flat=True).first()
+    known = Checkpoint.objects.filter(queue=queue, partition=partition).values_list("servers", flat=True).first()
     return (known or "").split()
 
 
-def end(ending: EndingKind, holders: Mapping[UUID, UUID | None], using: str) -> None:
+def end(ending: EndingKind, holders: Mapping[UUID, UUID | None]) -> None:
     """Unpublished rows end as cancelled: each merged into the job that holds its key, or replaced by it."""
     given = list(holders.items())
     for batch in (given[start : start + ENDED] for start in range(0, len(given), ENDED)):
         failpoint("outbox.end")
-        _unpublished([job for job, _ in batch], using).update(
+        _unpublished([job for job, _ in batch]).update(
             state=State.CANCELLED.value,
-            finished_at=database_clock.ago(using),
+            finished_at=database_clock.ago(),
             ending=ending.value,
             merged_into=_each("merged_into", dict(batch)),
             error=_each("error", {job: rows.displaced(ending, holder) for job, holder in batch}),
@@ -162,49 +161,49 @@ def end(ending: EndingKind, holders: Mapping[UUID, UUID | None], using: str) -> 
         failpoint("outbox.ended")
 
 
-def withdraw(job: UUID, actor: str, reason: str, using: str) -> None:
+def withdraw(job: UUID, actor: str, reason: str) -> None:
     """Ends a row of the caller's transaction, in it."""
-    now = database_clock.ago(using)
+    now = database_clock.ago()
     failpoint("outbox.withdraw")
-    _unpublished([job], using).update(state=State.CANCELLED.value, finished_at=now, error=rows.clean(reason), published=now)
-    rows.note(job, "", EventKind.CANCELLED, actor, reason, using)
+    _unpublished([job]).update(state=State.CANCELLED.value, finished_at=now, error=rows.clean(reason), published=now)
+    rows.note(job, "", EventKind.CANCELLED, actor, reason)
 
 
-def move(job: UUID, run_at_ms: int, delay_ms: int | None, actor: str, reason: str, using: str) -> None:
+def move(job: UUID, run_at_ms: int, delay_ms: int | None, actor: str, reason: str) -> None:
     """Gives an unpublished row another date: of the caller's transaction, in it; or one that waits behind another job."""
     run_at = clock.from_ms(run_at_ms)
     if delay_ms is not None:
-        run_at = database_clock.later(database_clock.now(transaction.get_connection(using)), delay_ms)
+        run_at = database_clock.later(database_clock.now(), delay_ms)
     failpoint("outbox.move")
-    if _unpublished([job], using).update(run_at=run_at, delay_ms=delay_ms):
-        rows.note(job, "", EventKind.RESCHEDULED, actor, reason, using)
+    if _unpublished([job]).update(run_at=run_at, delay_ms=delay_ms):
+        rows.note(job, "", EventKind.RESCHEDULED, actor, reason)
 
 
-def resolve(job: UUID, state: State, actor: str, reason: str, using: str) -> bool:
+def resolve(job: UUID, state: State, actor: str, reason: str) -> bool:
     """Under the lock of the checkpoint: the mirror may have the row in hand, and would write what it has read."""
-    mine = Job.objects.using(using).filter(UNRESOLVED, pk=job)
+    mine = Job.objects.filter(UNRESOLVED, pk=job)
     error = "" if state is State.SUCCEEDED else rows.clean(f"marked as {state.value} by {actor or 'somebody'}: {reason}".rstrip(": "))
-    with transaction.atomic(using=using):
+    with database.atomic():
         place = mine.values_list("queue", "partition").first()
         if place is None:
             return False
         queue, partition = place
-        Checkpoint.objects.using(using).filter(queue=queue, partition=partition).update(turns=F("turns") + 1)
-        now, fingerprint = database_clock.ago(using), rows.fingerprint(error) if error else ""
+        Checkpoint.objects.filter(queue=queue, partition=partition).update(turns=F("turns") + 1)
+        now, fingerprint = database_clock.ago(), rows.fingerprint(error) if error else ""
         told = {"state": state.value, "error": error, "fingerprint": fingerprint, "ending": None}
         settled = SUCCEEDED_HERE if state is State.SUCCEEDED else ""
         if not mine.update(**told, finished_at=now, published=now, settled=settled):
             return False
-        rows.note(job, queue, RESOLVED, actor, reason, using, {"state": state.value})
+        rows.note(job, queue, RESOLVED, actor, reason, {"state": state.value})
     return True
 
 
-def note_requeue(job: UUID, queue: str, actor: str, reason: str, using: str) -> int:
+def note_requeue(job: UUID, queue: str, actor: str, reason: str) -> int:
     """Notes that a requeue is asked for, before Redis is. Returns what `forget_requeue` takes."""
-    note = Event.objects.using(using).create(
+    note = Event.objects.create(
         job_id=job,
         queue=queue,
-        at=database_clock.ago(using),
+        at=database_clock.ago(),
         kind=REQUEUE_ASKED,
         actor=rows.clean(actor, 200),
         reason=rows.clean(reason),
@@ -213,9 +212,9 @@ def note_requeue(job: UUID, queue: str, actor: str, reason: str, using: str) -> 
     return int(note.pk)
 
 
-def forget_requeue(note: int, using: str) -> None:
+def forget_requeue(note: int) -> None:
     """Redis has refused it."""
-    Event.objects.using(using).filter(pk=note, kind=REQUEUE_ASKED).delete()
+    Event.objects.filter(pk=note, kind=REQUEUE_ASKED).delete()
 
 
 def edit(
@@ -226,23 +225,22 @@ def edit(
     act: Callable[[], bool],
     actor: str,
     reason: str,
-    using: str,
 ) -> bool:
     """Other arguments for a row that has failed or was cancelled, if `act`, called while the row is locked, answers True. What they
     were is kept in an event.
     """
-    mine = Job.objects.using(using).filter(pk=job, state__in=REQUEUEABLE)
+    mine = Job.objects.filter(pk=job, state__in=REQUEUEABLE)
     try:
-        with transaction.atomic(using=using):
+        with database.atomic():
             if not mine.update(last_event=F("last_event")):  # takes the lock on all databases
                 return False
             row = mine.get()
             before = {"args": row.args, "kwargs": row.kwargs}
             row.args, row.kwargs, row.options = args, kwargs, options
-            row.save(using=using, update_fields=["args", "kwargs", "options"])
+            row.save(using=database.alias(), update_fields=["args", "kwargs", "options"])
             if not act():
                 raise _TakenBack
-            rows.note(job, row.queue, EDITED, actor, reason, using, before)
+            rows.note(job, row.queue, EDITED, actor, reason, before)
             failpoint("outbox.edit")
     except _TakenBack:
         return False
@@ -250,13 +248,13 @@ def edit(
     return True
 
 
-def _unpublished(jobs: Collection[UUID], using: str):  # type: ignore[no-untyped-def]  # the queryset's type has no public name
-    return Job.objects.using(using).filter(UNPUBLISHED, pk__in=jobs)
+def _unpublished(jobs: Collection[UUID]):  # type: ignore[no-untyped-def]  # the queryset's type has no public name
+    return Job.objects.filter(UNPUBLISHED, pk__in=jobs)
 
 
-def _values(told: RowUpdate, using: str) -> dict[str, Any]:
+def _values(told: RowUpdate) -> dict[str, Any]:
     """What the mirror would write, see `fold`."""
-    now = database_clock.ago(using)
+    now = database_clock.ago()
     if told.kind == EventKind.CANCELLED:
         error = rows.clean(told.reason)
         return {
@@ -278,8 +276,8 @@ def _each(column: str, values: Mapping[UUID, Any]) -> Case:
     return Case(*whens, default=F(column), output_field=field)
 
 
-def _unconfirmed(using: str) -> QuerySet[Job, tuple[Any, ...]]:
-    return Job.objects.using(using).filter(state__in=UNENDED, published__isnull=True).order_by().values_list(*WAITING)
+def _unconfirmed() -> QuerySet[Job, tuple[Any, ...]]:
+    return Job.objects.filter(state__in=UNENDED, published__isnull=True).order_by().values_list(*WAITING)
 
 
 def _read(row: Job, now: datetime | None) -> StoredJob:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from django.db import DatabaseError, InterfaceError, transaction
+from django.db import DatabaseError, InterfaceError
 
 from django_delayq import clock
 from django_delayq.logger import Logger
-from django_delayq.models import QueueState, database_clock
+from django_delayq.models import QueueState, database, database_clock
 from django_delayq.producer.outbox import rows
 from django_delayq.states import EventKind
 from django_delayq.store.scripts.events import Entry
@@ -18,53 +18,53 @@ RESTORE: Final = "restore"  # who pauses a queue that waits for a restore by han
 logger = Logger("django_delayq.restore")
 
 
-def note(queue: str, partition: int, actor: str, reason: str, using: str, *, first: bool) -> None:
+def note(queue: str, partition: int, actor: str, reason: str, *, first: bool) -> None:
     """Notes that a partition of a queue was paused. `first`: by this call; else earlier, and then only what is not noted yet is. With
     the database away Redis alone knows it.
     """
-    said = {"paused_at": database_clock.ago(using), "paused_by": rows.clean(actor, 200), "paused_why": rows.clean(reason)}
+    said = {"paused_at": database_clock.ago(), "paused_by": rows.clean(actor, 200), "paused_why": rows.clean(reason)}
     try:
-        with transaction.atomic(using=using):
-            row, _ = QueueState.objects.using(using).select_for_update().get_or_create(queue=queue, partition=partition)
+        with database.atomic():
+            row, _ = QueueState.objects.select_for_update().get_or_create(queue=queue, partition=partition)
             if first or row.paused_at is None:
-                QueueState.objects.using(using).filter(pk=row.pk).update(**said)
+                QueueState.objects.filter(pk=row.pk).update(**said)
     except (DatabaseError, InterfaceError) as error:
         logger.warning("queue %s is paused in Redis only. If Redis loses its data, the queue resumes: %s", queue, error)
 
 
-def forget(queue: str, using: str) -> None:
+def forget(queue: str) -> None:
     """Notes that a queue goes on."""
     try:
-        with transaction.atomic(using=using):
-            QueueState.objects.using(using).filter(queue=queue).update(paused_at=None, paused_by="", paused_why="")
+        with database.atomic():
+            QueueState.objects.filter(queue=queue).update(paused_at=None, paused_by="", paused_why="")
     except (DatabaseError, InterfaceError) as error:
         logger.warning("queue %s is resumed, but is paused again if Redis loses its data: %s", queue, error)
 
 
-def fold(queue: str, partition: int, entry: Entry, using: str) -> None:
+def fold(queue: str, partition: int, entry: Entry) -> None:
     """Notes what an event tells of a pause, or of its end: whoever did it may have died before it was noted, or know of no note."""
     kinds = [item.kind for item in entry.items if item.kind in (EventKind.PAUSED, EventKind.RESUMED)]
     if not kinds:
         return
-    mine = QueueState.objects.using(using).filter(queue=queue, partition=partition)
+    mine = QueueState.objects.filter(queue=queue, partition=partition)
     if EventKind.RESUMED in kinds:
         mine.update(paused_at=None, paused_by="", paused_why="")
     elif entry.by != RESTORE:
-        QueueState.objects.using(using).get_or_create(queue=queue, partition=partition)
+        QueueState.objects.get_or_create(queue=queue, partition=partition)
         at, by, why = clock.from_ms(entry.at_ms), rows.clean(entry.by, 200), rows.clean(entry.why)
         mine.filter(paused_at__isnull=True).update(paused_at=at, paused_by=by, paused_why=why)
 
 
-def again(store: QueueStore, using: str) -> None:
+def again(store: QueueStore) -> None:
     """Pauses a queue in Redis that is paused by its row; before anything is claimed on data that may have forgotten it.
 
     Raises:
         StoreUnavailable, DatabaseError: call again.
     """
-    mine = QueueState.objects.using(using).filter(queue=store.queue, partition=store.partition, paused_at__isnull=False)
+    mine = QueueState.objects.filter(queue=store.queue, partition=store.partition, paused_at__isnull=False)
     if not mine.exists():
         return
-    with transaction.atomic(using=using):
+    with database.atomic():
         mine.update(partition=store.partition)  # takes the lock on all databases: who lets the queue go on waits
         for row in mine:
             if store.pause(actor=row.paused_by, reason=row.paused_why):

@@ -6,10 +6,8 @@ from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
 
-from django.db import connections
-
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.models import PeriodKey, database_clock
+from django_delayq.models import PeriodKey, database, database_clock
 from django_delayq.producer.outbox import agreed_clock
 from django_delayq.producer.outbox.agreed_clock import ClocksDiffer
 from django_delayq.producer.outbox.far_rows import TRIES, in_time
@@ -22,16 +20,16 @@ INSERT: Final = {
 }
 
 
-def take(once: Once, job: UUID, redis: Link, using: str) -> UUID | None:
+def take(once: Once, job: UUID, redis: Link) -> UUID | None:
     """Writes the row, or takes over one whose period has ended. None: done. Else the job that has the key.
 
     Raises:
         StoreUnavailable: another transaction that takes the key is open for more than two seconds.
     """
-    connection, rows = connections[using], PeriodKey.objects.using(using).filter(digest=once.digest)
-    with in_time(once.digest, using, "period_key_locked"):
+    connection, rows = database.connection(), PeriodKey.objects.filter(digest=once.digest)
+    with in_time(once.digest, "period_key_locked"):
         for _ in range(TRIES):
-            now = database_clock.now(connection)
+            now = database_clock.now()
             until = now + timedelta(milliseconds=once.ms)
             id = job if connection.features.has_native_uuid_field else job.hex
             with connection.cursor() as cursor:
@@ -42,42 +40,42 @@ def take(once: Once, job: UUID, redis: Link, using: str) -> UUID | None:
             found = rows.first()
             if found is None:
                 continue
-            if not _has_ended(found, now, redis, using):
+            if not _has_ended(found, now, redis):
                 return found.job
             if rows.filter(until=found.until).update(job=job, until=until):
                 return None
     raise StoreUnavailable(code="period_key_locked", what=once.digest)
 
 
-def find(once: Once, redis: Link, using: str) -> TakenKey | None:
+def find(once: Once, redis: Link) -> TakenKey | None:
     """The job that has the key, and for how long it has had it."""
-    now = database_clock.now(connections[using])
-    found = PeriodKey.objects.using(using).filter(digest=once.digest).first()
-    if found is None or _has_ended(found, now, redis, using):
+    now = database_clock.now()
+    found = PeriodKey.objects.filter(digest=once.digest).first()
+    if found is None or _has_ended(found, now, redis):
         return None
     left = once.ms if found.until is None else (found.until - now) / timedelta(milliseconds=1)
     return TakenKey(found.job, once.ms - left)
 
 
-def _has_ended(found: PeriodKey, now: datetime, redis: Link, using: str) -> bool:
+def _has_ended(found: PeriodKey, now: datetime, redis: Link) -> bool:
     """Whether its period has ended. If the clocks of the database and of Redis differ, or Redis does not answer, the answer is no:
     taking the key over schedules a second job.
     """
     if found.until is None or found.until > now:
         return False
     try:
-        return found.until <= agreed_clock.now(using, [redis])
+        return found.until <= agreed_clock.now([redis])
     except (ClocksDiffer, StoreUnavailable):
         return False
 
 
-def release(once: Once, job: UUID, using: str) -> None:
+def release(once: Once, job: UUID) -> None:
     """Takes the row away: the job was refused."""
-    PeriodKey.objects.using(using).filter(digest=once.digest, job=job).delete()
+    PeriodKey.objects.filter(digest=once.digest, job=job).delete()
 
 
-def prune(using: str, now: datetime, limit: int) -> int:
+def prune(now: datetime, limit: int) -> int:
     """Deletes rows whose period has ended by `now`, at most so many. Returns how many."""
-    old = PeriodKey.objects.using(using).filter(until__lt=now)
+    old = PeriodKey.objects.filter(until__lt=now)
     gone = list(old.order_by("until").values_list("pk", flat=True)[:limit])
     return old.filter(pk__in=gone).delete()[0] if gone else 0

@@ -7,7 +7,6 @@ from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
 
-from django.db import transaction
 from django.db.models import Q
 
 from django_delayq import clock, ids
@@ -19,34 +18,34 @@ from django_delayq.states import UNFINISHED, EventKind
 DOUBT: Final = timedelta(seconds=1)  # two dates of different clocks that are closer than this have no known order
 
 
-def keep(request: ChangeRequest, using: str) -> int:
+def keep(request: ChangeRequest) -> int:
     """Writes a request in the caller's transaction, dated by the database's clock, as rows of jobs are. Returns its id."""
     given = {name: value for name, value in request._asdict().items() if name not in ("id", "job", "at", "left_ms")}
     given |= {"actor": clean(request.actor, 200), "reason": clean(request.reason), "job_id": request.job}
-    now = database_clock.now(transaction.get_connection(using))
-    return int(CommitRequest.objects.using(using).create(**given, at=now).pk)
+    now = database_clock.now()
+    return int(CommitRequest.objects.create(**given, at=now).pk)
 
 
-def find(using: str, **which: Any) -> list[ChangeRequest]:
+def find(**which: Any) -> list[ChangeRequest]:
     """Those that are kept, in the order in which they were made. `which`: conditions on the columns."""
-    return read(CommitRequest.objects.using(using).filter(**which), using)
+    return read(CommitRequest.objects.filter(**which))
 
 
-def about(queue: str, jobs: Collection[UUID], keys: Collection[str], using: str) -> list[ChangeRequest]:
+def about(queue: str, jobs: Collection[UUID], keys: Collection[str]) -> list[ChangeRequest]:
     """Those that are about one of these jobs, about one of these keys of the queue, or about a job that has one of these keys."""
     named = Q(job_id__in=jobs) | Q(queue=queue, key__in=keys, job_id=None)
     if keys:
-        keyed = Job.objects.using(using).filter(queue=queue, key__in=keys, state__in=UNFINISHED).exclude(key="")
+        keyed = Job.objects.filter(queue=queue, key__in=keys, state__in=UNFINISHED).exclude(key="")
         named |= Q(job_id__in=keyed.values("pk"))
-    return read(CommitRequest.objects.using(using).filter(named), using)
+    return read(CommitRequest.objects.filter(named))
 
 
-def end(requests: Collection[int], using: str) -> None:
+def end(requests: Collection[int]) -> None:
     """They have been carried out, or a later call takes their place."""
-    CommitRequest.objects.using(using).filter(pk__in=requests).delete()
+    CommitRequest.objects.filter(pk__in=requests).delete()
 
 
-def spared(request: ChangeRequest, jobs: Collection[UUID], using: str, *, late: bool) -> set[UUID]:
+def spared(request: ChangeRequest, jobs: Collection[UUID], *, late: bool) -> set[UUID]:
     """Those of these jobs that the request does not change. A request by key does not change jobs that were scheduled after it. A
     request that is carried out `late` does not change jobs that were requeued since, nor does a new date those with a newer one.
 
@@ -54,10 +53,10 @@ def spared(request: ChangeRequest, jobs: Collection[UUID], using: str, *, late: 
     producer dates the id of a job without a row. These clocks may differ, so such a date counts only if it is later than the request
     by more than `DOUBT` and has passed.
     """
-    now, at = database_clock.now(transaction.get_connection(using)), request.at or clock.from_ms(0)
+    now, at = database_clock.now(), request.at or clock.from_ms(0)
     found: set[UUID] = set()
     if request.job is None:
-        rows = Job.objects.using(using).filter(pk__in=jobs).values_list("pk", "durable", "created_at")
+        rows = Job.objects.filter(pk__in=jobs).values_list("pk", "durable", "created_at")
         dated = {job: (durable, created) for job, durable, created in rows}
         for job in jobs:
             durable, created = dated.get(job, (False, clock.from_ms(ids.created_ms(job))))
@@ -69,18 +68,18 @@ def spared(request: ChangeRequest, jobs: Collection[UUID], using: str, *, late: 
             if request.verb == "cancel"
             else (EventKind.RESCHEDULED, EventKind.REQUEUED, REQUEUE_ASKED)
         )
-        changed = Event.objects.using(using).filter(job_id__in=jobs, kind__in=kinds, at__gt=at + DOUBT, at__lte=now)
+        changed = Event.objects.filter(job_id__in=jobs, kind__in=kinds, at__gt=at + DOUBT, at__lte=now)
         found |= {job for job in changed.values_list("job_id", flat=True) if job is not None}
     return found
 
 
-def read(found: Any, using: str, most: int | None = None) -> list[ChangeRequest]:
+def read(found: Any, most: int | None = None) -> list[ChangeRequest]:
     read = list(found.order_by("pk")[:most])
     if not read:
         return []
     now = None
     if any(row.delay_ms is not None for row in read):
-        now = clock.to_ms(database_clock.now(transaction.get_connection(using)))
+        now = clock.to_ms(database_clock.now())
     return [_request(row, now) for row in read]
 
 

@@ -199,18 +199,17 @@ def note(
     kind: str,
     actor: str,
     reason: str,
-    using: str,
     detail: Any = None,
     event: str = "",
 ) -> None:
     """Writes an event that happened here, or (`event`: its stream id) in Redis; that one the mirror writes too, if it comes to it.
     `queue`: of the job, where it is known.
     """
-    queue = queue or Job.objects.using(using).values_list("queue", flat=True).get(pk=job)
+    queue = queue or Job.objects.values_list("queue", flat=True).get(pk=job)
     row = Event(
         job_id=job,
         queue=queue,
-        at=database_clock.ago(using),
+        at=database_clock.ago(),
         kind=str(kind),
         actor=clean(actor, 200),
         reason=clean(reason),
@@ -218,7 +217,7 @@ def note(
         item=item_of(ids.partition(job), 0),
         detail=detail,
     )
-    Event.objects.using(using).bulk_create([row], ignore_conflicts=True)
+    Event.objects.bulk_create([row], ignore_conflicts=True)
 
 
 def error_of(detail: Mapping[str, Any]) -> str:

@@ -128,9 +128,9 @@ def test_the_last_use_is_noted_once_a_minute(caller):
 def test_a_wrong_clock_of_the_host_ends_no_token_and_notes_no_use_anew(caller, monkeypatch):
     if connection.vendor == "sqlite":
         shown = clock.now()
-        monkeypatch.setattr(database_clock, "now", lambda _: shown)
+        monkeypatch.setattr(database_clock, "now", lambda: shown)
     caller.get("tasks")
-    Token.objects.update(expires_at=database_clock.now(connection) + timedelta(hours=1))
+    Token.objects.update(expires_at=database_clock.now() + timedelta(hours=1))
     monkeypatch.setattr(clock, "now", lambda: datetime(2040, 1, 1, tzinfo=UTC))
     with CaptureQueriesContext(connection) as queries:
         assert caller.get("tasks").status_code == 200

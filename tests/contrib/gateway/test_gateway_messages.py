@@ -60,7 +60,7 @@ def state(id: str) -> str:
 
 
 def mirrored() -> None:
-    MirrorLoop(stores.link, conf.get().queue("mail"), prefix="delayq", using="default").drain()
+    MirrorLoop(stores.link, conf.get().queue("mail"), prefix="delayq").drain()
 
 
 def test_what_was_pushed_is_pulled_and_acked(caller):

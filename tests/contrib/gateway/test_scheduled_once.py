@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import connection, transaction
+from django.db import transaction
 
 from django_delayq import clock, ids
 from django_delayq.contrib.gateway import enqueue, idempotency, tokens
@@ -259,9 +259,9 @@ def test_an_answer_about_a_job_that_is_gone_is_repeated(caller, redis_server):
 @pytest.mark.parametrize("hours", [-2, 25, 744])
 def test_a_wrong_clock_of_the_host_ends_no_period(caller, monkeypatch, hours):
     body = {**BODIES["outbox"], "delay": "1h"}
-    shown = database_clock.now(connection)
+    shown = database_clock.now()
     for module in (idempotency.database_clock, period_keys.database_clock):
-        monkeypatch.setattr(module, "now", lambda _: shown)
+        monkeypatch.setattr(module, "now", lambda: shown)
     first = caller.post("jobs", body, key="one")
     monkeypatch.setattr(clock, "now", lambda: shown + timedelta(hours=hours))
     Token.objects.update(expires_at=None)
@@ -272,13 +272,13 @@ def test_a_wrong_clock_of_the_host_ends_no_period(caller, monkeypatch, hours):
 
 def test_no_answer_is_deleted_while_the_clocks_of_database_and_redis_differ(caller, monkeypatch):
     caller.post("jobs", {**BODIES["outbox"], "delay": "1h"}, key="one")
-    shown = database_clock.now(connection) + timedelta(days=31)
+    shown = database_clock.now() + timedelta(days=31)
     for module in (idempotency.database_clock, agreed_clock.database_clock):
-        monkeypatch.setattr(module, "now", lambda _: shown)
+        monkeypatch.setattr(module, "now", lambda: shown)
     with pytest.raises(ClocksDiffer):
         idempotency.prune()
     with pytest.raises(ClocksDiffer):
-        PruneLoop(stores.places, Orders().config, using="default").prune()
+        PruneLoop(stores.places, Orders().config).prune()
     assert (KeptAnswer.objects.count(), PeriodKey.objects.count()) == (1, 1)
 
 
@@ -287,8 +287,8 @@ def ahead(monkeypatch) -> Callable[[], None]:
     """The clock of the database shows a date a month ahead, from the call on."""
 
     def begin() -> None:
-        shown = database_clock.now(connection) + timedelta(days=31)
-        monkeypatch.setattr(database_clock, "now", lambda _: shown)
+        shown = database_clock.now() + timedelta(days=31)
+        monkeypatch.setattr(database_clock, "now", lambda: shown)
 
     return begin
 
@@ -332,25 +332,25 @@ ONCE = Once.of("scope", "orders", "key", 1000)
 
 def test_a_key_is_taken_once_and_again_when_its_period_has_ended(transactional_db, delayq_redis):
     one, two = ids.new(), ids.new()
-    assert period_keys.take(ONCE, one, stores.places.shared, "default") is None
-    assert period_keys.take(ONCE, two, stores.places.shared, "default") == one
-    assert period_keys.take(ONCE, one, stores.places.shared, "default") == one, "the same job once more is no exception"
+    assert period_keys.take(ONCE, one, stores.places.shared) is None
+    assert period_keys.take(ONCE, two, stores.places.shared) == one
+    assert period_keys.take(ONCE, one, stores.places.shared) == one, "the same job once more is no exception"
     PeriodKey.objects.update(until=clock.now() - timedelta(seconds=1))
-    assert period_keys.find(ONCE, stores.places.shared, "default") is None
-    assert period_keys.take(ONCE, two, stores.places.shared, "default") is None
-    found = period_keys.find(ONCE, stores.places.shared, "default")
+    assert period_keys.find(ONCE, stores.places.shared) is None
+    assert period_keys.take(ONCE, two, stores.places.shared) is None
+    found = period_keys.find(ONCE, stores.places.shared)
     assert found is not None
     assert found.job == two
     assert 0 <= found.age_ms < 1000
     PeriodKey.objects.update(until=None)
-    assert period_keys.take(ONCE, one, stores.places.shared, "default") == two, "an unfinished job has it without an end"
+    assert period_keys.take(ONCE, one, stores.places.shared) == two, "an unfinished job has it without an end"
 
 
 def test_a_key_that_is_taken_leaves_the_callers_transaction_as_it_was(transactional_db):
     first = ids.new()
-    period_keys.take(ONCE, first, stores.places.shared, "default")
+    period_keys.take(ONCE, first, stores.places.shared)
     with transaction.atomic():
-        assert period_keys.take(ONCE, ids.new(), stores.places.shared, "default") == first
+        assert period_keys.take(ONCE, ids.new(), stores.places.shared) == first
         PeriodKey.objects.create(digest="other", job=first)
     assert PeriodKey.objects.count() == 2
 
@@ -364,5 +364,5 @@ def test_rows_whose_period_has_ended_are_pruned_and_no_others(transactional_db, 
     now = clock.now()
     for number, until in enumerate((now - timedelta(seconds=1), now + timedelta(hours=1), None)):
         PeriodKey.objects.create(digest=str(number), job=ids.new(), until=until)
-    assert PruneLoop(stores.places, Orders().config, using="default").prune() == 1
+    assert PruneLoop(stores.places, Orders().config).prune() == 1
     assert sorted(PeriodKey.objects.values_list("digest", flat=True)) == ["1", "2"]

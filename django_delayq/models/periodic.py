@@ -9,13 +9,14 @@ from uuid import UUID
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from django_delayq.models.database import DelayqModel
 from django_delayq.models.fields import ExactJSONField
 from django_delayq.text import visible
 
 NAME: Final = 200  # characters of a schedule's name, and of its cron expression
 
 
-class Periodic(models.Model):
+class Periodic(DelayqModel):
     """A schedule. `owner`: who owns dates, policies and arguments, the code that declares it or people in the admin. `fingerprint`:
     of the declaration that is in force. The three of `override_…` stand in place of cron, every and time zone, if one of the first two
     is set.
@@ -84,7 +85,7 @@ class Periodic(models.Model):
         return self.enabled and self.retired_at is None
 
 
-class Tick(models.Model):
+class Tick(DelayqModel):
     """One date of a schedule, and what became of it. `run_at`: its date with jitter; `job_id`: of the one job that it has, the row of
     which may be gone; `by_hand`: no date of the calendar, but a run that `actor` asked for.
     """
@@ -121,7 +122,7 @@ class Tick(models.Model):
         return f"{self.at:%Y-%m-%d %H:%M:%S} {self.fate}"
 
 
-class SeenDeclaration(models.Model):
+class SeenDeclaration(DelayqModel):
     """A declaration that workers have seen in their code: since when without a pause, and when last. The one without a name and
     fingerprint stands for the workers: since when they look.
     """
