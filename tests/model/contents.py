@@ -4,6 +4,8 @@ in Redis follows from these (`view`): priority bands, leases and keys.
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from copy import copy
 from functools import cache
 from typing import Any, Self
@@ -75,12 +77,14 @@ class Contents:
         """How many jobs hold that name."""
         return sum(job.state is State.RUNNING and job.name is not None and job.name.text == name for job in self.jobs.values())
 
-    def crowded(self) -> set[str]:
-        """The names that more jobs hold than may, since what ran came back after a loss, and another had begun."""
-        most: dict[str, int] = {}
+    def crowded(self, limit: Callable[[Iterable[int]], int] = max) -> set[str]:
+        """The names with more holders than allowed, because running jobs were restored after a loss and another had started. Jobs of a
+        name can allow different numbers: `limit` chooses one.
+        """
+        allowed: dict[str, list[int]] = defaultdict(list)
         for name in (job.name for job in self.jobs.values() if job.name):
-            most[name.text] = max(name.most, most.get(name.text, 0))
-        return {name for name, number in most.items() if self.holders(name) > number} & self.came_back
+            allowed[name.text].append(name.most)
+        return {name for name, most in allowed.items() if self.holders(name) > limit(most)} & self.came_back
 
     def waiters(self, name: str) -> list[Job]:
         """The jobs that wait for that name, in the order in which they come next."""
@@ -150,7 +154,7 @@ class Contents:
     def _begin(self, now_ms: int) -> None:
         self.now, self.events, self.freed, self.doubtful = now_ms, [], {}, set()
         self.turns: dict[str, int] = {}  # of each name the next one of this call
-        self.came_back = self.crowded()
+        self.came_back = self.crowded(min)  # the job that allows more can end first
 
     def _event(self, kind: str, *fields: Any, body: bytes | None = None) -> None:
         self.events.append((kind, tuple(map(str, fields)), body))
