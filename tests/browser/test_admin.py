@@ -151,7 +151,7 @@ def test_reschedule_takes_a_delay_and_says_what_is_wrong_with_a_bad_one(tabs, ad
 def test_a_paused_queue_holds_its_jobs_until_it_is_resumed(tabs, admin):
     shop = tabs.open()
     pause(admin, "orders", "stock taking")
-    expect(told(admin)).to_contain_text("Paused: orders.")
+    expect(told(admin)).to_contain_text("The queue orders is paused.")
     expect(queue_row(admin, "orders")).to_contain_text("by admin:admin stock taking")
 
     order = place_order(shop)

@@ -130,7 +130,7 @@ def test_a_failed_job_is_requeued_with_other_arguments(tabs, admin, jobs):
     admin.get_by_role("button", name="Back").click()
     expect(order).to_have_value("987640001")
     admin.get_by_role("button", name="Review changes").click()
-    admin.get_by_role("button", name="Requeue with these arguments arguments").click()
+    admin.get_by_role("button", name="Requeue with these arguments").click()
     expect(told(admin)).to_have_text("The job was requeued with the new arguments.")
     look_until(admin, moment(admin, "edited").get_by_text("a digit was wrong"))
     expect(moment(admin, "edited")).to_contain_text("[[987640000], {}]")

@@ -127,7 +127,7 @@ def test_pause_with_a_reason_and_resume_by_keyboard_alone(admin):
     admin.keyboard.press("Tab")
     admin.keyboard.type("by hand")
     admin.keyboard.press("Enter")
-    expect(told(admin)).to_contain_text("Paused: partners.")
+    expect(told(admin)).to_contain_text("The queue partners is paused.")
     expect(queue_row(admin, "partners")).to_contain_text("by admin:admin by hand")
     queue_row(admin, "partners").get_by_role("button", name="Resume").focus()
     admin.keyboard.press("Enter")
@@ -143,7 +143,7 @@ def test_after_a_refresh_the_forms_still_work(tabs, admin):
     pause_row = queue_row(admin, "partners")
     pause_row.locator("summary").click()
     pause_row.get_by_role("button", name="Pause", exact=True).click()
-    expect(told(admin)).to_contain_text("Paused: partners.")
+    expect(told(admin)).to_contain_text("The queue partners is paused.")
     resume(admin, "partners")
 
 
@@ -215,7 +215,7 @@ def test_a_worker_is_asked_to_be_quiet_and_says_when_it_is(admin):
     row.locator("details.delayq-ask summary").click()
     row.get_by_label("Reason").fill("a deploy")
     row.get_by_role("button", name="Quiet").click()
-    expect(told(admin)).to_contain_text("Asked")
+    expect(told(admin)).to_contain_text("was asked to claim no more jobs")
     expect(row.locator(".delayq-state")).to_have_text("quiet", timeout=15_000)
     shoot(admin, "admin-worker-quiet")
     choose(admin, 5)

@@ -350,7 +350,7 @@ def test_arguments_are_edited_and_the_job_requeued_with_the_keyboard_alone(tabs,
     admin.keyboard.press("Enter")
     expect(admin.locator(".delayq-added")).to_contain_text("9876500001")
     tab_to(admin, admin.locator(".delayq-wide"))  # what is long is read on with the arrows
-    tab_to(admin, admin.get_by_role("button", name="Requeue with these arguments arguments"))
+    tab_to(admin, admin.get_by_role("button", name="Requeue with these arguments"))
     admin.keyboard.press("Space")
     expect(told(admin)).to_have_text("The job was requeued with the new arguments.")
     look_until(admin, moment(admin, "edited").get_by_text("a digit was wrong"))
