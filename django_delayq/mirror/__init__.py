@@ -1,5 +1,5 @@
-"""The database side: writes the outbox, folds events into rows, publishes what Redis does not have, restores, prunes.
+"""The database side. It writes the outbox, folds events into rows, publishes jobs that Redis does not have, restores and prunes.
 
-May import all below it, and the ORM. No threads: each loop does one pass at a time for whoever calls it. No other folder writes rows
-of jobs.
+May import all packages below it, and the ORM. It starts no threads: the caller runs each loop one pass at a time. No other folder
+writes rows of jobs.
 """

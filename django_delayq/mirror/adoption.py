@@ -1,4 +1,4 @@
-"""Adopting what is in Redis: this database is the site of these queues from now on. A person decides that; see `site_findings`."""
+"""Adopts what is in Redis: from then on this database is the site of these queues. A person decides that; see `site_findings`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from django_delayq.store.scripts import decode, loader, site
 from django_delayq.store.scripts.queue import QueueStore
 from django_delayq.store.scripts.site import SiteRefused
 
-ADOPTED: Final = "adopted"  # the kind of the event of a queue that was adopted
+ADOPTED: Final = "adopted"  # the kind of the event for an adopted queue
 CHUNK: Final = 500  # rows per transaction
 REASON: Final = "ended when this database was adopted without its unfinished jobs"
 
@@ -29,9 +29,9 @@ Standing = Literal["own", "new", "moved", "other", "behind"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adoptable:
-    """One partition of a queue, or the workers (`queue` None), as Redis has it. `standing`: own; new, without an id, and free to take;
-    moved, without an id, elsewhere than before; other, of another site (`found`); behind, recorded by another database. `jobs`: how
-    many Redis has that are unfinished.
+    """One partition of a queue, or the workers (`queue` None), as Redis has it. `jobs` counts the unfinished jobs in Redis. `found`:
+    the id of the site in Redis. Values of `standing`: "own"; "new", without an id and free to take; "moved", without an id and at
+    another address than before; "other", of another site; "behind", recorded by another database.
     """
 
     queue: QueueConfig | None
@@ -43,12 +43,12 @@ class Adoptable:
 
     @property
     def label(self) -> str:
-        """How people call it."""
+        """The name that people read."""
         return "the workers" if self.queue is None else self.queue.label(self.keys.partition)
 
 
 def own_id() -> str:
-    """The id of this database; one without any, whose tables were emptied, gets one."""
+    """The id of this database. If its tables were emptied, it has no id and gets a new one."""
     row, _ = Site.objects.get_or_create(number=1, defaults={"site": secrets.token_hex(8)})
     return row.site
 
@@ -64,7 +64,7 @@ def parts_of(places: Places, config: Config) -> list[Adoptable]:
     for queue in config.queues.values():
         for partition in queue.served:
             part = _part(QueueStore(places, prefix=config.prefix, queue=queue.name, partition=partition), queue)
-            # An adoption that stopped half-way has left the former id of this database here: nothing of it is another site's.
+            # An interrupted adoption has left the former id of this database here. The part does not belong to another site.
             found.append(replace(part, standing="behind") if former and part.found == former else part)
     return found
 
@@ -96,7 +96,9 @@ def unfinished(queues: Sequence[str]) -> Any:
 
 
 def end_rows(queues: Sequence[str], actor: str, reason: str) -> Iterator[int]:
-    """Cancels these rows, here alone; yields how many at a time. Redis is not asked: it has none of them, or will have none."""
+    """Cancels these rows in the database alone. Yields the number of rows per step. Redis is not asked: it does not have these jobs,
+    or will not have them.
+    """
     reason = reason or REASON
     while found := list(unfinished(queues).order_by("id").values_list("id", "queue")[:CHUNK]):
         jobs, now = [id for id, _ in found], database_clock.ago()
@@ -113,12 +115,13 @@ def end_rows(queues: Sequence[str], actor: str, reason: str) -> Iterator[int]:
 
 
 def take(parts: Sequence[Adoptable], config: Config, actor: str, reason: str, *, empty: bool) -> None:
-    """These parts belong to this database from now on. A database that may be a copy, or may have been copied, gets another id, so that
-    the other one is refused: a database that is behind in a queue, or owns nothing in Redis. An adoption that stopped half-way goes on
-    with its new id. The keys of another site are removed. Where Redis is ahead of this database, they stay, unless `empty`.
+    """Makes these parts belong to this database. The database gets a new id if it may be a copy or may have been copied: it is behind
+    in a queue, or it owns nothing in Redis. Redis then refuses the other copy. If an adoption was interrupted, the next call
+    continues with the new id. The keys of another site are removed. If Redis is ahead of this database, its keys stay, unless
+    `empty`.
 
     Raises:
-        StoreUnavailable, StoreError: a server cannot be reached; what was taken is, and the same call goes on.
+        StoreUnavailable, StoreError: a server cannot be reached. The parts that were taken stay taken; the same call continues.
         SiteRefused: another site has taken a part since `parts` were read.
     """
     before = site.of(config.prefix)

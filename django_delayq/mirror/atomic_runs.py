@@ -1,4 +1,4 @@
-"""Effects that happen once: a row of `Step`, unique per job and name, is committed together with them."""
+"""Effects that happen once. A row of `Step`, unique per job and name, is committed together with them."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ logger = Logger("django_delayq.worker")
 
 
 class DatabaseEffects:
-    """Whoever commits first has done it. A run that comes second, late or stale, finds the step when it begins, or fails to insert
-    it when it ends; then all that it has written is rolled back with it.
+    """The run that commits first wins. A later or stale run finds the step when it begins, or fails to insert it when it ends. In
+    both cases everything that this run has written is rolled back.
 
-    The step is all that is written beside the effect. The job's row is left to the mirror: it has taken in the claim of this very run
-    since the transaction began, and under REPEATABLE READ no transaction may then write that row.
+    The transaction writes only the step beside the effect. It leaves the job's row to the mirror. The mirror has folded the claim of
+    this run since the transaction began, and under REPEATABLE READ the transaction could no longer write that row.
     """
 
     def run(self, run: CurrentJob, call: Callable[[], Any]) -> Any:
@@ -32,7 +32,7 @@ class DatabaseEffects:
 
         Raises:
             LeaseLost: another worker has the job; nothing is written.
-            RuntimeError: there is a transaction open already, so that the effects would not be committed by this one.
+            RuntimeError: a transaction is already open, so this one would not commit the effects.
         """
         if (done := _find(run, WHOLE)) is not None:
             return done.result
@@ -45,14 +45,14 @@ class DatabaseEffects:
                 _guard_hooks(run)
                 failpoint("effects.commit")
         except BaseException:
-            # It erred, perhaps for the very reason that another run of this job has been here in the meantime.
+            # The run failed, perhaps because another run of this job has committed in the meantime.
             try:
                 done = _find(run, WHOLE)
             except DatabaseError:
                 done = None
             if done is None:
                 raise
-            if done.fence == run.nonce:  # this run's own commit: what failed came behind it
+            if done.fence == run.nonce:  # this run has committed; a later step failed
                 logger.exception("job %s: its changes are committed, but a later step failed", run.id)
             return done.result
         failpoint("effects.committed")
@@ -95,8 +95,8 @@ def _claim_step(run: CurrentJob, name: str) -> None:
 
 
 def _guard_hooks(run: CurrentJob) -> None:
-    """Once this transaction has committed, a hook that raises must not keep the others from running, nor go unseen."""
-    connection: Any = database.connection()  # its hooks bear a third part, which the stubs do not know
+    """After the commit, a hook that raises must not stop the other hooks, and its error must be logged."""
+    connection: Any = database.connection()  # its hooks have a third part that the stubs do not know
     connection.run_on_commit = [(sids, _guarded(hook, run), robust) for sids, hook, robust in connection.run_on_commit]
 
 
@@ -104,15 +104,15 @@ def _guarded(hook: Callable[[], Any], run: CurrentJob) -> Callable[[], None]:
     def call() -> None:
         try:
             hook()
-        except BaseException:  # SystemExit too: a task cannot end the worker
+        except BaseException:  # a task cannot end the worker, not even with SystemExit
             logger.exception("job %s (%s): it has committed; an on_commit hook failed", run.id, run.task)
 
-    call.__wrapped__ = hook  # type: ignore[attr-defined]  # whose hook it is, the test kit asks
+    call.__wrapped__ = hook  # type: ignore[attr-defined]  # the test kit reads the hook from here
     return call
 
 
 def _kept(result: Any, limit: int) -> Any:
-    """The result, if it can be stored; what cannot is logged where the run ends."""
+    """The result, if it can be stored. The end of the run logs a result that cannot."""
     try:
         codec.check(result, "result")
     except PayloadError:

@@ -1,4 +1,6 @@
-"""Brings in far rows in time: within the horizon of their queue they become near, and go the road of the relay to Redis."""
+"""Brings in far rows in time. Within the horizon of their queue they become near, and go to Redis in the same way as the rows of the
+relay.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +35,12 @@ YOUNG: Final = 5.0  # seconds for which a key is left to the process that has wr
 
 
 class BringInLoop:
-    """1. Asks Redis about the keys of far rows, where their web processes could not. 2. Makes the rows near that are due within the
-    horizon, oldest first, a thousand per commit, and publishes them. The loop may die at any point: the relay publishes rows that are
-    near and unpublished. Any number of loops may run at once.
+    """1. Asks Redis about the keys of far rows, if their web processes could not. 2. Makes the rows near that are due within the
+       horizon, oldest first, a thousand per commit, and publishes them. The loop may stop at any point: the relay publishes rows that
+       are near and unpublished. Any number of loops may run at once.
 
-    Without a horizon all that is left far comes in. Of partitions whose server is away rows stay far, and those of the others come in.
+    Without a horizon it brings in all rows that are still far. If the server of a partition is unavailable, the rows of that
+    partition stay far; the rows of other partitions come in.
     """
 
     def __init__(self, places: Places, queue: QueueConfig, *, prefix: str, young: float = YOUNG, signer: Signer | None = None) -> None:
@@ -73,7 +76,9 @@ class BringInLoop:
         return 0.0 if self.queue.horizon else max(0.0, len(brought) / MOST_A_SECOND - (clock.monotonic() - began))
 
     def bring_in(self, now: datetime, away: Collection[int] = ()) -> list[UUID]:
-        """The first thousand that are due within the horizon of that moment, but for partitions that are away. Returns their ids."""
+        """Brings in the first thousand rows that are due within the horizon of that moment, except those of unavailable partitions.
+        Returns their ids.
+        """
         before = now + timedelta(seconds=self.queue.horizon) if self.queue.horizon else None
         brought = far_rows.bring_in_due(self.queue.name, self.queue.served, before, BATCH, away=away)
         for publisher, jobs in self._dealt(brought):
@@ -86,10 +91,10 @@ class BringInLoop:
         return brought
 
     def _away(self) -> list[int]:
-        """The partitions that do not answer: while Redis is away rows stay far, and can be changed.
+        """The partitions that do not answer. While Redis is unavailable, rows stay far and can be changed.
 
         Raises:
-            StoreUnavailable: none does.
+            StoreUnavailable: no partition answers.
         """
         silent, away = Silent(), list[int]()
         for partition, publisher in enumerate(self._publishers):
@@ -112,11 +117,11 @@ class BringInLoop:
             horizon.check(publisher, jobs)
 
     def _dealt(self, jobs: Sequence[UUID]) -> list[tuple[Publisher, list[UUID]]]:
-        """These jobs with the publishers of their partitions."""
+        """The jobs grouped by the publisher of their partition."""
         return [(self._publishers[partition], some) for partition, some in ids.by_partition(jobs).items()]
 
     def _say_late(self, now: datetime | None) -> None:
-        """Once when it begins, and once when it is over."""
+        """Logs once when far jobs begin to be late, and once when they are in time again."""
         first = None if now is None else far_rows.first_far(self.queue.name)
         late = first is not None and now is not None and far_rows.is_late(first, now, self.queue)
         if late and not self._late and first is not None:

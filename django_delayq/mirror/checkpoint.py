@@ -1,5 +1,5 @@
-"""The checkpoint of a queue: how far the mirror has come, and in which epoch. By it one sees that Redis has lost its contents, or was
-rolled back; and mirrors, relays and restores of a queue take turns by it.
+"""The checkpoint of a queue: the last event that the mirror has folded, and its epoch. It shows whether Redis has lost its contents
+or was rolled back. Mirrors, relays and restores of a queue use it as their lock.
 """
 
 from __future__ import annotations
@@ -23,29 +23,30 @@ FROZEN: Final = 30  # seconds without a statement after which the database ends 
 
 
 def checkpoint_of(queue: str, partition: int) -> Checkpoint:
-    """What the database knows; one that was never saved where there is none."""
+    """The checkpoint in the database. Without one, returns a new checkpoint that is not saved."""
     found = Checkpoint.objects.filter(queue=queue, partition=partition).first()
     return found or Checkpoint(queue=queue, partition=partition)
 
 
 def needs_restore(epoch: Epoch, checkpoint: Checkpoint) -> bool:
-    """Whether Redis lacks what the database has seen in it: it was wiped, or rolled back to older data."""
+    """Whether Redis lacks what the database has seen in it, because Redis was wiped or rolled back to older data."""
     if not checkpoint.restored and not checkpoint.generation:
         return False  # the database has seen nothing yet; the mirror notes the generation that it meets first
     return bool(epoch.rolled) or epoch.generation != checkpoint.restored or epoch.older
 
 
 def restored_behind(checkpoint: Checkpoint, generation: str) -> str:
-    """What is noted as restored when the database has seen events of that generation."""
+    """The value of `restored` once the database has seen events of that generation."""
     if not checkpoint.restored and not checkpoint.generation:
         return generation  # the first: there was nothing to lose before
-    # What was restored does not hold what another one tells: should it come back as an old copy, it is not whole.
+    # The restored generation does not contain the changes that another generation reports. If it returns as an old copy, it is not
+    # complete.
     return generation if generation == checkpoint.restored else ""
 
 
 def note_server(queue: str, partition: int, server: str, way_back: str | None = None) -> None:
-    """Before what is pending is read: a change that is told later than this, by another server, is not answered with done.
-    `way_back`: the generation that is being brought back from here on, "" for none; None leaves what is noted.
+    """Notes the server before pending changes are read. A change that another server reports later than this is not answered with
+    "done". `way_back`: the generation that a restore brings back from now on; "" for none; None keeps the value that is noted.
     """
     checkpoint = checkpoint_of(queue, partition)
     known = (checkpoint.servers or "").split()
@@ -74,8 +75,9 @@ def check_site(store: QueueStore, epoch: Epoch, checkpoint: Checkpoint, again: C
 
 
 def note_refused(error: SiteRefused) -> None:
-    """Notes that another database records a queue, if that is why it was refused: after a wipe nothing else tells. If the checkpoint
-    has other tokens than those that were compared, it notes nothing. The read was old, as from a replica of the database.
+    """Notes in the checkpoint that another database records a queue, if that is why it was refused: after a wipe nothing else shows
+    it. If the checkpoint has other tokens than those that were compared, it notes nothing. The read was old, as from a replica of the
+    database.
     """
     if error.code != "site_behind" or (tokens := error.fields["tokens"]).startswith(REFUSED_PREFIX):
         return
@@ -93,14 +95,15 @@ def _known(checkpoint: Checkpoint) -> Facts:
 
 
 def note_address(store: QueueStore) -> None:
-    """Notes where Redis is, which has just been confirmed."""
+    """Notes the address of Redis, which has just been confirmed."""
     address = site.address(store.link.home, store.keys.prefix)
     Checkpoint.objects.filter(queue=store.queue, partition=store.partition).update(address=address)
 
 
 def note_restored(queue: str, partition: int, way_back: str) -> None:
-    """All is brought back, and what is lost for good says so. `way_back`: as it was noted, unless another one has begun; that need not
-    be the way which came to its end: of two that begin at once, the other may have noted its own last.
+    """Notes that the restore is complete and that lost jobs are marked as lost. `way_back`: the value that was noted. If another
+    restore has begun since, nothing changes. The noted value need not belong to the restore that is complete: of two restores that
+    begin at once, the other may have noted its value last.
     """
     failpoint("restore.forget_way")
     Checkpoint.objects.filter(queue=queue, partition=partition, way_back=way_back).update(way_back="")
@@ -108,12 +111,12 @@ def note_restored(queue: str, partition: int, way_back: str) -> None:
 
 
 class CheckpointTaken(Exception):
-    """Somebody else has the turn."""
+    """Another process holds the checkpoint."""
 
 
 class CheckpointRow:
-    """The row of one partition, in statements whose texts are made once: each turn goes through all of them, and through the ORM they
-    took longer than what the turn is about.
+    """The row of one partition. The texts of its statements are made once: each turn runs all of them, and with the ORM they took
+    longer than the work of the turn itself.
     """
 
     def __init__(self, queue: str, partition: int) -> None:
@@ -131,10 +134,10 @@ class CheckpointRow:
         return Checkpoint.from_db(self._connection.alias, COLUMNS, row)
 
     def take(self) -> None:
-        """As `lock`, for who does not wait. A database that cannot leave out locked rows lets it wait.
+        """Locks the row as `lock` does, but does not wait. A database that cannot skip locked rows waits.
 
         Raises:
-            CheckpointTaken: somebody else has it.
+            CheckpointTaken: another process has the lock.
         """
         if self._connection.features.has_select_for_update_skip_locked:
             free = f"{self._condition} {self._connection.ops.for_update_sql(skip_locked=True)}"
@@ -143,7 +146,7 @@ class CheckpointRow:
         self.lock()
 
     def lock(self) -> None:
-        """Takes the turn: an update takes the lock on all databases."""
+        """Takes the lock by an update: that works on all databases."""
         quote = self._connection.ops.quote_name
         table, turns = quote(Checkpoint._meta.db_table), quote("turns")
         with self._connection.cursor() as cursor:
@@ -156,8 +159,8 @@ class CheckpointRow:
 
 @contextmanager
 def locked_checkpoint(queue: str, partition: int, *, waits: bool = True) -> Iterator[tuple[CheckpointRow, Checkpoint]]:
-    """A transaction that holds the checkpoint of a queue. What is read from Redis within it, and written, is no older than what the
-    turn before has written. `waits`: until it is free, else CheckpointTaken says that it is not.
+    """Opens a transaction that holds the checkpoint of a queue. What the caller reads from Redis and writes within it is no older
+    than what the turn before has written. If `waits` is False and the checkpoint is locked, raises CheckpointTaken.
     """
     mine = CheckpointRow(queue, partition)
     if not mine.exists():
@@ -173,7 +176,9 @@ def locked_checkpoint(queue: str, partition: int, *, waits: bool = True) -> Iter
 
 
 def end_if_frozen(connection: Any) -> None:
-    """Others need what this transaction of a loop locks: where a database can say so, one that has fallen asleep is over."""
+    """Lets the database end this transaction if it stays idle, where the database has a setting for that: other processes need the
+    rows that it locks.
+    """
     with connection.cursor() as cursor:
         if connection.vendor == "postgresql":
             cursor.execute(f"SET LOCAL idle_in_transaction_session_timeout = '{FROZEN}s'")

@@ -20,17 +20,17 @@ from django_delayq.worker.spec import Hooks
 
 logger = Logger("django_delayq.worker")
 
-FRESH: Final = 1.0  # seconds behind a job in which the next one's connections need no check: what lies between is one gap
+FRESH: Final = 1.0  # seconds after a job: if the next one starts within them, its connections need no check
 
 
 def hooks() -> Hooks:
-    """Connections are checked before a job and tidied behind it; none crosses a fork."""
+    """Connections are checked before a job and cleaned up after it. No connection crosses a fork."""
     return Hooks(receivers=(Connections(),), before_fork=close_all, end_thread=connections.close_all)
 
 
 def close_all() -> dict[int, str]:
-    """Closes the connections of this thread, the pools of all databases, and the caches. Returns the name of each socket that was open,
-    by its inode. `connections.close_all()` alone gives a connection back to its pool, which stays open.
+    """Closes the connections of this thread, the pools of all databases, and the caches. Returns the name of each socket that was
+    open, by its inode. `connections.close_all()` alone returns a connection to its pool, which stays open.
     """
     found: dict[int, str] = {}
     for alias in connections:
@@ -64,8 +64,8 @@ def _descriptors(connection: Any) -> Iterator[int]:
 
 
 class Connections:
-    """A receiver of runs. It looks at the connections that its thread has opened, of which it hears from Django: to go through all
-    that there might be costs each job more than all else here.
+    """A receiver of runs. It checks only the connections that its thread has opened. Django's signal reports them. To go through all
+    possible connections would cost each job more than everything else here.
     """
 
     def __init__(self) -> None:
@@ -73,37 +73,37 @@ class Connections:
         connection_created.connect(self._opened)
 
     def begins(self, run: Run) -> None:
-        """Closes what has become too old or unusable while the thread had nothing to do."""
+        """Closes connections that became too old or unusable while the thread was idle."""
         if run.started - self._thread.tidied > FRESH:
             close_old_connections()
 
     def ends(self, run: Run, outcome: Outcome) -> None:
-        """Closes what the run leaves behind in a bad state."""
+        """Closes connections that the run leaves in a bad state."""
         if run.current is None:
             return
         opened = self._thread.opened
         if outcome.kind != "ack" or run.timeout is not None or run.interrupted:
-            # A soft timeout, or an abort, may have struck when a connection was open already, and Django had not said so yet.
+            # A soft timeout or an abort may have interrupted the run after a connection was opened and before Django sent its signal.
             opened.update(connection.alias for connection in connections.all(initialized_only=True))
         for alias in tuple(opened):
             self._tidy(alias, run.interrupted)
         self._thread.tidied = clock.monotonic()
 
     def _opened(self, connection: Any, **_: Any) -> None:
-        if connection.alias in connections.settings:  # else it is nobody's whom Django would find again
+        if connection.alias in connections.settings:  # otherwise Django could not find the connection again
             self._thread.opened.add(connection.alias)
 
     def _tidy(self, alias: str, interrupted: bool) -> None:
-        # A soft timeout may strike while Django opens or closes a transaction, and a task may forget one. On a connection that
-        # believes in a transaction nothing is committed, however many jobs come after; Django itself leaves it alone. It is
-        # thrown away, and never keeps the outcome of the job that has just run from being told.
+        # A soft timeout may interrupt Django while it opens or closes a transaction, and a task may leave one open. A connection that
+        # believes it is in a transaction never commits, in this job and all later ones, and Django does not close it. So this method
+        # closes and drops it. An error here never prevents the report of the outcome of the job.
         try:
             connection = connections[alias]
             if connection.in_atomic_block:
                 logger.warning("a transaction on the database %r was left open by a task and is rolled back", alias)
                 connection.close()
                 self._drop(alias)
-            elif interrupted:  # perhaps in the middle of a query, whose answer is still to come
+            elif interrupted:  # perhaps in the middle of a query whose answer is still to come
                 connection.close()
             else:
                 connection.close_if_unusable_or_obsolete()

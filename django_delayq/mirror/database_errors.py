@@ -1,8 +1,9 @@
-"""What a refusal says of what was refused: is it provably about the data of one row? The only list of that, and it knows classes,
-SQLSTATEs and error numbers. The words of a message decide nothing: servers speak other languages.
+"""Decides whether an error of the database is provably about the data of one row. This is the only list of such errors. It knows
+classes, SQLSTATEs and error numbers. The text of a message decides nothing: servers speak other languages.
 
-All else passes, or concerns every row alike: time-outs, locks, columns and rights that are missing, a full disk, a lost connection. A
-NULL where the schema wants a value (23502, 1048, 1364) is such a thing too: folding makes none, so the schema is another than ours.
+All other errors are temporary or concern every row alike: timeouts, locks, missing columns and rights, a full disk, a lost
+connection. A NULL in a NOT NULL column (23502, 1048, 1364) is also such an error. Folding writes no such NULL, so the schema is not
+ours.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from typing import Final
 
 from django.db import DataError, Error
 
-# What an item that is not ours may raise while it is folded.
+# Errors that a foreign item may raise while it is folded.
 FOLDING: Final = (ValueError, OverflowError, LookupError, TypeError, RecursionError)
-# What a driver raises about a value that it cannot send.
+# Errors that a driver raises about a value that it cannot send.
 SENDING: Final = (ValueError, OverflowError, RecursionError)
 
 POSTGRESQL_CLASS: Final = "22"  # data exceptions: too long, out of range, not in this encoding
@@ -52,15 +53,15 @@ SQLITE: Final = frozenset(
         "SQLITE_CONSTRAINT_FOREIGNKEY",
     }
 )
-CUT: Final = frozenset({1153, 2006, 2013})  # MySQL: so ends a connection, also one that was sent more than it takes
+CUT: Final = frozenset({1153, 2006, 2013})  # MySQL ends a connection so, also when it was sent too much
 
 
 class Unfoldable(Exception):
-    """An item that folding could not take in; its cause says why."""
+    """Folding failed on an item. The cause of this error says why."""
 
 
 def about_data(error: BaseException) -> str:
-    """A code of the reason, where the error is about the data of a row; "" where it is not, or nobody can say."""
+    """Returns a code for the reason if the error is about the data of a row, else ""."""
     if isinstance(error, Unfoldable):
         return f"fold:{type(error.__cause__).__name__}"
     if isinstance(error, SENDING):
@@ -78,7 +79,7 @@ def about_data(error: BaseException) -> str:
 
 
 def may_be_size(error: BaseException) -> bool:
-    """Whether the connection is gone, as it also is when a server was sent more than it takes in one statement."""
+    """Whether the connection is gone. A server also ends it when one statement is larger than it accepts."""
     return isinstance(error, Error) and _number(error) in CUT
 
 

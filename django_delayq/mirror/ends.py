@@ -1,5 +1,6 @@
-"""The ends of jobs, whatever their causes: told by the signal `job_ended`, once the rows are committed and before the events are
-trimmed. So each is told at least once: after a crash in between, what has not been trimmed is told again.
+"""Sends the signal `job_ended` for the ends of jobs, whatever their causes. It does so after the rows are committed and before the
+events are trimmed. So each end is sent at least once: after a crash in between, the ends of events that were not trimmed are sent
+again.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from django_delayq.store.scripts.events import FIRST, Entry, EventLog, Item
 logger = Logger("django_delayq.mirror")
 
 PATIENCE: Final = 5.0  # seconds that the receivers of one end may take
-LEFT: Final = 60.0  # seconds for which receivers that took longer are left alone
+LEFT: Final = 60.0  # seconds for which receivers that took longer are not called
 
 STATES: Final = {
     EventKind.SUCCEEDED: State.SUCCEEDED,
@@ -30,7 +31,7 @@ STATES: Final = {
     EventKind.CANCELLED: State.CANCELLED,
     EventKind.EXPIRED: State.CANCELLED,
 }
-# What gives its class to the detail of a failure, beside the errors of tasks.
+# The cause for a class in the detail of a failure. Other classes are errors of tasks.
 _CLASSES: Final = {EXPIRED: EndCause.EXPIRED, "HardTimeout": EndCause.TIMEOUT, "Poison": EndCause.POISON}
 CRASHES: Final = "poison-crashes"
 
@@ -41,7 +42,7 @@ Patiently = Callable[[Callable[[], None], float], bool]
 
 
 class End(NamedTuple):
-    """A job has ended."""
+    """The end of a job."""
 
     id: UUID
     state: State
@@ -49,17 +50,17 @@ class End(NamedTuple):
 
 
 def now_and_here(call: Callable[[], None], _seconds: float) -> bool:
-    """Calls it, however long it takes."""
+    """Calls it without a time limit."""
     call()
     return True
 
 
 class EndTeller:
-    """Tells the ends of one queue.
+    """Sends the ends of one queue.
 
     Args:
-        patiently: calls a function for so many seconds at most, and says whether it came back. It is given, since the mirror has no
-            threads.
+        patiently: calls a function, waits at most so many seconds, and returns whether it came back. The caller passes it because the
+            mirror has no threads.
     """
 
     def __init__(self, log: EventLog, queue: str, patiently: Patiently) -> None:
@@ -70,15 +71,16 @@ class EndTeller:
         self._left_until = 0.0
 
     def tell(self, entries: Sequence[Entry], since: str) -> None:
-        """Sends the signal for each job that these entries end, as their rows say now; and first for those up to `since` that a mirror
-        before, or this one when the database or Redis failed it here, has folded and perhaps not told. Free without a receiver.
+        """Sends the signal for each job that these entries end, with the state of its row now. First it sends it for the entries up
+        to `since` that were folded and perhaps not sent: by an earlier mirror, or by this one when the database or Redis failed.
+        Without a receiver it does nothing.
 
         Raises:
-            StoreUnavailable, DatabaseError: it is told with the next call.
+            StoreUnavailable, DatabaseError: the next call sends the rest.
         """
         if not signals.job_ended.has_listeners():
             return
-        again, self._again = self._again, True  # until all is told
+        again, self._again = self._again, True  # stays True until everything is sent
         after = FIRST
         while again and (page := [entry for entry in self._log.read(after, PAGE) if position(entry.id) <= position(since)]):
             self._send(list(_ends(page)))
@@ -94,7 +96,7 @@ class EndTeller:
                 rows = {row.pk: row for row in Row.objects.filter(pk__in=chunk)}
             row = rows.get(end.id)
             if row is not None and row.state not in FINISHED:
-                continue  # it goes on: requeued meanwhile, or brought back
+                continue  # the job is not over: it was requeued meanwhile, or restored
             if clock.monotonic() < self._left_until:
                 logger.warning(
                     "queue %s: job_ended is not sent for some jobs (%d), because receivers are too slow", self._queue, len(ends) - place

@@ -1,4 +1,4 @@
-"""What the items of the stream say, as values that rows can take."""
+"""Reads items of the event stream as values for rows."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from django_delayq.states import EventKind
 from django_delayq.store.scripts.decode import position
 from django_delayq.store.scripts.events import Entry, Item
 
-# These say what happened outside of a run, and by whom; they become Event rows. Runs become Attempt rows. A merge does not: it is in
-# the row of the proposal, if that has one, and on a hot key there is one with every call.
+# Kinds for events outside of a run, with an actor. They become Event rows. Runs become Attempt rows. A merge becomes neither: the row
+# of the proposal records it, if it has one, and on a hot key each call would add an Event row.
 TOLD: Final = frozenset(
     {
         EventKind.RESCHEDULED,
@@ -58,19 +58,19 @@ MOST_COUNTED: Final = 2**31 - 1  # what a column of counts holds
 MOST_FIELDS: Final = 20  # of an error
 LONGEST_FIELD: Final = 2_100  # characters; an answer of a host has 2 KB
 NOBODY: Final = UUID(int=0)
-# Why claim.lua has set something aside, as far as that decides anything: a date whose record is gone, or which came twice. Events of
-# releases before this one bear no code, but these words.
+# The codes of claim.lua for items that it has set aside, as far as they decide anything: a date without a record, or a second date.
+# Events of earlier releases have these texts instead of a code.
 NO_JOB: Final = "no_job"
 SECOND_DATE: Final = "second_date"
 WORDS_OF_OLD: Final = {b"a date without a job": NO_JOB, b"a second date of a running job": SECOND_DATE}
-OTHER_QUEUE: Final = "other queue"  # an entry of one queue speaks of a job of another
-ENDED: Final = "ended"  # the row has ended, and with SIGNING no event leads out of that, unless a requeue was asked for here
-OUT_OF_ENDS: Final = frozenset({EventKind.REQUEUED, EventKind.RESTORED})  # their only meaning is that a job goes on
+OTHER_QUEUE: Final = "other queue"  # an entry of one queue contains an event of a job of another
+ENDED: Final = "ended"  # the row has ended, and with SIGNING no event takes it out of that state, unless a requeue was asked for here
+OUT_OF_ENDS: Final = frozenset({EventKind.REQUEUED, EventKind.RESTORED})  # these kinds only mean that a job continues
 _full: Final = lru_cache(maxsize=20_000)(ids.full)  # a batch asks for each id half a dozen times
 
 
 class RefusedItem(NamedTuple):
-    """An item that is not taken in, and why: a code for programs, a text for people."""
+    """An item that is not folded, and why: a code for programs, a text for people."""
 
     entry: Entry
     item: Item
@@ -79,7 +79,7 @@ class RefusedItem(NamedTuple):
 
 
 def job_ids(entries: list[Entry]) -> set[UUID]:
-    """Every job that these entries speak of."""
+    """The ids of all jobs in these entries."""
     found = (item_job(item) for entry in entries for item in entry.items)
     return {id for id in found if id is not None}
 
@@ -90,8 +90,8 @@ def is_strange(entry: Entry) -> bool:
 
 
 def told_behind(entries: list[Entry], jobs: Mapping[UUID, JobRow]) -> set[tuple[UUID, str]]:
-    """Jobs, and entries that tell of them, whose ids are not behind what these rows have folded: the rows have taken them in before,
-    or not, see above.
+    """Pairs of a job and an entry that reports on it, if the row of the job has already folded this entry id or a later one. The row
+    may have folded the entry before, or not; see `fold.py`.
     """
     found = set()
     for entry in entries:
@@ -104,13 +104,13 @@ def told_behind(entries: list[Entry], jobs: Mapping[UUID, JobRow]) -> set[tuple[
 
 
 def ids_of(entries: list[Entry], kinds: Collection[EventKind]) -> list[UUID]:
-    """Every job of which these entries tell one of these."""
+    """The ids of all jobs for which these entries contain one of these kinds."""
     found = (item_job(item) for entry in entries for item in entry.items if item.kind in kinds)
     return [id for id in found if id is not None]
 
 
 def item_job(item: Item) -> UUID | None:
-    """The job that an item is about; None where it names none."""
+    """The job of an item; None if the item names none."""
     if not item.fields:
         return None
     try:
@@ -120,17 +120,17 @@ def item_job(item: Item) -> UUID | None:
 
 
 def is_debounced(kind: EventKind, item: Item) -> bool:
-    """Whether another proposal has moved the job, and not a person: on a hot key that would be a row per call."""
+    """Whether another proposal, and not a person, has moved the job. On a hot key this would add a row per call."""
     return kind is EventKind.RESCHEDULED and len(item.fields) > 2
 
 
 def aside_code(item: Item) -> str:
-    """Why a script has set this aside; "" where it does not say so."""
+    """The code for why a script has set this aside; "" if the item has none."""
     return item.fields[1] if len(item.fields) > 1 else WORDS_OF_OLD.get(item.body, "")
 
 
 def count(text: str) -> int:
-    """Attempts or crashes, as scripts write them."""
+    """A number of attempts or crashes, as scripts write it."""
     number = int(text)
     if not 0 <= number <= MOST_COUNTED:
         raise ValueError(f"{text[:20]} is not a number of attempts or crashes")
@@ -139,7 +139,7 @@ def count(text: str) -> int:
 
 def detail_of(body: bytes) -> dict[str, Any]:
     try:
-        detail = json.loads(body) if body else {}  # laxer than the codec: half a character must not hide the rest
+        detail = json.loads(body) if body else {}  # less strict than the codec: an incomplete character must not hide the rest
     except (ValueError, RecursionError):
         return {"m": body[:500].decode("utf-8", "replace")}
     if body.count(b"[") + body.count(b"{") > MAX_DEPTH and _is_deeper(detail, MAX_DEPTH + 1):
@@ -148,7 +148,9 @@ def detail_of(body: bytes) -> dict[str, Any]:
 
 
 def problem_of(detail: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What the detail of an end says for others to tell it, see `Attempt.problem`; None for nothing, or for what we do not write."""
+    """The value for `Attempt.problem` from the detail of an end; None if the detail has nothing for it, or something that we do not
+    write.
+    """
     code, fields, wait_ms = detail.get("k"), detail.get("v"), detail.get("w")
     found: dict[str, Any] = {}
     if isinstance(code, str) and isinstance(fields, dict):

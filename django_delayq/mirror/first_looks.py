@@ -1,4 +1,4 @@
-"""What the loops of many partitions ask first, asked at once: a write per server, not one per partition."""
+"""Sends the first Redis commands of many partitions' loops together: one write per server, not one per partition."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.store.connection.link import Link
 
-FEW: Final = 2  # loops that ask for themselves
+FEW: Final = 2  # loops; so few send their own commands
 
 
 @runtime_checkable
 class FirstAsks(Protocol):
-    """A loop that says what it asks first. Its `poll` takes the replies."""
+    """A loop that lists the commands it sends first. Its `poll` takes the replies."""
 
     @property
     def asks(self) -> Sequence[tuple[Any, ...]]:
@@ -24,11 +24,11 @@ class FirstAsks(Protocol):
 
 
 class LooksFirst(Protocol):
-    """Who runs one."""
+    """A runner of such a loop."""
 
     @property
     def link(self) -> Link | None:
-        """What leads to its partition."""
+        """The link to its partition."""
 
     @property
     def asks(self) -> Sequence[tuple[Any, ...]]:
@@ -39,8 +39,9 @@ LooksFirstT = TypeVar("LooksFirstT", bound=LooksFirst)
 
 
 def first_looks(loops: Iterable[LooksFirstT]) -> dict[LooksFirstT, list[Any]]:
-    """The replies for each, in the order of its commands. Who is left out asks for itself: where few ask one server, where that is away
-    or refuses, and whose slot turns out to be elsewhere, since what was said of the server is not about that.
+    """The replies for each loop, in the order of its commands. A loop that is missing in the result sends its own commands. That
+    happens if few loops use its server, if the server is unavailable or refuses, or if its slot has moved to another server: the
+    replies are then not about its server.
     """
     by_server: dict[Link, list[LooksFirstT]] = {}
     for loop in loops:

@@ -1,13 +1,13 @@
-"""Folding: event items in, row changes out. No query here: the loop loads the rows first and writes them after.
+"""Folding turns event items into row changes. It runs no queries: the loop loads the rows before and writes them after.
 
-An entry that a row has folded before changes nothing in it (`last_event`), so a batch may be folded twice. After Redis has lost data,
-and if its clock is behind besides, new entries bear older ids: what they tell is known by its Event row, the end of a run by its
-Attempt or, where AUDIT keeps none, by the row.
+An entry that a row has already folded (`last_event`) does not change the row, so a batch may be folded twice. After Redis has lost
+data, and if its clock is also behind, new entries have older ids. Folding then recognizes an event by its Event row, and the end of a
+run by its Attempt or, if AUDIT keeps none, by the row.
 
-What no release could have meant (a kind that is none, an event of a job without a job, or of another queue's) is handed back in
-`aside`; what cannot be read raises `Unfoldable`, and the loop finds out which item it is.
+Items that no release could have written (an unknown kind, an event of a job without a job, or of another queue's job) are returned in
+`aside`. Items that cannot be read raise `Unfoldable`, and the loop finds the item.
 
-Events bear no signature. So with a signer none leads a row out of its end, but the requeues that were asked for here.
+Events have no signature. So with a signer no event takes a row out of its end, except the requeues that were asked for here.
 """
 
 from __future__ import annotations
@@ -56,18 +56,18 @@ from django_delayq.store.scripts.decode import position
 from django_delayq.store.scripts.events import Entry, Item
 from django_delayq.store.scripts.record import JobRecord
 
-# What an event may not change in a row that has ended: all that people read of the end.
+# Fields that an event may not change in a row that has ended: everything that people read about the end.
 KEPT = ("state", "run_at", "finished_at", "error", "fingerprint", "result", "cancel_requested", "published", "ending", "merged_into")
-SILENT: Final = frozenset({EventKind.DROPPED, EventKind.ASIDE})  # they do not say that the job lives, or how it ended
+SILENT: Final = frozenset({EventKind.DROPPED, EventKind.ASIDE})  # these kinds report neither that the job lives nor how it ended
 NO_PROBLEM: Final = PUT_OFF | {AttemptOutcome.SUCCEEDED}
 
 
 @dataclass(slots=True)
 class Batch:
-    """Rows under change. The loop fills `jobs` and `attempts` with what the database has, keyed by id and by (id, fence),
-    `records` with what Redis keeps of failed jobs that have no row, `told` with those of `told_behind` that have Event rows, and
-    `committed` with those that have ended otherwise than by success of which an atomic run has committed, and what it returned,
-    `asked` with the notes of requeues that were asked for: those that have been carried out it hands back in `answered`.
+    """Rows under change. The loop fills these fields. `jobs` and `attempts`: the rows of the database, keyed by id and by (id,
+    fence). `records`: the records that Redis keeps of failed jobs without a row. `told`: the pairs of `told_behind` that have Event
+    rows. `committed`: for jobs that ended without success although an atomic run has committed, the result of that run. `asked`: the
+    notes of requeues that were asked for. The batch returns in `answered` the notes of requeues that were carried out.
     """
 
     queue: str
@@ -86,17 +86,17 @@ class Batch:
     events: list[Event] = field(default_factory=list)
     runs: dict[UUID, list[RunRow]] = field(default_factory=dict)
     aside: list[RefusedItem] = field(default_factory=list)
-    failed: list[tuple[UUID, Entry]] = field(default_factory=list)  # that have failed for good, by which entry
+    failed: list[tuple[UUID, Entry]] = field(default_factory=list)  # jobs that have failed for good, each with its entry
 
     def __post_init__(self) -> None:
         for (id, _), run in self.attempts.items():
             self.runs.setdefault(id, []).append(run)
 
     def fold(self, entry: Entry) -> None:
-        """Takes in one entry.
+        """Folds one entry.
 
         Raises:
-            Unfoldable: an item of it is none of ours; what has been folded of the entry must be dropped.
+            Unfoldable: an item was not written by us. The caller must drop the changes of this entry.
         """
         try:
             self._fold(entry)
@@ -116,7 +116,7 @@ class Batch:
                 continue
             id = item_job(item)
             if id is None:
-                if kind is EventKind.ASIDE:  # what was set aside bore no id that a job could have
+                if kind is EventKind.ASIDE:  # the item that was set aside had no valid job id
                     self._tell(entry, item.number, kind, None, at, told(kind, item))
                 else:
                     self.aside.append(RefusedItem(entry, item, NO_SUCH_JOB))
@@ -140,12 +140,12 @@ class Batch:
             kept = [getattr(job, name) for name in KEPT] if stays else ()
             before = job.state
             if job.ending == EndingKind.UNKNOWN and kind not in SILENT:
-                job.ending, job.error = None, ""  # its event has come after all
+                job.ending, job.error = None, ""  # the event of its end has arrived after all
             self._apply(job, kind, item, entry, at)
             for name, value in zip(KEPT, kept, strict=False):
                 setattr(job, name, value)
             if (job.settled or id in self.committed) and job.state != State.SUCCEEDED:
-                # An atomic run has committed its effect, or a person says so; what Redis says of other runs does not undo that.
+                # An atomic run has committed its effect, or a person says so. Events of other runs do not undo that.
                 job.state, job.finished_at, job.error = State.SUCCEEDED.value, job.finished_at or at, ""
                 job.fingerprint, job.result = "", self.committed.get(id, job.result)
             if job.state == State.FAILED != before:
@@ -156,7 +156,7 @@ class Batch:
                 self._tell(entry, item.number, kind, id, at, told(kind, item))
 
     def _stays(self, job: JobRow | None, id: UUID, kind: EventKind) -> bool:
-        """Whether the row has ended, and this event may not change that. A note of a requeue is good for one."""
+        """Whether the row has ended, and this event may not change that. Each note of a requeue allows one requeue."""
         if self.signer is None:
             return False
         notes = self.asked.get(id) if kind is EventKind.REQUEUED else None
@@ -175,11 +175,11 @@ class Batch:
             return run.finished_at is not None
         if self.audit == "full" or kind not in LAST_ENDS:
             return True
-        # No Attempt rows of runs that are under way: the row itself says whether this one is.
+        # There are no Attempt rows for runs that are not over. The row itself shows whether this run is.
         return (job.state, job.attempts, job.crashes) != (State.RUNNING, *map(count, item.fields[1:3]))
 
     def _missing(self, id: UUID, item: Item, at: datetime) -> JobRow | None:
-        """A row for a job that came without one: from the record, if the event carries it or Redis keeps it."""
+        """Returns a row for a job that has none, made from the record that the event carries or that Redis keeps."""
         if self.audit == "failures" and item.kind not in ENDED_BADLY:
             return None
         if item.kind == EventKind.MERGED:
@@ -187,7 +187,7 @@ class Batch:
         carried = item.body if item.kind in CARRYING else b""
         raw = carried or self.records.get(id, b"")
         if self.signer is not None and raw and not self.signer.verifies(raw, queue=self.queue, id=ids.short(id)):
-            # Else what somebody has written into Redis would become a row, and relay, restore and requeue would sign it.
+            # Otherwise data that somebody else wrote into Redis would become a row, and relay, restore and requeue would sign it.
             return rows.stub(id, self.queue, at, why="the record of this job in Redis is not signed by this project")
         try:
             record = JobRecord.decode(id, raw)
@@ -217,14 +217,14 @@ class Batch:
 
     def _scheduled(self, job: JobRow, item: Item, entry: Entry, at: datetime) -> None:
         if job.state in FINISHED:
-            return  # it came late to a Redis that has forgotten the end; only a requeue or a restore leads out of one
+            return  # it came late, after Redis has forgotten the end; only a requeue or a restore takes a job out of its end
         job.state, job.published = State.SCHEDULED.value, at
         job.run_at = clock.from_ms(int(item.fields[1]))
 
     def _merged(self, job: JobRow, item: Item, entry: Entry, at: datetime) -> None:
         holder = None if item.fields[1] == "-" else ids.full(item.fields[1])
         if holder == job.id or job.state in FINISHED:
-            return  # forged, for no job is merged into itself; or it came late
+            return  # forged, because no job is merged into itself; or it came late
         job.state, job.published, job.finished_at = State.CANCELLED.value, at, at
         job.ending, job.merged_into, job.error = EndingKind.MERGED.value, holder, rows.displaced(EndingKind.MERGED, holder)
 
@@ -243,13 +243,13 @@ class Batch:
             self._attempt(job, fence, attempt, entry.by, at)
 
     def _ended(self, job: JobRow, item: Item, entry: Entry, at: datetime, outcome: AttemptOutcome) -> dict[str, Any]:
-        """What all ends of a run have in common. Returns the detail."""
+        """Applies the changes that all ends of a run have in common. Returns the detail."""
         attempt, crashes, fence = count(item.fields[1]), count(item.fields[2]), item.fields[3]
         detail = detail_of(item.body)
         if outcome is AttemptOutcome.SNOOZED and detail.get("e") == AttemptOutcome.EVICTED:
             outcome = AttemptOutcome.EVICTED
         job.cancel_requested = False
-        if fence != "-":  # else who ended it did not look how often it has run
+        if fence != "-":  # otherwise the sender did not check how often the job has run
             job.attempts, job.crashes = attempt, crashes
         self._close_runs(job, at, "the event of its end was lost", but="" if fence == "-" else fence)
         problem = outcome not in NO_PROBLEM
@@ -293,16 +293,16 @@ class Batch:
         last, fingerprint = job.error, job.fingerprint
         detail = self._ended(job, item, entry, at, AttemptOutcome.FAILED)
         job.state, job.finished_at = State.FAILED.value, at
-        if detail.get("c") == EXPIRED and last:  # that is why it has not run again; why it did not succeed, it said last
+        if detail.get("c") == EXPIRED and last:  # it says why the job has not run again; the last error says why it did not succeed
             job.error, job.fingerprint = rows.clean(f"{job.error}. Its last error: {last}"), fingerprint
 
     def _cancelled(self, job: JobRow, item: Item, entry: Entry, at: datetime) -> None:
         if job.state == State.SUCCEEDED:
-            return  # likewise
+            return  # the event came late; only a requeue or a restore takes a job out of its end
         detail = self._ended(job, item, entry, at, AttemptOutcome.CANCELLED)
         job.state, job.finished_at, job.published = State.CANCELLED.value, at, job.published or at
         job.error = rows.clean(entry.why or job.error or str(detail.get("m", "")))
-        if item.fields[3] == "-" and "r" in detail:  # by another proposal; of a run, "r" is what it returned
+        if item.fields[3] == "-" and "r" in detail:  # another proposal cancelled it; for a run, "r" is its return value
             job.ending, job.merged_into = EndingKind.REPLACED.value, ids.full(str(detail["r"]))
             if job.merged_into == job.id:
                 job.ending = job.merged_into = None  # forged
@@ -324,7 +324,7 @@ class Batch:
     def _aside(self, job: JobRow, item: Item, entry: Entry, at: datetime) -> None:
         code, reason = aside_code(item), item.body.decode("utf-8", "replace")
         if code == SECOND_DATE:
-            return  # the date was set aside, the job runs
+            return  # the date was set aside; the job runs
         if code == NO_JOB and job.durable and job.state == State.SCHEDULED.value:
             job.published = None  # Redis lost the record; the relay brings it back
             return
@@ -341,18 +341,18 @@ class Batch:
                 run = self._attempt(job, fence, attempt, entry.by, job.started_at)
                 run.finished_at, run.outcome, run.message = None, AttemptOutcome.RUNNING.value, ""
             return
-        if len(item.fields) > 5:  # as its row says, it runs; its worker may come to adopt it
+        if len(item.fields) > 5:  # its row says that it runs; its worker may still adopt it
             job.state, job.attempts = State.RUNNING.value, attempt + 1
             return
-        # Also where the row says that it has ended: an atomic run may have committed, and Redis never heard of it.
+        # This also applies if the row has ended: an atomic run may have committed without a report to Redis.
         self._close_runs(job, at, "Redis lost its contents while it ran")
         job.state, job.run_at = State.SCHEDULED.value, date
 
     def _dropped(self, job: JobRow, item: Item, entry: Entry, at: datetime) -> None:
-        pass  # the row is right; it was Redis that did not remember
+        pass  # the row is right; Redis did not have the end
 
     def _close_runs(self, job: JobRow, at: datetime, why: str, *, but: str = "") -> None:
-        """A job has one run at a time: whatever the events of the others were, they are over."""
+        """Ends all other open runs. A job has one run at a time, so they are over, whatever their events were."""
         for run in self.runs.get(job.id, ()):
             if run.finished_at is None and run.fence != rows.clean(but, 64):
                 run.finished_at, run.outcome, run.message = at, AttemptOutcome.CRASHED.value, why

@@ -1,7 +1,7 @@
-"""`@task(on_failure=other)`: a job that fails for good schedules one of the other task, by a row in the very transaction that writes
-the failure down; the relay publishes it. Its id is made of the failed job's and of the event's, so one end has one such row, however
-often it is folded. It carries what the failed job carried: here, in the process of the mirror, nobody's tenant or language is in force,
-and a carrier that raises for want of one would stop the mirror.
+"""`@task(on_failure=other)`: a job that fails for good schedules a job of the other task. It does so by a row in the same transaction
+that writes the failure; the relay publishes it. The id is derived from the failed job's id and the event's id, so folding an end
+again adds no second row. The row has the propagated context of the failed job. The process of the mirror has no tenant or language of
+its own, and a carrier that raises without one would stop the mirror.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ CHUNK: Final = 500  # failures at once: SQLite takes 999 variables in its older 
 
 
 def put(failed: Sequence[tuple[UUID, Entry]]) -> None:
-    """Rows for these failures, as far as their tasks ask for that. In the transaction that has written them down. `failed`: a job, and
-    the entry by which it has failed for good.
+    """Inserts rows for these failures whose tasks have a follower. Runs in the transaction that writes the failures. `failed`: pairs
+    of a job and the entry by which it failed for good.
     """
     if not registry.followed:
         return
@@ -58,7 +58,7 @@ def _put(failed: Sequence[tuple[UUID, Entry]]) -> None:
             continue
         try:
             planned = plan(follower, Options(durability="outbox"), (str(job),), {}, database.alias(), id, carried)
-        except DelayqError as error:  # a queue that is gone, say; the failure itself must be written down all the same
+        except DelayqError as error:  # for example, its queue is gone; the failure must be written anyway
             logger.error("job %s has failed, and %s cannot be scheduled for it: %s", job, follower.name, error)
             continue
         outbox.jobs.insert([planned])

@@ -34,7 +34,7 @@ ENTRIES: Final = 200  # per transaction; an entry holds up to 200 jobs
 PAGE: Final = 25  # entries per read
 ITEMS: Final = 5000  # a batch ends with the entry that reaches this many items
 IDLE: Final = 0.25  # seconds between looks at an empty stream
-TAKEN: Final = 0.3  # seconds until it looks again whether another mirror has folded what it was about to fold
+TAKEN: Final = 0.3  # seconds until the next look whether another mirror has folded these entries
 CHUNK: Final = 500  # rows per statement, and ids per query: SQLite takes 999 variables in its older builds
 
 JOB_FIELDS: Final = (
@@ -60,7 +60,7 @@ ATTEMPT_COLUMNS: Final = ("job_id", "fence", "number", "worker", *ATTEMPT_FIELDS
 
 
 class _Refused(Exception):
-    """A batch that cannot be written: for the data of a row (`code`), or perhaps for its size."""
+    """A batch that cannot be written: because of the data of a row (`code`), or perhaps because of its size."""
 
     def __init__(self, entries: list[Entry], code: str, error: Exception) -> None:
         super().__init__(str(error))
@@ -70,9 +70,9 @@ class _Refused(Exception):
 
 
 class Passed(NamedTuple):
-    """What one transaction has done: up to where the stream may be trimmed, on which run of the server, of how many jobs these entries
-    tell beside one each, and whether there may be more. `since`: behind which entry they stand; `found`,
-    `token`: see `EventLog.trim`.
+    """The result of one transaction. `upto`: the position up to which the stream may be trimmed. `server`: the run of the server.
+    `surplus`: the number of items beyond one per entry. `more`: whether there may be more entries. `since`: the entries come after
+    this one. `found`, `token`: see `EventLog.trim`.
     """
 
     upto: str | None
@@ -91,11 +91,12 @@ Way = Callable[[list[Entry]], bool]
 
 
 class MirrorLoop:
-    """1. Takes the checkpoint row's lock by updating it, so that two mirrors take turns; with several partitions only if it is free,
-    since another may be. 2. Reads the entries behind the checkpoint.
-    3. Folds them into rows. 4. Saves the checkpoint and commits. 5. Tells the ends of jobs. 6. Trims the stream up to there.
+    """1. Locks the checkpoint row by updating it, so that two mirrors take turns. With several partitions it does so only if the row
+       is free, because another partition may have entries too. 2. Reads the entries after the checkpoint. 3. Folds them into rows. 4.
+       Saves the checkpoint and commits. 5. Sends the ends of jobs. 6. Trims the stream up to the checkpoint.
 
-    It dies at any point without harm: before the commit nothing has happened; after it the entries are skipped when read again.
+    The loop may stop at any point without harm. Before the commit nothing has happened. After it the entries are skipped when they
+    are read again.
     """
 
     def __init__(
@@ -117,7 +118,7 @@ class MirrorLoop:
         self.asks = (("XLEN", self.log.keys["events"]),)  # see `first_looks`
         self.ends = EndTeller(self.log, queue.name, patiently)
         self.folded = 0  # entries, by this object
-        self._most = ENTRIES  # half as many after a refusal, so that the one that is refused is soon alone; then more again
+        self._most = ENTRIES  # halved after a refusal, so that the refused entry is soon alone; then doubled again
 
     def poll(self, told: Sequence[Any] = ()) -> float:
         """One batch. Returns seconds to sleep: 0 when more is there. `told`: the replies to `asks`, if known.
@@ -133,7 +134,9 @@ class MirrorLoop:
             return TAKEN
 
     def fold(self) -> Passed:
-        """As `poll`, of a stream that is not empty. Raises CheckpointTaken if another mirror is at it, and the queue has partitions."""
+        """Like `poll`, for a stream that is not empty. Raises CheckpointTaken if another mirror holds the checkpoint, and the queue
+        has partitions.
+        """
         try:
             passed = self._fold_batch()
             self._most = min(ENTRIES, self._most * 2)
@@ -153,24 +156,24 @@ class MirrorLoop:
         return passed
 
     def drain(self) -> int:
-        """Folds what is there, as far as it can be folded now. Returns how many batches that took."""
+        """Folds all entries that can be folded now. Returns the number of batches."""
         batches = 0
         while self.log.length():
             batches += 1
             if self.poll():
-                break  # the rest waits: for a restore, say, which first sees to a server that was rolled back
+                break  # the rest waits, for example for a restore after a rollback of the server
         return batches
 
     def lag(self) -> Lag:
-        """How far behind."""
+        """How far the mirror is behind."""
         first = self.log.read(FIRST, 1)
         if not first:
             return Lag(0, 0.0)
         return Lag(self.log.length(), max(0.0, self.log.now_ms() - first[0].at_ms) / 1000)
 
     def _fold_batch(self, way: Way | None = None) -> Passed:
-        """One transaction: what is behind the checkpoint is written, and the checkpoint moves behind it. `way`: what else to do with
-        one entry; the checkpoint moves if it says so.
+        """Runs one transaction: writes the entries after the checkpoint, and moves the checkpoint past them. `way`: a function to
+        call with one entry instead of writing it; the checkpoint moves if it returns True.
         """
         waits = not self.queue.divided
         with locked_checkpoint(self.queue.name, self.partition, waits=waits) as (mine, checkpoint):
@@ -181,11 +184,11 @@ class MirrorLoop:
             failpoint("mirror.read")
             wiped = not generation and (checkpoint.generation or checkpoint.restored)
             if wiped or (after != FIRST and epoch.older):
-                return NOTHING  # or rolled back: restore first sees to that, by what the checkpoint says
+                return NOTHING  # or rolled back: the restore comes first and decides by the checkpoint
             entries = self._understood(self._read(after, 1 if way else self._most))
             failpoint("mirror.fold")
             if self.epoch.look(checkpoint.last_event).server != epoch.server:
-                return AGAIN  # whose entries these are, nobody knows: an older server may have taken over
+                return AGAIN  # the source of these entries is not known: an older server may have taken over
             tokens, found = checkpoint.mirror_tokens or "", epoch.trimmed.token
             if not entries:
                 token = last_token(tokens)
@@ -194,7 +197,7 @@ class MirrorLoop:
             if way is None:
                 self._write(entries)
                 for entry in entries:
-                    if position(entry.id) > position(checkpoint.last_event):  # an old copy tells again what has passed
+                    if position(entry.id) > position(checkpoint.last_event):  # an old copy repeats events that have passed
                         pauses.fold(self.queue.name, self.partition, entry)
             elif not way(entries):
                 return AGAIN
@@ -214,8 +217,9 @@ class MirrorLoop:
         return Passed(last, epoch.server, surplus, True, since=after, entries=entries, found=found, token=token)
 
     def _fold_apart(self, entry: Entry) -> Passed:
-        """An entry that was refused alone: job by job. What is refused twice more, alone, and with rows that were read anew, goes into
-        the table of what was set aside, in the transaction in which the checkpoint passes it.
+        """Folds an entry that was refused alone, job by job. If a job is refused twice more, alone and with rows that were read
+        again, its items go into the table of set-aside events. That happens in the transaction in which the checkpoint passes the
+        entry.
         """
         refused: list[RefusedItem] = []
         for single in _singles(entry):
@@ -250,10 +254,10 @@ class MirrorLoop:
         return None
 
     def _understood(self, entries: list[Entry]) -> list[Entry]:
-        """Those in front of the first that only a newer release understands.
+        """Returns the entries before the first one that only a newer release understands.
 
         Raises:
-            NewerEvents: there is none.
+            NewerEvents: the first entry is already such an entry.
         """
         for place, entry in enumerate(entries):
             if entry.format > FORMAT and is_strange(entry) and self.log.is_newer(FORMAT):
@@ -263,7 +267,9 @@ class MirrorLoop:
         return entries
 
     def _read(self, after: str, limit: int) -> list[Entry]:
-        """At most so many entries, those of one batch. They are read a page at a time: one page may hold all the items of a batch."""
+        """Reads at most `limit` entries, up to the size of one batch. It reads one page at a time, because one page may hold all
+        items of a batch.
+        """
         entries: list[Entry] = []
         items = 0
         while len(entries) < limit:
@@ -325,9 +331,9 @@ class MirrorLoop:
         return found
 
     def _committed(self, entries: list[Entry]) -> dict[UUID, Any]:
-        """Those that have ended otherwise than by success, and of which an atomic run has committed all the same."""
+        """The jobs that ended without success although an atomic run has committed, with the result of that run."""
         found: dict[UUID, Any] = {}
-        ended = list(set(ids_of(entries, ENDED_OTHERWISE)))  # also if it never began by its row: Redis may have forgotten that run
+        ended = list(set(ids_of(entries, ENDED_OTHERWISE)))  # also jobs without a run in their rows: Redis may have forgotten it
         for start in range(0, len(ended), CHUNK):
             found |= committed_runs.committed(ended[start : start + CHUNK])
         return found
@@ -344,7 +350,7 @@ class MirrorLoop:
         return jobs
 
     def runs(self, ids: Sequence[UUID]) -> list[RunRow]:
-        """All of them, also those that are over."""
+        """All runs, also those that are over."""
         runs = Attempt.objects.filter(job_id__in=ids)
         return [RunRow(*values) for values in runs.values_list(*ATTEMPT_COLUMNS)]
 
@@ -354,7 +360,7 @@ class MirrorLoop:
         return [RunRow(*row) for row in found(Attempt, ATTEMPT_COLUMNS, "job_id", ids, "finished_at IS NULL", backend)]
 
     def _records(self, entries: list[Entry], jobs: dict[UUID, JobRow]) -> dict[UUID, bytes]:
-        """What Redis keeps of failed jobs without a row: nobody else knows their arguments."""
+        """The records that Redis keeps of failed jobs without a row. Only these records have the arguments of the jobs."""
         wanted = [id for id in ids_of(entries, ENDED_BADLY) if id not in jobs]
         found: dict[UUID, bytes] = {}
         for start in range(0, len(wanted), MOST):
@@ -402,7 +408,7 @@ class MirrorLoop:
 
 
 def _singles(entry: Entry) -> list[Entry]:
-    """One entry per job of it, so that one bad row does not take the others with it."""
+    """One entry per job, so that one bad row does not affect the others."""
     by_job: dict[str, list[Any]] = {}
     for item in entry.items:
         by_job.setdefault(item.fields[0] if item.fields else "", []).append(item)

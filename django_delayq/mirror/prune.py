@@ -1,4 +1,4 @@
-"""Prune deletes rows whose retention has passed, and tidy drops the same from Redis."""
+"""Prune deletes rows whose retention has passed. Tidy drops the same data from Redis."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ PAUSE: Final = 60.0
 MERGED_KEPT: Final = timedelta(hours=1)
 MERGED_SEEN: Final = timedelta(days=2)  # how far back the first look goes
 TIDY: Final = 20.0
-STEPS_KEPT: Final = 30 * 24 * 3_600.0  # longer than any ladder, so that no delivery of the job can still come
+STEPS_KEPT: Final = 30 * 24 * 3_600.0  # longer than any retry ladder, so that the job cannot be delivered again
 FAILED_IN_REDIS_MS: Final = 7 * 24 * 3_600_000  # a failed record is kept in Redis that long; its row decides the rest
 
 
 def old_jobs(queue: QueueConfig, now: datetime, *, merged_since: datetime | None = None) -> Iterator[tuple[str, Any]]:
-    """Per finished state with a retention: its name and the queryset of rows past it; and "merged", proposals that were merged into
-    another job longer than an hour ago, which tell nothing that the other does not. `merged_since`: of these only what came later.
+    """Yields, for each finished state with a retention, its name and the queryset of rows past it. Then yields "merged": proposals
+    that were merged into another job longer than an hour ago, which add nothing to the row of that job. `merged_since`: only the
+    merged rows that ended at that time or later.
     """
     rows = Job.objects.filter(queue=queue.name)
     for state in FINISHED:
@@ -47,14 +48,14 @@ def old_jobs(queue: QueueConfig, now: datetime, *, merged_since: datetime | None
 
 
 def old_set_aside(queue: QueueConfig, now: datetime) -> Any:
-    """What was set aside longer ago than it is kept."""
+    """Events that were set aside and whose retention has passed."""
     kept = queue.retention["set_aside"]
     found = SetAside.objects.filter(queue=queue.name)
     return found.none() if kept is None else found.filter(noticed_at__lt=now - timedelta(seconds=kept))
 
 
 def old_operations(config: Config, now: datetime) -> Any:
-    """Operations that are over, once they are as old as cancelled jobs may be: both tell what people did."""
+    """Operations that are over and older than the retention of cancelled jobs: both record what people did."""
     kept = config.retention["cancelled"]
     over = Operation.objects.filter(stage__in=(Operation.Stage.FINISHED, Operation.Stage.CANCELLED))
     return over.none() if kept is None else over.filter(finished_at__lt=now - timedelta(seconds=kept))
@@ -66,8 +67,8 @@ class PruneLoop:
     def __init__(self, places: Places, queue: QueueConfig) -> None:
         self.queue = queue
         self._places = places
-        # No index knows what was merged: after the first look only what has come since is read. What a mirror tells of late stays for
-        # as long as other cancelled jobs.
+        # There is no index for merged rows. So after the first look, only newer rows are read. Merged rows that a mirror writes late
+        # stay as long as other cancelled jobs.
         self._merged_since: datetime | None = None
 
     def poll(self) -> float:
@@ -83,16 +84,18 @@ class PruneLoop:
         return PAUSE
 
     def now(self) -> datetime:
-        """By which rows are old. Raises: see `poll`."""
+        """The time that decides which rows are old. Raises: see `poll`."""
         return agreed_clock.of_queue(self._places, self.queue.name, self.queue.served)
 
     def prune(self, *, merged_since: datetime | None = None) -> int:
-        """One batch, filled from one state after the other. Returns how many rows went, steps and attempts not counted."""
+        """Deletes one batch, filled from one state after the other. Returns the number of deleted rows, without the steps and
+        attempts of the jobs.
+        """
         now, total = self.now(), 0
         for _, found in old_jobs(self.queue, now, merged_since=merged_since):
             gone = list(found.order_by().values_list("pk", flat=True)[: BATCH - total])
             for partition, some in by_partition(gone).items():
-                # Not while the mirror has rows in hand; and what has been requeued since stays.
+                # The lock keeps the mirror from working on these rows. Rows that have been requeued since stay.
                 with locked_checkpoint(self.queue.name, partition):
                     some = list(found.order_by().filter(pk__in=some).select_for_update().values_list("pk", flat=True))
                     Attempt.objects.filter(job_id__in=some).delete()
@@ -114,7 +117,7 @@ class PruneLoop:
         return len(gone)
 
     def _prune_steps(self, now: datetime) -> int:
-        """Steps of jobs that have no row: of redis durability, or left out by AUDIT."""
+        """Deletes steps of jobs that have no row, because of redis durability or AUDIT."""
         before = now - timedelta(seconds=STEPS_KEPT)
         rows = Job.objects.filter(pk=OuterRef("job_id"))
         orphans = Step.objects.filter(at__lt=before).exclude(Exists(rows))
@@ -127,7 +130,9 @@ class PruneLoop:
 
 
 class OldOperationsLoop:
-    """Deletes at most 500 operations a pass. What they did stands in the events of the jobs, and in the log of the admin."""
+    """Deletes at most 500 operations a pass. The events of the jobs and the log of the admin keep a record of what the operations
+    did.
+    """
 
     def __init__(self, places: Places, config: Config) -> None:
         self.config = config
@@ -142,11 +147,11 @@ class OldOperationsLoop:
         return 0.0 if self.prune() >= BATCH else PAUSE
 
     def now(self) -> datetime:
-        """By which operations are old. Raises: see `poll`."""
+        """The time that decides which operations are old. Raises: see `poll`."""
         return agreed_clock.now([self._places.shared])
 
     def prune(self) -> int:
-        """One batch. Returns how many went."""
+        """Deletes one batch. Returns the number of deleted rows."""
         gone = list(old_operations(self.config, self.now()).order_by("id").values_list("pk", flat=True)[:BATCH])
         if gone:
             failpoint("prune.drop_operations")
@@ -156,7 +161,7 @@ class OldOperationsLoop:
 
 
 class TidyLoop:
-    """Drops from Redis what has had its time: tombstones, counters, claims, and failed records that the mirror has written down."""
+    """Drops expired data from Redis: tombstones, counters, claims, and failed records that the mirror has written to rows."""
 
     def __init__(self, places: Places, queue: QueueConfig, *, prefix: str, partition: int = 0) -> None:
         self.queue = queue
@@ -171,7 +176,7 @@ class TidyLoop:
         """
         try:
             before = self._failed_before(agreed_clock.now([self.store.link]))
-        except ClocksDiffer:  # prune logs it; the rest of what tidy drops was dated by the clock by which it goes, Redis' own
+        except ClocksDiffer:  # prune logs it; tidy compares the rest with Redis' own clock, which also dated it
             before = None
         failpoint("mirror.tidy")
         done = self.store.tidy(failed_before_ms=before, cursor=self._cursor)
@@ -188,8 +193,8 @@ class TidyLoop:
 
 
 def drop_put_off(runs: Iterable[RunRow]) -> None:
-    """Keeps the last ten runs in a row of those jobs of which some of these were put off: they bear one number, as they did not count.
-    A task that looks every few seconds whether something is there would else leave thousands of rows a day.
+    """Keeps the last ten runs in a row of each job with a run here that was put off. Such runs have the same number, because they do
+    not count as attempts. Otherwise a task that polls every few seconds would leave thousands of rows a day.
     """
     wanted = list({run.job_id for run in runs if run.outcome in PUT_OFF})
     for start in range(0, len(wanted), BATCH):

@@ -1,5 +1,5 @@
-"""Jobs of redis durability that Redis has lost. They cannot be brought back, and may have run or not. So their rows become
-unresolved, and a person decides. And those that an old copy still has, though they are over by their rows.
+"""Jobs of redis durability after a restore. Jobs that Redis has lost cannot be restored, and may have run or not. So their rows
+become unresolved, and a person decides. Jobs that an old copy of Redis still has, although their rows have ended, are removed.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from django_delayq.store.scripts.recovery import EpochStore
 logger = Logger("django_delayq.restore")
 
 LOST: Final = "Redis lost this job, which was of redis durability; whether it has run is not known"
-WAIT: Final = 0.25  # seconds between steps of the wait for those who may adopt one
+WAIT: Final = 0.25  # seconds between steps of the wait for workers that may adopt a job
 
 
 def unfinished(queue: str, partition: int) -> Any:
-    """The rows of such jobs of a partition that are unfinished. Whether Redis has them, and the mirror has told all, the caller must
-    know.
+    """The rows of such jobs of a partition that are unfinished. The caller must know whether Redis has them, and whether the mirror
+    has folded all events.
     """
     found = Job.objects.filter(queue=queue, partition=partition, state__in=UNFINISHED, durable=False, settled="")
     return found.exclude(UNRESOLVED)
 
 
 def mark(log: EventLog, queue: QueueConfig, partition: int) -> Iterator[float]:
-    """Makes the rows of jobs that Redis has lost unresolved, when all else is back and confirmed. A worker that runs one still has a
-    lease to adopt it. Yields seconds to wait; one step per page.
+    """Makes the rows of jobs that Redis has lost unresolved, after everything else is restored and confirmed. A worker that runs such
+    a job has the time of one lease to adopt it. Yields seconds to wait; one step per page.
     """
     found: list[UUID] = []
     after = UUID(int=0)
@@ -58,7 +58,7 @@ def mark(log: EventLog, queue: QueueConfig, partition: int) -> Iterator[float]:
 
 
 def give_up(queue: str, partition: int, jobs: Sequence[UUID]) -> int:
-    """Makes these rows unresolved. Returns how many; what has ended stays."""
+    """Makes these rows unresolved, except those that have ended. Returns the number of rows."""
     now = database_clock.ago()
     with database.atomic():
         found = list(unfinished(queue, partition).filter(pk__in=jobs).select_for_update().values_list("id", flat=True))
@@ -70,7 +70,7 @@ def give_up(queue: str, partition: int, jobs: Sequence[UUID]) -> int:
 
 
 def leave(log: EventLog, epoch: EpochStore) -> Iterator[None]:
-    """Jobs that an old copy has, and that are over by their rows, leave it: they have run. One step per page."""
+    """Removes jobs from Redis that an old copy has, but whose rows have ended: they have run. One step per page."""
     for held in log.jobs():
         known = Job.objects.filter(pk__in=[ids.full(id) for id, _ in held])
         over = [ids.short(id) for id, *row in known.values_list("id", "state", "settled") if end_of(*row)]
@@ -82,7 +82,7 @@ def leave(log: EventLog, epoch: EpochStore) -> Iterator[None]:
 
 
 def end_of(state: str, settled: str) -> str:
-    """How a job has ended by its row; "" for one that has not."""
+    """The final state of a job by its row; "" if it has not ended."""
     if settled:
         return State.SUCCEEDED.value
     return state if state in FINISHED else ""

@@ -1,5 +1,5 @@
-"""The relay publishes committed rows that Redis does not have: it was away at their commit, or the web process died just then; or they
-wait behind a running job of their key.
+"""The relay publishes committed rows that Redis does not have. Redis was unavailable at their commit, or the web process crashed
+then; or the rows wait for a running job of their key.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from django_delayq.store.scripts.record import ScheduleReply
 logger = Logger("django_delayq.relay")
 
 YOUNG: Final = 5.0  # seconds for which a row is left to the process that committed it
-IDLE: Final = 1.0  # seconds between looks when nothing is unpublished
+IDLE: Final = 1.0  # seconds between looks when everything is published
 PAUSE: Final = 0.5
-BEHIND: Final = 2.0  # seconds between rounds when all that is left waits behind running holders
+BEHIND: Final = 2.0  # seconds between rounds when all remaining rows wait for running holders
 
 
 def unpublished(queue: str) -> QuerySet[Job]:
@@ -49,7 +49,9 @@ def unpublished(queue: str) -> QuerySet[Job]:
 
 
 class SharedLook:
-    """Whether anything of a queue is unpublished: one query for the relays of all its partitions, whose looks come together."""
+    """Whether a queue has any unpublished rows. One query serves the relays of all its partitions, because they look at about the
+    same time.
+    """
 
     def __init__(self, queue: str) -> None:
         self._any = ExistsQuery(unpublished(queue))
@@ -57,7 +59,7 @@ class SharedLook:
         self._found = False
 
     def found(self) -> bool:
-        """By a query that is younger than half a pause between looks.
+        """The result of a query that is younger than half a pause between looks.
 
         Raises:
             DatabaseError: as any query.
@@ -71,15 +73,15 @@ class SharedLook:
 
 class RelayLoop:
     """1. If there is an unpublished row, notes the last event of the queue and the time (the mark). 2. Waits until the mirror has
-    folded everything up to the mark. 3. Publishes the rows older than the mark that are still unpublished, by primary key, and with
-    each that has a key the others of that key, oldest first.
+       folded everything up to the mark. 3. Publishes the rows older than the mark that are still unpublished, by primary key. With
+       each row that has a key it publishes the others of that key, oldest first.
 
-    Published a row is when the mirror has folded Redis' event of it: what Redis has answered it may forget before that, and then
-    nothing but the row would know. Marks a row as published only if Redis had it one pass ago and its event has not arrived. A job that
-    had ended by then has no event that says how: its row becomes unresolved, and a person decides.
+    A row is published once the mirror has folded the event from Redis for it. Redis may forget a job that it has only answered; then
+    only the row knows it. The relay marks a row as published only if Redis had it one pass ago and its event has not arrived. If the
+    job had ended by then, no event says how. Its row becomes unresolved, and a person decides.
 
-    Without the mark a row could be unpublished merely because the mirror is behind. Sending a row again is harmless; two relays may do
-    the same work.
+    Without the mark a row could be unpublished merely because the mirror is behind. Sending a row again is harmless; two relays may
+    do the same work.
     """
 
     def __init__(
@@ -102,10 +104,10 @@ class RelayLoop:
         self.publisher = Publisher(self.store, conf.get().most_events_in(queue.name), actor="relay")
         self._any = ExistsQuery(self._rows())
         self._mark: tuple[tuple[int, int], datetime] | None = None
-        self._after: UUID | None = None  # up to where this round has come
-        self._said: set[str] = set()  # what Redis has answered in this round
-        self._there: set[UUID] = set()  # what Redis has, or has had, as it said in this round,
-        self._there_before: set[UUID] = set()  # and in the one before
+        self._after: UUID | None = None  # the last row of this round
+        self._said: set[str] = set()  # the statuses that Redis has answered in this round
+        self._there: set[UUID] = set()  # jobs that Redis has or had, by its answers in this round,
+        self._there_before: set[UUID] = set()  # and in the round before
 
     def poll(self) -> float:
         """One batch of at most 200 rows. Returns seconds to sleep: 0 when more may be there.
@@ -114,7 +116,7 @@ class RelayLoop:
             StoreUnavailable, DatabaseError: nothing is lost; call again later.
         """
         if self._mark is None:
-            # Mostly there is none at all; then Redis need not be asked.
+            # Usually there is no such row, and Redis need not be asked.
             if (self._look is not None and not self._look.found()) or not self._any.found():
                 return IDLE
             now = database_clock.now()
@@ -138,8 +140,8 @@ class RelayLoop:
         return position(checkpoint.last_event)
 
     def _waits(self, mark: tuple[int, int]) -> bool:
-        """Whether an entry up to the mark is still there. Entries go only when they are folded: without this look, a checkpoint
-        that was lost or restored from a backup would stop the relay until something else happens in the queue.
+        """Whether an entry up to the mark is still in the stream. Entries are removed only after they are folded. Without this look,
+        a checkpoint that was lost or restored from a backup would stop the relay until the next event of the queue.
         """
         first = self.log.read(FIRST, 1)
         return bool(first) and position(first[0].id) <= mark
@@ -151,7 +153,7 @@ class RelayLoop:
         return unpublished(self.queue.name).filter(partition=self.partition)
 
     def _push(self, mark: datetime) -> int:
-        epoch, trimmed = self.store.stand()  # what is read now is true of this one
+        epoch, trimmed = self.store.stand()  # the rows that are read next belong to this epoch
         known = partial(known_of, self.queue.name, self.partition)
         site.check_mirror(self.store.keys, self.store.link.home, trimmed, known(), known)
         unpublished = self._unpublished(mark, database_clock.now())
@@ -183,20 +185,20 @@ class RelayLoop:
         return len(page)
 
     def _free_to_go(self, found: list[StoredJob]) -> list[StoredJob]:
-        """Those of whose name no unfinished job is in another home: whoever wrote the others could not ask where that is, since Redis
-        was away while the number of partitions changed.
+        """The jobs whose concurrency name has no unfinished job in another home. The process that wrote the other jobs could not look
+        that up, because Redis was unavailable while the number of partitions changed.
         """
         names = {row.record.id: name.text for row in found if (name := in_payload(row.record.payload))}
         borne = {name for name in set(names.values()) if homes.bears_elsewhere(self.queue, name, self.partition)}
         return [row for row in found if names.get(row.record.id) not in borne]
 
     def _with_siblings(self, page: list[tuple[UUID, str]]) -> list[UUID]:
-        """With the others of their keys: of these the older ones go first, and ids do not say which they are."""
+        """Adds the other rows of the same keys. The older ones must go first, and ids do not show which are older."""
         keys = {key for _, key in page if key}
         ids = {id for id, _ in page}
         if not keys:
             return [*ids]
-        # That none is "" is said for PostgreSQL, as in `outbox.jobs.waiting`.
+        # PostgreSQL does not see in a long list that no key is "", see `outbox.jobs.waiting`.
         return [*ids, *self._rows().filter(key__in=keys).exclude(key="").exclude(pk__in=ids).values_list("id", flat=True)]
 
     def _answered(self, batch: list[StoredJob], replies: list[ScheduleReply], epoch: str) -> None:
@@ -206,7 +208,7 @@ class RelayLoop:
         self._there.update(id for id, reply in answered if reply.created or reply.ended)
         if known or ended:
             with locked_checkpoint(self.queue.name, self.partition):
-                if self.store.epoch() == epoch:  # else Redis may have lost them again
+                if self.store.epoch() == epoch:  # otherwise Redis may have lost them again
                     self._note(known, ended)
                 failpoint("relay.save")
         failpoint("relay.saved")
@@ -215,8 +217,8 @@ class RelayLoop:
             logger.info("queue %s: published jobs that were missing in Redis (%d)", self.queue.name, created)
 
     def _note(self, known: list[UUID], ended: Mapping[UUID, str]) -> None:
-        """Notes the jobs that Redis had before, and that have no event. A job that ended there may have run for another site, or not at
-        all. Only an atomic run that has committed here proves an end.
+        """Marks as published the jobs that Redis had before and that have no event. A job that ended there may have run for another
+        site, or not at all. Only a committed atomic run in this database proves an end.
         """
         self._free(known).update(published=database_clock.ago())
         committed_runs.end_rows(self._free(list(ended)))
@@ -235,13 +237,13 @@ class RelayLoop:
     def _free(self, jobs: list[UUID]) -> Any:
         found = Job.objects.filter(UNPUBLISHED, pk__in=jobs)
         if database.connection().features.has_select_for_update_skip_locked:
-            # A request that works on such a row would else keep all mirrors of the queue waiting.
+            # Otherwise a request that works on such a row would keep all mirrors of the queue waiting.
             free = found.select_for_update(skip_locked=True).values_list("pk", flat=True)
             found = Job.objects.filter(pk__in=list(free))
         return found
 
     def _give_up(self, unread: set[UUID]) -> None:
-        """Rows that cannot be jobs fail."""
+        """Marks rows that cannot be jobs as failed."""
         for row in self._rows().filter(pk__in=unread):
             try:
                 rows.record_of(row)

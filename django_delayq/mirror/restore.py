@@ -1,4 +1,4 @@
-"""Restore: when Redis has lost its contents, or has older data than it had, what is unfinished comes back from the rows."""
+"""Restore: if Redis has lost its contents or was rolled back to older data, unfinished jobs are restored from their rows."""
 
 from __future__ import annotations
 
@@ -47,28 +47,31 @@ IDLE: Final = 0.25  # seconds between looks at the epoch
 LOOK: Final = 5.0  # seconds between looks at the checkpoint while the server stays the same
 WHOLE: Final = 60.0  # seconds between looks at all changes of an hour
 WAIT: Final = 0.05
-BUSY_MS: Final = 5000  # a restore that has not shown itself for so long has died
-SLICE: Final = 1.0  # seconds of work per pass; what comes back is more urgent than what the mirror says of it
+BUSY_MS: Final = 5000  # a restore that has reported no progress for so long is considered dead
+SLICE: Final = 1.0  # seconds of work per pass; to restore jobs is more urgent than to fold their events
 ACTOR: Final = pauses.RESTORE
 
 
 class _Moved(Exception):
-    """The queue has another epoch than when the rows were read, or another restore is at work: the next look says what is to do."""
+    """The queue has another epoch than when the rows were read, or another restore is at work. The next look decides what to do."""
 
 
 class RestoreLoop:
-    """1. Looks at the epoch. Redis holds all that the database has seen if the generation is the one restored last, and the event
-    folded last is there, or was. Then it is confirmed; what another server may have forgotten of people's changes is told to it first.
-    2. If not, its data is not believed. The queue gets another generation, and its durable jobs leave: rows decide. 3. The events that
-    Redis still holds are folded, by this loop itself; rows take in the changes that were answered and whose events are lost. 4. Workers
-    adopt what they run; what ran by its row comes back at the end of a lease, then what is due, oldest first. 5. Claims go on,
-    and all the rest comes back, oldest first. 6. The generation is noted as restored, and the epoch confirmed. A lease later, rows of
-    redis durability that Redis has lost end, see `lost`; until then the checkpoint says that they are to be looked for.
+    """1. Looks at the epoch. Redis holds everything that the database has seen in it if two conditions hold: the generation is the
+       one restored last, and the stream has or had the event that was folded last. Then the loop confirms the epoch. Before that it
+       sends again the changes of people that another server answered and this one may not have. 2. Otherwise the data of Redis is not
+       trusted. The queue gets a new generation, and its durable jobs are removed: rows decide. 3. This loop itself folds the events
+       that Redis still holds. Rows take in the changes that were answered and whose events are lost. 4. Workers adopt the jobs that
+       they run. Jobs that are running according to their rows return with a lease that must end first. Due jobs follow, oldest first.
+       5. Claims continue, and all other jobs return, oldest first. 6. The generation is noted as restored, and the epoch is
+       confirmed. A lease later, the rows of lost jobs of redis durability become unresolved, see `redis_only`. Until then the
+       checkpoint notes that they are still to be found.
 
-    It may die at any point, and another goes on then: what is there already is left alone. Unpublished rows are the relay's.
+    The loop may stop at any point. Another one then continues and leaves jobs alone that are already in Redis. Unpublished rows
+    belong to the relay.
 
     Args:
-        auto: False: only says what has happened, and pauses the queue; `manage.py delayq restore` does the rest.
+        auto: False: only reports what has happened, and pauses the queue; `manage.py delayq restore` does the rest.
     """
 
     def __init__(
@@ -96,13 +99,14 @@ class RestoreLoop:
         self._resumes = False
         self._work: Iterator[float] | None = None
         self._lost: Iterator[float] | None = None
-        self._suspects: dict[tuple[UUID, str], bool] = {}  # pending at the last look; whether they were sent again
+        self._suspects: dict[tuple[UUID, str], bool] = {}  # pending at the last look, and whether they were sent again
         self._mark = (0, 0)  # the last event of that look
-        self._whole_at = 0.0  # when the whole hour is looked at again
-        self._seen = 0  # the last Event row of the last time
+        self._whole_at = 0.0  # when all changes of the hour are read again
+        self._seen = 0  # the last Event row at the last look
 
     def poll(self, told: Sequence[Any] = ()) -> float:
-        """One look, or one slice of work. Returns seconds to sleep: 0 when more is to do. `told`: the replies to `asks`, if known.
+        """One look, or one slice of work. Returns seconds to sleep: 0 when there is more to do. `told`: the replies to `asks`, if
+        known.
 
         Raises:
             StoreUnavailable, DatabaseError: nothing is lost; call again later.
@@ -116,7 +120,8 @@ class RestoreLoop:
                 note_refused(error)
                 raise
             if needs_restore(epoch, checkpoint) or (epoch.generation and epoch.confirmed != epoch.server):
-                # Another server, perhaps with older data. What was read from the one before may be about to be committed.
+                # Another server has taken over, perhaps with older data. A mirror may be about to commit what it read from the server
+                # before.
                 with locked_checkpoint(self.queue.name, self.partition):
                     epoch, checkpoint = self.look()
             if not needs_restore(epoch, checkpoint):
@@ -130,7 +135,7 @@ class RestoreLoop:
                 return IDLE
             self._work = self._restore(epoch, checkpoint)
         until = clock.monotonic() + SLICE
-        work, self._work = self._work, None  # an error ends it; the next look begins anew
+        work, self._work = self._work, None  # an error ends it; the next look starts again
         try:
             for pause in work:
                 if pause or clock.monotonic() >= until:
@@ -141,7 +146,7 @@ class RestoreLoop:
         return 0.0
 
     def drain(self) -> Iterator[RestoreProgress]:
-        """All that is to do, with its progress after each step.
+        """Does all the work. Yields the progress after each step.
 
         Raises:
             StoreUnavailable, DatabaseError: nothing is lost; call again later.
@@ -154,7 +159,7 @@ class RestoreLoop:
             clock.sleep(pause)
 
     def look(self) -> tuple[Epoch, Checkpoint]:
-        """The epoch of Redis, and the checkpoint; one that was never saved if the database has no checkpoint.
+        """The epoch of Redis, and the checkpoint. If the database has no checkpoint, a new one that is not saved.
 
         Raises:
             SiteRefused: Redis may belong to another site.
@@ -168,11 +173,11 @@ class RestoreLoop:
         return checkpoint_of(self.queue.name, self.partition)
 
     def unfinished(self) -> Any:
-        """The rows that Redis must have."""
+        """The rows of jobs that Redis must have."""
         return unfinished.rows(self.queue.name, self.partition)
 
     def items(self, batch: Iterable[UnfinishedRow]) -> list[RestoreItem]:
-        """Unfinished rows as restore.lua wants them; without those that cannot be jobs."""
+        """Unfinished rows in the form that restore.lua takes, without those that cannot be jobs."""
         items = []
         for row in batch:
             try:
@@ -196,7 +201,9 @@ class RestoreLoop:
     # --- all is there ---
 
     def _idle(self) -> float:
-        """What waits for nobody: rows of jobs that Redis has lost for good. Whoever comes to it first ends them."""
+        """Continues the work that nothing else waits for: it marks the rows of jobs that Redis has lost for good. Any restore loop
+        may do it.
+        """
         if self._lost is None:
             return IDLE
         pause = next(self._lost, None)
@@ -205,7 +212,7 @@ class RestoreLoop:
         return IDLE if pause is None else pause
 
     def _stands(self, told: Sequence[Any]) -> bool:
-        """Whether Redis stands in the epoch that was last found well; this asks the database now and then only."""
+        """Whether Redis is still in the epoch that was last confirmed. This asks the database only from time to time."""
         if clock.monotonic() >= self._look_at:
             return False
         epoch = self.epoch.read(told) if told else self.epoch.look(FIRST)
@@ -216,7 +223,7 @@ class RestoreLoop:
         if self._lost is None and epoch.generation and checkpoint.way_back:
             self._lost = self._mark_lost(checkpoint.way_back)
         if not epoch.generation or epoch.confirmed == epoch.server:
-            if epoch.generation and not checkpoint.address:  # the process that confirmed it died before this
+            if epoch.generation and not checkpoint.address:  # the process that confirmed the epoch stopped before this
                 note_address(self.store)
             self._remind(checkpoint)
             return
@@ -235,9 +242,10 @@ class RestoreLoop:
         return answer
 
     def _remind(self, checkpoint: Checkpoint) -> None:
-        """Changes that were told to another server, an old primary that still lived: those that were pending at the last look, and
-        are so still, though all that this server had to tell then is folded. Between looks at the whole hour only what has come since,
-        and those, are looked for: a transaction may commit behind the look what it wrote before.
+        """Sends changes again that another server answered, such as an old primary that was still running. These were pending at the
+        last look and are still pending, although all events of this server up to that look are folded. Once a minute all changes of
+        the last hour are read; in between only newer ones, and those that were pending. A transaction may commit a change after the
+        look although it wrote it before.
         """
         if clock.monotonic() >= self._whole_at:
             self._whole_at = clock.monotonic() + WHOLE
@@ -276,9 +284,9 @@ class RestoreLoop:
         if not self.unfinished().exists():
             return False
         if not epoch.rolled:
-            # Another generation at once: what is published late names the one before, and its row is read again.
+            # The generation changes at once. A late publication then names the generation before, and its row is read again.
             self._tell(epoch, phase=FOUND, renew=fresh_generation())
-        # The command may have brought all back since the look: a pause behind its end would be lifted by nobody.
+        # The command may have restored all jobs since the look. Nothing would lift a pause that comes after its end.
         if self.store.pause(actor=ACTOR, reason="run manage.py delayq restore", on_way_back=True):
             logger.error(
                 "queue %s: Redis lost its data or was rolled back. The queue is paused. To continue, run manage.py delayq restore "
@@ -303,17 +311,17 @@ class RestoreLoop:
                 total,
             )
         now_ms = epoch.now_ms or decode.time_ms(self.store.link.execute("TIME"))
-        zero_ms = now_ms - clock.monotonic() * 1000  # what Redis' clock showed at monotonic 0
+        zero_ms = now_ms - clock.monotonic() * 1000  # the time of Redis' clock at monotonic 0
         older = epoch.older and epoch.generation in (checkpoint.restored, checkpoint.generation)
         begun = checkpoint.way_back == epoch.generation
         self._resumes = begun and not older and epoch.rolled in (ADOPT, REST)
         if self._resumes or (not older and epoch.confirmed is None):
-            # Another restore died on the way, and what it has done stands; or Redis was wiped, and what it has is new: no mirror has
-            # ever confirmed this store, as it did with any old copy.
+            # Another restore stopped on the way, and its work is kept. Or Redis was wiped, and its data is new: no mirror has ever
+            # confirmed this store, as one had confirmed any old copy.
             given = "" if epoch.generation else self.store.new_generation
             target, phase = epoch._replace(generation=epoch.generation or given), ADOPT
             self._note(epoch, target.generation)
-            # It may be a copy all the same, of a server that was not confirmed yet, and older than what was answered there.
+            # It may still be a copy of a server that was not confirmed yet, and be older than the changes that were answered there.
             self._send_again(changes_unknown_to(self.log, self.queue.name, self.partition, checkpoint.last_event))
             self._go_on(epoch, ADOPT, renew=given)
         else:
@@ -354,7 +362,7 @@ class RestoreLoop:
         note_restored(self.queue.name, self.partition, way_back)
 
     def _go_on(self, target: Epoch, phase: str, *, renew: str = "", behind: str = "", mirrored: str = "") -> None:
-        """Says where the way back is, and that somebody is on it."""
+        """Notes the phase of the restore in Redis, and that this process works on it."""
         answer = self._tell(target, phase=phase, renew=renew, behind=behind, mirrored=mirrored, progress=self._progress)
         if answer != "ok":
             raise _Moved
@@ -364,7 +372,7 @@ class RestoreLoop:
         return f"{self._who} {self.progress.done} {self.progress.total}"
 
     def _sweep(self, target: Epoch) -> Iterator[float]:
-        """All durable jobs leave. Rows are read only when those that ended meanwhile have been folded."""
+        """Removes all durable jobs. Rows are read only after the events of jobs that ended meanwhile have been folded."""
         cursor = ""
         while cursor != "0":
             failpoint("restore.sweep")
@@ -375,7 +383,7 @@ class RestoreLoop:
             yield 0.0
 
     def _fold(self, target: Epoch, phase: str) -> Iterator[float]:
-        """All that Redis had to tell until now: a row must not be taken for unfinished merely because the mirror is behind."""
+        """Folds all events that Redis has until now. A row must not be taken for unfinished merely because the mirror is behind."""
         mark = position(self.log.last_id())
         while (first := self.log.read(FIRST, 1)) and position(first[0].id) <= mark:
             self.mirror.poll()
@@ -384,17 +392,19 @@ class RestoreLoop:
             yield WAIT if still and still[0].id == first[0].id else 0.0
 
     def _moved(self) -> Iterator[list[UnfinishedRow]]:
-        """Those that were rescheduled lately: to a date perhaps that had been passed already, before Redis had them again."""
+        """Jobs that were rescheduled lately. Their new date may have been one that this restore had already passed before Redis had
+        them again.
+        """
         since = database_clock.ago(RECENT_MS / 1000)
         events = Event.objects.filter(queue=self.queue.name, kind=EventKind.RESCHEDULED, at__gte=since)
-        # Not joined with the rows: without fresh statistics that takes long.
+        # This query does not join the rows: without fresh statistics that takes long.
         jobs = dict.fromkeys(events.filter(job__isnull=False).values_list("job_id", flat=True))
         found = ids.by_partition(jobs).get(self.partition, [])
         for start in range(0, len(found), MOST):
             yield unfinished.read(found[start : start + MOST])
 
     def _send(self, batch: Sequence[UnfinishedRow], stands: str) -> None:
-        if self._resumes:  # who died on the way is not to die at the same place again
+        if self._resumes:  # an earlier restore that stopped on the way must not stop at the same place again
             there = self.log.records([ids.short(row.id) for row in batch])
             batch = [row for row, record in zip(batch, there, strict=True) if not record]
             if not batch:
@@ -404,12 +414,12 @@ class RestoreLoop:
         answers = self.epoch.restore(items, epoch=stands, progress=self._progress, actor=ACTOR)
         failpoint("restore.sent")
         if "epoch" in answers:
-            raise _Moved  # what these rows say may be older than what has happened since
-        self.progress.done = min(self.progress.done + len(batch), self.progress.total)  # what is overdue may come twice
+            raise _Moved  # the rows may be older than what has happened since
+        self.progress.done = min(self.progress.done + len(batch), self.progress.total)  # an overdue job may come twice
         self.progress.back += answers.count("restored")
 
     def _finish(self, target: Epoch) -> None:
-        # Both or neither: whoever finds the generation restored mends no rows.
+        # Both or neither: a process that finds the generation restored does not correct rows.
         with locked_checkpoint(self.queue.name, self.partition) as (mine, checkpoint):
             mine.update(restored=target.generation)
             restore_rows.settle_rows(self.queue.name, self.partition)

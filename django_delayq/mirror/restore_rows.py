@@ -1,4 +1,4 @@
-"""What rows learn from a restore: of the changes and runs that Redis has lost."""
+"""Updates rows after a restore, for changes and runs that Redis has lost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from django_delayq.store.scripts.queue import MOST
 
 @dataclass(slots=True)
 class RestoreProgress:
-    """How far a restore is: rows looked at, of how many about; `back`: jobs that Redis did not have."""
+    """The progress of a restore. `done` of about `total` rows are processed; `back`: jobs that Redis did not have."""
 
     done: int = 0
     total: int = 0
@@ -25,7 +25,7 @@ class RestoreProgress:
 
 
 def apply_unfolded(queue: str, partition: int, folded: str) -> None:
-    """Changes that were answered with done, and of which no event is left: all that Redis had to tell is folded."""
+    """Applies changes that were answered with "done" and whose events are lost. All events of Redis are folded before."""
     now = database_clock.ago()
     failpoint("restore.take_in")
     for change in unfolded_changes(queue, partition, folded):
@@ -33,12 +33,12 @@ def apply_unfolded(queue: str, partition: int, folded: str) -> None:
         if change.kind is EventKind.CANCELLED:
             row.update(state=State.CANCELLED.value, finished_at=now, error=rows.clean(change.reason))
         elif change.run_at is not None:
-            row.update(state=State.SCHEDULED.value, run_at=change.run_at)  # what was moved waited, whatever its row says
+            row.update(state=State.SCHEDULED.value, run_at=change.run_at)  # the job was waiting then, whatever its row says
     failpoint("restore.taken_in")
 
 
 def settle_rows(queue: str, partition: int) -> None:
-    """Ends jobs whose atomic run has committed, and runs that no event will end any more."""
+    """Ends jobs whose atomic run has committed, and runs that no event will end."""
     now = database_clock.ago()
     known = Job.objects.filter(queue=queue, partition=partition, state__in=UNFINISHED).exclude(settled="")
     known.update(state=State.SUCCEEDED.value, finished_at=Coalesce("finished_at", now), error="", fingerprint="")

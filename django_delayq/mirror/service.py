@@ -1,5 +1,5 @@
-"""The record keeper: runs the mirror's loops one after the other in one process. It knows neither threads nor signals; whoever runs
-it gives it a way to wait and a way to stop.
+"""The record keeper: runs the mirror's loops one after the other in one process. It knows neither threads nor signals. The caller
+passes it a function to wait and a function to stop.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ logger = Logger("django_delayq.mirror")
 
 MOST_BACKOFF: Final = 10.0
 MOST_EXTRA_WAIT: Final = 1.0
-EPOCH_INTERVAL: Final = 1.5  # seconds between looks at the epoch while the event line stands
-TOGETHER: Final = 0.25  # seconds by which the look at an epoch comes earlier than its time, when another one's has come
-STREAM: Final = 15.0  # seconds between looks at a stream of which the event line says nothing
+EPOCH_INTERVAL: Final = 1.5  # seconds between looks at the epoch while the event line works
+TOGETHER: Final = 0.25  # seconds by which the look at an epoch may come early, to be sent together with the look at another one
+STREAM: Final = 15.0  # seconds between looks at a stream without news from the event line
 HELD: Final = 60.0  # seconds for which a connection to the database is used, at least
-ROWS: Final = 4.0  # seconds between looks for unpublished rows while Redis is there; web processes publish, this is for those that died
-AGAIN: Final = 0.25  # seconds after which a broken event line is tried again
-REFUSED: Final = 60.0  # seconds after which one is tried again that Redis does not allow
+ROWS: Final = 4.0  # seconds between looks for unpublished rows while Redis is available; web processes that crash leave such rows
+AGAIN: Final = 0.25  # seconds until a broken event line is tried again
+REFUSED: Final = 60.0  # seconds until an event line that Redis does not allow is tried again
 ROLES: Final = ("mirror", "relay")
 ALL: Final[Mapping[str, Collection[int]]] = MappingProxyType({})  # partitions, of each queue
 
@@ -55,12 +55,13 @@ class Poll(Protocol):
 
 
 class LoopRunner:
-    """A loop with its next date and its trouble, if it has any.
+    """A loop with its next date and its failures.
 
     Args:
-        idle: what the loop answers when it has found nothing. asleep: for how long it is left alone then, while an event would call it.
-        races: of several workers one does the work, and the others find that they were called in vain.
-        link: without what leads there, no pass of it does.
+        idle: the return value of the loop when it has found nothing. asleep: the pause after that, while an event would call the
+            loop.
+        races: one of several workers does the work, and the others find that they were called in vain.
+        link: the link that every pass of the loop needs.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class LoopRunner:
         self._asleep = asleep
         self._races = races
         self._ended = 0.0
-        self._extra_wait = 0.0  # seconds by which it comes later than those who were quicker before
+        self._extra_wait = 0.0  # seconds by which it comes later than the workers that were faster before
         self._called = self._raced = False
 
     @property
@@ -95,8 +96,8 @@ class LoopRunner:
         return self._called and self.next > clock.monotonic()
 
     def call(self, *, event: bool = False) -> None:
-        """There may be something to do. What comes within a quarter of a second is done together."""
-        if self._called or self.failures:  # what fails comes back in its own time
+        """There may be something to do. Calls within a quarter of a second are handled in one pass."""
+        if self._called or self.failures:  # a loop that fails has its own time for the next pass
             return
         now = clock.monotonic()
         extra = self._extra_wait * (0.5 + random.random() / 2)
@@ -104,26 +105,26 @@ class LoopRunner:
         self._called, self._raced = True, event and self._races
 
     def wake(self) -> None:
-        """Something has happened to Redis: now, whatever it has said."""
+        """Makes the loop run at once, because something has happened to Redis."""
         self.next = 0.0
 
     def put_off(self) -> None:
-        """Not in this pass."""
+        """Skips this pass."""
         self.next = clock.monotonic() + AGAIN
 
     @property
     def asks(self) -> Sequence[tuple[Any, ...]]:
-        """See `FirstAsks`; of loops that say it."""
+        """See `FirstAsks`; () for loops that do not list commands."""
         return () if self._first is None else self._first.asks
 
     def run_once(self, *, listening: bool = False, told: Sequence[Any] = ()) -> None:
-        """One pass. Trouble with a server is said once when it begins and once when it is over. `listening`: an event will call it.
-        `told`: what it asks Redis first, if that is known.
+        """Runs one pass. Trouble with a server is logged once when it begins and once when it is over. `listening`: an event will
+        call the loop. `told`: the replies to its first commands, if they are known.
         """
         raced, self._called, self._raced = self._raced, False, False
         try:
             sleep = self._first.poll(told) if self._first is not None and told else self.loop.poll()
-        except (StoreUnavailable, StoreError, DriverError, ClocksDiffer) as error:  # InterfaceError is no DatabaseError
+        except (StoreUnavailable, StoreError, DriverError, ClocksDiffer) as error:  # InterfaceError is not a DatabaseError
             self.failures += 1
             self.away = isinstance(error, StoreUnavailable)
             if self.failures == 1 and is_news(error):
@@ -144,13 +145,14 @@ class LoopRunner:
 
 
 class Service:
-    """Restore, mirror, relay, prune and tidy of the queues, which are on one server, or on one Cluster, in turn. While nothing happens
-    it sleeps on the event line; without one (Redis away, or XREAD not allowed) each loop looks four times a second.
+    """Restore, mirror, relay, prune and tidy of the queues, one after the other. The queues are on one server, or on one Cluster.
+    While nothing happens, the service sleeps on the event line. Without one (Redis unavailable, or XREAD not allowed) each loop looks
+    four times a second.
 
     Args:
         roles: "mirror" (with prune and tidy) and "relay".
         patiently: how the receivers of `job_ended` are called, see `EndTeller`.
-        shares: of some queues, of which partitions alone.
+        shares: for some queues, the only partitions to serve.
     """
 
     def __init__(
@@ -167,7 +169,7 @@ class Service:
         parts = [(queue, partition) for queue in queues for partition in shares.get(queue.name, queue.served)]
         self._links = links = {(queue.name, partition): places.of(queue.name, partition) for queue, partition in parts}
         several = set(links.values())
-        if len(several) > 1 and not all(link.moves for link in several):  # they would wait for each other
+        if len(several) > 1 and not all(link.moves for link in several):  # loops of one server would wait for the other
             raise ValueError(
                 f"The queues {', '.join(queue.name for queue in queues)} are on {len(several)} servers: make a service for each."
             )
@@ -179,7 +181,7 @@ class Service:
             if "mirror" in roles
         ]
         auto = config.restore == "auto"
-        # First, since workers wait for it after a restart of Redis.
+        # Restores come first, since workers wait for them after a restart of Redis.
         self._runners = [
             LoopRunner(
                 f"restore of {queue.label(partition)}",
@@ -225,7 +227,7 @@ class Service:
                 )
                 for queue in queues
             ]
-        self._after_outage = list(self._runners)  # these have something to do when Redis was away
+        self._after_outage = list(self._runners)  # these have something to do after Redis was unavailable
         if "mirror" in roles:
             self._runners += [
                 LoopRunner(
@@ -250,20 +252,21 @@ class Service:
         self._opened: dict[str, Any] = {}
 
     def add(self, runner: LoopRunner) -> None:
-        """One more loop, of another room, which has its turns behind those that are here."""
+        """Adds a loop of another package. It runs after the existing loops."""
         self._runners.append(runner)
 
     def poll(self) -> float:
         """Gives every loop its turn. Returns seconds until the next is due.
 
-        Never raises for trouble with Redis or the database: the loops wait and go on. Once one has found that a server does not answer,
-        the others that need it wait for the next pass: of many queues each would wait for a server that hangs, and schedules meanwhile.
+        Never raises for trouble with Redis or the database: the loops wait and continue. Once a loop finds that a server does not
+        answer, the other loops that need it are put off. Otherwise the loop of each queue would wait for a server that hangs, and
+        schedules would wait meanwhile.
         """
         self._tend_connections()
         if self._line is not None:
             self._hear(self._line)
             if self._line.armed and any(runner.failures for runner in self._restores):
-                self._line.close()  # a server that went without a word leaves it deaf; when Redis is back, all look
+                self._line.close()  # a server that stops silently leaves it deaf; when Redis is back, all loops look
                 self._broke = True
             self._listen(self._line)
         now = clock.monotonic()
@@ -282,7 +285,9 @@ class Service:
         return max(0.0, min((runner.next for runner in self._runners), default=1.0) - clock.monotonic())
 
     def _first_looks(self, now: float) -> dict[LoopRunner, list[Any]]:
-        """Of the restores and mirrors whose time has come; restores come together, since each looks once in a while."""
+        """Sends the first commands of the restores and mirrors whose time has come. Restores are sent together, since each looks only
+        once in a while.
+        """
         if len(self._restores) > 1 and any(runner.next <= now for runner in self._restores):
             for runner in self._restores:
                 if runner.next <= now + TOGETHER and not runner.failures:
@@ -290,7 +295,7 @@ class Service:
         return first_looks([runner for runner in (*self._restores, *self._folders) if runner.next <= now and not runner.failures])
 
     def drain(self) -> None:
-        """Folds all events that are there, for burst and for tests.
+        """Folds all events that are in the streams, for burst and for tests.
 
         Raises:
             StoreUnavailable, StoreError, DatabaseError, InterfaceError.
@@ -299,7 +304,7 @@ class Service:
             mirror.drain()
 
     def _tend_connections(self) -> None:
-        # CONN_MAX_AGE is about requests. Here 0, its default, would mean a new connection for each of several looks a second.
+        # CONN_MAX_AGE is made for requests. Here its default of 0 would mean a new connection for each of several looks a second.
         for connection in connections.all(initialized_only=True):
             raw = connection.connection
             if raw is not None and self._opened.get(connection.alias) is not raw:
@@ -310,7 +315,7 @@ class Service:
 
     @property
     def descriptor(self) -> int:
-        """What becomes readable when there is something to do before that; -1 for nothing."""
+        """The descriptor that becomes readable when there is something to do before that time; -1 for none."""
         return -1 if self._line is None else self._line.fileno()
 
     def _hear(self, line: EventLine | EventLines) -> None:
@@ -332,8 +337,8 @@ class Service:
                 runner.call(event=True)
 
     def _listen(self, line: EventLine | EventLines) -> None:
-        # Not while a mirror gathers what comes, since each event would then be a call; and not before a loop has reached Redis again,
-        # since to try this too would double the time for which a server that does not answer keeps all of them.
+        # It does not listen while a mirror gathers events, since each event would then be a call. It also waits until a loop has
+        # reached Redis again: another attempt here would double the time for which an unresponsive server blocks all loops.
         if line.armed or clock.monotonic() < self._listen_at or any(runner.waits for runner in self._folders):
             return
         if any(runner.failures for runner in self._restores):
@@ -348,12 +353,12 @@ class Service:
             self._broke = False
             for runner in self._after_outage:
                 runner.wake()
-        for runner in self._folders:  # what came before this, nobody says
+        for runner in self._folders:  # no reply reports entries from before this
             runner.call()
 
     def run(self, *, stop: Callable[[], bool], wait: Callable[[float, int], object]) -> None:
-        """Turns until `stop()`; then folds what is left, if the servers are there. `wait` sleeps for so many seconds, or until that
-        descriptor (-1: none) can be read.
+        """Gives the loops their turns until `stop()`. Then folds the remaining events, if the servers are available. `wait` sleeps
+        for so many seconds, or until that descriptor (-1: none) can be read.
         """
         while not stop():
             seconds = self.poll()
@@ -364,7 +369,7 @@ class Service:
         self._fold_the_rest()
 
     def _fold_the_rest(self) -> None:
-        """Of each server that is there. One that was away a moment ago is not waited for."""
+        """Folds the remaining events of each available server. It does not wait for a server that was unavailable a moment ago."""
         away = {runner.link.server for runner in self._restores if runner.away and runner.link is not None}
         for mirror in self.mirrors:
             queue, server = mirror.queue.label(mirror.partition), self._links[mirror.queue.name, mirror.partition].server

@@ -1,4 +1,4 @@
-"""What the mirror could not take in, as rows: written with the checkpoint that passes it."""
+"""Writes the events that the mirror could not fold as rows, together with the checkpoint that passes them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from django_delayq.store.scripts.events import Entry
 logger = Logger("django_delayq.mirror")
 
 CHUNK: Final = 100  # rows per statement
-WIDEST: Final = 4  # bytes of a statement for a byte of the stream, at most: what is not ASCII is escaped, and then quoted
-SPARE: Final = 65_536  # bytes of a statement beside the value
+WIDEST: Final = 4  # bytes of a statement for one byte of the stream, at most: non-ASCII bytes are escaped, and then quoted
+SPARE: Final = 65_536  # bytes of a statement besides the value
 
 
 def write(refused: Sequence[RefusedItem], queue: str, partition: int) -> None:
-    """Keeps these items. Within the caller's transaction; those that are kept already stay as they are."""
+    """Keeps these items within the caller's transaction. Items that already have a row stay as they are."""
     if not refused:
         return
     most = _packet()
@@ -40,13 +40,15 @@ def write(refused: Sequence[RefusedItem], queue: str, partition: int) -> None:
 
 
 def larger_than_packets(entry: Entry) -> str:
-    """A code, where this may be more than the server takes in one statement, and so the reason why it ends the connection; else ""."""
+    """Returns a code if the entry may be larger than the server takes in one statement, which would explain why it ends the
+    connection; else "".
+    """
     most = _packet()
     return "max_allowed_packet" if most and WIDEST * sum(len(item.raw) for item in entry.items) + SPARE > most else ""
 
 
 def is_cut(kept: SetAside) -> bool:
-    """Whether the database could not take all of it, so that it cannot be taken in any more."""
+    """Whether the database could not store the whole item. Such an item can no longer be folded."""
     return len(kept.raw) < kept.length
 
 
@@ -72,7 +74,7 @@ def _row(refused: RefusedItem, queue: str, partition: int, most: int) -> SetAsid
 
 
 def _packet() -> int:
-    """The bytes that MySQL and MariaDB take in one statement; 0 for databases that have no such bound."""
+    """The number of bytes that MySQL and MariaDB take in one statement; 0 for databases without such a limit."""
     connection: Any = database.connection()
     if connection.vendor != "mysql":
         return 0

@@ -1,4 +1,4 @@
-"""What was set aside, tried again when people say so: by then the database, or the release, may be another."""
+"""Retries events that were set aside when a person asks for it. By then the database or the release may have changed."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from django_delayq.store.scripts.events import Entry, item
 
 
 def retry(mirror: MirrorLoop, keys: Sequence[int]) -> tuple[int, int]:
-    """Tries to take in what this mirror's queue has set aside under these keys, oldest first. Returns how many are in their rows now,
-    and how many were refused again.
+    """Tries to fold the items that this mirror's queue has set aside under these keys, oldest first. Returns the number of items that
+    are in their rows now, and the number that were refused again.
 
     Raises:
-        StoreUnavailable, StoreError, DatabaseError, InterfaceError: what has been taken in so far is.
+        StoreUnavailable, StoreError, DatabaseError, InterfaceError: the items that were folded before stay folded.
     """
     model = SetAside.objects.filter(queue=mirror.queue.name, partition=mirror.partition)
     groups: dict[tuple[tuple[int, int], UUID | None], list[int]] = {}
@@ -48,19 +48,19 @@ def retry(mirror: MirrorLoop, keys: Sequence[int]) -> tuple[int, int]:
 
 
 def _take_in(mirror: MirrorLoop, kept: QuerySet[SetAside]) -> bool:
-    """Folds items of one entry, and deletes them here. False where they still are none of ours, or not whole. A row that has gone on
-    since keeps what it says: only the runs and events that were missing are added.
+    """Folds items of one entry, and deletes them here. Returns False if they still cannot be folded, or are not complete. A row that
+    has folded later events keeps its fields: only the missing runs and events are added.
     """
     with locked_checkpoint(mirror.queue.name, mirror.partition):
         found = list(kept.order_by("item"))
         if not found:
-            return True  # somebody else has taken them in meanwhile
+            return True  # another process has folded them meanwhile
         entry = _together(found)
         batch = mirror.load([entry])
         batch.attempts = {(run.job_id, run.fence): run for run in mirror.runs(list(batch.jobs))}
         ahead = {id for id, job in batch.jobs.items() if position(job.last_event) >= position(entry.id)}
         for id in ahead:
-            batch.jobs[id].last_event = ""  # else it would be taken for what has been folded
+            batch.jobs[id].last_event = ""  # otherwise the entry would be taken for one that is already folded
         batch.fold(entry)
         if batch.aside or any(map(is_cut, found)):
             return False
@@ -73,7 +73,7 @@ def _take_in(mirror: MirrorLoop, kept: QuerySet[SetAside]) -> bool:
 
 
 def _together(kept: Sequence[SetAside]) -> Entry:
-    """Items of one entry, as they stood in the stream."""
+    """The items as one entry, as they were in the stream."""
     first = kept[0]
     items = tuple(item(one.kind, bytes(one.raw), one.item) for one in kept)
     return Entry(first.stream_id, clock.to_ms(first.at), first.actor, first.why, items)

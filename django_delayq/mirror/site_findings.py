@@ -1,4 +1,4 @@
-"""Whether queues in Redis belong to this database, asked before anything is read from them or written to them."""
+"""Checks whether queues in Redis belong to this database, before anything is read from them or written to them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ UNKNOWN = "site_unknown"
 
 
 def refusals(places: Places, prefix: str, parts: Iterable[tuple[str, int]]) -> Iterator[SiteRefused]:
-    """Why this site must leave queues alone; `parts`: queues and partitions.
+    """Yields the reasons why this site must not use queues. `parts`: queues and partitions.
 
     Raises:
-        StoreUnavailable, StoreError: a server cannot be asked; SiteRefused "site_unknown": the database cannot.
+        StoreUnavailable, StoreError: a server cannot be asked; SiteRefused "site_unknown": the database cannot be asked.
     """
     for queue, partition in parts:
         store = QueueStore(places, prefix=prefix, queue=queue, partition=partition)
@@ -62,7 +62,8 @@ def check_workers(places: Places, prefix: str) -> None:
 
 
 def site_findings(places: Places, prefix: str, parts: Iterable[tuple[str, int]]) -> list[Finding]:
-    """Each of the `refusals` once; none if the database does not tell which site this is, which other checks report.
+    """One finding for each different text of `refusals`. None if the database does not tell which site this is: other checks report
+    that.
 
     Raises:
         StoreUnavailable, StoreError: a server cannot be asked.

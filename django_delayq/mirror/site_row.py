@@ -1,4 +1,4 @@
-"""The id of the site as the database has it, and where its queues were last; see `store/scripts/site.py`."""
+"""Reads the id of the site from the database, and the last addresses of its queues; see `store/scripts/site.py`."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ FACTS: Final = "queue", "partition", "address", "last_event", "mirror_tokens", "
 
 
 class DatabaseSite:
-    """Asks the database. A process that knows the id keeps it, whatever happens to the database."""
+    """Asks the database. A process that knows the id keeps it, even if the database fails later."""
 
     def __init__(self) -> None:
-        self._first: dict[tuple[str, int], str] = {}  # addresses, as they were when the id was read
+        self._first: dict[tuple[str, int], str] = {}  # the addresses at the time when the id was read
 
     def id(self, prefix: str) -> str:
-        """See `site.Database`. Under test the row is truncated, cloned or left over, so the prefix says which site it is."""
+        """See `site.Database`. In tests the row is truncated, cloned or left over, so the id is derived from the prefix."""
         if under_test.derives_site():
             return DERIVED.id(prefix)
         try:
@@ -44,7 +44,7 @@ class DatabaseSite:
         return found
 
     def partition_facts(self, queue: str, partition: int, *, apart: bool = False) -> Facts | None:
-        """See `site.Database`. Without the database the address that was known when the id was read."""
+        """See `site.Database`. If the database is unavailable, returns the address that was known when the id was read."""
         if under_test.derives_site():
             return None
         read = partial(_checkpoint, queue, partition)
@@ -79,9 +79,10 @@ def _checkpoint(queue: str, partition: int) -> Facts:
 
 
 def _read(read: Callable[[], T]) -> T:
-    """Reads by the caller's open connection, so that a pool needs no second one for this thread. It reads apart if that does not work
-    (the transaction or the connection may be broken, an event loop allows no query), or if none is open: a supervisor, which forks,
-    must keep no connection. The savepoint keeps an error of the query out of the caller's transaction.
+    """Reads over the caller's open connection, so that a pool needs no second one for this thread. It reads over a separate
+    connection if that fails (the transaction or the connection may be broken, or an event loop allows no query). It also does so if
+    no connection is open: a supervisor, which forks, must keep no connection. The savepoint keeps an error of the query out of the
+    caller's transaction.
     """
     caller = database.connection()
     if caller.connection is not None:
@@ -94,7 +95,7 @@ def _read(read: Callable[[], T]) -> T:
 
 
 def _apart(read: Callable[[], T]) -> T:
-    """Reads by a connection that is closed afterwards. The caller's transaction may see an older state."""
+    """Reads over a separate connection, which is closed afterwards. The caller's transaction may see an older state."""
     with ThreadPoolExecutor(1, "delayq-site") as apart:
         return apart.submit(_with_own_connection, read).result()
 

@@ -1,4 +1,4 @@
-"""The rows that Redis must have: unfinished, durable, published, and not ended by an atomic run."""
+"""The rows of jobs that Redis must have: unfinished, durable, published, and not ended by an atomic run."""
 
 from __future__ import annotations
 
@@ -16,25 +16,26 @@ LISTED: Final = 100_000  # ids per query
 
 
 def rows(queue: str, partition: int) -> Any:
-    """All of a partition of a queue."""
+    """All such rows of a partition of a queue."""
     return _held().filter(queue=queue, partition=partition, state__in=UNFINISHED, durable=True)
 
 
 def read(wanted: Sequence[UUID]) -> list[UnfinishedRow]:
-    """Those of these ids, at most 200, oldest due first."""
+    """The rows with these ids, at most 200, oldest due first."""
     found = of(_held().filter(pk__in=wanted).order_by("run_at", "id"))
     return [row for row in found if row.state in UNFINISHED and row.durable]
 
 
 def of(found: Any) -> list[UnfinishedRow]:
-    """What Redis gets of these rows, whatever they are: see `rows`."""
+    """The fields of these rows that Redis gets. It does not filter; see `rows`."""
     return list(map(UnfinishedRow._make, found.values_list(*UnfinishedRow._fields)))
 
 
 def pages(wanted: Any) -> Iterator[list[UnfinishedRow]]:
-    """Oldest due first, a script call at a time, some perhaps empty. A database without fresh statistics sorts all rows to find the
-    next, so it is asked for many of these; it is quick to find rows only if nothing but ids is asked for, and to read a date takes as
-    long as the rest of a row. A row whose date is moved on meanwhile comes twice, one whose date is moved back perhaps not at all.
+    """Yields rows, oldest due first, as many as one script call takes. A page may be empty. A database without fresh statistics sorts
+    all rows to find the next one, so each query asks for many rows. The query is fast only if it reads nothing but ids: to read a
+    date takes as long as to read the whole row. A row whose date moves later meanwhile comes twice. A row whose date moves earlier
+    may be missed.
     """
     found = wanted.order_by("run_at", "id")
     while True:

@@ -1,4 +1,4 @@
-"""Changes that people were told of, and that the rows have not folded: Redis may have forgotten them."""
+"""Changes that were answered with "done", and that the rows have not folded. Redis may have forgotten them."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from django_delayq.states import EventKind
 from django_delayq.store.scripts.decode import position
 from django_delayq.store.scripts.events import EventLog
 
-RECENT_MS: Final = 3_600_000  # how much older than what was folded last such a change may be
+RECENT_MS: Final = 3_600_000  # such a change may be this much older than the last folded event
 CHUNK: Final = 500  # ids per query
-MS: Final = 13  # digits of a moment in the id of an entry, until the year 2286
+MS: Final = 13  # digits of the milliseconds in the id of an entry, until the year 2286
 
 
 @dataclass(frozen=True, slots=True)
 class UnfoldedChange:
-    """The last change of a job that was answered with done, and is not folded. `run_at`: the new date of a rescheduled one;
-    `stream_id`: of its event, on whatever server that was written; "" where nobody knows it.
+    """The last change of a job that was answered with "done" and is not folded. `run_at`: the new date of a rescheduled job.
+    `stream_id`: the id of its event, on the server that wrote it; "" if it is not known.
     """
 
     job: UUID
@@ -38,8 +38,8 @@ class UnfoldedChange:
 
 
 def requeues_asked(jobs: Collection[UUID]) -> dict[UUID, list[int]]:
-    """The notes of requeues of these jobs that were asked for here, the oldest first. Within a transaction; locked, to be read as they
-    are now, and not as when that began.
+    """The notes of requeues of these jobs that were asked for here, oldest first. Runs within a transaction, and locks the notes: it
+    then reads them as they are now, and not as they were when the transaction began.
     """
     found: dict[UUID, list[int]] = {}
     wanted = list(set(jobs))
@@ -53,12 +53,11 @@ def requeues_asked(jobs: Collection[UUID]) -> dict[UUID, list[int]]:
 def unfolded_changes(
     queue: str, partition: int, folded: str, *, after: int | None = None, jobs: Collection[UUID] = ()
 ) -> list[UnfoldedChange]:
-    """The last change of each job of a partition from an hour before `folded` on, which is the last event that was folded: however
-    far behind the mirror is.
+    """The last unfolded change of each job of a partition, from an hour before `folded` on. `folded` is the last event that was
+    folded, however far behind the mirror is.
 
-    Whoever changes a job writes its Event row himself, under the id of the stream entry that tells of it. The row folds that entry, or
-    a later one; until then the change is pending. `after`: only what has come behind this Event row, and
-    what is of these `jobs`.
+    A process that changes a job writes the Event row itself, under the id of the stream entry of the change. The change is pending
+    until the row folds that entry or a later one. `after`: only changes after this Event row, and changes of these `jobs`.
     """
     present_ms = clock.to_ms(database_clock.now())
     recent_ms = max(0, min(position(folded)[0], present_ms) - RECENT_MS)
@@ -68,11 +67,11 @@ def unfolded_changes(
         kind__in=(EventKind.CANCELLED.value, EventKind.RESCHEDULED.value),
         job__isnull=False,
         stream_id__gte=str(recent_ms).zfill(MS),
-        stream_id__lt="a",  # those that begin with a letter are no entries
+        stream_id__lt="a",  # ids that begin with a letter are not stream entries
     )
     if after is not None:
         events = events.filter(Q(pk__gt=after) | Q(job_id__in=jobs))
-    # What is surely folded need not leave the database: ids compare as text as far as the moment.
+    # The query leaves out changes that are certainly folded. Ids can be compared as text up to the milliseconds.
     told = events.filter(job__last_event__lt="a").exclude(job__last_event=F("stream_id"))
     told = told.annotate(folded=Left("job__last_event", MS), said=Left("stream_id", MS)).filter(folded__lte=F("said"))
     fields = ("job_id", "kind", "detail", "actor", "reason", "stream_id", "job__last_event")
@@ -85,7 +84,7 @@ def unfolded_changes(
 
 
 def changes_unknown_to(log: EventLog, queue: str, partition: int, folded: str) -> list[UnfoldedChange]:
-    """Those of `unfolded_changes` that the server of this log does not tell of: another one has answered them."""
+    """The changes of `unfolded_changes` that are not in the stream of this server: another server has answered them."""
     changes = unfolded_changes(queue, partition, folded)
     told = log.tells({change.stream_id for change in changes if change.stream_id})
     return [change for change in changes if (change.stream_id, ids.short(change.job)) not in told]

@@ -1,4 +1,4 @@
-"""The ways in which rows are written in bulk, one per road that was measured to need its own.
+"""Bulk writers of rows: one module per method that proved necessary in measurements.
 
-May import the mirror's nouns and the ORM. No threads, and no decision on what a row says.
+May import the mirror's nouns and the ORM. Starts no threads, and does not decide what a row contains.
 """

@@ -1,6 +1,6 @@
-"""What the mirror reads and writes on PostgreSQL: a column goes over as one array, or as one value where all rows have the same.
+"""Bulk reads and writes on PostgreSQL. Each column is sent as one array, or as one value if all rows have the same.
 
-Model instances, and a parameter per value, cost four times as much in this process as the server takes for the rows.
+With model instances and a parameter per value, this process takes four times as long as the server takes for the rows.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from uuid import UUID
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Model
 
-# A cast to the type of a limited column would cut what is too long; as text it is refused.
+# A cast to the type of a limited column would truncate long values. As text they are refused.
 TYPES: Final = {
     "UUIDField": "uuid",
     "ForeignKey": "uuid",
@@ -43,7 +43,7 @@ def found(
     where: str,
     connection: BaseDatabaseWrapper,
 ) -> list[tuple[Any, ...]]:
-    """The rows in which `by` is one of these ids, if they meet the condition."""
+    """The rows whose column `by` is one of these ids, if they meet the condition."""
     names = ", ".join(f'"{name}"' for name in columns)
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT {names} FROM {_table(model)} WHERE {by} = ANY(%s::uuid[]) AND {where}", [_array(_uuid, ids)])
@@ -62,7 +62,7 @@ def upsert(
     updated: Sequence[str],
     connection: BaseDatabaseWrapper,
 ) -> None:
-    """Inserts rows; of those that are there already, the `updated` columns change."""
+    """Inserts rows. In rows that already exist, it changes the `updated` columns."""
     given, values, names = _given(model, columns, rows, unique)
     wanted = ", ".join(f'"{name}"' for name in names)
     changes = ", ".join(f'"{name}" = EXCLUDED."{name}"' for name in updated)
@@ -75,7 +75,7 @@ def upsert(
 
 
 def update(model: type[Model], columns: Sequence[str], rows: Sequence[Any], key: str, connection: BaseDatabaseWrapper) -> None:
-    """Changes these columns of rows that are there; one that has been deleted meanwhile is left alone."""
+    """Changes these columns of existing rows. It skips rows that were deleted meanwhile."""
     given, values, names = _given(model, (key, *columns), rows, (key,))
     table = _table(model)
     changes = ", ".join(f'"{name}" = given."{name}"' for name in columns)
@@ -90,7 +90,7 @@ def update(model: type[Model], columns: Sequence[str], rows: Sequence[Any], key:
 def _given(
     model: type[Model], columns: Sequence[str], rows: Sequence[Any], unique: Sequence[str]
 ) -> tuple[str, list[str | None], list[str]]:
-    """A SELECT that gives the rows, its parameters, and its columns in order."""
+    """Returns a SELECT that gives the rows, its parameters, and its columns in order."""
     arrays, singles = [], []
     for name in columns:
         kind, text = _column(model, name)
@@ -107,7 +107,7 @@ def _given(
 
 
 def _plain(value: Any) -> bool:
-    """Whether what equals it is the same. True equals 1 and 1.0, also within lists."""
+    """Whether equal values are identical. True equals 1 and 1.0, also within lists."""
     return value is None or not isinstance(value, (bool, int, float, list, tuple, dict))
 
 
@@ -132,7 +132,7 @@ def _table(model: type[Model]) -> str:
 
 @cache
 def _column(model: type[Model], name: str) -> tuple[str, Callable[[Any], str]]:
-    """The type of a column, and what makes the text of a value."""
+    """The type of a column, and the function that makes the text of a value."""
     field: Any = next(one for one in model._meta.concrete_fields if one.attname == name)
     kind = TYPES[field.get_internal_type()]
     ways: dict[str, Callable[[Any], str]] = {
@@ -159,7 +159,7 @@ def _quoted(kind: str, text: Callable[[Any], str]) -> Callable[[Any], str]:
 
 @cache
 def _read(model: type[Model], name: str) -> Callable[[Any], Any] | None:
-    """What a value of that column must go through when it has been read."""
+    """The function that converts a value of that column after a read, or None."""
     field: Any = next(one for one in model._meta.concrete_fields if one.attname == name)
     convert = getattr(field, "from_db_value", None)
     return None if convert is None else lambda value: convert(value, None, None)

@@ -1,6 +1,6 @@
-"""What the mirror reads and writes on databases without arrays: a parameter per value, in statements whose texts are made once.
+"""Bulk reads and writes on databases without arrays: one parameter per value, in statements whose texts are made once.
 
-The ORM takes longer to make such a text, and a model instance per row, than SQLite takes for all that the statement does.
+The ORM takes longer to make such a text and a model instance per row than SQLite takes to run the statement.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ def found(
     where: str,
     connection: BaseDatabaseWrapper,
 ) -> list[tuple[Any, ...]]:
-    """The rows in which `by` is one of these ids, if they meet the condition."""
+    """The rows whose column `by` is one of these ids, if they meet the condition."""
     if not ids:
-        return []  # MySQL knows no empty list
+        return []  # MySQL does not accept an empty list
     way, quote = _prepared(model, by), connection.ops.quote_name
     condition = f"{quote(by)} IN ({', '.join(['%s'] * len(ids))}) AND {where}"
     return read(model, columns, condition, [way(id, connection=connection) for id in ids], connection)
@@ -35,7 +35,7 @@ def found(
 def read(
     model: type[Model], columns: Sequence[str], condition: str, parameters: Sequence[Any], connection: BaseDatabaseWrapper
 ) -> list[tuple[Any, ...]]:
-    """The rows that meet a condition; its names are quoted, and its parameters as this database wants them."""
+    """The rows that meet a condition. Its names are quoted, and its parameters have the form that this database takes."""
     with connection.cursor() as cursor:
         cursor.execute(f"{_select(model, tuple(columns), connection.alias)} WHERE {condition}", parameters)
         rows: list[tuple[Any, ...]] = cursor.fetchall()
@@ -53,12 +53,12 @@ def upsert(
     updated: Sequence[str],
     connection: BaseDatabaseWrapper,
 ) -> None:
-    """Inserts rows; of those that are there already, the `updated` columns change."""
+    """Inserts rows. In rows that already exist, it changes the `updated` columns."""
     ways = [(name, _prepared(model, name)) for name in columns]
     table = [[way(getattr(row, name), connection=connection) for name, way in ways] for row in rows]
     what = (model, tuple(columns), tuple(unique), tuple(updated))
     with connection.cursor() as cursor:
-        if connection.vendor == "sqlite":  # no limit of parameters, and the statement is prepared once
+        if connection.vendor == "sqlite":  # there is no limit for parameters, and the statement is prepared once
             cursor.executemany(_insert(*what, 1, connection.alias), table)
         else:
             cursor.execute(_insert(*what, len(table), connection.alias), [value for row in table for value in row])
@@ -99,7 +99,7 @@ def _insert(
 
 @cache
 def _converted(model: type[Model], columns: tuple[str, ...], using: str) -> list[tuple[int, Any]]:
-    """The columns that this database gives back in another form than Python's, with their places."""
+    """The columns that this database returns in another form than Python's, with their places."""
     found = [(place, _field(model, name).get_col(model._meta.db_table)) for place, name in enumerate(columns)]
     return [(place, column) for place, column in found if _ways(column, connections[using])]
 
@@ -118,7 +118,7 @@ def _python(row: Sequence[Any], ways: Sequence[tuple[int, Any, Any]], connection
 
 @cache
 def _prepared(model: type[Model], name: str) -> Callable[..., Any]:
-    """What makes a parameter of a value of that column."""
+    """The function that makes a parameter from a value of that column."""
     way: Callable[..., Any] = _field(model, name).get_db_prep_save
     return way
 
