@@ -1,4 +1,4 @@
-"""What a person sends with a form that has a field for each argument."""
+"""The POST data that a browser sends for a form with one field per argument."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from typing import Any
 
 
 def sent(form: Any, **changed: tuple[str, str] | str) -> dict[str, str]:
-    """The fields as a browser sends them, untouched but for these: the text of an argument, or its way and its text."""
+    """Returns the fields as a browser sends them. `changed` replaces fields: pass the text of an argument, or its input mode and its
+    text.
+    """
     found = {field.name: "" if field.value() is None else str(field.value()) for field in form}
     for name, given in changed.items():
         way, text = given if isinstance(given, tuple) else ("", given)

@@ -1,5 +1,5 @@
-"""Addresses of a project with several admin sites: the default one, one of its own with all pages, one with a subclass of one of
-them, and one for every part of them.
+"""URLs of a project with several admin sites: the default site, a custom site with all pages, a site with a subclass of one page, and
+a site for each combination of one to three pages.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from django_delayq.models import Job, Operation, Queue, Worker
 
 
 class QueuesOfTheDesk(QueueAdmin):
-    """Whoever may see queues here may pause them, and the page bears a name of its own."""
+    """A user who may view queues here may pause them. The page has a custom title."""
 
     list_template = "admin/delayq/queue/list.html"
 
@@ -42,7 +42,7 @@ for models in chain.from_iterable(combinations(PAGES, count) for count in (1, 2,
 
 
 def ruled(site: admin.AdminSite, *, allowed: bool) -> admin.AdminSite:
-    """All pages, with subclasses that allow everybody everything, or nobody anything."""
+    """Registers all pages with subclasses that allow everything to every user, or allow nothing to any user."""
     for model, base in PAGES.items():
         rule = {"allows": lambda self, request, codename: allowed}
         site.register(model, type(f"Ruled{base.__name__}", (base,), rule))

@@ -20,7 +20,7 @@ Text = tuple[str, str]  # singular; plural, or ""
 
 
 def sources() -> dict[Text, list[str]]:
-    """Every text with the files in which it stands."""
+    """Returns every text with the files that contain it."""
     found: dict[Text, list[str]] = {}
     for path in sorted([*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.html")]):
         read = _of_python if path.suffix == ".py" else _of_template

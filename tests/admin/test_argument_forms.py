@@ -1,4 +1,4 @@
-"""The form with a field for each argument: what it shows, what it takes, and whose errors stand where."""
+"""The form with one field per argument: what it shows, what it accepts, and where it shows errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the admin says of jobs that ask and hear "not yet", and of those without a limit of attempts."""
+"""How the admin shows jobs that poll and get "not yet", and jobs without a limit of attempts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the list tells of jobs in each view, and in which order."""
+"""The columns that the list of jobs shows in each view, and the order of the rows."""
 
 from __future__ import annotations
 
@@ -231,7 +231,9 @@ def test_only_columns_whose_order_an_index_holds_can_be_clicked():
 
 
 def test_every_order_is_read_off_an_index(orders):
-    """No database sorts the rows of a view; where an index has no id behind the date, only those of one date are put in order."""
+    """The database does not sort the rows of a view. If an index does not have the id after the date, the database sorts only rows
+    with equal dates.
+    """
     ended()
     if connection.vendor != "sqlite":
         pytest.skip("a small table is sorted at once by planners that count rows")

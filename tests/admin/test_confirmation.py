@@ -1,4 +1,4 @@
-"""What is asked before something is done: which jobs, how many, and the way back; and only what applies is offered."""
+"""The confirmation before an action: which jobs, how many, and the link back. A page offers only actions that apply."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def vital(text: str, name: str) -> tuple[str, str]:
 
 
 def cell(text: str, label: str, queue: int = 1) -> str:
-    """What stands in that column; queues are numbered as the settings list them."""
+    """Returns the text of that column. Queues are numbered in the order of the settings."""
     cells = re.findall(rf'data-label="{label}">(.*?)</td>', text, re.S)
     return unescape(" ".join(re.sub(r"<[^>]+>", " ", cells[queue]).split()))
 
@@ -108,7 +108,7 @@ def test_the_oldest_late_job_and_an_idle_mirror_are_bad_signs(orders, staff):
     [job] = orders.scheduled()
     orders.store.reschedule(job.id, due_ms=clock.wall_ms() - 3_600_000)
     orders.fold()
-    orders.store.pause(now_ms=clock.wall_ms() - 90_000)  # an event that nobody folds
+    orders.store.pause(now_ms=clock.wall_ms() - 90_000)  # the mirror does not fold this event
     orders.store.resume()
     text = staff().get(QUEUES).content.decode()
     assert vital(text, "late")[0] == "bad"

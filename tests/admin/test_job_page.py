@@ -337,7 +337,7 @@ def test_what_runs_or_has_ended_needs_no_reason(orders, staff):
     assert why(client, orders.ended("ack")) == ""
 
 
-# what stands beside it
+# related jobs
 
 
 def test_jobs_of_the_same_key_are_linked(orders, staff):

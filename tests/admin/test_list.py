@@ -186,7 +186,7 @@ def test_page_after_page_shows_every_row_once_and_leads_back(orders, staff, monk
     same, other = clock.now() - timedelta(hours=1), clock.now() - timedelta(hours=2)
     stored = {"due": "scheduled", "retrying": "scheduled", "unpublished": "scheduled", "": "failed"}.get(view, view)
     published = None if view == "unpublished" else same
-    for number in range(10):  # many bear the same date: the id tells them apart
+    for number in range(10):  # many have the same date: the id decides their order
         Job.objects.create(
             queue="orders",
             task="t",

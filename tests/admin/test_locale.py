@@ -24,7 +24,7 @@ from tests.tasks_for_tests import close_order
 
 PLACEHOLDER = re.compile(r"%\(\w+\)[sd]")
 SAID = frozenset({"title", "aria-label", "placeholder", "data-label", "data-held", "data-trouble", "value"})
-LONG = 16  # characters of a text that stands nowhere by chance
+LONG = 16  # characters: a text of this length is not on a page by accident
 
 
 @pytest.fixture(params=LANGUAGES)
@@ -102,7 +102,7 @@ def test_a_text_that_django_has_too_is_translated_as_there(language):
 
 
 class Texts(HTMLParser):
-    """What a page says, to the eye or to a screen reader."""
+    """Collects the texts that a page shows on the screen or gives to a screen reader."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ class Texts(HTMLParser):
 
 
 def left_in_english(html: str, known: dict[Text, list[str]]) -> list[str]:
-    """Texts of the sources that stand on the page although there is a translation."""
+    """Returns the texts of the sources that the page shows untranslated although a translation exists."""
     strange = {
         text.lower()
         for (one, many), forms in known.items()

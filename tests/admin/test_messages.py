@@ -81,7 +81,7 @@ def test_a_message_keeps_one_body(client):
     job = delayq.push("mail", 1)
     delayq.pull("mail")[0].fail()
     fold()
-    Job.objects.update(args=[1, 2])  # so it has no field of its own
+    Job.objects.update(args=[1, 2])  # so the form has no separate field for it
     digest = client.get(form_of(job)).context["form"].digest
     answer = client.post(form_of(job), {"args": "[1, 2, 3]", "kwargs": "{}", "digest": digest, **DO})
     assert answer.status_code == 400

@@ -1,4 +1,4 @@
-"""What the pages say while the rows are behind: who runs, what Redis has, and of which queue nobody keeps the records."""
+"""What the pages show while the rows are behind: the running workers, what Redis holds, and the queue that no process mirrors."""
 
 from __future__ import annotations
 

@@ -325,7 +325,7 @@ def test_what_a_person_typed_shows_as_text(orders, staff):
 
 
 def test_why_it_does_not_go_on_is_told_in_the_language_of_the_page(orders, staff):
-    """Also what a newer release has written; and the text that a worker of the release before has noted, as it stands."""
+    """This includes a code that a newer release wrote. Text that a worker of the previous release noted is shown unchanged."""
     gone = {"actor": "admin:clerk", "permission": "delayq.cancel_job"}
     for noted, told in (
         ({"problem": {"code": "permission_gone", "fields": gone}}, "hat die Berechtigung delayq.cancel_job nicht mehr"),

@@ -1,4 +1,4 @@
-"""Operations: all that match, in steps, by whoever keeps the records."""
+"""Operations change all matching jobs in steps. The process that runs the mirror executes them."""
 
 from __future__ import annotations
 
@@ -420,14 +420,14 @@ def test_an_operation_on_a_server_that_is_away_holds_up_none_on_another(own_redi
 
 @pytest.fixture
 def two_servers(delayq_redis, transactional_db, own_redis, settings):
-    """The queue "redis" has a server of its own, which is returned."""
+    """Gives the queue "redis" a separate server, and returns that server."""
     own = own_redis(appendonly="yes")
     settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {**settings.DELAYQ["QUEUES"], "redis": {"REDIS": own.url}}}
     return own
 
 
 def in_turn(number: int) -> None:
-    """Jobs on both servers, one behind the other."""
+    """Schedules jobs on both servers alternately."""
     for n in range(number):
         delayq.schedule(close_order, n, delay="1h", queue="redis")
         delayq.schedule(close_order, n, delay="1h")

@@ -283,7 +283,7 @@ def test_each_page_has_its_own_view_permission(orders, staff, address):
 
 
 def test_what_describes_a_field_is_on_the_page(orders, staff):
-    """A screen reader says nothing of a description that leads nowhere."""
+    """A screen reader does not read a description whose reference leads to no element."""
     [job], failed = orders.scheduled(), orders.ended("fail")
     client = staff()
     addresses = [

@@ -61,7 +61,7 @@ def ahead(row: Periodic, n: int = 10) -> list[datetime]:
 
 
 def text_of(answer: Any) -> str:
-    """What stands on a page, without its tags and with single spaces."""
+    """Returns the text of a page without tags and with single spaces."""
     return " ".join(re.sub(r"<[^>]+>", " ", answer.content.decode()).split())
 
 
@@ -443,7 +443,7 @@ WHOLE = {
 
 
 def digest(client: Any, row: Periodic) -> str:
-    """What goes with the form as it is now."""
+    """Returns the digest that the form contains now."""
     (found,) = re.findall(r'name="digest" value="(\w+)"', client.get(page(row, "edit")).content.decode())
     return found
 

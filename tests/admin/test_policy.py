@@ -1,4 +1,4 @@
-"""The content security policy that the pages bear."""
+"""The content security policy that the pages send."""
 
 from __future__ import annotations
 

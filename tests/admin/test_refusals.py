@@ -1,4 +1,4 @@
-"""Who may not is told which permission is missing; and what the admin of Django says elsewhere is not said of jobs."""
+"""A refusal names the missing permission. The general texts of Django's admin are not shown for jobs."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_rule_of_the_site_is_no_missing_permission(orders, staff, monkeypatch)
 
 
 def test_a_permission_that_was_looked_for_and_not_needed_is_not_named(orders, staff):
-    """The page of a job asks for many; what is refused later is refused for a reason of its own."""
+    """The page of a job checks many permissions. A later refusal has a different reason, and names only that."""
     job, client = orders.ended("ack"), staff("view_job")
     assert client.get(page(job)).status_code == 200
     assert "view_sensitive" not in refused(client.get(act(job, "copy")))

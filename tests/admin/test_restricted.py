@@ -1,4 +1,4 @@
-"""A subclass that leaves out rows leaves them out everywhere: pages, forms, acts, counts, what stands beside a job."""
+"""A subclass that excludes rows excludes them everywhere: pages, forms, actions, counts and related jobs."""
 
 from __future__ import annotations
 

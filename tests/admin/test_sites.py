@@ -19,7 +19,7 @@ pytestmark = pytest.mark.urls("tests.admin.sites")
 
 
 def addresses(text: str) -> set[str]:
-    """Where the page leads and where it posts to, without files."""
+    """Returns the addresses that the page links to and posts to, without static files."""
     found = re.findall(r'(?:href|action|formaction)="(/[^"#?]*)', text)
     return {address for address in found if not address.startswith("/static/")}
 
@@ -127,7 +127,7 @@ def test_what_is_started_leads_to_a_page_that_this_site_has(orders, staff, name)
 
 
 def everything(orders) -> tuple[list[str], list[tuple[str, dict[str, str]]]]:
-    """What there is to see, and what there is to do."""
+    """Returns the pages that a user can open, and the forms that a user can send."""
     job, other = orders.ended("fail", max_attempts=1), orders.ended("fail", max_attempts=1)
     orders.scheduled(1)
     operation = begin("cancel", selection={"view": "failed"})

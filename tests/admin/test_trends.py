@@ -33,7 +33,7 @@ OF_TASK = f"{JOBS}task/{TASK}/"
 
 
 def plain(client: Client, address: str) -> str:
-    """What stands on the page, without tags."""
+    """Returns the text of the page without tags."""
     response = client.get(address)
     assert response.status_code == 200, address
     text = response.content.decode().partition('id="content-main"')[2].replace("<wbr>", "")

@@ -66,7 +66,7 @@ def refusals() -> list[DelayqError]:
 
 
 def stored(error: Exception) -> DelayqError:
-    """What a row keeps of an error, as if it were raised."""
+    """Returns the error that a row stores, as if it were raised."""
     kept = rows.hindered(error)["problem"]
     return DelayqError(code=kept["code"], **kept["fields"])
 

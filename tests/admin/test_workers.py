@@ -1,4 +1,4 @@
-"""The page of workers: what they run, who is gone; quiet and stop."""
+"""The page of workers: the jobs that they run, and the workers that are gone. The actions quiet and stop."""
 
 from __future__ import annotations
 

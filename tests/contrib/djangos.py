@@ -1,7 +1,8 @@
-"""Django's own tests of tasks, put to this backend: `make test-django-tasks DJANGO=django-6.1.3.tar.gz`.
+"""Runs Django's own tests of tasks against this backend: `make test-django-tasks DJANGO=django-6.1.3.tar.gz`.
 
-They are in Django's source distribution, and stay there. They are written for its immediate and its dummy backend; here stand two of
-ours that behave likewise: one runs what is enqueued at once, the other remembers it. The rest of what is changed are names.
+The tests stay in Django's source distribution. Django wrote them for its immediate and its dummy backend. This module replaces those
+with two backends of ours that behave in the same way: one runs tasks when they are enqueued, the other stores them. All other changes
+are changes of names.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What was sent to Sentry in this process."""
+"""Collects the envelopes that this process sends to Sentry."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def save() -> str:
 
 @task
 def delay_all(delay: int, key: str, **kwargs: Any) -> list[Any]:
-    """Its parameters bear the names of options of delayq, which matters to nobody: Django's tasks do not mix them."""
+    """Its parameters have the names of delayq options. There is no conflict: Django's tasks keep options and arguments apart."""
     return [delay, key, kwargs]
 
 

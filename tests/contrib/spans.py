@@ -1,4 +1,4 @@
-"""What was exported of traces and metrics in this process."""
+"""Collects the traces and metrics that this process exports."""
 
 from __future__ import annotations
 

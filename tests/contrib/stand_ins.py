@@ -1,4 +1,4 @@
-"""What stands in for Django's immediate and dummy backend in Django's own tests, and for the classes of these tests."""
+"""Replacements for Django's immediate and dummy backend in Django's own tests, and for the test case classes of these tests."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ class Remembering(DelayqBackend):
 
 
 class WithKit:
-    """Jobs go where those of tests go, and run when the test says so."""
+    """Jobs go to the test kit, and run when the test runs them."""
 
-    def _callSetUp(self) -> None:  # Django's tests have a setUp of their own, and do not call ours
+    def _callSetUp(self) -> None:  # Django's tests define setUp and do not call ours
         under_test.ISOLATES = True
         case: Any = self
         one_kit().start()
         case.addCleanup(setattr, conf, "_config", None)
         case.addCleanup(one_kit().stop)
-        super()._callSetUp()  # type: ignore[misc]  # of the class of Django that stands behind
+        super()._callSetUp()  # type: ignore[misc]  # the method of Django's class, which is next in the MRO
 
 
 class Case(WithKit, TestCase):

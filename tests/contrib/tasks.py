@@ -1,4 +1,6 @@
-"""What the app finds: tasks that a worker knows by import alone, whichever backend they are declared for; and what is told of them."""
+"""Tasks that the app finds. A worker knows them only by their import, whichever backend they are declared for. The signals about them
+are written to a file.
+"""
 
 from __future__ import annotations
 

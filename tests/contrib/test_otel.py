@@ -135,7 +135,7 @@ def test_the_span_of_aschedule_is_under_that_of_its_caller(delayq, transactional
             await django_delayq.aschedule(shipping.ship, 2)
             await django_delayq.aschedule_many([shipping.ship.bind(3)])
 
-    async_to_sync(request)()  # in this thread: one of its own would keep its connection
+    async_to_sync(request)()  # in this thread: a new thread would keep its database connection
     *sends, caller = exported.spans
     assert [span.parent.span_id for span in sends] == [caller.get_span_context().span_id] * 3
 

@@ -164,7 +164,7 @@ def test_the_span_of_aschedule_is_under_that_of_its_caller(delayq, transactional
         with sentry_sdk.start_transaction(name="request"):
             await shipping.ship.aschedule(1)
 
-    async_to_sync(request)()  # in this thread: one of its own would keep its connection
+    async_to_sync(request)()  # in this thread: a new thread would keep its database connection
     assert [span["op"] for span in sent.transactions[0]["spans"]] == ["queue.publish"]
 
 

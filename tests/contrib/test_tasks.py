@@ -35,7 +35,7 @@ def mail():
 
 @pytest.fixture
 def finished(backend):
-    """What `task_finished` has told: id, status, classes of the errors."""
+    """Collects what `task_finished` sent: id, status, and the classes of the errors."""
     from django_delayq.contrib.tasks import api
 
     told = []
@@ -367,7 +367,7 @@ def test_a_value_that_cannot_be_kept_is_a_failure(delayq, db, mail):
         assert (result.status, result.errors[0].exception_class) == ("FAILED", error)
 
 
-# what the worker is told
+# options for the worker
 
 
 def test_priorities_are_bands_and_the_number_is_kept(delayq, db, mail):

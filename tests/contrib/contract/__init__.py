@@ -1,4 +1,4 @@
-"""What `django.tasks` promises, as tests that any backend can be put under.
+"""The contract of `django.tasks`, as tests that you can run against any backend.
 
     class OurBackend(TaskBackendContract, TransactionTestCase):
         backend = "shop.backends.OurBackend"
@@ -6,8 +6,8 @@
         def run_tasks(self):
             work_off_what_is_due()
 
-What a backend does not support it must refuse: the tests ask its `supports_…` which of the two they may expect. What differs between
-good backends is not looked at: whether enqueueing waits for the commit, what ids look like, how often a task is tried again.
+A backend must refuse each feature that it does not support. The tests read its `supports_…` attributes to know what to expect. The
+tests ignore differences between correct backends: whether enqueueing waits for the commit, the format of ids, the number of retries.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the tests of the contract stand on: a backend under test, its tasks, and what has been told of them."""
+"""The base of the contract tests: the backend under test, its tasks, and the signals that it sent about them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ class ContractCase(Case):
     at_once: ClassVar[bool] = False
 
     def run_tasks(self) -> None:
-        """Runs what has been enqueued and is due, and returns when it has ended. Nothing to do for who runs it at once."""
+        """Runs the tasks that are enqueued and due, and returns when they have ended. A backend that runs tasks at once leaves this
+        empty.
+        """
 
     def setUp(self) -> None:
         """The settings name the backend, and signals are noted."""

@@ -18,7 +18,7 @@ async def give_later(*args: Any) -> list[Any]:
 
 @task(takes_context=True)
 async def look_later(context: Any) -> str:
-    """The id of its own result."""
+    """Returns the id of its result."""
     return str(context.task_result.id)
 
 

@@ -13,7 +13,7 @@ from tests.contrib.contract.case import ContractCase, InvalidTask, InvalidTaskBa
 
 
 class TaskRules(ContractCase):
-    """What a backend must take, and what it must refuse."""
+    """The tasks that a backend must accept, and the tasks that it must refuse."""
 
     # what a task may be
 

@@ -14,7 +14,7 @@ from tests.contrib.contract.case import COROUTINES, HOUR, ContractCase, base, ex
 
 
 class TaskRuns(ContractCase):
-    """What must be said of a task that runs."""
+    """The results and signals that a backend must give for a task that runs."""
 
     # run
 

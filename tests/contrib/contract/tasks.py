@@ -47,7 +47,7 @@ def fail() -> None:
 
 @task
 def fail_within() -> None:
-    """Raises an error whose argument is none that JSON or pickle would take."""
+    """Raises an error whose argument neither JSON nor pickle can serialize."""
     raise ValueError(ValueError(lambda: True))
 
 
@@ -59,7 +59,7 @@ def leave() -> None:
 
 @task(takes_context=True)
 def look(context: Any, *args: Any) -> dict[str, Any]:
-    """What its context says."""
+    """Returns the fields of its context."""
     result = context.task_result
     return {
         "kind": type(context).__name__,

@@ -63,7 +63,7 @@ def main(name: str, address: str, token: str, folder: str, batch_number: int = 0
 
 
 def _fence(message: dict[str, Any]) -> str:
-    """Of this claim of this message."""
+    """Returns an identifier of this claim of this message."""
     return f"{message['fence']}/{message['id']}"
 
 

@@ -1,4 +1,4 @@
-"""The gateway in a process of its own, behind a real ASGI server, and a plain client of it."""
+"""Runs the gateway in a separate process on a real ASGI server, with a plain client for it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Seen = TypeVar("Seen")
 
 
 def until(look: Callable[[], Seen | None], what: str | Callable[[], str], seconds: float = 60) -> Seen:
-    """What `look` sees at last; `what` is said if that is nothing."""
+    """Waits until `look` returns a true value, and returns it. After `seconds` the test fails with the message `what`."""
     deadline = time.monotonic() + seconds
     while not (seen := look()):
         assert time.monotonic() < deadline, what if isinstance(what, str) else what()
@@ -29,7 +29,7 @@ def until(look: Callable[[], Seen | None], what: str | Callable[[], str], second
 
 
 class OverSocket(http.client.HTTPConnection):
-    """HTTP over a unix socket, whose name nobody else can take."""
+    """HTTP over a unix socket. No other process can take its name."""
 
     def __init__(self, path: Path | str, timeout: float = 60) -> None:
         super().__init__("localhost", timeout=timeout)
@@ -46,7 +46,7 @@ class OverSocket(http.client.HTTPConnection):
 
 
 class Answer:
-    """What the gateway has said."""
+    """A response of the gateway."""
 
     def __init__(self, response: http.client.HTTPResponse) -> None:
         self.status, self.headers = response.status, response.headers
@@ -55,7 +55,7 @@ class Answer:
 
 
 class Client:
-    """Sends requests with a token; each by a connection of its own."""
+    """Sends requests with a token. Each request uses a new connection."""
 
     def __init__(self, address: Path | str, token: str) -> None:
         self.address, self.token = address, token
@@ -71,7 +71,7 @@ class Client:
         return self._sent("POST", path, json.dumps({} if body is None else body), {"Content-Type": "application/json"})
 
     def answer(self, connection: http.client.HTTPConnection) -> Answer:
-        """What comes back."""
+        """Reads the response."""
         try:
             return Answer(connection.getresponse())
         finally:

@@ -1,4 +1,4 @@
-"""Who is let in, to what, how often, and with how much."""
+"""Access to the gateway: which clients, to which resources, how often, and with how much data."""
 
 from __future__ import annotations
 

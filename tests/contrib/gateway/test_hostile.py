@@ -258,7 +258,7 @@ def test_hostile_requests_end_in_no_500_and_schedule_nothing_by_halves(caller):
 
 
 def _only_in_redis(rows: dict[str, Job]) -> set[str]:
-    """Jobs of redis durability, which get their rows from the mirror; here is none."""
+    """Returns the jobs of redis durability without a row. The mirror writes their rows, and no mirror runs here."""
     return {id for batch in stores.inspector().records("redis") for id, _ in batch} - set(rows)
 
 

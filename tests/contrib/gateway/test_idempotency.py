@@ -25,7 +25,7 @@ from tests.management.conftest import lose_redis
 
 
 class Killed(BaseException):
-    """The process has died here: nothing of its own is run any more."""
+    """The process died here. It runs no more of its code."""
 
 
 BODY = {"task": TASK, "args": [7], "delay": "1h"}
@@ -178,7 +178,7 @@ def test_after_a_crash_a_job_that_was_merged_is_answered_with_its_holder(caller,
     holder = caller.schedule(key="o:7").json()["id"]
     for policy, status in (("error", 409), ("keep", 200)):
         body = {**BODY, "key": "o:7", "on_conflict": policy}
-        # The row was committed while nobody could ask Redis for the holder, and merged then.
+        # The row was committed and merged while no process could ask Redis for the holder.
         monkeypatch.setattr("django_delayq.producer.put._held", lambda _: {})
         monkeypatch.setattr(enqueue, "put_in", lambda *args, **options: die(partial(real, **options), *args))
         with pytest.raises(Killed):

@@ -28,7 +28,7 @@ def backend() -> None:
 
 @pytest.fixture
 def watched(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The project has the addresses, and a token. What answers at all is waited for, however busy this machine is."""
+    """The project has the URLs and a token. The timeout is long, so that answers arrive even if this machine is busy."""
     settings.ROOT_URLCONF = "tests.contrib.watched.watched_urls"
     settings.DELAYQ = {**settings.DELAYQ, "METRICS_TOKEN": TOKEN}
     for views in (health_urls, metrics_urls):
@@ -52,7 +52,7 @@ def watcher(watched: None) -> Client:
 def hanging_database(
     hanging: None, transactional_db: None, settings: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Iterator[None]:
-    """A database that lets nobody in, and keeps all waiting: at the end of the test those who wait are let go."""
+    """A database that is locked, so that all connections wait. The end of the test releases the lock, and the waiting threads end."""
     file = tmp_path / "locked.sqlite3"
     with closing(sqlite3.connect(file, isolation_level=None)) as holder:
         holder.execute("BEGIN EXCLUSIVE")

@@ -1,4 +1,4 @@
-"""What was exported, as Prometheus' own parser reads it."""
+"""Reads exported metrics with Prometheus' own parser."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Scraped(dict[tuple[str, frozenset[tuple[str, str]]], float]):
 
 
 def ask(port: int, path: str = "metrics") -> tuple[int, str]:
-    """Status and text; 0 if nobody answers."""
+    """Returns the status and the text. The status is 0 if there is no response."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=30) as answer:
             return answer.status, answer.read().decode()

@@ -1,4 +1,4 @@
-"""What load balancers and people are told of the queues' health."""
+"""The health of the queues as load balancers and people see it."""
 
 from __future__ import annotations
 

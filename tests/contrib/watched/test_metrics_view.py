@@ -162,7 +162,7 @@ def test_a_redis_that_hangs_holds_up_no_answer(hanging, own_redis, transactional
     stores.reset()
 
 
-# who may read it
+# who may read the metrics
 
 
 def test_who_says_nothing_is_asked_for_the_token(delayq_redis, transactional_db) -> None:

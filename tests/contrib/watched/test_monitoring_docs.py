@@ -63,7 +63,7 @@ def queries() -> list[str]:
 
 
 def rules() -> list[dict[str, str]]:
-    """The rules, read as far as they are needed: name, expression, and what is said."""
+    """Parses the parts of the rules that these tests need: name, expression, severity and annotations."""
     found = []
     for text in re.split(r"^      - alert: ", ALERTS, flags=re.MULTILINE)[1:]:
         name, _, rest = text.partition("\n")
@@ -153,7 +153,7 @@ def test_the_scaler_asks_for_due_jobs() -> None:
 
 
 def commands() -> list[tuple[str, list[str]]]:
-    """Where a worker is started, and by what options."""
+    """Returns the files that start a worker, with the options of the command."""
     found = []
     for path in sorted((DOCS / "deploy").iterdir()):
         for line in path.read_text().splitlines():

@@ -1,4 +1,4 @@
-"""What a real worker says at its port, beside what truly happened."""
+"""Compares the metrics at the port of a real worker with what actually happened."""
 
 from __future__ import annotations
 
