@@ -1,1 +1,3 @@
-"""A sample shop, written from README.md and docs/ alone: a project of its own, in `project`, with its own settings, tests and types."""
+"""A sample shop, written only from README.md and docs/. It is a separate project, in `project`, with separate settings, tests and
+types.
+"""

@@ -1,3 +1,3 @@
-"""The project's tests run in a process of their own, with the project's settings."""
+"""The project's tests run in a separate process with the project's settings."""
 
 collect_ignore = ["project"]

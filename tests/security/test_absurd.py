@@ -39,7 +39,7 @@ FIELDS = (
     "generation", "seen:0", "seen:1", "server", "mirrored", "mirror_token", "run", "moved_to", "moved_at", "surplus", "restoring",
     "rolled", "timer", "timer_until", "backup", "backup_until", "others_until", "asked", "armed", "alive", "guard_from", "guard_until",
     "guard_since", "guard_next",
-)  # fmt: skip  # not `paused`, nor a newer `format`: who writes these stops the queue, as the docs say
+)  # fmt: skip  # without `paused` and a newer `format`: these stop the queue, as the docs say
 NUMBERS = ("0", "-1", "1", "2", "1e999", "nan", "-inf", "99999999999999999999", "1.5", "x", "", "9e15", "2147483648")
 
 
@@ -166,7 +166,7 @@ class Scene:
             self.relay.poll()
 
     def judge(self) -> None:
-        """What the docs promise."""
+        """Checks what the docs promise."""
         rows = {row["id"]: row for row in Job.objects.values("id", "queue", "task", "args", "durable", *KEPT)}
         assert rows[self.other.id] == self.before
         if not self.signed:
@@ -193,7 +193,7 @@ class Scene:
 
 
 def play(scene: Scene, link: Any, acts: int, seed: int) -> None:
-    """So many absurd things, and behind each batch an honest job that must run."""
+    """Writes `acts` absurd things. After each batch, an honest job must run."""
     seconds, us = link.execute("TIME")
     absurd = Absurd(seed, "t", int(seconds) * 1000 + int(us) // 1000, scene.fill())
     scene.judge()
@@ -238,5 +238,5 @@ def test_ten_thousand_absurd_things_make_no_row_lie_and_no_pass_long(scene, redi
 
 
 def test_a_record_is_one_that_this_package_would_write():
-    """The forged ones would run, if nobody looked at signatures."""
+    """The forged records would run if signatures were not checked."""
     assert JobRecord.decode(ids.new(), f"1no {NAME}\n[[666],{{}}]".encode()).task == NAME

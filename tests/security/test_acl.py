@@ -17,14 +17,14 @@ from tests.mirror.conftest import Orders
 from tests.tasks_for_tests import close_order, ping
 from tests.worker.conftest import Shop, eventually
 
-# What the client library asks for by itself, or a worker can do without.
+# Commands that the client library sends by itself, or that a worker does not need.
 OPTIONAL = {"client|setinfo", "config|get", "client", "config"}  # the last two: how Redis 6.2 names them
 # For a URL with a database number, for a client that checks its connection, for `benchmarks.own_servers`, for `REPLICAS`.
 RARE = {"select", "ping", "unlink", "wait"}
 
 
 def refused(link) -> set[str]:
-    """What the package's user was refused since the last look, in lower case."""
+    """Returns the commands and keys that Redis refused to the package's user since the last call, in lower case."""
     entries = [dict(zip(entry[::2], entry[1::2], strict=True)) for entry in link.execute("ACL", "LOG")]
     link.execute("ACL", "LOG", "RESET")
     return {entry[b"object"].decode().lower() for entry in entries if entry[b"username"] == servers.USER.encode()}

@@ -1,4 +1,4 @@
-"""What somebody else has written into Redis is set aside with an event, and ends neither a loop nor a page."""
+"""Foreign data in Redis is set aside with an event. It stops no loop and breaks no page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two worlds that differ only in what is masked look alike, to the byte: every page, fragment, search and command."""
+"""Two worlds that differ only in masked values look the same, byte by byte, on every page, fragment, search and command."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ def gone(order: int, pin: Any) -> None: ...
 
 
 def set_aside(orders) -> SetAside:
-    """The end of a job, which its row does not know: its number of attempts was none. What stood in the stream holds what is masked."""
+    """The end of a job whose number of attempts is invalid, so that the row does not know it. The rejected stream entry contains the
+    masked value.
+    """
     job = orders.scheduled()[0]
     entry = f"{ids.short(job.id)} many 0 f\n" + json.dumps({"r": {"pin": ONE}})
     stores.link.execute("XADD", orders.store.keys["events"], "*", "at", 1_795_000_000_000, "by", "w", "failed", entry)
@@ -44,7 +46,7 @@ def set_aside(orders) -> SetAside:
 
 @pytest.fixture
 def jobs(orders, settings, more_tasks) -> list[Job]:
-    """Of each state one whose arguments, meta, result and events hold something masked; and one of a task that is gone by now."""
+    """One job of each state, with a masked value in its arguments, meta, result and events, and one job whose task no longer exists."""
     settings.DELAYQ = {**settings.DELAYQ, "SENSITIVE": ["pin"]}
     more_tasks(PAYS, pay, sensitive=["token"])
     more_tasks("shop.gone", gone)
@@ -109,7 +111,7 @@ CLOCKS = re.compile(
     r'csrfmiddlewaretoken" value="[^"]*"|data-etag="[^"]*"|name="preview" value="[^"]*"'
     r"|\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d[.\dZ+:]*|\d\d:\d\d(:\d\d)?(\.\d+)?|\b(\d+ms|<?\d+s|\d+ms?|(\d+[dhms])+)\b"
     r"|(&lt; )?\d+(\.\d+)? ms\b|\"duration\": \d+(\.\d+)?"
-    # What a dashboard draws of the hours around now moves on with each minute.
+    # The dashboard draws the hours around now. These parts change with each minute.
     r"|\d+(\.\d+)?/min|<figure>.*?</figure>|<details [^>]*><summary>.*?</details>"
     r"|d=\"[^\"]*\"|\d+(\.\d+)?,? ?(MB|KB|bytes)|<time.*?</time>|<meter.*?</meter>|mirror \d+.*?behind[^<]*"
 )
@@ -120,7 +122,7 @@ ASKED = re.compile(r"""["`](args|kwargs|result|options|raw|detail)["`]""")  # a 
 
 @contextmanager
 def statements() -> Iterator[list[str]]:
-    """What is sent to the database meanwhile."""
+    """Collects the SQL that is sent to the database inside the block."""
     sent: list[str] = []
 
     def note(execute, sql, params, many, context):
@@ -200,7 +202,7 @@ def test_what_is_masked_changes_no_byte_of_any_page(jobs, staff, monkeypatch):
     for asked_for, before, after in zip(asked, one, other, strict=True):
         assert list(unified_diff(before[1].splitlines(), after[1].splitlines(), n=0)) == [], asked_for
         assert before == after, asked_for
-        if not asked_for[1]:  # elsewhere stands what the person has typed
+        if not asked_for[1]:  # other answers contain what the person typed
             assert ONE not in before[1], asked_for
 
 

@@ -1,4 +1,6 @@
-"""Whatever bytes stand in Redis, in the settings or on a command line: an answer or a refusal of ours, never another exception."""
+"""For any bytes in Redis, in the settings or on a command line, the package answers or raises a refusal of its own classes. It never
+raises another exception.
+"""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def home() -> Iterator[Path]:
 
 
 def open_to_others(home: Path) -> dict[str, str]:
-    """What others may do something with."""
+    """Returns the paths on which other users have any permission."""
     paths = [home, *home.rglob("*")]
     modes = {str(path.relative_to(home)): stat.S_IMODE(path.lstat().st_mode) for path in paths}
     return {name: f"{mode:04o}" for name, mode in modes.items() if mode & 0o077}
@@ -165,7 +165,7 @@ class Flood:
 
 
 def ask(port: int, path: str, host: str = "127.0.0.1") -> tuple[int, dict[str, object]]:
-    """Status and answer; 0 if there is none."""
+    """Returns the status and the response. The status is 0 if there is no response."""
     try:
         with urllib.request.urlopen(f"http://{host}:{port}/{path}", timeout=30) as answer:
             return answer.status, json.load(answer)

@@ -167,7 +167,7 @@ def test_settings_do_not_show_the_address_when_they_are_printed(settings):
 
 
 class WithoutAuth(servers.RedisServer):
-    """Of a command that it does not know a server quotes the arguments."""
+    """A server without the AUTH command. A server quotes the arguments of a command that it does not know."""
 
     def command(self) -> list[str]:
         return [*super().command(), "--rename-command", "AUTH", "elsewhere"]

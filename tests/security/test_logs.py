@@ -281,7 +281,7 @@ def test_who_asks_a_worker_writes_no_line_of_its_log(shop: Shop, form):
 
 
 def test_only_one_module_makes_loggers():
-    """What logs by another way could quote an error, or write two lines."""
+    """A module that logs in another way could quote an error, or write two lines."""
     ways = {"logging.getLogger", "logging.warning", "logging.error", "logging.exception", "logging.info"}
     found = set()
     for path in PACKAGE.rglob("*.py"):

@@ -1,4 +1,4 @@
-"""What the address of a list may ask of the database: what its filters ask."""
+"""The URL of a list may use only the look-ups that its filters use."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ALLOWED = {
     SetAside: {"queue", "queue__isnull", "code", "code__isnull"},
     Periodic: {"owner"},
 }
-# What is no look-up: Django's own words for pages and order, and ours for the list of jobs.
+# Parameters that are not look-ups: Django's names for pages and order, and our names for the list of jobs.
 WORDS = {
     "q",
     "p",
@@ -53,7 +53,7 @@ WORDS = {
 
 @contextmanager
 def values() -> Iterator[list[tuple[str, Any]]]:
-    """What is sent to the database meanwhile, with the values."""
+    """Collects the SQL that is sent to the database inside the block, with its values."""
     sent: list[tuple[str, Any]] = []
 
     def note(execute, sql, params, many, context):
@@ -70,7 +70,7 @@ def _quiet(caplog):
 
 
 def lookups(field: Field[Any, Any]) -> list[str]:
-    """Every way to ask about a field: by each registered look-up and transform, and by look-ups behind transforms."""
+    """Returns every way to filter by a field: all registered look-ups and transforms, and look-ups that follow transforms."""
     found = list(field.get_lookups())
     return ["", *found, *(f"{part}__{verb}" for part in ("year", "length", "0") for verb in ("exact", "regex"))]
 
@@ -108,7 +108,7 @@ def test_no_look_up_but_those_of_the_filters_reaches_the_database(orders, staff)
 
 
 def direct(user: User, model: type[Model], lookup: str) -> HttpResponse:
-    """What the list of that model answers to that user."""
+    """Returns the response that this user gets from the list of this model."""
     request = RequestFactory().get("/", {lookup: "needle"})
     request.user = user
     return convert_exception_to_response(admin.site.get_model_admin(model).changelist_view)(request)

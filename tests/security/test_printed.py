@@ -1,4 +1,6 @@
-"""What commands print and pages show: nothing masked, nothing that steers a terminal, and no place that an error only talks of."""
+"""The output of commands and pages contains no masked value, no terminal control sequence, and no code location that an error only
+mentions.
+"""
 
 from __future__ import annotations
 

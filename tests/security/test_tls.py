@@ -51,7 +51,7 @@ def certify(folder: Path, names: str = "DNS:localhost,IP:127.0.0.1") -> Certific
         subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
 
     key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    # What Python 3.13 asks for: an authority that may sign, and a certificate that says who signed it.
+    # Python 3.13 requires an authority that may sign, and a certificate that names its signer.
     may_sign = ("-addext", "keyUsage=critical,keyCertSign,cRLSign")
     run("req", "-x509", *key, *may_sign, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=tests", "-days", "2")
     run("req", *key, "-keyout", "key.pem", "-out", "request.pem", "-subj", "/CN=localhost")
@@ -181,7 +181,7 @@ def test_a_server_of_another_authority_is_refused(tls, tmp_path):
     assert servers.PASSWORD not in str(error.value)
 
 
-# A trusted certificate of another name: whoever has one may be in the middle.
+# A trusted certificate for another name. Its owner could be a man in the middle.
 
 
 def auths(server: TlsServer) -> int:

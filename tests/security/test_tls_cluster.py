@@ -32,7 +32,7 @@ QUEUES = ("a", "b", "c", "d", "e", "f")
 
 
 def files(of: Certificates) -> dict[str, str]:
-    """The options of a server that bears that certificate."""
+    """Returns the options of a server that has this certificate."""
     return {"tls_ca_cert_file": of.authority, "tls_cert_file": of.certificate, "tls_key_file": of.key, "tls_auth_clients": "no"}
 
 
@@ -127,7 +127,7 @@ def test_nodes_of_another_authority_are_refused_and_get_no_password(cluster, tmp
 
 
 def test_a_node_is_refused_whose_certificate_is_for_another_name(cluster, tmp_path):
-    """Who is asked for the map bears the right one; so do not the others, whom it names by their addresses."""
+    """The node that sends the map has a matching certificate. The other nodes, which the map names by address, do not."""
     others = certify(tmp_path, "DNS:localhost")
     with TlsCluster(others) as servers:
         there = place(servers.by(f"localhost:{servers.masters[0].port}"), name="test")

@@ -1,4 +1,4 @@
-"""Somebody who can write to Redis: what rows say then, what is run, and that nothing stands still."""
+"""An attacker can write to Redis. These tests check what rows show then, what runs, and that no process stops working."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def ended(orders: Orders, outcome: str) -> delayq.Job:
 
 
 def test_a_record_of_another_deployment_does_not_run(settings):
-    """Of one with the same key and another prefix, such as the test system."""
+    """The other deployment has the same key and another prefix, such as a test system."""
     settings.DELAYQ = {**settings.DELAYQ, "SIGNING": True, "PREFIX": "staging"}
     theirs = conf.get().signer
     settings.DELAYQ = {**settings.DELAYQ, "SIGNING": True, "PREFIX": "production"}
@@ -173,7 +173,7 @@ def test_an_event_changes_rows_of_its_own_queue_only(settings, delayq_redis, tra
 
 
 def test_what_events_say_of_a_job_that_has_not_ended_is_believed(signed):
-    """What SIGNING does not keep off, and the docs say so: results, errors and actors of unfinished jobs."""
+    """SIGNING does not protect the results, errors and actors of unfinished jobs. The docs state this."""
     job = delayq.schedule(close_order, 1, delay="1h")
     signed.fold()
     forge("cancel_requested", ids.short(job.id))
@@ -394,8 +394,8 @@ def test_fields_of_meta_are_all_tried():
 
 @pytest.mark.parametrize("name", FIELDS)
 def test_garbage_in_a_field_of_meta_stops_no_claim_and_no_takeover(board, name):
-    """What is due is claimed at once, behind a server that nobody has confirmed a minute later; a lease that has run out is taken over
-    within a lease more.
+    """A due job is claimed at once. If the server is unconfirmed, it is claimed within a minute. An expired lease is taken over
+    within one more lease.
     """
     for number, value in enumerate(ABSURD):
         board.link.execute("FLUSHALL")
@@ -423,7 +423,7 @@ def test_garbage_about_what_came_back_overdue_makes_no_cancel_a_request(board):
 @pytest.mark.parametrize("moved_at", ["nan", "9e15", "-1e308", str(NOW + 59_000), "x"])
 @pytest.mark.parametrize("restoring", ["", "x", "9e15 me 1 2", "99999999999999999999 me", f"{NOW} me 0 0"])
 def test_garbage_about_the_way_back_holds_claims_up_for_two_minutes_at_most(board, moved_at, restoring):
-    """Where no mirror puts it right, which takes two seconds."""
+    """This is the limit without a mirror. A mirror corrects the fields within two seconds."""
     board.put(1)
     server = board.claim("n0", want=0).server
     board.link.execute("HSET", board.keys["meta"], "rolled", "x", "moved_to", server, "moved_at", moved_at, "restoring", restoring)

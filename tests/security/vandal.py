@@ -72,7 +72,7 @@ def _lease(run: bytes, score: str = LONG_AGO) -> Callable[[Vandal], None]:
 
 
 HEAD = b"1nr vandal.task\n"
-# Each is one job that must be set aside: nothing of it is a registered task with arguments.
+# Each is one job that must be set aside, because it is not a registered task with arguments.
 POISON: dict[str, Callable[[Vandal], None]] = {
     "no record": lambda self: self.due(self.id(), None),
     "an empty record": _raw(b""),

@@ -1,4 +1,4 @@
-"""What travels with each job: tenant, language, and the id of the request that scheduled it."""
+"""The context that travels with each job: tenant, language, and the id of the request that scheduled it."""
 
 from collections.abc import Generator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Reads tenant, language and id of a request, for sync and async views alike."""
+"""Reads tenant, language and request id from a request, for sync and async views."""
 
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager

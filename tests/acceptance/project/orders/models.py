@@ -1,4 +1,4 @@
-"""What the shop keeps. The fields have annotations for pyright; mypy knows their types by its plugin."""
+"""The shop's models. Pyright reads the annotations of the fields; mypy knows their types from its plugin."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Booking(models.Model):
 
 
 class Letter(models.Model):
-    """What a customer was told: by whom, in which language, and because of which request."""
+    """A message to a customer: from which tenant, in which language, and because of which request."""
 
     order: models.ForeignKey[Order, Order] = models.ForeignKey(Order, models.CASCADE)
     subject: models.CharField[str, str] = models.CharField(max_length=40)
@@ -57,7 +57,7 @@ class Report(models.Model):
 
 
 class LedgerEntry(models.Model):
-    """How a job has ended. It is told at least once, and stands here once per end."""
+    """How a job ended. The signal arrives at least once; this table has one row per end."""
 
     job_id: models.UUIDField[UUID, UUID] = models.UUIDField()
     task: models.CharField[str, str] = models.CharField(max_length=100)

@@ -1,4 +1,4 @@
-"""Who listens: the ledger keeps each end as a row; the runs go to a log, of one word each."""
+"""Receivers of signals: the ledger stores each end as a row, and a log gets one line per run event."""
 
 import logging
 from typing import Any

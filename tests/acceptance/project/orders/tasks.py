@@ -1,4 +1,4 @@
-"""What the shop does later."""
+"""The tasks that the shop runs later."""
 
 import asyncio
 import logging
@@ -68,7 +68,7 @@ def charge(order_id: int) -> int:
 
 @delayq.task(queue="orders", max_attempts=3)
 def remind(order_id: int) -> None:
-    """Reminds of an order that is not paid; asks for another try while there is nobody to write to."""
+    """Reminds a customer of an unpaid order. Retries while the customer has no address."""
     order = Order.objects.select_related("customer").get(pk=order_id)
     if not order.customer.email:
         raise delayq.Retry("1m", "no address yet")
@@ -131,7 +131,7 @@ def print_label(name: str) -> None:
 @task(queue_name="mail")
 @options(max_attempts=3, backoff="15s 3m")
 def send_receipt(order_id: int) -> str:
-    """In Django's own words, as an app would write it that knows nothing of delayq."""
+    """A plain Django task, as an app writes it that does not know delayq."""
     order = Order.objects.select_related("customer").get(pk=order_id)
     if not order.customer.email:
         raise LookupError("no address yet")
@@ -148,7 +148,7 @@ def tick() -> datetime:
 @delayq.periodic("0 3 * * *", timezone="Europe/Berlin")
 @delayq.task(queue="reports")
 def nightly_report() -> int:
-    """What has been paid, at three in the shop's night."""
+    """Reports the sum of the paid orders, at three at night in the shop's time zone."""
     paid: int = Order.objects.filter(status=Order.Status.PAID).aggregate(sum=Sum("total"))["sum"] or 0
     Report.objects.get_or_create(subject="paid", at=tick(), defaults={"figure": paid})
     return paid

@@ -14,7 +14,7 @@ from orders.tasks import bake, charge, close_order, cool, count_stock, print_lab
 
 
 class OutOfStock(Exception):
-    """Raised behind the schedule, so that it is rolled back with the order."""
+    """Raised after the schedule, so that the job is rolled back with the order."""
 
 
 def place(total: int, sold_out: bool = False) -> tuple[Order, delayq.Job]:
@@ -50,7 +50,7 @@ def pay(request: HttpRequest, order_id: int) -> JsonResponse:
 
 @require_POST
 def receipt(request: HttpRequest, order_id: int) -> JsonResponse:
-    """By Django's tasks, and part of the transaction all the same."""
+    """Uses Django's tasks. The task is still part of the transaction."""
     with transaction.atomic():
         result = send_receipt.enqueue(order_id)
         if "sold_out" in request.POST:

@@ -1,4 +1,4 @@
-"""Orders that stand there, a provider of payments that does as it is told, and the shop as it is deployed."""
+"""Existing orders, a payment provider whose answers the test sets, and the deployed shop."""
 
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,7 +13,7 @@ from orders.models import Customer, Order, Tenant
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Live tests come last, so that nobody waits while the deployment starts."""
+    """Runs live tests last, so that the other tests do not wait while the deployment starts."""
     items.sort(key=lambda item: item.get_closest_marker("live") is not None)
 
 
@@ -35,7 +35,7 @@ def staff(client: Client, db: None) -> Client:
 
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch) -> list[str | Exception]:
-    """What the provider will say, in order; then it pays."""
+    """The provider's next answers, in order. After them, it answers "paid"."""
     said: list[str | Exception] = []
 
     def collect(order_id: int, amount: int) -> str:
@@ -54,7 +54,7 @@ class Begun(NamedTuple):
     site: Deployment
     crashed: str  # a job that has taken its process with it, and its neighbours
     deaf: str  # a job that does not hear its timeout
-    aborted: dict[str, str]  # jobs that were aborted as they ran, and what was said to that
+    aborted: dict[str, str]  # jobs that were aborted while they ran, with the answer to the abort
 
 
 def begin(site: Deployment) -> Begun:

@@ -1,4 +1,4 @@
-"""The shop as it is deployed: a database, a Redis, uvicorn and a worker, each in a process of its own. Tests reach it by HTTP alone."""
+"""The deployed shop: a database, a Redis, uvicorn and a worker, each in a separate process. Tests use only HTTP to reach it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Seen = TypeVar("Seen")
 
 
 def until(look: Callable[[], Seen | None], what: str = "", seconds: float = 30) -> Seen:
-    """What `look` sees at last."""
+    """Waits until `look` returns a true value, and returns it."""
     deadline = time.monotonic() + seconds
     while not (seen := look()):
         assert time.monotonic() < deadline, what or look
@@ -36,13 +36,13 @@ def until(look: Callable[[], Seen | None], what: str = "", seconds: float = 30) 
 
 
 class Answer(dict[str, Any]):
-    """What a view has said."""
+    """The response of a view."""
 
     status: int = 0
 
 
 class OverSocket(http.client.HTTPConnection):
-    """HTTP over a unix socket, whose name nobody else can take."""
+    """HTTP over a unix socket. No other process can take its name."""
 
     def __init__(self, path: Path) -> None:
         super().__init__("localhost", timeout=30)
@@ -126,7 +126,7 @@ class Deployment:
         return (self.home / "log").read_text(errors="replace").splitlines()
 
     def heard(self, name: str) -> list[str]:
-        """Of which jobs, or workers, the log tells under that name of a signal."""
+        """Returns the jobs, or workers, that the log lists under this name of a signal."""
         return [line.partition(" ")[2] for line in self.log() if line.startswith(f"{name} ")]
 
     def get(self, path: str) -> Answer:
@@ -142,19 +142,19 @@ class Deployment:
         return answer
 
     def metrics(self) -> Scraped:
-        """Of the queues, by the project's address."""
+        """Returns the metrics of the queues from the project's URL."""
         status, said = read(OverSocket(self.address), "GET", "/metrics", "", {"Authorization": f"Bearer {TOKEN}"})
         assert status == 200, said
         return Scraped(said)
 
     def worker_metrics(self) -> Scraped:
-        """Of the worker, by its health port."""
+        """Returns the metrics of the worker from its health port."""
         status, said = read(http.client.HTTPConnection("127.0.0.1", self.port, timeout=30), "GET", "/metrics", "", {})
         assert status == 200, said
         return Scraped(said)
 
     def leave_behind(self, path: str, form: Mapping[str, object]) -> OverSocket:
-        """Sends a request whose answer is not read. Whoever closes the connection has gone."""
+        """Sends a request and does not read its response. Close the connection to make the client leave."""
         connection = OverSocket(self.address)
         connection.request("POST", path, urlencode(form), FORM)
         return connection

@@ -1,4 +1,4 @@
-"""What Prometheus would read from an address: the samples, by the parser of its own client."""
+"""The samples that Prometheus reads from a URL, parsed by the parser of its own client."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ class Scraped:
         ]
 
     def of(self, name: str, **labels: str) -> float | None:
-        """The sum of the samples of that name that have these labels, as `sum(name{…})`; None if there is none."""
+        """Returns the sum of the samples with this name and these labels, as `sum(name{…})`. Returns None if there are no samples."""
         found = [value for told, has, value in self.samples if told == name and labels.items() <= has.items()]
         return sum(found) if found else None

@@ -1,4 +1,4 @@
-"""Every job that ends is told of, whatever has ended it, and stands in the ledger once."""
+"""The project hears of every job that ends, whatever ended it. The ledger has one row for it."""
 
 import logging
 from collections.abc import Callable
@@ -69,7 +69,7 @@ def test_a_job_that_another_one_replaced(delayq: Kit, new_order: NewOrder) -> No
 
 
 def test_a_job_that_is_not_ours(delayq: Kit, new_order: NewOrder) -> None:
-    """What was scheduled unsigned is not run once signatures are asked for."""
+    """A job that was scheduled unsigned does not run after signatures are required."""
     close_order.schedule(new_order().pk)
     with override_settings(DELAYQ={**settings.DELAYQ, "SIGNING": True}):
         delayq.run_due()

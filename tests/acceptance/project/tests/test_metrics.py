@@ -1,4 +1,4 @@
-"""What Prometheus reads at the project's address is what is in the queues."""
+"""The metrics that Prometheus reads at the project's URL match the contents of the queues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What comes by the calendar: a report each night of the shop, a count every ten minutes."""
+"""Periodic jobs: a report each night in the shop's time zone, and a count every ten minutes."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_people_run_it_now_and_turn_it_off(staff: Client, delayq: Kit) -> None:
 
 
 def clicked(client: Client, page: str, text: str) -> str:
-    """Where the link with that text leads."""
+    """Returns the address of the link with this text."""
     shown = client.get(page).content.decode()
     links = re.findall(r'<a [^>]*?href="([^"]+)"[^>]*>(.*?)</a>', shown, re.DOTALL)
     found = [address for address, words in links if re.sub("<[^>]*>", "", words).strip() == text]

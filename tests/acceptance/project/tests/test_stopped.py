@@ -1,4 +1,4 @@
-"""What does not ask whether it shall stop can be stopped all the same, by people and by its timeout."""
+"""A person or the timeout can stop a task that does not check for cancellation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What OpenTelemetry and Sentry are told, by an exporter and a transport that keep it."""
+"""The data that OpenTelemetry and Sentry receive. An exporter and a transport store it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_run_links_to_the_request_that_has_scheduled_its_job(client: Client, d
 
 
 def place(context: SpanContext | None) -> tuple[int, int]:
-    """Of which trace, and of which span in it."""
+    """Returns the ids of the trace and of the span."""
     assert context
     return context.trace_id, context.span_id
 
