@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 try:
     from playwright.sync_api import expect, sync_playwright
-except ImportError:  # the fixtures say so
+except ImportError:  # the fixtures report it
     expect = sync_playwright = None
 
 if TYPE_CHECKING:

@@ -31,8 +31,8 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def example(request: pytest.FixtureRequest, chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Example]:
-    """The example project, started once per module, whose PAY_WITHIN says how many seconds a customer has to pay; ENVIRONMENT, if the
-    module has that, what else is told to the processes; and OTHERS, whether partner and warehouse are there.
+    """The example project, started once per module. The module sets PAY_WITHIN, the seconds that a customer has to pay. It may set
+    ENVIRONMENT, more variables for the processes, and OTHERS, to start the partner and the warehouse too.
     """
     try:
         environment = getattr(request.module, "ENVIRONMENT", {})
@@ -50,7 +50,7 @@ def example(request: pytest.FixtureRequest, chromium: Browser, tmp_path_factory:
 
 @pytest.fixture(scope="module")
 def desks(chromium: Browser, example: Example) -> Iterator[Desks]:
-    """Where people of the admin sit: each logs in once per module and keeps the browser's cache."""
+    """The browser contexts of the admin's users. Each user logs in once per module and keeps the browser's cache."""
     desks: Desks = {}
     yield desks
     for context in desks.values():
@@ -67,8 +67,8 @@ class Tabs:
         self.watches: dict[Page, Watch] = {}
 
     def open(self, person: str = "", *, narrow: bool = False, javascript: bool = True, locale: str = "", site: str = "") -> Page:
-        """A blank page: of that person, who has logged in, or of a stranger with cookies of his own. `site`: the address of another
-        web server on the same database, where whoever has logged in here is logged in too.
+        """Opens a blank page of this person, who is logged in, or of a visitor with new cookies. `site`: the address of another web
+        server on the same database, where a user who is logged in here is logged in too.
         """
         if not person:
             context = self.browser.new_context(base_url=self.example.url, java_script_enabled=javascript)
@@ -86,7 +86,7 @@ class Tabs:
         return page
 
     def watch(self, page: Page) -> Watch:
-        """What was noted of that page."""
+        """Returns what was recorded for that page."""
         return self.watches[page]
 
     def close(self) -> None:

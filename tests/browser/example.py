@@ -70,13 +70,13 @@ class Command(Server):
 
 
 class Partner(Command):
-    """Who is told of paid orders."""
+    """The process that is notified of paid orders."""
 
     script = "partner.py"
 
 
 class Warehouse(Command):
-    """Who packs them. It answers nowhere: what must answer is the shop."""
+    """The process that packs paid orders. It serves no requests: the shop must answer its requests."""
 
     script = "warehouse.py"
 

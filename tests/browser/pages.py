@@ -1,4 +1,4 @@
-"""What people do in the shop and in the admin, in their words."""
+"""The steps of people in the shop and in the admin, named in their words."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def order_state(page: Page) -> Locator:
 
 
 def ledger(page: Page) -> list[str]:
-    """What happened to the order, line by line, without the times."""
+    """Returns the history of the order, one entry per line, without the times."""
     return [text.split(" ", 1)[1] for text in page.locator(".ledger li").all_inner_texts()]
 
 

@@ -1,4 +1,4 @@
-"""The list of jobs for the work at hand: what stands first on a phone, and what the keyboard does."""
+"""The list of jobs in daily work: what a phone shows first, and what the keyboard does."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_on_a_phone_the_first_job_is_seen_without_scrolling(tabs, jobs):
 
 
 def focused(page) -> str:
-    """What the keyboard is on: its address, or its id."""
+    """Returns the address or the id of the element with the keyboard focus."""
     return page.evaluate("document.activeElement.getAttribute('href') || document.activeElement.id")
 
 

@@ -29,7 +29,7 @@ TELLING = (
 )  # in colours and layout, the others add nothing
 THEMES = ("unfold", "jazzmin", "grappelli")
 
-# What axe finds in the admin as Django brings it, on pages of every app: (rule, what it stands in, why it is not ours).
+# Violations that axe finds in Django's own admin, on the pages of every app: (rule, selector, reason that it is not ours).
 DJANGOS = (
     ("link-in-text-block", ".breadcrumbs", "the colours of Django's breadcrumbs"),
     ("label-title-only", "#searchbar", "Django's field of a search has a picture for a label"),
@@ -45,7 +45,7 @@ async ([rules, known]) => {
     (node) => `${rule.id}: ${node.html.slice(0, 200)} (${node.failureSummary.slice(0, 300)})`));
 }
 """
-# What reaches over the left edge, where no scroll bar leads; but for what scrolls in a box of its own.
+# Elements that reach over the left edge, where no scroll bar leads. Elements in a scrolling box are excluded.
 CUT_OFF = """
 () => [...document.querySelectorAll("#content *")]
   .filter((node) => node.checkVisibility() && !node.closest(".delayq-wide, .results, .visually-hidden, pre"))
@@ -53,7 +53,7 @@ CUT_OFF = """
   .map((node) => node.outerHTML.slice(0, 100))
 """
 
-# Words in heads of tables that do not stand in one line; they may be parted at a soft hyphen, whose box the next letter shares.
+# Words in table heads that break across lines. A break at a soft hyphen is allowed; the next letter shares its box.
 BROKEN = """
 () => [...document.querySelectorAll("#content thead th")].flatMap((head) => {
   const found = [], texts = document.createTreeWalker(head, NodeFilter.SHOW_TEXT);

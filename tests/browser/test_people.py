@@ -1,4 +1,6 @@
-"""What people do to one another and to the console: hostile jobs, two at one job, who may not, who has no mouse."""
+"""Actions of people against each other and against the console: hostile jobs, two people at one job, a user without permission, a
+user without a mouse.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,7 @@ operation = Operation.objects.create(
 print(json.dumps({{**found, "operation": str(operation.pk)}}))
 """
 
-# The hand of a worker of that name, which says so of how far it is; the lease outlives the test.
+# Claims as a worker of that name and reports its progress. The lease outlives the test.
 RUNS = """
 import django_delayq as delayq
 from django_delayq import conf
@@ -120,7 +122,7 @@ def press(page: Page, button: str) -> None:
 
 
 def is_text(page: Page) -> None:
-    """What is hostile stands there to be read, and has done nothing; of a forbidden script the policy would have told."""
+    """Checks that the page shows the hostile text as text, and that it did nothing. The policy would report a forbidden script."""
     page.evaluate("for (const node of document.querySelectorAll('#content details')) node.open = true")
     assert HOSTILE in page.locator("#content").inner_text()
     assert not re.fullmatch("[12]", page.title())
@@ -226,7 +228,7 @@ def test_of_two_who_act_differently_the_second_is_told_what_the_first_did(tabs, 
     expect(moment(other, "rescheduled")).to_have_count(0)
 
 
-# who may not
+# users without permission
 
 
 def test_who_may_not_steer_operations_sees_no_button_for_it_and_is_refused(tabs, admin, example):

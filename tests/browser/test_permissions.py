@@ -1,4 +1,6 @@
-"""Each permission of the package, denied: who has all but that one does not find what it allows, and is refused who asks by hand."""
+"""Denies each permission of the package. A user with all other permissions does not see what it allows, and a request by hand is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,7 @@ print(LogEntry.objects.filter(user__username__startswith="without").count(), Ope
 
 @dataclass(frozen=True)
 class Right:
-    """What a permission allows: something on a page, and addresses by GET and by POST that are refused without it."""
+    """What a permission allows: an element on a page, and GET and POST addresses that are refused without it."""
 
     page: str
     found: Callable[[Page], Locator]
@@ -190,7 +192,7 @@ def clerk(tabs, example, there) -> Callable[[str], Page]:
 
 @pytest.fixture(scope="module")
 def ids(example, there) -> dict[str, str]:
-    """What stands in addresses."""
+    """Returns the ids that are parts of addresses."""
     look = "from django_delayq.console.overview import look\nprint(look().workers[0]['id'])"
     return {**{name: there[name] for name in ("failed", "waiting", "operation", "aside", "nightly")}, "worker": example.run(look)}
 

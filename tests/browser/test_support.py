@@ -54,7 +54,7 @@ class Hand:
         self.page.wait_for_url(lambda address: "q=" in address)
 
     def done(self) -> None:
-        """What was asked is on the page."""
+        """Ends the task: the answer is on the page."""
         seconds = time.monotonic() - self.began
         print(f"\n{self.task}: {self.clicks} clicks, {self.typed} typed, {seconds:.1f} s")
         shoot(self.page, f"support-{self.task.replace(' ', '-')}")
@@ -72,7 +72,7 @@ def hand(admin, day, request) -> Hand:
 
 
 def count(example, **fields: Any) -> int:
-    """So many rows say so."""
+    """Returns the number of rows with these values."""
     return int(example.run(COUNTED.format(fields=fields)).splitlines()[-1])
 
 

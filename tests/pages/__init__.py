@@ -1,1 +1,1 @@
-"""What pages of the documentation say, done as they say it."""
+"""Follows the pages of the documentation step by step, as they describe it."""

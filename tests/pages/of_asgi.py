@@ -1,4 +1,4 @@
-"""What docs/howto/asgi.md promises, run within the project that the page makes."""
+"""Tests the statements of docs/howto/asgi.md, in the project that the page builds."""
 
 import pytest
 from asgiref.sync import async_to_sync

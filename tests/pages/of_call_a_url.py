@@ -1,4 +1,4 @@
-"""What docs/howto/call-a-url.md promises, run within the project that the page makes."""
+"""Tests the statements of docs/howto/call-a-url.md, in the project that the page builds."""
 
 import json
 import threading

@@ -1,4 +1,4 @@
-"""What docs/howto/close-unpaid-orders.md promises beside its test, run within the project that the page makes."""
+"""Tests the statements of docs/howto/close-unpaid-orders.md that its test does not cover, in the project that the page builds."""
 
 import pytest
 from django.db import transaction

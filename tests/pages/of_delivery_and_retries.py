@@ -1,4 +1,4 @@
-"""What docs/topics/delivery-and-retries.md promises, run within the project that the page makes."""
+"""Tests the statements of docs/topics/delivery-and-retries.md, in the project that the page builds."""
 
 from datetime import timedelta
 from types import SimpleNamespace

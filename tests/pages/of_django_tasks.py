@@ -1,4 +1,4 @@
-"""What docs/more/django-tasks.md promises, run within the project that the page makes."""
+"""Tests the statements of docs/more/django-tasks.md, in the project that the page builds."""
 
 import pytest
 from django.db import transaction

@@ -1,4 +1,4 @@
-"""What docs/howto/django-tenants.md promises, run within the project that the page makes. `django_tenants` is a stand-in."""
+"""Tests the statements of docs/howto/django-tenants.md, in the project that the page builds. `django_tenants` is a stand-in."""
 
 import pytest
 from django.db import connection

@@ -1,4 +1,4 @@
-"""What docs/topics/keys.md promises, run within the project that the page makes."""
+"""Tests the statements of docs/topics/keys.md, in the project that the page builds."""
 
 import pytest
 from orders import checkout, payments, tasks

@@ -1,4 +1,4 @@
-"""What docs/howto/one-at-a-time.md promises, run within the project that the page makes."""
+"""Tests the statements of docs/howto/one-at-a-time.md, in the project that the page builds."""
 
 import pytest
 from orders import erp, tasks

@@ -1,4 +1,4 @@
-"""What docs/topics/periodic-tasks.md promises, run within the project that the page makes."""
+"""Tests the statements of docs/topics/periodic-tasks.md, in the project that the page builds."""
 
 from orders import tasks
 

@@ -17,7 +17,7 @@ NOON = datetime(2031, 5, 1, 12, tzinfo=UTC)
 
 @pytest.fixture
 def told(monkeypatch):
-    """What the provider was told by calls that are not on the page."""
+    """Collects the calls to the provider whose functions are not on the page."""
     heard = []
     for name in ("book", "index", "put", "offer", "query"):
         monkeypatch.setattr(provider, name, lambda *args, name=name: heard.append((name, *args)), raising=False)
@@ -25,7 +25,7 @@ def told(monkeypatch):
 
 
 class Bank(HTTPServer):
-    """A provider that pays once per key, and says what it is told to say before."""
+    """A provider that pays once per key. It first gives the answers that the test sets."""
 
     def __init__(self):
         self.keys, self.says = [], []

@@ -1,4 +1,4 @@
-"""What docs/howto/reminders.md promises, run within the project that the page makes."""
+"""Tests the statements of docs/howto/reminders.md, in the project that the page builds."""
 
 from django.core import mail
 from orders.checkout import pay_order, place_order

@@ -1,4 +1,4 @@
-"""What docs/howto/run-every-night.md promises beside its test, run within the project that the page makes."""
+"""Tests the statements of docs/howto/run-every-night.md that its test does not cover, in the project that the page builds."""
 
 from orders import tasks
 from orders.models import DailyReport, Order

@@ -1,4 +1,4 @@
-"""What docs/howto/send-email.md promises, run within the project that the page makes."""
+"""Tests the statements of docs/howto/send-email.md, in the project that the page builds."""
 
 import smtplib
 

@@ -1,4 +1,4 @@
-"""What docs/howto/test-your-tasks.md says beside the tests that it shows, run within the project that the page makes."""
+"""Tests the statements of docs/howto/test-your-tasks.md that the tests on the page do not cover, in the project that the page builds."""
 
 import pytest
 from asgiref.sync import sync_to_async

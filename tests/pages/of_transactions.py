@@ -1,4 +1,4 @@
-"""What docs/topics/transactions.md promises, run within the project that the page makes."""
+"""Tests the statements of docs/topics/transactions.md, in the project that the page builds."""
 
 import pytest
 from django.db import transaction

@@ -1,4 +1,4 @@
-"""What docs/howto/wagtail.md promises, run within the project that the page makes."""
+"""Tests the statements of docs/howto/wagtail.md, in the project that the page builds."""
 
 from orders.tasks import index_page
 

@@ -1,4 +1,4 @@
-"""What the package can print: the text of its sources, cut wherever a value stands."""
+"""The texts that the package can print: the strings in its sources, split at each value."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GAP = re.compile(r"%\(\w+\)[sd]|%[-.\d]*[sdfgr]|\{[\w.:,!\[\]]*\}")
 SHORTEST = 3  # letters of a part; what is shorter fits anywhere
 CUT = 8  # characters of a text before it is cut
 VALUES = re.compile(r"<.*?>|'[^']*'|\b[\w:]+(\.[\w<>]+)+\b|\b\w{22}\b|\b(ERROR|WARNING|INFO)\b|\S*\d\S*")
-# What Redis says, which our errors quote.
+# Messages of Redis that our errors quote.
 OF_REDIS = (
     "command not allowed when used memory > 'maxmemory'",
     "this user has no permissions to run the 'client|setname' command",

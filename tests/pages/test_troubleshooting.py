@@ -20,7 +20,7 @@ from tests.tasks_for_tests import close_order
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "howto" / "troubleshoot.md").read_text()
-# What stands where a value does: names of classes, queues and arguments, what Redis calls a policy and a role; and lone words of ours.
+# Texts in the place of a value: names of classes, queues and arguments, the policy and role of Redis, and single words of our own.
 NAMES = {
     *dir(exceptions),
     "CommandError",

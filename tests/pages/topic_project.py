@@ -1,4 +1,4 @@
-"""What the topic pages take for granted: models and other modules of the shop that their examples are about."""
+"""The models and modules of the shop that the examples of the topic pages need."""
 
 from __future__ import annotations
 

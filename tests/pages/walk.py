@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(python|ini|console|text)\n(.*?)^```$|^<!-- (.*?) -->$", flags=re.MULTILINE | re.DOTALL)
-# What the environment of the test has done already: the package is installed, and the folder is there.
+# The environment of the test covers these steps: the package is installed, and the folder exists.
 BEFORE = ("mkdir ", "python3 -m venv ", "pip install ")
 SECONDS = 120  # for one command
 
@@ -46,7 +46,7 @@ class Walk:
                 self._compare(body, page)
 
     def run(self, command: str) -> str:
-        """What one command prints."""
+        """Returns the output of one command."""
         if command.startswith(BEFORE):
             return ""
         done = subprocess.run(

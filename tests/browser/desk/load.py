@@ -101,7 +101,7 @@ print(json.dumps({{"jobs": Job.objects.count()}}))
 
 
 def load(example: Example) -> dict[str, Any]:
-    """Fills the example, whose worker stands still meanwhile, so that what is to run is claimed by nobody else."""
+    """Fills the example. The worker is stopped meanwhile, so that no other process claims the jobs that are to run."""
     example.worker.terminate()
     words = {"down": FAILED_BY_PARTNER, "order": ORDER, "refused": REFUSED, "reminders": REMINDERS, "moved": MOVED}
     found: dict[str, Any] = json.loads(example.run(LOAD.format(**words)).splitlines()[-1])

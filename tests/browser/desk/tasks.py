@@ -1,4 +1,4 @@
-"""What the desk has done for it. Nothing here reaches anybody, and all of it is done at once."""
+"""Tasks of the desk. They contact no other system, and end at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Of a project before it has read the page."""
+"""The settings of a project before the page changes them."""
 
 import json
 import os
