@@ -1,5 +1,5 @@
-"""What the audit of the example says of a good day, and of days on which one thing is wrong: `python -m tests.example.broken` prints it
-as JSON, from a process with the example's settings. No server is asked: ledgers and rows are written here.
+"""Runs the audit of the example on a good day, and on days with one fault each. `python -m tests.example.broken` prints the results
+as JSON, in a process with the example's settings. It uses no server: it writes ledgers and rows directly.
 """
 
 # ruff: noqa: E402  # Django is set up before what uses it is imported
@@ -29,7 +29,7 @@ from django_delayq import clock
 from django_delayq.models import Job
 
 ORDERS, PAID = range(1, 7), (1, 2, 3)
-# What is done to a ledger -> the faults of which it makes one each, by the beginnings of their sentences.
+# Change of a ledger -> the faults that it causes, one of each, by the first words of their sentences.
 PARTNERS = {
     "DELETE FROM asked WHERE order_id = 1": ("paid orders of which the partner has not heard",),
     "DELETE FROM taken WHERE order_id = 1": ("paid orders that the partner has not taken",),
@@ -99,7 +99,7 @@ def good_day():
 
 
 def broken_file(path: Path, statements: str):
-    """What the audit says when that was done to the ledger, which is then as it was."""
+    """Returns the audit's findings after the statements changed the ledger, and then restores the ledger."""
     with closing(sqlite3.connect(path, isolation_level=None)) as rows:
         before = "\n".join(rows.iterdump())
         rows.executescript(statements)

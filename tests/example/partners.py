@@ -21,7 +21,7 @@ SECRET = "whsec_bm9ib2R5IGtub3dzIHRoaXMgb25l"
 
 
 class Told(NamedTuple):
-    """What it answered. `status` 0: it hung up."""
+    """The partner's response. `status` 0: the partner closed the connection."""
 
     status: int
     text: str = ""

@@ -17,7 +17,7 @@ ROOT = EXAMPLE.parent
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:
-    """Of a process of the example, with data of its own."""
+    """Returns the environment of a process of the example, with separate data."""
     paths = os.pathsep.join((str(EXAMPLE), str(ROOT)))
     return {**os.environ, "DJANGO_SETTINGS_MODULE": "settings", "DEMO_HOME": str(home), "DATABASE_URL": "", "PYTHONPATH": paths, **more}
 
@@ -57,7 +57,7 @@ def test_a_simulation_ends_with_1_when_a_ledger_shows_a_wrong_and_else_with_0(tm
     assert good.returncode == 0, good.stdout + good.stderr + logs(tmp_path)
     assert "WRONG" not in good.stdout
 
-    # Of an order that is yet to be placed the partner has heard already, by whomever.
+    # The partner already has an entry for an order that is not placed yet. The sender is unknown.
     stray = "import sqlite3; from django.conf import settings; "
     stray += "sqlite3.connect(settings.PARTNER_LEDGER, isolation_level=None).execute(\"INSERT INTO taken VALUES ('stray', 41, 0)\")"
     assert run("shell", "-v", "0", "-c", stray).returncode == 0

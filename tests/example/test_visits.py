@@ -1,4 +1,4 @@
-"""What the terminal of the example shows of the web server."""
+"""The part of the example's terminal output that comes from the web server."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ MINUTE = timedelta(minutes=1)
 
 
 class DatabaseClock:
-    """What the database's clock shows to those who keep schedules."""
+    """The database clock as the schedule loops read it."""
 
     def __init__(self) -> None:
         self.moment = datetime(2031, 3, 4, 12, 0, 30, tzinfo=UTC)

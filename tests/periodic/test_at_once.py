@@ -1,4 +1,4 @@
-"""Loops that run at the same time, each with a connection of its own: one job per tick, whoever comes first."""
+"""Loops that run at the same time, each with its own connection. Each tick gets one job, whichever loop is first."""
 
 from __future__ import annotations
 

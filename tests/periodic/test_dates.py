@@ -273,7 +273,7 @@ def matches(cron: str, wall: datetime) -> bool:
 
 
 def by_the_minute(cron: str, zone: ZoneInfo, begin: datetime, end: datetime) -> Iterator[datetime]:
-    """A watchman, who looks at the clock once a minute, and keeps in mind the latest time that it has shown."""
+    """Simulates a watchman who looks at the clock once a minute and remembers the latest time that it has shown."""
     star = any(field.startswith("*") for field in cron.split()[:2])
     latest = (begin - MINUTE).astimezone(zone).replace(tzinfo=None)
     now = begin
@@ -342,7 +342,7 @@ def test_the_ticks_are_those_of_who_looks_at_the_clock_every_minute(cron, place)
     zone, end = ZoneInfo(name), moment + 2 * DAY
     floor = moment.replace(second=0, microsecond=0)
     wanted = [tick for tick in by_the_minute(cron, zone, floor - DAY, end) if tick > moment]
-    # One who begins a day before may have begun in an overlap, or right behind a gap.
+    # A watchman who starts a day earlier may start in an overlap, or directly after a gap.
     assume(zone.utcoffset((floor - DAY).astimezone(zone)) == zone.utcoffset((floor - DAY - timedelta(hours=3)).astimezone(zone)))
     found = list(takewhile(lambda tick: tick <= end, Dates(cron, timezone=name).after(moment)))
     assert found == wanted

@@ -98,7 +98,7 @@ def test_e035_arguments_that_leave_no_room_for_what_a_tick_says_of_itself(settin
 
 def test_a_queue_that_is_not_listed_is_told_once(settings):
     declare("0 3 * * *", queue="ordres")
-    assert found(settings) == {}  # E004 tells of the task
+    assert found(settings) == {}  # E004 reports the task
 
 
 def test_settings_that_cannot_be_read_hide_no_dates(settings):

@@ -1,4 +1,4 @@
-"""What the decorator takes, what it makes, and what it refuses."""
+"""The decorator: which arguments it accepts, what it makes, and what it refuses."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def everything(*args: Any, **kwargs: Any) -> None: ...
 
 
 def refused(*given: Any, on: Any = nightly, **options: Any) -> str:
-    """What is said of a declaration that cannot work; with its hint."""
+    """Returns the error of a declaration that cannot work, with its hint."""
     with pytest.raises(ConfigError) as caught:
         delayq.periodic(*given, **options)(on)
     return str(caught.value)

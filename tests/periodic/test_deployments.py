@@ -31,7 +31,7 @@ def new(tables, clock) -> Code:
 
 
 def ran(clock) -> list[tuple[str, str]]:
-    """What has come due by now and was not cancelled, oldest first: date and version."""
+    """Returns the jobs that are due by now and not cancelled, oldest first: date and version."""
     jobs = Job.objects.filter(run_at__lte=clock.moment).exclude(state="cancelled").order_by("run_at")
     return [(f"{job.run_at:%H:%M}", job.args[0]) for job in jobs]
 
@@ -265,7 +265,7 @@ def test_a_tick_that_waits_for_a_task_that_is_no_more_is_cancelled_with_its_sche
     beside = Code()
     beside.declare("another", every_ms=3_600_000)
     side_by_side(clock, old, minutes=1)
-    side_by_side(clock, beside, minutes=70)  # its job of 12:10 is due, and nobody takes it
+    side_by_side(clock, beside, minutes=70)  # its job of 12:10 is due, and no worker claims it
     tick = Tick.objects.get(schedule__name="nightly")
     assert (f"{tick.at:%H:%M}", tick.fate) == ("12:10", "cancelled")
 

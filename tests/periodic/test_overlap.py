@@ -74,7 +74,7 @@ def worker(code) -> Worker:
 
 @pytest.fixture
 def body(monkeypatch) -> Callable[[Callable[[], object]], None]:
-    """Gives the task something to do, once: whoever comes second runs empty."""
+    """Gives the task a body for one run. A second run does nothing."""
 
     def give(do: Callable[[], object], task=takes_all) -> None:
         left = [do]
@@ -240,7 +240,7 @@ def test_of_many_that_begin_at_once_one_runs(scheduled, worker):
         leases = OneRun(1)
         try:
             outcome = executor(leases).run(taken(leases, worker.line, 0, job))
-            over.wait(60)  # nobody's run has ended before all have looked
+            over.wait(60)  # no run ends before all have looked
             return outcome.kind
         finally:
             leases.close()

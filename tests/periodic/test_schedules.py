@@ -1,4 +1,4 @@
-"""What people do to schedules."""
+"""Changes that people make to schedules."""
 
 from __future__ import annotations
 
@@ -580,7 +580,7 @@ def test_queues_that_are_gone_are_told(nightly, settings):
 
 
 class Elsewhere:
-    """A router of a project that knows nothing of DELAYQ["DATABASE"]."""
+    """A project's database router that does not know DELAYQ["DATABASE"]."""
 
     def db_for_read(self, model, **hints):
         return "elsewhere"

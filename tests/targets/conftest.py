@@ -65,7 +65,7 @@ def host() -> Iterator[Callable[..., Host]]:
 
 @pytest.fixture
 def sealed(certificates: Certificates, http: Settings) -> ssl.SSLContext:
-    """What a host needs for TLS as `localhost`, by an authority that deliveries believe."""
+    """The TLS context of a host for the name `localhost`. Deliveries trust its authority."""
     http(CA=certificates.authority)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificates.certificate, certificates.key)

@@ -16,7 +16,7 @@ Says = Callable[[Any], None]
 
 @dataclass
 class Request:
-    """What a host was sent."""
+    """A request that a host received."""
 
     line: str
     headers: dict[str, str]
@@ -29,7 +29,9 @@ class Request:
 
 @dataclass
 class Host:
-    """A host that says to each request what stands next in `script`, and the last of it for ever; 200 if nothing does."""
+    """A host that answers each request with the next item of `script`. It repeats the last item, and answers 200 if the script is
+    empty.
+    """
 
     script: list[Says] = field(default_factory=list)
     context: ssl.SSLContext | None = None

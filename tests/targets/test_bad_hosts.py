@@ -282,7 +282,7 @@ TOKEN = "Zm9v/YmFyYmF6+cXV4/c2VjcmV0"
 
 
 def forms(secret: str) -> list[str]:
-    """What a secret looks like in JSON, HTML, URLs, base64, hexadecimal digits and backwards, whole and cut short."""
+    """Returns the forms of a secret in JSON, HTML, URLs, base64, hexadecimal digits and reversed, whole and shortened."""
     base64s = [base64.b64encode(b"x" * before + secret.encode()).decode()[4:-4] for before in range(3)]
     whole = [
         secret,

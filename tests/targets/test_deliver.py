@@ -1,4 +1,6 @@
-"""What `deliver` refuses before anything is written, what travels with the job, and that nobody pays for it who does not use it."""
+"""`deliver`: what it refuses before it writes, what travels with the job, and that it costs nothing for a project that does not use
+it.
+"""
 
 from __future__ import annotations
 

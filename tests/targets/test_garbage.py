@@ -1,4 +1,4 @@
-"""Whatever stands in a URL, a Location or a Retry-After: it is read in one way, or refused."""
+"""Garbage in a URL, a Location or a Retry-After is read in one way or refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `DELAYQ["HTTP"]` may hold, and the checks of deliveries, one test per id."""
+"""The values that `DELAYQ["HTTP"]` accepts, and the checks of deliveries, one test per id."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def test_from_https_to_http_no_redirect_is_followed(delayq, host, sealed):
 def test_a_drip_behind_a_proxy_under_tls_ends_with_the_time_for_the_whole(delayq, host, sealed, http):
     def say(exchange: Exchange) -> str:
         exchange.send(b"HTTP/1.1 200 OK\r\n\r\n")
-        exchange.connection.recv(1)  # the handshake with the host behind it has begun
+        exchange.connection.recv(1)  # the handshake with the host after the proxy has begun
         return drip(b"\x16\x03\x03\x04\x00", b"\0")(exchange)  # a KB is to come
 
     proxy = host(say, context=sealed)

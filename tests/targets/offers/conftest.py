@@ -29,11 +29,11 @@ def backend(monkeypatch, settings) -> Iterator[None]:
 
 @pytest.fixture
 def taken(delayq) -> Callable[[str], list[dict[str, Any]]]:
-    """What stands in a target, oldest first: id and body of each."""
+    """Returns the contents of a target, oldest first: the id and the body of each entry."""
     return delayq.offered
 
 
 @pytest.fixture
 def target_key() -> Callable[[str], str]:
-    """Of a target, as it is in tests."""
+    """Returns the key of a target in tests."""
     return lambda to: conf.get().targets[to].key
