@@ -1,4 +1,4 @@
-"""What people and machines are shown of far jobs, on pages, by commands and as numbers."""
+"""How pages, commands and metrics show far jobs to people and machines."""
 
 from __future__ import annotations
 

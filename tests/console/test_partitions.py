@@ -1,4 +1,4 @@
-"""What people see of a queue with several partitions."""
+"""How people see a queue with several partitions."""
 
 from __future__ import annotations
 

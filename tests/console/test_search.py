@@ -1,4 +1,4 @@
-"""The words of a search, what they find, and what is said of those that are none."""
+"""The words of a search, the jobs that they find, and the error for an unknown word."""
 
 from __future__ import annotations
 

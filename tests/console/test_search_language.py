@@ -1,4 +1,4 @@
-"""OR, not, texts that stand alone: what a search means, compared with a reading of its own over rows made at random."""
+"""OR, NOT and free text: compares the search with a separate implementation over random rows."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def make_search(dice: random.Random) -> tuple[str, Meant]:
             word = atom.lower().partition(":")[0]
             turned = dice.random() < 0.3
             if not turned and ":" in atom and word in used and word != "arg":
-                continue  # a word may stand in a group once
+                continue  # a word may occur once in a group
             used |= set() if turned else {word}
             typed.append((dice.choice(["-", "not ", "NOT "]) if turned else "") + atom)
             meant.append((lambda job, holds=ATOMS[atom]: not holds(job)) if turned else ATOMS[atom])
@@ -165,7 +165,7 @@ def test_pages_of_any_search_follow_one_another_and_lead_back(orders, text):
     assert not back.before
 
 
-# a text that stands alone
+# free text
 
 
 def test_a_text_alone_is_found_where_people_mean_it(orders):
@@ -254,7 +254,7 @@ def test_only_what_may_name_a_task_that_is_not_here_is_looked_for_as_one(orders)
     assert len(everything("shop.gone")) == len(everything("gone")) == 1
 
 
-# what is refused, and what is said
+# refused searches and their messages
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ NOWHERE = "unix:///nowhere/delayq.sock"
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command gave back: its exit code, standard output, and the sentence of a CommandError."""
+    """The result of a command: its exit code, its standard output, and the message of a CommandError."""
 
     code: int
     out: str
@@ -47,7 +47,7 @@ Run = Callable[..., Answer]
 
 
 class Terminal(io.StringIO):
-    """A person at the keyboard, who types this."""
+    """A terminal with a person who types this text."""
 
     def isatty(self) -> bool:
         return True
@@ -55,7 +55,9 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def run(monkeypatch) -> Run:
-    """`run("cancel", job.id, "--json")`; nobody sits at the terminal unless `typed` says what they type."""
+    """Runs a command: `run("cancel", job.id, "--json")`. Without `typed`, no terminal is attached. With `typed`, a person types that
+    text.
+    """
 
     def command(*words: object, typed: str | None = None) -> Answer:
         monkeypatch.setattr(sys, "stdin", io.StringIO() if typed is None else Terminal(f"{typed}\n"))

@@ -116,7 +116,7 @@ def test_an_empty_value_does_not_widen_the_choice_to_the_whole_queue(run, orders
 
 @pytest.mark.parametrize("other", [("--key", "o:7", "--queue", "orders"), ("--state", "running"), ("--limit", "1")])
 def test_ids_together_with_another_choice_are_refused(run, orders, other):
-    """Taking one and passing over the other would act on jobs that nobody meant."""
+    """A command that used one choice and ignored the other would change jobs that the user did not mean."""
     [job] = orders.scheduled(key="o:7")
     answer = run("cancel", job.id, *other)
     assert answer.code == 2

@@ -21,7 +21,7 @@ QUEUES = ("default", "orders", "redis")
 
 @pytest.fixture
 def healthy(orders, own_redis, settings) -> None:
-    """A server that keeps what it is told, and a worker on every queue."""
+    """A server that persists its data, and a worker on every queue."""
     settings.DELAYQ = {**settings.DELAYQ, "REDIS": own_redis(appendonly="yes").url}
     beat(*QUEUES)
 

@@ -1,4 +1,4 @@
-"""What commands say of queues on several servers."""
+"""The output of commands for queues on several servers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.tasks_for_tests import close_order
 
 @pytest.fixture
 def own(orders, own_redis, settings):
-    """The server of `redis`; that of the others keeps what it is told, too."""
+    """A separate server for `redis`. Both this server and the server of the other queues persist their data."""
     server, shared = own_redis(appendonly="yes"), own_redis(appendonly="yes")
     queues = {**settings.DELAYQ["QUEUES"], "redis": {"DURABILITY": "redis", "REDIS": server.url}}
     settings.DELAYQ = {**settings.DELAYQ, "REDIS": shared.url, "QUEUES": queues}

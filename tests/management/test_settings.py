@@ -1,4 +1,4 @@
-"""`delayq settings`: what may stand in DELAYQ, for who has the wheel only."""
+"""`delayq settings`: the settings that DELAYQ accepts, for users who have only the wheel."""
 
 from __future__ import annotations
 

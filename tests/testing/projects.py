@@ -1,4 +1,4 @@
-"""Small projects in a folder, whose tests run in a process of their own, as at a user's."""
+"""Small projects in a folder. Their tests run in a separate process, as in a user's project."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a test says of the schedule, and what it reads where that is not so."""
+"""The assertions about the schedule, and their messages when they fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens behind a commit, under a TestCase that never commits."""
+"""Callbacks that run after a commit, in a TestCase that never commits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes wrong when a test asks for it."""
+"""Faults that a test can request."""
 
 from __future__ import annotations
 

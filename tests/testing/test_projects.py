@@ -1,4 +1,4 @@
-"""What a project gets that only installs the package: the plugin, a server for tests, a prefix for each process."""
+"""The plugin, the test server and the prefix per process, in a project that only installs the package."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class ShopTests(TestCase):
 
 @pytest.fixture(params=["in memory", "of the suite"])
 def database(request, tmp_path):
-    """What a project has for a database: that in memory, or one beside that of these tests, on their server."""
+    """The database of a project: in memory, or next to the database of this test suite, on the same server."""
     if request.param == "in memory":
         return IN_MEMORY
     given = {name: value for name, value in connection.settings_dict.items() if name in GIVEN}
@@ -213,7 +213,7 @@ def test_production_imports_nothing_of_the_kit(tmp_path):
 def test_a_project_that_keeps_its_mails_in_memory_is_not_under_test(monkeypatch):
     assert conf.get().prefix.startswith("delayq-test:")
     monkeypatch.delattr(_TestState, "saved_data")  # as outside of tests
-    EmailBackend()  # makes a mailbox where there is none
+    EmailBackend()  # makes a mailbox if there is none
     assert under_test.SIGN in under_test.MAIL
     assert conf.get().prefix == "delayq"
     monkeypatch.undo()
