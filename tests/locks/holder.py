@@ -1,6 +1,8 @@
-"""A process of the sample project that takes the lock "till": `python -m tests.locks.holder crowd THREADS ROUNDS`, each thread so
-often, adding one to a number in a file that nothing else guards; or `python -m tests.locks.holder holds`, once, until it
-hears that it has lost it. What it sees it writes down.
+"""A process of the sample project that takes the lock "till".
+
+`python -m tests.locks.holder crowd THREADS ROUNDS`: each thread takes it ROUNDS times, and adds one to a number in a file without any
+other guard. `python -m tests.locks.holder holds`: takes it once, and holds it until the process learns that the lock is lost. The
+process writes down what it sees.
 """
 
 from __future__ import annotations

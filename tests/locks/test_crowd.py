@@ -1,4 +1,4 @@
-"""Holders in processes of their own: many at once, killed, or frozen for longer than their lease."""
+"""Holders in separate processes: many at once, killed, or frozen for longer than their lease."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def test_who_waits_gets_it_when_it_is_given_back(redis_server, until):
 
 
 def test_who_waits_is_woken_and_does_not_ask_meanwhile(redis_server, monkeypatch, until):
-    """With a sleep between two looks that nobody would live to see."""
+    """The sleep between two looks is an hour, so a look after the sleep would come too late."""
     from django_delayq.locks import lock as module
 
     monkeypatch.setattr(module, "LONGEST_SLEEP", 3600.0)
@@ -233,7 +233,7 @@ def test_the_thread_outlives_what_it_meets(redis_server, monkeypatch, until, cap
 
 
 def steal(redis_server, name: str = "a") -> None:
-    """Somebody else has it, as behind a lease that ran out."""
+    """Gives the lock to another holder, as after an expired lease."""
     redis_server.link.execute("HDEL", KEYS["locks"], name)
     assert LockStore(stores.link, KEYS).lock(name, "thief", lease_ms=60_000, holder="thief")
 

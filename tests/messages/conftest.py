@@ -20,7 +20,7 @@ def messages(settings, delayq_redis, monkeypatch) -> None:
 
 @pytest.fixture
 def mirrored() -> Callable[[str], None]:
-    """Folds what Redis tells of a queue into rows."""
+    """Mirrors the events that Redis has for a queue into rows."""
 
     def fold(queue: str) -> None:
         MirrorLoop(stores.link, conf.get().queue(queue), prefix="delayq").drain()

@@ -1,5 +1,6 @@
-"""A consumer of the sample project: `python -m tests.messages.consumer NAME [BATCH WHERE]` pulls until nothing is left, and writes down
-what it holds. It begins when it is told a line. In that batch it kills itself there: `taken`, `half` (of it is settled) or `settled`.
+"""A consumer of the sample project: `python -m tests.messages.consumer NAME [BATCH WHERE]`. It waits for a line on standard input.
+Then it pulls until the queue is empty, and writes down the messages that it holds. In batch number BATCH it kills itself at the point
+WHERE: `taken`, `half` (half of the batch is settled) or `settled`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who held which message, and until when: read from what each consumer has written down."""
+"""Lists which consumer held which message, and until when, from the ledger that each consumer wrote."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Span:
 
     @property
     def over(self) -> int:
-        """Until when nobody else may have it."""
+        """The time until which no other consumer may have the message."""
         return self.ends or self.lease_end
 
 

@@ -1,4 +1,4 @@
-"""What people do with jobs, they do with messages."""
+"""People can use the actions for jobs with messages too."""
 
 from __future__ import annotations
 

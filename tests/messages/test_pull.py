@@ -1,4 +1,4 @@
-"""Messages: pushed, pulled, settled, and pulled again when nobody settled them."""
+"""Messages are pushed, pulled and settled. Messages that no consumer settled are pulled again."""
 
 from __future__ import annotations
 

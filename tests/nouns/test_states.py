@@ -128,7 +128,7 @@ def test_every_end_of_an_attempt_has_its_event() -> None:
         "running",
         "evicted",
         "asked",
-    }  # which are told as snoozed, with a word more
+    }  # these are recorded as snoozed, with one more word
     assert ends <= {str(kind) for kind in EventKind}
 
 

@@ -1,4 +1,4 @@
-"""Texts made fit: cut, cleaned, and told apart. Fingerprints stand in rows, so their values must not change."""
+"""Cleans, cuts and fingerprints texts. Rows store fingerprints, so their values must not change."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The package as a type checker sees it from a project: `right` has no error, and each line of `wrong` that says so has one."""
+"""The package as a type checker sees it in a project: `right` has no error, and each marked line of `wrong` has one."""
