@@ -1,7 +1,8 @@
-"""Changes of a job that was scheduled: cancel, reschedule, run now, requeue, and mark an unresolved job as succeeded or as failed.
+"""Changes a scheduled job: cancel, reschedule, run now, requeue, and mark an unresolved job as succeeded or as failed.
 
-These act at once, not at commit: the answer, a `Change`, is the truth at that moment. With `at_commit=True` a cancel and a reschedule
-are part of the open transaction. A change of a job that this transaction schedules is in any case.
+The changes take effect at once, not at the commit: the answer, a `Change`, is the truth at that moment. With `at_commit=True`, a
+cancel or a reschedule is part of the open transaction. A change of a job that the open transaction schedules is always part of that
+transaction.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ def requeue(
 def requeue_by_person(
     job: JobRef | UUID | str | None = None, *, key: str | None = None, queue: str | None = None, actor: str = "", reason: str = ""
 ) -> Change:
-    """The same, also of an unresolved job: a person has found out that it is to run again."""
+    """Like `requeue`, but also for an unresolved job: a person has found out that the job must run again."""
     return _requeue(job, key, queue, actor, reason, by_person=True)
 
 
@@ -133,7 +134,7 @@ def _requeue(
     named = where.keyed(key, queue, job)
     latest = where.latest_of_key(named, key)
     if latest is None:
-        where.holder(named, key)  # the queue of another site is refused, and not unknown
+        where.holder(named, key)  # the queue of another site is refused, not unknown
         return Change.UNKNOWN
     return put_back.requeue(latest, named, actor, reason, by_person=by_person)
 

@@ -1,5 +1,5 @@
-"""Changes that a transaction carries out when it commits. Each is a row of that transaction, so a rollback takes it back, also one to a
-savepoint. The commit hook carries it out; a relay does if the process died before, or Redis was away.
+"""Changes that a transaction carries out when it commits. Each is a row of that transaction, so a rollback removes it, also a
+rollback to a savepoint. The commit hook carries it out. If the process died before, or Redis was away, a relay carries it out.
 """
 
 from __future__ import annotations
@@ -36,12 +36,14 @@ class AtCommit:
         self.__qualname__ = "AtCommit"  # by which Django logs a robust hook
 
     def is_about(self, job: UUID | None, queue: str, key: str) -> bool:
-        """Whether it names the same job by its id, or the same key. Two jobs may have one key, and a key may mean more than one job."""
+        """Whether the other request names the same job by its id, or the same key. Two jobs may have one key, and a key may name more
+        than one job.
+        """
         return job == self._job if job is not None else self._job is None and self._place == (queue, key)
 
     def __call__(self) -> None:
         try:
-            for request in outbox.requests.find(pk=self.request):  # none: a later call took its place
+            for request in outbox.requests.find(pk=self.request):  # empty if a later call replaced it
                 carry_out(request)
         except StoreUnavailable as error:
             logger.warning("Redis does not answer, so the relay carries out a committed change: %s", error)
@@ -51,10 +53,10 @@ class AtCommit:
 
 
 def is_open(call: str) -> bool:
-    """Whether a transaction is open that a change can be part of.
+    """Whether a transaction is open that can include a change.
 
     Raises:
-        ConfigError: one is open on another database only, or transactions are managed by hand.
+        ConfigError: a transaction is open on another database only, or the code manages transactions by hand.
     """
     outbox.check_installed()
     alias = conf.get().database
@@ -77,8 +79,9 @@ def is_open(call: str) -> bool:
 
 
 def keep(act: Cancel | Move, job: UUID | None, queue: str, key: str) -> Change:
-    """Makes the change part of the open transaction. `job`, or `queue` and `key`, name the job; for a job with a key both may be known.
-    A change that the database alone decides happens at once, in the transaction: of a job that it schedules, and of a far row.
+    """Makes the change part of the open transaction. `job`, or `queue` and `key`, name the job; for a job with a key both may be
+    known. If only the database decides a change, it happens at once, in the transaction: a change of a job that the transaction
+    schedules, or of a far row.
     """
     connection = transaction.get_connection(conf.get().database)
     if job is not None:
@@ -96,17 +99,17 @@ def keep(act: Cancel | Move, job: UUID | None, queue: str, key: str) -> Change:
     hooks = [hook for _, hook, _ in connection.run_on_commit if isinstance(hook, AtCommit)]
     replaced = [hook.request for hook in hooks if hook.is_about(job, queue, key)]
     if replaced:
-        outbox.requests.end(replaced)  # the last word holds; undone with the savepoint of this call
+        outbox.requests.end(replaced)  # the last call wins; undone with the savepoint of this call
     id = outbox.requests.keep(act.request_of(job, queue, "" if job is not None else key))
     connection.on_commit(AtCommit(id, job, queue, key), robust=True)
     return Change.PENDING
 
 
 def carry_out(request: ChangeRequest, *, late: bool = False) -> None:
-    """Carries it out, and deletes its row. `late`: a requeue, or a new date, may have come since the commit, and stays.
+    """Carries out the change, and deletes its row. `late`: a requeue, or a new date, may have come since the commit, and stays.
 
     Raises:
-        StoreUnavailable, StoreError, DatabaseError: it is kept, and may be carried out again.
+        StoreUnavailable, StoreError, DatabaseError: the row is kept, and the change may be carried out again.
     """
     name = ids.short(request.job) if request.job is not None else repr(request.key)
     try:

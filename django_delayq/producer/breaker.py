@@ -1,6 +1,6 @@
-"""The circuit breaker of schedules. After a failure the next schedules fail at once, so that a web process does not wait for the
-timeout in every request while Redis is down; after a short while one tries again. What people ask for by name, a cancel above all,
-is tried always.
+"""The circuit breaker of `schedule`. After a failure the next schedules fail at once, so that a web process does not wait for the
+timeout in every request while Redis is down. After a short cooldown one call tries again. The breaker never stops calls that a person
+asks for by name, such as a cancel.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ class CircuitOpen(StoreUnavailable):
 
 
 class Breaker:
-    """Open for a while after each call that failed.
+    """Open for a short cooldown after each call that failed.
 
     Args:
-        where: the address of a node of a Cluster. A call may be led on to another node, whose silence is none of this one's. "":
-            whatever fails, counts.
+        where: the address of a node of a Cluster. Redis may redirect a call to another node; a failure of that node does not count
+            here. "": every failure counts.
     """
 
     def __init__(self, where: str = "") -> None:
         self.open_until = 0.0
         self._where = where
-        self._whole = Guard(self, True, True)  # mostly; a guard has nothing of one call
+        self._whole = Guard(self, True, True)  # most calls share it, because a guard keeps no state
         self._last: dict[str, Any] = {"where": "?", "cause": "?"}
 
     def guarded(self, *, schedules: bool = False, asks: bool = True, answers: bool = True) -> Guard:
-        """Runs calls, and notes how they went. Of a call in two halves the first only `asks` and the second only `answers`: what was
-        sent is waited for, whatever has happened to others meanwhile.
+        """Runs calls, and records whether they failed. A call may be split in two: the first half only `asks`, the second only
+        `answers`. The second half always waits for the reply to what was sent, even if the breaker has opened since.
 
         Args:
-            schedules: it obeys the breaker: a row waits, and the relay publishes it.
+            schedules: whether the call obeys the breaker. If it is refused, its row waits, and the relay publishes it.
 
         Raises:
-            StoreUnavailable: at once while the breaker is open, or because the call failed, which opens it; or because Redis
-                refused it, which does not: a refusal is quick, and says nothing about the next call.
+            StoreUnavailable: at once while the breaker is open, or because the call failed, which opens it. Also if Redis refused the
+                call. A refusal does not open the breaker: it is quick, and says nothing about the next call.
         """
         if self.open_until and schedules and asks and clock.monotonic() < self.open_until:
             raise CircuitOpen(code="redis_left_alone", seconds=COOLDOWN, **self._last)
         return self._whole if asks and answers else Guard(self, asks, answers)
 
     def note(self, error: StoreUnavailable | None) -> None:
-        """How a call went: an error opens the breaker, unless it is about another node."""
+        """Records the result of a call: an error opens the breaker, unless another node caused it."""
         if error is None:
             self.open_until = 0.0
         elif not self._where or error.fields.get("where", self._where) == self._where:
@@ -61,7 +61,7 @@ class Breaker:
 
 
 class Guard:
-    """See `Breaker.guarded`. A class, since a generator would take a good part of a call's time."""
+    """See `Breaker.guarded`. It is a class, because a generator would take a good part of a call's time."""
 
     __slots__ = ("_answers", "_asks", "_breaker")
 

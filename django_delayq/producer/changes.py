@@ -1,5 +1,5 @@
-"""One change of jobs that have been scheduled: a cancel, or another date. It holds whatever Redis has, or forgets: what is not there
-yet is put in first, or kept out, and the row is told what was answered.
+"""Cancels or reschedules a job. The change also works if Redis lacks or has forgotten the job: a missing job is published first, or
+kept out. The job's row then gets the answer.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ STRONGEST: Final = (
 
 
 class Cancel:
-    """What a cancel asks of Redis, and tells the row. `done_before`: how it says that another server has answered `done`, so that
-    nobody had begun the job there. `follows`: whether it may go on from a merged job to the job into which that was merged.
+    """The call to Redis that cancels a job, and the update of its row. `done_before`: the value of `lacking` which tells the next
+    server that another server has already answered DONE, so that no worker had started the job there. `follows`: whether the cancel
+    may continue from a merged job to the job that it was merged into.
     """
 
     done_before: Final = "scheduled"
@@ -83,7 +84,9 @@ class Cancel:
 
 
 class Move:
-    """The same of another date. `delay_ms` None: `due_ms` is one. `policy`: see `QueueStore.reschedule`."""
+    """The call to Redis that reschedules a job, and the update of its row. If `delay_ms` is None, `due_ms` is the date. `policy`: see
+    `QueueStore.reschedule`.
+    """
 
     done_before: Final = "waited"
 
@@ -106,11 +109,11 @@ class Move:
         )
 
     def put_in(self, publisher: Publisher, row: StoredJob) -> str:
-        """Puts a row that Redis does not have in, with its new date, so that whoever comes late with the old one finds it there. One
-        that waits behind another keeps the date in its row. Returns what became of it, as restore.lua or schedule.lua say it.
+        """Publishes a row that Redis lacks, with its new date, so that a later attempt with the old date finds it there. A row that
+        waits for another job keeps the date in its row. Returns the status from restore.lua or schedule.lua.
         """
         id, due_ms = row.record.id, self._due_ms
-        if self._delay_ms is not None:  # from now by the clock of the node where it will be, be the others' as they may
+        if self._delay_ms is not None:  # the delay counts by the clock of the node that gets the job
             due_ms = decode.time_ms(publisher.store.link.execute("TIME")) + self._delay_ms
         if row.published:
             return next(iter(publisher.bring_back([id], due_ms=due_ms)), "")
@@ -158,8 +161,8 @@ class Move:
 
 
 def one(act: Cancel | Move, id: UUID, queue: str | None) -> Change:
-    """Carries it out on one job, wherever that is: in the open transaction, in a row that Redis does not have, in Redis. `queue`:
-    where it must be, if that is known. A cancel of a job that was merged into another is one of that.
+    """Carries out the change on one job: in the open transaction, in a row that Redis lacks, or in Redis. `queue`: the queue of the
+    job, if it is known. A cancel of a job that was merged into another job cancels the other job.
 
     Raises:
         StoreUnavailable, DatabaseError: see `changes.cancel`.
@@ -179,7 +182,7 @@ def one(act: Cancel | Move, id: UUID, queue: str | None) -> Change:
             done = act.of_far(row)
             if done is not None:
                 return done
-            row = where.row_of(id)  # somebody has ended it, or brings it in, which none takes back
+            row = where.row_of(id)  # another process has ended it, or is bringing it in for good
         change = _carried(act, id, name, row)
         merged = row is not None and row.ending == EndingKind.MERGED and change is Change.FINISHED
         if row is None or not merged or row.holder is None or row.holder in asked:
@@ -190,14 +193,14 @@ def one(act: Cancel | Move, id: UUID, queue: str | None) -> Change:
 
 
 def of_key(act: Cancel | Move, queue: str, key: str, *, spared: Callable[[Collection[UUID]], set[UUID]] | None = None) -> Change:
-    """Carries it out on the holder of a key, and on every row of it that is not finished; until none is left that was not there before.
-    `spared`: which of some jobs stay as they are.
+    """Carries out the change on the holder of a key and on every unfinished row of the key, until no new one appears. `spared`:
+    returns which of some jobs stay unchanged.
 
     Raises:
         StoreUnavailable, DatabaseError: see `changes.cancel`.
     """
     answers: dict[UUID, Change] = {}
-    far = where.far_of_key(queue, key)  # then nobody else holds it, and Redis need not be asked
+    far = where.far_of_key(queue, key)  # a far row that holds the key is its only holder, so Redis need not be asked
     if far is not None and not (spared and spared([far])):
         answers[far] = one(act, far, queue)
         if answers[far] is Change.DONE and where.rows_of_key(queue, key) in ([], [far]):
@@ -220,18 +223,20 @@ def of_key(act: Cancel | Move, queue: str, key: str, *, spared: Callable[[Collec
 
 
 def _last(act: Cancel | Move, queue: str, key: str) -> Change:
-    """Of a key that nobody holds: what its latest job says to whoever asks again."""
+    """No unfinished job holds the key. Returns the answer of the latest job of the key to a repeated request."""
     latest = where.latest_of_key(queue, key)
     row = None if latest is None else where.row_of(latest)
     return (None if row is None else act.of_row(row)) or Change.UNKNOWN
 
 
 def _carried(act: Cancel | Move, id: UUID, name: str, row: StoredJob | None) -> Change:
-    """Asks Redis; puts in what it lacks; and tells the row, so that what Redis has answered holds when Redis forgets it."""
+    """Asks Redis, publishes the job if Redis lacks it, and updates the row. So the answer of Redis is still known after Redis forgets
+    the job.
+    """
     if row is not None and (row.state is State.SUCCEEDED or row.settled):
-        return Change.FINISHED  # nothing leads out of that; Redis may not have heard, or have forgotten
+        return Change.FINISHED  # a success is final; Redis may not have it, or may have forgotten it
     if row is not None and row.unresolved:
-        return Change.CONFLICT  # it may have run, or not: only a person can say
+        return Change.CONFLICT  # it may have run or not: only a person can decide
     lacking = _lacking(row)
     store = stores.with_job(name, id)
     replicas = None if row is not None and row.record.durable else stores.replicas(name)
@@ -246,7 +251,7 @@ def _carried(act: Cancel | Move, id: UUID, name: str, row: StoredJob | None) -> 
             changed = _asked(act, store, id, lacking, replicas)
             begun = changed.change in (Change.RUNNING, Change.FINISHED)
             if begun and status in ("created", "replaced", "restored"):
-                return Change.DONE  # by now, at the date with which it was put in
+                return Change.DONE  # it has started by now, with the date of its publication
     if row is not None and row.record.durable and changed.event:
         return _keep(act, row, lacking, changed)
     return _known(act, changed.change, row)
@@ -261,8 +266,12 @@ def _asked(act: Cancel | Move, store: QueueStore, id: UUID, lacking: str, replic
 
 
 def _lacking(row: StoredJob | None) -> str:
-    """How the row stands of a job that Redis may not have: "" is none that it must have; "running"; it waits until that moment in ms;
-    or it is "scheduled", and has surely not begun: where no server has ever been confirmed, none can have been lost.
+    """The state of the row of a job that Redis may lack:
+
+    - "": Redis must have the job, or the row is finished or missing.
+    - "running": the row is running.
+    - a time in ms: the job waits until then.
+    - "scheduled": the job has certainly not started. No server was ever confirmed, so no server can have lost it.
     """
     if row is None or not row.unfinished:
         return ""
@@ -273,9 +282,11 @@ def _lacking(row: StoredJob | None) -> str:
 
 
 def _keep(act: Cancel | Move, row: StoredJob, lacking: str, changed: Changed) -> Change:
-    """Tells the row. Behind the caller's transaction: a lock on the row for all of its time would make the mirror wait.
+    """Updates the row, outside the caller's transaction: otherwise the row would stay locked until that transaction ends, and the
+    mirror would wait.
 
-    A restore that read the row before it was told may have put the job back in another epoch by now: then all is done once more there.
+    A restore that read the row before this update may have put the job back in another epoch by now. Then the change is made once
+    more in that epoch.
     """
     id, name, using = row.record.id, row.queue, conf.get().database
     store = stores.with_job(name, id)
@@ -286,13 +297,14 @@ def _keep(act: Cancel | Move, row: StoredJob, lacking: str, changed: Changed) ->
             if not outbox.jobs.apply(row, act.row_update(last)):
                 return Change.FINISHED
             if stood.rpartition(":")[2] in outbox.jobs.servers(name, store.partition)[1:]:
-                # RowUpdate before the other was confirmed, it would have been carried over to it; so it will be within seconds.
+                # If the row had been updated before the other server was confirmed, the change would have been copied to that server.
+                # It will be copied within seconds.
                 raise StoreUnavailable(code="server_replaced", job=ids.short(id))
             try:
                 with stores.guarded(name, store.partition):
                     again = act.ask(store, id, act.done_before if last.change is Change.DONE else lacking, stood)
             except StoreUnavailable as error:
-                error.nothing_done = False  # it was done where the queue stood before
+                error.nothing_done = False  # it was done in the earlier epoch
                 raise
             if again.epoch == stood or not again.event:
                 return last.change if again.epoch == stood else again.change
@@ -306,7 +318,9 @@ def _keep(act: Cancel | Move, row: StoredJob, lacking: str, changed: Changed) ->
 
 
 def _known(act: Cancel | Move, change: Change, row: StoredJob | None) -> Change:
-    """Redis forgets finished jobs after an hour; the database does not. What Redis has not forgotten, the row may not have heard of."""
+    """Redis forgets finished jobs after an hour; the database does not. So if Redis does not know the job, the row of a finished job
+    decides.
+    """
     if change is Change.UNKNOWN and row is not None and row.state in FINISHED:
         return act.of_row(row) or Change.FINISHED
     return change

@@ -1,4 +1,4 @@
-"""What a commit is about to publish, and what its own transaction still does to it."""
+"""The jobs that a commit will publish, and the cancels of those jobs in the same transaction."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from django_delayq.store.scripts.record import ScheduleItem
 
 
 def is_open(connection: Any) -> bool:
-    """Whether a transaction of the caller's is open. In tests the kit looks past those that Django's TestCase has opened."""
+    """Whether the caller has an open transaction. In tests, the kit ignores the transactions that Django's TestCase opens."""
     return bool(connection.in_atomic_block)
 
 
 class Plan(ScheduleItem):
-    """A job that has passed every check, on its way: the record that its row and Redis get, its date and its policy.
+    """A job that has passed every check: the record for its row and for Redis, its date and its policy.
 
     Args:
-        job: the `Job` that the caller gets, which stands above. Its date is that of the plan, unless a delay is given.
+        job: the `Job` that the caller gets. The plan takes its date from it, unless there is a delay.
         delay_ms: counts from now.
 
-    `shared_name`: of those of which so many run at a time; `started`: when its delay began (monotonic); `epoch`: what was known then
-    of where the queue stands; `withdrawn`: its own transaction has cancelled it.
+    `shared_name`: the concurrency name, of which a limited number of jobs runs at a time; `started`: when the delay began
+    (monotonic); `epoch`: the epoch of the queue, as it was known then; `withdrawn`: the same transaction has cancelled the job.
 
     Raises:
-        PayloadError: a record cannot carry the key, or the expiry.
+        PayloadError: the record cannot hold the key, or the expiry.
     """
 
     __slots__ = ("epoch", "job", "partition", "shared_name", "started", "template", "withdrawn")
 
-    # Not that of a dataclass: one is made for each job, and most of it comes from the template, checked.
+    # Not the __init__ of the dataclass: one plan is made per job, and most values come from the checked template.
     def __init__(self, template: JobTemplate, job: Any, payload: bytes, expires_ms: int, delay_ms: int | None) -> None:
         self.template, self.job = template, job
         self.id, self.task, self.queue, self.key = job.id, job.task, job.queue, job.key
@@ -50,7 +50,7 @@ class Plan(ScheduleItem):
         self.due_ms = job.due_ms if delay_ms is None else None
         self.started = clock.monotonic()
         self.epoch = ""
-        # Not that of the job, which may be another one's handle by and by.
+        # From this id: the job may later point to another job.
         self.partition = ids.partition(job.id) if template.divided else 0
         self.shared_name: SharedName | None = None
         self.withdrawn = False
@@ -60,24 +60,24 @@ class Plan(ScheduleItem):
             self._line = template.line
 
     def left_ms(self, now: float) -> int | None:
-        """The rest of the delay, so that the transaction's own duration is not added to it."""
+        """The rest of the delay. So the duration of the transaction does not lengthen the delay."""
         if self.delay_ms is None:
             return None
         left = self.delay_ms - int((now - self.started) * 1000)
         return left if left > 0 else 0
 
     def told_name(self) -> str:
-        """As its task made it, so that nobody reads the payload for it."""
+        """The shared name as its task made it, so that the payload need not be decoded for it."""
         return self.shared_name.told() if self.shared_name else ""
 
     def redate(self, delay_ms: int | None, due_ms: int, started: float) -> None:
-        """Another date, asked for at `started`."""
+        """Sets another date. A delay counts from `started`."""
         self.delay_ms, self.due_ms, self.started = delay_ms, due_ms if delay_ms is None else None, started
         self.job.due_ms = due_ms
 
 
 class Publication:
-    """The commit hook of jobs that go in together."""
+    """The commit hook of jobs that are published together."""
 
     def __init__(self, plans: Sequence[Plan], publish: Callable[[list[Plan]], None]) -> None:
         self.plans = plans
@@ -91,7 +91,7 @@ class Publication:
 
 
 class Withdrawal:
-    """A hook in front of the publication: its job is not published."""
+    """A hook that runs before the publication: its job is not published."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -101,7 +101,9 @@ class Withdrawal:
 
 
 class Pending:
-    """A job of the open transaction: a change of it is part of that, and is undone with the savepoint in which it happens."""
+    """A job of the open transaction. A change of the job is part of that transaction, and a rollback to an earlier savepoint undoes
+    it.
+    """
 
     def __init__(self, plan: Plan, connection: Any, publication: Publication) -> None:
         self._plan = plan
@@ -129,12 +131,12 @@ class Pending:
 
     @property
     def withdrawn(self) -> bool:
-        """Whether the transaction, as it stands, has cancelled it."""
+        """Whether the open transaction has cancelled it, and has not rolled the cancel back."""
         hooks = _hooks(self._connection)
         return any(isinstance(hook, Withdrawal) and hook.plan is self._plan for hook in hooks)
 
     def cancel(self, actor: str, reason: str) -> Change:
-        """Withdraws it."""
+        """Cancels the job before it is published."""
         plan = self._plan
         if not self.withdrawn:
             if plan.durable:
@@ -153,7 +155,9 @@ class Pending:
         return Change.DONE
 
     def _before_publication(self, change: Callable[[], None]) -> None:
-        """A hook of the savepoint that is open now, in front of the publication: Django drops it when that savepoint is rolled back."""
+        """Adds a hook before the publication, in the savepoint that is open now. Django drops the hook when that savepoint is rolled
+        back.
+        """
         hooks = self._connection.run_on_commit
         place = next(n for n, hook in enumerate(hooks) if hook[1] is self._publication)
         hooks.insert(place, (set(self._connection.savepoint_ids), change, False))

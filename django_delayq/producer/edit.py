@@ -51,8 +51,8 @@ def check(task: str, queue: str, args: Sequence[Any], kwargs: Mapping[str, Any])
 
 
 def edit_and_requeue(job: UUID, args: Sequence[Any], kwargs: Mapping[str, Any], *, actor: str = "", reason: str = "") -> Change:
-    """Requeues a failed or cancelled job with other arguments, due now and with all attempts. `conflict`: somebody was faster, its row
-    does not show its end yet, or another job has its key. Then the arguments do not change.
+    """Requeues a failed or cancelled job with other arguments, due now and with all attempts. `conflict`: another change came first,
+    the row does not show the end of the job yet, or another job has its key. Then the arguments do not change.
 
     Raises:
         UnknownTask, PayloadError, PayloadTooLarge, QueueUnknown: as `check`.
@@ -80,7 +80,7 @@ def edit_and_requeue(job: UUID, args: Sequence[Any], kwargs: Mapping[str, Any], 
             answers.append(store.requeue(job, record, vouched=True, actor=actor, reason=reason)[0])
         return answers[-1] is Change.DONE
 
-    # Redis is asked while the row is locked: of two who edit one job, the second finds it scheduled, and changes nothing.
+    # Redis is asked while the row is locked. If two people edit one job, the second finds it scheduled, and changes nothing.
     def edit() -> Change:
         outbox.jobs.edit(job, list(args), dict(kwargs), options, act, actor, reason)
         return answers[0] if answers else Change.CONFLICT
@@ -136,7 +136,7 @@ def schedule_copy(
 
 
 def _own_name(job: JobRow) -> tuple[str, int] | None:
-    """The name that the job shares with others, as a format, unless its task makes it."""
+    """The concurrency name that the job shares with others, as a format. None if its task makes the name."""
     name, task = job.shared_name, registry.get(job.task)
     if name is None:
         return None
@@ -148,10 +148,10 @@ def _own_name(job: JobRow) -> tuple[str, int] | None:
 
 
 def _check_home(queue: str, before: JobRecord, after: JobRecord) -> None:
-    """A job stays in its partition, and a name is counted in one.
+    """Checks that the new name belongs to the same partition: a job stays in its partition, and a name is counted in one partition.
 
     Raises:
-        PayloadError: other arguments make a name that has its home elsewhere.
+        PayloadError: the new arguments make a name that belongs to another partition.
     """
     name, partition = in_payload(after.payload), ids.partition(after.id)
     if name is None or name == in_payload(before.payload) or partition in conf.get().queue(queue).homes(name.text):
@@ -172,7 +172,7 @@ def _at_commit(job: UUID, args: Sequence[Any], kwargs: Mapping[str, Any], actor:
 
 
 def _edited(record: JobRecord, args: Sequence[Any], kwargs: Mapping[str, Any], limit: int) -> tuple[JobRecord, dict[str, Any]]:
-    """The record with other arguments, and what travels beside them."""
+    """The record with other arguments, and the values that go with it."""
     try:
         before, named_before, options = codec.decode_payload(record.payload)
     except PayloadError:

@@ -1,8 +1,8 @@
-"""In which partition of its queue a new job goes. Its id says it from then on, and it never leaves it.
+"""Chooses the partition of a new job. The id of the job names the partition, and the job never leaves it.
 
-The home of a job is that of its name (serial, concurrency), else of its key; what has neither goes anywhere. While jobs that were
-scheduled before PARTITIONS was changed are unfinished, a name and a key stay where these are: so it is one partition that decides who
-holds a key, and how many of a name run.
+The home of a job is the partition of its concurrency name (serial, concurrency), otherwise of its key. A job without both goes to any
+partition. After PARTITIONS was changed, a name or a key stays in its old partition while jobs from before the change are unfinished.
+So one partition decides who holds a key, and how many jobs of a name run.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from django_delayq.store.scripts.recovery import EpochStore
 
 
 def anywhere(queue: QueueConfig) -> int:
-    """A partition for jobs that have no home."""
+    """A partition for a job without a home."""
     return random.randrange(queue.partitions) if queue.partitions > 1 else 0
 
 
 def of(template: JobTemplate, key: str, name: SharedName | None) -> int | None:
-    """Where a job of that key and that name is to be; None for one that has no home.
+    """The partition of a job with this key and this name; None if any partition will do.
 
     Raises:
-        ConfigError: it has two.
-        PayloadError: that is no key.
+        ConfigError: the key and the name belong to two partitions.
+        PayloadError: the key is not valid.
     """
     queue = template.queue
     if key:
-        validate_key(key)  # what is none has no home
+        validate_key(key)  # an invalid key has no home
     if name is not None and key and name.text != key and queue.divided:
         raise ConfigError(
             f"{template.where}: key={key!r} and the name {name.text!r} are each counted in one partition, and the queue {queue.name!r} "
@@ -58,8 +58,9 @@ def _settled(queue: QueueConfig, text: str, lives: Callable[[int], bool]) -> int
 
 
 def _bears(queue: QueueConfig, text: str, partition: int, *, failed: bool = True) -> bool:
-    """Whether an unfinished job bears that name there; or one that has `failed`, and may be requeued. Where Redis cannot be asked one
-    may: then the next waits there as a row, since elsewhere it might run beside that one.
+    """Whether an unfinished job has this name in the partition. With `failed`, a failed job counts too, since it may be requeued. If
+    Redis cannot be reached, the answer is True: the next job then waits there as a row, because in another partition it could run at
+    the same time.
     """
     try:
         with stores.guarded(queue.name, partition, schedules=True):
@@ -69,16 +70,16 @@ def _bears(queue: QueueConfig, text: str, partition: int, *, failed: bool = True
 
 
 def bears_elsewhere(queue: QueueConfig, text: str, partition: int) -> bool:
-    """Whether an unfinished one does, or may, in another of that name's homes than this."""
+    """Whether an unfinished job has the name, or may have it, in another home of the name."""
     return any(_bears(queue, text, other, failed=False) for other in queue.homes(text) if other != partition)
 
 
 def taken_elsewhere(queue: QueueConfig, record: JobRecord) -> bool:
-    """Whether an unfinished job has the key, or the name, of this one in another home of that: a job that is put back stays where its
-    id says, and the script there knows of no other partition.
+    """Whether an unfinished job has the key or the name of this record in another home partition. A job that is put back stays in the
+    partition that its id names, and the script there does not see other partitions.
 
     Raises:
-        StoreUnavailable: nobody knows.
+        StoreUnavailable: a partition cannot be asked.
     """
     name = in_payload(record.payload)
     text, partition = name.text if name else record.key, ids.partition(record.id)
@@ -93,7 +94,7 @@ def taken_elsewhere(queue: QueueConfig, record: JobRecord) -> bool:
 
 
 def _holds(queue: QueueConfig, key: str, partition: int) -> bool:
-    """Whether an unfinished job has that key there; where Redis cannot be asked, by its row alone."""
+    """Whether an unfinished job has the key in that partition. If Redis cannot be reached, only the rows decide."""
     try:
         with stores.guarded(queue.name, partition, schedules=True):
             return _held(queue, key, partition)
@@ -103,8 +104,8 @@ def _holds(queue: QueueConfig, key: str, partition: int) -> bool:
 
 
 def _held(queue: QueueConfig, key: str, partition: int) -> bool:
-    """By Redis, or by a row that Redis does not have yet; by its row alone where Redis has lost what it held, and restore has not
-    brought it back.
+    """Whether Redis, or a row that Redis lacks, holds the key. If Redis has lost its data, and the restore is not complete, only the
+    row decides.
     """
     if stores.inspector().find(queue.name, key, [partition]) is not None:
         return True
@@ -127,8 +128,8 @@ def placed(template: JobTemplate, key: str, name: SharedName | None, id: UUID | 
 
 
 def drawn(task: Planned, options: Options, args: tuple[Any, ...], kwargs: dict[str, Any]) -> UUID:
-    """An id for a job to be, for who must know it before `plan` is called. Nobody is asked for it, so while PARTITIONS changes
-    `plan` may give another one to a job that has a key or a name.
+    """Returns an id for a future job, for a caller that needs the id before `plan` is called. This does not call Redis. While
+    PARTITIONS changes, `plan` may therefore choose another id for a job with a key or a name.
 
     Raises:
         QueueUnknown, ConfigError, PayloadError: see `plan`.

@@ -1,9 +1,9 @@
-"""Jobs due behind the horizon of their queue go in as far rows, and Redis does not hear of them until the relay brings them in.
+"""Jobs due after the horizon of their queue are written as far rows. Redis does not know them until the relay brings them in.
 
-Keys are exact between far and near. Far against far the database decides, by a unique key and under the lock of the row. Near against
-far each writes first and looks then: who writes a far row asks Redis, and the rows on their way there, behind its commit; who writes a
-near one looks for a far row behind its own. So one of the two sees the other, and then the far row is made near, and the script
-decides.
+Keys are unique across far and near jobs. Between two far jobs the database decides, by a unique key and under the lock of the row.
+Between a near and a far job, both sides write first and check afterwards. After its commit, the writer of a far row asks Redis, and
+the rows that are on their way to Redis. The writer of a near row looks for a far row after its own commit. So at least one of the two
+sees the other. The far row is then made near, and the script decides.
 """
 
 from __future__ import annotations
@@ -30,13 +30,16 @@ Publish = Callable[[list[Plan]], None]
 
 
 def is_far(plan: Plan) -> bool:
-    """Whether a job goes in as a far row. The clock of this host will do: what is brought in, and when, the database's says."""
+    """Whether a job is written as a far row. The clock of this host is exact enough: the database's clock decides which rows are
+    brought in, and when.
+    """
     left = plan.delay_ms if plan.delay_ms is not None else (plan.due_ms or 0) - clock.wall_ms()
     return left > plan.template.horizon_ms > 0
 
 
 class Written:
-    """The rows of one call, where queues have a horizon: which go to Redis at the commit, which are far, and which another job took in.
+    """The rows of one call, if queues have a horizon: near rows, which go to Redis at the commit, far rows, and jobs that were merged
+    into another job.
 
     Raises:
         StoreUnavailable: another transaction holds a key for more than two seconds; nothing was written.
@@ -47,8 +50,8 @@ class Written:
         self.far: list[Plan] = []
         self.merged: list[tuple[Plan, ScheduleReply]] = []
         taken: set[Plan] = set()
-        on_the_way: set[tuple[str, str]] = set()  # keys of near jobs of this call: what comes behind these follows them to Redis
-        # In the order of their keys, else two calls could wait for each other.
+        on_the_way: set[tuple[str, str]] = set()  # keys of near jobs of this call: later jobs of the same key go to Redis too
+        # In the order of their keys, because otherwise two calls could wait for each other.
         for plan in sorted((plan for plan in plans if plan.key and plan.template.horizon_ms), key=lambda plan: plan.key):
             far = (plan.queue, plan.key) not in on_the_way and is_far(plan)
             reply = outbox.far_rows.contest(plan, plan.template.horizon_ms, far=far)
@@ -70,7 +73,7 @@ class Written:
             outbox.jobs.insert(self.near)
 
     def committed(self, publish: Publish) -> None:
-        """Behind the commit: tells the handles, and asks Redis who holds the keys. What fails here is left to the relay."""
+        """Runs after the commit: updates the `Job` objects, and asks Redis who holds the keys. If that fails, the relay does it."""
         for plan in self.far:
             plan.job.due_ms = clock.wall_ms() + (plan.left_ms(clock.monotonic()) or 0) if plan.delay_ms is not None else plan.due_ms
         for plan, reply in self.merged:
@@ -94,7 +97,7 @@ class Written:
             with stores.guarded(plan.queue, plan.partition, schedules=True):
                 row = keep_or_meet(publisher, plan)
             if row is None:
-                continue  # its own transaction has ended it
+                continue  # the same transaction has cancelled it
             if row.far:
                 _created(plan)
                 continue
@@ -115,8 +118,8 @@ class Behind:
 
 
 def withdrawn(job: UUID) -> None:
-    """A far row was cancelled. If the open transaction has written it, nobody is to hear that it was scheduled; but for those who roll
-    the savepoint back in which it was cancelled.
+    """A far row was cancelled. If the open transaction wrote the row, the signal that it was scheduled is not sent. It is sent after
+    all if the savepoint of the cancel is rolled back.
     """
     connection = transaction.get_connection(conf.get().database)
     for place, (_, hook, _) in enumerate(connection.run_on_commit if connection.in_atomic_block else ()):
@@ -127,20 +130,21 @@ def withdrawn(job: UUID) -> None:
 
 
 def keep_or_meet(publisher: Publisher, item: JobRecord) -> StoredJob | None:
-    """Asks who holds the key of a far row: Redis, or a row on its way there. If nobody does, it keeps it, and stays far. Else it is
-    made near, to be published by the caller, so that the script decides. Returns the row as it is now; None if it needs no publication.
+    """Asks whether Redis, or a row on its way there, holds the key of a far row. If neither does, the row keeps the key and stays
+    far. Otherwise the row is made near. The caller then publishes it, and the script decides. Returns the current row, or None if it
+    needs no publication.
 
     Raises:
-        StoreUnavailable, DatabaseError: nobody knows; it is far, and is to be asked about later.
+        StoreUnavailable, DatabaseError: the holder is unknown. The row stays far, and the caller asks again later.
     """
     row = next(iter(outbox.jobs.read([item.id])), None)
     if row is not None and row.far:
-        publisher.put_in_waiting(item.key)  # first: what is published between a look at Redis and one at rows would be seen by neither
+        publisher.put_in_waiting(item.key)  # first: rows that are published between the two checks would be missed by both
         [reply] = publisher.ask([ScheduleItem.of(item, due_ms=row.run_at_ms)])
         if reply.status == "asked":
             raise StoreUnavailable(code="far_key_unknown", key=item.key, queue=publisher.store.queue)
         if reply.id != item.id:
-            outbox.far_rows.bring_in([item.id])  # or somebody else has just now
+            outbox.far_rows.bring_in([item.id])  # or another process just did
             row = row._replace(far=False)
     elif row is not None and not row.unpublished:
         row = None
@@ -149,7 +153,7 @@ def keep_or_meet(publisher: Publisher, item: JobRecord) -> StoredJob | None:
 
 
 def check(publisher: Publisher, jobs: Sequence[UUID]) -> None:
-    """Asks Redis about the keys of far rows, for the relay: their web processes could not.
+    """Asks Redis about the keys of far rows, for the relay: the processes that wrote the rows could not ask.
 
     Raises:
         StoreUnavailable, DatabaseError: call again later.
@@ -165,7 +169,7 @@ def check(publisher: Publisher, jobs: Sequence[UUID]) -> None:
 
 
 def publish_later(queue: str, jobs: Sequence[UUID]) -> None:
-    """Publishes rows that have become near, behind their commit; what fails is left to the relay."""
+    """Publishes rows that have become near, after their commit. If that fails, the relay publishes them."""
     try:
         for partition, some in ids.by_partition(jobs).items():
             with stores.guarded(queue, partition, schedules=True):
@@ -175,13 +179,15 @@ def publish_later(queue: str, jobs: Sequence[UUID]) -> None:
 
 
 def meet(plans: Sequence[Plan], queue: str) -> bool:
-    """Makes the far rows of these keys near that have come meanwhile; whether there were any."""
+    """Makes the far rows of these keys near that were written in the meantime. Returns whether there were any."""
     keys = {plan.key for plan in plans if plan.key and plan.template.queue.horizon}
     return bool(keys) and outbox.far_rows.bring_in_keys(queue, keys)
 
 
 def meet_key(queue: str, key: str) -> None:
-    """The same behind a job of that key that has come back to Redis, and wrote no row of its own. What fails is left to the relay."""
+    """Checks the far rows of a key after a job of that key has come back to Redis without writing a row. If that fails, the relay
+    does it.
+    """
     try:
         if outbox.far_rows.bring_in_keys(queue, [key]):
             for partition in conf.get().queue(queue).homes(key):
@@ -192,8 +198,8 @@ def meet_key(queue: str, key: str) -> None:
 
 
 def meet_in_redis(plans: Sequence[Plan], queue: str) -> None:
-    """The same for jobs of redis durability, which have no rows for far ones to look at; and publishes what it finds. What fails is
-    logged: whether Redis takes the jobs themselves is another question.
+    """Checks the far rows for jobs of redis durability, which have no rows that far jobs could find. Publishes the rows that it
+    finds. Errors are only logged: whether Redis accepts the jobs themselves is a separate question.
     """
     if not outbox.installed or not any(plan.key and plan.template.queue.horizon for plan in plans):
         return

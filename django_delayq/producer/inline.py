@@ -1,4 +1,6 @@
-"""`DELAYQ["INLINE"]`: jobs run where they are scheduled. What runs them knows workers, so the app installs it."""
+"""`DELAYQ["INLINE"]`: jobs run where they are scheduled. The app config installs the function that runs them, which imports the
+worker.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +17,15 @@ _installed: Runner | None = None
 
 
 def install(run: Runner) -> None:
-    """Says what runs a job at once, and raises what its task raises."""
+    """Sets the function that runs a job at once and raises the exceptions of its task."""
     global _installed
     _installed = run
 
 
 def put(plans: Sequence[Plan]) -> list[Job]:
-    """Runs them at the commit, in their order, whatever their dates. Returns the handles.
-
-    Without an open transaction an error ends it, and reaches the caller. At a commit Django logs the error, and the hooks that follow
-    run: a worker would not have raised it there either.
+    """Runs the jobs at the commit, in their order, whatever their dates. Returns the `Job` objects. Without an open transaction, an
+    exception stops the run and reaches the caller. At a commit, Django logs the exception, and the next hooks run: with a worker, the
+    exception would not reach the commit either.
     """
     for plan in plans:
         connection = transaction.get_connection(plan.template.using)
@@ -36,7 +37,7 @@ def put(plans: Sequence[Plan]) -> list[Job]:
 
 
 def _run(plans: list[Plan]) -> None:
-    assert _installed is not None  # by the app, without which there are no settings either
+    assert _installed is not None  # the app installs it, and settings need the app
     for plan in plans:
         plan.job.created = True
         _installed(plan)

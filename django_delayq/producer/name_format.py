@@ -1,4 +1,4 @@
-"""The options `serial` and `concurrency`: a format over a task's arguments, which makes the name that jobs share."""
+"""The options `serial` and `concurrency`: a format over the arguments of a task, which makes the name that jobs share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _KINDS: Final = (str, int, float)
 
 
 class Piece(NamedTuple):
-    """A literal text and the parameter after it ("": none), with its place among the positional ones and its default."""
+    """A literal text and the parameter after it ("": none), with its position among the positional parameters and its default."""
 
     text: str
     parameter: str = ""
@@ -30,7 +30,7 @@ class Piece(NamedTuple):
 
 
 class NameFormat:
-    """`"order:{order_id}"` over the parameters of one function; `option` says in errors which option it was.
+    """`"order:{order_id}"` over the parameters of one function; `option` names the option in errors.
 
     Args:
         most: how many jobs of a name hold a lease at a time.
@@ -42,10 +42,11 @@ class NameFormat:
         self.text, self.most, self.option, self.pieces = text, most, option, pieces
 
     def name(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], where: str) -> SharedName:
-        """The name of a job with these arguments, which the task takes.
+        """The name of a job with these arguments, which the task accepts.
 
         Raises:
-            PayloadError: it would be empty, too long, or hold what a name cannot; or an argument is no text and no number.
+            PayloadError: the name would be empty, too long, or contain characters that a name cannot have; or an argument is neither
+                a text nor a number.
         """
         said = ""
         for text, parameter, place, default in self.pieces:
@@ -71,10 +72,10 @@ class NameFormat:
 def given(
     serial: Any, concurrency: Any, signature: inspect.Signature, where: str, sensitive: Collection[str] = ()
 ) -> NameFormat | None:
-    """The format that the two options say; None for neither.
+    """The format of the two options; None if neither is given.
 
     Raises:
-        ConfigError: both are given, or one of them cannot work.
+        ConfigError: both are given, or one of them is not valid.
     """
     if serial is None and concurrency is None:
         return None

@@ -29,8 +29,8 @@ DURABILITIES: Final[tuple[str, ...]] = get_args(Durability)
 
 
 class OptionRow(NamedTuple):
-    """One option, as the command line and the gateway offer it. `kind` says how they read it; None: only Python code can give it.
-    `limits`: of numbers in the gateway.
+    """One option, as the command line and the gateway offer it. `kind`: how they read the value; None: only Python code can give it.
+    `limits`: the limits of a number in the gateway.
     """
 
     kind: Literal["duration", "date", "expiry", "text", "choice", "integer", "object"] | None = None

@@ -1,11 +1,12 @@
-"""The one road from row to Redis. The commit hook, the relay, and whoever changes a job that Redis does not have publish here, so that
-date, policy, key and cancel follow one law.
+"""Publishes rows to Redis. The commit hook, the relay, and every change of a job that Redis lacks publish through this module, so
+that date, policy, key and cancel follow the same rules.
 
-A first publication, right behind its commit, acts in order of arrival. A late one (by the relay, or after a refusal) does not act
-on a holder whose row was written after its own, by the database's clock: it is merged into it. What is known of rows is known of one
-epoch, which every publication names; on another one Redis refuses it, and the rows are read again.
+A first publication, right after its commit, acts in order of arrival. A late publication (by the relay, or after a refusal) does not
+act on a holder whose row was written after its own row, by the database's clock. Its job is merged into the holder. Knowledge about
+rows is valid for one epoch, which every publication names. If Redis has another epoch, it refuses the publication, and the rows are
+read again.
 
-Who holds a key, Redis knows, but for a server that lacks jobs, or that nobody has confirmed yet: then the rows say it.
+Redis knows who holds a key, unless the server lacks jobs or is not confirmed yet. Then the rows decide.
 """
 
 from __future__ import annotations
@@ -41,13 +42,13 @@ from django_delayq.store.scripts.replicas import COOLDOWN, Replicas
 
 ASKS: Final = ("ask", "ask told")  # modes in which nothing is written
 BESIDE: Final[Mapping[str, ScheduleStatus]] = {"error": "taken", "replace": "running", "after": "behind"}
-UNCONFIRMED: Final = 1.0  # seconds for which it is remembered that nobody has confirmed an epoch
+UNCONFIRMED: Final = 1.0  # seconds for which the publisher remembers that an epoch is unconfirmed
 TRIES: Final = 3  # another holder may come between two calls, but not often
-Sent = tuple[str, list[ScheduleReply]]  # the epoch, and the replies; none in another epoch than the sender's
+Sent = tuple[str, list[ScheduleReply]]  # the epoch and the replies; no replies if Redis has another epoch than the sender
 
 
 class Published(NamedTuple):
-    """What became of rows: those that were sent, and one reply each; none if Redis stood in another epoch by then."""
+    """The rows that were sent, with one reply each. There are no replies if Redis had another epoch by then."""
 
     epoch: str
     jobs: list[UUID]
@@ -56,14 +57,14 @@ class Published(NamedTuple):
 
 @dataclass(slots=True)  # not frozen: one is made for each call of schedule, and setting its fields would take longer
 class Publisher:
-    """Publishes to one partition of a queue; rows of others, which may have the same key, it leaves alone.
+    """Publishes to one partition of a queue. It ignores rows of other partitions, which may have the same key.
 
     Args:
-        max_events, replicas: see `QueueStore.start_schedule`; `replicas` of redis durability alone, since rows need none.
+        max_events, replicas: see `QueueStore.start_schedule`; `replicas` only with redis durability, since rows need none.
 
     Raises (all methods):
-        StoreUnavailable, StoreError: as `QueueStore`; the rows are as they were, and may be published again.
-        DatabaseError: likewise.
+        StoreUnavailable, StoreError: as `QueueStore`; the rows are unchanged, and may be published again.
+        DatabaseError: the rows are unchanged here, too.
     """
 
     store: QueueStore
@@ -76,7 +77,9 @@ class Publisher:
         return self.finish(items, self._after_rows(items, epoch, "told") or self.send(items, epoch)(), epoch)
 
     def publish_rows(self, jobs: Sequence[UUID], *, due_ms: int | None = None, mode: ScheduleMode = "") -> Published:
-        """Those of these rows, at most 200, that are to be published still, as late ones. `due_ms`: a date instead of their own."""
+        """Publishes the rows, at most 200, that are not published yet, as late publications. `due_ms`: a date that replaces their
+        own.
+        """
         epoch = self.store.epoch()
         items = [late(row, due_ms) for row in self._rows(jobs) if row.unpublished]
         held = self.held(items)
@@ -89,8 +92,8 @@ class Publisher:
         return Published(epoch, told[: len(held) + len(replies)], [*held.values(), *replies])
 
     def held(self, items: Sequence[ScheduleItem]) -> dict[UUID, ScheduleReply]:
-        """Those of these items whose keys unresolved rows hold, which Redis does not know; and what becomes of each. Writes that into
-        their rows.
+        """Returns the replies for items whose keys are held by unresolved rows, which Redis does not know. Writes the replies into
+        the rows of the items.
         """
         keys = {item.key for item in items if item.key}
         return self._held(items, outbox.jobs.waiting(self.store.queue, keys)) if keys else {}
@@ -102,16 +105,16 @@ class Publisher:
         return {item.id: FORBIDDEN if item.id in denied else reply for item, reply in found}
 
     def meet(self, keys: Iterable[str]) -> None:
-        """Makes the far rows of these keys near, so that the script decides: whoever wrote a row of one of them may have died before he
-        looked. The relay publishes them.
+        """Makes the far rows of these keys near, so that the script decides: a process that wrote a row of one of these keys may have
+        died before it looked for far rows. The relay publishes the rows.
         """
         named = {key for key in keys if key}
         if named and conf.get().queue(self.store.queue).horizon:
             outbox.far_rows.bring_in_keys(self.store.queue, named)
 
     def publish_before(self, items: Sequence[ScheduleItem]) -> dict[UUID, ScheduleReply]:
-        """The rows of their keys that were written before them, and that Redis does not have: else these, published late, would find
-        the key free once a newer job has run. Returns those of `items` that are not to be published, see `held`.
+        """Publishes the older rows of the same keys that Redis lacks. Otherwise such a row, published late, would find the key free
+        after a newer job has run. Returns those of `items` that must not be published, see `held`.
         """
         own, passed, older = {item.id for item in items}, set(), []
         keys = {item.key for item in items if item.key}
@@ -127,11 +130,13 @@ class Publisher:
         return self._held(items, waiting)
 
     def complete(self, key: str) -> None:
-        """The rows of a key that Redis does not have, whether it has lost them or never had them."""
+        """Publishes the rows of a key that Redis lacks, whether it lost them or never had them."""
         self._put_in([key], lost=True)
 
     def bring_back(self, jobs: Sequence[UUID], *, due_ms: int | None = None) -> list[Restored]:
-        """Those of these rows, at most 200, that Redis may have lost: published, and not finished. What it has stays as it is."""
+        """Restores those of these rows, at most 200, that are published and unfinished, and that Redis may have lost. Jobs that Redis
+        has are not changed.
+        """
         epoch = self.store.epoch()
         rows = [row for row in self._rows(jobs) if row.unfinished and row.published]
         if not rows:
@@ -152,15 +157,15 @@ class Publisher:
             )
             for row in rows
         ]
-        if due_ms is not None:  # a change, which has been told that nobody has begun them
+        if due_ms is not None:  # with a date this is a change, and Redis has answered that no worker has started them
             lost = [item._replace(unsure_ms=0) for item in lost]
         answers = store.restore(lost, epoch=epoch, actor=self.actor)
         failpoint("publish.brought_back")
         return answers
 
     def ask(self, items: Sequence[ScheduleItem]) -> list[ScheduleReply]:
-        """What would become of jobs with keys, if each were put in now; nothing is changed. Rows of these keys that Redis does not have
-        are put in first.
+        """Returns what would happen to jobs with keys, if each were scheduled now. Schedules nothing. Rows of these keys that Redis
+        lacks are published first.
         """
         sent = self._after_rows(items, "", "ask told")
         told = {*range(len(items))} if sent else set[int]()
@@ -184,14 +189,15 @@ class Publisher:
         return replies
 
     def _ask_again(self, items: Sequence[ScheduleItem], places: Iterable[int], replies: list[ScheduleReply]) -> None:
-        """Once the rows of their keys are in."""
+        """Asks again, after the rows of these keys were published."""
         if items:
             for n, reply in zip(places, self.send(items, "", "ask told")()[1], strict=True):
                 replies[n] = reply
 
     def _after_rows(self, items: Sequence[ScheduleItem], epoch: str, mode: ScheduleMode) -> Sent | None:
-        """The answer in an epoch of which Redis has said within the last second that nobody has confirmed it: there it would only say
-        that rows are to be asked first, so they are. None if that is not known, or if Redis has another epoch by now.
+        """Sends jobs in an epoch that Redis has reported as unconfirmed within the last second. Redis would only answer that the rows
+        must be asked first, so this publishes the rows of the keys first. Returns None if no such epoch is known, or if Redis has
+        another epoch by now.
         """
         unconfirmed, until = self.store.unconfirmed
         if clock.monotonic() >= until or epoch not in ("", unconfirmed):
@@ -201,15 +207,17 @@ class Publisher:
         return sent if sent[1] else None
 
     def _noted(self, sent: Sent) -> Sent:
-        """Notes that nobody has confirmed this epoch. What holds a key is not kept: another process may change it at any time."""
+        """Remembers that this epoch is unconfirmed. It does not remember the holder of a key: another process may change it at any
+        time.
+        """
         epoch, replies = sent
         if epoch.endswith(":") and any(reply.status == "asked" for reply in replies):
             self.store.unconfirmed = epoch, clock.monotonic() + UNCONFIRMED
         return sent
 
     def pointed(self, items: Sequence[ScheduleItem], sent: Sent) -> Sent:
-        """The answer to what was sent a second time. If a job was merged the first time, only a tombstone is left. So this asks the
-        script about another job of the same key, which is not put in.
+        """Completes the reply to jobs that were sent a second time. If a job was merged the first time, only a tombstone is left. So
+        this asks the script about another job of the same key, which is not scheduled.
         """
         epoch, replies = sent
         for n, (item, reply) in enumerate(zip(items, replies, strict=True)):
@@ -222,7 +230,7 @@ class Publisher:
         return epoch, replies
 
     def put_in_waiting(self, key: str) -> bool:
-        """The rows of a key that are to be published still; whether there are any."""
+        """Publishes the unpublished rows of a key. Returns whether there were any."""
         waiting = outbox.jobs.waiting(self.store.queue, [key])
         waits = any(ids.partition(row.id) == self.store.partition for row in waiting)
         if waits:
@@ -230,7 +238,7 @@ class Publisher:
         return waits
 
     def send(self, items: Sequence[ScheduleItem], epoch: str, mode: ScheduleMode = "") -> Callable[[], Sent]:
-        """Only sends the call; returns a function that waits for its answer, which `finish` wants to see."""
+        """Sends the call without waiting. Returns a function that waits for the reply. Pass the reply to `finish`."""
         replicas = None if mode in ASKS else self.replicas
         if replicas is not None and replicas.cooldown:
             raise CircuitOpen(
@@ -240,7 +248,9 @@ class Publisher:
         return self.store.start_schedule(items, replicas=replicas, **told)
 
     def finish(self, items: Sequence[ScheduleItem], sent: Sent, epoch: str = "") -> Sent:
-        """What the first call, in the `epoch` that its sender had named, could not decide, and what rows must be told."""
+        """Decides the items that the first call could not decide, and writes the answers into the rows. `epoch`: the epoch that the
+        first call named.
+        """
         stood, replies = sent
         for reply in replies:
             if reply.status not in DECIDED:
@@ -265,8 +275,9 @@ class Publisher:
         return stood, [FORBIDDEN if item.id in denied else reply for item, reply in zip(items, replies, strict=False)]
 
     def _decided(self, items: Sequence[ScheduleItem], replies: list[ScheduleReply]) -> dict[int, ScheduleItem]:
-        """What is to be sent again, by its number: what the rows were asked about, and what came late, with the policy it may have.
-        What runs by its row is not replaced, though it may wait here until its worker has adopted it: what comes after it is `behind`.
+        """Returns the items to send again, by number: those whose answer depends on rows, and late ones, each with the policy that it
+        may use. A job that runs according to its row is not replaced, even if it waits here until its worker has adopted it. A job
+        that comes after it is `behind`.
         """
         asked = [n for n, reply in enumerate(replies) if reply.status == "asked"]
         contested = [n for n, reply in enumerate(replies) if reply.status == "contested"]
@@ -278,7 +289,7 @@ class Publisher:
         rows = {row.record.id: row for row in (outbox.jobs.read(list(wanted)) if outbox.installed and wanted else ())}
         if asked:
             self._put_right({items[n].key for n in asked}, [rows.get(replies[n].id) for n in asked], set(open_))
-        again, now = {}, clock.monotonic()  # one for all, so that what was asked for first is due first
+        again, now = {}, clock.monotonic()  # one time for all, so that the first delay to start is due first
         for n in sorted([*asked, *contested]):
             item, holder = items[n], rows.get(replies[n].id)
             policy, late, _ = item.on_conflict.partition("@")
@@ -295,13 +306,15 @@ class Publisher:
         return again
 
     def _put_right(self, keys: Set[str], holders: Sequence[StoredJob | None], own: Set[UUID]) -> None:
-        """Takes away holders that have ended by their rows, which is not known here, and puts in what is lacking of these keys."""
+        """Removes holders that have ended according to their rows, which this server does not know. Then publishes the rows of these
+        keys that it lacks.
+        """
         self._take_away(list({row.record.id: row for row in holders if row is not None}.values()))
         self._put_in(keys, lost=True, but=own)
 
     def _take_away(self, holders: Sequence[StoredJob]) -> None:
-        """Those that have ended by an event that this server lacks. Left here, they would take in what has displaced them, and nobody
-        would be left.
+        """Removes holders that have ended by an event that this server lacks. If they stayed, the jobs that replaced them would be
+        merged into them, and no job of the key would remain.
         """
         epoch = EpochStore(self.store)
         for row in holders:
@@ -312,7 +325,7 @@ class Publisher:
         """Writes the answers into the rows. Returns the jobs that wait for a holder to end and may not replace another such job."""
         denied: set[UUID] = set()
         told = [(item.id, reply) for item, reply in answers if reply.status in ("kept", "moved", *REFUSED)]
-        if told:  # before followers are read: one of these may wait for the same holder
+        if told:  # before the followers are read, because one of these jobs may wait for the same holder
             outbox.jobs.end(EndingKind.MERGED, {id: None if reply is FORBIDDEN else reply.id for id, reply in told})
         behind = {item.id: item.key for item, reply in answers if reply.status == "behind"}
         for followers in self._followers(behind, {reply.id for _, reply in answers if reply.status == "behind"}):
@@ -330,21 +343,25 @@ class Publisher:
         return denied
 
     def _replace(self, older: list[StoredJob], last: StoredJob, epoch: str) -> None:
-        """Of those that wait behind one holder the last to be written runs, at the earliest date; the others never come in."""
+        """Among rows that wait for the same holder, keeps the one that was written last, with the earliest date of all. The others
+        are ended as replaced.
+        """
         policy = f"replaced@{ids.short(last.record.id)}"
         for start in range(0, len(older), MOST):
             batch = older[start : start + MOST]
             replies = self.send([late(row, policy=policy) for row in batch], epoch)()[1]
-            # No replies in another epoch: the next round comes back to it.
+            # There are no replies if Redis has another epoch. The next pass handles these rows again.
             gone = [row.record.id for row, reply in zip(batch, replies, strict=False) if reply.status == "displaced"]
             outbox.jobs.end(EndingKind.REPLACED, dict.fromkeys(gone, last.record.id))
         first = min(older, key=lambda row: row.run_at_ms)
-        if first.run_at_ms < last.run_at_ms:  # what is left of a delay stays one
+        if first.run_at_ms < last.run_at_ms:  # the rest of a delay stays a delay
             left = None if first.left_ms is None else max(0, first.left_ms)
             outbox.jobs.move(last.record.id, first.run_at_ms, left, self.actor, "")
 
     def _followers(self, behind: Mapping[UUID, str], holders: Set[UUID]) -> list[list[StoredJob]]:
-        """Per key the rows that wait for its holder, up to the last of these, oldest first. The holder's own row can be unpublished."""
+        """For each key, the rows that wait for its holder, up to the last of these jobs, oldest first. The row of the holder itself
+        may be unpublished.
+        """
         if not behind:
             return []
         waiting = outbox.jobs.waiting(self.store.queue, set(behind.values()))
@@ -359,9 +376,9 @@ class Publisher:
         return found
 
     def _put_in(self, keys: Collection[str], *, lost: bool, but: Set[UUID] = frozenset()) -> None:
-        """Puts in the rows of these keys that Redis does not have: those that are to be published still, and those it may have `lost`;
-        of each key 200 at most, since the relay sees to the others. `but`: the rows on whose behalf this happens; what was written
-        behind them waits.
+        """Publishes the rows of these keys that Redis lacks: unpublished rows, and with `lost` also rows that Redis may have lost. At
+        most 200 rows of each key, since the relay publishes the others. `but`: the rows on whose behalf this happens; rows written
+        after them wait.
         """
         if not outbox.installed or not keys:
             return
@@ -378,7 +395,9 @@ class Publisher:
                 self.publish_rows(lacking, mode="told")
 
     def _lacking(self, jobs: Sequence[UUID]) -> list[UUID]:
-        """Those of the first 200 that Redis does not know: most are merely not mirrored yet. What is behind them is the relay's."""
+        """Those of the first 200 that Redis does not know. Most of them are only not mirrored yet. The relay handles the jobs after
+        the first 200.
+        """
         mine = [id for id in jobs if ids.partition(id) == self.store.partition]
         return EventLog(self.store.link, self.store.keys).unknown(mine[:MOST])
 
@@ -387,14 +406,16 @@ class Publisher:
 
 
 def _older(holder: StoredJob | None, row: StoredJob | None) -> bool:
-    """Whether the holder was written first. If the database's clock has seen no row of one of them, nobody knows."""
+    """Whether the holder was written first. False if one of them has no row, since the database's clock has not recorded it."""
     return (
         holder is not None and row is not None and holder.record.durable and row.record.durable and holder.created_at <= row.created_at
     )
 
 
 def _beside_unresolved(item: ScheduleItem, holder: WaitingRow) -> ScheduleReply:
-    """The reply for a job whose key an unresolved row holds: as beside a job that runs, since that job may have run or not."""
+    """The reply for a job whose key an unresolved row holds. It is the same as for a running holder, since the unresolved job may
+    have run or not.
+    """
     if not item.may_know(holder.task):
         return FORBIDDEN
     policy = item.on_conflict.partition("@")[0]
@@ -402,7 +423,9 @@ def _beside_unresolved(item: ScheduleItem, holder: WaitingRow) -> ScheduleReply:
 
 
 def late(row: StoredJob, due_ms: int | None = None, *, policy: str = "") -> ScheduleItem:
-    """A row as it is published behind others. A delay counts by the database's clock, a date (or `due_ms`) is one by Redis' clock."""
+    """A row as an item of a late publication. A delay counts by the database's clock; a date (or `due_ms`) counts by the clock of
+    Redis.
+    """
     policy = policy or (row.on_conflict if row.on_conflict in ("keep", "error") else f"{row.on_conflict}@")
     if due_ms is None and row.left_ms is not None:
         return ScheduleItem.of(row.record, delay_ms=max(0, row.left_ms), on_conflict=policy)

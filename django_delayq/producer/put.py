@@ -1,6 +1,8 @@
-"""Planned jobs go in. With outbox durability a job is a row in the caller's transaction first; when that commits it is published to
-Redis. If Redis is away then, the row waits and the relay publishes it later: the request does not notice. With redis durability the
-commit publishes; a Redis that is away raises, or is logged where a transaction of the caller's has been committed.
+"""Schedules planned jobs.
+
+With outbox durability, a job is first a row in the caller's transaction. After the commit it is published to Redis. If Redis is away,
+the row waits, and the relay publishes it later: the request does not fail. With redis durability, the commit publishes the job. If
+Redis is away, the call raises; after a commit of a transaction of the caller, the error is logged.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ LATE_PUBLISH: Final = 30.0  # seconds; a commit later than that is left to the r
 
 
 class Flight:
-    """A call of `schedule_many` that is on its way to Redis while the next batch is made: one at a time."""
+    """A call of `schedule_many` that is on its way to Redis while the next batch is made. There is one at a time."""
 
     def __init__(self) -> None:
         self.open = True
@@ -57,7 +59,7 @@ class Flight:
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        self.open = False  # what a commit publishes later waits for its replies
+        self.open = False  # a later publication by a commit waits for the replies
         try:
             self.land()
         except (StoreUnavailable, KeyTaken) as other:
@@ -90,9 +92,9 @@ waiting: Final = Untaken()
 
 
 def put_one(plan: Plan, inserted: Callable[[Job], None] | None = None, once: Once | None = None) -> Job:
-    """Puts in one job. `inserted` is called with the job when its row is written and Redis does not have it, so before any worker.
-    It is not called for a job that was merged into another one, nor in a transaction of the caller's, whose commit publishes.
-    `once`: a key that schedules one job in a period. If the job has no row, the key is committed first.
+    """Schedules one job. `inserted` is called with the job when its row is written and Redis does not have it yet, so before any
+    worker runs it. It is not called for a job that was merged into another one, nor in a transaction of the caller, whose commit
+    publishes. `once`: a key that schedules one job per period. If the job has no row, the key is committed first.
     """
     if once is None or plan.durable:
         return _put_in(plan, inserted, once)
@@ -118,7 +120,7 @@ def _put_in(plan: Plan, inserted: Callable[[Job], None] | None, once: Once | Non
         return inline.put([plan])[0]
     if not plan.durable and (not plan.key or _script_decides(plan)):
         connection = connections[plan.template.using]
-        if not commit.is_open(connection) and (connection.autocommit or connection.get_autocommit()):  # the look itself takes long
+        if not commit.is_open(connection) and (connection.autocommit or connection.get_autocommit()):  # the check itself is slow
             if inserted is not None:
                 inserted(plan.job)
             publisher = _publisher(plan.queue, plan.partition, durable=False)
@@ -142,8 +144,8 @@ def put_all(
     inserted: Callable[[Job], None] | None = None,
     once: Once | None = None,
 ) -> list[Job]:
-    """Puts in at most 200 jobs. With a `flight` those that Redis alone holds are under way when this returns. `inserted`, `once`: see
-    `put_one`, from which one job comes.
+    """Schedules at most 200 jobs. With a `flight`, the calls for jobs of redis durability are still under way when this returns.
+    `inserted`, `once`: see `put_one`, which passes a single job.
     """
     if plans and plans[0].template.inline:
         return inline.put(plans)
@@ -152,12 +154,12 @@ def put_all(
         if len(plans) > 1:
             _refuse_twice(plans)
         if flight is not None:
-            flight.land()  # only then is it known who holds a key
+            flight.land()  # before that, the holder of a key is not known
         fresh = _unmerged(plans)
     for (using, durable), group in _by(fresh, lambda template: (template.using, template.durable)):
         if durable:
             if flight is not None:
-                flight.land()  # what was given first goes in first
+                flight.land()  # jobs that were passed first are sent first
             _rows_first(group, inserted and partial(inserted, group[0].job), once)
         else:
             if inserted is not None:
@@ -179,7 +181,7 @@ def _rows_first(plans: list[Plan], inserted: Callable[[], None] | None = None, o
         _within_horizon(plans, connection, alone, inserted, once)
         return
     if once is None and alone and len(plans) == 1 and connection.get_autocommit():
-        # One statement commits itself, which saves the round trips of BEGIN and COMMIT.
+        # A single statement commits by itself, which saves the round trips of BEGIN and COMMIT.
         failpoint("producer.commit")
         outbox.jobs.insert(plans)
         try:
@@ -201,9 +203,9 @@ def _rows_first(plans: list[Plan], inserted: Callable[[], None] | None = None, o
 def _within_horizon(
     plans: list[Plan], connection: Any, alone: bool, inserted: Callable[[], None] | None = None, once: Once | None = None
 ) -> None:
-    """Where a queue has a horizon: far rows wait in the database, and near ones are published as any."""
+    """Inserts jobs of a queue with a horizon: far rows wait in the database, and near rows are published like any others."""
     publish = partial(_publish_rows, alone=alone)
-    with transaction.atomic(using=connection.alias):  # with a savepoint: what is refused takes back this call alone
+    with transaction.atomic(using=connection.alias):  # with a savepoint: a refusal undoes this call only
         if once is not None:
             _take(once, plans[0])
         written = Written(plans)
@@ -215,12 +217,12 @@ def _within_horizon(
         connection.on_commit(partial(_merge, written.merged), robust=not alone)
         if written.near:
             connection.on_commit(Publication(written.near, publish), robust=not alone)
-        connection.on_commit(horizon.Behind(written, publish), robust=not alone)  # far ones of the same keys came behind these
+        connection.on_commit(horizon.Behind(written, publish), robust=not alone)  # far rows of these keys come second
         if inserted is not None and alone and not written.merged:
             inserted()
         failpoint("producer.commit")
     for plan, reply in written.merged:
-        plan.job.id = reply.id  # at once, for who cancels it in the same transaction; `created` is known at the commit
+        plan.job.id = reply.id  # at once: the same transaction may cancel it. `created` is known at the commit
 
 
 def _merge(merged: Sequence[tuple[Plan, ScheduleReply]]) -> None:
@@ -235,7 +237,7 @@ def _redis_only(plans: list[Plan], using: str, flight: Flight | None) -> None:
 
 
 def _refuse_twice(plans: Sequence[Plan]) -> None:
-    """Two jobs of one key in one batch, of which the second wants the key to be free."""
+    """Refuses a batch with two jobs of the same key, if the second one requires the key to be free."""
     first: dict[tuple[str, str], Plan] = {}
     for plan in plans:
         if plan.key:
@@ -248,8 +250,9 @@ def _refuse_twice(plans: Sequence[Plan]) -> None:
 
 
 def _unmerged(plans: Sequence[Plan]) -> list[Plan]:
-    """Those that no unfinished job has taken in; the handles of the others point to it. Nothing is changed before it is known that
-    none is refused. In a transaction nobody knows yet: the holder may end before the commit, and the script decides then.
+    """Returns the plans that no unfinished job holds the key of; the `Job` of each other plan now points to the holder. Nothing is
+    changed before it is certain that none is refused. In an open transaction the answer is not known yet: the holder may end before
+    the commit, and the script decides then.
     """
     replies = _held(plans)
     for plan, reply in replies.items():
@@ -262,7 +265,7 @@ def _unmerged(plans: Sequence[Plan]) -> list[Plan]:
 
 
 def _held(plans: Sequence[Plan]) -> dict[Plan, ScheduleReply]:
-    """What becomes of the jobs whose keys others hold. Redis is asked before a row is written, each partition once."""
+    """Returns the replies for jobs whose keys other jobs hold. Redis is asked before a row is written, once per partition."""
     away, found = Silent(), dict[Plan, ScheduleReply]()
     open = {using for using in {plan.template.using for plan in plans} if commit.is_open(connections[using])}
     for (name, partition), group in _by_store([plan for plan in plans if plan.key and plan.template.using not in open]):
@@ -289,8 +292,8 @@ def _ask(publisher: Publisher, plans: Sequence[Plan]) -> dict[Plan, ScheduleRepl
 
 
 def _catch_up(queue: str, held: Mapping[Plan, ScheduleReply]) -> bool:
-    """Makes the committed changes of jobs that hold these keys, else a new job would be merged into one that is then cancelled.
-    Returns whether there were any.
+    """Carries out the committed changes of jobs that hold these keys. Otherwise a new job would be merged into a job that is then
+    cancelled. Returns whether there were any.
     """
     if not outbox.installed:
         return False
@@ -303,8 +306,8 @@ def _catch_up(queue: str, held: Mapping[Plan, ScheduleReply]) -> bool:
 
 
 def _held_by_rows(plans: Sequence[Plan], queue: str) -> Iterator[tuple[Plan, ScheduleReply]]:
-    """The same where Redis does not answer: rows that wait like these decide. One that Redis had may have ended there, and must not
-    swallow a call.
+    """The replies for held keys if Redis does not answer: only rows that wait like these jobs decide. A job that Redis had may have
+    ended there, and a new job must not be merged into it.
     """
     keys = {plan.key for plan in plans}
     waiting = outbox.jobs.waiting(queue, keys) if plans else []
@@ -318,7 +321,9 @@ def _held_by_rows(plans: Sequence[Plan], queue: str) -> Iterator[tuple[Plan, Sch
 
 
 def _moved(plan: Plan, holder: UUID) -> bool:
-    """Gives the holder this date, as any other change does. False if that cannot be now: the script decides when this one is put in."""
+    """Gives the holder this date, as any other change does. Returns False if that is not possible now. Then the script decides when
+    the new job is scheduled.
+    """
     try:
         policy: Policy = "earliest" if plan.on_conflict == "earliest" else "latest"
         move = Move("schedule", policy, plan.left_ms(clock.monotonic()), plan.due_ms or 0, policy)
@@ -333,7 +338,7 @@ def _publisher(queue: str, partition: int, *, durable: bool = True) -> Publisher
 
 
 def _publish(plans: Sequence[Plan], flight: Flight | None = None, *, alone: bool) -> None:
-    """Redis durability: nobody else publishes these."""
+    """Publishes jobs of redis durability. No relay publishes them later."""
     refused: list[KeyTaken] = []
     if flight is not None and flight.open:
         flight.land()
@@ -361,7 +366,7 @@ def _publish(plans: Sequence[Plan], flight: Flight | None = None, *, alone: bool
 
 
 def _tell_refused(refused: Sequence[KeyTaken], *, alone: bool) -> None:
-    """Behind a commit of the caller's nothing is raised: Django would drop the hooks that follow."""
+    """Reports refused jobs. After a commit of the caller nothing is raised, because Django would drop the hooks that follow."""
     if alone and refused:
         raise refused[-1]
     for one in refused:
@@ -369,7 +374,9 @@ def _tell_refused(refused: Sequence[KeyTaken], *, alone: bool) -> None:
 
 
 def _sure(publisher: Publisher, batch: Sequence[Plan], answer: Callable[[], Sent] | None) -> Sent:
-    """Sends jobs, or takes the answer to what was sent. Where it is lost, the same jobs are sent once more, which doubles none."""
+    """Sends jobs, or reads the answer to a call that was already sent. If the answer is lost, the same jobs are sent once more; no
+    job is created twice.
+    """
     try:
         with stores.guarded(publisher.store.queue, publisher.store.partition, schedules=True, asks=answer is None):
             if answer is not None:
@@ -386,7 +393,7 @@ def _sure(publisher: Publisher, batch: Sequence[Plan], answer: Callable[[], Sent
             stores.meet(publisher.store.queue, publisher.store.partition)
             return publisher.pointed(batch, publisher.publish(batch))
     except StoreUnavailable as error:
-        if lost:  # refused or not: it may have been done the first time
+        if lost:  # refused or not, the first call may have succeeded
             error.nothing_done = False
         raise told(error, batch) from error
 
@@ -407,8 +414,8 @@ def _send_redis_only(publisher: Publisher, batch: Sequence[Plan]) -> Sent:
 
 
 def _answered(plans: Sequence[Plan], sent: Sent) -> list[KeyTaken]:
-    """Tells the handles. Those that were refused."""
-    if plans and not plans[0].durable:  # whoever has written a far row since the first look found nobody in Redis
+    """Updates the `Job` objects. Returns the errors of the refused jobs."""
+    if plans and not plans[0].durable:  # a far row since the first check did not see these
         horizon.meet_in_redis(plans, plans[0].queue)
     return [refused for plan, reply in zip(plans, sent[1], strict=True) if (refused := _answer(plan, reply)) is not None]
 
@@ -427,9 +434,9 @@ def _answer(plan: Plan, reply: ScheduleReply) -> KeyTaken | None:
 
 
 def _not_created(plan: Plan, reply: ScheduleReply) -> KeyTaken | None:
-    if reply.status == "behind":  # as a row; it runs when the holder has ended
+    if reply.status == "behind":  # it waits as a row, and runs when the holder has ended
         plan.job.created = True
-    elif reply.status not in ("contested", "asked"):  # of these the relay knows more when it comes back to them
+    elif reply.status not in ("contested", "asked"):  # the relay decides about these later
         plan.job.id, plan.job.created, plan.job.due_ms = plan.id if reply is FORBIDDEN else reply.id, False, None
         if reply.status in REFUSED:
             return _refused(plan, reply)
@@ -448,14 +455,14 @@ def _refused(plan: Plan, reply: ScheduleReply) -> KeyTaken:
 
 
 def _publish_rows(plans: Sequence[Plan], *, alone: bool) -> None:
-    """After the commit: what fails here is left to the relay, and must not break the request."""
+    """Publishes rows after the commit. An error must not break the request: the relay publishes the rows later."""
     failpoint("producer.committed")
     late = {plan for plan in plans if clock.monotonic() - plan.started > LATE_PUBLISH}
     if late:
         logger.warning("jobs (%d) were committed after more than %.0f s; the relay publishes them", len(late), LATE_PUBLISH)
     refused: list[KeyTaken] = []
     away = Silent()
-    lacking: Counter[Link] = Counter()  # how many jobs each server did not take
+    lacking: Counter[Link] = Counter()  # how many jobs each server did not accept
     try:
         for (name, partition), group in _by_store(plans):
             publisher = _publisher(name, partition)
@@ -474,7 +481,7 @@ def _publish_rows(plans: Sequence[Plan], *, alone: bool) -> None:
                         held = publisher.publish_before(batch) if asks else {}
                         free = [plan for plan in batch if plan.id not in held]
                         refused += [*_answered_by_id(batch, held), *(_send_rows(publisher, free) if free else ())]
-            except StoreUnavailable as error:  # about this server; what another has is published there
+            except StoreUnavailable as error:  # only this server failed; rows on other servers are published
                 away.note(link, node, error)
                 lacking[node] += len(group)
         for node, unavailable in away.errors.items():
@@ -493,7 +500,8 @@ def _send_rows(publisher: Publisher, batch: Sequence[Plan]) -> list[KeyTaken]:
         stores.learn(publisher.store, sent[0])
         if sent[1]:
             return _answered(batch, sent)
-    # Redis stands elsewhere than when these were planned: somebody may have published, cancelled and lost them since. Rows say.
+    # Redis has another epoch than when these jobs were planned. Somebody may have published, cancelled and lost them since, so the
+    # rows are read.
     rows = publisher.publish_rows([plan.id for plan in batch])
     stores.learn(publisher.store, rows.epoch)
     return _answered_by_id(batch, dict(zip(rows.jobs, rows.replies, strict=True)))
@@ -505,9 +513,9 @@ def _answered_by_id(batch: Sequence[Plan], answers: Mapping[UUID, ScheduleReply]
 
 
 def _by(plans: Sequence[Plan], trait: Callable[[JobTemplate], K]) -> Iterable[tuple[K, list[Plan]]]:
-    """By a trait of what their task and options decide."""
+    """Groups plans by a value that their task and options decide."""
     template = plans[0].template if plans else None
-    if template is not None and all(plan.template is template for plan in plans):  # mostly
+    if template is not None and all(plan.template is template for plan in plans):  # the usual case
         return [(trait(template), list(plans))]
     groups: dict[K, list[Plan]] = {}
     for plan in plans:
@@ -516,7 +524,7 @@ def _by(plans: Sequence[Plan], trait: Callable[[JobTemplate], K]) -> Iterable[tu
 
 
 def _by_store(plans: Sequence[Plan]) -> Iterable[tuple[tuple[str, int], list[Plan]]]:
-    """By queue and partition."""
+    """Groups plans by queue and partition."""
     for queue, group in _by(plans, lambda template: template.queue.name):
         if not group[0].template.divided:
             yield (queue, 0), group
@@ -529,7 +537,7 @@ def _by_store(plans: Sequence[Plan]) -> Iterable[tuple[tuple[str, int], list[Pla
 
 
 def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """So many at a time, in their order; none is drawn before its batch is asked for."""
+    """Splits items into batches, in their order. An item is drawn from the iterator only when its batch is requested."""
     rest = iter(items)
     while batch := list(islice(rest, size)):
         yield batch

@@ -51,7 +51,7 @@ def requeue(job: UUID, queue: str | None, actor: str, reason: str, *, by_person:
 
     if record is not None and record.key:
         with stores.guarded(name, ids.partition(id)):
-            Publisher(stores.with_job(name, id), actor=actor).complete(record.key)  # whoever holds it by its row
+            Publisher(stores.with_job(name, id), actor=actor).complete(record.key)  # publishes the row that holds the key
     change = noted(id, name, actor, reason, act)
     if change is Change.DONE:
         warn_unserved(id, name)
@@ -71,11 +71,11 @@ def row_holds(queue: str, key: str, job: UUID) -> bool:
 
 
 def taken_elsewhere(job: UUID, queue: str, record: JobRecord | None) -> bool:
-    """Whether an unfinished job has its key, or its name, in another partition, of which the script knows nothing. `record`: None for
-    that which Redis has.
+    """Whether an unfinished job has the key, or the name, of this job in another partition, which the script does not see. `record`:
+    None means the record that Redis has.
 
     Raises:
-        StoreUnavailable: nobody knows.
+        StoreUnavailable: a partition cannot be asked.
     """
     config, partition = conf.get().queue(queue), ids.partition(job)
     if not (config.divided or partition):
@@ -88,7 +88,7 @@ def taken_elsewhere(job: UUID, queue: str, record: JobRecord | None) -> bool:
 
 
 def warn_unserved(job: UUID, queue: str) -> None:
-    """Says of a job that is back where nobody may look for it."""
+    """Logs a warning if no worker may serve the partition that the job is back in."""
     config, partition = conf.get().queue(queue), ids.partition(job)
     if partition not in config.served:
         logger.warning(
@@ -122,11 +122,11 @@ def _requeue_at_commit(id: UUID, queue: str, record: JobRecord | None, actor: st
 
 
 def noted(id: UUID, queue: str, actor: str, reason: str, act: Callable[[], Change]) -> Change:
-    """Asks Redis for a requeue. With SIGNING a note of it is committed before: no event leads a row out of its end without one, since
-    events bear no signature. If nobody knows what Redis has done, the note stays.
+    """Asks Redis for a requeue. With SIGNING, a note of it is committed first: without a note, no event can reopen a finished row,
+    since events have no signature. If the answer of Redis is lost, the note stays.
 
     Raises:
-        ConfigError: with SIGNING, where there is no database side.
+        ConfigError: with SIGNING, if the database side is not installed.
     """
     config = conf.get()
     if config.signer is None:
@@ -140,10 +140,10 @@ def noted(id: UUID, queue: str, actor: str, reason: str, act: Callable[[], Chang
 
 
 def waits_for_commit() -> bool:
-    """Whether a requeue must wait for the end of the open transaction: its note has to be there for others before Redis is asked.
+    """Whether a requeue must wait for the end of the open transaction: other connections must see its note before Redis is asked.
 
     Raises:
-        ConfigError: transactions are managed by hand, and nobody is told of their end.
+        ConfigError: the code manages transactions by hand, so the end of the transaction triggers no hook.
     """
     config = conf.get()
     connection = transaction.get_connection(config.database)

@@ -1,4 +1,4 @@
-"""Whole queues: pause, resume, purge. They act at once, not at commit."""
+"""Changes of whole queues: pause, resume, purge. They take effect at once, not at the commit."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def pause(queue: str, *, actor: str = "", reason: str = "") -> bool:
 
     def in_one(store: QueueStore) -> Iterator[bool]:
         changed = store.pause(actor=actor, reason=reason)
-        if outbox.installed:  # after a lost reply, too, when it is paused already
+        if outbox.installed:  # also after a lost reply, when the queue is paused already
             outbox.pauses.note(queue, store.partition, actor, reason, first=changed)
         yield changed
 
@@ -70,7 +70,7 @@ def purge(queue: str, *, actor: str = "", reason: str = "") -> Iterator[int]:
     config, away = conf.get().queue(queue), None
     named = config.name
     try:
-        yield from _purge_rows(named, actor, reason)  # first: what the relay publishes meanwhile is in Redis afterwards
+        yield from _purge_rows(named, actor, reason)  # first: rows that the relay publishes in the meantime are then purged in Redis
     except StoreUnavailable as error:
         if not config.divided or is_refusal(error):
             raise
@@ -88,10 +88,11 @@ def purge(queue: str, *, actor: str = "", reason: str = "") -> Iterator[int]:
 
 
 def _each(queue: str, act: Callable[[QueueStore], Iterator[T]]) -> Iterator[T]:
-    """What `act` gives, step by step, of all partitions; those whose server is away keep it from no other. To do it again is safe.
+    """Yields the steps of `act` for all partitions. If the server of one partition is away, the others still run. It is safe to call
+    this again.
 
     Raises:
-        StoreUnavailable: names the partitions that were not reached, where there are several.
+        StoreUnavailable: with several partitions, it names those that were not reached.
     """
     config = conf.get().queue(queue)
     away, missed = Silent(), list[str]()
@@ -131,7 +132,7 @@ def _purge_rows(queue: str, actor: str, reason: str) -> Iterator[int]:
             if link in away:
                 continue
             try:
-                with stores.guarded(queue, partition):  # most rows are merely not mirrored yet: Redis has them
+                with stores.guarded(queue, partition):  # most of these rows are only not mirrored yet: Redis has the jobs
                     views = stores.inspector().jobs(queue, there)
                 lacking = [id for id, view in zip(there, views, strict=True) if view is None]
                 yield [acts.cancel(id, queue=queue, actor=actor, reason=reason) for id in lacking].count(Change.DONE)

@@ -1,4 +1,4 @@
-"""What one round over many partitions, or queues, does not ask again."""
+"""Remembers the servers that do not answer, so that one pass over many partitions or queues does not call them again."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from django_delayq.store.scripts.site import is_refusal
 
 
 class Silent:
-    """Links by which nobody answers: those of a server that has not, those that have been refused, and those of a server that has
-    refused two of them, since a call waits for a refusal to pass. The first one may be about one slot of a Cluster, which is half-way
-    to another server, while its neighbours are well.
+    """The links that one pass no longer calls: links of a server that did not answer, links that were refused, and all links of a
+    server that refused two of them. A call waits for a refusal to pass, so each one costs time. The first refusal may concern only
+    one slot of a Cluster, which is moving to another server, while the other slots work.
 
-    `errors`: the last one of each server.
+    `errors`: the last error of each server.
     """
 
     def __init__(self) -> None:

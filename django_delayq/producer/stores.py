@@ -1,4 +1,4 @@
-"""The producer's way to Redis: one link per process and server, made when first needed, each behind a breaker of its own."""
+"""The producer's connections to Redis: one link per process and server, made when first needed. Each link has its own breaker."""
 
 from __future__ import annotations
 
@@ -32,16 +32,17 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-TIMEOUT: Final = 1.0  # seconds a request waits for Redis, at most, before it goes on without
-CLOCK_KEPT: Final = 60.0  # seconds for which a reading of Redis' clock serves, with what has passed since
+TIMEOUT: Final = 1.0  # seconds a request waits for Redis, at most
+CLOCK_KEPT: Final = 60.0  # seconds for which a reading of Redis' clock is used, plus the time since
 
 
 class Missing:
-    """What a read lacks. `queues`: of which nothing is known, and why; `parts`: of each queue its partitions that are lacking, and why.
+    """The partitions that a read could not reach. `queues`: the queues of which no partition was reached, with the error; `parts`:
+    the missing partitions of each queue, with the error.
 
     Args:
         errors: by queue and partition.
-        served: of each queue that was read, its partitions.
+        served: for each queue that was read, its partitions.
     """
 
     def __init__(self, errors: Mapping[tuple[str, int], StoreUnavailable], served: Mapping[str, Collection[int]]) -> None:
@@ -55,36 +56,36 @@ class Missing:
 
     @property
     def labels(self) -> dict[str, StoreUnavailable]:
-        """The same parts, as people call them."""
+        """The missing partitions by their display names, with the errors."""
         config = conf.get()
         return {config.queue(queue).label(number): why for queue, parts in self.parts.items() for number, why in parts.items()}
 
     @property
     def first(self) -> StoreUnavailable:
-        """Why, of the first one, where there is any."""
+        """The error of the first missing partition."""
         return next(error for parts in self.parts.values() for error in parts.values())
 
 
 class StoreSet:
-    """All queues of this project, as seen by producers, the admin and commands. Thread-safe; survives a fork."""
+    """The stores of all queues of this project, for producers, the admin and commands. Thread-safe; survives a fork."""
 
     def __init__(self, *, name: str = "delayq:producer", timeout: float = TIMEOUT) -> None:
         self._name = name
         self._timeout = timeout
         self._lock = threading.Lock()
         self._places: Places | None = None
-        self._queues: dict[tuple[str, int], tuple[conf.Config, Places, QueueStore]] = {}  # as of those settings
+        self._queues: dict[tuple[str, int], tuple[conf.Config, Places, QueueStore]] = {}  # with the settings they were made for
         self._stands_in: Link | None = None
         self.breaker = Breaker()  # of the shared server
-        self._breakers: dict[str, Breaker] = {}  # by queue, of those that are on another
+        self._breakers: dict[str, Breaker] = {}  # of queues on other servers, by queue
         self._guards: dict[
             tuple[str, int], Breaker | Link
-        ] = {}  # of a partition its breaker, or on a Cluster the link whose node has one
+        ] = {}  # the breaker of a partition; on a Cluster, the link whose node has one
         self._of_nodes: WeakKeyDictionary[Link, Breaker] = WeakKeyDictionary()
         self._replicas: dict[str, Replicas] = {}
         self._epochs: dict[tuple[str, int], str] = {}
-        self._unasked: dict[Breaker, float] = {}  # until when no epoch is asked of that server, since one was not told
-        # By the breaker of its server: when the clock of that was read, and what it showed, in seconds.
+        self._unasked: dict[Breaker, float] = {}  # until when a server is not asked for an epoch, after it did not answer
+        # By the breaker of the server: when its clock was read, and its time then, in seconds.
         self._clocks: dict[Breaker, tuple[float, float]] = {}
 
     @property
@@ -106,7 +107,7 @@ class StoreSet:
         return self.places.shared
 
     def servers(self) -> dict[tuple[str, int], Link]:
-        """The servers, each by a partition that it has, by which it is guarded; ("", 0) for the shared one, which comes first."""
+        """The servers by one of their partitions, whose breaker guards them. The shared server has the key ("", 0) and comes first."""
         found, places = {("", 0): self.places.shared}, self.places
         there = {found["", 0].server}
         for name, queue in conf.get().queues.items():
@@ -120,9 +121,9 @@ class StoreSet:
     def guarded(
         self, queue: str = "", partition: int = 0, *, schedules: bool = False, asks: bool = True, answers: bool = True
     ) -> Guard:
-        """See `Breaker.guarded`; of the server of that partition of a queue, or of the shared one."""
+        """See `Breaker.guarded`. Uses the breaker of the server of that partition, or of the shared server."""
         if self._places is None:
-            _ = self.places  # else nobody knows yet who is elsewhere
+            _ = self.places  # before this, it is not known which partitions are on other servers
         return self._breaker(queue, partition).guarded(schedules=schedules, asks=asks, answers=answers)
 
     def _breaker(self, queue: str, partition: int) -> Breaker:
@@ -142,7 +143,7 @@ class StoreSet:
             QueueUnknown: the settings do not list it.
         """
         config, found = conf.get(), self._queues.get((name, partition))
-        if found is not None and found[0] is config and found[1] is self._places:  # mostly
+        if found is not None and found[0] is config and found[1] is self._places:  # the usual case
             return found[2]
         config.queue(name)
         places = self.places
@@ -155,8 +156,8 @@ class StoreSet:
         return self.queue(name, ids.partition(job))
 
     def replicas(self, name: str) -> Replicas | None:
-        """Those that are to have what is done to jobs of redis durability of that queue; None where none are wanted, and in tests whose
-        server has none.
+        """The replicas that must confirm changes of jobs of redis durability of that queue. None if the queue waits for no replicas,
+        and in tests, whose server has none.
         """
         count = conf.get().queue(name).replicas
         if not count or self.places.of(name, 0).stands_still:
@@ -171,25 +172,25 @@ class StoreSet:
         return [self.queue(name, partition) for partition in conf.get().queue(name).served]
 
     def inspector(self, reach: Reach = WHOLE) -> Inspector:
-        """Reads for people."""
-        from django_delayq.store.reads.inspector import Inspector  # a web process reads nothing for people, but for the admin
+        """Reads queues and jobs for the admin and the commands."""
+        from django_delayq.store.reads.inspector import Inspector  # a web process needs it for the admin only
 
         config = conf.get()
         return Inspector(self.places, prefix=config.prefix, partitions=config.partitions, reach=reach)
 
     def figures(self, reach: Reach = WHOLE) -> Figures:
-        """Numbers over time, for people."""
-        from django_delayq.store.reads.figures import Figures  # likewise
+        """Reads numbers over time, for the admin and the commands."""
+        from django_delayq.store.reads.figures import Figures  # needed for the admin only
 
         config = conf.get()
         return Figures(self.places, prefix=config.prefix, partitions=config.partitions, reach=reach)
 
     def from_each(self, queues: Iterable[str], read: Callable[[Reach], T]) -> tuple[T, Missing]:
-        """What `read` says, for people, of these queues, without the partitions whose server cannot be asked; and which these are.
-        Where there are several servers, one that did not answer a moment ago is not waited for again.
+        """Returns what `read` returns for these queues, without the partitions whose server cannot be reached, and the list of those
+        partitions. If there are several servers, a server that did not answer a moment ago is not called again.
 
         Raises:
-            StoreUnavailable: none of them can be asked.
+            StoreUnavailable: no queue can be read.
         """
         served = {queue: conf.get().queue(queue).served for queue in queues}
         servers = {self.places.of(queue, partition).server for queue, parts in served.items() for partition in parts}
@@ -202,9 +203,9 @@ class StoreSet:
         return found, missing
 
     def epoch(self, name: str, partition: int) -> str:
-        """Where a partition of a queue stands, as far as this process knows (it comes with every answer); asked once. "" if Redis
-        cannot be asked. Then its server is left alone for a while: what is refused for a moment is waited for, and many jobs of one
-        call, each of which wants to know, would wait one behind the other.
+        """The epoch of a partition of a queue, as far as this process knows it (every answer carries it). Redis is asked once.
+        Returns "" if Redis cannot be reached, and does not ask its server again for a short cooldown. Otherwise each of the many jobs
+        of one call would wait in turn for the same refusal.
         """
         known = self._epochs.get((name, partition))
         if known is None:
@@ -215,17 +216,17 @@ class StoreSet:
                 with self.guarded(name, partition, schedules=True):
                     known = self._ask_epoch(name, partition)
             except StoreUnavailable as error:
-                if not site.is_refusal(error):  # that is about this queue, and not about its server
+                if not site.is_refusal(error):  # a refusal is about this queue, not about its server
                     self._unasked[breaker] = clock.monotonic() + COOLDOWN
                 return ""
         return known
 
     def meet(self, name: str, partition: int) -> None:
-        """Asks once whether that queue is one of this database; for jobs without rows. Call it under `guarded`: then a silent server is
-        waited for once, and the breaker opens.
+        """Asks once whether the queue belongs to this database; for jobs without rows. Call it under `guarded`: then a server that
+        does not answer is waited for only once, and the breaker opens.
 
         Raises:
-            StoreUnavailable, StoreError: Redis cannot be asked; SiteRefused: it is another site's.
+            StoreUnavailable, StoreError: Redis cannot be reached; SiteRefused: the queue belongs to another site.
         """
         if (name, partition) not in self._epochs:
             self._ask_epoch(name, partition)
@@ -239,12 +240,12 @@ class StoreSet:
         return epoch
 
     def learn(self, store: QueueStore, epoch: str) -> None:
-        """Notes where a partition of a queue stands."""
+        """Stores the epoch of a partition of a queue."""
         self._epochs[store.queue, store.partition] = epoch
 
     def now_ms(self, queue: str) -> int:
-        """The clock of the first server of that queue that answers, asked once a minute at most; if none does, the database's; if that
-        does not either, this host's.
+        """The time by the clock of the first server of the queue that answers, read once a minute at most. If no server answers, the
+        database's clock; if the database does not answer either, the clock of this host.
         """
         now, tried = clock.monotonic(), set[Breaker]()
         for partition in conf.get().queue(queue).served:
@@ -267,7 +268,7 @@ class StoreSet:
         return clock.wall_ms()
 
     def reset(self) -> None:
-        """Forgets the links and the breakers; the settings have changed."""
+        """Forgets the links and the breakers, because the settings have changed."""
         with self._lock:
             places, self._places = self._places, self._stands_in
             self._breakers, self._guards = {}, {}
@@ -276,18 +277,20 @@ class StoreSet:
             places.close()
 
     def forget(self) -> None:
-        """Forgets what is known of Redis: that it was away, its clock, where queues stand."""
+        """Forgets what this process knows of Redis: that it was away, its clock, the epochs of queues."""
         for breaker in {self.breaker, *self._breakers.values(), *self._of_nodes.values()}:
             breaker.note(None)
         self._epochs, self._unasked, self._replicas = {}, {}, {}
         self.forget_clock()
 
     def forget_clock(self) -> None:
-        """Asks for Redis' clock when it is needed next."""
+        """Forgets the readings of Redis' clock, so that it is read again when needed."""
         self._clocks = {}
 
     def stand_in(self, link: Link | None) -> None:
-        """Goes by that link, of all queues, whatever the settings say; None: by theirs again. For tests, which keep theirs."""
+        """Uses that link for all queues, whatever the settings are; None: uses the settings again. For tests, which keep their
+        settings.
+        """
         if self._places is self._stands_in:
             self._places = None
         self._stands_in = link

@@ -1,4 +1,4 @@
-"""Where a job is: named by a Job, an id, or a key and its queue; found in its row, in Redis, or in both."""
+"""Finds a job by a Job, an id, or a key and its queue: in its row, in Redis, or in both."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from django_delayq.store.scripts.record import validate_key
 
 
 class JobRef:
-    """What is known of a job without asking anybody. `created`: False when another job holds the key and this one points to that;
-    None while a transaction that decides it is open.
+    """A reference to a job, made without a call to Redis or the database. `created`: False if another job has the key, and this
+    object refers to that job; None while the transaction that decides it is open.
     """
 
     __slots__ = ("created", "due_ms", "id", "key", "queue", "task")
@@ -50,13 +50,13 @@ class JobRef:
 
     @property
     def run_at(self) -> datetime | None:
-        """The date it is scheduled for, as far as is known here."""
+        """The date of the job, as far as this object knows it."""
         return None if self.due_ms is None else clock.from_ms(self.due_ms)
 
 
 class Whereabouts(NamedTuple):
-    """A job and its row, if it has one. `queue` None: nobody knows it. `elsewhere`: not in the queue that the caller has named; its row
-    must not be taken for one that Redis lacks.
+    """A job and its row, if it has one. `queue` None: the job is unknown. `elsewhere`: the job is not in the queue that the caller
+    named. Its row must not be treated as a row that Redis lacks.
     """
 
     id: UUID
@@ -66,7 +66,7 @@ class Whereabouts(NamedTuple):
 
 
 def find(id: UUID, queue: str | None) -> Whereabouts:
-    """The row of a job, and the queue that it names."""
+    """The row of a job, and the queue in the row."""
     row = row_of(id)
     if row is None:
         return Whereabouts(id, queue, None, False)
@@ -74,12 +74,10 @@ def find(id: UUID, queue: str | None) -> Whereabouts:
 
 
 def target(job: JobRef | UUID | str | None, queue: str | None) -> tuple[UUID, str | None]:
-    """The id that a caller means, and its queue if that is known.
+    """The id of the job that the caller names, and its queue if it is known.
 
     Raises:
-        ConfigError: nothing is named.
-        PayloadError: that is no id.
-        QueueUnknown: the settings do not list the queue.
+        ConfigError: no job is named. PayloadError: the id is not valid. QueueUnknown: the settings do not list the queue.
     """
     if job is None:
         raise ConfigError("Name the job: a Job, its id, or key= and queue=.")
@@ -89,11 +87,10 @@ def target(job: JobRef | UUID | str | None, queue: str | None) -> tuple[UUID, st
 
 
 def keyed(key: str, queue: str | None, job: JobRef | UUID | str | None) -> str:
-    """The queue in which a caller means a key.
+    """The queue of the key that the caller names.
 
     Raises:
-        ConfigError: a job is named as well, or no queue, or no key.
-        QueueUnknown: the settings do not list the queue.
+        ConfigError: a job is named as well, or no queue, or no key. QueueUnknown: the settings do not list the queue.
     """
     if job is not None:
         raise ConfigError(f"A job and key={key!r} both name a job. Pass a Job or its id, or key= and queue=.")
@@ -105,44 +102,48 @@ def keyed(key: str, queue: str | None, job: JobRef | UUID | str | None) -> str:
 
 
 def check_words(where: str, actor: str, reason: str) -> None:
-    """Who and why are text, else ConfigError."""
+    """Checks that actor and reason are text.
+
+    Raises:
+        ConfigError: one of them is not.
+    """
     for name, value in (("actor", actor), ("reason", reason)):
         if not isinstance(value, str):
             raise ConfigError(f"{where}: {name}={value!r} must be text. For an object, pass str() of it.")
 
 
 def row_of(id: UUID) -> StoredJob | None:
-    """The row of a job; None if there is none that can be read, or no database side."""
+    """The row of a job; None if it does not exist, cannot be read, or the database side is not installed."""
     rows = outbox.jobs.read([id]) if outbox.installed else []
     return rows[0] if rows else None
 
 
 def row_in_any(id: UUID, partitions: Iterable[int]) -> StoredJob | None:
-    """The row of a job that was drawn under that id, whichever partition it has been given."""
+    """The row of a job that was drawn under that id, in whichever partition it was placed."""
     drawn = {id, *(ids.placed(id, partition) for partition in partitions)}
     rows = outbox.jobs.read(list(drawn)) if outbox.installed else []
     return rows[0] if rows else None
 
 
 def rows_of_key(queue: str, key: str) -> list[UUID]:
-    """The durable rows of a key that are not finished."""
+    """The unfinished durable rows of a key."""
     return [id for id, _ in outbox.jobs.keyed(queue, [key])] if outbox.installed else []
 
 
 def far_of_key(queue: str, key: str) -> UUID | None:
-    """The far job that holds a key, and of which it is known that no other does; None where the queue has no horizon."""
+    """The far job that holds a key, if it is certain that no other job holds the key. None if the queue has no horizon."""
     if not outbox.installed or not conf.get().queue(queue).horizon_ms:
         return None
     return outbox.far_rows.of_key(queue, key)
 
 
 def latest_of_key(queue: str, key: str) -> UUID | None:
-    """The latest job of a key, however it stands: only the database knows."""
+    """The latest job of a key, in any state. Only the database knows it."""
     return outbox.jobs.find_latest(queue, key) if outbox.installed else None
 
 
 def holder(queue: str, key: str) -> UUID | None:
-    """The job that holds a key in Redis: in its home, or in one that it had before."""
+    """The job that holds a key in Redis, in the home of the key or in an earlier home."""
     for partition in conf.get().queue(queue).homes(key):
         with stores.guarded(queue, partition):
             found = stores.inspector().find(queue, key, [partition])
@@ -152,7 +153,9 @@ def holder(queue: str, key: str) -> UUID | None:
 
 
 def everywhere(job: UUID, ask: Callable[[str], Change]) -> Change:
-    """The first answer of a queue that knows the job. A server that is away is passed over, and raised where no other one has it."""
+    """The first answer of a queue that knows the job. If a server is away, the search continues, and the error is raised only if no
+    other server has the job.
+    """
     away = Silent()
     for name in conf.get().queues:
         link = stores.places.of(name, ids.partition(job))

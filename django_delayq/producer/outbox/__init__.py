@@ -1,7 +1,7 @@
-"""The outbox: jobs as rows in the caller's transaction, from which they are published to Redis.
+"""The outbox: jobs as rows in the caller's transaction, which are then published to Redis.
 
-May import the nouns, the settings, the store, the models and the ORM. No threads. The modules that need the models are loaded when the
-apps are ready, and are attributes of this package from then on.
+May import the nouns, the settings, the store, the models and the ORM. No threads. The modules that need the models are loaded when
+the apps are ready, and are attributes of this package from then on.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ installed = False  # whether the app is installed
 
 
 def load() -> None:
-    """Loads what needs the models. The app calls it when it is ready."""
+    """Loads the modules that need the models. The app calls this when it is ready."""
     global installed
     from django_delayq.producer.outbox import far_rows, jobs, pauses, period_keys, requests  # noqa: F401
 

@@ -1,5 +1,5 @@
-"""The clock by which something may be deleted because it is old: the database's clock, while Redis' clock agrees with it. Each of them
-may be wrong, and nothing brings back what a wrong clock has deleted.
+"""The clock that decides whether something is old enough to be deleted: the database's clock, as long as the clock of Redis agrees
+with it. Either of them may be wrong, and rows that were deleted because of a wrong clock cannot be recovered.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ TEXT: Final = (
 
 
 class ClocksDiffer(DelayqError):
-    """Nothing may be deleted for its age, since nobody knows what is old."""
+    """Nothing may be deleted because of its age, since the clocks disagree about the time."""
 
     code = "clocks_differ"
 
 
 def now(links: Iterable[Link]) -> datetime:
-    """What the database's clock shows, by which rows are old.
+    """The time of the database's clock, by which the age of rows is measured.
 
     Raises:
         ClocksDiffer: the clock of one of these servers differs from it by five minutes or more.
-        StoreUnavailable, DatabaseError: one of them cannot be asked.
+        StoreUnavailable, DatabaseError: a server, or the database, cannot be reached.
     """
     shown = database_clock.now()
     for link in links:
@@ -44,7 +44,7 @@ def now(links: Iterable[Link]) -> datetime:
 
 
 def of_queue(places: Places, queue: str, partitions: Iterable[int]) -> datetime:
-    """The same, for all servers on which the queue is."""
+    """Like `now`, for all servers of the queue."""
     links = [places.of(queue, partition) for partition in partitions]
     return now({link.server: link for link in links}.values())
 

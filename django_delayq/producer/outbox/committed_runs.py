@@ -1,4 +1,4 @@
-"""Rows of which an atomic run has committed: its `Step` is in the database, and Redis may not know of it."""
+"""Rows whose atomic run has committed: its `Step` is in the database, and Redis may not know of it."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ WHOLE: Final = ""  # the name of the step that is the whole run
 
 
 def committed(jobs: Iterable[UUID]) -> dict[UUID, Any]:
-    """Those of these jobs of which an atomic run has committed, and what it returned. A few hundred at most."""
+    """Those of these jobs whose atomic run has committed, with the result. For a few hundred jobs at most."""
     steps = Step.objects.filter(job_id__in=list(jobs), name=WHOLE)
     return dict(steps.values_list("job_id", "result"))
 
 
 def uncommitted(among: Any) -> Any:
-    """Those of these rows of which no atomic run has committed."""
+    """Those of these rows without a committed atomic run."""
     return among.exclude(Exists(Step.objects.filter(job_id=OuterRef("pk"), name=WHOLE)))
 
 
 def end_rows(among: Any) -> None:
-    """Ends the unfinished rows among these of which an atomic run has committed: Redis may have lost what it was told of that."""
+    """Ends the unfinished rows among these whose atomic run has committed. Redis may have lost the outcome."""
     steps = Step.objects.filter(job_id=OuterRef("pk"), name=WHOLE)
     rows = among.filter(Exists(steps), state__in=UNFINISHED, settled="")
     failpoint("restore.end")
     rows.update(
         state=State.SUCCEEDED.value,
         settled=Subquery(steps.values("fence")),
-        published=Coalesce("published", Subquery(steps.values("at"))),  # Redis had it, since it has run
+        published=Coalesce("published", Subquery(steps.values("at"))),  # the job has run, so Redis had it
         finished_at=Subquery(steps.values("at")),
         result=Subquery(steps.values("result")),
         error="",

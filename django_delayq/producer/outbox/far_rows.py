@@ -1,7 +1,7 @@
-"""Far rows, which the database alone has.
+"""Far rows, which exist only in the database.
 
-A row is far from its insert until one UPDATE makes it near, ends it, or moves it. Each of these names what a far row is, so of two that
-come at once the second changes nothing. `far_key` is set as long as a row with a key is far.
+A row is far from its insert until one UPDATE makes it near, ends it, or moves it. The condition of each such UPDATE is that the row
+is far, so if two come at once, the second changes nothing. `far_key` is set as long as a row with a key is far.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from django_delayq.producer.outbox.insert import insert_keyed
 from django_delayq.states import EndingKind, EventKind, State
 from django_delayq.store.scripts.record import FORBIDDEN, ScheduleItem, ScheduleReply
 
-LATE: Final = 4  # far rows are late that are far still when a quarter of the horizon is left
-WAIT: Final = 2  # seconds for which a lock of another's transaction is waited for
+LATE: Final = 4  # a far row is late if it is still far when a quarter of the horizon is left
+WAIT: Final = 2  # seconds to wait for a lock of another transaction
 TRIES: Final = 5  # the holder of a key may be ended, and another come, between two statements; but not often
-ACTOR: Final = "schedule"  # who has moved the holder of a key, in its events
-LOCKED: Final = ("55P03", 1205)  # how PostgreSQL, and MySQL, say that a lock was not had in time
+ACTOR: Final = "schedule"  # the actor of the event when a call of `schedule` moved the holder of a key
+LOCKED: Final = ("55P03", 1205)  # the codes of a lock timeout in PostgreSQL and MySQL
 
 
 def contest(item: ScheduleItem, horizon_ms: int, *, far: bool) -> ScheduleReply | None:
-    """Under the lock of the row that holds the key."""
+    """Decides about a key under the lock of the row that holds it."""
     taken = far_key(item.queue, item.key)
     if not far and not Job.objects.filter(far_key=taken).exists():
-        return None  # mostly; a far row that is being written has yet to ask who is near
+        return None  # the usual case; a far row that is being written must still ask for near holders
     with in_time(item.key):
         for _ in range(TRIES):
             if far and _inserted(item, taken):
@@ -54,7 +54,7 @@ def contest(item: ScheduleItem, horizon_ms: int, *, far: bool) -> ScheduleReply 
 
 
 def cancel(job: UUID, queue: str, actor: str, reason: str) -> bool:
-    """One UPDATE, and its event row, in one transaction."""
+    """Cancels a far row: one UPDATE and its event row, in one transaction."""
     with in_time(job):
         failpoint("far.cancel")
         error = rows.clean(reason)
@@ -69,7 +69,9 @@ def cancel(job: UUID, queue: str, actor: str, reason: str) -> bool:
 def move(
     job: UUID, queue: str, due_ms: int, delay_ms: int | None, horizon_ms: int, actor: str, reason: str
 ) -> Literal["", "far", "near"]:
-    """Likewise. A date within the horizon makes it near in the same UPDATE."""
+    """Moves a far row: one UPDATE and its event row, in one transaction. A date within the horizon makes the row near in the same
+    UPDATE.
+    """
     with in_time(job):
         failpoint("far.move")
         now = database_clock.now()
@@ -77,7 +79,7 @@ def move(
         near = not horizon_ms or run_at <= now + timedelta(milliseconds=horizon_ms)
         if not _changed(job, run_at=run_at, delay_ms=delay_ms, **(_NEAR if near else {})):
             return ""
-        if actor == ACTOR:  # of moves by proposals the last one is told
+        if actor == ACTOR:  # several moves by a conflict policy keep only the event of the last one
             Event.objects.filter(job=job, kind=EventKind.RESCHEDULED, actor=actor, reason=reason).delete()
         rows.note(job, queue, EventKind.RESCHEDULED, actor, reason, {"run_at": run_at.isoformat()})
     failpoint("far.moved")
@@ -85,12 +87,12 @@ def move(
 
 
 def bring_in(jobs: Sequence[UUID]) -> list[UUID]:
-    """One UPDATE; those that others change just now are left to them."""
+    """Makes far rows near by one UPDATE. It skips rows that other transactions are changing."""
     return _brought(Job.objects.filter(FAR, pk__in=jobs))
 
 
 def bring_in_keys(queue: str, keys: Collection[str]) -> bool:
-    """Likewise."""
+    """Makes the far rows of these keys near by one UPDATE. It skips rows that other transactions are changing."""
     return bool(_brought(Job.objects.filter(FAR, far_key__in=[far_key(queue, key) for key in keys])))
 
 
@@ -102,19 +104,19 @@ def of_key(queue: str, key: str) -> UUID | None:
 
 
 def mark_checked(job: UUID) -> None:
-    """Redis was asked, or the row is not far any more."""
+    """Marks a row as checked: Redis was asked, or the row is no longer far."""
     UncheckedKey.objects.filter(pk=job).delete()
 
 
 def purge(queue: str, limit: int, actor: str, reason: str) -> int:
-    """Oldest due first."""
+    """Cancels far rows, oldest due first."""
     wanted = Job.objects.filter(FAR, queue=queue).order_by("run_at")
     return sum(cancel(id, queue, actor, reason) for id in wanted.values_list("id", flat=True)[:limit])
 
 
 def unchecked(queue: str, served: range, young: Q, limit: int, *, away: Collection[int] = ()) -> list[UUID]:
-    """Jobs, by id, that were written as far ones, of whose keys Redis was not asked. Without far rows that are `young`, of partitions
-    that are not served, and of those that are away.
+    """Jobs, by id, that were written as far rows and whose keys Redis was not asked about. Far rows that are `young` are left out,
+    and rows of partitions that are not served or are away.
     """
     mine = Job.objects.filter(pk=OuterRef("job_id"))
     later = mine.filter(young, far=True) | mine.filter(Q(partition__gt=served[-1]) | Q(partition__in=away))
@@ -123,31 +125,31 @@ def unchecked(queue: str, served: range, young: Q, limit: int, *, away: Collecti
 
 
 def bring_in_due(queue: str, served: range, before: datetime | None, limit: int, *, away: Collection[int] = ()) -> list[UUID]:
-    """Makes the first far rows of a queue near, oldest due first; those due behind `before` stay, and those of partitions that are not
-    served, where nobody would run them, or that are away. Returns their ids.
+    """Makes the first far rows of a queue near, oldest due first. Rows due at or after `before` stay far. Rows of partitions that no
+    worker serves, or whose server is away, stay far too. Returns the ids.
     """
-    found = Job.objects.filter(far=True, queue=queue)  # also one that an older relay has published, which is near
+    found = Job.objects.filter(far=True, queue=queue)  # also a row that an older relay has published: it is near
     found = found.filter(partition__lte=served[-1])
     if away:
         found = found.exclude(partition__in=away)
     if before is not None:
         found = found.filter(run_at__lt=before)
-    return _brought(found.order_by("run_at"), limit)  # of one date in any order, which the index need not hold
+    return _brought(found.order_by("run_at"), limit)  # rows of the same date come in any order, so the index need not contain the id
 
 
 def first_far(queue: str) -> datetime | None:
-    """The date of the far row of a queue that is due first."""
+    """The earliest date of a far row of a queue."""
     found = Job.objects.filter(far=True, queue=queue).order_by("run_at")
     return found.values_list("run_at", flat=True).first()
 
 
 def is_late(first: datetime, at: datetime, queue: QueueConfig) -> bool:
-    """Whether a far row of that date should have been brought in by then."""
+    """Whether a far row with that date should have been brought in by then."""
     return queue.horizon is not None and first <= at + timedelta(seconds=queue.horizon / LATE)
 
 
 def far_key(queue: str, key: str) -> str:
-    """What is unique among far rows: a hash, since some databases compare text without case."""
+    """The unique value of a key among far rows. It is a hash, since some databases compare text without case."""
     return sha256(f"{queue}\0{key}".encode()).hexdigest()[:32]
 
 
@@ -183,7 +185,7 @@ def _inserted(item: ScheduleItem, taken: str) -> bool:
 
 
 def _holder(taken: str) -> Job | None:
-    """The far row that holds a key, locked. One that an older relay has published holds it no longer."""
+    """The far row that holds a key, locked. A row that an older relay has published no longer holds the key."""
     mine = Job.objects.filter(far_key=taken)
     found = mine.select_for_update().first()
     if found is not None and (not found.far or found.published is not None or found.last_event or found.state != State.SCHEDULED):
@@ -193,7 +195,7 @@ def _holder(taken: str) -> Job | None:
 
 
 def _applied(item: ScheduleItem, holder: Job, horizon_ms: int) -> ScheduleReply | None:
-    """What the policy makes of the holder, which waits; None: the key is free. As schedule.lua does."""
+    """Applies the policy to the waiting holder, as schedule.lua does. Returns None if the key is free."""
     if not item.may_know(holder.task):
         return FORBIDDEN
     policy = item.on_conflict
@@ -226,11 +228,11 @@ def _applied(item: ScheduleItem, holder: Job, horizon_ms: int) -> ScheduleReply 
 
 @contextmanager
 def in_time(what: object, code: str = "far_locked") -> Iterator[None]:
-    """A transaction, or a savepoint of the caller's, in which a lock is waited for no longer than two seconds. After that the caller's
-    transaction stands as it did.
+    """A transaction, or a savepoint in the caller's transaction, that waits at most two seconds for a lock. After a timeout the
+    caller's transaction is unchanged.
 
     Raises:
-        StoreUnavailable: the lock was not had.
+        StoreUnavailable: the lock was not acquired in time.
     """
     try:
         within = database.connection().in_atomic_block
@@ -246,15 +248,15 @@ def in_time(what: object, code: str = "far_locked") -> Iterator[None]:
 
 @contextmanager
 def _patience(within: bool) -> Iterator[None]:
-    """How long this connection waits for locks; `within` a transaction of the caller's, for so long only as this lasts. SQLite has one
-    lock for all, and its own time-out for that.
+    """Sets how long this connection waits for locks. `within`: inside a transaction of the caller, the setting lasts only for this
+    block. SQLite has one lock for the whole database, and its own timeout for it.
     """
     connection = database.connection()
     if connection.vendor == "postgresql":
         ask = "SELECT current_setting('lock_timeout'), set_config('lock_timeout', %s, true)"
         before = _asked(connection, ask, [f"{WAIT}s"])
         yield
-        if within:  # else it ends with the transaction
+        if within:  # otherwise the setting ends with the transaction
             _asked(connection, "SELECT set_config('lock_timeout', %s, true)", [before])
     elif connection.vendor == "mysql":
         before = _asked(connection, "SELECT @@innodb_lock_wait_timeout", [])

@@ -1,6 +1,6 @@
-"""The outbox's INSERT: one statement whose constant columns are literals, without model instances but on databases that are not known
-here. It writes exactly the row that `rows.new_row` describes; a view that schedules in a transaction waits for nothing else as long as
-for this.
+"""The outbox's INSERT: one statement whose constant columns are literals. It uses no model instances, except on database vendors that
+are not known here. It writes exactly the row that `rows.new_row` describes. For a view that schedules in a transaction, this
+statement is the longest wait.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from django_delayq.producer.outbox import rows
 from django_delayq.states import State
 from django_delayq.store.scripts.record import ScheduleItem
 
-VENDORS: Final = ("postgresql", "sqlite", "mysql")  # where the literals below are known to mean what they say
+VENDORS: Final = ("postgresql", "sqlite", "mysql")  # vendors on which the literals below have the intended meaning
 GIVEN: Final = (
     "id",
     "queue",
@@ -55,10 +55,10 @@ SAME: Final = {
     "merged_into": "NULL",
     "asked": "NULL",
 }
-FAR: Final = {**SAME, "far": "TRUE"}  # near rows do not name these two, and far_key is NULL but for far ones with a key
+FAR: Final = {**SAME, "far": "TRUE"}  # near rows leave these two columns out; far_key is NULL except for far rows with a key
 FAR_KEY: Final = "far_key"
 PARTITION: Final = "partition"
-COPIED: Final = 20  # rows from which on COPY pays for the question whether it is allowed
+COPIED: Final = 20  # the number of rows from which COPY saves more than the permission check costs
 CASTS: Final = {
     "id": "uuid",
     "partition": "smallint",
@@ -70,7 +70,7 @@ CASTS: Final = {
     "durable": "boolean",
     "delay_ms": "bigint",
 }
-# When a row was written, and from when its delay counts, says the database, see `database_clock`: `created_at` and `run_at`.
+# The database sets `created_at`, and `run_at` for a delay, see `database_clock`.
 BY_THE_DATABASE: Final = {
     "postgresql": "clock_timestamp(), COALESCE({date}, clock_timestamp() + {delay} * interval '1 millisecond')",
     "mysql": "UTC_TIMESTAMP(6), COALESCE({date}, TIMESTAMPADD(MICROSECOND, {delay} * 1000, UTC_TIMESTAMP(6)))",
@@ -78,7 +78,9 @@ BY_THE_DATABASE: Final = {
 
 
 def insert(items: Sequence[ScheduleItem], *, far: bool = False) -> None:
-    """Inserts rows. One is one statement, which needs no transaction around it. `far`: Redis is not to hear of them yet."""
+    """Inserts rows. A single row is one statement, which needs no transaction around it. `far`: the rows are far, so Redis does not
+    get them yet.
+    """
     connection = database.connection()
     vendor = connection.vendor
     if vendor not in VENDORS:
@@ -92,13 +94,14 @@ def insert(items: Sequence[ScheduleItem], *, far: bool = False) -> None:
             if began is not None:
                 _copy(items, cursor, connection, began, far, split)
             else:
-                # One parameter of JSON: a driver takes longer to put 3,000 into a text than the server to read this one.
+                # One JSON parameter: a driver takes longer to put 3,000 values into a statement than the server takes to read this
+                # one.
                 values = [_row(item, str, datetime.isoformat, split) for item in items]
                 cursor.execute(_from_json(far, split), [codec.dumps(values).decode()])
             return
         moment = connection.ops.adapt_datetimefield_value
         uuid = _unchanged if connection.features.has_native_uuid_field else _hex
-        if vendor == "sqlite":  # no limit of parameters, and the statement is prepared once
+        if vendor == "sqlite":  # no parameter limit is reached, and the statement is prepared once
             cursor.executemany(_statement(vendor, 1, far, split), list(_dated(items, uuid, moment, database_clock.now(), split)))
         elif vendor == "mysql" and connection.timezone_name != "UTC":
             table = list(_dated(items, uuid, moment, database_clock.now(), split))
@@ -109,8 +112,8 @@ def insert(items: Sequence[ScheduleItem], *, far: bool = False) -> None:
 
 
 def insert_keyed(item: ScheduleItem, far_key: str, connection: BaseDatabaseWrapper) -> bool:
-    """Inserts a far row whose key no other row may have. False: one has it. On MySQL that is an IntegrityError, which the caller takes
-    back by a savepoint.
+    """Inserts a far row whose key no other far row may have. Returns False if another row has it. On MySQL that is an IntegrityError,
+    and the caller rolls back to a savepoint.
     """
     moment = connection.ops.adapt_datetimefield_value
     uuid = _unchanged if connection.features.has_native_uuid_field else _hex
@@ -122,7 +125,7 @@ def insert_keyed(item: ScheduleItem, far_key: str, connection: BaseDatabaseWrapp
 
 
 def _split(items: Sequence[ScheduleItem]) -> bool:
-    """Whether these rows name their partitions: none does that is in the first one."""
+    """Whether the statement names the partition column. It does not if all rows are in partition 0, the default."""
     return any(ids.partition(item.id) for item in items)
 
 
@@ -140,7 +143,9 @@ def _new_row(item: ScheduleItem, now: datetime, far: bool) -> rows.JobRow:
 
 
 def _may_copy(cursor: Any, connection: BaseDatabaseWrapper) -> datetime | None:
-    """The database's now, if COPY is here (psycopg 3), seen by who watches statements, and allowed: not under row-level security."""
+    """The database's current time if COPY can be used, else None. COPY needs psycopg 3, no execute wrappers that watch statements,
+    and a table without active row-level security.
+    """
     if connection.execute_wrappers or not hasattr(cursor, "copy"):
         return None
     cursor.execute("SELECT row_security_active(%s), clock_timestamp()", [Job._meta.db_table])
@@ -149,7 +154,7 @@ def _may_copy(cursor: Any, connection: BaseDatabaseWrapper) -> datetime | None:
 
 
 def _copy(items: Sequence[ScheduleItem], cursor: Any, connection: BaseDatabaseWrapper, now: datetime, far: bool, split: bool) -> None:
-    connection.validate_no_broken_transaction()  # as every statement of Django's does
+    connection.validate_no_broken_transaction()  # every statement of Django does this
     with connection.wrap_database_errors, cursor.copy(_copied(far, split)) as rows_in:
         same = tuple(_copied_values(far).values())
         for row in _dated(items, str, _unchanged, now, split):
@@ -157,8 +162,8 @@ def _copy(items: Sequence[ScheduleItem], cursor: Any, connection: BaseDatabaseWr
 
 
 def _row(item: ScheduleItem, uuid: Callable[[UUID], Any], moment: Callable[[datetime], Any], split: bool) -> tuple[Any, ...]:
-    """The values of the columns `GIVEN` up to `delay_ms`; then the date that was given, and the delay once more. With `split`, in
-    front of these, the partition.
+    """The values of the columns `GIVEN` up to `delay_ms`, then the given date, then the delay once more. With `split`, the partition
+    comes first.
     """
     args, kwargs, options, error = rows.texts(item)
     row = (
@@ -185,7 +190,7 @@ def _row(item: ScheduleItem, uuid: Callable[[UUID], Any], moment: Callable[[date
 def _dated(
     items: Sequence[ScheduleItem], uuid: Callable[[UUID], Any], moment: Callable[[datetime], Any], now: datetime, split: bool
 ) -> Iterator[tuple[Any, ...]]:
-    """The values of the columns `GIVEN`, with the database's now."""
+    """The values of the columns `GIVEN`, with the database's current time."""
     written = moment(now)
     for item in items:
         row = _row(item, uuid, moment, split)
@@ -211,7 +216,7 @@ def _keyed_statement(vendor: str, split: bool) -> str:
 
 @cache
 def _from_json(far: bool, split: bool) -> str:
-    """Each row is an array: names would be sent, and read, with every one of them."""
+    """Each row is an array: objects would repeat the names in every row."""
     names = (*_first(split), *GIVEN)
     *columns, date, delay = range(len(names))
     given = [f"(each->>{place})::{CASTS[names[place]]}" if names[place] in CASTS else f"each->>{place}" for place in columns]
@@ -227,7 +232,7 @@ def _copied(far: bool, split: bool) -> str:
 
 @cache
 def _copied_values(far: bool) -> Mapping[str, str]:
-    """What is not named is NULL, and takes the driver no time."""
+    """Columns that are left out are NULL, and cost the driver no time."""
     return {name: text.strip("'") for name, text in _same(far).items() if text != "NULL"}
 
 

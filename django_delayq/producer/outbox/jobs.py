@@ -25,21 +25,21 @@ from django_delayq.store.scripts.decode import position
 
 _waiting: dict[str, FixedQuery] = {}  # by database alias
 TRIES: Final = 3  # the mirror may fold another event of the job in the meantime, but not often
-ENDED: Final = 100  # rows of one statement: each takes five variables, and SQLite takes 999 in its older builds
-EDITED: Final = "edited"  # an event that no script writes: the arguments were changed, and its detail says what they were
+ENDED: Final = 100  # rows in one statement: each takes five variables, and older builds of SQLite allow 999
+EDITED: Final = "edited"  # an event that no script writes: the arguments were changed. Its detail has the old ones
 HOLDING: Final = Q(durable=True) | Q(ending=EndingKind.UNKNOWN.value)  # the unfinished rows that hold their keys
 # Columns of rows that may wait. The database sees only the conditions that leave few rows: PostgreSQL takes longer to plan the others
 # than to find the rows.
 WAITING: Final = ("created_at", "id", "key", "ending", "task", "state", "durable", "far", "settled")
-RESOLVED: Final = "resolved"  # likewise: a person has said how a job ended, and its detail says how
+RESOLVED: Final = "resolved"  # also without a script: a person decided how a job ended. Its detail has the state
 
 
 class _TakenBack(Exception):
-    """Ends a transaction in which nothing is to change."""
+    """Rolls back a transaction that must change nothing."""
 
 
 def read(jobs: Sequence[UUID]) -> list[StoredJob]:
-    """The rows of these jobs that can be read, oldest first by the database's clock; no stubs."""
+    """The readable rows of these jobs, oldest first by the database's clock. Stubs are left out."""
     found = list(Job.objects.filter(pk__in=jobs)) if jobs else []
     now = None
     if any(row.delay_ms is not None and row.published is None for row in found):
@@ -52,26 +52,29 @@ def read(jobs: Sequence[UUID]) -> list[StoredJob]:
 
 
 def find(job: UUID) -> Job | None:
-    """The row of a job, with what is to be known of its end."""
+    """The row of a job, with the columns about its end."""
     wanted = ("state", "result", "error", "attempts", "asked", "merged_into", "published", "durable", "ending")
     return Job.objects.only(*wanted).filter(pk=job).first()
 
 
 def keyed(queue: str, keys: Collection[str]) -> list[tuple[UUID, str]]:
-    """See the protocol. Keys are compared here: some databases ignore case."""
+    """The ids and keys of the unfinished rows that hold these keys, oldest first. Keys are compared in Python: some databases ignore
+    case.
+    """
     found = Job.objects.filter(HOLDING, queue=queue, key__in=keys, state__in=UNFINISHED, settled="").exclude(key="")
     return [(id, key) for id, key in found.order_by("created_at", "id").values_list("id", "key") if key in keys]
 
 
 def waiting(queue: str, keys: Collection[str]) -> list[WaitingRow]:
-    """The rows of these keys that Redis has not confirmed, and the unresolved ones, oldest first: one query for both."""
+    """The rows of these keys that Redis has not confirmed, and the unresolved rows, oldest first. One query reads both."""
     if len(keys) == 1:  # every call of schedule() with a key
         query = _waiting.get(alias := database.alias())
         if query is None:
             query = _waiting[alias] = FixedQuery(_unconfirmed().filter(queue=Placeholder("queue"), key=Placeholder("key")))
         found = query.rows(queue=queue, key=next(iter(keys)))
     else:
-        # No key is "", which PostgreSQL does not see itself in more than a hundred; the indexes leave out rows without a key.
+        # No key is "". PostgreSQL does not derive that itself for more than a hundred keys, and the indexes leave out rows without a
+        # key.
         found = list(_unconfirmed().filter(queue=queue, key__in=keys).exclude(key=""))
     waiting = []
     for _, id, key, ending, task, state, durable, far, settled in sorted(found):
@@ -82,8 +85,8 @@ def waiting(queue: str, keys: Collection[str]) -> list[WaitingRow]:
 
 
 def find_latest(queue: str, key: str) -> UUID | None:
-    """The latest row of that key, but for those that were merged into another job: any number may have come while it waited."""
-    told = Event.objects.filter(job=OuterRef("pk"), kind=EventKind.MERGED)  # by a release that knew no `ending`
+    """The latest row of that key. Rows that were merged into another job do not count: many may have arrived while it waited."""
+    told = Event.objects.filter(job=OuterRef("pk"), kind=EventKind.MERGED)  # for rows of a release without `ending`
     merged = Q(ending=EndingKind.MERGED) | Q(Exists(told), ending=None, state=State.CANCELLED)
     found = Job.objects.exclude(merged).filter(queue=queue, key=key)
     latest = found.order_by("-created_at", "-id").values_list("id", "key")
@@ -91,7 +94,7 @@ def find_latest(queue: str, key: str) -> UUID | None:
 
 
 def unpublished(queue: str, after: UUID | None, limit: int) -> list[UUID]:
-    """Scheduled rows of a queue that Redis has not confirmed, behind the id `after`, by id."""
+    """Scheduled rows of a queue that Redis has not confirmed, in the order of their ids, after the id `after`."""
     found = Job.objects.filter(UNPUBLISHED, queue=queue)
     if after is not None:
         found = found.filter(pk__gt=after)
@@ -99,8 +102,9 @@ def unpublished(queue: str, after: UUID | None, limit: int) -> list[UUID]:
 
 
 def apply(row: StoredJob, told: RowUpdate) -> bool:
-    """As the mirror would, with the same event: so what Redis forgets before the mirror has seen it is known here. What the mirror
-    folds meanwhile is older, or this change itself; either way the row ends up right. A success is final.
+    """Writes the same values and the same event as the mirror would. So the row has the change even if Redis forgets the job before
+    the mirror has read the event. Events that the mirror applies in the meantime are older, or are this change itself; the row is
+    correct in both cases. A success is final.
     """
     job, values, seen = row.record.id, _values(told), row.seen
     detail: Any = {"abort": True} if told.abort else None
@@ -123,7 +127,7 @@ def apply(row: StoredJob, told: RowUpdate) -> bool:
                 return False
             now = own.values_list("last_event", "state", "settled").first()
             if now is None:
-                return True  # gone: there is nobody to tell
+                return True  # the row was deleted
             seen, *end = now
             over = end == [State.SUCCEEDED.value, ""] or end[1] != ""
             if over and position(seen) < position(told.event):
@@ -136,18 +140,18 @@ def apply(row: StoredJob, told: RowUpdate) -> bool:
 
 
 def now_ms() -> int:
-    """See the protocol."""
+    """The time of the database's clock in milliseconds."""
     return clock.to_ms(database_clock.now())
 
 
 def servers(queue: str, partition: int) -> list[str]:
-    """The runs of servers that were confirmed to hold that partition, the last one first."""
+    """The run ids of the servers that were confirmed for that partition, the last one first."""
     known = Checkpoint.objects.filter(queue=queue, partition=partition).values_list("servers", flat=True).first()
     return (known or "").split()
 
 
 def end(ending: EndingKind, holders: Mapping[UUID, UUID | None]) -> None:
-    """Unpublished rows end as cancelled: each merged into the job that holds its key, or replaced by it."""
+    """Ends unpublished rows as cancelled: each is merged into the job that holds its key, or replaced by it."""
     given = list(holders.items())
     for batch in (given[start : start + ENDED] for start in range(0, len(given), ENDED)):
         failpoint("outbox.end")
@@ -162,7 +166,7 @@ def end(ending: EndingKind, holders: Mapping[UUID, UUID | None]) -> None:
 
 
 def withdraw(job: UUID, actor: str, reason: str) -> None:
-    """Ends a row of the caller's transaction, in it."""
+    """Cancels a row of the caller's open transaction, in that transaction."""
     now = database_clock.ago()
     failpoint("outbox.withdraw")
     _unpublished([job]).update(state=State.CANCELLED.value, finished_at=now, error=rows.clean(reason), published=now)
@@ -170,7 +174,7 @@ def withdraw(job: UUID, actor: str, reason: str) -> None:
 
 
 def move(job: UUID, run_at_ms: int, delay_ms: int | None, actor: str, reason: str) -> None:
-    """Gives an unpublished row another date: of the caller's transaction, in it; or one that waits behind another job."""
+    """Changes the date of an unpublished row: one of the caller's open transaction, or one that waits for another job."""
     run_at = clock.from_ms(run_at_ms)
     if delay_ms is not None:
         run_at = database_clock.later(database_clock.now(), delay_ms)
@@ -180,7 +184,9 @@ def move(job: UUID, run_at_ms: int, delay_ms: int | None, actor: str, reason: st
 
 
 def resolve(job: UUID, state: State, actor: str, reason: str) -> bool:
-    """Under the lock of the checkpoint: the mirror may have the row in hand, and would write what it has read."""
+    """Ends an unresolved row under the lock of the checkpoint: otherwise the mirror may have read the row already, and would
+    overwrite this.
+    """
     mine = Job.objects.filter(UNRESOLVED, pk=job)
     error = "" if state is State.SUCCEEDED else rows.clean(f"marked as {state.value} by {actor or 'somebody'}: {reason}".rstrip(": "))
     with database.atomic():
@@ -199,7 +205,7 @@ def resolve(job: UUID, state: State, actor: str, reason: str) -> bool:
 
 
 def note_requeue(job: UUID, queue: str, actor: str, reason: str) -> int:
-    """Notes that a requeue is asked for, before Redis is. Returns what `forget_requeue` takes."""
+    """Writes a note of a requeue before Redis is asked. Returns the argument for `forget_requeue`."""
     note = Event.objects.create(
         job_id=job,
         queue=queue,
@@ -213,7 +219,7 @@ def note_requeue(job: UUID, queue: str, actor: str, reason: str) -> int:
 
 
 def forget_requeue(note: int) -> None:
-    """Redis has refused it."""
+    """Deletes the note, because Redis has refused the requeue."""
     Event.objects.filter(pk=note, kind=REQUEUE_ASKED).delete()
 
 
@@ -226,8 +232,8 @@ def edit(
     actor: str,
     reason: str,
 ) -> bool:
-    """Other arguments for a row that has failed or was cancelled, if `act`, called while the row is locked, answers True. What they
-    were is kept in an event.
+    """Replaces the arguments of a failed or cancelled row, if `act` returns True. `act` is called while the row is locked. An event
+    keeps the old arguments.
     """
     mine = Job.objects.filter(pk=job, state__in=REQUEUEABLE)
     try:
@@ -253,7 +259,7 @@ def _unpublished(jobs: Collection[UUID]):  # type: ignore[no-untyped-def]  # the
 
 
 def _values(told: RowUpdate) -> dict[str, Any]:
-    """What the mirror would write, see `fold`."""
+    """The values that the mirror would write, see `fold`."""
     now = database_clock.ago()
     if told.kind == EventKind.CANCELLED:
         error = rows.clean(told.reason)
@@ -265,12 +271,12 @@ def _values(told: RowUpdate) -> dict[str, Any]:
         }
     if told.kind == EventKind.CANCEL_REQUESTED:
         return {"cancel_requested": True}
-    waits = Case(When(state=State.RUNNING.value, then=Value(State.SCHEDULED.value)), default=F("state"))  # by now, says Redis
+    waits = Case(When(state=State.RUNNING.value, then=Value(State.SCHEDULED.value)), default=F("state"))  # now waiting, says Redis
     return {"run_at": clock.from_ms(told.run_at_ms), "delay_ms": None, "state": waits}
 
 
 def _each(column: str, values: Mapping[UUID, Any]) -> Case:
-    """A value of its own for each row. The column is there as a default, since PostgreSQL takes the type of it."""
+    """Sets a separate value in each row. The column is the default, because PostgreSQL takes the type from it."""
     field: Any = Job._meta.get_field(column)
     whens = [When(pk=job, then=Value(value, output_field=field)) for job, value in values.items()]
     return Case(*whens, default=F(column), output_field=field)
@@ -283,7 +289,7 @@ def _unconfirmed() -> QuerySet[Job, tuple[Any, ...]]:
 def _read(row: Job, now: datetime | None) -> StoredJob:
     left, run_at_ms = None, clock.to_ms(row.run_at)
     if row.delay_ms is not None and row.published is None and now is not None:
-        # Never more than all of it, if another clock has dated the row, or this one was put back since.
+        # Never more than the whole delay: another clock may have dated the row, or the clock was set back since.
         left = min(row.delay_ms, run_at_ms - clock.to_ms(now))
         run_at_ms = clock.to_ms(now) + left
     return StoredJob(

@@ -1,4 +1,4 @@
-"""Pauses in the database: what people have paused stays paused when Redis has lost its contents."""
+"""Pauses in the database: a queue that a person has paused stays paused when Redis loses its contents."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from django_delayq.states import EventKind
 from django_delayq.store.scripts.events import Entry
 from django_delayq.store.scripts.queue import QueueStore
 
-RESTORE: Final = "restore"  # who pauses a queue that waits for a restore by hand: that is no pause of its own
+RESTORE: Final = "restore"  # the actor of a pause that waits for a manual restore: it is not a pause of its own
 logger = Logger("django_delayq.restore")
 
 
 def note(queue: str, partition: int, actor: str, reason: str, *, first: bool) -> None:
-    """Notes that a partition of a queue was paused. `first`: by this call; else earlier, and then only what is not noted yet is. With
-    the database away Redis alone knows it.
+    """Records that a partition of a queue was paused. `first`: this call paused it. If not, an existing record is not changed. If the
+    database is away, only Redis knows of the pause.
     """
     said = {"paused_at": database_clock.ago(), "paused_by": rows.clean(actor, 200), "paused_why": rows.clean(reason)}
     try:
@@ -33,7 +33,7 @@ def note(queue: str, partition: int, actor: str, reason: str, *, first: bool) ->
 
 
 def forget(queue: str) -> None:
-    """Notes that a queue goes on."""
+    """Records that a queue is resumed."""
     try:
         with database.atomic():
             QueueState.objects.filter(queue=queue).update(paused_at=None, paused_by="", paused_why="")
@@ -42,7 +42,9 @@ def forget(queue: str) -> None:
 
 
 def fold(queue: str, partition: int, entry: Entry) -> None:
-    """Notes what an event tells of a pause, or of its end: whoever did it may have died before it was noted, or know of no note."""
+    """Stores a pause, or its end, from an event. The process that paused the queue may have died before it stored the pause, or may
+    be of a release that does not store it.
+    """
     kinds = [item.kind for item in entry.items if item.kind in (EventKind.PAUSED, EventKind.RESUMED)]
     if not kinds:
         return
@@ -56,7 +58,7 @@ def fold(queue: str, partition: int, entry: Entry) -> None:
 
 
 def again(store: QueueStore) -> None:
-    """Pauses a queue in Redis that is paused by its row; before anything is claimed on data that may have forgotten it.
+    """Pauses a queue in Redis that is paused by its row. This happens before any claim from Redis data that may have lost the pause.
 
     Raises:
         StoreUnavailable, DatabaseError: call again.
@@ -65,7 +67,7 @@ def again(store: QueueStore) -> None:
     if not mine.exists():
         return
     with database.atomic():
-        mine.update(partition=store.partition)  # takes the lock on all databases: who lets the queue go on waits
+        mine.update(partition=store.partition)  # takes the lock on all databases: a process that resumes the queue waits
         for row in mine:
             if store.pause(actor=row.paused_by, reason=row.paused_why):
                 logger.warning("queue %s: is paused again, as before the loss of Redis data", store.queue)

@@ -1,4 +1,4 @@
-"""Keys of periods: the rows that say for which job a key is taken, and until when, by the database's clock."""
+"""Keys of periods: the rows that store which job has taken a key, and until when, by the database's clock."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INSERT: Final = {
 
 
 def take(once: Once, job: UUID, redis: Link) -> UUID | None:
-    """Writes the row, or takes over one whose period has ended. None: done. Else the job that has the key.
+    """Writes the row, or takes over a row whose period has ended. Returns None on success, otherwise the job that has the key.
 
     Raises:
         StoreUnavailable: another transaction that takes the key is open for more than two seconds.
@@ -70,12 +70,12 @@ def _has_ended(found: PeriodKey, now: datetime, redis: Link) -> bool:
 
 
 def release(once: Once, job: UUID) -> None:
-    """Takes the row away: the job was refused."""
+    """Deletes the row, because the job was refused."""
     PeriodKey.objects.filter(digest=once.digest, job=job).delete()
 
 
 def prune(now: datetime, limit: int) -> int:
-    """Deletes rows whose period has ended by `now`, at most so many. Returns how many."""
+    """Deletes rows whose period has ended by `now`, up to a limit. Returns how many."""
     old = PeriodKey.objects.filter(until__lt=now)
     gone = list(old.order_by("until").values_list("pk", flat=True)[:limit])
     return old.filter(pk__in=gone).delete()[0] if gone else 0

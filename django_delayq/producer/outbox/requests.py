@@ -1,4 +1,4 @@
-"""Changes that transactions carry out when they commit, as rows of those transactions."""
+"""Changes that transactions carry out when they commit, stored as rows of those transactions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DOUBT: Final = timedelta(seconds=1)  # two dates of different clocks that are cl
 
 
 def keep(request: ChangeRequest) -> int:
-    """Writes a request in the caller's transaction, dated by the database's clock, as rows of jobs are. Returns its id."""
+    """Writes a request in the caller's transaction. The database's clock dates it, as it dates rows of jobs. Returns its id."""
     given = {name: value for name, value in request._asdict().items() if name not in ("id", "job", "at", "left_ms")}
     given |= {"actor": clean(request.actor, 200), "reason": clean(request.reason), "job_id": request.job}
     now = database_clock.now()
@@ -27,12 +27,12 @@ def keep(request: ChangeRequest) -> int:
 
 
 def find(**which: Any) -> list[ChangeRequest]:
-    """Those that are kept, in the order in which they were made. `which`: conditions on the columns."""
+    """The stored requests, in the order in which they were made. `which`: conditions on the columns."""
     return read(CommitRequest.objects.filter(**which))
 
 
 def about(queue: str, jobs: Collection[UUID], keys: Collection[str]) -> list[ChangeRequest]:
-    """Those that are about one of these jobs, about one of these keys of the queue, or about a job that has one of these keys."""
+    """The requests about one of these jobs, about one of these keys of the queue, or about a job that has one of these keys."""
     named = Q(job_id__in=jobs) | Q(queue=queue, key__in=keys, job_id=None)
     if keys:
         keyed = Job.objects.filter(queue=queue, key__in=keys, state__in=UNFINISHED).exclude(key="")
@@ -41,7 +41,7 @@ def about(queue: str, jobs: Collection[UUID], keys: Collection[str]) -> list[Cha
 
 
 def end(requests: Collection[int]) -> None:
-    """They have been carried out, or a later call takes their place."""
+    """Deletes requests that have been carried out, or that a later call replaces."""
     CommitRequest.objects.filter(pk__in=requests).delete()
 
 

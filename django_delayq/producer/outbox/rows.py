@@ -1,4 +1,4 @@
-"""Records to rows and back."""
+"""Converts records to rows and back."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from django_delayq.store.scripts.record import JobRecord
 from django_delayq.text import clean as clean
 
 PRIORITIES = {"high": 1, "normal": 0, "low": -1}
-STUB = "?"  # the task of a row whose record is not known
+STUB = "?"  # the task of a row whose record is unknown
 _DISPLACED: Final = {EndingKind.MERGED: "key held by", EndingKind.REPLACED: "replaced by"}
 NO_RECORD = "the record of this job did not reach the database"
 fingerprint = text_fingerprint  # of an error that came without one, such as a worker's crash
 REQUEUE_ASKED: Final = (
     "requeue_asked"  # the kind of an event that no script writes: a requeue was asked for, and the mirror has not folded it
 )
-ITEMS: Final = 1_000_000  # more than an entry has
+ITEMS: Final = 1_000_000  # more than the number of items in an entry
 NO_LIST, NO_DICT = JSONText("[]"), JSONText("{}")
 
 
 @dataclass(slots=True, eq=False)
 class JobRow:
-    """A row of `Job` while the mirror works on it. A model instance is made in 19 us, more than all that is done to it; this in 1.4.
-    `known`: it was read from the database, and of what the mirror does not change it may hold less than the row.
+    """A row of `Job` while the mirror works on it. A model instance takes 19 us to make, which is more than all further work on it;
+    this takes 1.4 us. `known`: the row was read from the database. It may then lack columns that the mirror does not change.
     """
 
-    # What folding needs of a row that is there comes first, in the order in which it is read: see KNOWN and WHOLE.
+    # The columns that folding needs of an existing row come first, in the order in which they are read: see KNOWN and WHOLE.
     id: UUID
     queue: str
     run_at: datetime
@@ -69,18 +69,20 @@ class JobRow:
     on_conflict: str = "keep"
     delay_ms: int | None = None
     known: bool = False
-    # The mirror neither reads nor writes these: what it folds is near.
+    # The mirror neither reads nor writes these columns: the jobs of its events are near.
     far: bool = False
     far_key: str | None = None
 
     @property
     def partition(self) -> int:
-        """That of its id."""
+        """The partition that its id names."""
         return ids.partition(self.id)
 
 
 class UnfinishedRow(NamedTuple):
-    """What Redis gets of a row. No model: a restore may read a million, and to make those is a good part of its time."""
+    """The part of a row that Redis gets. It is not a model: a restore may read a million rows, and model instances would take a good
+    part of its time.
+    """
 
     id: UUID
     task: str
@@ -101,7 +103,7 @@ class UnfinishedRow(NamedTuple):
 
 
 JOB_COLUMNS: Final = tuple(field.attname for field in Job._meta.concrete_fields)
-_MODEL: Final[Any] = Job  # by place, all columns in the model's order: much quicker than by name
+_MODEL: Final[Any] = Job  # by position, all columns in the order of the model: much faster than by name
 _READ: Final = attrgetter(*JOB_COLUMNS)
 WHOLE: Final = tuple(one.name for one in fields(JobRow))[: JobRow.__slots__.index("known")]
 KNOWN: Final = WHOLE[: WHOLE.index("task")]
@@ -109,7 +111,7 @@ KNOWN: Final = WHOLE[: WHOLE.index("task")]
 
 @dataclass(slots=True, eq=False)
 class RunRow:
-    """A row of `Attempt`, likewise. It is found again by job and fence."""
+    """A row of `Attempt`. It is not a model instance either. Job and fence identify it."""
 
     job_id: UUID
     fence: str
@@ -125,8 +127,8 @@ class RunRow:
 
 
 def new_row(record: JobRecord, queue: str, run_at: datetime, **fields: Any) -> JobRow:
-    """The row of a record that has not run. A payload that cannot be decoded leaves the arguments empty and says so in `error`."""
-    args, kwargs, options, error = arguments(record)  # read in any case: Redis may hold what somebody else has written
+    """The row of a record that has not run. If the payload cannot be decoded, the arguments stay empty and `error` has the reason."""
+    args, kwargs, options, error = arguments(record)  # always decoded: another program may have written it to Redis
     same = _is_plain(record.payload) and not error
     row = JobRow(
         id=record.id,
@@ -156,7 +158,7 @@ def model_of(row: JobRow) -> Job:
 
 
 def arguments(record: JobRecord) -> tuple[list[Any], dict[str, Any], dict[str, Any], str]:
-    """Arguments and options of a record; empty, and what is wrong, where the payload cannot be decoded."""
+    """The arguments and options of a record. If the payload cannot be decoded, they are empty, and the error is returned."""
     try:
         return *codec.decode_payload(record.payload), ""
     except PayloadError as problem:
@@ -164,15 +166,15 @@ def arguments(record: JobRecord) -> tuple[list[Any], dict[str, Any], dict[str, A
 
 
 def texts(record: JobRecord) -> tuple[str, str, str, str]:
-    """The texts of the columns args, kwargs and options, and what is wrong with the payload."""
+    """The texts of the columns args, kwargs and options, and the error of the payload."""
     if _is_plain(record.payload):
-        return record.payload[1:-1].decode(), "{}", "{}", ""  # the same JSON, without reading and writing it once more
+        return record.payload[1:-1].decode(), "{}", "{}", ""  # the same JSON, without decoding and encoding it again
     args, kwargs, options, error = arguments(record)
     return _json(args), _json(kwargs), _json(options), error
 
 
 def _is_plain(payload: bytes) -> bool:
-    """Whether this payload has no keyword arguments, no options, and no letters that are written in another way in a column."""
+    """Whether this payload has no keyword arguments, no options, and no characters that a column would store in another form."""
     return payload.startswith(b"[[") and payload.endswith(b"]]") and payload.isascii()
 
 
@@ -189,7 +191,9 @@ def stub(id: UUID, queue: str, at: datetime, why: str = NO_RECORD) -> JobRow:
 
 
 def item_of(partition: int, number: int) -> int:
-    """What an Event row has as `item`: the place in its entry, apart for each partition, since two may have entries of one id."""
+    """The `item` of an Event row: its place in the entry, counted separately for each partition, since two partitions may have
+    entries with the same id.
+    """
     return partition * ITEMS + number
 
 
@@ -202,8 +206,8 @@ def note(
     detail: Any = None,
     event: str = "",
 ) -> None:
-    """Writes an event that happened here, or (`event`: its stream id) in Redis; that one the mirror writes too, if it comes to it.
-    `queue`: of the job, where it is known.
+    """Writes an event that happened here, or, with `event`, the event with that stream id in Redis. The mirror writes that event too
+    when it reads it. `queue`: the queue of the job, if it is known.
     """
     queue = queue or Job.objects.values_list("queue", flat=True).get(pk=job)
     row = Event(
@@ -221,13 +225,13 @@ def note(
 
 
 def error_of(detail: Mapping[str, Any]) -> str:
-    """The error of a row, from the detail of an outcome: class and message. What a task has said by `Fail` stands alone."""
+    """The error of a row, from the detail of an outcome: class and message. The message of `Fail` is stored without the class."""
     parts = ("m",) if detail.get("c") == FAIL_CLASS and detail.get("m") else ("c", "m")
     return clean(": ".join(str(detail[part]) for part in parts if detail.get(part)))
 
 
 def displaced(ending: EndingKind, holder: UUID | None) -> str:
-    """The error of a row whose job another one has displaced."""
+    """The error of a row whose job was displaced by another job."""
     return f"{_DISPLACED[ending]} {ids.short(holder) if holder else 'a job of which its sender may not know'}"
 
 
@@ -235,7 +239,7 @@ def record_of(job: Job | UnfinishedRow) -> JobRecord:
     """The record that a row was made of, for the relay, requeue and restore.
 
     Raises:
-        PayloadError: the row cannot be one (a stub).
+        PayloadError: the row has no record (a stub).
     """
     if job.task == STUB:
         raise PayloadError(f"the row of job {ids.short(job.id)} is a stub: its record did not reach the database")

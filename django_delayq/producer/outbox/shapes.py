@@ -1,4 +1,4 @@
-"""What the outbox gives and takes. No models here: this is loaded before the apps are."""
+"""The parameters and results of the outbox. This module imports no models, because it is loaded before the apps are."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from django_delayq.store.scripts.record import JobRecord
 
 
 class StoredJob(NamedTuple):
-    """A row as the producer needs it. `left_ms`: until its date, by the database's clock, where a delay was asked for; else None.
-    `published`: Redis has confirmed it; `seen`: the last event that it has folded; `holder`: the job into which it was merged; `far`:
-    Redis has never heard of it; `unresolved`: no event says how the job ended, or whether it ran.
+    """A row as the producer needs it.
+
+    `left_ms`: for a job with a delay, the time until its date by the database's clock; otherwise None. `published`: Redis has
+    confirmed it. `seen`: the last event that the mirror has applied to it. `holder`: the job that it was merged into. `far`: Redis
+    does not know it. `unresolved`: no event shows how the job ended, or whether it ran.
     """
 
     record: JobRecord
@@ -39,7 +41,7 @@ class StoredJob(NamedTuple):
 
     @property
     def unpublished(self) -> bool:
-        """Whether it is to be published still."""
+        """Whether it must still be published."""
         return self.unfinished and self.state is State.SCHEDULED and not self.published
 
     @property
@@ -49,7 +51,7 @@ class StoredJob(NamedTuple):
 
 
 class WaitingRow(NamedTuple):
-    """A row that Redis has not confirmed. `unresolved`: it is not to be published, and holds its key."""
+    """A row that Redis has not confirmed. `unresolved`: it must not be published, and it holds its key."""
 
     id: UUID
     key: str
@@ -58,9 +60,9 @@ class WaitingRow(NamedTuple):
 
 
 class ChangeRequest(NamedTuple):
-    """A change that a transaction carries out when it commits, kept as a row of that transaction. `job`, or `queue` and `key`, name the
-    job. `delay_ms`: the delay that was asked for; `left_ms`: what is left of it, by the database's clock. `at`: when it was asked for,
-    by the same clock. `id`: 0 before it is kept.
+    """A change that a transaction carries out when it commits, stored as a row of that transaction. `job`, or `queue` and `key`, name
+    the job. `delay_ms`: the requested delay; `left_ms`: the rest of it, by the database's clock. `at`: the time of the request, by
+    the same clock. `id`: 0 before it is stored.
     """
 
     job: UUID | None
@@ -78,9 +80,11 @@ class ChangeRequest(NamedTuple):
 
 
 class RowUpdate(NamedTuple):
-    """A change that Redis has made and answered, for the row: `event` is the stream id of what tells the mirror of it. `kind`: of that
-    event; `run_at_ms`: its date, of one that was moved; `proposed`: another call of `schedule` moved it; the last time is noted.
-    `abort`: the request is one to abort. `request`: the change at a commit that this carries out, 0 for none; its row goes with this.
+    """A change that Redis has made and answered, for the row.
+
+    `event`: the stream id of the event that reports the change to the mirror. `kind`: the kind of that event. `run_at_ms`: the new
+    date of a moved job. `proposed`: another call of `schedule` moved it; only the last such move is recorded. `abort`: the cancel
+    request is an abort. `request`: the stored request that this change carries out, 0 for none; its row is deleted with this update.
     """
 
     event: str
@@ -94,27 +98,27 @@ class RowUpdate(NamedTuple):
 
 
 class Once(NamedTuple):
-    """A key that schedules one job in a period of so many milliseconds. `digest`: see `of`."""
+    """A key that schedules one job per period, in milliseconds. `digest`: see `of`."""
 
     digest: str
     ms: int
 
     @classmethod
     def of(cls, scope: str, queue: str, key: str, ms: int) -> Once:
-        """The key of a queue in a scope: keys of two scopes never meet."""
+        """The key of a queue in a scope. Keys of two scopes never collide."""
         parts = (part.encode("utf-8", "surrogatepass") for part in (scope, queue, key))
         return cls(sha256(b"".join(len(part).to_bytes(8, "big") + part for part in parts)).hexdigest(), ms)
 
 
 class TakenKey(NamedTuple):
-    """The job that has the key of a period, and since how many milliseconds, by the database's clock."""
+    """The job that has the key of a period, and for how many milliseconds it has had it, by the database's clock."""
 
     job: UUID
     age_ms: float
 
 
 class AlreadyScheduled(DelayqError):
-    """The key of a period has its job. Nothing was written."""
+    """Another job has the key of the period. Nothing was written."""
 
     def __init__(self, job: UUID) -> None:
         super().__init__(f"the job {job} has the key of this period")
