@@ -1,4 +1,4 @@
-"""Tests the statements of docs/howto/test-your-tasks.md that the tests on the page do not cover, in the project that the page builds."""
+"""Tests the statements of docs/howto/test-your-tasks.md that the page's own tests do not cover, in the project that the page builds."""
 
 import pytest
 from asgiref.sync import sync_to_async
