@@ -59,7 +59,9 @@ Staff = Callable[..., Client]
 
 @pytest.fixture
 def staff(transactional_db) -> Staff:
-    """`staff("view_job")`: a browser in which somebody with just these permissions is logged in; without names: with all."""
+    """`staff("view_job")` returns a browser that is logged in as a user with only these permissions. Without names, the user has all
+    permissions.
+    """
 
     def log_in(*codenames: str) -> Client:
         user = User.objects.create_user(f"clerk{User.objects.count()}", password="p", is_staff=True)
@@ -93,13 +95,13 @@ def act(job: delayq.Job, verb: str) -> str:
 
 
 def said(response: Any) -> list[str]:
-    """The messages of the page that follows."""
+    """Returns the messages of the page that follows."""
     return [str(message) for message in response.context["messages"]]
 
 
 def sent_live(client: Client, address: str) -> tuple[Any, Any]:
-    """The part of a page that follows by itself, and the answer to who has it already. A second may begin between the two, and pages
-    say how long ago something was: then it is asked once more.
+    """Returns the live part of a page, and the response to a browser that already has it. A second may begin between the two
+    requests, and pages show how long ago something was. Then the request is sent once more.
     """
     part = client.get(address, {"live": "1"})
     for _ in range(20):
@@ -111,6 +113,6 @@ def sent_live(client: Client, address: str) -> tuple[Any, Any]:
 
 
 def choose(client: Client, action: str, jobs: list[delayq.Job], *, query: str = "", **fields: Any) -> Any:
-    """Ticks jobs in the list and chooses an action; with `confirmed=1` the page that asks is answered as well."""
+    """Ticks jobs in the list and chooses an action. With `confirmed=1` it also answers the confirmation page."""
     form = {"action": action, "_selected_action": [str(job.id) for job in jobs], "index": "0", **fields}
     return client.post(JOBS + query, form, follow=True)

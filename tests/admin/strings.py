@@ -1,4 +1,4 @@
-"""Reads the strings that are to be translated out of the sources, and the catalogs, without GNU gettext."""
+"""Reads the translatable strings from the sources, and the catalogs, without GNU gettext."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def catalog_path(language: str, kind: str) -> Path:
 
 
 def catalog(language: str) -> tuple[dict[Text, list[str]], str]:
-    """The translations in each form, and the header."""
+    """Returns the translations in each form, and the header."""
     found: dict[Text, list[str]] = {}
     header = ""
     for block in catalog_path(language, "po").read_text().split("\n\n"):

@@ -1,4 +1,4 @@
-"""Addresses of a project with the admin site that docs/howto/admin.md gives a team: the example runs as the page shows it."""
+"""URLs of a project with the admin site that docs/howto/admin.md defines for a team. The example runs exactly as the page shows it."""
 
 from __future__ import annotations
 

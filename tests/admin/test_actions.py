@@ -1,4 +1,4 @@
-"""Acting on jobs: from the list, from the page; permissions, answers, records."""
+"""Actions on jobs, from the list and from the page: permissions, answers and records."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_the_answer_is_honest_about_every_job(orders, staff):
     running, ended = orders.running(), orders.ended("ack")
     done = choose(staff(), "cancel", [*scheduled, running, ended], confirmed="1")
     assert said(done) == ["2 cancelled, 1 already running (asked to stop), 1 already finished."]
-    assert LogEntry.objects.count() == 3  # nothing became of the finished one
+    assert LogEntry.objects.count() == 3  # the finished job did not change
 
 
 def test_a_job_whose_key_is_held_is_not_requeued(orders, staff):

@@ -37,14 +37,14 @@ def row_of(args: Any, kwargs: Any, **more: Any) -> Job:
 
 
 def form_of(args: Any = (), kwargs: Any = None, given: Any = None, *, sensitive: bool = True) -> EditForm:
-    """The form of a job with these arguments; `given`: as `sent` takes it."""
+    """Returns the form of a job with these arguments. `given` has the format of `sent`."""
     job = row_of(list(args), kwargs or {})
     form = EditForm(job, sensitive=sensitive)
     return form if given is None else EditForm(job, sent(form, **given), sensitive=sensitive)
 
 
 def made(args: Any, kwargs: Any, **given: Any) -> tuple[Any, Any]:
-    """The arguments that come of it."""
+    """Returns the arguments that result."""
     form = form_of(args, kwargs, given)
     assert form.is_valid(), form.errors
     return form.cleaned_data["args"], form.cleaned_data["kwargs"]
@@ -256,7 +256,7 @@ def test_a_message_is_edited_by_its_body(delayq_redis):
     assert (form.cleaned_data["args"], form.cleaned_data["kwargs"]) == ([{"a": 2}], {})
 
 
-# JSON, where fields cannot be
+# JSON, where fields are not possible
 
 
 @pytest.mark.parametrize(
@@ -312,7 +312,7 @@ def pay(order_id: int, iban: str, *, data: dict | None = None, pin: str = "0000"
 
 @pytest.fixture
 def paid(orders, more_tasks, settings) -> delayq.Job:
-    """A failed job with a secret by place, one within an object, and one that it does not have."""
+    """A failed job with secrets: one positional, one within an object, and one argument that the job does not have."""
     settings.DELAYQ = {**settings.DELAYQ, "SENSITIVE": ["iban", "pin"]}
     more_tasks(NAME, pay)
     job = orders.ended("fail", max_attempts=1)

@@ -25,7 +25,7 @@ def ask(orders, job: delayq.Job, times: int, delay: int) -> None:
 
 @pytest.fixture
 def asking(orders):
-    """A job that has asked twice of three times, and asks again in ten minutes."""
+    """A job that has polled two of three times, and polls again in ten minutes."""
     job = delayq.schedule(ask_bank, 7, delay=0)
     ask(orders, job, 2, 600_000)
     return job

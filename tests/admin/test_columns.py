@@ -28,7 +28,7 @@ def heads(response) -> list[str]:
 
 
 def cell(response, name: str) -> str:
-    """The text of that column in the first line."""
+    """Returns the text of that column in the first row."""
     found = re.search(CELL.format(name), response.content.decode(), re.DOTALL)
     assert found, name
     return re.sub(r"<[^>]*>", "", found[1])
@@ -61,7 +61,7 @@ def ended(**fields) -> Job:
 )
 def test_each_view_has_columns_of_its_own(orders, staff, view, own):
     client = staff()
-    orders.running() if view == "running" else ended(state=view, started_at=None)  # who runs, Redis says
+    orders.running() if view == "running" else ended(state=view, started_at=None)  # Redis knows the running jobs
     found = heads(client.get(JOBS, {"state": view}))
     assert own <= set(found)
     assert heads(client.get(JOBS, {"q": f"state:{view}"})) == found  # said as a word it is the same view

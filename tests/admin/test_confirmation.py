@@ -83,7 +83,7 @@ def test_after_a_reschedule_page_and_list_say_the_new_date_at_once(orders, staff
     job.reschedule(delay="3d")
     view = stores.inspector().job("orders", job.id)
     due = second(clock.from_ms(view.date_ms))
-    Job.objects.filter(pk=job.id).update(run_at=clock.from_ms(view.date_ms - 86_400_000))  # a row that has not heard of it
+    Job.objects.filter(pk=job.id).update(run_at=clock.from_ms(view.date_ms - 86_400_000))  # a row that is not updated yet
     assert f">{due}</time>" in client.get(page(job)).content.decode()
     assert re.search(rf"field-run_at_and_late[^>]*>(<[^>]*>)*{due}<", client.get(JOBS).content.decode())
 

@@ -1,4 +1,4 @@
-"""The dashboard: what it says, that it stays cheap, and that only what changes is sent again."""
+"""The dashboard: its contents, its low cost, and that it sends again only the parts that change."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LIVE = QUEUES + "?live=1"
 
 
 def vital(text: str, name: str) -> tuple[str, str]:
-    """Level and value of a sign."""
+    """Returns level and value of a sign."""
     found = re.search(rf'id="sign-{name}" class="delayq-vital delayq-vital-(\w+)">.*?value">([^<]*)<', text)
     assert found, f"no sign {name}"
     return found[1], unescape(found[2])
@@ -254,7 +254,7 @@ def test_nothing_is_sent_while_nothing_has_changed(orders, staff):
     client = staff()
     page = client.get(QUEUES).content.decode()
     etag = unescape(re.search(r'data-etag="([^"]*)"', page)[1])
-    for _ in range(20):  # a minute may have begun meanwhile, or Redis answered a little slower
+    for _ in range(20):  # a minute may have begun meanwhile, or Redis may have answered a little slower
         again = client.get(LIVE, headers={"If-None-Match": etag})
         if again.status_code == 304:
             break
@@ -275,7 +275,7 @@ def test_strangers_are_not_told_anything_live(client, db):
 
 @pytest.fixture
 def forty(settings, orders) -> list[str]:
-    """40 queues, each with 250 jobs over the next day, work of the last hour, and workers."""
+    """40 queues, each with 250 jobs over the next day, jobs of the last hour, and workers."""
     names = [f"q{number:02}" for number in range(40)]
     settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {name: {} for name in names}}
     config = conf.get()
@@ -296,7 +296,7 @@ def forty(settings, orders) -> list[str]:
 
 
 def redis_us(link) -> int:
-    """Microseconds that commands took inside Redis since the last reset."""
+    """Returns the microseconds that commands took inside Redis since the last reset."""
     stats = link.execute("INFO", "commandstats").decode()
     lines = [line for line in stats.splitlines() if not line.startswith("cmdstat_config|resetstat")]
     return sum(int(us) for us in re.findall(r"usec=(\d+)", "\n".join(lines)))
@@ -305,7 +305,7 @@ def redis_us(link) -> int:
 def test_forty_queues_cost_redis_less_than_two_milliseconds(forty, staff, redis_server):
     client = staff()
     costs = []
-    while not costs or (min(costs) >= 2_000 and len(costs) < 30):  # what other programs on the machine take away is not ours
+    while not costs or (min(costs) >= 2_000 and len(costs) < 30):  # the time that other programs on the machine take is not counted
         redis_server.link.execute("CONFIG", "RESETSTAT")
         assert client.get(LIVE).status_code == 200
         costs.append(redis_us(redis_server.link))

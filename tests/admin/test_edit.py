@@ -32,7 +32,7 @@ def form_of(job: delayq.Job) -> str:
 
 
 def give(client, job: delayq.Job, *, follow: bool = True, more: Mapping[str, str] | None = None, **changed: tuple[str, str] | str):
-    """Sends the form with other arguments; `more`: what else is sent."""
+    """Sends the form with other arguments. `more`: other fields to send."""
     form = client.get(form_of(job)).context["form"]
     return client.post(form_of(job), {**sent(form, **changed), "reason": "a typo", **(more or {})}, follow=follow)
 
@@ -75,7 +75,7 @@ def test_large_numbers_stay_exact(orders, staff):
 def test_of_two_who_edit_one_job_one_is_told_that_the_other_was_faster(orders):
     job = orders.ended("fail", max_attempts=1)
     assert edit.edit_and_requeue(job.id, [8], {}) is Change.DONE
-    assert edit.edit_and_requeue(job.id, [9], {}) is Change.CONFLICT  # its row says failed until it is folded
+    assert edit.edit_and_requeue(job.id, [9], {}) is Change.CONFLICT  # its row has the state failed until the event is folded
     assert Job.objects.get().args == [8]
     assert arguments_in_redis(job) == [[8], {}]
     assert Event.objects.filter(kind="edited").count() == 1
@@ -172,7 +172,7 @@ def test_markup_in_arguments_shows_as_text(orders, staff):
 
 
 def kept(before: str, after: str) -> int:
-    """How many lines stay, once it is sure that nothing is left out or made up."""
+    """Returns the number of lines that stay, after it checks that no line is missing or invented."""
     found = editing.difference(before, after).lines
     assert [line.text for line in found if line.mark in " -"] == before.splitlines()
     assert [line.text for line in found if line.mark in " +"] == after.splitlines()
@@ -258,7 +258,7 @@ def copy_of(job: delayq.Job) -> str:
 
 
 def copied(client, job: delayq.Job, *, more: Mapping[str, str] | None = None, **changed: tuple[str, str] | str):
-    """Sends the form as it was given, with other arguments; `more`: what else is sent."""
+    """Sends the form as it was rendered, with other arguments. `more`: other fields to send."""
     context = client.get(copy_of(job)).context
     fields = {**sent(context["form"], **changed), "drawn": context["drawn"], "reason": "once more", **(more or {})}
     return client.post(copy_of(job), fields, follow=True)

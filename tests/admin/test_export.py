@@ -65,7 +65,7 @@ def test_a_file_has_the_order_of_the_list_and_all_its_pages(orders, staff, monke
     client = staff()
     number = 1 + list(JobAdmin(Job, None).get_list_display(client.get(JOBS, {"state": "failed"}).wsgi_request)).index("attempts_made")
     later = client.get(f"{JOBS}?state=failed&o={number}").context["cl"].later
-    for query in (f"?state=failed&o={number}", later):  # from a later page, too, all of them
+    for query in (f"?state=failed&o={number}", later):  # also from a later page: all of them
         assert [job["attempts"] for job in documents(taken(client, query))] == [1, 2, 3, 4, 5]
 
 
@@ -85,7 +85,7 @@ def test_it_is_logged_who_took_what(orders, staff):
     client = staff()
     assert LogEntry.objects.count() == 0
     client.get(f"{EXPORT}?state=failed")
-    assert LogEntry.objects.count() == 0  # to look at the page takes nothing
+    assert LogEntry.objects.count() == 0  # viewing the page exports nothing
     taken(client, "?state=failed&queue=orders&q=attempt", "csv")
     entry = LogEntry.objects.get()
     assert (entry.object_repr, entry.change_message) == (
@@ -93,7 +93,7 @@ def test_it_is_logged_who_took_what(orders, staff):
         "Exported as csv: state:failed queue:orders attempt",
     )
     assert entry.user.username == "clerk0"
-    assert client.get("/admin/").status_code == 200  # where Django shows what was done last
+    assert client.get("/admin/").status_code == 200  # Django shows the latest actions there
 
 
 @pytest.mark.parametrize("missing", ["view_job", "export_job"])

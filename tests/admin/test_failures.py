@@ -83,7 +83,7 @@ def test_a_cause_of_which_no_job_has_failed_yet_is_there_as_well(orders, staff):
     assert slow.first <= slow.last
     text = response.content.decode().replace("<wbr>", "")
     assert "/srv/shop/models.py:99 check" in text
-    assert text.count("start/requeue/") == 1  # there is nothing to requeue in the other
+    assert text.count("start/requeue/") == 1  # the other group has nothing to requeue
     found = client.get(f"{JOBS}?{slow.retrying_query}").context["cl"].result_list
     assert {job.pk for job in found} == {first.id, last.id}
 

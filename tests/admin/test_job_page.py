@@ -1,4 +1,4 @@
-"""The page of one job: what happened, what lies ahead, and why it has not run yet."""
+"""The page of one job: what happened, what comes next, and why it has not run yet."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ValueError: no
 
 
 def works(worker: str = "host:1:w", **facts) -> None:
-    """A worker is alive, and says this of itself."""
+    """A worker is alive and reports these values."""
     facts = {"queues": ["orders"], "processes": 1, "threads": 2, "busy": 0, "state": "working", **facts}
     WorkerRegistry(stores.link, prefix=conf.get().prefix).beat(worker, facts)
 
@@ -69,7 +69,7 @@ def test_dates_say_how_far_off_they_are_and_in_which_zone(orders, staff, setting
     assert far[1].endswith(" ago")
 
 
-# what happened, and what lies ahead
+# what happened, and what comes next
 
 
 def test_the_timeline_begins_with_the_job_and_ends_with_what_lies_ahead(orders, staff):
@@ -612,7 +612,7 @@ def test_a_job_leads_to_its_lines_in_the_log(orders, staff, settings):
     )
     Job.objects.update(state="failed", finished_at=None)
     first = links(client, job).log
-    assert first == links(client, job).log  # it changes by the hour, so that a page that follows by itself is not sent anew for it
+    assert first == links(client, job).log  # it changes every hour, so a page that refreshes itself is not sent again because of it
 
 
 def test_what_a_task_says_by_fail_is_no_error_of_a_program(orders, staff):

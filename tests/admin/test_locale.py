@@ -1,4 +1,4 @@
-"""The admin in German and Chinese: nothing left out, nothing left in English."""
+"""The admin in German and Chinese: every text is translated, and none stays English."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_the_compiled_catalog_says_what_the_written_one_says(language):
 
 
 def test_a_text_that_django_has_too_is_translated_as_there(language):
-    """All apps share one catalog: another word of ours would show on pages that are not ours."""
+    """All apps share one catalog. A different translation of ours would show on pages of other apps."""
     ours = {one: forms for (one, many), forms in catalog(language)[0].items() if not many}
     for place in ("conf", "contrib/admin", "contrib/auth"):
         path = Path(django.__file__).parent / place / "locale" / language / "LC_MESSAGES" / "django.mo"
@@ -147,7 +147,9 @@ def test_english_that_is_left_on_a_page_is_found(language):
 
 
 def every_schedule(monkeypatch: pytest.MonkeyPatch) -> list[Periodic]:
-    """One of people with ticks of every fate, off; one of the code with other dates; one in trouble; one that is retired."""
+    """Four schedules: a disabled one from the admin with ticks of every fate, one from the code with changed dates, one in trouble,
+    and a retired one.
+    """
     own, other, broken, retired = (
         made(jitter="5m"),
         declared(monkeypatch, "weekly-eu", overlap="wait"),

@@ -27,7 +27,7 @@ def test_a_job_that_runs_is_listed_though_the_mirror_has_not_heard_of_it(orders,
     job = delayq.schedule(close_order, 8)
     orders.fold()
     [claimed] = orders.claim()
-    orders.settle(claimed, "ack")  # its row is still scheduled, and it runs no more
+    orders.settle(claimed, "ack")  # its row is still scheduled, but it no longer runs
     assert listed(client, RUNNING) == [ended.id]
     other = delayq.schedule(close_order, 9)
     orders.fold()

@@ -1,4 +1,4 @@
-"""Operations as people start and steer them."""
+"""How people start and control operations."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_what_is_started_is_carried_out_by_a_worker_and_told(orders, staff):
 
 
 def three_that_run(orders) -> tuple[delayq.Job, delayq.Job, delayq.Job]:
-    """One whose row still says that it runs and which has ended, one that runs and whose row waits, and one that may run later."""
+    """Three jobs: one has ended but its row is running, one runs but its row is scheduled, and one may run later."""
     ended = delayq.schedule(close_order, 0)
     [claimed] = orders.claim()
     starts = delayq.schedule(close_order, 1)
@@ -66,7 +66,7 @@ def three_that_run(orders) -> tuple[delayq.Job, delayq.Job, delayq.Job]:
     later = delayq.schedule(close_order, 2)
     orders.fold()
     orders.settle(claimed, "ack")
-    Job.objects.filter(pk=starts.id).update(state="scheduled", started_at=None)  # as if its row had not heard of it
+    Job.objects.filter(pk=starts.id).update(state="scheduled", started_at=None)  # as if its row were not updated yet
     return ended, starts, later
 
 
@@ -79,12 +79,12 @@ def test_from_the_list_of_what_runs_an_operation_is_about_the_jobs_of_the_list_a
     assert "1 matching job:" in text
     assert "Jobs that start later are not changed." in text
     assert [example.job.pk for example in shown.context["examples"]] == [starts.id]
-    orders.claim()  # the third begins after the page was looked at
+    orders.claim()  # the third begins after the page was opened
     answer = client.post(f"{START}cancel/?state=running", {"preview": shown.context["preview"]}, follow=True)
     operation = Operation.objects.get()
     assert operation.selection["only"] == [starts.short_id]
     assert "the 1 job that was running when the operation started" in answer.content.decode()
-    assert "q=state" not in answer.content.decode()  # a list of what runs now would be of others
+    assert "q=state" not in answer.content.decode()  # a list of the jobs that run now would show other jobs
     work()
     operation.refresh_from_db()
     assert (operation.expected, operation.counts) == (1, {"running": 1})
@@ -211,7 +211,7 @@ def test_the_list_offers_what_one_may_do_to_all_of_it(orders, staff):
     assert offered("?state=failed&queue=orders") == ["requeue"]
     assert offered("?q=state:failed") == ["requeue"]
     assert offered("?q=stat:failed") == []
-    assert offered("?state=cancelled") == offered("?q=key:nowhere") == []  # there is none to do it to
+    assert offered("?state=cancelled") == offered("?q=key:nowhere") == []  # no job to apply it to
     assert offered("?state=failed", staff("view_job", "requeue_job")) == []
 
 
@@ -239,7 +239,7 @@ def test_it_is_about_nothing_that_came_after_its_preview(orders, staff):
 
 @pytest.mark.parametrize("minutes", [10, -10], ids=["ahead", "behind"])
 def test_what_came_before_its_preview_does_not_depend_on_the_clock_of_a_web_host(orders, staff, monkeypatch, minutes):
-    """Neither for the jobs of that host, nor for those of others."""
+    """This holds for the jobs of that host and for those of other hosts."""
     client, address, real = staff(), f"{START}cancel/?state=scheduled", clock.wall_ms
 
     def wrong_host() -> None:
@@ -282,7 +282,7 @@ def test_it_is_about_the_tasks_of_its_preview_whatever_comes_with_a_deploy(order
     more_tasks("order_refunds")
     delayq.schedule(registry.get("order_refunds"), delay="1h", queue="orders")
     orders.fold()
-    Operation.objects.update(upto=ids.new())  # as if the deploy had been before the start, on the host of the worker alone
+    Operation.objects.update(upto=ids.new())  # as if the deploy had been before the start, only on the worker's host
     work()
     first, second = Operation.objects.order_by("id")
     assert (first.counts, second.counts) == ({"done": 2}, {})

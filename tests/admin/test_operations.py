@@ -29,7 +29,7 @@ def begin(verb: str = "cancel", **fields: Any) -> Operation:
 
 
 def work(loop: OperationLoop | None = None) -> None:
-    """Until nothing more is to be done at once."""
+    """Runs passes until there is no more immediate work."""
     loop = loop or OperationLoop()
     while loop.poll() == 0:
         pass
@@ -49,7 +49,9 @@ def test_it_does_all_that_match_and_says_what_became_of_each(orders):
     jobs = orders.scheduled(8)
     other = delayq.schedule(close_order, 9, delay="1h", key="other")
     orders.fold()
-    stores.queue("orders", 0).cancel([jobs[0].id])  # by somebody else, and not folded yet: it is cancelled, as it shall be
+    stores.queue("orders", 0).cancel(
+        [jobs[0].id]
+    )  # another user cancelled it, and the event is not folded yet: it is cancelled, as it should be
     delayq.run_now(jobs[1])
     orders.settle(*orders.claim(), "ack")  # nor is this
     operation = begin(selection={"view": "scheduled", "text": "before:+2h"})
@@ -205,7 +207,7 @@ def test_whoever_takes_it_over_does_the_last_chunk_again_and_does_not_count_it_t
         patch.setitem(operation_loop.VERBS, verb, power_cut_after_five)
         work(dies)
     other = OperationLoop()
-    assert other.poll() > 0  # the lease of the one that died still holds
+    assert other.poll() > 0  # the lease of the dead process has not expired
     Operation.objects.update(held_until=clock.now() - timedelta(seconds=1))
     work(other)
     operation.refresh_from_db()
@@ -255,7 +257,7 @@ def test_it_is_spread_over_the_time_that_was_given(orders):
     assert operation.seen in (2, 3)
 
 
-FAR: dict[str, Any] = {"selection": {"text": "error:far"}}  # no index leads there
+FAR: dict[str, Any] = {"selection": {"text": "error:far"}}  # no index serves this
 
 
 def test_nothing_is_counted_through_the_whole_table(orders, monkeypatch):
@@ -357,7 +359,7 @@ def test_a_purge_empties_a_queue(orders, monkeypatch):
 def test_a_purge_gets_past_rows_that_are_not_mirrored_yet(orders, monkeypatch):
     monkeypatch.setattr(queues, "MOST", 2)  # rows a step
     for number in range(24):
-        delayq.schedule(close_order, number, delay="1h")  # each looks as if Redis might lack it
+        delayq.schedule(close_order, number, delay="1h")  # the row of each does not show whether Redis has the job
     operation, loop = begin("purge", selection={"queue": "orders"}), OperationLoop()
     for _ in range(6):
         loop.poll()
@@ -476,7 +478,7 @@ def test_what_a_worker_that_knows_nothing_of_it_has_ended_is_taken_up_again(two_
     two_servers.pause()
     with pytest.raises(StoreUnavailable):
         work()
-    Operation.objects.update(stage=Stage.FINISHED, finished_at=clock.now(), held_until=None)  # as a release before this one
+    Operation.objects.update(stage=Stage.FINISHED, finished_at=clock.now(), held_until=None)  # as the release before this one wrote it
     two_servers.resume()
     stores.forget()
     work()

@@ -169,7 +169,7 @@ def test_the_job_page_works_without_redis(orders, staff, settings):
 
 
 def row(text: str, queue: str) -> list[str]:
-    """The cells of a queue's row."""
+    """Returns the cells of a queue's row."""
     [found] = [part for part in re.findall(r"<tr>(.*?)</tr>", text, re.S) if f">{queue}<" in part]
     cells = [" ".join(re.sub(r"<[^>]+>", " ", cell).split()) for cell in re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", found, re.S)]
     return cells

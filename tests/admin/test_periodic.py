@@ -1,4 +1,4 @@
-"""Schedules in the admin: the list, the page, the acts and the forms of people."""
+"""Schedules in the admin: the list, the page, the actions and the forms."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DATES = {"cron": "0 4 * * *", "timezone": "Europe/Berlin", "every": ""}
 
 
 def made(name: str = "nightly", **options: Any) -> Periodic:
-    """A schedule of the admin whose waiting tick is written."""
+    """A schedule from the admin whose waiting tick is written."""
     given = {"cron": "0 3 * * *", "timezone": "Europe/Berlin", "args": [7], "actor": "admin:ann"} | options
     if "every" in given:
         given |= {"cron": "", "timezone": "UTC"}
@@ -44,7 +44,7 @@ def made(name: str = "nightly", **options: Any) -> Periodic:
 
 
 def declared(monkeypatch: pytest.MonkeyPatch, name: str = "nightly", **options: Any) -> Periodic:
-    """A schedule of the code, as a worker has seen it."""
+    """A schedule from the code that a worker has seen."""
     monkeypatch.setattr(declarations, "_all", dict(declarations._all))
     delayq.periodic(**{"cron": "0 3 * * *", "timezone": "Europe/Berlin", "name": name, "args": [7]} | options)(close_order)
     TickLoop().poll()
@@ -56,7 +56,7 @@ def page(row: Periodic, act: str = "change") -> str:
 
 
 def ahead(row: Periodic, n: int = 10) -> list[datetime]:
-    """Its next dates in UTC, by what holds."""
+    """Returns its next dates in UTC, by the values in force."""
     return list(islice(schedule_rows.dates_of(row).after(clock.now()), n))
 
 
@@ -66,7 +66,7 @@ def text_of(answer: Any) -> str:
 
 
 def past(row: Periodic, minutes: int, **fields: Any) -> Tick:
-    """A tick of so long ago."""
+    """Creates a tick of that many minutes ago."""
     then = clock.now() - timedelta(minutes=minutes)
     given = {"at": then, "run_at": then, "fate": "scheduled", "written_at": then} | fields
     return Tick.objects.create(schedule=row, **given)

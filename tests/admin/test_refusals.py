@@ -66,7 +66,7 @@ def test_a_permission_that_was_looked_for_and_not_needed_is_not_named(orders, st
 
 
 def test_other_apps_say_what_they_said(orders, staff, settings):
-    """Their refusals are Django's, or those of the project."""
+    """Other apps keep the refusals of Django or of the project."""
     text = refused(staff("view_job").get("/admin/auth/user/"))
     assert "delayq" not in text
 
@@ -76,7 +76,7 @@ def test_who_is_not_logged_in_is_asked_to_log_in(orders, client):
     assert (answer.status_code, answer.url) == (302, f"/admin/login/?next={JOBS}")
 
 
-# what is left of the admin of Django
+# the remaining parts of Django's admin
 
 
 def test_the_history_of_a_job_is_what_happened_to_it(orders, staff):

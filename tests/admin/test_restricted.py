@@ -28,7 +28,7 @@ VERBS = ("cancel", "run_now", "reschedule", "requeue")
 
 @pytest.fixture
 def team(orders, staff, settings):
-    """A browser of the team that has the queue "orders"."""
+    """A browser of the team that owns the queue "orders"."""
     settings.ROOT_URLCONF = "tests.admin.team"
     client = staff()
     User.objects.get().groups.add(Group.objects.create(name="orders"))
@@ -107,7 +107,7 @@ def test_a_team_starts_no_operation_by_any_address(team):
 
 @pytest.fixture
 def without(monkeypatch):
-    """`without(job)`: the admin of jobs leaves it out."""
+    """`without(job)` makes the admin of jobs exclude this job."""
     inherited = JobAdmin.get_queryset
 
     def leave_out(job: delayq.Job) -> None:

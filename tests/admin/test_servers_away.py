@@ -1,4 +1,4 @@
-"""Pages of the admin while one of two servers is away: each comes, tells what it lacks, and tries that server once."""
+"""Pages of the admin while one of two servers is down. Each page opens, reports the missing data, and tries that server once."""
 
 from __future__ import annotations
 

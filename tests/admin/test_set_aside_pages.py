@@ -1,4 +1,4 @@
-"""Events that were set aside, as people see them and try them again."""
+"""How people see rejected events and try them again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.tasks_for_tests import close_order
 
 @pytest.fixture
 def kept(orders) -> SetAside:
-    """The end of a job, which its row does not know: its number of attempts was none."""
+    """The end of a job with an invalid number of attempts, so that the row does not know it."""
     job = delayq.schedule(close_order, 7)
     entry = f"{ids.short(job.id)} many 0 f\n" + json.dumps({"m": "iban DE02"})
     stores.link.execute("XADD", orders.store.keys["events"], "*", "at", 1_795_000_000_000, "by", "w", "failed", entry)

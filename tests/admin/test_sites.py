@@ -1,4 +1,4 @@
-"""Several admin sites: each keeps to itself, and a subclass changes what it names."""
+"""Several admin sites: each links only to itself, and a subclass changes only the page that it names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of targets: hosts of deliveries, targets of offers, and what may be done to their jobs."""
+"""The page of targets: hosts of deliveries, targets of offers, and the actions on their jobs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def offered(to: str, state: str = "succeeded", **fields: Any) -> Job:
 
 
 def rows(client: Any, table: str) -> dict[str, list[str]]:
-    """The cells of each row by the name in its head, without what may be done."""
+    """Returns the cells of each row by column name, without the actions."""
     text = client.get(TARGETS).content.decode()
     [body] = re.findall(rf'<table id="{table}".*?<tbody>(.*?)</tbody>', text, re.S)
     found = {}
@@ -147,7 +147,7 @@ def test_lengths_and_groups_are_those_of_redis(targets, own_redis, settings):
     assert (stream.length, stream.fault, wrong.length, wrong.fault) == (3, "", None, "type")
     [group] = stream.groups
     assert (group.name, group.consumers, group.pending) == ("warehouse", 1, 1)
-    assert group.lag in (2, None)  # Redis counts it from 7 on
+    assert group.lag in (2, None)  # Redis counts it from version 7 on
     link.execute("DEL", "shipping-out")
     assert queue_depth.target_lengths(link, [conf.get().targets["shipping"]])[0].groups == []
     with pytest.raises(StoreError):

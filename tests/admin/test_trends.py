@@ -50,7 +50,7 @@ def ended(
     task: str = TASK,
     **fields: Any,
 ) -> Job:
-    """A row with its attempts, the last of which ended so many minutes ago; what came before was retried."""
+    """Creates a row with its attempts. The last attempt ended that many minutes ago; the earlier attempts were retried."""
     end = clock.now() - timedelta(minutes=minutes)
     start = end - timedelta(seconds=ran)
     common = {"queue": "orders", "task": task, "state": state, "attempts": attempts, "max_attempts": 9, "worker": "host:1:w"}

@@ -1,4 +1,4 @@
-"""Unresolved jobs: where staff finds them, what the pages say, and what a person can do."""
+"""Unresolved jobs: where staff finds them, what the pages show, and what a person can do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One list of verbs for people: whatever shows or does one is made of it."""
+"""There is one list of verbs for people. Everything that shows or runs a verb is made from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a job that ends outside has not run yet: what the page, the command and its JSON say."""
+"""The reason that a job which ends outside has not run yet: on the page, in the command and in its JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["run"]
 
 @pytest.fixture
 def outside(orders):
-    """A job of another task with these arguments, as Redis and its row have it; after `said` it waits for ten minutes."""
+    """A job of another task with these arguments, in Redis and in its row. After `said` it waits for ten minutes."""
 
     def make(task: str, said: dict[str, Any] | None = None, kind: str = "snooze", **kwargs: Any) -> delayq.Job:
         job = delayq.schedule(close_order, 7)
@@ -35,7 +35,7 @@ def outside(orders):
 
 @pytest.fixture
 def open_for():
-    """A worker says that the circuit of a host is open for so many seconds."""
+    """A worker reports that the circuit of a host is open for that many seconds."""
 
     def say(seconds: int, target: str = "partner.example:443", **facts: Any) -> None:
         circuit = {"target": target, "failures": 5, "until": clock.wall_ms() + seconds * 1000}
@@ -93,7 +93,7 @@ def test_a_host_that_has_asked_to_be_left_alone(outside, staff):
 def test_a_target_that_no_worker_lists(outside, open_for, staff):
     job = outside(OFFER, to="invoices")
     listed = outside(OFFER, to="shipping")
-    works("old:1:w")  # of a release that does not tell
+    works("old:1:w")  # from a release that does not report it
     open_for(60)
     assert why(staff(), job) == "The job is due. A worker will claim it at any moment."
     works("old:1:w", targets=["other"])

@@ -1,4 +1,4 @@
-"""Errors in the language of the page: every sentence belongs to an error that is really raised."""
+"""Errors in the language of the page. Every sentence belongs to an error that the code really raises."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def check(args, kwargs, task=close_order.name, queue="orders") -> DelayqError:
 
 
 def refusals() -> list[DelayqError]:
-    """Errors of ours that reach the admin, as the code raises them."""
+    """Returns our errors that reach the admin, as the code raises them."""
     gone = SimpleNamespace(user="987654", actor="admin:clerk", permission="delayq.cancel_job", verb="cancel", selection={})
     user = User.objects.create_user("clerk", is_staff=True)
     bare = SimpleNamespace(**{**vars(gone), "user": str(user.pk)})
@@ -112,7 +112,7 @@ def test_what_is_not_known_stays_as_it_is():
 def test_a_form_says_in_german_what_is_wrong_with_arguments(orders, staff):
     job, client = orders.ended("fail", max_attempts=1), staff()
     page = f"{JOBS}{job.id}/edit/"
-    Job.objects.update(kwargs={"colour": "red"})  # which the task does not take, so it is edited as JSON
+    Job.objects.update(kwargs={"colour": "red"})  # the task does not take it, so it is edited as JSON
     digest = client.get(page).context["form"].digest
     with translation.override("de"):
         for args, complaint in {"[]": "Das Argument order_id fehlt.", "[7": "Zeile 1, Spalte 3 ist kein JSON."}.items():

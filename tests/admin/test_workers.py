@@ -83,7 +83,7 @@ def test_a_worker_that_is_known_to_be_dead_is_shown_as_such_at_once_and_nobody_w
     beat("orders", worker="host:1:a")
     registry().beat("host:2:b", {"queues": list(conf.get().queues), "processes": 1, "threads": 1})
     registry().died("host:1:a")
-    registry().died("host:9:z")  # nobody of that name
+    registry().died("host:9:z")  # no worker has that name
     client = staff()
     text = client.get(WORKERS).content.decode()
     assert 'delayq-plain">died<' in text
@@ -93,7 +93,7 @@ def test_a_worker_that_is_known_to_be_dead_is_shown_as_such_at_once_and_nobody_w
     (sign,) = (vital for vital in board["vitals"] if vital.name == "workers")
     assert (sign.level, sign.value) == ("well", "1 alive, 1 died")
     assert {row.queue.name: row.queue.workers for row in board["queues"]}["orders"] == 1
-    beat("orders", worker="host:1:a")  # who gives a sign of life is alive
+    beat("orders", worker="host:1:a")  # a worker that gives a sign of life is alive
     assert 'delayq-plain">died<' not in client.get(WORKERS).content.decode()
 
 
@@ -134,7 +134,7 @@ def test_what_stands_in_redis_is_shown_as_text_and_breaks_nothing(orders, staff)
 
 
 def client_can_ask(staff, worker: str) -> bool:
-    """Whether the form of that worker leads to it, whatever its id holds."""
+    """Returns whether the form of that worker leads to it, whatever its id contains."""
     client = staff()
     addresses = re.findall(r'formaction="([^"]+)"', client.get(WORKERS).content.decode())
     for address in addresses:

@@ -16,7 +16,7 @@ TASKS = {"default": {"BACKEND": BACKEND, "QUEUES": ["default", "orders", "redis"
 
 @pytest.fixture(autouse=True)
 def backend(monkeypatch, settings):
-    """Django's tasks go to delayq; and as in a project's own tests, jobs go elsewhere."""
+    """Django's tasks go to delayq. Jobs are isolated, as in a project's own tests."""
     try:
         from django_delayq.contrib.tasks import api
     except ImportError:
@@ -32,5 +32,5 @@ def backend(monkeypatch, settings):
     conf._config = None
     from django_delayq.contrib.tasks import backend
 
-    for told, receiver in backend.RECEIVERS:  # other tests count who listens
+    for told, receiver in backend.RECEIVERS:  # other tests count the receivers
         told.disconnect(receiver)

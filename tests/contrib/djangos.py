@@ -17,7 +17,7 @@ from typing import Any
 
 import django
 
-BACKPORTED = django.VERSION < (6, 0)  # there the package django-tasks has what is tested
+BACKPORTED = django.VERSION < (6, 0)  # there the package django-tasks has the tested code
 # Each of these says what the immediate or the dummy backend lacks, or where it keeps things.
 NOT_OURS = {
     "test_cannot_get_result": "results can be found",
@@ -58,7 +58,7 @@ BACKPORT = [
 
 
 def main(source: str) -> int:
-    """Runs them. Returns pytest's exit code."""
+    """Runs the tests. Returns pytest's exit code."""
     import pytest
 
     # One of them refreshes a result in async code without await. The backends of Django ask no database.

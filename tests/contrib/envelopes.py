@@ -33,7 +33,7 @@ class Sent:
 
 @pytest.fixture
 def sentry() -> Iterator[Callable[..., Sent]]:
-    """Sets the SDK up, with options of the integration and of the SDK."""
+    """Sets the SDK up with options of the integration and of the SDK."""
     try:
         import sentry_sdk
         from sentry_sdk.integrations.logging import LoggingIntegration

@@ -1,4 +1,4 @@
-"""Tasks of Django, of a small project."""
+"""Django tasks of a small project."""
 
 from __future__ import annotations
 

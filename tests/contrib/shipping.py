@@ -1,4 +1,4 @@
-"""Tasks whose runs end in each of the ways there are, for those who tell others of runs."""
+"""Tasks whose runs end in each possible way, for integrations that report runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _look() -> None:
 
 
 class Lost(Exception):
-    """A parcel is."""
+    """A parcel is lost."""
 
 
 @delayq.task(queue="orders", sensitive=["iban"])
@@ -80,7 +80,7 @@ def fail() -> None:
 
 
 class Wordless(Exception):
-    """An error that fails at saying what it is."""
+    """An error whose `str()` and `repr()` raise."""
 
     def __str__(self) -> str:
         raise RuntimeError("no words")
@@ -95,7 +95,7 @@ def lose_words() -> None:
 
 @delayq.task(queue="orders")
 def give_up() -> None:
-    """Is cancelled while it runs, and fails of that."""
+    """Is cancelled while it runs, and fails because of it."""
     delayq.cancel(delayq.current().id)
     raise Lost("on the way")
 
@@ -110,7 +110,7 @@ def break_off() -> None:
 
 
 def inner(*args: Any) -> None:
-    """As a decorator has them: the arguments of a task without their names."""
+    """Has the signature of a decorator: the arguments of a task without their names."""
     copied = list(args)
     raise Lost("with a copy") if copied else AssertionError
 

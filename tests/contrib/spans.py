@@ -11,7 +11,7 @@ from tests.conftest import missing
 
 
 class Exported:
-    """Spans and metrics, in memory."""
+    """Stores spans and metrics in memory."""
 
     def __init__(self) -> None:
         from opentelemetry.sdk.metrics import MeterProvider
@@ -42,7 +42,7 @@ class Exported:
 
 @pytest.fixture
 def exported() -> Iterator[Exported]:
-    """Delayq is instrumented."""
+    """Instruments delayq."""
     try:
         from django_delayq.contrib.otel import DelayqInstrumentor
 

@@ -14,7 +14,7 @@ from django_delayq.testing.kit import one_kit
 
 
 class AtOnce(DelayqBackend):
-    """Runs what is enqueued before it returns."""
+    """Runs a task before `enqueue` returns."""
 
     def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
         """See Django."""
@@ -25,7 +25,7 @@ class AtOnce(DelayqBackend):
 
 
 class Remembering(DelayqBackend):
-    """Remembers what was enqueued."""
+    """Stores the enqueued tasks."""
 
     def __init__(self, alias: str, params: Any) -> None:
         super().__init__(alias, params)
@@ -57,8 +57,8 @@ class WithKit:
 
 
 class Case(WithKit, TestCase):
-    """For Django's SimpleTestCase, which may ask no database."""
+    """Replaces Django's SimpleTestCase, which may not query the database."""
 
 
 class TransactionCase(WithKit, TransactionTestCase):
-    """For Django's."""
+    """Replaces Django's TransactionTestCase."""

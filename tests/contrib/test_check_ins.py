@@ -21,7 +21,7 @@ CRON = {"cron": "0 3 * * *", "timezone": "Europe/Berlin"}
 
 
 def tick(task, *args, by_hand=False, **fields):
-    """A job of that tick of a schedule, as those who keep schedules write it."""
+    """Returns a job of that tick of a schedule, as the schedule loop writes it."""
     row = Periodic.objects.create(
         name="shop.tasks.nightly_report",
         task=task.name,

@@ -1,4 +1,4 @@
-"""`DELAYQ["INLINE"]` and tasks of Django: what Django promises of its `ImmediateBackend`, but at the commit."""
+"""`DELAYQ["INLINE"]` and Django's tasks: the behaviour of Django's `ImmediateBackend`, but at the commit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def mail(backend):
 
 @pytest.fixture
 def told(backend):
-    """The signals, each with the status that its result had then."""
+    """Collects the signals, each with the status of its result at that time."""
     from django_delayq.contrib.tasks import api
 
     heard = []

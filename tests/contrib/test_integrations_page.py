@@ -1,4 +1,4 @@
-"""docs/howto/monitor.md names the attributes, metrics and options that exist, and its code runs."""
+"""The attributes, metrics and options in docs/howto/monitor.md exist, and its code runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def section(heading):
 
 
 def block(heading, beginning):
-    """The code of a section that begins like this."""
+    """Returns the code of the section that begins with this text."""
     found = re.findall(r"```python\n(.+?)```", section(heading), flags=re.DOTALL)
     return next(code for code in found if code.startswith(beginning))
 

@@ -1,4 +1,4 @@
-"""Traces and metrics of jobs, as OpenTelemetry's own SDK gets them."""
+"""Traces and metrics of jobs, as OpenTelemetry's SDK receives them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs in Sentry, as its own SDK sends them."""
+"""Jobs in Sentry, as its SDK sends them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_schedule_is_a_span_and_its_run_a_transaction_of_the_same_trace(delayq
         "messaging.message.body.size": size,
     }
     assert {name: value for name, value in span["data"].items() if name.startswith("messaging.")} == expected
-    assert size > 100  # the arguments, and what travels beside them
+    assert size > 100  # the arguments, and the context that travels with them
     assert propagated_context(job)["sentry-trace"] == f"{request.trace_id}-{span['span_id']}-1"
     assert (run["transaction"], run["transaction_info"]["source"]) == (SHIP, "task")
     assert trace(run)["op"] == "queue.process"
@@ -302,7 +302,7 @@ def test_a_run_has_a_scope_of_its_own(delayq, db, sentry, looks, task):
     assert "outside" in messages
 
 
-# what must not be seen
+# what must stay hidden
 
 
 def test_arguments_are_not_sent_unless_the_project_allows_it(delayq, db, sentry):
@@ -440,7 +440,7 @@ def test_both_may_trace(delayq, db, sentry, exported):
 
 
 class Collector(BaseHTTPRequestHandler):
-    """Takes events, and keeps the connection open."""
+    """Receives events, and keeps the connection open."""
 
     protocol_version = "HTTP/1.1"
 
@@ -451,11 +451,11 @@ class Collector(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_):
-        """Nothing."""
+        """Logs nothing."""
 
 
 def test_the_idle_connections_to_sentry_are_closed_before_a_fork(sentry):
-    """The client sends by a connection of its pool, which two processes would share."""
+    """The client uses a connection from its pool. Without the close, two processes would share that connection."""
     with ThreadingHTTPServer(("127.0.0.1", 0), Collector) as collector:
         threading.Thread(target=collector.serve_forever, daemon=True).start()
         sentry()

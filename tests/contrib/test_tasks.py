@@ -1,4 +1,4 @@
-"""Tasks of Django, run as jobs: what delayq promises beyond the contract."""
+"""Django tasks that run as jobs: the guarantees of delayq beyond the contract."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def with_options(**options):
 
 @pytest.fixture
 def enqueued(backend):
-    """The id of each task at its `task_enqueued`, whether its row was written, and its job in Redis."""
+    """For each `task_enqueued`: the id of the task, whether its row was written, and its job in Redis."""
     from django_delayq.contrib.tasks import api
 
     seen = []
@@ -170,7 +170,7 @@ def test_the_ladder_is_that_of_the_call_else_of_the_function_else_of_the_options
     from django_delayq.contrib.tasks import using
 
     def pause(task, *args):
-        """Whole minutes until it is tried again; what the run has taken is in them."""
+        """Returns the whole minutes until the next try, including the time that the run took."""
         result = task.enqueue(*args)
         delayq.run_due()
         job = Job.objects.get(pk=ids.parse(result.id))
@@ -262,7 +262,7 @@ def test_who_looks_at_an_error_after_it_was_told_sees_the_frames_of_the_task_las
     assert frames[-1] == "fail"
 
 
-# ends that no run brings about
+# ends without a run
 
 
 def test_a_cancelled_task_has_failed_with_an_error_of_ours(delayq, db, mail, backend, finished):
@@ -374,7 +374,7 @@ def test_priorities_are_bands_and_the_number_is_kept(delayq, db, mail):
     for priority in (-100, -1, 0, 1, 100):
         mail.look.using(priority=priority).enqueue()
     delayq.run_due()
-    assert [seen["priority"] for seen in mail.SEEN] == [1, 100, 0, -100, -1]  # within a band, who came first
+    assert [seen["priority"] for seen in mail.SEEN] == [1, 100, 0, -100, -1]  # within a band, in order of arrival
     assert list(Job.objects.order_by("id").values_list("priority", flat=True)) == [-100, -1, 0, 1, 100]
 
 
@@ -388,7 +388,7 @@ def test_a_run_knows_by_which_task_it_was_enqueued(delayq, db, mail):
     assert result.task.run_after == date
 
 
-# more than Django has words for
+# options that Django's API does not have
 
 
 def test_more_options_are_taken_by_a_task_and_kept_by_using(delayq, db, mail):

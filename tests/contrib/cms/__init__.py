@@ -1,1 +1,1 @@
-"""An app of others that takes its words from the package django-tasks on every Django."""
+"""A third-party app that imports its names from the package django-tasks on every Django version."""

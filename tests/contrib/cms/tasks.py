@@ -1,4 +1,4 @@
-"""Its tasks, and who listens to its signals."""
+"""Its tasks, and the receivers of its signals."""
 
 from __future__ import annotations
 

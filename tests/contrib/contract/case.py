@@ -31,10 +31,9 @@ COROUTINES: Final = "tests.contrib.contract.coroutines"
 
 
 class ContractCase(Case):
-    """A mixin for the test cases of Django, whose class says which backend is meant.
-
-    `backend`: its dotted path; `options`: its OPTIONS; `queues`: two that it may use, the first named "default". `runs`: what is
-    enqueued runs at all. `at_once`: it has run when `enqueue` returns.
+    """A mixin for Django's test cases. A subclass names the backend. `backend`: its dotted path; `options`: its OPTIONS; `queues`:
+    two queues that it may use, the first named "default". `runs`: whether enqueued tasks run at all. `at_once`: whether a task has
+    run when `enqueue` returns.
     """
 
     backend: ClassVar[str]
@@ -49,12 +48,12 @@ class ContractCase(Case):
         """
 
     def setUp(self) -> None:
-        """The settings name the backend, and signals are noted."""
+        """Puts the backend into the settings, and records signals."""
         super().setUp()
         changed = override_settings(TASKS=self.settings_of(list(self.queues)))
         changed.enable()
         self.addCleanup(changed.disable)
-        for name in (TASKS, COROUTINES):  # a task is of the class of the backend that the settings name when it is declared
+        for name in (TASKS, COROUTINES):  # a task has the class of the backend that the settings name at its declaration
             sys.modules.pop(name, None)
         self.tasks: Any = import_module(TASKS)
         self.ours: Any = api.task_backends["default"]
@@ -63,7 +62,7 @@ class ContractCase(Case):
             self._note(name)
 
     def settings_of(self, queues: list[str]) -> dict[str, Any]:
-        """TASKS, with these queues."""
+        """Returns the setting TASKS with these queues."""
         return {"default": {"BACKEND": self.backend, "QUEUES": queues, "OPTIONS": self.options}}
 
     def _note(self, name: str) -> None:
@@ -75,7 +74,7 @@ class ContractCase(Case):
         self.addCleanup(sent.disconnect, note)
 
     def done(self, result: Any) -> Any:
-        """The result once its task has run."""
+        """Returns the result after its task has run."""
         if not self.runs:
             self.skipTest("nothing runs")
         self.run_tasks()
@@ -93,17 +92,17 @@ class ContractCase(Case):
         return result
 
     def need(self, ability: str) -> None:
-        """Skips the test where the backend lacks that."""
+        """Skips the test if the backend lacks this feature."""
         if not getattr(self.ours, f"supports_{ability}"):
             self.skipTest(f"supports_{ability} is False")
 
     def refused(self, make: Callable[[], Any], words: str = "") -> None:
-        """It is no valid task."""
+        """Checks that this is not a valid task."""
         with self.assertRaisesMessage(InvalidTask, words):
             make()
 
     def assert_fresh(self, result: Any) -> None:
-        """It was enqueued by `give`, and nothing more has happened where nothing can have."""
+        """Checks that `give` enqueued it, and that nothing more has happened if nothing can have."""
         self.assertIsInstance(result, base.TaskResult)
         self.assertEqual((result.task, result.args, result.kwargs), (self.tasks.give, [1], {"two": 2}))
         self.assertEqual(result.backend, "default")
@@ -117,7 +116,7 @@ class ContractCase(Case):
                 _ = result.return_value
 
     def assert_succeeded(self, result: Any, value: Any) -> None:
-        """Its task has returned that, in one attempt."""
+        """Checks that its task returned this value in one attempt."""
         self.assertEqual((result.status, result.is_finished), (base.TaskResultStatus.SUCCESSFUL, True), result.errors)
         self.assertEqual((result.return_value, result.errors), (value, []))
         self.assertEqual((result.attempts, len(result.worker_ids)), (1, 1))
@@ -127,7 +126,7 @@ class ContractCase(Case):
         self.assertTrue(timezone.is_aware(result.finished_at))
 
     def assert_failed(self, result: Any, error: type[BaseException], words: str) -> None:
-        """Its task has raised that, in one attempt."""
+        """Checks that its task raised this error in one attempt."""
         self.assertEqual((result.status, result.is_finished), (base.TaskResultStatus.FAILED, True))
         self.assertEqual((len(result.errors), result.attempts), (1, 1))
         self.assertIs(result.errors[0].exception_class, error)

@@ -1,4 +1,4 @@
-"""The tasks of the contract that are coroutines: apart, since not every backend takes such."""
+"""The tasks of the contract that are coroutines. They are in a separate module, because not every backend accepts coroutines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ except ImportError:  # Django 5.2
 
 @task
 async def give_later(*args: Any) -> list[Any]:
-    """Gives back what it was given."""
+    """Returns its arguments."""
     return list(args)
 
 

@@ -1,4 +1,4 @@
-"""The contract of `django.tasks`, first part: what a task may be, and how it is enqueued."""
+"""The contract of `django.tasks`, first part: valid tasks, and how to enqueue them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.contrib.contract.case import ContractCase, InvalidTask, InvalidTaskBa
 class TaskRules(ContractCase):
     """The tasks that a backend must accept, and the tasks that it must refuse."""
 
-    # what a task may be
+    # which tasks are valid
 
     def test_the_backend_is_found_by_its_alias_and_knows_its_settings(self) -> None:
         self.assertEqual(f"{type(self.ours).__module__}.{type(self.ours).__qualname__}".split(".")[0], self.backend.split(".")[0])

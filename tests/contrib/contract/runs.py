@@ -1,4 +1,4 @@
-"""The contract of `django.tasks`, second part: what comes of a task, and where that is found."""
+"""The contract of `django.tasks`, second part: the outcome of a task, and where to find it."""
 
 from __future__ import annotations
 

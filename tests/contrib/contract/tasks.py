@@ -1,6 +1,5 @@
-"""The tasks with which the contract tries a backend: declared as a project does it, so that its workers find them by name.
-
-Imported while the settings name the backend.
+"""The tasks that the contract runs on a backend. They are declared as in a project, so that workers find them by name. Import this
+module while the settings name the backend.
 """
 
 from __future__ import annotations
@@ -12,12 +11,12 @@ try:
 except ImportError:  # Django 5.2
     from django_tasks import task
 
-RUN: Final[list[Any]] = []  # what has run in this process
+RUN: Final[list[Any]] = []  # the tasks that have run in this process
 
 
 @task
 def give(*args: Any, **kwargs: Any) -> Any:
-    """Gives back what it was given."""
+    """Returns its arguments."""
     RUN.append(args)
     return [list(args), kwargs]
 
@@ -29,13 +28,13 @@ def give_nothing() -> None:
 
 @task
 def give_pair() -> Any:
-    """Returns what JSON makes a list of."""
+    """Returns a value that JSON converts to a list."""
     return (1, b"two")
 
 
 @task
 def give_function() -> Any:
-    """Returns what JSON cannot hold."""
+    """Returns a value that JSON cannot represent."""
     return lambda: True
 
 

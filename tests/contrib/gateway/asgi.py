@@ -1,5 +1,5 @@
-"""The gateway of the sample project as uvicorn serves it: `uvicorn tests.contrib.gateway.asgi:application`. The cache is the one that
-`GATEWAY_CACHE` names, since several servers share it.
+"""The gateway of the sample project for uvicorn: `uvicorn tests.contrib.gateway.asgi:application`. Several servers share the cache,
+so `GATEWAY_CACHE` names it.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ PING = "tests.tasks_for_tests.ping"
 
 @pytest.fixture(autouse=True)
 def backend() -> None:
-    """No backend of Django's tasks, and no queues but those of the settings: in the place of the fixture of that name above."""
+    """No backend for Django's tasks, and only the queues of the settings. Replaces the fixture with this name in the parent folder."""
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +65,7 @@ def make(transactional_db: None) -> Callable[..., Caller]:
 
 @pytest.fixture
 def caller(delayq_redis: Any, make: Callable[..., Caller]) -> Caller:
-    """One that may do everything."""
+    """A caller that may do everything."""
     return make()
 
 
@@ -76,7 +76,7 @@ def long_minute(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def refused(answer: Any, status: int, code: str, place: str | None = None) -> dict[str, Any]:
-    """The document of a refusal, which is as it should be."""
+    """Returns the document of a refusal, after it checks its format."""
     assert answer["Content-Type"] == "application/problem+json", answer.content
     found: dict[str, Any] = answer.json()
     assert (answer.status_code, found["code"], found.get("place")) == (status, code, place), found
@@ -87,7 +87,7 @@ def refused(answer: Any, status: int, code: str, place: str | None = None) -> di
 
 @pytest.fixture
 def clerk(transactional_db: None) -> Callable[..., Client]:
-    """`clerk("view_token")`: a browser in which somebody with just these permissions of the gateway is logged in."""
+    """`clerk("view_token")` returns a browser that is logged in as a user with only these permissions of the gateway."""
 
     def log_in(*names: str, app: str = "delayq_gateway") -> Client:
         user = User.objects.create_user(f"clerk{User.objects.count()}", is_staff=True)

@@ -1,6 +1,6 @@
-"""A consumer that has HTTP and nothing else: `python -m tests.contrib.gateway.consumer NAME SOCKET TOKEN FOLDER [BATCH WHERE]` pulls
-until nothing is left, and writes down what it holds. In that batch it kills itself there: `taken`, `half` (of it is settled) or
-`settled`. A request without an answer is sent again as it was.
+"""A consumer that uses only HTTP: `python -m tests.contrib.gateway.consumer NAME SOCKET TOKEN FOLDER [BATCH WHERE]`. It pulls until
+the queue is empty, and writes down the messages that it holds. In batch number BATCH it kills itself at the point WHERE: `taken`,
+`half` (half of the batch is settled) or `settled`. It sends a request without an answer again, unchanged.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Addresses as a project writes them."""
+"""URLs as a project writes them."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class Client:
         return self.answer(self._sent("GET", path, None, {}))
 
     def ask(self, path: str, body: Any = None) -> http.client.HTTPConnection:
-        """Sends a request, and waits for nothing."""
+        """Sends a request and does not wait for the response."""
         return self._sent("POST", path, json.dumps({} if body is None else body), {"Content-Type": "application/json"})
 
     def answer(self, connection: http.client.HTTPConnection) -> Answer:
@@ -88,7 +88,7 @@ class Client:
 
 
 class Served:
-    """A database with a token, and a server. Stopped by `stop`."""
+    """A database with a token, and a server. Call `stop` to stop it."""
 
     def __init__(self, folder: Path, address: Path, redis: str, cache: str) -> None:
         self.address = address
@@ -107,12 +107,12 @@ class Served:
         self.server = stage.Actor(folder / "uvicorn.log", [sys.executable, *words], self.environment)
 
     def start(self) -> None:
-        """Returns when it answers."""
+        """Starts the server, and returns when it answers."""
         self.server.start()
         until(self._listens, self.server.text)
 
     def kill(self) -> None:
-        """As a host that dies."""
+        """Kills the server, as the death of its host does."""
         self.server.kill_tree()
 
     stop = kill

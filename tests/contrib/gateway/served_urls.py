@@ -1,4 +1,4 @@
-"""The addresses of the gateway alone."""
+"""The URLs of the gateway only."""
 
 from __future__ import annotations
 

@@ -263,7 +263,7 @@ def test_head_is_get_without_a_body(caller):
 
 
 class Unread:
-    """A body of which nothing may be read."""
+    """A body that must not be read."""
 
     def read(self, *_: object) -> bytes:
         raise AssertionError("it was read")

@@ -1,4 +1,4 @@
-"""Jobs over HTTP: what is asked for happens, and what is refused has not."""
+"""Jobs over HTTP: an accepted request takes effect, and a refused request does not."""
 
 from __future__ import annotations
 

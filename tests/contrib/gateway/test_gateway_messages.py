@@ -1,4 +1,4 @@
-"""Messages over HTTP: pushed, pulled, settled one by one and many at once."""
+"""Messages over HTTP: pushed, pulled, and settled one by one or many at once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ VERBS = ("ack", "retry", "snooze", "fail", "extend")
 
 @pytest.fixture(autouse=True)
 def messages(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Queues of messages, whose leases may be short."""
+    """Queues of messages that accept short leases."""
     monkeypatch.setattr(setting_readers, "SHORTEST_LEASE", 0.05)
     own = {"CONSUMER": "pull", "BACKOFF": "300ms", "MAX_ATTEMPTS": 3}
     queues = {**settings.DELAYQ["QUEUES"], "mail": own, "quick": {**own, "DURABILITY": "redis"}}
@@ -161,7 +161,7 @@ def test_the_same_settle_twice_answers_the_same(caller, verb):
     more = {"delay": "50ms"} if verb in ("retry", "snooze") else {}
     first = [settled(caller, verb, claim(message, **more)) for _ in range(2)]
     if more:
-        pulled(caller, wait="20s")  # another has it now
+        pulled(caller, wait="20s")  # another consumer has it now
     assert [*first, settled(caller, verb, claim(message, **more))] == [["done"]] * 3
 
 

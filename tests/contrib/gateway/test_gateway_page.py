@@ -1,4 +1,4 @@
-"""The programs that docs/more/gateway.md shows and offers run."""
+"""Runs the programs that docs/more/gateway.md shows and offers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Run = Callable[..., str]
 
 @pytest.fixture
 def run_client(caller: Caller, live_server: Any, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs a program with the address and the token of the project."""
+    """Runs a program with the URL and the token of the project."""
     monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
     delayq.task(name="orders.tasks.close_order", queue="orders")(lambda order_id: None)
 
@@ -73,7 +73,7 @@ def test_php(run_client: Run) -> None:
     assert lines(run_client("php", str(PROGRAMS / "client.php"))) == ["scheduled", "done"]
 
 
-# By the ending of its file: the commands that a program needs, and how it is run.
+# By file extension: the commands that a program needs, and the command that runs it.
 COMMANDS = {
     "sh": (("bash", "curl", "jq"), ("bash",)),
     "py": ((sys.executable,), (sys.executable,)),

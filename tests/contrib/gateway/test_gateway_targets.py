@@ -1,4 +1,4 @@
-"""Deliveries and offers that programs ask for: what a token may name, and what becomes of them."""
+"""Deliveries and offers that programs request: the targets that a token may name, and the results."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Hostile requests: none is answered with 500, and none schedules by halves. The cases are the same each time; `DELAYQ_FUZZ=10000`
-tries so many of each kind.
+"""Hostile requests: no request gets a 500, and no request is scheduled partially. The cases are the same in every run.
+`DELAYQ_FUZZ=10000` runs that many of each kind.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.targets.offers.conftest import TASK as OFFERS
 pytestmark = pytest.mark.slow
 
 CASES = int(os.environ.get("DELAYQ_FUZZ", "3000"))
-FEWER = int(os.environ.get("DELAYQ_FUZZ", "1000"))  # of each of the other kinds
+FEWER = int(os.environ.get("DELAYQ_FUZZ", "1000"))  # of each other kind
 SEED = 20260731
 TEXTS = (
     "",
@@ -150,9 +150,9 @@ class Stranger:
     def raw(self, good: dict[str, Any]) -> bytes:
         try:
             raw = json.dumps(good if self.dice.random() < 0.9 else self.value()).encode()
-        except ValueError:  # a number of too many digits
+        except ValueError:  # a number with too many digits
             raw = b'{"task": "' + TASK.encode() + b'", "args": [' + b"9" * 5000 + b"]}"
-        if self.dice.random() < 0.02:  # deeper than a reader of JSON may go
+        if self.dice.random() < 0.02:  # deeper than a JSON parser may go
             raw = raw.replace(b"7", b"[" * 5000 + b"]" * 5000)
         if self.dice.random() < 0.15:
             at = self.dice.randrange(len(raw) + 1)
@@ -161,7 +161,7 @@ class Stranger:
         return raw
 
     def of_messages(self) -> tuple[str, bytes]:
-        """Address and body of a request about messages; some of them settle what is held."""
+        """Returns the path and the body of a request about messages. Some requests settle held messages."""
         queue = self.dice.choice(("mail",) * 8 + ("orders", "nowhere", self.id()))
         verb = self.dice.choice(("messages", "messages", "pull", "pull", *SETTLING, *(f"messages/{{id}}/{verb}" for verb in SETTLING)))
         good: dict[str, Any] = {"body": self.dice.choice((7, self.value())), "delay": 0} if verb == "messages" else {}
@@ -184,7 +184,7 @@ class Stranger:
         return {"id": self.dice.choice((*TEXTS, "0" * 22)), "fence": self.dice.choice(FENCES)}
 
     def of_targets(self) -> tuple[str, bytes]:
-        """The same about deliveries and offers."""
+        """Returns the same for deliveries and offers."""
         secret = self.dice.choice(("partner", "other", "", "*", {"secret": "partner"}))
         url = self.dice.choice(URLS) if self.dice.random() < 0.5 else URLS[0]
         good: dict[str, Any] = {"url": url, "json": self.value()}

@@ -1,4 +1,4 @@
-"""A request that is sent again: after an answer, beside one that is under way, after a crash at any place."""
+"""A request that is sent again: after an answer, while the first is in progress, and after a crash at any point."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_change_is_answered_again_as_it_was(caller):
 
 
 def hold(key: str, body: bytes) -> None:
-    """Another process works on that request."""
+    """Another process handles that request."""
     (token,) = tokens.live()
     request = idempotency.fingerprint("POST", "/queue/v1/jobs", body)
     idempotency._hold(idempotency._digest(token, key), request)
@@ -136,7 +136,7 @@ def test_a_crash_half_way_makes_no_second_job_and_locks_no_key(caller, monkeypat
     ("task", "point"),
     [
         *((TASK, f"producer.{point}") for point in ("ask1", "commit", "committed", "ask3", "asked3")),
-        *((PING, f"producer.{point}") for point in ("ask2", "asked2")),  # it has no row to be committed
+        *((PING, f"producer.{point}") for point in ("ask2", "asked2")),  # it has no row to commit
     ],
 )
 def test_a_process_that_is_killed_makes_no_second_job(caller, task, point):
@@ -239,7 +239,7 @@ def test_an_answer_that_cannot_be_kept_is_given_all_the_same(caller, monkeypatch
     def failing(*_, **__):
         raise OperationalError("gone away")
 
-    caller.get("tasks")  # notes the last use of the token
+    caller.get("tasks")  # records the last use of the token
     with monkeypatch.context() as patch:
         patch.setattr(idempotency.QuerySet, "update", failing)
         first = caller.post("jobs", BODY, key="one")

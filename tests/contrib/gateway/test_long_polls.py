@@ -1,4 +1,4 @@
-"""Pulls that wait, and many consumers, on a real ASGI server: requests that wait block no others, and crashes lose no message."""
+"""Waiting pulls and many consumers on a real ASGI server. Waiting requests block no others, and crashes lose no message."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.stage import Actor
 pytestmark = pytest.mark.slow
 
 WAITING = 60
-DEATHS = ["1 taken", "2 half", "3 settled", "4 taken", ""]  # where each consumer is killed
+DEATHS = ["1 taken", "2 half", "3 settled", "4 taken", ""]  # the points at which each consumer is killed
 MESSAGES = 150
 
 
@@ -42,7 +42,7 @@ def served(redis: servers.RedisServer, settings: Any, tmp_path: Any) -> Iterator
 
 
 def waiting(redis: servers.RedisServer) -> int:
-    """How many consumers wait for a call from Redis."""
+    """Returns the number of consumers that wait for a call from Redis."""
     (told,) = (line for line in redis.call("INFO", "clients", whole=True).splitlines() if line.startswith("blocked_clients:"))
     return int(told.partition(":")[2])
 
@@ -72,7 +72,7 @@ def test_a_wait_that_is_over_answers_with_nothing(served):
 
 
 def test_many_that_wait_hold_up_nobody_and_each_gets_its_own(served, redis):
-    once = {"wait": 60, "lease": "5m"}  # on a busy machine a shorter one is over before the last has its message
+    once = {"wait": 60, "lease": "5m"}  # on a busy machine a shorter one ends before the last consumer has its message
     asked = [served.client.ask("queues/mail/pull", once) for _ in range(WAITING)]
     until(lambda: waiting(redis) == WAITING, "not all of them wait")
     assert served.client.get("queues").status == 200
@@ -160,5 +160,5 @@ def test_of_five_consumers_over_http_none_holds_what_another_holds_and_nothing_i
 
 
 def settled(folder: Path) -> list[dict[str, Any]]:
-    """The lines of the consumers about messages that they settled."""
+    """Returns the ledger lines about the messages that consumers settled."""
     return [line for line in record.lines(folder, "consumer-*.jsonl") if line["what"] == "told"]

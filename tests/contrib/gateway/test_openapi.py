@@ -1,4 +1,4 @@
-"""A client that knows the OpenAPI document and nothing else: it drives every operation, and judges every answer by its schema."""
+"""A client that knows only the OpenAPI document. It calls every operation, and validates every answer against its schema."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ except ImportError:
 
 
 class BlackBox:
-    """Written from the document alone."""
+    """A client written only from the document."""
 
     def __init__(self, caller: Caller) -> None:
         self.caller = caller

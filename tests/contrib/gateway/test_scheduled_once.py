@@ -1,4 +1,4 @@
-"""An Idempotency-Key schedules one job within 24 hours, whatever is lost: the answer, the row, the tombstone, the reply of Redis."""
+"""An Idempotency-Key schedules one job within 24 hours, whatever is lost: the answer, the row, the tombstone, or the reply of Redis."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ QUEUES = {"outbox": "orders", "redis": "redis"}
 
 @pytest.fixture(autouse=True)
 def audit(delayq_redis: Any, settings: Any) -> None:
-    """The queues keep no row of a job that has succeeded."""
+    """The queues keep no row of a succeeded job."""
     queues = {"default": {}, "orders": {"AUDIT": "failures"}, "redis": {"DURABILITY": "redis", "AUDIT": "failures"}}
     settings.DELAYQ = {**settings.DELAYQ, "QUEUES": queues}
 
@@ -48,7 +48,7 @@ def kill_before_the_answer_is_kept(caller: Caller, body: dict[str, Any], monkeyp
 
 
 def pass_time(**passed: float) -> None:
-    """Moves what the tables have into the past, so that the request is as old as that by the database's clock."""
+    """Moves the dates in the tables into the past, so that the request has that age by the database's clock."""
     gone = timedelta(**passed)
     for row in PeriodKey.objects.all():
         PeriodKey.objects.filter(pk=row.pk).update(until=row.until - gone)
@@ -57,7 +57,7 @@ def pass_time(**passed: float) -> None:
 
 
 def run_and_forget(queue: str) -> list[str]:
-    """The job runs; then its row goes, and Redis forgets it, as an hour after its end. The ids of those that ran."""
+    """Runs the job. Then its row is deleted and Redis forgets it, as an hour after its end. Returns the ids of the jobs that ran."""
     orders = Orders(queue)
     found = orders.claim()
     for job in found:
@@ -75,7 +75,7 @@ def test_no_second_job_when_row_and_tombstone_are_gone(caller, monkeypatch, dura
     (ran,) = run_and_forget(QUEUES[durability])
     pass_time(**passed)
     answer = caller.post("jobs", BODIES[durability], key="one")
-    # If a job has no row, it is not known whether Redis ever got it.
+    # Without a row, it is unknown whether Redis ever received the job.
     assert (answer.status_code, answer.json()["created"]) == ((201, True) if durability == "outbox" else (202, None))
     assert answer.json()["id"] == ran
     assert Orders(QUEUES[durability]).claim() == []
@@ -284,7 +284,7 @@ def test_no_answer_is_deleted_while_the_clocks_of_database_and_redis_differ(call
 
 @pytest.fixture
 def ahead(monkeypatch) -> Callable[[], None]:
-    """The clock of the database shows a date a month ahead, from the call on."""
+    """The database's clock is a month ahead from the call on."""
 
     def begin() -> None:
         shown = database_clock.now() + timedelta(days=31)

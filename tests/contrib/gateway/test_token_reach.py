@@ -26,7 +26,7 @@ KEY = "payout:7"
 host, http = deliveries.host, deliveries.http
 EVERY_VERB = ["schedule", "push", "deliver", "offer", "get", "cancel", "reschedule"]
 DELIVERY = "django_delayq.deliver"
-# How a request puts a job in, and the task of that job.
+# How a request enqueues a job, and the task of that job.
 WAYS = {
     "schedule": ("jobs", {"task": risky.name, "args": [1]}, risky.name),
     "deliver": ("deliveries", {"url": "http://partner.example/", "json": 1, "queue": "orders"}, DELIVERY),

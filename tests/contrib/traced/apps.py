@@ -1,6 +1,6 @@
-"""An app of a project that traces its jobs, with the providers that OpenTelemetry's documentation shows: they export in batches, from a
-thread. APP_TRACED says when they are made: "early", before a worker forks, as `opentelemetry-instrument` does; else in each of its
-processes.
+"""An app of a project that traces its jobs, with the providers from OpenTelemetry's documentation. The providers export in batches
+from a thread. APP_TRACED sets when they are made: "early", before a worker forks, as `opentelemetry-instrument` does; otherwise in
+each of the worker's processes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LONG = 3_600_000  # ms: what is exported before is flushed
 
 
 class FileExporter(SpanExporter):
-    """Appends a line of JSON per span."""
+    """Appends one line of JSON per span."""
 
     def __init__(self, file: Path) -> None:
         self._file = file

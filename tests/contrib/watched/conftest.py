@@ -23,7 +23,7 @@ TOKEN = "only-for-tests-0123456789"
 
 @pytest.fixture(autouse=True)
 def backend() -> None:
-    """No backend of Django's tasks, and no queues but those of the settings: in the place of the fixture of that name above."""
+    """No backend for Django's tasks, and only the queues of the settings. Replaces the fixture with this name in the parent folder."""
 
 
 @pytest.fixture
@@ -37,14 +37,14 @@ def watched(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def hanging(watched: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Something hangs, and is waited for so long; so long what else is asked has to answer."""
+    """Sets how long a view waits for something that hangs. Other requests must answer within this time."""
     for views in (health_urls, metrics_urls):
         monkeypatch.setattr(views, "TIMEOUT", 5.0)
 
 
 @pytest.fixture
 def watcher(watched: None) -> Client:
-    """Somebody with the token."""
+    """A client with the token."""
     return Client(headers={"authorization": f"Bearer {TOKEN}"})
 
 
@@ -63,5 +63,5 @@ def hanging_database(
 
 
 def waiting() -> list[threading.Thread]:
-    """The threads of questions that have not been answered."""
+    """Returns the threads of requests without an answer."""
     return [thread for thread in threading.enumerate() if thread.name == "delayq-question"]

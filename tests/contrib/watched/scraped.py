@@ -13,7 +13,7 @@ OF_DIVIDED = {"delayq_queue_partitions", "delayq_queue_partitions_away"}  # told
 
 
 class Scraped(dict[tuple[str, frozenset[tuple[str, str]]], float]):
-    """Samples by name and labels. A name and labels that come twice are an error."""
+    """Samples by name and labels. A duplicate of a name with labels is an error."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -25,11 +25,11 @@ class Scraped(dict[tuple[str, frozenset[tuple[str, str]]], float]):
                 self[key] = sample.value
 
     def of(self, name: str, **labels: str) -> float | None:
-        """The sample with just these labels."""
+        """Returns the sample with exactly these labels."""
         return self.get((name, frozenset(labels.items())))
 
     def total(self, name: str, **labels: str) -> float:
-        """The sum of those that have these labels, and others."""
+        """Returns the sum of the samples that have these labels, and possibly others."""
         return sum(value for (other, its), value in self.items() if other == name and its >= set(labels.items()))
 
 
@@ -46,7 +46,7 @@ def ask(port: int, path: str = "metrics") -> tuple[int, str]:
 
 
 def scrape(port: int) -> Scraped:
-    """The metrics of a worker, as soon as it answers."""
+    """Returns the metrics of a worker when it answers."""
     status, text = eventually(lambda: (got := ask(port))[0] and got)
     assert status == 200, text
     return Scraped(text)

@@ -1,4 +1,4 @@
-"""The metrics of the queues at an address of the project, beside what truly is, and who may read them."""
+"""The queues' metrics at a URL of the project, compared with the real state, and the access to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dashboard, alerts and manifests name what exists."""
+"""The names in the dashboard, the alerts and the manifests exist."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ SERIES = {
 
 
 def named(expression: str) -> set[str]:
-    """The metrics of a query."""
+    """Returns the metrics of a query."""
     return set(re.findall(r"\bdelayq_\w+", expression))
 
 
 def labels_of(expression: str) -> Iterator[tuple[str, str]]:
-    """Metrics with each label by which a query chooses among their samples."""
+    """Returns the metrics, each with the labels that a query uses to select samples."""
     for name, chosen in re.findall(r"\b(delayq_\w+)\{([^}]*)\}", expression):
         for label in re.findall(r"(\w+)\s*[=!]", chosen):
             yield name, label

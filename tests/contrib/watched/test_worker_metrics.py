@@ -55,7 +55,7 @@ def test_lateness_counts_from_the_date_and_run_time_from_the_start(shop: Shop) -
     assert seen.of("delayq_worker_run_seconds_bucket", queue="default", le="0.25") == 1
     assert seen.of("delayq_worker_run_seconds_count", queue="default") == 2
     assert 0.3 <= (seen.of("delayq_worker_run_seconds_sum", queue="default") or 0) < 30
-    # Both were due before the worker was there, and one of them waited for the other besides.
+    # Both were due before the worker started, and one of them also waited for the other.
     assert 0.3 <= (seen.of("delayq_worker_lateness_seconds_sum", queue="default") or 0) < 60
     assert worker.alive
 
@@ -152,7 +152,7 @@ def test_a_worker_tells_of_no_queue_unless_it_is_asked_to(shop: Shop) -> None:
 
 @pytest.fixture
 def without_client(tmp_path: Path) -> dict[str, str]:
-    """The environment of processes that find no client of Prometheus."""
+    """Returns the environment of processes that cannot import the Prometheus client."""
     (tmp_path / "hidden").mkdir()
     hide = "import sys, importlib.abc\nclass Hide(importlib.abc.MetaPathFinder):\n    def find_spec(self, name, path, target=None):\n"
     hide += "        if name.split('.')[0] == 'prometheus_client': raise ModuleNotFoundError(name)\n"
