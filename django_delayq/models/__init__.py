@@ -1,4 +1,6 @@
-"""The record: what Redis did, as rows. Written by the producer (outbox), the mirror and nobody else; the admin acts through Redis."""
+"""The record: what Redis did, as rows. The producer (outbox) and the mirror write these rows. The admin never writes them; it acts
+through Redis.
+"""
 
 from __future__ import annotations
 
@@ -38,11 +40,11 @@ from django_delayq.token_limits import ONLY
 
 
 def meta_of(options: Any) -> dict[str, Any]:
-    """What the scheduler attached to a job with these options."""
+    """The metadata that the scheduler attached to a job with these options."""
     return {name: value for name, value in ((options or {}).get("meta") or {}).items() if name not in (CARRIED, NAMED, ONLY)}
 
 
-# In `settled` of rows that a person has marked as succeeded.
+# The value of `settled` in rows that a person has marked as succeeded.
 SUCCEEDED_HERE: Final = "person"
 STATES: Final = [
     (State.SCHEDULED.value, _("scheduled")),
@@ -65,14 +67,17 @@ OUTCOMES: Final = [
 
 
 class Job(DelayqModel):
-    """One job. `published`: when Redis confirmed it (NULL: not yet, the relay will push it); `last_event`: the stream entry that
-    this row has folded last, so that an entry folded twice changes nothing; `settled`: the fence under which an atomic run has
-    committed (see `Step`), or SUCCEEDED_HERE: no later event undoes such a success;
-    `far`: Redis has never heard of it, since its date lies beyond `HORIZON`; `far_key`: what is unique among far rows of its key, from
-    the insert on; of a row that is not far any more it means nothing once that is published;
-    `ending`: how a cancelled job was displaced, merged or replaced (`merged_into`: by which job) or expired, NULL for what people
-    cancelled; "unknown" of an unfinished row whose job has ended without an event, or was lost (see UNRESOLVED); `delay_ms`: the delay
-    that was asked for, of a row that has not been published; `asked`: how often its task has heard "not yet", NULL for never.
+    """One job.
+
+    `published`: when Redis confirmed it; NULL: not yet, so the relay will publish it. `last_event`: the last stream entry that this
+    row has folded, so that folding it again changes nothing. `settled`: the fence of the atomic run that has committed (see `Step`),
+    or SUCCEEDED_HERE; no later event undoes such a success. `far`: Redis does not know the job, since its date lies beyond `HORIZON`.
+    `far_key`: a unique value among the far rows of its key, set at the insert. It has no meaning once the row is no longer far and is
+    published.
+
+    `ending`: how a cancelled job was displaced: merged or replaced (`merged_into`: by which job), or expired. NULL for jobs that
+    people cancelled. "unknown" for an unfinished row whose job has ended without an event, or was lost (see UNRESOLVED). `delay_ms`:
+    the requested delay, for a row that has not been published. `asked`: how often its task has raised NotYet; NULL for never.
     """
 
     id: models.UUIDField[UUID, UUID] = models.UUIDField(primary_key=True, default=ids.new, editable=False)
@@ -108,7 +113,7 @@ class Job(DelayqModel):
     asked: models.PositiveIntegerField[int | None, int | None] = models.PositiveIntegerField(_("polled"), null=True)
     far: models.BooleanField[bool, bool] = models.BooleanField(_("far"), default=False, db_default=False)
     far_key: models.CharField[str | None, str | None] = models.CharField(max_length=32, null=True)  # noqa: DJ001  # unique, and most have none
-    # A copy for queries of what the id says.
+    # A copy of the partition in the id, for queries.
     partition: models.SmallIntegerField[int, int] = models.SmallIntegerField(default=0, db_default=0)
 
     objects: ClassVar[RowManager[Job]] = RowManager.from_queryset(JobQuerySet)()  # type: ignore[assignment]  # Self is Job
@@ -130,7 +135,7 @@ class Job(DelayqModel):
             ("view_sensitive", "Can see arguments that are masked"),
         )
         indexes = (
-            # Each list of the admin is read in the order of one of these, and each count is made of one alone.
+            # Each list of the admin is read in the order of one of these indexes, and each count needs only one of them.
             models.Index(fields=["state", "run_at", "id"], name="delayq_job_state_run_at"),
             models.Index(fields=["queue", "state", "run_at", "id"], name="delayq_job_queue_state"),
             models.Index(fields=["task", "state", "run_at", "id"], name="delayq_job_task_state"),
@@ -142,7 +147,7 @@ class Job(DelayqModel):
             ),
             models.Index(fields=["queue", "id"], name="delayq_job_queue"),
             models.Index(fields=["task", "id"], name="delayq_job_task"),
-            # varchar_pattern_ops: PostgreSQL finds the beginning of a key in no other index.
+            # varchar_pattern_ops: PostgreSQL uses no other index to find keys by their beginning.
             PartialIndex(
                 fields=["queue", "key", "id"],
                 name="delayq_job_key",
@@ -177,12 +182,12 @@ class Job(DelayqModel):
 
     @property
     def meta(self) -> dict[str, Any]:
-        """What the scheduler attached to the job."""
+        """The metadata that the scheduler attached to the job."""
         return meta_of(self.options)
 
     @property
     def shared_name(self) -> SharedName | None:
-        """The name of which only so many jobs run at a time; None without one."""
+        """The name that limits how many of its jobs run at a time; None without one."""
         return in_meta((self.options or {}).get("meta"))
 
     @property
@@ -199,7 +204,7 @@ class Job(DelayqModel):
 
     @property
     def derived(self) -> str:
-        """unresolved, far, unpublished, parked, retrying or due, where one holds; else the state."""
+        """The derived state unresolved, far, unpublished, parked, due or retrying if one applies; else the state."""
         if self.unresolved:
             return "unresolved"
         if self.state == State.SCHEDULED:
@@ -217,9 +222,9 @@ class Job(DelayqModel):
 
 
 class Queue(Job):
-    """A queue, as the admin's index and its permissions need one. What it holds is read from Redis; there is no table of queues.
+    """A queue, for the index and the permissions of the admin. Its contents are read from Redis; there is no table of queues.
 
-    A proxy, since `dumpdata` and the like would look for the table of an unmanaged model.
+    It is a proxy model, because `dumpdata` and similar commands would look for the table of an unmanaged model.
     """
 
     class Meta:
@@ -231,7 +236,7 @@ class Queue(Job):
 
 
 class Worker(Job):
-    """A worker, likewise: read from Redis, no table."""
+    """A worker. Like `Queue`, it is read from Redis and has no table."""
 
     class Meta:
         proxy = True
@@ -242,7 +247,7 @@ class Worker(Job):
 
 
 class Target(Job):
-    """A place outside where jobs end: a host of deliveries, a target of offers. Likewise: it has no table."""
+    """An external place where jobs end: a host of deliveries, or a target of offers. Like `Queue`, it has no table."""
 
     class Meta:
         proxy = True
@@ -252,9 +257,8 @@ class Target(Job):
 
 
 class Attempt(DelayqModel):
-    """One run of a job. The fence tells runs apart: after a crash the next run bears the same number. `problem`: what the error
-    that ended it says for others to tell it, its `code` and `fields`; and `wait_ms`, if its task has said when to try again. NULL
-    for neither.
+    """One run of a job. The fence identifies a run: after a crash the next run has the same number. `problem`: the `code` and
+    `fields` of the error that ended it, for programs; and `wait_ms`, if its task has said when to try again. NULL for neither.
     """
 
     job: models.ForeignKey[Job, Job] = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="attempt_set", db_constraint=False)
@@ -287,7 +291,7 @@ class Attempt(DelayqModel):
 
 
 class Step(DelayqModel):
-    """An effect that has happened: committed in the transaction of that effect. The name is "" for a whole atomic run."""
+    """An effect that has happened, committed in the transaction of that effect. The name is "" for a whole atomic run."""
 
     job_id: models.UUIDField[UUID, UUID] = models.UUIDField()  # no foreign key: the row of a job may come later, or not at all
     name: models.CharField[str, str] = models.CharField(_("name"), max_length=100, blank=True, default="")
@@ -307,7 +311,7 @@ class Step(DelayqModel):
 
 
 class Event(DelayqModel):
-    """What happened to a job outside of its runs, and to a queue: by whom and why. Appended only. Runs are `Attempt` rows."""
+    """An event of a job outside of its runs, or of a queue, with its actor and reason. Rows are only added. Runs are `Attempt` rows."""
 
     job: models.ForeignKey[Job | None, Job | None] = models.ForeignKey(
         Job, on_delete=models.CASCADE, related_name="event_set", db_constraint=False, null=True, blank=True

@@ -24,7 +24,7 @@ def _forget(*, setting: str, **_: Any) -> None:
 
 
 def alias() -> str:
-    """Its alias in DATABASES."""
+    """The alias of this database in DATABASES."""
     global _alias
     _alias = _alias or conf.get().database
     return _alias
@@ -41,7 +41,7 @@ def atomic(*, savepoint: bool = True, durable: bool = False) -> transaction.Atom
 
 
 class RowManager(models.Manager[RowT]):
-    """Uses `DELAYQ["DATABASE"]` whatever the project's routers say: all rows are there."""
+    """Uses `DELAYQ["DATABASE"]` whatever the project's routers say, because all rows are there."""
 
     def get_queryset(self) -> models.QuerySet[RowT]:
         """All rows. `db_manager()` and `using()` can still choose another database."""

@@ -11,8 +11,8 @@ from django.db.models.expressions import RawSQL
 from django_delayq import clock
 from django_delayq.models import database
 
-# By vendor: the moment of the statement, not of its transaction; and so many seconds before it, in a way that an index can serve. A
-# database that is not listed has no clock.
+# By vendor: the time of the statement, not of its transaction; and the time so many seconds before it, in a form for which the
+# database can use an index. A database that is not listed has no clock.
 SQL: Final = {
     "postgresql": ("clock_timestamp()", "(statement_timestamp() - make_interval(secs => %s))"),
     "mysql": ("UTC_TIMESTAMP(6)", "(UTC_TIMESTAMP(6) - INTERVAL %s SECOND)"),
@@ -35,15 +35,15 @@ def now() -> datetime:
 
 
 def ago(seconds: float = 0.0) -> Any:
-    """The moment so many seconds ago, as a value for a statement that writes or compares dates: mostly without another query."""
+    """The time so many seconds ago, as a value for a statement that writes or compares dates. Usually this needs no extra query."""
     connection = database.connection()
-    if connection.vendor not in SQL or connection.timezone_name != "UTC":  # MySQL keeps dates as those of its zone
+    if connection.vendor not in SQL or connection.timezone_name != "UTC":  # MySQL stores dates in the time zone of the connection
         return now() - timedelta(seconds=seconds)
     return RawSQL(SQL[connection.vendor][1], [float(seconds)], output_field=DateTimeField())
 
 
 def later(moment: datetime, delay_ms: int) -> datetime:
-    """So much later."""
+    """The moment `delay_ms` later."""
     return moment + timedelta(milliseconds=delay_ms)
 
 

@@ -1,4 +1,4 @@
-"""The column in which JSON stands exactly as it was given."""
+"""A column that stores JSON exactly as it was given."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _ASCII: Final = json.JSONEncoder(separators=(",", ":"))  # made once: json.dumps
 
 
 class JSONText(str):
-    """JSON that is written already, as `ExactJSONField` would write it: it goes into the column as it is."""
+    """JSON text in the form that `ExactJSONField` writes. It is written to the column unchanged."""
 
     __slots__ = ()
 
 
 class ExactJSONField(AnyTextField):
-    """JSON as ASCII text. The databases' own JSON types change what they are given: PostgreSQL refuses `\\u0000` and lone
-    surrogates, MySQL turns large integers into floats. Nobody queries inside these values, so text serves better.
+    """JSON as ASCII text. The databases' own JSON types change values: PostgreSQL refuses `\\u0000` and lone surrogates, MySQL turns
+    large integers into floats. No query looks inside these values, so text serves better.
     """
 
     def from_db_value(self, value: str | None, expression: Any, connection: Any) -> Any:
@@ -31,7 +31,7 @@ class ExactJSONField(AnyTextField):
         return None if value is None else json.loads(value)
 
     def to_python(self, value: Any) -> Any:
-        """For serializers: text is JSON."""
+        """Reads JSON text, for serializers."""
         return json.loads(value) if isinstance(value, str) else value
 
     def get_prep_value(self, value: Any) -> str | None:

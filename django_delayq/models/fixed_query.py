@@ -1,4 +1,4 @@
-"""Queries that loops ask again and again, and of which neither text nor values change: mostly there is nothing to do."""
+"""Queries that loops repeat with the same text and values. Most of the time they find nothing to do."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from django.db.models import QuerySet
 
 
 class Placeholder(str):
-    """Stands in a `FixedQuery` for a value that each call gives, under this name."""
+    """Marks a value in a `FixedQuery` that each call passes under this name."""
 
 
 class FixedQuery:
-    """Compiles the query once, which takes the ORM longer than the database needs to answer."""
+    """Compiles the query once. To compile it takes the ORM longer than the database needs to answer."""
 
     def __init__(self, query: QuerySet[Any]) -> None:
         self._query = query
         self._compiler: Any = None
-        self._converters: Any = None  # of the columns that the database gives in another form
+        self._converters: Any = None  # for the columns that the database returns in another form
         self._text: tuple[str, Any] = ("", ())
 
     def rows(self, **values: Any) -> list[tuple[Any, ...]]:
-        """The columns that the query asks for. `values`: one for each `Placeholder` of the query.
+        """The rows, with the columns of the query. `values`: one for each `Placeholder` of the query.
 
         Raises:
             DatabaseError: as any query.

@@ -33,7 +33,7 @@ class PartialIndex(models.Index):
         return path, (), {**kwargs, "rows": self.rows, "sqlite": self.sqlite, "mysql": self.mysql, "unique": self.unique}
 
     def create_sql(self, model: Any, schema_editor: Any, using: str = "", **kwargs: Any) -> Any:
-        """The statement that creates it on that database."""
+        """The statement that creates the index on that database."""
         vendor = schema_editor.connection.vendor
         partial = vendor == "postgresql" or (vendor == "sqlite" and self.sqlite)
         fields = self.mysql if vendor == "mysql" and self.mysql else self.fields

@@ -1,4 +1,4 @@
-"""The tables of the engine's own: how far the mirror is, what it could not take in, what Redis may forget of queues."""
+"""The internal tables: the progress of the mirror, the events that it could not fold, and data about queues that Redis may forget."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from django_delayq.text import visible
 
 
 class SetAside(DelayqModel):
-    """What the mirror could not take in: one item of the event stream, as it stood there (`raw`, cut where the database takes no more:
-    `length` is what it had). Written in the transaction of the checkpoint, so that nothing is left out that does not stand here.
-    `code`: why, see `mirror.database_errors` and `mirror.event_items`; `tries`: how often it was refused.
+    """One item of the event stream that the mirror could not fold. `raw`: the item as it was in the stream, cut if the database
+    cannot store it all; `length`: its full length. The row is written in the transaction of the checkpoint, so the mirror never skips
+    an item without a row here. `code`: the reason, see `mirror.database_errors` and `mirror.event_items`. `tries`: how often it was
+    refused.
     """
 
     queue: models.CharField[str, str] = models.CharField(_("queue"), max_length=100)
@@ -64,8 +65,8 @@ class QueueState(DelayqModel):
 
 
 class UncheckedKey(DelayqModel):
-    """A far job with a key of which Redis was not asked whether it holds that: written with the row, taken away when it has
-    answered.
+    """A far job with a key, while Redis has not been asked whether it holds that key. The row is written with the job's row, and
+    deleted after Redis has answered.
     """
 
     job_id: models.UUIDField[UUID, UUID] = models.UUIDField(primary_key=True)
@@ -100,9 +101,9 @@ class PeriodKey(DelayqModel):
 
 
 class CommitRequest(DelayqModel):
-    """A change that a transaction carries out when it commits, see `producer.at_commit`. Written in that transaction, deleted when it
-    is carried out. No column of the job's row: a lock on that until the commit would make the mirror wait, and a job of redis
-    durability need not have a row.
+    """A change that a transaction makes when it commits, see `producer.at_commit`. The row is written in that transaction, and
+    deleted when the change is made. It is not a column of the job's row. A lock on that row until the commit would make the mirror
+    wait, and a job of redis durability may have no row.
     """
 
     job_id: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(null=True)
@@ -125,8 +126,8 @@ class CommitRequest(DelayqModel):
 
 
 class Site(DelayqModel):
-    """The id of this database, in one row that the migration makes; see `store/scripts/site.py`. `former`: the id before, while an
-    adoption is under way, and "" otherwise.
+    """The id of this database, in one row that the migration creates; see `store/scripts/site.py`. `former`: the id before, while an
+    adoption is under way; "" otherwise.
     """
 
     number: models.PositiveSmallIntegerField[int, int] = models.PositiveSmallIntegerField(primary_key=True, default=1)
@@ -142,11 +143,13 @@ class Site(DelayqModel):
 
 
 class Checkpoint(DelayqModel):
-    """How far the mirror has come in the events of one partition; saved in the transaction of the rows. `restored`: the generation
-    of Redis' data that is known to hold every unfinished job; `servers`: the runs of servers that were confirmed, the last one first;
-    `way_back`: the generation that is being brought back, until what is lost for good is looked for; `address`: where Redis was when it
-    was confirmed last, see `site.address`; `mirror_tokens`: of the last two turns, see `store/scripts/site.py`; `format`: of
-    the queue, see `store/scripts/formats.py`. A queue that Redis has lost starts with this number again.
+    """The progress of the mirror in the events of one partition, saved in the transaction of the rows.
+
+    `restored`: the generation of Redis' data that is known to hold every unfinished job. `servers`: the runs of servers that were
+    confirmed, the last one first. `way_back`: the generation that a restore is bringing back, until jobs that are lost for good have
+    been looked for. `address`: the address of Redis when it was confirmed last, see `site.address`. `mirror_tokens`: the tokens of
+    the last two turns, see `store/scripts/site.py`. `format`: the format of the queue, see `store/scripts/formats.py`; a queue that
+    Redis has lost starts with this number again.
     """
 
     queue: models.CharField[str, str] = models.CharField(max_length=100)

@@ -1,4 +1,4 @@
-"""What people have started on all jobs that match."""
+"""Operations that people have started on all jobs that match."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from django_delayq.models.fields import ExactJSONField
 
 
 class Operation(DelayqModel):
-    """One verb for all jobs that match, in steps: `console.operation_loop` carries it out. `selection` is what `Selection` takes;
-    jobs scheduled after it was started (`upto`) are none of its own. `last`: the job done last; `chunk`: those being done;
-    `passed_over`: what is left for later, since its server was away, NULL for nothing, see `console.operation_parts`. `problem`: why it
-    does not go on, the code and the fields of an error; NULL for nothing.
+    """One verb for all jobs that match, in steps: `console.operation_loop` carries it out. `selection`: the arguments of `Selection`.
+    Jobs that were scheduled after the start (`upto`) are not included. `last`: the last job that was processed. `chunk`: the jobs
+    that are being processed. `passed_over`: jobs left for later because their server was unavailable, NULL for none, see
+    `console.operation_parts`. `problem`: why the operation does not continue, as the code and fields of an error; NULL for no
+    problem.
     """
 
     class Stage(models.TextChoices):
-        """Where it stands."""
+        """The progress of the operation."""
 
         WAITING = "waiting", _("waiting")
         RUNNING = "running", _("running")
@@ -74,5 +75,5 @@ class Operation(DelayqModel):
 
     @property
     def over(self) -> bool:
-        """Whether nothing more will be done."""
+        """Whether the operation is finished or cancelled."""
         return self.stage in (self.Stage.FINISHED, self.Stage.CANCELLED)

@@ -1,4 +1,4 @@
-"""Schedules of periodic tasks, their ticks, and which code has declared which of them when. `periodic/` writes them, nobody else."""
+"""Schedules of periodic tasks, their ticks, and when workers saw which declaration in their code. Only `periodic/` writes them."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ NAME: Final = 200  # characters of a schedule's name, and of its cron expression
 
 
 class Periodic(DelayqModel):
-    """A schedule. `owner`: who owns dates, policies and arguments, the code that declares it or people in the admin. `fingerprint`:
-    of the declaration that is in force. The three of `override_…` stand in place of cron, every and time zone, if one of the first two
-    is set.
+    """A schedule.
 
-    `decided_to`: of each tick up to there it is decided what becomes of it. `write_at`: from when there is something to do for it, NULL
-    for never; `withdrawing`: jobs of ticks that are to be no more are still to be cancelled. `retired_at`: since when no code declares
-    it. `holder`: the run that holds the schedule where runs must not overlap, its job and the nonce of its claim, in `holder_queue`.
-    `problem`: why no job of it can be written, the code and the fields of an error; NULL for nothing.
+    `owner`: the code that declares it, or people in the admin; the owner sets dates, policies and arguments. `fingerprint`: that of
+    the current declaration. The three `override_…` fields replace cron, every and time zone if one of the first two is set.
+
+    `decided_to`: the fate of each tick up to this date is decided. `write_at`: from when there is something to do for the schedule;
+    NULL for never. `withdrawing`: jobs of withdrawn ticks must still be cancelled. `retired_at`: since when no code declares it.
+    `holder`: the run that holds the schedule if runs must not overlap, as its job and the nonce of its claim; `holder_queue`: the
+    queue of that job. `problem`: why no job can be written, as the code and fields of an error; NULL for no problem.
     """
 
     class Owner(models.TextChoices):
-        """Who owns it."""
+        """The owner of a schedule."""
 
         CODE = "code", _("code")
         ADMIN = "admin", _("admin")
@@ -76,22 +77,24 @@ class Periodic(DelayqModel):
 
     @property
     def overridden(self) -> bool:
-        """Whether people have given it other dates than its owner says."""
+        """Whether people have replaced the dates that its owner set."""
         return bool(self.override_cron or self.override_every_ms)
 
     @property
     def active(self) -> bool:
-        """Whether it makes jobs."""
+        """Whether it creates jobs."""
         return self.enabled and self.retired_at is None
 
 
 class Tick(DelayqModel):
-    """One date of a schedule, and what became of it. `run_at`: its date with jitter; `job_id`: of the one job that it has, the row of
-    which may be gone; `by_hand`: no date of the calendar, but a run that `actor` asked for.
+    """One date of a schedule, and its fate. `run_at`: its date with jitter. `job_id`: its one job; the row of that job may be
+    deleted. `by_hand`: not a date of the calendar, but a run that `actor` requested.
     """
 
     class Fate(models.TextChoices):
-        """What became of it. WITHDRAWN: its job is about to be cancelled. CANCELLED: it is; the calendar may have the tick again."""
+        """The fate of a tick. WITHDRAWN: its job is about to be cancelled. CANCELLED: its job is cancelled; the calendar may use the
+        tick again.
+        """
 
         SCHEDULED = "scheduled", _("has its job")
         MISSED = "missed", _("missed")
@@ -123,8 +126,8 @@ class Tick(DelayqModel):
 
 
 class SeenDeclaration(DelayqModel):
-    """A declaration that workers have seen in their code: since when without a pause, and when last. The one without a name and
-    fingerprint stands for the workers: since when they look.
+    """A declaration that workers have seen in their code: since when without a gap, and when last. The row without a name and
+    fingerprint is for the workers themselves: since when they look.
     """
 
     name: models.CharField[str, str] = models.CharField(max_length=NAME)

@@ -10,19 +10,18 @@ from django.db import models
 from django_delayq import clock
 from django_delayq.states import PARKED, EndingKind, State
 
-# The derived states. No column holds them.
+# The derived states. No column stores them.
 DERIVED: Final = ("due", "retrying", "parked", "unpublished", "far", "unresolved")
 RETRYING: Final = models.Q(state=State.SCHEDULED.value, attempts__gte=1)  # after at least one attempt
-PARKED_ROWS: Final = models.Q(state=State.SCHEDULED.value, fingerprint__in=sorted(PARKED))  # the workers that looked could not run them
+PARKED_ROWS: Final = models.Q(state=State.SCHEDULED.value, fingerprint__in=sorted(PARKED))  # no worker that claimed them could run them
 UNENDED: Final = (State.SCHEDULED.value, State.RUNNING.value)
-# No event says how the job ended, or whether it ran before Redis lost it. A person decides; until then the row holds its key, and is
-# neither published nor restored.
-# The first three conditions lead a database to few rows by an index.
+# No event says how the job ended, or whether it ran before Redis lost it. A person decides. Until then the row holds its key, and is
+# neither published nor restored. The first three conditions let a database find the few rows by an index.
 UNRESOLVED: Final = models.Q(state__in=UNENDED, published__isnull=True, far=False, ending=EndingKind.UNKNOWN.value)
 _UNCONFIRMED: Final = models.Q(state=State.SCHEDULED.value, published__isnull=True, far=False)
 # Redis has not confirmed them, so the relay publishes them.
 UNPUBLISHED: Final = _UNCONFIRMED & ~models.Q(ending=EndingKind.UNKNOWN.value)
-# Redis has never heard of them.
+# Redis does not know them.
 FAR: Final = models.Q(far=True, state=State.SCHEDULED.value, published__isnull=True, last_event="")
 
 RowT = TypeVar("RowT", bound=models.Model)
