@@ -24,8 +24,8 @@ from django_delayq.store.connection.sentinels import Entrance, Sentinels, Sentin
 RedisSpec: TypeAlias = "str | Mapping[str, Any]"
 CLUSTER_SCHEMES: Final = ("redis+cluster://", "rediss+cluster://")
 SCHEMES = ("redis://", "rediss://", "unix://", *sentinels.SCHEMES, *CLUSTER_SCHEMES)
-# What a private pool takes over from the pool of a cache: where the server is and how to be let in. Not the client's
-# decoding, retries, pool sizes, timeouts or name: those are ours.
+# The options that a private pool copies from the pool of a cache: the address of the server and the credentials. Decoding, retries,
+# pool sizes, timeouts and name are not copied: this package sets its own.
 TAKEN_OVER = frozenset(
     {
         "host",
@@ -39,23 +39,23 @@ TAKEN_OVER = frozenset(
         "socket_keepalive_options",
     }
 )
-# No text quotes more of an address than this, since a password may stand anywhere behind it.
+# Error messages quote no more of an address than this, since the rest may contain a password.
 SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,15}://")
-HOST: Final = re.compile(r"[\w.:%-]+")  # names, and addresses of both kinds
+HOST: Final = re.compile(r"[\w.:%-]+")  # host names, IPv4 and IPv6 addresses
 NAME: Final = re.compile(r"[\w-]+")
-DATABASE: Final = re.compile(r"/?[0-9]*")  # of anything else redis-py takes what digits there are, or 0
+DATABASE: Final = re.compile(r"/?[0-9]*")  # if the path has other characters, redis-py uses the digits in it, or 0
 UNCHECKED: Final = (None, "none", ssl.CERT_NONE)  # values of ssl_cert_reqs
 HOW_ENCODED: Final = "Percent-encode characters of a password that are not letters or digits: %40 for @, %2F for /."
 HOW: Final = f"Write redis://:PASSWORD@host:6379/1. {HOW_ENCODED}"
-SHARDS: Final = ("NotImplementedError",)  # raised by a client that spreads its keys over several servers, asked for one
+SHARDS: Final = ("NotImplementedError",)  # raised by a client that spreads its keys over several servers
 SHARDED: Final = "It spreads keys over several servers. Name one server: write a URL, or an alias that has one."
 CLUSTER_LINE: Final = "redis+cluster://user:password@host1:6379,host2:6379"
 PORT: Final = 6379
 
 
 class Way(NamedTuple):
-    """How a server is reached. `network`: not by a unix socket; `here`: it is on this host; `checked`: TLS looks at certificate and
-    name; `password`: there is one, or what provides it.
+    """The way to a server. `network`: not by a unix socket. `here`: it is on this host. `checked`: TLS checks the certificate and the
+    name. `password`: there is a password, or an object that provides one.
     """
 
     where: str
@@ -67,24 +67,24 @@ class Way(NamedTuple):
 
 
 def address(spec: RedisSpec) -> str:
-    """The address of that value of `DELAYQ["REDIS"]`, without connecting or starting anything; "" for an embedded server.
+    """The address in that value of `DELAYQ["REDIS"]`, without connecting or starting anything; "" for an embedded server.
 
     Raises:
-        ConfigError: it leads nowhere.
+        ConfigError: the value leads nowhere.
     """
     return "" if is_embedded(spec) else where(resolve(spec)[1])
 
 
 def embedded_fault(spec: RedisSpec) -> str:
-    """Why the directory of that embedded server is not private; "" if it is, or not there yet."""
+    """Why the directory of that embedded server is not private; "" if it is private, or does not exist yet."""
     return embedded.fault(spec["EMBEDDED"] if isinstance(spec, Mapping) else None)
 
 
 def way(spec: RedisSpec) -> Way:
-    """How the server of that value of `DELAYQ["REDIS"]` is reached, without connecting; not for an embedded one.
+    """The way to the server of that value of `DELAYQ["REDIS"]`, without connecting; not for an embedded one.
 
     Raises:
-        ConfigError: it leads nowhere.
+        ConfigError: the value leads nowhere.
     """
     connection_class, kwargs = resolve(spec)
     tls = issubclass(connection_class, SSLConnection)
@@ -99,7 +99,7 @@ def way(spec: RedisSpec) -> Way:
 
 
 def nodes_of(kwargs: Mapping[str, Any]) -> Sequence[tuple[str, int]]:
-    """Host and port of each server that these arguments of a connection name: several, of a Cluster."""
+    """Host and port of each server in these arguments of a connection; several for a Cluster."""
     cluster: Sequence[tuple[str, int]] | None = kwargs.get("cluster")
     return cluster or [(kwargs.get("host", "localhost"), int(kwargs.get("port", PORT)))]
 
@@ -108,7 +108,7 @@ def is_cluster(spec: RedisSpec) -> bool:
     """Whether that value of `DELAYQ["REDIS"]` leads to a Redis Cluster, without connecting or starting anything.
 
     Raises:
-        ConfigError: it leads nowhere.
+        ConfigError: the value leads nowhere.
     """
     return not is_embedded(spec) and "cluster" in resolve(spec)[1]
 
@@ -139,18 +139,20 @@ def where(kwargs: Mapping[str, Any]) -> str:
 
 
 def resolve(spec: RedisSpec) -> tuple[type[Connection], dict[str, Any]]:
-    """The class of the connections, and their arguments: in place of host and port with `sentinels`, if those say where the master is,
-    or with `cluster`, host and port of some of its nodes.
+    """The class of the connections, and their arguments. Instead of host and port there is `sentinels`, if Sentinels report the
+    master, or `cluster`: host and port of some nodes.
 
     Raises:
-        ConfigError: it leads nowhere.
+        ConfigError: the value leads nowhere.
     """
     connection_class, kwargs = _resolve(spec)
     return connection_class, _named(connection_class, kwargs)
 
 
 def _named(connection_class: type[Connection], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """By TLS a server has to bear the name that it is called by; what redis-py takes for granted has changed with its versions."""
+    """Sets `ssl_check_hostname`. With TLS, the certificate must contain the name under which the server is called. The default of
+    redis-py differs between its versions.
+    """
     if not issubclass(connection_class, SSLConnection):
         return dict(kwargs)
     checked = kwargs.get("ssl_cert_reqs", "required") not in UNCHECKED
@@ -215,7 +217,7 @@ def _from_cluster_url(url: str, options: Mapping[str, Any]) -> tuple[type[Connec
 
 
 def not_obeyed(spec: RedisSpec) -> list[str]:
-    """The options in that value of `DELAYQ["REDIS"]` that the package does not obey."""
+    """The options in that value of `DELAYQ["REDIS"]` that the package ignores."""
     url, options = (spec.get("URL", ""), spec.get("OPTIONS", {})) if isinstance(spec, Mapping) else (spec, {})
     return left_out([*options, *parse_qs(url.partition("?")[2])]) if "://" in url else []
 
@@ -227,10 +229,10 @@ def _split(url: str, place: str) -> SentinelUrl:
 
 
 def _check(url: Any, place: str) -> None:
-    """Refuses an address that cannot be read, or that a password with a bare / or @ has torn apart.
+    """Refuses an address that cannot be read, or that an unencoded / or @ in a password has split in the wrong place.
 
     Raises:
-        ConfigError: its text names place and scheme; those of the parsers quote what they stumbled over.
+        ConfigError: its text names only place and scheme, because the texts of the parsers quote the address.
     """
     scheme = SCHEME.match(url) if isinstance(url, str) else None
     said = f"{place} begins with {scheme[0]}" if scheme else f"{place} is an address without a scheme"
@@ -278,7 +280,7 @@ def _way_out(client: object) -> str:
 
 
 class _Unsaid:
-    """Takes an error of a client or a factory, and keeps its class alone: the text may quote parts of the address."""
+    """Catches an error of a client or a factory, and keeps only its class: the text may quote parts of the address."""
 
     error = ""
 
@@ -325,8 +327,8 @@ def _locations(location: Any) -> Iterator[str]:
     """The addresses of a cache, if it has any."""
     texts = [location] if isinstance(location, str) else location if isinstance(location, (list, tuple)) else []
     for text in texts:
-        if "://" in str(text):  # not that of a cache on disk or in a table
-            yield from re.split("[;,]", str(text))  # as the backends do it
+        if "://" in str(text):  # a cache on disk or in a table has another kind of location
+            yield from re.split("[;,]", str(text))  # as the backends do
 
 
 def _from_client(client: Redis | RedisCluster) -> tuple[type[Connection], dict[str, Any]]:
@@ -342,7 +344,7 @@ def _from_client(client: Redis | RedisCluster) -> tuple[type[Connection], dict[s
 
 
 def _from_cluster_client(client: RedisCluster) -> tuple[type[Connection], dict[str, Any]]:
-    """Its nodes and how to be let in; it stays what it is, and is not used."""
+    """The nodes and credentials of a Cluster client. The client itself is neither changed nor used."""
     manager = getattr(client, "nodes_manager", None)
     nodes = {**getattr(manager, "startup_nodes", {}), **getattr(manager, "nodes_cache", {})}
     kwargs = getattr(manager, "connection_kwargs", None)
@@ -359,7 +361,7 @@ def _from_cluster_client(client: RedisCluster) -> tuple[type[Connection], dict[s
 
 
 def _from_sentinel_pool(pool: SentinelConnectionPool) -> tuple[type[Connection], dict[str, Any]]:
-    """Its Sentinels are asked by connections of our own, since those of the pool may wait for ever."""
+    """Asks the Sentinels of a pool over separate connections, since those of the pool may wait forever."""
     if not pool.is_master:
         said = f"DELAYQ['REDIS'] leads to replicas of {pool.service_name!r}, which take no writes."
         raise ConfigError(said, hint="Take is_master=0 out of the LOCATION; of a factory, return master_for and not slave_for.")
@@ -373,7 +375,7 @@ def _from_sentinel_pool(pool: SentinelConnectionPool) -> tuple[type[Connection],
 
 
 def _taken_over(pool: ConnectionPool) -> dict[str, Any]:
-    names = known(pool.connection_class)  # not all of them: a unix socket has no keep-alive
+    names = known(pool.connection_class)  # a unix socket, for example, has no keep-alive
     tls = issubclass(pool.connection_class, SSLConnection)
     taken = {name for name in pool.connection_kwargs if name in TAKEN_OVER or (tls and name.startswith("ssl_"))}
     return {name: value for name, value in pool.connection_kwargs.items() if name in taken & names}

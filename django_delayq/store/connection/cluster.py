@@ -1,5 +1,5 @@
-"""Redis Cluster: links that follow their slot. The client library has this too; its cluster client sends again by itself, and knows
-no script in a pipeline.
+"""Redis Cluster: links that follow their slot. The client library also has a cluster client. But that client resends commands by
+itself, and does not support scripts in a pipeline.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from django_delayq.store.connection.error_replies import StoreError, StoreRefuse
 from django_delayq.store.connection.link import HURRIED, Cooldown, Link, Reply
 
 LOOK: Final = 1.0  # seconds between looks at the map, at least
-PATIENCE: Final = 0.5  # seconds for one node to tell of the map: another knows it too
+PATIENCE: Final = 0.5  # seconds for one node to report the map; another node also knows it
 
 MakesConnection = Callable[[str, int, float], Connection]  # host, port, seconds for the connection and for a reply
 
@@ -37,7 +37,7 @@ class Node(Link):
 
 
 class MapLocks:
-    """Those of a process."""
+    """The locks of one process."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -46,13 +46,13 @@ class MapLocks:
 
 
 class ClusterMap:
-    """Which node of a Cluster serves which slot. Thread-safe; survives a fork.
+    """The map of which node of a Cluster serves which slot. Thread-safe; survives a fork.
 
     Args:
         make: makes an unconnected client connection.
-        seeds: some of its nodes; they tell of the others.
+        seeds: some of its nodes; they report the others.
         timeout: see `connect`.
-        patience: seconds for which a call waits for what passes by itself, such as an election; 0: the caller has a loop for that.
+        patience: seconds for which a call waits for a temporary problem, such as an election; 0: the caller repeats the call itself.
     """
 
     def __init__(self, make: MakesConnection, seeds: Sequence[Address], *, timeout: float, patience: float = 0.0) -> None:
@@ -63,11 +63,11 @@ class ClusterMap:
         self.where = f"the Cluster of {', '.join(f'{host}:{port}' for host, port in seeds)}"
         self._nodes: dict[Address, Node] = {}
         self._served: list[Node | None] = [None] * SLOTS
-        self._heard_of: list[Address] = []  # all nodes as told last, replicas behind: whom to ask next
+        self._heard_of: list[Address] = []  # all nodes as reported last, masters before replicas: the order for the next look
         self._teller: list[Address] = []  # the node that reported them, if any did
         self._known = False
         self._looked_at = -LOOK
-        self._trouble: StoreUnavailable | None = None  # of the last look, if nobody could tell
+        self._trouble: StoreUnavailable | None = None  # the error of the last look, if no node reported the map
         self._cooldown_policy = 0.0, 0.0, 0.0
         self._deadline: float | None = None
         self._own_locks = MapLocks()
@@ -82,7 +82,7 @@ class ClusterMap:
     @property
     def _locks(self) -> MapLocks:
         locks = self._own_locks
-        if locks.pid != os.getpid():  # a thread of the parent's, which this process has not, may have held them
+        if locks.pid != os.getpid():  # a thread of the parent process, which does not exist here, may have held them
             locks = self._own_locks = MapLocks()
         return locks
 
@@ -92,7 +92,7 @@ class ClusterMap:
             node.close()
 
     def set_cooldown(self, seconds: float, late: float, longest: float) -> None:
-        """See `Link.set_cooldown`: each node, and the way to the map."""
+        """See `Link.set_cooldown`. It applies to each node, and to looks at the map."""
         self._cooldown_policy = seconds, late, longest
         for node in list(self._nodes.values()):
             node.set_cooldown(*self._cooldown_policy)
@@ -107,7 +107,7 @@ class ClusterMap:
         """The node that serves the slot, as far as is known.
 
         Raises:
-            StoreUnavailable: nobody knows; StoreRefused if the Cluster says that none does.
+            StoreUnavailable: no node is known; StoreRefused if the Cluster reports that none serves the slot.
         """
         node = self._served[slot]
         if node is None:
@@ -121,7 +121,7 @@ class ClusterMap:
         return node
 
     def known(self, slot: int, *, asks: bool = False) -> Node | None:
-        """As `serving`; None if it is not known. `asks`: asks the nodes if none has reported the map."""
+        """Like `serving`, but returns None if no node is known. `asks`: asks the nodes if none has reported the map."""
         if asks and not self._known:
             self.look()
         return self._served[slot]
@@ -141,12 +141,12 @@ class ClusterMap:
         return node
 
     def note(self, slot: int, node: Node) -> None:
-        """That node serves the slot from now on."""
+        """Notes that the node serves the slot from now on."""
         self._served[slot] = node
 
     def look(self, away: Node | None = None, *, anew: bool = False) -> None:
-        """Asks some node for the map, once a second at most, and one thread at a time: the others go by what is known. `away`: one that
-        does not answer, which is asked last. `anew`: also if that was done a moment ago.
+        """Asks a node for the map, at most once a second, and in one thread at a time: other threads use the known map. `away`: a
+        node that does not answer, which is asked last. `anew`: also asks if the last look was a moment ago.
         """
         looking = self._locks.looking
         if not looking.acquire(blocking=not self._known):
@@ -157,18 +157,18 @@ class ClusterMap:
             try:
                 self._ask(away)
             finally:
-                self._looked_at = clock.monotonic()  # when it ended: those who have waited for it do not ask again
+                self._looked_at = clock.monotonic()  # the end of the look: threads that have waited for it do not ask again
         finally:
             looking.release()
 
     def _ask(self, away: Node | None) -> None:
-        # Whoever told something old, since it is cut off from the others, is not asked again at once.
+        # A node that is cut off from the others may have reported an old map. It is asked last this time.
         last = [*self._teller, *([away.address] if away is not None else [])]
         self._trouble = None
         longest = min(self._timeout, self._cooldown_policy[2] or self._timeout)
         patience = min(PATIENCE, longest / 2)
         until = clock.monotonic() + longest
-        if self._deadline is not None:  # as `Link.hurry` has it: once for all of them
+        if self._deadline is not None:  # one deadline for all nodes, as in `Link.hurry`
             until = min(until, max(self._deadline, clock.monotonic() + HURRIED))
             patience = min(patience, HURRIED)
         for address in dict.fromkeys([*(one for one in (*self._heard_of, *self._seeds) if one not in last), *last]):
@@ -201,27 +201,28 @@ class ClusterMap:
         self._served = served
         self._heard_of, self._teller = [*masters, *replicas], [teller]
         self._known = True
-        for address in list(self._nodes):  # a copy: who follows a redirect meanwhile puts one in
+        for address in list(self._nodes):  # a copy, because a thread that follows a redirect may add a node meanwhile
             if address not in masters and (node := self._nodes.pop(address, None)) is not None:
                 node.close()
 
     def _raise_unknown(self) -> None:
         if not self._known:
             trouble = self._trouble or StoreUnavailable(code="redis_cooldown", where=self.where)
-            unknown = StoreUnavailable(code=trouble.code, **trouble.fields)  # one of this thread's: what is raised keeps its frames
+            unknown = StoreUnavailable(code=trouble.code, **trouble.fields)  # a new error: a raised one keeps its frames
             unknown.nothing_done = True
             raise unknown
 
 
-MOST_HOPS: Final = 5  # redirects that one command follows: more of them are a circle
-SHORTEST: Final = 0.05  # seconds; the first pause of who waits for what passes, the next ones are twice as long
+MOST_HOPS: Final = 5  # redirects that one command follows; more are a circle
+SHORTEST: Final = 0.05  # seconds; the first pause while a temporary problem lasts; each later one is twice as long
 
 
 class SlotLink(Link):
-    """What leads to one slot, wherever that is. A node that says that the slot is elsewhere is believed, and the same bytes go there:
-    any of our calls may be sent again.
+    """A link to one slot, whichever node serves it. If a node redirects a command, the same bytes go to the node that it names: all
+    our calls may be sent again.
 
-    A pipeline goes to the node of this slot, also with what is about others that are there; what is not is led to its own.
+    A pipeline goes to the node of this slot, together with commands for other slots of that node. Commands for other nodes are
+    redirected one by one.
     """
 
     moves = True
@@ -234,7 +235,9 @@ class SlotLink(Link):
 
     @property
     def server(self) -> Link:
-        """See `Link`: the node, for which the map is asked if nobody has; this link itself where nobody knows."""
+        """See `Link`. Returns the node, and asks for the map if no node has reported it. If the node is not known, returns this link
+        itself.
+        """
         return self._cluster.known(self.slot, asks=True) or self
 
     @property
@@ -250,11 +253,11 @@ class SlotLink(Link):
 
     @where.setter
     def where(self, value: str) -> None:
-        pass  # that of its node
+        pass  # the address of its node
 
     @property
     def cooldown(self) -> Cooldown:
-        """See `Link`: of its node."""
+        """See `Link`. The cooldown of its node."""
         node = self._cluster.known(self.slot)
         return self._unknown if node is None else node.cooldown
 
@@ -263,7 +266,7 @@ class SlotLink(Link):
         self._unknown = value
 
     def set_cooldown(self, seconds: float, late: float = 0.0, longest: float = 0.0) -> None:
-        """See `Link`; all nodes."""
+        """See `Link`. Applies to all nodes."""
         self._cluster.set_cooldown(seconds, late, longest)
 
     @property
@@ -286,7 +289,7 @@ class SlotLink(Link):
         self._cluster.hurry(deadline)
 
     def close(self) -> None:
-        """See `Link`; those of all nodes."""
+        """See `Link`. Closes the connections of all nodes."""
         self._cluster.close()
 
     def leads(self, connection: Connection) -> bool:
@@ -304,7 +307,7 @@ class SlotLink(Link):
             raise
 
     def heard(self, error: Exception) -> None:
-        """See `Link`: of a slot that has moved, and of a node that is gone."""
+        """See `Link`. Handles a slot that has moved, and a node that is gone."""
         told = cluster_slots.redirect(error) if isinstance(error, ResponseError) else None
         node = self._cluster.known(self.slot)
         if told is None:
@@ -341,7 +344,7 @@ class SlotLink(Link):
         return answer
 
     def _resent(self, commands: Sequence[tuple[Any, ...]], replies: list[Reply], node: Node) -> list[Reply]:
-        """The replies, when all redirects are followed, and who has patience has waited for what passes."""
+        """The replies after all redirects. With patience, it waits for temporary problems to end."""
         try:
             return self._patient(commands, self._led(commands, replies, node), node)
         except StoreUnavailable as error:
@@ -353,7 +356,7 @@ class SlotLink(Link):
         while any(isinstance(reply, StoreRefused) and reply.soon for reply in replies):
             left = until - clock.monotonic()
             if left <= 0:
-                self._cluster.look(node)  # it may have a successor by now; who has no patience finds it with the next call
+                self._cluster.look(node)  # the node may have a successor by now; a caller without patience finds it with the next call
                 break
             clock.sleep(min(pause, left))
             pause *= 2
@@ -375,11 +378,13 @@ class SlotLink(Link):
             raise
 
     def _look(self, node: Node, error: StoreUnavailable) -> None:
-        if error.code != "redis_cooldown":  # that was not waited for, and this would be
+        if error.code != "redis_cooldown":  # the call did not wait for the server, and this look would
             self._cluster.look(node)
 
     def _led(self, commands: Sequence[tuple[Any, ...]], replies: list[Reply], node: Node) -> list[Reply]:
-        """Follows redirects. Once this slot has moved, all goes there anew: what is said of a server must not be of another."""
+        """Follows redirects. If this slot has moved, all commands are sent again to its new node, so that all replies are from one
+        server.
+        """
         for _ in range(MOST_HOPS):
             moved = self._moved(replies, node)
             if moved is None:
@@ -425,13 +430,15 @@ class SlotLink(Link):
 
 
 def _part(commands: Sequence[tuple[Any, ...]], number: int) -> range:
-    """The command of that number, and those that belong to it: WAIT is about what the same connection wrote before it."""
+    """The range of the command with that number and the commands that belong to it: WAIT is about earlier writes of the same
+    connection.
+    """
     waits = number + 1 < len(commands) and commands[number + 1][0] == "WAIT"
     return range(number, number + 1 + waits)
 
 
 class Cluster(ClusterMap):
-    """A place, see `store/connection/places.py`: the links of a Cluster by its map."""
+    """A Cluster as a place, see `store/connection/places.py`. It finds links by its map."""
 
     def __init__(self, make: MakesConnection, seeds: Sequence[Address], *, timeout: float, patience: float = 0.0) -> None:
         super().__init__(make, seeds, timeout=timeout, patience=patience)
@@ -439,11 +446,11 @@ class Cluster(ClusterMap):
 
     @property
     def shared(self) -> SlotLink:
-        """See `Places`: of the workers."""
+        """See `Places`. The link for the keys of the workers."""
         return self.link(slot_of(keys.workers_key("")))
 
     def of(self, queue: str, partition: int) -> SlotLink:
-        """See `Places`: the link of the slot in which that partition stands."""
+        """See `Places`. The link of the slot of that partition."""
         return self.link(slot_of(f"{{{keys.tag(queue, partition)}}}"))
 
     def on_shared(self, queue: str, partition: int) -> SlotLink:

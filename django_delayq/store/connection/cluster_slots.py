@@ -1,4 +1,4 @@
-"""The slots of a Redis Cluster: in which one a key lies, and what nodes say of where they are. Nothing is sent here."""
+"""The slots of a Redis Cluster: the slot of a key, and the replies of nodes about slots. This module sends nothing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 SLOTS: Final = 16_384
-# Newer clients turn the code into a class and cut it off; a node that does not know the other's name leaves it out, or says "?".
+# Newer clients turn the code into a class and remove it from the text. A node that does not know the name of the other leaves it out,
+# or writes "?".
 REDIRECT: Final = re.compile(r"(?:(?P<kind>MOVED|ASK) )?(?P<slot>\d{1,5}) (?P<host>\S*):(?P<port>\d{1,5})")
 KINDS: Final = {"MovedError": "MOVED", "AskError": "ASK"}
 UNKNOWN: Final = ("", "?")
@@ -17,8 +18,8 @@ Address = tuple[str, int]  # host and port
 
 
 class Redirect(NamedTuple):
-    """Where a node says that a key is. `moved`: from now on; else only what it was asked just now is to be asked there. `host`: "" for
-    that of the node that says it.
+    """The node that serves a key, according to another node. `moved`: True if all further commands must go there; False if only the
+    redirected command must. `host`: "" for the host of the node that redirects.
     """
 
     moved: bool
@@ -28,7 +29,7 @@ class Redirect(NamedTuple):
 
 
 def slot_of(key: str) -> int:
-    """The slot of a key: by what stands in its first braces, if there is something, else by all of it."""
+    """The slot of a key: computed from the text in its first braces if that is not empty, else from the whole key."""
     _, opened, rest = key.partition("{")
     tag, closed, _ = rest.partition("}")
     return crc_hqx((tag if opened and closed and tag else key).encode(), 0) % SLOTS
@@ -47,7 +48,7 @@ def redirect(error: Exception) -> Redirect | None:
 
 
 class SlotRange(NamedTuple):
-    """Slots, the first and the last, that one master serves, and where it and its replicas are."""
+    """A range of slots that one master serves, with the addresses of the master and its replicas."""
 
     first: int
     last: int
@@ -56,10 +57,10 @@ class SlotRange(NamedTuple):
 
 
 def served(reply: Any, asked: str) -> list[SlotRange]:
-    """The answer to CLUSTER SLOTS of the node at the host `asked`.
+    """Reads the answer to CLUSTER SLOTS of the node at the host `asked`.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the answer is not a valid list of slots.
     """
     try:
         found = [SlotRange(int(first), int(last), *_nodes(nodes, asked)) for first, last, *nodes in reply]

@@ -1,5 +1,5 @@
-"""The arguments of a connection: which of those that a project gives are taken, and what is added. And all connections of this process:
-a worker closes them before it forks.
+"""The arguments of a connection: the options of a project that are used, and those that this package adds. Also all connections of
+this process: a worker closes them before it forks.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from django_delayq.store.connection.commands import is_refused, refused
 from django_delayq.text import did_you_mean
 
 LINKS: Final[WeakSet[Any]] = WeakSet()  # each has close(), and is added when it is made
-CONNECTIONS: Final[WeakSet[Connection]] = WeakSet()  # also those that one owner blocks on
+CONNECTIONS: Final[WeakSet[Connection]] = WeakSet()  # also connections on which one owner blocks
 
 
 def close_all() -> dict[int, str]:
-    """Closes all of them. Returns the name of each socket that was open, by its inode. Links and lines may be used again."""
+    """Closes all connections. Returns the name of each socket that was open, by its inode. Links and lines may be used again."""
     found: dict[int, str] = {}
     connections = list(CONNECTIONS)
     for connection in connections:
@@ -75,13 +75,13 @@ LEFT_OUT: Final = OF_POOLS | OWN
 
 
 def wrong_option(error: ValueError) -> str:
-    """The option of a URL whose value redis-py cannot read, if that is what it says; else its text may quote parts of the address."""
+    """The option of a URL whose value redis-py cannot read. Returns "" for other errors, whose text may quote parts of the address."""
     found = OPTION.fullmatch(str(error))
     return f": its option {found[1]!r} has a value of a wrong kind" if found else ""
 
 
 def left_out(names: Iterable[str]) -> list[str]:
-    """Those of these options that the package does not obey."""
+    """The options in `names` that the package ignores."""
     return sorted(LEFT_OUT & set(names))
 
 
@@ -126,7 +126,7 @@ def _can_be_made(connection_class: type[Connection], taken: Mapping[str, Any]) -
 
 
 def unconnected(connection_class: type[Connection], kwargs: Mapping[str, Any], *, name: str, timeout: float, where: str) -> Connection:
-    """A connection of ours with these arguments, without retries, that will wait for `timeout` seconds."""
+    """A connection of this package with these arguments, without retries, that waits for `timeout` seconds."""
     connection = connection_class(
         **{
             **kwargs,
@@ -139,8 +139,8 @@ def unconnected(connection_class: type[Connection], kwargs: Mapping[str, Any], *
             "protocol": 2,
         }
     )
-    connection.socket_timeout = timeout  # redis-py 5 forgets it on unix sockets, and would wait for ever
-    for told in ("driver_info", "lib_name", "lib_version"):  # CLIENT SETINFO: a refusal would stand in ACL LOG for each connection
+    connection.socket_timeout = timeout  # redis-py 5 loses it on unix sockets, and would wait forever
+    for told in ("driver_info", "lib_name", "lib_version"):  # CLIENT SETINFO: a refusal would appear in ACL LOG for each connection
         if hasattr(connection, told):
             setattr(connection, told, None)
     CONNECTIONS.add(connection)

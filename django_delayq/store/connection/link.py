@@ -1,8 +1,8 @@
 """Links to Redis: one private set of connections per process, raw replies, no hidden retries.
 
-The client library repeats a command by itself after a connection error; our scripts are safe under that, but the second answer
-is another one (a cancel that this very call has done: "finished"), and a caller who waits must know how long. So a `Link` looks
-at a connection before it is used, sends a command once, and then says `StoreUnavailable`. Loops with time of their own call again.
+The client library repeats a command by itself after a connection error. Our scripts are safe to repeat, but the second answer
+differs: a cancel that this call has just done would return "finished". And a caller that waits must know how long. So a `Link` checks
+a connection before use, sends a command once, and then raises `StoreUnavailable`. Loops that have time call again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ except ImportError:
 
 
 class Opening(bytes):
-    """The first words of commands that begin alike, packed once; it stands for them in a command. `words`: how many they are."""
+    """The first words of commands with the same beginning, packed once. It replaces these words in a command. `words`: the number of
+    words.
+    """
 
     words: int
 
@@ -64,8 +66,9 @@ def packed(command: tuple[Any, ...]) -> bytes:
 
 
 class Cooldown:
-    """`seconds`: after a failed call, in which the next ones fail without waiting, for a thread that has more to do. `late`: a call
-    that was answered, and took longer than this, is followed by the same; 0: none is. `failed`: the last call has.
+    """The time after a failed call in which further calls fail at once, for threads that must not wait. `seconds`: its length.
+    `late`: an answered call that took longer than this also starts it; 0: no answered call does. `failed`: whether the last call
+    failed.
     """
 
     def __init__(self) -> None:
@@ -75,28 +78,28 @@ class Cooldown:
 
     @property
     def active(self) -> bool:
-        """Whether calls fail at once just now."""
+        """Whether calls fail at once now."""
         return bool(self._since) and clock.monotonic() - self._since < self.seconds
 
     def start(self) -> None:
-        """A call has failed."""
+        """Starts the cooldown after a failed call."""
         self.failed = True
         self._since = clock.monotonic()
 
     def end(self) -> None:
-        """The next call is sent again."""
+        """Ends the cooldown: the next call is sent again."""
         self._since = 0.0
 
     def answered(self, began: float) -> None:
-        """A call that began then (monotonic) was answered now."""
+        """Notes that a call which began then (monotonic) was answered now."""
         self.failed = False
         self._since = clock.monotonic() if self.late and clock.monotonic() - began > self.late else 0.0
 
 
 class Wire:
-    """A connection that calls use one after the other, and how it is looked at before each. That is what the client's `can_read(0)`
-    does; but that makes a new poll object each time, which takes as long as all else that it does for a call. It stays for TLS, which
-    keeps what it has read for itself, and for who does without hiredis.
+    """A connection that calls use one after the other, with a check before each call. The client's `can_read(0)` does the same check.
+    But it makes a new poll object each time, which takes as long as the rest of the client's work for a call. It is still used for
+    TLS, which buffers data itself, and for installations without hiredis.
     """
 
     __slots__ = ("_left_over", "_poll", "connection")
@@ -113,7 +116,9 @@ class Wire:
                 self._left_over, self._poll = connection._parser._reader.has_data, poll.poll
 
     def is_quiet(self) -> bool:
-        """Whether it is open and nothing waits to be read: the server has not closed it, and no reply of another call is left."""
+        """Whether the connection is open and there is nothing to read: the server has not closed it, and no reply of another call is
+        left.
+        """
         if self._left_over is not None and self._poll is not None:
             return not self._left_over() and not self._poll(0)
         try:
@@ -129,20 +134,20 @@ class Wire:
 
 Reply: TypeAlias = Any
 
-# Seconds after which an idle connection is not used again: a firewall may have forgotten it, and would tell only after the send.
+# Seconds after which an idle connection is not used again. A firewall may have dropped it, and that would show only after the send.
 IDLE = 30.0
-RESTED = 1.0  # seconds after which the Sentinels are asked before it is used
-KEPT = 32  # connections that one link keeps open at most; what more threads need at once is opened for the call
+RESTED = 1.0  # seconds without an answer from the Sentinels, or without use, after which they are asked before the connection is used
+KEPT = 32  # the most idle connections of one link; if more threads need one at once, a connection is opened for the call
 HURRIED = 0.25  # seconds that a call may wait when there is no time left
-# Replies that the client raises as errors of the connection. The server has not looked at the command.
+# Replies that the client raises as connection errors. The server has not run the command.
 NOT_LET_IN = (AuthenticationError, AuthorizationError, BusyLoadingError)
-TOO_MANY_CLIENTS = "max number of clients reached"  # the client compares this text, too, and gives it no class of its own
-# "unknown command 'AUTH', with args beginning with: …": what follows the name may be the password.
+TOO_MANY_CLIENTS = "max number of clients reached"  # the client also compares this text, and has no class for this error
+# "unknown command 'AUTH', with args beginning with: …": the text after the name may contain the password.
 UNKNOWN_COMMAND = re.compile(r"unknown command ['`]?(AUTH|HELLO|SELECT)\b", re.IGNORECASE)
 
 
 class ScriptMissing(StoreError):
-    """The server at the end of the link `at` does not have that script: it was restarted, flushed or replaced."""
+    """The server of the link `at` does not have that script: it was restarted, flushed or replaced."""
 
     at: Link
 
@@ -150,48 +155,48 @@ class ScriptMissing(StoreError):
 class Link:
     """A thread-safe way to send commands to one server.
 
-    `execute` and `execute_many` return raw replies (bytes, int, list, None). Connections are kept in a stack and are never
-    shared between processes: after a fork the child begins with an empty one.
+    `execute` and `execute_many` return raw replies (bytes, int, list, None). Connections are kept in a stack and are never shared
+    between processes: after a fork the child begins with an empty one.
 
     Args:
         factory: makes one unconnected client connection; asks the Sentinels first, if there are any.
         where: the address, for error messages; never with a password.
-        sentinels: those that say where the server is. Then no connection is used that leads elsewhere.
+        sentinels: the Sentinels that report the address of the server. A connection to another address is then not used.
     """
 
     def __init__(self, factory: Callable[[], Connection], where: str, sentinels: Sentinels | None = None) -> None:
         self.factory = factory
         self.where = where
         self._sentinels = sentinels
-        self._idle: deque[tuple[Wire, float]] = deque()  # with when it was put there
+        self._idle: deque[tuple[Wire, float]] = deque()  # each with the time when it was put there
         self._pid = os.getpid()
         self._deadline: float | None = None
         self._longest = 0.0
-        self.stands_still = False  # its server's time passes only when a test says so: who waits there waits in vain
+        self.stands_still = False  # only a test moves the time of its server, so nothing may wait there
         self.cooldown = Cooldown()
         connection_options.LINKS.add(self)
 
-    moves = False  # whether the next call may find another server there
-    misplaced = "redis_cluster"  # the code of an error by which a node of a Cluster says where keys are, or that it serves none now
+    moves = False  # whether the next call may go to another server
+    misplaced = "redis_cluster"  # the code of an error if a node of a Cluster redirects a call, or serves no keys now
 
     @property
     def server(self) -> Link:
-        """The link to the server that it leads to just now. Servers are compared by it."""
+        """The link to the server that it leads to now. Use it to compare servers."""
         return self
 
     @property
     def home(self) -> str:
-        """The address of the server, or of the Cluster of which it is a part: there a key is at one place, and it stays the same."""
+        """The address of the server, or of its Cluster. A key exists once at this address, and the address does not change."""
         return self.where
 
     @property
     def met(self) -> Link:
-        """As `server`, without a request. If the server is not known, a link that represents all servers of the place."""
+        """Like `server`, but sends no request. If the server is not known, returns a link that represents all servers of the place."""
         return self
 
     @property
     def shared(self) -> Link:
-        """See `store/connection/places.py`: it is the place of all queues."""
+        """See `store/connection/places.py`: this link is the place of all queues."""
         return self
 
     def of(self, queue: str, partition: int) -> Link:
@@ -216,14 +221,16 @@ class Link:
         return self.cooldown.failed
 
     def set_cooldown(self, seconds: float, late: float = 0.0, longest: float = 0.0) -> None:
-        """Calls fail at once for `seconds` after one that failed, or that took longer than `late`; see `Cooldown`. `longest`: how many
-        seconds a call waits at most, if that is less than the timeout of the link; 0: no less.
+        """Makes calls fail at once for `seconds` after a call that failed, or that took longer than `late`; see `Cooldown`.
+        `longest`: the most seconds that a call waits, if that is less than the timeout of the link; 0: no other limit.
         """
         self.cooldown.seconds, self.cooldown.late = seconds, late
         self._longest = longest
 
     def hurry(self, deadline: float) -> None:
-        """From now on no call waits beyond `deadline` (monotonic), nor then for more than a moment: for a process that is to end."""
+        """From now on no call waits beyond `deadline` (monotonic). After the deadline a call waits only a moment. For a process that
+        is about to end.
+        """
         self._deadline = deadline
 
     def execute(self, *command: Any) -> Reply:
@@ -239,8 +246,8 @@ class Link:
         return reply
 
     def execute_many(self, commands: Sequence[tuple[Any, ...]]) -> list[Reply]:
-        """Sends several commands in one write and returns their replies in order; an error reply stands in its place as an
-        exception object (`StoreUnavailable` or `StoreError`).
+        """Sends several commands in one write and returns their replies in order. An error reply is returned as an exception object
+        (`StoreUnavailable` or `StoreError`) in its place.
 
         Raises:
             StoreUnavailable: as for `execute`.
@@ -248,7 +255,7 @@ class Link:
         return self._receive(self._send(commands), len(commands))
 
     def start(self, *commands: tuple[Any, ...]) -> Callable[[], list[Reply]]:
-        """As `execute_many`, but only sends them; returns a function that waits for their replies, to be called once.
+        """Like `execute_many`, but only sends the commands. Returns a function that waits for their replies; call it once.
 
         Raises:
             StoreUnavailable: the server cannot be reached.
@@ -312,16 +319,16 @@ class Link:
         return connection
 
     def leads(self, connection: Connection) -> bool:
-        """Whether that connection goes to the server that is meant now, as far as is known: a master may have got a successor."""
+        """Whether that connection leads to the current server, as far as is known. A master may have been replaced."""
         return self._sentinels is None or self._sentinels.lead_to(connection)
 
     def heard(self, error: Exception) -> None:
-        """Receives an error reply from a connection that has its own owner: it may say that the server has moved."""
+        """Receives an error reply from a connection that has its own owner. The reply may show that the server has moved."""
 
     def _made(self) -> Connection:
         try:
             made = self.factory()
-        except (RedisError, OSError) as error:  # of the Sentinels
+        except (RedisError, OSError) as error:  # from the Sentinels
             self.cooldown.start()
             raise self._unavailable(error, nothing_done=True) from error
         if self._longest:
@@ -329,8 +336,8 @@ class Link:
         return made
 
     def _let_in(self, connection: Connection) -> None:
-        """Connects, unless it is. What a server answers meanwhile may quote what it was sent, the password: of an answer without a
-        code of its own nothing is passed on, nor as the cause.
+        """Connects, unless the connection is open. The reply of a server at this point may quote the password. If a reply has no code
+        of its own, its text is not passed on, not even as the cause.
         """
         failure: StoreUnavailable | None = None
         try:
@@ -353,7 +360,7 @@ class Link:
                 self._idle.pop()[0].discard()
 
     def _take(self) -> Wire:
-        """An idle connection that is still one, or a new one."""
+        """An idle connection that is still usable, or a new one."""
         while True:
             try:
                 wire, since = self._idle.pop()
@@ -365,8 +372,9 @@ class Link:
             wire.discard()
 
     def _still_leads(self, connection: Connection, idle: float) -> bool:
-        """A master that was cut off from its Sentinels takes writes for a while, and forgets them when it is found again. Nobody who
-        can reach it hears of that, so they are asked once a second, and before what has rested is used.
+        """Whether the connection still leads to the master. A master that was cut off from its Sentinels accepts writes for a while,
+        and forgets them when it is found again. A client that can reach it does not notice. So the Sentinels are asked once a second,
+        and before a connection is used that was idle for longer.
         """
         if self._sentinels is not None and max(idle, self._sentinels.told_for) > RESTED:
             self._sentinels.look()
@@ -379,20 +387,22 @@ class Link:
         return Wire(connection)
 
     def _keep(self, wire: Wire) -> None:
-        """For the next call. What has not been needed for long is closed: the peak of one moment is not held for ever."""
+        """Keeps the connection for the next call. Connections that have been idle for long are closed, so that a short peak does not
+        keep many open.
+        """
         if self._deadline is not None or (self._sentinels is not None and not self.leads(wire.connection)):
             wire.discard()
             return
         now = clock.monotonic()
         self._idle.append((wire, now))
         if len(self._idle) > 1:
-            with contextlib.suppress(IndexError):  # another thread may take them meanwhile
+            with contextlib.suppress(IndexError):  # another thread may take connections meanwhile
                 while len(self._idle) > KEPT or now - self._idle[0][1] > IDLE:
                     self._idle.popleft()[0].discard()
 
     def _broken(self, wire: Wire, error: BaseException, *, nothing_done: bool = False) -> StoreUnavailable:
-        """Returns the error of a call that has failed halfway; `nothing_done`: before anything was sent, or looked at. Other errors,
-        such as an interrupt, are raised here: they, too, leave a reply that another call would read.
+        """Returns the error of a call that failed halfway. `nothing_done`: the call failed before anything was sent or executed.
+        Other errors, such as an interrupt, are raised here: they also leave a reply that another call would read.
         """
         wire.discard()
         if not isinstance(error, (RedisError, OSError)):
@@ -402,13 +412,13 @@ class Link:
         return self._unavailable(error, nothing_done=nothing_done)
 
     def _forget(self) -> None:
-        """By Sentinel: closes the idle connections. They lead to the same server, and the master may be another by now."""
+        """With Sentinels, closes the idle connections. They lead to the same server, and the master may be another one by now."""
         if self._sentinels is not None:
             self.close()
 
     def _unavailable(self, error: Exception, *, nothing_done: bool = False) -> StoreUnavailable:
         fields: dict[str, Any] = {"where": self.where, "cause": cause_of(error)}
-        if isinstance(error, ResponseError):  # of the commands by which a client is let in
+        if isinstance(error, ResponseError):  # an error of the commands that a client sends when it connects
             answer = answered(error, self.where, self.misplaced)
             made = for_callers(answer) if isinstance(answer, StoreError) else answer
         elif isinstance(error, (AuthenticationError, AuthorizationError)):
@@ -425,7 +435,7 @@ class Link:
 
 
 def cooling_down(where: str) -> StoreUnavailable:
-    """The error of a call that was not sent, since the server at `where` did not answer a moment ago."""
+    """The error of a call that was not sent, because the server at `where` did not answer a moment ago."""
     error = StoreUnavailable(code="redis_cooldown", where=where)
     error.nothing_done = True
     return error
@@ -437,7 +447,7 @@ def _shorten(connection: Connection, seconds: float) -> None:
 
 
 def connect(spec: RedisSpec, *, name: str = "delayq", timeout: float = 2.0) -> Link:
-    """A link to the server that `DELAYQ["REDIS"]` names. Nothing is sent yet.
+    """A link to the server that `DELAYQ["REDIS"]` names. This sends nothing.
 
     Args:
         spec: alias in CACHES, URL (of Sentinels too), `{"URL": …, "OPTIONS": {…}}`, dotted path of a factory that returns a
@@ -446,7 +456,7 @@ def connect(spec: RedisSpec, *, name: str = "delayq", timeout: float = 2.0) -> L
         timeout: seconds to wait for a connection, and for a reply.
 
     Raises:
-        ConfigError: the value names nothing that can be connected to; or a Cluster, see `places.place`.
+        ConfigError: the value does not lead to a server; or it leads to a Cluster, see `places.place`.
     """
     connection_class, kwargs = resolve(spec)
     if "cluster" in kwargs:
@@ -458,7 +468,7 @@ def connect(spec: RedisSpec, *, name: str = "delayq", timeout: float = 2.0) -> L
 
 
 def link_to(connection_class: type[Connection], kwargs: Mapping[str, Any], *, name: str, timeout: float) -> Link:
-    """As `connect`, to what `address.resolve` has found. `name` may be ""."""
+    """Like `connect`, for the result of `address.resolve`. `name` may be ""."""
     sentinels: Sentinels | None = kwargs.get("sentinels")
     rest = {key: value for key, value in kwargs.items() if key != "sentinels"}
 

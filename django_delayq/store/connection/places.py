@@ -1,7 +1,7 @@
-"""The places of queues: one link per server, and which partition of which queue is on which. Nothing else in the package knows how
-many servers there are.
+"""The places of queues: one link per server, and the server of each partition. Nothing else in the package knows how many servers
+there are.
 
-A `Link` is such a place, too: of a project on one server, and of a test, it is the place of all queues.
+A `Link` is also a place: in a project with one server, and in tests, it is the place of all queues.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Places(Protocol):
 
     @property
     def shared(self) -> Link:
-        """The server of what belongs to no queue: the workers, and locks that name none."""
+        """The server of the workers, and of locks that name no queue."""
 
     def of(self, queue: str, partition: int) -> Link:
         """The server of that partition; the shared one if no other is known."""
@@ -46,22 +46,22 @@ class Places(Protocol):
         """The link to the keys of that partition on the shared server, wherever its jobs are."""
 
     def nodes(self, queue: str = "") -> Sequence[Link]:
-        """All servers to which that value of the settings leads which is the queue's, or the shared one; several, of a Cluster.
+        """All servers of the setting for that queue, or of the shared setting; several for a Cluster.
 
         Raises:
-            StoreUnavailable: no node of that Cluster tells who they are.
+            StoreUnavailable: no node of that Cluster reports the nodes.
         """
 
     def close(self) -> None:
-        """Closes what is open there; it may be used again."""
+        """Closes the open connections. The place may be used again."""
 
 
 class Nodes:
-    """The servers of a project. Nothing is connected, nor is an embedded server started, before its link is asked for.
+    """The servers of a project. A server is connected, and an embedded server started, only when its link is requested.
 
     Args:
         shared: `DELAYQ["REDIS"]`.
-        own: by queue, of those that are elsewhere. Equal values share a link.
+        own: the setting of each queue that is on another server. Equal values share a link.
         name, timeout: see `connect`.
         patience: see `Cluster`.
     """
@@ -99,11 +99,11 @@ class Nodes:
         return self._place(self._numbers.get(queue, 0)).nodes(queue)
 
     def number(self, queue: str) -> int:
-        """Which of the values in the settings is that queue's; 0 for the shared one. Without a look at any server."""
+        """The number of the setting for that queue; 0 for the shared one. Does not contact a server."""
         return self._numbers.get(queue, 0)
 
     def close(self) -> None:
-        """Closes the links that there are."""
+        """Closes the existing links."""
         for place in list(self._places.values()):
             place.close()
 
@@ -119,7 +119,7 @@ class Nodes:
 
 
 def place(spec: RedisSpec, *, name: str, timeout: float = 2.0, patience: float = 0.0) -> Places:
-    """The place that a value of `DELAYQ["REDIS"]` names: a link to a server, or a Cluster. Nothing is sent yet.
+    """The place that a value of `DELAYQ["REDIS"]` names: a link to a server, or a Cluster. This sends nothing.
 
     Args:
         spec, name, timeout: see `connect`.
@@ -136,14 +136,14 @@ def place(spec: RedisSpec, *, name: str, timeout: float = 2.0, patience: float =
     def make(host: str, port: int, seconds: float) -> Connection:
         return unconnected(connection_class, {**rest, "host": host, "port": port}, name=name, timeout=seconds, where=f"{host}:{port}")
 
-    from django_delayq.store.connection.cluster import Cluster  # where one is used
+    from django_delayq.store.connection.cluster import Cluster  # only projects on a Cluster need this module
 
     return Cluster(make, kwargs["cluster"], timeout=timeout, patience=patience)
 
 
 def by_node(places: Places, parts: Iterable[PartitionedT]) -> dict[Link, list[PartitionedT]]:
-    """These partitions by their servers, in the order in which the first one of each is given. The link is one that leads there: on a
-    Cluster that of the first partition, which finds the others, too.
+    """Groups these partitions by server, in the order of the first partition of each. The key is the link of that first partition. On
+    a Cluster this link also reaches the other partitions.
     """
     found: dict[Link, tuple[Link, list[PartitionedT]]] = {}
     for part in parts:

@@ -1,5 +1,6 @@
-"""The Sentinels that watch over a master: who that is just now, asked by short connections of their own whenever somebody connects. And
-the URL that names them. The client library has this too; its pools keep no time, and take a demoted master for a broken connection.
+"""The Sentinels that watch over a master, and the URL that names them. They are asked for the current master, over separate short
+connections, each time a connection is made. The client library has this too. But its pools have no time limit, and treat a demoted
+master as a broken connection.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from django_delayq.store.connection.connection_options import wrong_option
 
 SCHEMES: Final = ("redis+sentinel://", "rediss+sentinel://")
 PORT: Final = 26379
-PATIENCE: Final = 0.5  # seconds for one Sentinel to connect, and to answer: another knows it too
-RARELY: Final = 30.0  # seconds between looks by the way while no Sentinel answers
-MASTER: Final = re.compile(r"[\w.-]+")  # what a Sentinel takes for a name
+PATIENCE: Final = 0.5  # seconds for one Sentinel to connect, and to answer; another Sentinel also knows the master
+RARELY: Final = 30.0  # seconds between these looks while no Sentinel answers
+MASTER: Final = re.compile(r"[\w.-]+")  # the names that a Sentinel accepts
 PLACE: Final = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<host>[\w.-]+))(?::(?P<port>\d{1,5}))?")
 LINE: Final = "redis+sentinel://user:password@host1:26379,host2:26379,host3:26379/mymaster/0"
 
@@ -35,7 +36,7 @@ class MasterUnknown(ConnectionError):
 
 
 class Sentinels:
-    """Those that know the master of that name. Thread-safe: the worst that two threads do to each other is to ask twice.
+    """The Sentinels of one master. Thread-safe: at worst, two threads both ask.
 
     Args:
         name: of the master, as in `sentinel monitor`.
@@ -45,9 +46,9 @@ class Sentinels:
     def __init__(self, name: str, entrances: Sequence[Entrance]) -> None:
         self.name = name
         self._entrances = list(entrances)
-        self.places = ", ".join(sorted(map(_place, entrances)))  # by which one master is told from another of the same name
+        self.places = ", ".join(sorted(map(_place, entrances)))  # these identify a master among others of the same name
         self._look_at = self._told_at = 0.0
-        self.master: tuple[str, int] | None = None  # as told last
+        self.master: tuple[str, int] | None = None  # as reported last
 
     def ask(self) -> tuple[str, int]:
         """Host and port of the master now. The Sentinel that answers is asked first the next time.
@@ -75,17 +76,17 @@ class Sentinels:
 
     @property
     def plain(self) -> list[tuple[str, int]]:
-        """Host and port of those that are asked without TLS."""
+        """Host and port of the Sentinels that are asked without TLS."""
         by_tls = (issubclass(made, SSLConnection) for made, _ in self._entrances)
         return [(kwargs["host"], int(kwargs["port"])) for (_, kwargs), tls in zip(self._entrances, by_tls, strict=True) if not tls]
 
     @property
     def told_for(self) -> float:
-        """Seconds since one of them has told who the master is."""
+        """Seconds since a Sentinel has reported the master."""
         return clock.monotonic() - self._told_at
 
     def look(self) -> None:
-        """Asks by the way, before a connection is used: while none answers, what was told last holds."""
+        """Asks for the master before a connection is used. While no Sentinel answers, the last reported master stays valid."""
         if clock.monotonic() < self._look_at:
             return
         try:
@@ -117,7 +118,7 @@ def _place(entrance: Entrance) -> str:
 
 
 class SentinelUrl(NamedTuple):
-    """A URL by Sentinel, taken apart: places of Sentinels, the name of the master, and the rest as a plain URL would say it."""
+    """The parts of a URL with Sentinels: their addresses, the name of the master, and the rest as in a plain URL."""
 
     places: Sequence[tuple[str, int]]
     name: str
@@ -126,10 +127,10 @@ class SentinelUrl(NamedTuple):
 
 
 def split_url(url: str, refuse: Callable[[str], ConfigError]) -> SentinelUrl:
-    """Takes a URL apart that begins with one of `SCHEMES`. `refuse` makes the error of what is wrong.
+    """Splits a URL that begins with one of `SCHEMES`. `refuse` makes the error from a reason.
 
     Raises:
-        ConfigError: it names no Sentinel, no master, or is none at all; the text quotes nothing of it.
+        ConfigError: the URL names no Sentinel or no master, or is not valid. The text quotes no part of the URL.
     """
     scheme, _, rest = url.partition("://")
     front, question, query = rest.partition("?")
@@ -153,8 +154,7 @@ def split_url(url: str, refuse: Callable[[str], ConfigError]) -> SentinelUrl:
 
 
 def places(text: str, default: int) -> list[tuple[str, int]]:
-    """Hosts and ports that stand there, separated by commas; none if one of them is no such thing. `default`: the port of who has "
-    "none."""
+    """Hosts and ports from a list separated by commas. Empty if one of them is not valid. `default`: the port of hosts without one."""
     matches = [PLACE.fullmatch(place) for place in text.split(",")]
     found = [(match["six"] or match["host"], int(match["port"] or default)) for match in matches if match is not None]
     return found if len(found) == len(matches) and all(0 < port < 65_536 for _, port in found) else []
@@ -163,8 +163,8 @@ def places(text: str, default: int) -> list[tuple[str, int]]:
 def entrances(
     at: Sequence[tuple[str, int]], connection_class: type[Connection], kwargs: Mapping[str, Any]
 ) -> tuple[list[Entrance], dict[str, Any]]:
-    """How the Sentinels at these places are reached, and with which arguments the master: those that begin with `sentinel_` are for the
-    Sentinels alone, TLS and keep-alive for both.
+    """The ways to connect to the Sentinels at these places, and the arguments for the master. Arguments that begin with `sentinel_`
+    are for the Sentinels alone; those for TLS and keep-alive are for both.
     """
     shared = {key: value for key, value in kwargs.items() if key.startswith(("ssl_", "socket_keepalive"))}
     own = {key.removeprefix("sentinel_"): value for key, value in kwargs.items() if key.startswith("sentinel_")}

@@ -1,5 +1,5 @@
-"""The kind of server at an address: a single server, a node of a Redis Cluster, or a Sentinel; and whether it has that database number.
-Asked before anything else, since to a client that takes it for a server of its own it says nothing that could be understood.
+"""The kind of server at an address: a single server, a node of a Redis Cluster, or a Sentinel; and whether it has that database
+number. This is checked first, because a client that expects a single server gets only unclear errors from the others.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ NAME_OF_MASTER: Final = b"name"
 
 
 def kind_findings(redis: RedisSpec, *, timeout: float = 2.0) -> list[Finding]:
-    """What speaks against working with what answers there. Nothing, for a server of its own, and where nothing can be learnt: that it
-    cannot be reached, or lets nobody in, is told by who goes on to use it.
+    """The problems with the kind of server that answers there. None for a single server, and none if nothing can be learned: a later
+    connection reports that the server cannot be reached, or refuses the login.
 
     Raises:
         ConfigError: the value leads nowhere.
@@ -60,7 +60,7 @@ def kind_findings(redis: RedisSpec, *, timeout: float = 2.0) -> list[Finding]:
 
 
 def _servers(kwargs: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The arguments for each server that may be asked: any node of a Cluster knows it."""
+    """The arguments for each server that may be asked. Any node of a Cluster can answer."""
     if "cluster" not in kwargs:
         yield kwargs
         return
@@ -70,7 +70,7 @@ def _servers(kwargs: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _speaks_tls(address: tuple[str, int], timeout: float) -> bool:
-    """Whether what answers there does. Nothing is sent to it beyond the handshake, so whoever it is may be anybody."""
+    """Whether the server there speaks TLS. Only the handshake is sent, so the identity of the server does not matter."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -80,7 +80,7 @@ def _speaks_tls(address: tuple[str, int], timeout: float) -> bool:
 
 
 def _place(host: str, port: int) -> str:
-    """As a URL has it."""
+    """The address in the form of a URL."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -101,7 +101,7 @@ def _of_sentinels(sentinels: Sentinels, database: int) -> Finding | None:
         sentinels.ask()
     except MasterUnknown:
         return Finding("E016", f"The Sentinels in DELAYQ['REDIS'] do not know a master named {sentinels.name!r}.")
-    except (RedisError, OSError):  # told by who goes on
+    except (RedisError, OSError):  # a later connection reports this
         by_tls = [place for place in sentinels.plain if _speaks_tls(place, PATIENCE)]
         if by_tls:
             hosts = ",".join(_place(*place) for place in by_tls)
@@ -115,7 +115,9 @@ def _of_sentinels(sentinels: Sentinels, database: int) -> Finding | None:
 
 
 def _entrances(kwargs: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """As we are, but in the database that every server has; then as a stranger, since a Sentinel knows other users, or none."""
+    """The ways to connect: with our credentials, to database 0, which every server has; then without credentials, since a Sentinel
+    has other users, or none.
+    """
     yield {**kwargs, "db": 0}
     if any(kwargs.get(name) for name in CREDENTIALS):
         yield {name: value for name, value in kwargs.items() if name not in CREDENTIALS} | {"db": 0}
@@ -173,7 +175,7 @@ def _sentinel_finding(place: str, line: str, names: Sequence[str]) -> Finding:
 
 
 def _refuses(link: Link, number: int) -> bool:
-    """Whether the server has no such database. That our user may not choose any says nothing of that."""
+    """Whether the server does not have this database. If our user may not select any database, returns False."""
     connection = link.dedicated()
     try:
         connection.send_command("SELECT", number, check_health=False)
@@ -190,14 +192,14 @@ def _refuses(link: Link, number: int) -> bool:
 
 
 def _databases(link: Link) -> int:
-    """How many there are; 0 if the server does not say."""
+    """The number of databases; 0 if the server does not report it."""
     with contextlib.suppress(StoreError, StoreUnavailable, ValueError, IndexError):
         return int(link.execute("CONFIG", "GET", "databases")[1])
     return 0
 
 
 def _masters(link: Link) -> list[str]:
-    """The names of those whom this Sentinel watches; none if it does not say."""
+    """The names of the masters that this Sentinel watches; empty if it does not report them."""
     with contextlib.suppress(StoreError, StoreUnavailable):
         told = (dict(zip(each[::2], each[1::2], strict=False)) for each in link.execute("SENTINEL", "MASTERS"))
         return [name.decode("utf-8", "replace") for facts in told if (name := facts.get(NAME_OF_MASTER))][:SHOWN]

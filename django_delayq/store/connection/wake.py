@@ -1,7 +1,7 @@
-"""Connections on which somebody waits to hear something, with a clock of its own: an idle mover for a token, say.
+"""Connections on which a process waits for a reply, without a timer in the server. An idle mover, for example, waits for a token.
 
-The server's blocking timeout is no timer: it is checked ten times a second. So the command that waits is sent without one, and
-who waits sleeps in `select()` on this connection, for as long as it likes. What comes meanwhile makes the connection readable.
+The server's blocking timeout is not exact: the server checks it ten times a second. So the process does not rely on it. It sleeps in
+`select()` on this connection for as long as it needs. A reply makes the connection readable.
 """
 
 from __future__ import annotations
@@ -22,16 +22,19 @@ from django_delayq.store.connection.link import Link, cooling_down
 from django_delayq.store.keys import Keys
 
 BROKEN: Final = 0.1  # seconds to wait after a line broke, before the next one is made
-PATIENCE: Final = 5.0  # seconds behind the end of a wait, in which its answer must have come
+PATIENCE: Final = 5.0  # seconds after the end of a wait in which its answer must arrive
 
 
 class ListeningLine:
-    """A connection that waits for one reply. If the server refuses the command that waits, no reply comes, `deaf` is true for a
-    minute, and the caller looks by itself meanwhile.
+    """A connection that waits for one reply. If the server refuses the blocking command, no reply comes. Then `deaf` is True for a
+    minute, and the caller polls meanwhile.
 
-    1. `arm()` sends the command that waits, if none is outstanding. 2. `select()` on `fileno()`. 3. The reply is read.
-    It dies with its connection: every method then raises StoreUnavailable, and the next `arm()` connects anew. So it does if nothing
-    was said for longer than the command waits (`waits`, in seconds): a firewall may have forgotten it. `what`: it, in errors.
+    1. `arm()` sends the blocking command, if none is outstanding. 2. The caller runs `select()` on `fileno()`. 3. The caller reads
+       the reply.
+
+    If the connection breaks, every method raises StoreUnavailable, and the next `arm()` connects again. `arm()` also reconnects if no
+    reply came for longer than the command blocks (`waits`, in seconds): a firewall may have dropped the connection. `what`: the name
+    of the line in error messages.
     """
 
     what: ClassVar[str] = "line"
@@ -45,20 +48,20 @@ class ListeningLine:
         self._until = 0.0
 
     def _command(self) -> tuple[str | int, ...]:
-        """What waits."""
+        """The blocking command."""
         raise NotImplementedError
 
     @property
     def deaf(self) -> bool:
-        """Whether the server refused the command that waits, a moment ago."""
+        """Whether the server refused the blocking command a moment ago."""
         return is_refused(self._link.where, self.command)
 
     def arm(self) -> None:
-        """Waits from now on, unless the server refused that a moment ago."""
+        """Starts to wait, unless the server refused that a moment ago."""
         if self.deaf:
             return
         if self._connection is not None and (self._is_deaf or not self._link.leads(self._connection)):
-            self.close()  # nobody calls there any more
+            self.close()  # no reply can arrive on it any more
         if self._connection is None:
             if self._link.cooldown.seconds and self._link.cooldown.active:
                 raise cooling_down(self._link.where)
@@ -78,12 +81,12 @@ class ListeningLine:
 
     @property
     def listens(self) -> bool:
-        """Whether what is told now may come here."""
+        """Whether a reply may arrive on this connection."""
         return self._armed
 
     @property
     def connection(self) -> Connection | None:
-        """The one on which it waits, if there is one."""
+        """The connection on which it waits, or None."""
         return self._connection
 
     def fileno(self) -> int:
@@ -92,11 +95,11 @@ class ListeningLine:
         return -1 if sock is None else int(sock.fileno())
 
     def wait(self, seconds: float) -> bool:
-        """Waits for something to read, so long at most. Returns whether there is."""
+        """Waits at most so many seconds for something to read. Returns whether there is something."""
         if self.fileno() < 0:
             clock.sleep(seconds)
             return False
-        with selectors.DefaultSelector() as waiting:  # select.select takes no descriptor above 1023
+        with selectors.DefaultSelector() as waiting:  # select.select does not accept descriptors above 1023
             waiting.register(self.fileno(), selectors.EVENT_READ)
             return bool(waiting.select(seconds))
 
@@ -130,7 +133,8 @@ class ListeningLine:
 class WakeLine(ListeningLine):
     """The line of an idle mover: BLPOP on its wake lists, which takes a token.
 
-    A token popped for a mover that has just died is lost; the others find the jobs by the look of the timer owner, within a second.
+    If a mover has just died, a token popped for it is lost. The others still find the jobs within a second, when the timer owner
+    looks.
     """
 
     what = "wake line"
@@ -142,7 +146,7 @@ class WakeLine(ListeningLine):
         self._keys = [keys["wake"] for keys in partitions]
 
     def arm_for(self, partitions: Sequence[Keys]) -> None:
-        """Waits for tokens of these partitions only, from now on."""
+        """Waits only for tokens of these partitions from now on."""
         wanted = [keys["wake"] for keys in partitions]
         if wanted != self._keys:
             self.close()
@@ -154,6 +158,6 @@ class WakeLine(ListeningLine):
         return "BLPOP", *self._keys, int(self.waits)
 
     def drain(self) -> str:
-        """Reads the token that made the descriptor readable. Returns the key of its list; "" if none has come for a while."""
+        """Reads the token that made the descriptor readable. Returns the key of its list, or "" if none has arrived for a while."""
         reply = self._heard()
         return reply[0].decode() if reply else ""
