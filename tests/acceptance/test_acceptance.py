@@ -1,4 +1,4 @@
-"""The shop's own tests, in a process with the shop's settings, on the database and the server of this run."""
+"""Runs the shop's own tests in a process with the shop's settings, on the database and the server of this run."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ PROJECT = Path(__file__).parent / "project"
 
 @pytest.mark.django_db(transaction=True)
 def test_a_shop_that_was_written_from_the_docs_passes_its_own_tests(redis_server):
-    folder = servers.folder()  # of a short name, as sockets need it
+    folder = servers.folder()  # with a short name, because sockets need it
     environment = {"TMPDIR": str(folder), "SHOP_REDIS": redis_server.url, "DELAYQ_TEST_REDIS_URL": redis_server.url}
     if connection.vendor != "sqlite":
-        live = "shop_live"  # beside the one that Django makes for tests
+        live = "shop_live"  # beside the database that Django makes for tests
         with connection.cursor() as cursor:
             cursor.execute(f"DROP DATABASE IF EXISTS {live}")
             cursor.execute(f"CREATE DATABASE {live}")

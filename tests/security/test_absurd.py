@@ -1,5 +1,5 @@
-"""Thousands of absurd records, events and fields beside the work of honest loops: no row lies beyond what is promised, and no pass
-takes long. The same in every run; the whole of it is marked slow.
+"""Thousands of absurd records, events and fields next to the work of honest loops. No row is more wrong than the docs allow, and no
+pass takes long. Every run is the same. The full run is marked slow.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.slow
 
 NAME = "tests.tasks_for_tests.close_order"
 BATCH = 200
-PATIENCE = 30.0  # seconds until what is due must have run
+PATIENCE = 30.0  # seconds until a due job must have run
 FIELDS = (
     "generation", "seen:0", "seen:1", "server", "mirrored", "mirror_token", "run", "moved_to", "moved_at", "surplus", "restoring",
     "rolled", "timer", "timer_until", "backup", "backup_until", "others_until", "asked", "armed", "alive", "guard_from", "guard_until",
@@ -44,7 +44,9 @@ NUMBERS = ("0", "-1", "1", "2", "1e999", "nan", "-inf", "99999999999999999999", 
 
 
 class Absurd:
-    """Makes one thing after the other that this package would not write, as commands. `known`: jobs that it may lie about."""
+    """Makes commands, each of which writes something that this package would not write. `known`: jobs whose state the commands may
+    forge.
+    """
 
     def __init__(self, seed: int, prefix: str, now_ms: int, known: list[str]) -> None:
         self.random = Random(seed)
@@ -137,7 +139,7 @@ class Scene:
         self.longest = max(self.longest, (name, time.perf_counter() - began), key=lambda one: one[1])
 
     def _worked(self) -> float:
-        """Seconds for which this process and Redis have worked: a busy machine makes neither longer."""
+        """Returns the seconds that this process and Redis have worked. A busy machine increases neither."""
         cpu = stores.link.execute("INFO", "cpu").decode()
         return time.process_time() + sum(float(used) for used in re.findall(r"used_cpu_(?:sys|user):([\d.]+)", cpu))
 
@@ -148,7 +150,7 @@ class Scene:
         return job
 
     def work(self) -> None:
-        """A pass of each loop."""
+        """Runs one pass of each loop."""
         with self.timed("restore"):
             self.restore.poll()
         with self.timed("mover"):
@@ -180,7 +182,7 @@ class Scene:
         assert set(self.ran) <= self.scheduled
 
     def fill(self) -> list[str]:
-        """Jobs in every state; returns the ids of those that may be lied about."""
+        """Schedules jobs in every state. Returns the ids of the jobs whose state may be forged."""
         self.other = self.put(1, "other", delay="1h")
         done, gone, far = self.put(2), self.put(3, delay="1h"), self.put(4, delay="1h")
         assert gone.cancel() is delayq.Change.DONE
@@ -215,7 +217,7 @@ def play(scene: Scene, link: Any, acts: int, seed: int) -> None:
 def scene(redis_server, transactional_db, settings, monkeypatch) -> Iterator[Callable[[bool], Scene]]:
     made: list[Scene] = []
     monkeypatch.setattr(restore, "LOOK", 0.0)
-    monkeypatch.setattr(recovery, "ADOPTION_MS", 0)  # nobody runs what is due here; to wait for that is most of the time
+    monkeypatch.setattr(recovery, "ADOPTION_MS", 0)  # no worker runs due jobs here; the wait for them is most of the time
 
     def make(signed: bool) -> Scene:
         settings.DELAYQ = {**settings.DELAYQ, "PREFIX": "t", "SIGNING": signed, "QUEUES": {"q": {}, "other": {}}}

@@ -1,4 +1,4 @@
-"""The Redis user of docs/howto/run-redis.md has all the rights that are needed, and no others."""
+"""The Redis user of docs/howto/run-redis.md has all rights that the package needs, and no others."""
 
 from __future__ import annotations
 
@@ -105,11 +105,11 @@ def test_a_wrong_password_is_told_so_without_showing_it(redis_server, settings):
 
 def test_a_worker_runs_jobs_as_that_user(shop: Shop, redis_server):
     def users() -> dict[str, str]:
-        """By the id of the connection."""
+        """Returns the users by connection id."""
         lines = redis_server.link.execute("CLIENT", "LIST").decode().splitlines()
         return {line.split()[0]: line.split("user=")[1].split()[0] for line in lines if "name=delayq" in line}
 
-    before = users()  # what other tests have left open
+    before = users()  # connections that other tests left open
     worker = shop.work()
     shop.put_many("count", [(n,) for n in range(300)])
     eventually(lambda: len(shop.counts()) == 300)

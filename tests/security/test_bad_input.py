@@ -133,7 +133,9 @@ def test_a_key_that_nobody_holds_is_free_whatever_stands_there(orders, delayq_re
 
 @pytest.mark.parametrize("name", ["wake", "events", "stats", "spread"])
 def test_what_a_script_writes_last_is_made_anew_when_it_is_of_a_wrong_type(redis_server, name):
-    """Those it reads first err before anything is written; an error at these would leave half of a transition."""
+    """A script reads some keys first, and fails at these before it writes. An error at these other keys would leave half of a
+    transition.
+    """
     bench, ran = Bench(redis_server.link), []
     bench.tasks["note"] = task(ran.append)
     bench.put("note", 1)
@@ -161,7 +163,7 @@ def test_a_stream_whose_ids_have_run_out_is_begun_anew(board):
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in ("wake", "stats", "spread", "events")])
 def test_a_key_of_a_wrong_type_errs_and_loses_nothing_when_it_is_gone(board, name):
-    """Nothing can be done with such a key; but what else there is stays whole."""
+    """The package cannot use such a key, but all other data stays whole."""
     board.put(1)
     board.link.execute("RENAME", board.keys[name], "kept") if board.link.execute("EXISTS", board.keys[name]) else None
     board.link.execute("SET", board.keys[name], "not ours")

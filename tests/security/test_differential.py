@@ -21,7 +21,7 @@ from tests.admin.conftest import ALL, JOBS, OPERATIONS, QUEUES, SET_ASIDE, WORKE
 from tests.admin.test_operations import begin, work
 
 __all__ = ["more_tasks", "orders", "staff"]
-ONE, OTHER = "47~11", "08~15-and-longer"  # what is masked, in one world and in the other; no id, date or address holds it
+ONE, OTHER = "47~11", "08~15-and-longer"  # the masked value, in one world and in the other; no id, date or address contains it
 STRANGE = "9999"  # in neither
 PAYS = "shop.pay"
 PINS = (ONE, OTHER, STRANGE, "47", "***", "1")
@@ -77,7 +77,7 @@ def jobs(orders, settings, more_tasks) -> list[Job]:
     )
     registry._tasks.pop("shop.gone")
     set_aside(orders)
-    long_ago = clock.now() - timedelta(days=400)  # so that durations stay what they are for a day
+    long_ago = clock.now() - timedelta(days=400)  # so that durations stay the same for a day
     Job.objects.update(created_at=long_ago, started_at=long_ago, finished_at=long_ago, published=long_ago)
     Attempt.objects.update(started_at=long_ago, finished_at=long_ago)
     Job.objects.filter(pk=made[4].id).update(result={"answer": ONE})
@@ -86,7 +86,7 @@ def jobs(orders, settings, more_tasks) -> list[Job]:
 
 
 def other_world() -> None:
-    """Puts the other value in every place where the first one stood, in the database and in Redis."""
+    """Puts the other value in every place that had the first one, in the database and in Redis."""
     for model in (Job, Event, SetAside):
         columns = [field for field in model._meta.fields if field.get_internal_type() in ("TextField", "BinaryField")]
         for row in model.objects.all():
@@ -117,7 +117,7 @@ CLOCKS = re.compile(
 )
 
 
-ASKED = re.compile(r"""["`](args|kwargs|result|options|raw|detail)["`]""")  # a column in which something masked may stand
+ASKED = re.compile(r"""["`](args|kwargs|result|options|raw|detail)["`]""")  # a column that may contain a masked value
 
 
 @contextmanager
@@ -181,7 +181,7 @@ def places(jobs: list[Job], operation: Operation) -> Iterator[tuple[str, dict[st
 def test_what_is_masked_changes_no_byte_of_any_page(jobs, staff, monkeypatch):
     client, operation = staff(*(name for name in ALL if name != "view_sensitive")), begin(stage="paused")
     held = clock.now()
-    monkeypatch.setattr(clock, "now", lambda: held)  # "now" and "1s ago" are no difference of the worlds
+    monkeypatch.setattr(clock, "now", lambda: held)  # "now" and "1s ago" are not a difference between the worlds
     asked = list(places(jobs, operation))
 
     def look() -> list[tuple[int, str]]:

@@ -145,7 +145,7 @@ def test_an_entry_is_folded_or_refused(pairs, audit):
         assert len(job.worker) <= 200
 
 
-# what is configured and typed
+# configuration and command line
 
 
 everything = st.recursive(

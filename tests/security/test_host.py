@@ -1,4 +1,4 @@
-"""Neighbours on the host: the embedded server's directory is private, and others cannot hold up its start; nor the health port."""
+"""Neighbours on the host: the embedded server's directory is private. Other users can block neither its start nor the health port."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.worker.conftest import Shop, eventually
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    """A short path, since it is that of a socket."""
+    """A short path, because a socket's path has a limit."""
     with tempfile.TemporaryDirectory(prefix="dq-") as folder:
         home = Path(folder, "data")
         yield home
@@ -133,7 +133,7 @@ def test_a_lock_that_somebody_keeps_is_an_error_after_a_while_and_no_start_that_
 
 
 class Flood:
-    """Connections that say nothing, again and again, for as long as the block lasts."""
+    """Opens connections that send nothing, repeatedly, for as long as the block lasts."""
 
     def __init__(self, port: int, at_once: int = 60) -> None:
         self.port, self.at_once = port, at_once
@@ -212,7 +212,7 @@ def test_an_answer_to_a_probe_names_neither_host_nor_process(shop: Shop):
     eventually(lambda: ask(port, "ready")[0] == 200)
     assert ask(port, "health") == (200, {"missing": []})
     assert ask(port, "ready") == (200, {"store": True, "state": "working"})
-    assert str(worker.pid) in worker.text()  # which the log says to those who may read it
+    assert str(worker.pid) in worker.text()  # the log shows it to users who may read it
 
 
 @pytest.mark.parametrize(

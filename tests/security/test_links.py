@@ -1,4 +1,4 @@
-"""No password comes out: whatever is wrong with an address, its texts name the scheme, the host or the alias, and nothing else."""
+"""No password leaks. For any error in an address, the texts name only the scheme, the host or the alias."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ MISTAKES: dict[str, Any] = {
 ADDRESSES = {
     name: url
     for name, url in MISTAKES.items()
-    if isinstance(url, str) and name != "user and host alone"  # such a LOCATION is a name to Django
+    if isinstance(url, str) and name != "user and host alone"  # Django reads such a LOCATION as a name
 }
 
 
@@ -78,7 +78,7 @@ def clean(text: str) -> None:
 
 
 def everything_said(call: Callable[[], object]) -> str:
-    """The error that comes out, as a person would see it with its causes."""
+    """Returns the error text that a person would see, with its causes."""
     with pytest.raises(DelayqError) as caught:
         call()
     return "".join(traceback.format_exception(caught.value))
@@ -91,7 +91,7 @@ def told_by_the_checks() -> str:
 
 
 def without_source(said: str) -> str:
-    """A traceback quotes the lines of this file, which hold the passwords of the tests."""
+    """A traceback quotes the lines of this file, and these contain the passwords of the tests."""
     return "\n".join(line for line in said.splitlines() if not line.startswith("    "))
 
 
@@ -151,7 +151,7 @@ def test_a_factory_that_quotes_its_address_is_not_quoted(monkeypatch):
 
 
 def test_what_can_be_used_is_used():
-    """The rules against torn addresses let whole ones through."""
+    """The rules against split addresses accept whole addresses."""
     for url, place in {
         "redis://:p%40ss%2Fw%C3%B6rd@cache.internal:6380/3": "cache.internal:6380, db 3",
         "rediss://user:a@b@cache.internal": "cache.internal:6379, db 0",

@@ -1,4 +1,4 @@
-"""Logs: no text of an exception that may quote an argument, and no line that somebody else has written."""
+"""Logs contain no text of an exception that may quote an argument, and no line that an outsider wrote."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PACKAGE = Path(delayq.__file__).parent
 
 @pytest.fixture
 def logged(caplog):
-    """All that the package writes into logs, in every form that a handler may give it."""
+    """Returns all log output of the package, in every form that a handler may give it."""
     caplog.set_level(logging.DEBUG, logger="django_delayq")
     return caplog
 

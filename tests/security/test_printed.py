@@ -34,7 +34,7 @@ STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u20
 
 @pytest.fixture
 def edited(orders, settings) -> delayq.Job:
-    """A job whose first arguments held a secret, and whose second do."""
+    """A job whose first arguments contained a secret, and whose second arguments contain one too."""
     settings.DELAYQ = {**settings.DELAYQ, "SENSITIVE": ["note"]}
     job = delayq.schedule(close_order, 1, note=SECRET, max_attempts=1)
     orders.settle(orders.claim()[0], "fail", detail=b'{"c":"ValueError","m":"no"}')
@@ -106,7 +106,7 @@ def set_aside(**fields) -> None:
 
 @pytest.fixture
 def hostile(orders) -> UUID:
-    """Text that would steer a terminal, wherever somebody from outside can leave it."""
+    """Text that would control a terminal, in every place that an outsider can write to."""
     job = delayq.schedule(close_order, NASTY, note=NASTY, key="a\u202eb", meta={"note": NASTY}, max_attempts=1)
     orders.settle(orders.claim()[0], "fail", detail=json.dumps({"c": f"E{NASTY}", "m": NASTY, "t": f"Traceback{NASTY}"}).encode())
     orders.fold()
@@ -152,7 +152,7 @@ def test_the_list_of_jobs_shows_no_name_that_only_pretends(orders, staff):
     Job.objects.filter(pk=job.id).update(queue="a\u202eb", task="c\u202ed")
     for address in ("", "?queue=x%E2%80%AEy", "?task=x%E2%80%AEy"):
         sent = staff("view_job").get(f"/admin/delayq/job/{address}").content.decode()
-        shown = re.sub(r'="[^"]*"', "", sent)  # what goes back to the server is as it came
+        shown = re.sub(r'="[^"]*"', "", sent)  # values that go back to the server are unchanged
         assert not STEERING.search(shown), address
         assert ("x\\u202ey" if address else "a\\u202eb") in shown
 
@@ -266,7 +266,7 @@ PARTS = (
 
 @pytest.mark.parametrize("part", PARTS)
 def test_an_error_of_any_length_is_worded_at_once(part):
-    """A tenth of a second of the processor; where the square of the length counts it is half a minute."""
+    """The limit is a tenth of a second of CPU time. With quadratic cost it would take half a minute."""
     began = time.thread_time()
     for first in PARTS:
         text = first + part * (100_000 // len(part)) + "\x00"

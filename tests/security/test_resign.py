@@ -1,4 +1,4 @@
-"""`delayq resign`: records follow a change of SECRET_KEY."""
+"""`delayq resign` signs records again after a change of SECRET_KEY."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sensitive arguments: masked wherever people look, and no argument at all in a log."""
+"""Sensitive arguments are masked wherever people look, and no argument at all appears in a log."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_where_the_task_takes_other_arguments_than_the_job_has_all_are_masked(pa
     def pay(iban): ...
 
     name = payouts(pay, sensitive=["iban"])
-    assert masking.arguments(name, [1, SECRET], {}) == (["***", "***"], {})  # of a release with pay(order, iban)
+    assert masking.arguments(name, [1, SECRET], {}) == (["***", "***"], {})  # from a release with pay(order, iban)
     assert masking.arguments(name, [], {"iban": SECRET, "order": 1}) == ([], {"iban": "***", "order": "***"})
 
 
@@ -135,7 +135,7 @@ def test_commands_mask(secret_job, run, words):
 
 @pytest.fixture
 def everything_logged(caplog):
-    """All that the package writes into logs, at every level."""
+    """Returns all log output of the package, at every level."""
     caplog.set_level(logging.DEBUG, logger="django_delayq")
     return caplog
 

@@ -1,4 +1,4 @@
-"""SIGNING: what our own keys have not signed is kept and never run."""
+"""SIGNING: records that our own keys have not signed are kept and never run."""
 
 from __future__ import annotations
 
@@ -166,11 +166,11 @@ def test_requeue_signs_what_the_row_says(signed):
     assert b"[666]" not in lying_in_redis(job)
 
 
-# and only that is run
+# only signed records run
 
 
 def forged(bench: Bench, raw: bytes) -> str:
-    """A due job that somebody has written into Redis without us."""
+    """A due job that an outsider wrote into Redis."""
     id = ids.short(ids.new())
     bench.board.link.execute("HSET", "t:{q}:jobs", id, raw)
     bench.board.link.execute("ZADD", "t:{q}:schedule:normal", 1, id)

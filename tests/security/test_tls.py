@@ -1,4 +1,4 @@
-"""Connections by TLS and password, to a server that takes no others."""
+"""Connections by TLS and password, to a server that accepts no other connections."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BACKENDS = ("django_redis.cache.RedisCache", "django.core.cache.backends.redis.R
 
 @dataclass(frozen=True)
 class Certificates:
-    """A made-up authority, and what it has signed for localhost."""
+    """An invented authority, and the certificate that it has signed for localhost."""
 
     authority: str
     certificate: str
@@ -77,7 +77,7 @@ def certify(folder: Path, names: str = "DNS:localhost,IP:127.0.0.1") -> Certific
 
 
 class TlsServer(servers.RedisServer):
-    """By TCP it speaks TLS only; the unix socket stays for the test itself."""
+    """A server that speaks only TLS over TCP. The unix socket stays for the test itself."""
 
     def __init__(self, certificates: Certificates, **options: str) -> None:
         self.tls_port = free_port()
@@ -170,7 +170,7 @@ def test_by_sentinel_both_are_reached_by_tls_and_both_names_are_looked_at(tls, c
         connect(spec(certify(tmp_path).authority)).execute("PING")
     assert servers.PASSWORD not in str(error.value)
     with pytest.raises(StoreUnavailable, match="no Sentinel answers"):
-        connect(spec(certificates.authority, str(sentinel.port))).execute("PING")  # that one speaks no TLS
+        connect(spec(certificates.authority, str(sentinel.port))).execute("PING")  # that server speaks no TLS
     assert auths(server) == before
 
 
@@ -185,7 +185,7 @@ def test_a_server_of_another_authority_is_refused(tls, tmp_path):
 
 
 def auths(server: TlsServer) -> int:
-    """How often a password was sent to that server."""
+    """Returns how often a password was sent to that server."""
     stats = opened(server.url).execute("INFO", "commandstats").decode()
     return sum(int(calls) for calls in re.findall(r"cmdstat_(?:auth|hello):calls=(\d+)", stats))
 
@@ -237,7 +237,7 @@ def test_plain_words_to_a_tls_port_are_unavailable_and_do_not_hang(tls):
 
 
 def test_a_worker_wakes_by_tls(tls, certificates, shop: Shop):
-    """The mover sleeps on the bare socket, below TLS: what TLS has read ahead must not be waited for."""
+    """The mover waits on the bare socket, below TLS. It must not wait for data that TLS has read ahead."""
     server = tls()
     shop.url, shop.link = server.url, opened(server.url)
     shop.settings = {"REDIS": specs(server, certificates)["options"]}

@@ -1,5 +1,5 @@
-"""Clusters and Sentinels by TLS, whose servers take no other connections: each node that one of them names is spoken to by TLS, and has
-to show a certificate.
+"""Clusters and Sentinels over TLS, whose servers accept no other connections. The client uses TLS for each node that one of them
+names, and each node must show a certificate.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def files(of: Certificates) -> dict[str, str]:
 
 
 class TlsCluster(ClusterServers):
-    """Its nodes speak TLS only, to clients and to each other."""
+    """A cluster whose nodes speak only TLS, to clients and to each other."""
 
     def __init__(self, certificates: Certificates) -> None:
         self.authority = certificates.authority
@@ -66,14 +66,14 @@ def cluster(certificates: Certificates) -> Iterator[TlsCluster]:
 
 @pytest.fixture
 def places(cluster: TlsCluster) -> Iterator[Places]:
-    """By one of the nodes: where the others are, it tells."""
+    """Returns the places with one node as the start; the node reports the others."""
     there = place(cluster.by(f"localhost:{cluster.masters[0].port}"), name="test")
     yield there
     there.close()
 
 
 def logins(cluster: TlsCluster) -> int:
-    """How often the user of the package was let in, on any node, or was refused."""
+    """Returns how often the user of the package was admitted, on any node, or was refused."""
     told = [node.call("INFO", "commandstats", whole=True) for node in cluster.nodes]
     return sum(int(text.partition(f"cmdstat_{name}:calls=")[2].partition(",")[0] or 0) for text in told for name in ("auth", "hello"))
 

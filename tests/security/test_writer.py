@@ -35,18 +35,18 @@ def sign(settings, signing: bool | str = True, **more) -> Orders:
 
 @pytest.fixture
 def signed(settings, delayq_redis, transactional_db) -> Orders:
-    """The queue "orders" of a project that signs."""
+    """The queue "orders" of a project with signing on."""
     return sign(settings)
 
 
 def forge(*pairs: str | bytes, queue: str = "orders", by: str = "admin:alice") -> None:
-    """One entry in the stream of a queue, as its scripts write them."""
+    """Writes one entry into the stream of a queue, in the format of its scripts."""
     now_ms = int(stores.link.execute("TIME")[0]) * 1000
     stores.link.execute("XADD", f"delayq:{{{queue}}}:events", "*", "at", now_ms, "by", by, *pairs)
 
 
 def ended(orders: Orders, outcome: str) -> delayq.Job:
-    """A durable job whose row has ended so."""
+    """A durable job whose row has ended in this state."""
     job = delayq.schedule(close_order, 1, delay="1h" if outcome == "cancelled" else 0)
     if outcome == "cancelled":
         assert job.cancel() is DONE
@@ -94,7 +94,7 @@ def raw(job: delayq.Job) -> bytes:
     return stores.link.execute("HGET", f"delayq:{{{job.queue}}}:jobs", ids.short(job.id))
 
 
-# what events may change in a row
+# changes that events may make in a row
 
 
 LEADING_OUT = (
@@ -112,7 +112,7 @@ LEADING_OUT = (
 
 
 def forged_out(id: str) -> list[tuple[str, str]]:
-    """Each kind of event that says that a job is not where its row says."""
+    """Every kind of event that claims that a job is not where its row shows it."""
     return [
         ("requeued", f"{id} 1800000000000"),
         ("restored", f"{id} 1800000000000 0 0 -"),
@@ -244,7 +244,7 @@ def test_a_requeue_whose_answer_was_lost_counts(signed, lost_reply):
     lost_reply()
     with pytest.raises(delayq.StoreUnavailable):
         job.requeue()
-    assert job.requeue() is delayq.Change.CONFLICT  # it is there already
+    assert job.requeue() is delayq.Change.CONFLICT  # it already exists
     signed.fold()
     assert Job.objects.get(pk=job.id).state == "scheduled"
 

@@ -1,4 +1,4 @@
-"""Somebody who can write to Redis: records and entries that the package never wrote, each of which it must survive."""
+"""An attacker who can write to Redis: records and entries that the package never wrote. The package must survive each of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LONG_AGO = "1000"  # ms since 1970: due
 
 @dataclass
 class Vandal:
-    """Writes into one queue. `harm()` does one thing, chosen by the seed, and says what."""
+    """Writes into one queue. `harm()` does one thing, chosen by the seed, and returns its name."""
 
     link: Link
     keys: Keys
@@ -111,7 +111,7 @@ POISON: dict[str, Callable[[Vandal], None]] = {
 
 
 def litter(link: Link, keys: Keys) -> None:
-    """Garbage beside the jobs: in every key, of the right type, where it harms whoever believes it."""
+    """Garbage beside the jobs: in every key, of the right type, where it harms code that trusts it."""
     for name in ("cancels", "progress", "keys", "claims", "stats", "runs"):
         link.execute("HSET", keys[name], b"\xff garbage", b"\xfe\n", "key", "no id", "", "")
     link.execute("HSET", keys["claims"], "host:9:w", "n1 x zzzz=99999999999999999999999 =")
@@ -145,7 +145,7 @@ def litter(link: Link, keys: Keys) -> None:
 
 
 def babble(link: Link, keys: Keys) -> None:
-    """Entries in the stream of events that say nothing sensible."""
+    """Entries in the stream of events that make no sense."""
     id = ids.short(ids.new())
     for pairs in (
         ("at", "x"),

@@ -1,1 +1,1 @@
-"""The shop's only app: orders, what is done for them later, and a ledger of how that ended."""
+"""The shop's only app: orders, their later jobs, and a ledger of how these ended."""

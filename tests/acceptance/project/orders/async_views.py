@@ -1,4 +1,4 @@
-"""The async views: each waits by the async twin."""
+"""The async views. Each uses the async variants of the API."""
 
 import asyncio
 import time
@@ -14,7 +14,7 @@ from orders.models import Customer, Order, Tenant
 from orders.surroundings import tenant
 from orders.views import OutOfStock, place
 
-abandoned: list[str] = []  # jobs of which this process does not know whether they are in
+abandoned: list[str] = []  # jobs that this process may or may not have scheduled
 
 
 async def new_order(total: int) -> Order:
@@ -24,7 +24,7 @@ async def new_order(total: int) -> Order:
 
 
 async def checkout(request: HttpRequest) -> JsonResponse:
-    """Outside of any transaction: each write is committed when its twin returns."""
+    """Runs outside of any transaction: each write is committed when its call returns."""
     order = await new_order(int(request.POST["total"]))
     soon = tasks.close_order.using(delay=request.POST.get("delay", "30m"), key=f"close-order:{order.pk}")
     job = await soon.aschedule(order.pk)
@@ -32,7 +32,7 @@ async def checkout(request: HttpRequest) -> JsonResponse:
 
 
 async def checkout_in_a_transaction(request: HttpRequest) -> JsonResponse:
-    """The whole block in one sync function."""
+    """Runs the whole block in one sync function."""
     try:
         order, job = await sync_to_async(place)(int(request.POST["total"]), "sold_out" in request.POST)
     except OutOfStock:
@@ -41,7 +41,7 @@ async def checkout_in_a_transaction(request: HttpRequest) -> JsonResponse:
 
 
 async def checkout_behind_a_slow_query(request: HttpRequest) -> JsonResponse:
-    """The client may go while the schedule waits for the thread: then the ids are noted, and asked for later."""
+    """The client may leave while the schedule waits for the thread. Then the ids are noted, and looked up later."""
     order = await new_order(int(request.POST["total"]))
     slow = asyncio.create_task(sync_to_async(wait_until_closed)(order.pk))
     await asyncio.sleep(0)
@@ -56,7 +56,7 @@ async def checkout_behind_a_slow_query(request: HttpRequest) -> JsonResponse:
 
 
 def wait_until_closed(order_id: int) -> None:
-    """Takes the thread of the request for as long as the order is open, 20 seconds at most."""
+    """Blocks the thread of the request while the order is open, for at most 20 seconds."""
     for _ in range(400):
         if not Order.objects.filter(pk=order_id, status=Order.Status.PLACED).exists():
             return
@@ -93,7 +93,7 @@ async def job(request: HttpRequest, job_id: UUID) -> JsonResponse:
 
 
 async def wrong(request: HttpRequest) -> JsonResponse:
-    """A sync call where its twin belongs."""
+    """A sync call in async code."""
     try:
         delayq.cancel(key="close-order:1", queue="orders")
     except SynchronousOnlyOperation as error:

@@ -1,4 +1,4 @@
-"""The words of `django.tasks`: Django's own from 6.0 on, those of the package django-tasks before."""
+"""The names of `django.tasks`: from Django itself since 6.0, from the package django-tasks before."""
 
 from typing import TYPE_CHECKING
 

@@ -29,7 +29,7 @@ class Order(models.Model):
 
 
 class Booking(models.Model):
-    """Money that was taken, or given back."""
+    """Money that was taken or given back."""
 
     order: models.ForeignKey[Order, Order] = models.ForeignKey(Order, models.CASCADE)
     amount: models.IntegerField[int, int] = models.IntegerField()
@@ -46,7 +46,7 @@ class Letter(models.Model):
 
 
 class Report(models.Model):
-    """A figure for each date of a schedule, once, however often its job has run."""
+    """A figure for each date of a schedule, stored once even if its job runs several times."""
 
     subject: models.CharField[str, str] = models.CharField(max_length=10)
     at: models.DateTimeField[datetime, datetime] = models.DateTimeField()

@@ -1,8 +1,8 @@
-"""The provider of payments, as far as the shop sees it. Tests put another one in its place."""
+"""The payment provider as the shop sees it. Tests replace it."""
 
 
 class Declined(Exception):
-    """It will never pay."""
+    """The provider will never pay."""
 
 
 def collect(order_id: int, amount: int) -> str:

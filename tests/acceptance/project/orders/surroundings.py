@@ -1,4 +1,4 @@
-"""In which surroundings code runs: for which tenant, because of which request."""
+"""The context of the code that runs: the tenant and the request."""
 
 from contextvars import ContextVar
 

@@ -44,7 +44,7 @@ def close_order(order_id: int) -> str:
 
 @delayq.task
 def apologise(job_id: str) -> None:
-    """Behind a charge that has failed for good."""
+    """Runs after a charge that has failed for good."""
     order_id = Job.objects.get(pk=job_id).args[0]
     letter(order_id, "sorry").save()
 
@@ -55,7 +55,7 @@ def patience(attempt: int, error: BaseException) -> float | None:
 
 @delayq.task(queue="payments", on_failure=apologise, backoff=patience)
 def charge(order_id: int) -> int:
-    """Takes the money, once, and answers with the attempt that did."""
+    """Takes the money once, and returns the attempt that took it."""
     order = Order.objects.get(pk=order_id)
     if provider.collect(order_id, order.total) == "pending":
         raise delayq.Snooze("30s", "the provider is not ready")
@@ -86,7 +86,7 @@ async def thank(order_id: int) -> dict[str, str]:
 
 @delayq.task(queue="stock")
 def count_stock(shelves: int) -> int:
-    """Counts, a shelf at a time; stops when somebody cancels it."""
+    """Counts one shelf at a time. Stops if somebody cancels it."""
     for shelf in range(shelves):
         delayq.current().progress(shelf, shelves)
         if delayq.current().cancel_requested:
@@ -97,13 +97,13 @@ def count_stock(shelves: int) -> int:
 
 @delayq.task(queue="stock", timeout="0.2s")
 def scan(seconds: float) -> None:
-    """Waits in C code, where it does not hear its timeout."""
+    """Waits in C code, where it does not notice its timeout."""
     time.sleep(seconds)
 
 
 @delayq.task(queue="stock")
 def bake(seconds: float) -> None:
-    """Does not ask whether it shall stop; cleans up when it is stopped."""
+    """Does not check for cancellation. Cleans up when it is stopped."""
     try:
         for _ in range(int(seconds / 0.05)):
             time.sleep(0.05)
@@ -114,7 +114,7 @@ def bake(seconds: float) -> None:
 
 @delayq.task(queue="stock")
 async def cool(seconds: float) -> None:
-    """The same on the event loop."""
+    """Does the same on the event loop."""
     try:
         await asyncio.sleep(seconds)
     except asyncio.CancelledError:
@@ -124,7 +124,7 @@ async def cool(seconds: float) -> None:
 
 @delayq.task(queue="labels")
 def print_label(name: str) -> None:
-    """A driver that takes its process with it."""
+    """A driver that kills its process."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -140,7 +140,7 @@ def send_receipt(order_id: int) -> str:
 
 
 def tick() -> datetime:
-    """The date that this run is for, however late it is; now, for one that somebody has asked for."""
+    """Returns the date that this run is for, however late it is. For a run that a person requested, returns now."""
     schedule = delayq.current().meta.get("delayq.periodic")
     return datetime.fromisoformat(schedule["tick"]) if schedule else timezone.now()
 

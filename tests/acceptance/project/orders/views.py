@@ -18,7 +18,7 @@ class OutOfStock(Exception):
 
 
 def place(total: int, sold_out: bool = False) -> tuple[Order, delayq.Job]:
-    """An order, and the job that closes it, in one transaction."""
+    """Creates an order, and the job that closes it, in one transaction."""
     with transaction.atomic():
         seller, _ = Tenant.objects.get_or_create(slug=tenant.get() or "none")
         customer = Customer.objects.create(tenant=seller, email="ann@example.com")
@@ -38,7 +38,7 @@ def checkout(request: HttpRequest) -> JsonResponse:
 
 @require_POST
 def pay(request: HttpRequest, order_id: int) -> JsonResponse:
-    """The customer pays: nothing is closed, the charge is due now."""
+    """The customer pays: the order is not closed, and the charge is due now."""
     try:
         closing = delayq.cancel(key=f"close-order:{order_id}", queue="orders", actor="shop", reason="paid")
     except delayq.StoreUnavailable:
@@ -74,7 +74,7 @@ def more_time(request: HttpRequest, order_id: int) -> JsonResponse:
 
 @require_POST
 def close(request: HttpRequest, order_id: int) -> JsonResponse:
-    """Now, and not when its time is over."""
+    """Closes the order now instead of at its deadline."""
     return JsonResponse({"change": delayq.run_now(key=f"close-order:{order_id}", queue="orders")})
 
 

@@ -1,1 +1,1 @@
-"""The sample shop's project: settings, addresses, and what an ASGI server asks for."""
+"""The sample shop's project: settings, URLs and the ASGI application."""

@@ -1,4 +1,4 @@
-"""Settings as a project writes them. The environment says where database and Redis are, as in a deployment."""
+"""Settings as a project writes them. The environment gives the addresses of database and Redis, as in a deployment."""
 
 import json
 import os

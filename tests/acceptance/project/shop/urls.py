@@ -1,4 +1,4 @@
-"""The shop's addresses: the same verbs by sync and by async views."""
+"""The shop's URLs: the same verbs in sync and in async views."""
 
 from django.contrib import admin
 from django.urls import include, path

@@ -28,7 +28,7 @@ def new_order(db: None) -> Callable[..., Order]:
 
 @pytest.fixture
 def staff(client: Client, db: None) -> Client:
-    """Somebody who may do everything in the admin, logged in without a password, whose hash takes a quarter of a second."""
+    """A client of a superuser, logged in without a password, because a password hash takes a quarter of a second."""
     client.force_login(User.objects.create_superuser("ann"))
     return client
 
@@ -49,18 +49,20 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> list[str | Exception]:
 
 
 class Begun(NamedTuple):
-    """The deployment, and what needs the longest there."""
+    """The deployment, and the jobs that take longest there."""
 
     site: Deployment
-    crashed: str  # a job that has taken its process with it, and its neighbours
-    deaf: str  # a job that does not hear its timeout
+    crashed: str  # a job that killed its process, and its neighbours
+    deaf: str  # a job that does not notice its timeout
     aborted: dict[str, str]  # jobs that were aborted while they ran, with the answer to the abort
 
 
 def begin(site: Deployment) -> Begun:
     site.start()
     crashed = site.post("/stock/label/")["job"]
-    until(lambda: site.get(f"/jobs/{crashed}/")["state"] == "failed", "its process did not end")  # before others may be its neighbours
+    until(
+        lambda: site.get(f"/jobs/{crashed}/")["state"] == "failed", "its process did not end"
+    )  # before other jobs can be its neighbours
     deaf, *jobs = (site.post(f"/stock/{task}/", {"seconds": 60})["job"] for task in ("scan", "bake", "cool"))
     until(lambda: {site.get(f"/jobs/{job}/")["state"] for job in jobs} == {"running"}, "they do not run")
     return Begun(site, crashed, deaf, {job: site.post("/stock/abort/", {"job": job})["change"] for job in jobs})
@@ -68,7 +70,7 @@ def begin(site: Deployment) -> Begun:
 
 @pytest.fixture(scope="session", autouse=True)
 def starting(request: pytest.FixtureRequest) -> Generator[Future[Begun] | None]:
-    """It begins beside the other tests."""
+    """Starts while the other tests run."""
     if not any(item.get_closest_marker("live") for item in request.session.items):
         yield None
         return

@@ -69,7 +69,7 @@ def free_port() -> int:
 
 
 class Deployment:
-    """Started by `start`, ended by `stop`, which says what the worker's exit code was."""
+    """A deployment that `start` starts and `stop` ends. `stop` returns the worker's exit code."""
 
     def __init__(self) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="shop-"))
@@ -98,7 +98,7 @@ class Deployment:
         return self
 
     def listens(self) -> bool:
-        """Whether the web server takes connections: its socket has a name a moment before that."""
+        """Returns whether the web server accepts connections. The name of its socket exists a moment before that."""
         with socket.socket(socket.AF_UNIX) as line:
             return line.connect_ex(str(self.address)) == 0
 
@@ -109,7 +109,7 @@ class Deployment:
         return process
 
     def stop(self) -> int:
-        """The web server, then the worker, in order."""
+        """Stops the web server, then the worker."""
         for process in reversed(self.processes):
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
@@ -160,5 +160,5 @@ class Deployment:
         return connection
 
     def end_of(self, job: str) -> Sequence[str]:
-        """State and cause, by the ledger."""
+        """Returns state and cause from the ledger."""
         return until(lambda: self.get("/ledger/").get(job), f"{job} has not ended: {self.log()[-20:]}")

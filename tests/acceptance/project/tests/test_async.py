@@ -1,4 +1,4 @@
-"""Async views, by Django's client, with `unittest`: what they schedule is committed, and time is the test's here too."""
+"""Async views with Django's client and `unittest`. Their jobs are committed, and the test controls the time here too."""
 
 from asgiref.sync import sync_to_async
 from django.test import TransactionTestCase

@@ -1,4 +1,4 @@
-"""Tenant, language and request travel with the job, also along retries, and into what it schedules."""
+"""Tenant, language and request travel with the job, through retries and into the jobs that it schedules."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Money: tried again along the ladder, taken once, and apologised for when it cannot be taken."""
+"""Payments: retried along the ladder, taken once, and followed by an apology if they cannot be taken."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""An order is closed after half an hour, unless somebody does something about it."""
+"""An order is closed after half an hour, unless a person acts on it."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""By HTTP with uvicorn, while a real worker runs: what only processes and real time can show."""
+"""HTTP tests with uvicorn and a real worker, for behaviour that needs processes and real time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A task in the words of `django.tasks`: what Django promises, and what delayq does beyond it."""
+"""A task with the API of `django.tasks`: the guarantees of Django, and the additions of delayq."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def test_it_fails_when_no_attempt_is_left(client: Client, delayq: Kit, new_order
 def test_what_a_worker_has_done_of_it_is_counted_and_told(site: Deployment) -> None:
     order = site.post("/async/orders/", {"total": 600})["order"]
     sent = [site.post(f"/{way}orders/{order}/receipt/")["result"] for way in ("", "async/", "")]
-    sent.append(site.post("/orders/0/receipt/")["result"])  # of an order that there is not
-    wanted = ["SUCCESSFUL"] * 3 + ["READY"]  # the last one waits for another try
+    sent.append(site.post("/orders/0/receipt/")["result"])  # of an order that does not exist
+    wanted = ["SUCCESSFUL"] * 3 + ["READY"]  # the last one waits for another attempt
     until(lambda: [site.get(f"/results/{result}/")["status"] for result in sent] == wanted, "the receipts were not sent")
     until(lambda: site.get(f"/results/{sent[3]}/")["errors"] == ["orders.models.Order.DoesNotExist"], "it was not tried")
     told = until_all(site.worker_metrics, {"succeeded": 3.0, "retried": 1.0, "failed": 0.0})
