@@ -1,6 +1,6 @@
-"""Every key in Redis: name, type, lifetime, who writes it. The queue is the hash tag, so a partition has one slot.
+"""Every key in Redis: its name, type, lifetime and writers. The queue is the hash tag, so a partition has one slot.
 
-The tables of docs/internals.md are made from these.
+The tables of docs/internals.md are generated from the tables below.
 
 | key | type | holds | lives |
 |---|---|---|---|
@@ -137,12 +137,12 @@ NAMES: dict[str, str] = {
 
 
 def workers_key(prefix: str) -> str:
-    """The hash in which live workers show themselves."""
+    """The hash with the beats of live workers."""
     return f"{prefix}:{{workers}}"
 
 
 def asked_key(prefix: str) -> str:
-    """The hash of what workers are asked to do, until they have heard it."""
+    """The hash of requests to workers that they have not read yet."""
     return f"{prefix}:{{workers}}:asked"
 
 
@@ -176,14 +176,14 @@ class Keys:
     @staticmethod
     @lru_cache(maxsize=256)
     def of(prefix: str, queue: str, partition: int, jobs: bool = True) -> Keys:
-        """The keys, made once: producers ask for a store at every call."""
+        """The keys, cached because producers make a store at every call."""
         return Keys(prefix, queue, partition, jobs)
 
     def __getitem__(self, short: str) -> str:
         return self._names[short]
 
     def opening(self, sha: str, needed: Sequence[str], beside: str = "") -> Opening:
-        """How a call of the script with that SHA-1 begins, which takes the keys `needed`, and behind them one of others, `beside`."""
+        """The first words of a call of the script with that SHA-1. It takes the keys `needed`, followed by the foreign key `beside`."""
         called = sha + beside
         found = self._openings.get(called)
         if found is None:

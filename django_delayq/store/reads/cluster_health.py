@@ -1,4 +1,4 @@
-"""The problems of a Redis Cluster, and of how partitions lie on its masters. Nothing here decides where a command goes."""
+"""The problems of a Redis Cluster, and of the distribution of partitions over its masters. It does not affect where commands go."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from django_delayq.store.connection.link import Link
 from django_delayq.store.connection.places import Places, place
 from django_delayq.store.keys import Keys
 
-UNEVEN: Final = 2  # times what a master has to have of a queue
-BY_KEY: Final = 100_000  # jobs of a slot that is moved key by key, while its master stands still
-AS_A_WHOLE: Final = 2_000_000  # of one that is moved in the background
-WHOLE: Final[Mapping[str, tuple[int, ...]]] = {"valkey": (9,), "redis": (8, 4)}  # from which version on they do that
+UNEVEN: Final = 2  # how many times the fair share of a queue a master must have
+BY_KEY: Final = 100_000  # jobs of a slot that is moved key by key, while its master is blocked
+AS_A_WHOLE: Final = 2_000_000  # jobs of a slot that is moved in the background
+WHOLE: Final[Mapping[str, tuple[int, ...]]] = {"valkey": (9,), "redis": (8, 4)}  # the first versions that move slots in the background
 VERSION: Final = re.compile(rb"^(valkey|redis)_version:([0-9.]+)", re.MULTILINE)
 SHOWN: Final = 5  # slots, nodes or partitions that a message names at most
 
 
 class Divided(NamedTuple):
-    """A queue of several partitions. `current`: how many get new jobs; `served`: how many may have some."""
+    """A queue of several partitions. `current`: how many get new jobs; `served`: how many may have jobs."""
 
     queue: str
     current: int
@@ -67,7 +67,7 @@ def _large(one: Divided, by_master: Mapping[Link, Sequence[int]], prefix: str) -
         asked = [("HLEN", Keys.of(prefix, one.queue, partition)["jobs"]) for partition in partitions]
         try:
             info, *counts = master.execute_many([("INFO", "server"), *asked])
-        except (StoreUnavailable, StoreError):  # it has gone meanwhile
+        except (StoreUnavailable, StoreError):  # the master has gone meanwhile
             continue
         limit = AS_A_WHOLE if moves_as_a_whole(info) else BY_KEY
         found = {number: count for number, count in zip(partitions, counts, strict=True) if isinstance(count, int) and count > limit}
@@ -84,7 +84,9 @@ def _large(one: Divided, by_master: Mapping[Link, Sequence[int]], prefix: str) -
 
 
 def moves_as_a_whole(info: object) -> bool:
-    """Whether a server that says this of itself moves slots in the background. Key by key where it says nothing."""
+    """Whether the server with this INFO moves slots in the background. False if INFO does not show it: slots are then moved key by
+    key.
+    """
     told = dict(VERSION.findall(info)) if isinstance(info, bytes) else {}
     flavour = "valkey" if b"valkey" in told else "redis"
     version = tuple(int(part) for part in told.get(flavour.encode(), b"0").split(b".") if part)
@@ -119,7 +121,7 @@ def cluster_findings(redis: RedisSpec, prefix: str, queues: Sequence[Divided], *
 
 
 def _findings(masters: Sequence[Link], away: list[Link]) -> Iterator[Finding]:
-    """`away` gets those that do not answer."""
+    """Yields the findings. Adds masters that do not answer to `away`."""
     told: list[SlotRange] = []
     opened: dict[int, str] = {}
     alone: list[str] = []
@@ -168,7 +170,7 @@ def _served(link: Link) -> list[SlotRange]:
 
 
 def _lines(link: Link) -> list[list[str]]:
-    """All nodes as this node reports them: id, address, flags, id of its master and more, its slots. Empty if our user may not ask."""
+    """All nodes in the report of this node: id, address, flags, id of its master and more, its slots. Empty if our user may not ask."""
     with suppress(StoreError):
         told = link.execute("CLUSTER", "NODES").decode("utf-8", "replace")
         return [line.split(" ") for line in told.splitlines() if line]
@@ -176,7 +178,7 @@ def _lines(link: Link) -> list[list[str]]:
 
 
 def _open(lines: Sequence[Sequence[str]]) -> dict[int, str]:
-    """By slot, between which nodes it is moved, as far as the node tells that has said these lines."""
+    """For each slot that is being moved, its two nodes, according to the node that reported these lines."""
     addresses = {line[0]: line[1].partition("@")[0] for line in lines}
     own = next((line for line in lines if "myself" in line[2].split(",")), ())
     found: dict[int, str] = {}
@@ -187,7 +189,7 @@ def _open(lines: Sequence[Sequence[str]]) -> dict[int, str]:
 
 
 def _alone(lines: Sequence[Sequence[str]]) -> list[str]:
-    """The masters that serve slots and have no replica. By these lines, since CLUSTER SLOTS leaves out replicas that are new."""
+    """The masters that serve slots and have no replica. It uses these lines, since CLUSTER SLOTS leaves out new replicas."""
     followed = {line[3] for line in lines if "slave" in line[2].split(",") and "fail" not in line[2].split(",")}
     return sorted(line[1].partition("@")[0] for line in lines if line[8:] and line[0] not in followed)
 

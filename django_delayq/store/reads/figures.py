@@ -1,5 +1,5 @@
-"""Numbers over time, for people: what was done in the last hour, how late and how long, and what will become due. Reads only, bounded
-however many jobs there are, and each in one write to each server.
+"""Numbers over time, for people: the work of the last hour, delays and durations, and the jobs that will become due. All functions
+only read. Their cost does not depend on the number of jobs, and each needs one write per server.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from django_delayq.store.scripts import decode
 
 MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 60 * MINUTE_MS
-KINDS: Final = (  # of what scripts count per minute
+KINDS: Final = (  # that scripts count per minute
     "scheduled",
     "succeeded",
     "retried",
@@ -33,21 +33,21 @@ KINDS: Final = (  # of what scripts count per minute
     "requeued",
     "restored",
 )
-MOST_US: Final = 1_000  # in Redis, for the ZCOUNTs of a forecast: the dashboard as a whole is to stay below 2 ms
-COUNT_US: Final = ((1_000, 0.4), (10_000, 1.0))  # what one costs in a band of up to so many jobs
+MOST_US: Final = 1_000  # in Redis, for the ZCOUNTs of a forecast: the whole dashboard must stay below 2 ms
+COUNT_US: Final = ((1_000, 0.4), (10_000, 1.0))  # the cost of one in a band of up to so many jobs
 COUNT_US_BEYOND: Final = 2.0  # in one of 50,000
-ENDED: Final = ("succeeded", "failed", "retried")  # of those, what a chart shows
-ASKED_AT_ONCE: Final = 240  # minutes per command: some tenth of a millisecond in Redis
+ENDED: Final = ("succeeded", "failed", "retried")  # the kinds that a chart shows
+ASKED_AT_ONCE: Final = 240  # minutes per command: these take about a tenth of a millisecond in Redis
 MINUTE_STEPS: Final = (1, 2, 5, 10, 15, 30, 60)
 HOUR_STEPS: Final = (1, 2, 3, 4, 6, 12, 24)
 
-Look: TypeAlias = tuple[Keys, tuple[Any, ...]]  # a partition, and what its server is asked
+Look: TypeAlias = tuple[Keys, tuple[Any, ...]]  # a partition, and the command for its server
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """How many jobs become due. `minutes` covers the next hour in steps of `minute_step`, `hours` the next day in steps of
-    `hour_step`: 1 each, and coarser where many queues have something to come, so that its cost stays bounded.
+    """The number of jobs that become due. `minutes` covers the next hour in steps of `minute_step`, `hours` the next day in steps of
+    `hour_step`. The steps are 1 each, or larger if many queues have jobs to come, to limit the cost.
     """
 
     start_ms: int
@@ -59,8 +59,8 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueCounts:
-    """What else a queue counts. `tombstones`: of jobs that have ended lately; `failed_hour`, `failed_day`: jobs that have failed within
-    that time and have not been requeued; `minute`: what was done in the last whole minute, by kind.
+    """Other counts of a queue. `tombstones`: those of jobs that have ended lately. `failed_hour`, `failed_day`: jobs that have failed
+    within that time and have not been requeued. `minute`: the events of the last whole minute, by kind.
     """
 
     queue: str
@@ -72,8 +72,8 @@ class QueueCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedCounts:
-    """What a queue has done, in steps of `step_ms` since `start_ms`, the last step being under way: jobs that succeeded and failed,
-    and attempts that were retried.
+    """The ended jobs of a queue in steps of `step_ms` from `start_ms`; the last step is not complete. Counts jobs that succeeded and
+    failed, and attempts that were retried.
     """
 
     queue: str
@@ -95,10 +95,10 @@ class SlotCounts:
 
 
 class Figures:
-    """Looks into the queues of one prefix. What is told of a queue is added up over its partitions.
+    """Reads the queues of one prefix. The numbers of a queue are summed over its partitions.
 
     Args:
-        partitions, reach: see `Inspector`; what is left out counts as nothing.
+        partitions, reach: see `Inspector`; partitions that are left out count as 0.
 
     Raises (all methods):
         StoreUnavailable, StoreError: as `Link.execute`.
@@ -146,7 +146,7 @@ class Figures:
         return EndedCounts(queue=queue, start_ms=first * MINUTE_MS, step_ms=step * MINUTE_MS, **told)
 
     def bands(self, queue: str) -> dict[str, int]:
-        """How many jobs wait in each band, those that are due among them."""
+        """The number of waiting jobs in each band, including those that are due."""
         sizes = self._ask([(keys, ("ZCARD", keys[band])) for keys in self._parts.of(queue) for band in BANDS], 0)
         return {band: sum(sizes[number :: len(BANDS)]) for number, band in enumerate(BANDS)}
 
@@ -231,7 +231,7 @@ class Figures:
         return [spread.joined(raws[queue]) for queue in queues]
 
     def _now_ms(self, queues: Sequence[str]) -> int:
-        """By the clock of the first server that answers: one moment for all."""
+        """The time of the first server that answers, for all servers."""
         found: list[int] = []
 
         def look(link: Link, _there: list[Keys]) -> None:
@@ -255,7 +255,7 @@ class Figures:
             for number, reply in zip(those, link.execute_many([looks[number][1] for number in those]), strict=True):
                 if isinstance(reply, StoreUnavailable):
                     raise reply
-                if not isinstance(reply, Exception):  # what stands there instead of ours counts as nothing
+                if not isinstance(reply, Exception):  # a foreign value at our key counts as nothing
                     found[number] = reply
 
         self._reach.each(self._places, numbers, look)

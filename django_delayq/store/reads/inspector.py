@@ -27,12 +27,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobView:
-    """A job as Redis knows it now. `state`: scheduled, running, failed, or finished (a tombstone: succeeded or cancelled).
+    """A job in its present state in Redis. `state`: scheduled, running, failed, or finished (a tombstone: succeeded or cancelled).
 
-    `date_ms`: due, lease end, failed at, finished at, by state. `asks`: how often it has
-    asked, and heard "not yet". `name`, of which `most` run at a time, "" for none; `turn`: the number of the holder that the job is
-    or was, 0 before; `blocked`: it is due, and waits for its name; `name_holder`: who holds that, the first of several. `record` is
-    None for a tombstone or an unreadable record.
+    `date_ms`: by state, when it is due, its lease ends, it failed, or it finished. `asks`: how often it has raised NotYet. `name`:
+    its concurrency name, of which `most` jobs run at a time; "" for none. `turn`: the number of the holder that the job is or was, 0
+    before. `blocked`: it is due, and waits for its name. `name_holder`: the first of the jobs that hold the name. `record` is None
+    for a tombstone or an unreadable record.
     """
 
     id: UUID
@@ -58,8 +58,8 @@ class JobView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerFacts:
-    """The facts about a server for checks. `flavour`: redis or valkey; `version` of that flavour; `skew`: its clock minus ours, in
-    seconds, without the round trip; `policy` and `maxmemory` may be "" and 0 where CONFIG and INFO do not tell.
+    """The facts about a server for checks. `flavour`: redis or valkey. `version`: of that flavour. `skew`: its clock minus ours, in
+    seconds, without the round trip. `policy` and `maxmemory` may be "" and 0 if CONFIG and INFO do not report them.
     """
 
     flavour: str
@@ -75,11 +75,11 @@ class ServerFacts:
 
 
 class Inspector:
-    """Looks into the queues of one prefix. What is told of a queue is added up over its partitions.
+    """Reads the queues of one prefix. The numbers of a queue are summed over its partitions.
 
     Args:
         partitions: see `Partitions`.
-        reach: with one that leaves servers out, what is in their partitions is not in what is told.
+        reach: if it leaves servers out, the results do not include their partitions.
 
     Raises (all methods):
         StoreUnavailable, StoreError: as `Link.execute`.
@@ -92,12 +92,12 @@ class Inspector:
         self._parts = Partitions(prefix, partitions)
 
     def by_partition(self, queues: Sequence[str]) -> list[list[QueueDepth]]:
-        """By queue, as they are named, the counts of its partitions in their order; without those that `parts` leaves out."""
+        """For each queue, in the given order, the counts of its partitions in their order; without those that `parts` leaves out."""
         found = self.parts(queues)
         return [[found[keys] for keys in self._parts.of(queue) if keys in found] for queue in queues]
 
     def parts(self, queues: Sequence[str]) -> dict[Keys, QueueDepth]:
-        """The counts of the partitions of several queues, by their keys, in two round trips per server however many they are."""
+        """The counts of the partitions of several queues, by their keys. It needs two round trips per server, however many there are."""
         return self._depths(self._parts.of_each(queues))
 
     def part(self, queue: str, partition: int) -> QueueDepth:
@@ -121,11 +121,11 @@ class Inspector:
         return {keys: found[keys] for keys in parts if keys in found}
 
     def jobs(self, queue: str, jobs: Sequence[UUID]) -> list[JobView | None]:
-        """The jobs of these ids, at most 200; None for one that Redis does not know."""
+        """The jobs with these ids, at most 200; None for a job that Redis does not know."""
         return self._inspected(queue, jobs, _view)
 
     def nowhere(self, queue: str, jobs: Sequence[UUID]) -> list[UUID]:
-        """Those of these jobs, at most 200, that have a record and no place, see nowhere.lua."""
+        """The jobs among these, at most 200, that have a record and no place, see nowhere.lua."""
         return [job for job, is_nowhere in zip(jobs, self._inspected(queue, jobs, _is_nowhere), strict=True) if is_nowhere]
 
     def _inspected(self, queue: str, jobs: Sequence[UUID], read: Callable[[UUID, str, int, Sequence[bytes]], T]) -> list[T | None]:
@@ -147,17 +147,15 @@ class Inspector:
         return found
 
     def leased(self, queues: Sequence[str], most: int) -> list[UUID]:
-        """The jobs of these queues that are under a lease, of each partition at most so many, those first whose leases end first."""
+        """The jobs of these queues that are under a lease: at most `most` of each partition, those whose leases end first."""
         return self._first(queues, "leases", most)
 
     def job(self, queue: str, job: UUID) -> JobView | None:
-        """The job of this id; None if Redis does not know it."""
+        """The job with this id; None if Redis does not know it."""
         return self.jobs(queue, [job])[0]
 
     def blocked(self, queues: Sequence[str], most: int) -> list[UUID]:
-        """The jobs of these queues that are due and wait for their name: of each partition at most so many, those first that were due
-        first.
-        """
+        """The due jobs of these queues that wait for their name: at most `most` of each partition, those that were due first."""
         return self._first(queues, "blocked", most)
 
     def _first(self, queues: Sequence[str], key: str, most: int) -> list[UUID]:
@@ -171,8 +169,8 @@ class Inspector:
         return found
 
     def records(self, queue: str) -> Iterator[list[tuple[str, bytes]]]:
-        """All records of a queue, in batches of about 200, as (short id, record), in no order. One may come twice; one that is
-        put in meanwhile may come or not. What is not called by an id is left out.
+        """All records of a queue, in batches of about 200, as (short id, record), in no order. A record may come twice. A record that
+        is added meanwhile may be missing. Entries without a job id are skipped.
         """
         for keys in self._parts.of(queue):
             for flat in self._scanned(keys, "jobs"):
@@ -188,8 +186,8 @@ class Inspector:
                 return
 
     def names(self, queue: str, partition: int, name: str, *, failed: bool) -> bool:
-        """Whether an unfinished job of a partition bears that name, or one that has `failed` and that Redis has still. It reads those
-        of all that have one.
+        """Whether an unfinished job of a partition has that concurrency name. With `failed`, failed jobs that Redis still has also
+        count. It reads the names of all jobs that have one.
         """
         wanted, keys = name.encode(), self._parts.at(queue, partition)
         for flat in self._scanned(keys, "names", 1000):
@@ -214,14 +212,14 @@ class Inspector:
         id = None if holder is None else decode.job_id(holder)
         if id is None:
             return None
-        try:  # as the scripts do: a job holds a key only if it says so itself
+        try:  # like the scripts: a job holds a key only if its record has the key
             return id if JobRecord.decode(id, link.execute("HGET", keys["jobs"], holder) or b"").key == key else None
         except PayloadError:
             return None
 
     def unread(self, queues: Sequence[str]) -> list[tuple[int, int]]:
-        """Of each of these queues, how many events the mirror has not folded yet, and the age of the oldest in ms by the clock of its
-        server.
+        """For each of these queues, the number of events that the mirror has not folded yet, and the age of the oldest in ms by the
+        clock of its server.
         """
         found: dict[str, tuple[int, int]] = dict.fromkeys(queues, (0, 0))
 
@@ -242,8 +240,8 @@ class Inspector:
         return self._places.of(keys.queue, keys.partition)
 
     def server(self, trips: int = 1, *, link: Link | None = None) -> ServerFacts:
-        """Version, memory, persistence, eviction policy and clock of a server, by default the shared one. `trips`: looks at the clock,
-        of which the median counts: one alone may be slow by chance.
+        """Version, memory, persistence, eviction policy and clock of a server, by default the shared one. `trips`: the number of
+        looks at the clock. The median counts, because one look may be slow by chance.
         """
         link = link or self._places.shared
         round_trip, skew = sorted(_trip(link) for _ in range(trips))[trips // 2]
@@ -264,8 +262,8 @@ class Inspector:
         )
 
     def targets(self, targets: Iterable[OfferTarget], *, link: Link | None = None) -> list[tuple[OfferTarget, str]]:
-        """What stands in the way of offers to each, on a server, by default the shared one: "" for nothing; "type", something else is
-        there; "rights", our user may not. Nothing is changed: a list is cut to what it has.
+        """The fault of each target on a server, by default the shared one. "": offers work. "type": the key has another type.
+        "rights": our user may not write. Nothing is changed: a list is trimmed to its present length.
         """
         link = link or self._places.shared
         found: list[tuple[OfferTarget, str]] = []
@@ -279,22 +277,22 @@ class Inspector:
         return found
 
     def may(self, *commands: tuple[str, ...], link: Link | None = None) -> list[tuple[str, ...]]:
-        """Which of these commands a server, by default the shared one, would let our user send; none is sent. None of them, too, where
-        the user may not even ask (a narrow one may not), or the server does not tell.
+        """The commands among these that a server, by default the shared one, would accept from our user. None of them is sent.
+        Returns none if the user may not ask (a restricted one may not), or the server does not report it.
         """
         link = link or self._places.shared
         user = _ask(link, ("ACL", "WHOAMI"), strict=False)[0]
         if isinstance(user, Exception):
             return []
         replies = _ask(link, *(("ACL", "DRYRUN", user, *command) for command in commands), strict=False)
-        if any(isinstance(reply, Exception) for reply in replies):  # before Redis 7: by the user's rules, if they say all
+        if any(isinstance(reply, Exception) for reply in replies):  # before Redis 7: the rules of the user, if they allow everything
             rules = _ask(link, ("ACL", "GETUSER", user), strict=False)[0]
             return list(commands) if isinstance(rules, list) and b"+@all" in rules else []
         return [command for command, reply in zip(commands, replies, strict=True) if reply == b"OK"]
 
 
 def _trip(link: Link) -> tuple[float, float]:
-    """How long Redis took to answer, and by how much its clock is ahead, both in seconds."""
+    """The time of the round trip, and how far the clock of Redis is ahead, both in seconds."""
     before, started = clock.wall_ms(), clock.monotonic()
     seconds, micros = link.execute("TIME")
     took = clock.monotonic() - started
@@ -304,7 +302,7 @@ def _trip(link: Link) -> tuple[float, float]:
 def _snapshots(link: Link) -> bool:
     reply = _ask(link, ("CONFIG", "GET", "save"), strict=False)[0]
     if isinstance(reply, Exception):
-        return True  # a managed server hides CONFIG; it is not for us to call it without persistence
+        return True  # a managed server hides CONFIG; we cannot claim that it has no persistence
     return len(reply) == 2 and bool(reply[1])
 
 

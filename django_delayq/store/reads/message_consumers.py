@@ -1,4 +1,4 @@
-"""Reads for people: who pulls a queue of messages, and what each of them holds. Nothing here decides anything."""
+"""Reads for people: the consumers of a queue of messages, and the messages that each of them holds. This module decides nothing."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from django_delayq.store.reads.reach import WHOLE, Reach
 from django_delayq.store.scripts import decode
 from django_delayq.store.scripts.queue import TAG
 
-MOST: Final = 200  # consumers, and held messages, that are looked at
+MOST: Final = 200  # consumers, and held messages, that are read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldMessage:
-    """`id`: short; `lease_ms`: when its lease ends, in ms since 1970."""
+    """A message that a consumer holds. `id`: short. `lease_ms`: when its lease ends, in ms since 1970."""
 
     id: str
     fence: str
@@ -30,8 +30,9 @@ class HeldMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageConsumer:
-    """One who has pulled messages within a day. `claimed_ms`: when it last got some; `held`: the first leases that end come first.
-    `name` is "" where leases are of nobody who is known: a pull that was long ago, or what came back from rows.
+    """A consumer that has pulled messages within a day. `claimed_ms`: when it last got messages. `held`: its messages, in the order
+    in which their leases end. `name` is "" for leases of an unknown consumer: it pulled long ago, or the message was restored from
+    its row.
     """
 
     name: str
@@ -41,8 +42,8 @@ class MessageConsumer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PulledQueue:
-    """`asked_ms`: when a consumer has last asked, or has extended a lease; 0 for never. `held`: how many messages are; `cut`: not all
-    consumers, or not all of what they hold, was looked at.
+    """`asked_ms`: when a consumer last asked for messages or extended a lease; 0 for never. `held`: the number of held messages.
+    `cut`: not all consumers, or not all messages that they hold, were read.
     """
 
     queue: str
@@ -54,7 +55,7 @@ class PulledQueue:
 
 
 class MessageConsumers:
-    """Those of the queues of one prefix.
+    """The message consumers of the queues of one prefix.
 
     Raises (all methods):
         StoreUnavailable, StoreError: as `Link.execute`.
@@ -72,7 +73,7 @@ class MessageConsumers:
         return found
 
     def of(self, queue: str) -> PulledQueue:
-        """The consumers of that queue, in two round trips; looks at MOST of each kind."""
+        """The consumers of that queue, in two round trips. It reads at most MOST of each kind."""
         keys, link = Keys(self._prefix, queue), self._places.of(queue, 0)
         replies = link.execute_many(
             [
@@ -108,7 +109,7 @@ class MessageConsumers:
         )
 
     def _held(self, link: Link, keys: Keys, leases: Sequence[bytes]) -> dict[str, list[HeldMessage]]:
-        """By the beginning of their nonces."""
+        """The held messages by the first characters of their nonces."""
         found: defaultdict[str, list[HeldMessage]] = defaultdict(list)
         if not leases:
             return found

@@ -1,4 +1,6 @@
-"""How full queues are: their jobs, the concurrency names and who holds them, and the lists and streams of targets. Reads only."""
+"""The depth of queues: their jobs, the concurrency names and their holders, and the lists and streams of targets. All functions only
+read.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +19,15 @@ from django_delayq.store.reads.reach import WHOLE, Reach
 from django_delayq.store.scripts import decode
 from django_delayq.target import OfferTarget
 
-MOST_BESIDE = 399  # items of an entry beside the first, as lua/include/untold.lua has it
+MOST_BESIDE = 399  # items of an entry besides the first, as in lua/include/untold.lua
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueDepth:
-    """How full a queue is. Times in ms since 1970 (0: none), `oldest_late_ms` and `events_late_ms` (the age of the
-    oldest event that no mirror has folded) durations; `due` is part of `scheduled`, and `blocked`, what waits for its
-    name, of `due`; `untold`: of how many jobs `events` entries tell; `asked_ms`: when somebody has last asked for jobs here, or has
-    held on to some.
+    """The depth of a queue. Times are in ms since 1970 (0: none). `oldest_late_ms` and `events_late_ms` (the age of the oldest event
+    that no mirror has folded) are durations. `due` is part of `scheduled`. `blocked`, the jobs that wait for their name, is part of
+    `due`. `untold`: the number of jobs in the `events` entries. `asked_ms`: when a process last asked for jobs here, or extended a
+    lease.
     """
 
     queue: str
@@ -49,7 +51,7 @@ class QueueDepth:
 
     @property
     def paused(self) -> bool:
-        """Whether somebody has paused the queue."""
+        """Whether the queue is paused."""
         return self.paused_ms > 0
 
 
@@ -99,7 +101,7 @@ def depth_of(queue: str, now_ms: int, replies: Sequence[Any]) -> QueueDepth:
 
 
 def summed(parts: Sequence[QueueDepth]) -> QueueDepth:
-    """The sum of these partitions of a queue: as late as the latest of them, and paused if all are."""
+    """The sum of these partitions of a queue. It is as late as the latest of them, and paused if all are."""
     if len(parts) == 1:
         return parts[0]
     total: dict[str, Any] = {}
@@ -119,12 +121,14 @@ def summed(parts: Sequence[QueueDepth]) -> QueueDepth:
     )
 
 
-LOOKED: Final = 2_000  # holders, and as many waiters: however many there are, the look costs the same
+LOOKED: Final = 2_000  # holders, and as many waiters: the cost of the look does not depend on their number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NameFigures:
-    """A name. `holders`: the jobs that hold it; `waiting`: due jobs that wait for it; both of those that were looked at."""
+    """The use of a name. `holders`: the jobs that hold it. `waiting`: the number of due jobs that wait for it. Both count only jobs
+    that were read.
+    """
 
     name: str
     holders: tuple[UUID, ...]
@@ -133,15 +137,15 @@ class NameFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamesSeen:
-    """`figures`: those for which most wait first. `cut`: more jobs hold a name, or wait for one, than were looked at."""
+    """`figures`: the names, those with the most waiting jobs first. `cut`: more jobs hold a name, or wait for one, than were read."""
 
     figures: list[NameFigures]
     cut: bool
 
 
 def concurrency_names(places: Places, parts: Sequence[Keys], reach: Reach = WHOLE) -> NamesSeen:
-    """The names that are held or waited for in these partitions of a queue, in one round trip per server, with the commands that
-    scripts need, too.
+    """The names that are held or waited for in these partitions of a queue, in one round trip per server. It uses only commands that
+    scripts also need.
 
     Raises:
         StoreUnavailable, StoreError: as `Link.execute`.
@@ -183,8 +187,8 @@ MOST_GROUPS: Final = 20  # of one stream
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderGroup:
-    """A consumer group of a stream. `pending`: entries taken and not acknowledged; `lag`: entries that none of it has been given, None
-    where Redis does not know (before 7, or after entries in the middle were deleted).
+    """A consumer group of a stream. `pending`: entries taken and not acknowledged. `lag`: entries that none of its consumers has got,
+    None if Redis does not know (before 7, or after entries in the middle were deleted).
     """
 
     name: str
@@ -195,8 +199,8 @@ class ReaderGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetLength:
-    """`length`: entries that stand there, None with a `fault`: "type", something else does; "rights", our user may not look. `groups`:
-    of a stream, MOST_GROUPS at most; None where our user may not look, or of a list.
+    """`length`: the number of entries, None with a `fault`: "type", the key has another type; "rights", our user may not read it.
+    `groups`: the groups of a stream, MOST_GROUPS at most; None for a list, or if our user may not read them.
     """
 
     target: OfferTarget
@@ -206,7 +210,7 @@ class TargetLength:
 
 
 def target_lengths(link: Link, targets: Sequence[OfferTarget]) -> list[TargetLength]:
-    """All of them, in one round trip.
+    """The lengths of all these targets, in one round trip.
 
     Raises:
         StoreUnavailable: as `Link.execute`.

@@ -1,4 +1,4 @@
-"""How a read for people goes to partitions and their servers: to all or not at all, or without those that fail, which it names."""
+"""How a read for people reaches partitions and their servers: either all of them, or all except those that fail, which it names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Partitions:
     """The keys of queues of one prefix.
 
     Args:
-        counts: by queue, how many partitions it has; one that is not named has one.
+        counts: by queue, how many partitions it has; a queue that is not named has one.
     """
 
     def __init__(self, prefix: str, counts: Mapping[str, int] = ONE) -> None:
@@ -30,19 +30,19 @@ class Partitions:
         self._counts = counts
 
     def of(self, queue: str) -> list[Keys]:
-        """All of a queue, in order."""
+        """All partitions of a queue, in order."""
         return [self.at(queue, partition) for partition in range(self._counts.get(queue, 1))]
 
     def of_each(self, queues: Iterable[str]) -> list[Keys]:
-        """All of these queues."""
+        """All partitions of these queues."""
         return [keys for queue in queues for keys in self.of(queue)]
 
     def at(self, queue: str, partition: int) -> Keys:
-        """One of them."""
+        """One partition."""
         return Keys.of(self.prefix, queue, partition)
 
     def with_job(self, queue: str, job: UUID) -> Keys:
-        """The one in which that job is, if it is in the queue."""
+        """The partition in which that job is, if it is in the queue."""
         return Keys.of(self.prefix, queue, ids.partition(job))
 
 
@@ -50,14 +50,14 @@ class Reach(Protocol):
     """Asks each server about the partitions that it has."""
 
     def each(self, places: Places, parts: Iterable[PartitionedT], ask: Callable[[Link, list[PartitionedT]], None]) -> None:
-        """Calls `ask` once for each server of these partitions, in the order in which the first one of each is given."""
+        """Calls `ask` once for each server of these partitions, in the order of the first partition of each."""
 
 
 class WholeReach:
-    """A server that cannot be asked ends the read.
+    """Ends the read if a server cannot be asked.
 
     Raises:
-        StoreUnavailable, StoreError: what `ask` raises.
+        StoreUnavailable, StoreError: the errors of `ask`.
     """
 
     def each(self, places: Places, parts: Iterable[PartitionedT], ask: Callable[[Link, list[PartitionedT]], None]) -> None:
@@ -70,10 +70,11 @@ WHOLE: Final = WholeReach()
 
 
 class PartialReach:
-    """A server that cannot be asked is tried once, and left out from then on. `missing`: its partitions, by queue and number, and why.
+    """Tries a server that cannot be asked once, and then leaves it out. `missing`: its partitions, by queue and number, with the
+    error.
 
     Args:
-        guarded: what a call to the server of that partition of a queue stands in.
+        guarded: a context manager for a call to the server of that partition of a queue.
     """
 
     def __init__(self, guarded: Callable[[str, int], AbstractContextManager[None]]) -> None:

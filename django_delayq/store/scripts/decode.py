@@ -1,5 +1,5 @@
-"""Reads what stands in Redis as what it should be. Anybody who can write there may have written something else: that must not end a
-loop or a page, so it counts as nothing.
+"""Reads values in Redis as the types that they should have. Other programs may have written other values. These must not stop a loop
+or a page, so a wrong value counts as empty.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The event line: a connection on which idle record keepers wait for events, so that they need not look for them."""
+"""The event line: a connection on which idle record keepers wait for events, so that they need not poll."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ PATIENCE: Final = 5.0
 
 
 class EventLine:
-    """1. `arm()` sends XREAD on the event streams, for what comes from then on. 2. `poll()` on `fileno()`. 3. `drain()` takes the
-    answer; what the events say is read elsewhere. A server that ends, or becomes a replica, makes it readable too: then `drain` raises.
+    """1. `arm()` sends XREAD on the event streams, for entries from then on. 2. The caller runs `poll()` on `fileno()`. 3. `drain()`
+    reads the answer; other code reads the events themselves. A server that stops, or becomes a replica, also makes the descriptor
+    readable: then `drain` raises.
     """
 
     def __init__(self, link: Link, partitions: Sequence[Keys]) -> None:
@@ -36,7 +37,7 @@ class EventLine:
         self.armed = False
 
     def arm(self) -> None:
-        """Waits for an event from now on. What is in the streams already must be looked for behind this.
+        """Starts to wait for events. After this call, look for entries that were in the streams before.
 
         Raises:
             StoreUnavailable: the server cannot be reached.
@@ -54,16 +55,16 @@ class EventLine:
 
     @property
     def connection(self) -> Connection | None:
-        """The one on which it waits, if there is one."""
+        """The connection on which it waits, or None."""
         return self._connection
 
     def fileno(self) -> int:
-        """The descriptor to poll; -1 while nothing is waited for."""
+        """The descriptor to poll; -1 while the line is not armed."""
         sock = getattr(self._connection, "_sock", None) if self.armed else None
         return -1 if sock is None else int(sock.fileno())
 
     def answered(self) -> bool:
-        """Whether `drain` will find an answer, or that there is none where there should be one by now."""
+        """Whether to call `drain`: there is an answer, the wait is over without one, or the line leads to a former master."""
         descriptor = self.fileno()
         if descriptor < 0:
             return self.armed
@@ -74,12 +75,13 @@ class EventLine:
         return bool(poll.poll(0)) or clock.monotonic() > self._until
 
     def drain(self) -> bool:
-        """Reads the answer; the line is not armed then. Returns whether there is an event: nothing has come for a while otherwise.
+        """Reads the answer, after which the line is not armed. Returns whether there is an event; False if none has arrived for a
+        while.
 
         Raises:
-            StoreUnavailable: the connection broke, or the server is another than it was.
-            CommandRefused: the server does not allow this.
-            StoreError: one of the keys is no stream.
+            StoreUnavailable: the connection broke, or another server has taken over.
+            CommandRefused: the server does not allow XREAD.
+            StoreError: one of the keys is not a stream.
         """
         if self._connection is None:
             return False
@@ -87,11 +89,11 @@ class EventLine:
             self.close()
             raise StoreUnavailable(code="redis_away", where=self._link.where, cause="another server is the master now")
         try:
-            reply = self._connection.read_response()  # a deaf line: it times out
+            reply = self._connection.read_response()  # on a deaf line this times out
         except ResponseError as error:
             self.close()
             self._link.heard(error)
-            if str(error).startswith("UNBLOCKED"):  # it has become a replica
+            if str(error).startswith("UNBLOCKED"):  # the server has become a replica
                 raise StoreUnavailable(code="redis_answered", where=self._link.where, cause=cause_of(error)) from error
             if refused(self._link.where, "xread", error):
                 raise CommandRefused(code="redis_answered", where=self._link.where, cause=cause_of(error)) from error
@@ -115,8 +117,8 @@ class EventLine:
 
 
 class EventLines:
-    """Several event lines as one, since one XREAD asks for streams of one slot only. Its steps are those of `EventLine`; it is armed
-    when all of them are.
+    """Several event lines as one, since one XREAD can read streams of one slot only. Its steps are those of `EventLine`. It is armed
+    when all lines are.
     """
 
     def __init__(self, lines: Sequence[EventLine]) -> None:
@@ -130,7 +132,7 @@ class EventLines:
         return all(line.armed for line in self._lines)
 
     def arm(self) -> None:
-        """See `EventLine`. Those that are armed stay so; of a server that is away the others do not hear less.
+        """See `EventLine`. Lines that are armed stay so. If one server is unavailable, the lines of the others are still armed.
 
         Raises:
             StoreUnavailable: a server cannot be reached.
@@ -150,7 +152,7 @@ class EventLines:
             self._watched = connections
 
     def fileno(self) -> int:
-        """See `EventLine`: of what becomes readable when one of them does."""
+        """See `EventLine`. The descriptor becomes readable when that of any line does."""
         descriptor: Callable[[], int] | None = getattr(self._selector, "fileno", None)
         return descriptor() if descriptor is not None and self.armed else -1
 
@@ -159,10 +161,10 @@ class EventLines:
         return any(line.answered() for line in self._lines)
 
     def drain(self) -> bool:
-        """See `EventLine`: of all that have an answer.
+        """See `EventLine`. Reads all lines that have an answer.
 
         Raises:
-            StoreUnavailable, StoreError: of the first of them whose connection broke; the others were read.
+            StoreUnavailable, StoreError: of the first line whose connection broke; the others were read.
         """
         news = False
         trouble: StoreUnavailable | StoreError | None = None
@@ -183,7 +185,7 @@ class EventLines:
         self._watched = []
 
     def _watch(self) -> None:
-        # Anew: of a connection that was closed the selector does not know, and its number may be that of another one by now.
+        # A new selector: it does not notice that a connection was closed, and another connection may have the same descriptor by now.
         self._selector.close()
         self._selector = selectors.DefaultSelector()
         for line in self._lines:

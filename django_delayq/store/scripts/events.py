@@ -1,4 +1,4 @@
-"""The event stream of a partition, as the mirror reads it. Written by the scripts only; see `lua/include/begin.lua`."""
+"""The event stream of a partition, for the mirror. Only the scripts write it; see `lua/include/begin.lua`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ FIRST = "0-0"  # before every entry
 
 
 class Item(NamedTuple):
-    """One happening: its kind, its space-separated fields (the first is the job's short id, where there is one), and an
-    opaque body (a record, a detail JSON or a reason; b"" when there is none). `number`: its place in the entry, from 0; `raw`: its
-    value as it stands in the stream.
+    """One event: its kind, its space-separated fields (the first is the job's short id, if it has a job), and an opaque body (a
+    record, a detail JSON or a reason; b"" for none). `number`: its place in the entry, from 0. `raw`: its value in the stream,
+    unchanged.
     """
 
     kind: str
@@ -31,8 +31,8 @@ class Item(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """What one script call changed. `id` is the stream id, "ms-n"; `at_ms` Redis' time; `by` the worker or the person; `format`: that
-    of the queue when it was written.
+    """The changes of one script call. `id`: the stream id, "ms-n". `at_ms`: the time of Redis. `by`: the worker or the person.
+    `format`: the format of the queue when the entry was written.
     """
 
     id: str
@@ -51,7 +51,7 @@ def item(kind: str, raw: bytes, number: int) -> Item:
 
 
 class NewerEvents(StoreError):
-    """Events that only a newer release understands. Nothing was taken in and nothing is lost: a newer mirror goes on with them."""
+    """Events that only a newer release understands. Nothing was folded and nothing is lost: a newer mirror continues with them."""
 
     def __init__(self, queue: str, entry: Entry) -> None:
         super().__init__(
@@ -61,7 +61,7 @@ class NewerEvents(StoreError):
 
 
 class Lag(NamedTuple):
-    """How far behind the mirror of a queue is: entries that wait, and the age of the oldest in seconds."""
+    """How far the mirror of a queue is behind: the number of waiting entries, and the age of the oldest in seconds."""
 
     entries: int
     seconds: float
@@ -79,17 +79,17 @@ class EventLog:
         self.keys = keys
 
     def now_ms(self) -> int:
-        """The clock of its server."""
+        """The time of its server's clock."""
         return decode.time_ms(self._link.execute("TIME"))
 
     def read(self, after: str, count: int) -> list[Entry]:
-        """At most `count` entries behind the stream id `after` (`FIRST` for all), oldest first.
+        """Reads at most `count` entries after the stream id `after` (`FIRST` for all), oldest first.
 
         Raises:
             FormatNewer: the queue has a newer format than this process knows.
             SiteRefused: the queue belongs to another site.
         """
-        # The format last: entries of a newer one come only when it says so.
+        # The format is read last: entries of a newer format are written only after the field has it.
         raw, meta = self._link.execute_many(
             [
                 ("XRANGE", self.keys["events"], f"({after}", "+", "COUNT", count),
@@ -105,16 +105,16 @@ class EventLog:
         return [_entry(id, pairs) for id, pairs in raw]
 
     def is_newer(self, format: int) -> bool:
-        """Whether the queue, or a worker that lives, has a newer format."""
+        """Whether the queue, or a live worker, has a newer format."""
         said = [self._link.execute("HGET", self.keys["meta"], "format")]
         beats = WorkerRegistry(self._link, prefix=self.keys.prefix).all()
         said += [str(beat.get("format", formats.FIRST)) for beat in beats if not beat["silent"]]
         return any(decode.number(one) > format for one in said)
 
     def trim(self, upto: str, *, surplus: int = 0, server: str = "", found: str = "", token: str = "") -> None:
-        """Drops the entries up to and including the stream id `upto`, if the server still is the run that they were read from, and no
-        other turn of a mirror has written its token since. `surplus`: of how many jobs they tell beside one each; `found`: the token
-        that this turn found in Redis; `token`: the one that it committed.
+        """Drops the entries up to and including the stream id `upto`. It does so only if the server is still the run from which they
+        were read, and no other turn of a mirror has written its token since. `surplus`: how many more jobs than entries they report
+        on. `found`: the token that this turn found in Redis. `token`: the token that it committed.
         """
         loader.run(self._link, loader.load("trim", self.keys), self.keys, "", "", "", upto, server, surplus, found, token)
 
@@ -123,7 +123,7 @@ class EventLog:
         return [raw or b"" for raw in self._link.execute("HMGET", self.keys["jobs"], *ids)] if ids else []
 
     def unknown(self, jobs: Sequence[UUID]) -> list[UUID]:
-        """Those of these jobs, at most 200, that Redis does not know: neither by a record nor by a tombstone."""
+        """The jobs among these, at most 200, that Redis does not know, neither by a record nor by a tombstone."""
         if not jobs:
             return []
         names = [ids.short(id) for id in jobs]
@@ -132,7 +132,7 @@ class EventLog:
         return [id for id, (record, end) in zip(jobs, there, strict=True) if not record and end is None]
 
     def ended(self, jobs: Sequence[UUID]) -> list[UUID]:
-        """Those of these jobs, at most 200, of which Redis keeps only that they have ended."""
+        """The jobs among these, at most 200, for which Redis has only a tombstone."""
         if not jobs:
             return []
         names = [ids.short(id) for id in jobs]
@@ -141,7 +141,7 @@ class EventLog:
         return [id for id, (record, end) in zip(jobs, there, strict=True) if not record and end is not None]
 
     def jobs(self) -> Iterator[list[tuple[str, bool]]]:
-        """Short id, and whether it is durable, of all jobs that Redis has, a few hundred at a time; one may come twice."""
+        """Pairs of short id and durability for all jobs in Redis, a few hundred at a time. A job may come twice."""
         cursor = b"0"
         while True:
             cursor, flat = self._link.execute("HSCAN", self.keys["jobs"], cursor, "COUNT", 200)
@@ -154,7 +154,7 @@ class EventLog:
                 return
 
     def tells(self, entries: Iterable[str]) -> set[tuple[str, str]]:
-        """Which of these entries are here, each with the short ids of the jobs that it tells of."""
+        """Finds which of these entries are in the stream. Returns pairs of an entry id and the short id of a job in it."""
         wanted, found = sorted(entries), set()
         for start in range(0, len(wanted), 200):
             asked = [("XRANGE", self.keys["events"], id, id) for id in wanted[start : start + 200]]
@@ -166,11 +166,11 @@ class EventLog:
         return found
 
     def length(self) -> int:
-        """How many entries wait for the mirror."""
+        """The number of entries that wait for the mirror."""
         return int(self._link.execute("XLEN", self.keys["events"]))
 
     def last_id(self) -> str:
-        """The stream id given last, also when its entry has been trimmed; `FIRST` for a stream that never was."""
+        """The last stream id, even if its entry has been trimmed; `FIRST` for a stream that does not exist."""
         if not self._link.execute("EXISTS", self.keys["events"]):
             return FIRST
         facts = self._link.execute("XINFO", "STREAM", self.keys["events"])
@@ -178,12 +178,12 @@ class EventLog:
         return last.decode()
 
     def generation(self) -> str:
-        """The generation of the store's data; "" while it has none (never used, or wiped)."""
+        """The generation of the store's data; "" if it has none (never used, or wiped)."""
         return decode.text(self._link.execute("HGET", self.keys["meta"], "generation"))
 
 
 def _entry(id: bytes, pairs: list[bytes]) -> Entry:
-    at_ms, by, why = decode.moment_ms(id.partition(b"-")[0]), "", ""  # as scripts write it, unless they say otherwise
+    at_ms, by, why = decode.moment_ms(id.partition(b"-")[0]), "", ""  # the time of the id, unless the script wrote another
     format = formats.FIRST
     items: list[Item] = []
     for kind, value in zip(pairs[::2], pairs[1::2], strict=True):

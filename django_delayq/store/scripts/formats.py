@@ -1,8 +1,8 @@
 """The format of a queue in Redis, and how a process treats a newer one.
 
-`meta.format` of a partition has its number. The first release writes format 1, which also holds where the field is absent. A later
-release reads every format up to its own `FORMAT` and writes the one that the queue has, so processes of two releases work side by side
-while a deploy rolls. A process that finds a newer number than it knows writes nothing there and waits: every script compares
+`meta.format` of a partition has its number. The first release writes format 1, and a missing field also means 1. A later release
+reads every format up to its own `FORMAT` and writes the one that the queue has. So processes of two releases work side by side during
+a deploy. A process that finds a newer number than it knows writes nothing there and waits. Every script compares the numbers
 (`lua/include/begin.lua`), and so does the reader of the stream.
 """
 
@@ -15,12 +15,14 @@ from django_delayq.store.connection.error_replies import StoreError
 
 FORMAT = 1  # the newest that this release knows
 FIRST: Final = 1
-REFUSED: Final = "FORMAT"  # the code of the reply of a script that meets a newer one
+REFUSED: Final = "FORMAT"  # the code of the reply of a script that finds a newer format
 INTERVAL: Final = 60.0  # seconds after which a process writes `seen:<format>` again
 
 
 class FormatNewer(StoreError):
-    """The queue has a newer format than this process knows. Nothing was written, nothing is lost: a newer process goes on with it."""
+    """The queue has a newer format than this process knows. Nothing was written and nothing is lost: a newer process continues with
+    it.
+    """
 
     nothing_done = True
 
@@ -34,7 +36,7 @@ class FormatNewer(StoreError):
 
 class Presence:
     """Makes schedule and claim, which every process calls, write `seen:<format>` once a minute. The next release reads there which
-    releases are still at work.
+    releases still run.
     """
 
     def __init__(self) -> None:
@@ -49,7 +51,7 @@ class Presence:
 
 
 def number(raw: Any) -> int:
-    """The format in that field; the first one where the field is absent, or was not written by a release."""
+    """The format in that field; the first one if the field is missing, or was not written by a release."""
     text = raw.decode("ascii", "replace") if isinstance(raw, bytes) else str(raw)
     return int(text) if text.isascii() and text.isdigit() and len(text) < 5 else FIRST
 

@@ -1,6 +1,5 @@
-"""Loads the Lua scripts. A script's header is its contract and its interface: `-- keys:` names the keys it takes, in order,
-and `-- include:` the pieces it is built on; the loader turns the first into `local k_<name> = KEYS[n]` and puts the others before
-the body.
+"""Loads the Lua scripts. The header of a script is its contract and its interface: `-- keys:` names the keys it takes, in order, and
+`-- include:` the pieces that it uses. The loader turns the first into `local k_<name> = KEYS[n]` and puts the pieces before the body.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from django_delayq.store.connection.link import Link, ScriptMissing
 from django_delayq.store.keys import NAMES, Keys
 from django_delayq.store.scripts import decode, formats, site
 
-LOADS: Final = 3  # a script may be forgotten again between its loading and its call
+LOADS: Final = 3  # the server may forget a script again between its load and its call
 SCRIPTS = (
     "schedule",
     "claim",
@@ -68,7 +67,7 @@ def _header(text: str, field: str) -> tuple[str, ...]:
 
 
 def load(name: str, keys: Keys) -> Script:
-    """The script of that name as the site of these keys runs it.
+    """The script of that name for the site of these keys.
 
     Raises:
         SiteRefused: the database does not tell which site this is.
@@ -94,8 +93,8 @@ def built(name: str, own: str) -> Script:
 
 
 def run(link: Link, script: Script, keys: Keys, *arguments: Any, beside: str = "") -> Any:
-    """Runs a script: EVALSHA, and SCRIPT LOAD first if the server does not have it (restarted, flushed, failed over).
-    `beside`: a key of others, behind ours.
+    """Runs a script: EVALSHA, and SCRIPT LOAD first if the server does not have it (restarted, flushed, failed over). `beside`: a
+    foreign key, which follows our keys.
 
     Raises:
         StoreUnavailable, StoreError: as `Link.execute`.
@@ -106,7 +105,7 @@ def run(link: Link, script: Script, keys: Keys, *arguments: Any, beside: str = "
 
 
 def start(link: Link, script: Script, keys: Keys, *arguments: Any) -> Callable[[], Any]:
-    """As `run`, but only sends the call; returns a function that waits for its reply, to be called once."""
+    """Like `run`, but only sends the call. Returns a function that waits for its reply; call it once."""
     answer = start_all(link, script, keys, (keys.opening(script.sha, script.keys), *arguments))
     return lambda: answer()[0]
 
@@ -119,7 +118,7 @@ def start_all(link: Link, script: Script, keys: Keys, *commands: tuple[Any, ...]
         try:
             return _answered(receive())
         except ScriptMissing as missing:
-            missing.at.cooldown.end()  # it has answered, if late
+            missing.at.cooldown.end()  # the server has answered, if late
             return _run(link, script, keys, *commands)
         except StoreError as error:
             return _again(error, link, script, keys, *commands)
@@ -139,34 +138,34 @@ def _sent(link: Link, script: Script, *commands: tuple[Any, ...]) -> list[Any]:
         try:
             return _answered(link.execute_many(commands))
         except ScriptMissing as missing:
-            missing.at.cooldown.end()  # it has answered, if late: else nothing would load it during a cooldown
+            missing.at.cooldown.end()  # the server has answered, if late; the cooldown would prevent the load
             missing.at.execute("SCRIPT", "LOAD", script.text)
             missing.at.cooldown.end()
     return _answered(link.execute_many(commands))
 
 
 def _again(error: StoreError, link: Link, script: Script, keys: Keys, *commands: tuple[Any, ...]) -> list[Any]:
-    """The answer of a queue that has the id of this site by now; raises the error as callers know it."""
+    """Repeats the call after the queue has got the id of this site. Other errors are raised in the form that callers know."""
     code, _, told = error.reply.partition(" ")
     if code == formats.REFUSED:
         raise formats.FormatNewer(keys.queue, formats.number(told)) from error
     if code != site.REFUSED:
         raise error
-    link.cooldown.end()  # it has answered, if late
+    link.cooldown.end()  # the server has answered, if late
     _begin(link, keys, told)
     return _sent(link, script, *commands)
 
 
 def _begin(link: Link, keys: Keys, found: str) -> None:
-    """Gives a queue without an id that of this site. `found`: the id that a script has found there, "" for none.
+    """Gives a queue without an id the id of this site. `found`: the id that a script has found there, "" for none.
 
     Raises:
         SiteRefused: the queue belongs to another site, or may belong to one.
         FormatNewer: the database knows a newer format of the queue than this process does.
     """
     site.check(keys.prefix, keys.queue, link.home, found)
-    # What the owner has not touched yet belongs to it as well, as the workers and the first partition say. Those that another server
-    # has, or that cannot be asked, decide nothing.
+    # A part that its owner has not touched yet also belongs to the site of the workers and of the first partition. If these are on
+    # another server, or cannot be read, they decide nothing.
     queues = (site.WORKERS, keys.queue)
     owners = link.execute_many([("HGET", Keys.of(keys.prefix, queue, 0)["meta"], "site") for queue in queues])
     link.cooldown.end()
@@ -194,12 +193,12 @@ def _answered(replies: list[Any]) -> list[Any]:
     return replies
 
 
-MOST_SAID: Final = 2048  # bytes of an actor or a reason: each stands in an event, and, of a pause, in every look at the queue
+MOST_SAID: Final = 2048  # bytes of an actor or a reason: an event contains both, and a pause is read in every look at the queue
 
 
 def head(now_ms: int | str | None, by: str, why: str) -> tuple[int | str, bytes, bytes]:
-    """The three that every script begins with; `now_ms` None: Redis' own clock; "!": that, and word of the caller's format is left.
-    Who and why are cut at 2 KB.
+    """The first three arguments of every script. `now_ms` None: Redis' own clock. "!": that clock, and the script notes the caller's
+    format. Actor and reason are cut at 2 KB.
     """
     return "" if now_ms is None else now_ms, _said(by) if by else b"", _said(why) if why else b""
 
@@ -212,10 +211,10 @@ def _said(text: str) -> bytes:
 
 
 def target(job: UUID | str) -> str:
-    """A job by its id, or by its business key as text."""
+    """The argument of a script for a job: its id, or its business key as text."""
     return ids.short(job) if isinstance(job, UUID) else "=" + job
 
 
 def flag(said: bool) -> str:
-    """Yes or no."""
+    """The argument of a script for a boolean."""
     return "1" if said else "0"

@@ -1,5 +1,5 @@
-"""One partition of one queue: a method per script, in the order of a job's life. Arguments and replies are translated here and
-nowhere else.
+"""One partition of one queue: a method per script, in the order of a job's life. Only this module translates arguments and replies of
+these scripts.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from django_delayq.store.scripts.site import Trimmed
 from django_delayq.target import OfferTarget
 
 MOST: Final = 200  # jobs per script call
-TAG: Final = 10  # the first characters of a nonce: the same in all claims of one consumer
+TAG: Final = 10  # the first characters of a nonce, which are the same in all claims of one consumer
 HOUR_MS: Final = 3_600_000
 FOREVER_MS: Final = 10**15
 DAY_MS: Final = 24 * HOUR_MS
@@ -51,8 +51,8 @@ Resigned = Literal["done", "changed", "gone"]
 
 
 class Claim(NamedTuple):
-    """The answer to a claim. `wait_ms`: when to ask again; `more`: due jobs remain; `generation`: of the store's data; `server`: the
-    run of the server that holds it ("" where INFO is not allowed).
+    """The answer to a claim. `wait_ms`: when to claim again. `more`: due jobs remain. `generation`: that of the store's data.
+    `server`: the run of the server ("" if INFO is not allowed).
     """
 
     jobs: list[ClaimedJob]
@@ -70,9 +70,9 @@ class Claim(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The value that a run ends in. `id` is short; `delay_ms` counts for retry, snooze and ask; `detail` is JSON for the mirror, opaque
-    here; `ran_ms`: how long it ran, below 0 if nobody knows. What the worker's receivers hear besides: `error`, which the task raised,
-    and `reason`, in words. Redis is told neither.
+    """The value in which a run ends. `id` is short. `delay_ms` is used by retry, snooze and ask. `detail` is JSON for the mirror,
+    opaque here. `ran_ms`: the duration of the run, below 0 if not known. Two fields are for the worker's receivers only, and are not
+    sent to Redis: `error`, which the task raised, and `reason`, a text.
     """
 
     id: str
@@ -97,12 +97,12 @@ class Tidied(NamedTuple):
 class QueueStore:
     """The transitions of one partition. Every call is one script, atomic, and safe to repeat with the same arguments.
 
-    Args:
-        places: by which it finds the server of its queue; a link leads to that one.
-        signer: signs every record that this store writes; None writes them unsigned.
+    Every method takes `now_ms`, a time for tests; by default Redis' own clock is used. A call takes at most 200 jobs. `replicas`: the
+    call returns only when they have the change, see `Replicas`.
 
-    Every method takes `now_ms`, a time for tests to pass in; by default Redis' own clock counts. At most 200 jobs a call. `replicas`:
-    nothing is answered before they have it, see `Replicas`.
+    Args:
+        places: finds the server of the queue.
+        signer: signs every record that this store writes; None writes them unsigned.
 
     Raises (all methods):
         StoreUnavailable: Redis cannot be reached or refuses for the time being.
@@ -116,15 +116,17 @@ class QueueStore:
         self.partition = partition
         self.keys = Keys.of(prefix, queue, partition)
         self._presence = formats.Presence()
-        self.unconfirmed = "", 0.0  # an epoch that nobody has confirmed, and until when (monotonic) that is remembered
+        self.unconfirmed = "", 0.0  # an unconfirmed epoch, and until when (monotonic) it is remembered
 
     @property
     def new_generation(self) -> str:
-        """The generation that a store without one gets: another with each call, for one that is wiped twice must not look the same."""
+        """The generation for a store without one. Each call returns another, because a store that is wiped twice must not look the
+        same.
+        """
         return os.urandom(8).hex()
 
     def run(self, script: str, now_ms: int | str | None, by: str, why: str, *arguments: Any, replicas: Replicas | None = None) -> Any:
-        """A script on this partition, with its arguments as they are. Returns the raw reply."""
+        """Runs a script on this partition with its arguments unchanged. Returns the raw reply."""
         return self._sent(script, now_ms, by, why, *arguments, replicas=replicas)[-1]
 
     def _sent(self, script: str, now_ms: int | str | None, *told: Any, replicas: Replicas | None) -> list[Any]:
@@ -133,7 +135,7 @@ class QueueStore:
         return [loader.run(*called)] if replicas is None else replicas.start(*called)()
 
     def written(self, record: JobRecord) -> bytes:
-        """The record as this queue keeps it. No other function makes the bytes that go into Redis."""
+        """The record in the form that this queue stores. No other function makes these bytes."""
         raw = record.encode()
         return raw if self.signer is None else self.signer.sign(raw, queue=self.queue, id=ids.short(record.id))
 
@@ -146,7 +148,7 @@ class QueueStore:
         max_events: int = 0,
         now_ms: int | None = None,
     ) -> list[ScheduleReply]:
-        """Nothing -> scheduled. One reply per item, in order. `max_events` above 0 refuses (StoreError "EVENTSFULL") while
+        """Nothing -> scheduled. Returns one reply per item, in order. `max_events` above 0: refuses (StoreError "EVENTSFULL") while
         the mirror is that many jobs behind.
         """
         return self.start_schedule(items, actor=actor, reason=reason, max_events=max_events, now_ms=now_ms)()[1]
@@ -163,8 +165,8 @@ class QueueStore:
         replicas: Replicas | None = None,
         now_ms: int | None = None,
     ) -> Callable[[], tuple[str, list[ScheduleReply]]]:
-        """As `schedule`, but only sends the call; returns a function that waits for the epoch and the replies, to be called once.
-        `epoch`: what the sender knows of its jobs it knows of that one; on another there are no replies, and nothing is written.
+        """Like `schedule`, but only sends the call. Returns a function that waits for the epoch and the replies; call it once.
+        `epoch`: the epoch for which the sender's knowledge is valid; in another one there are no replies, and nothing is written.
         """
         bounded(items)
         site.raise_if_refused(self.keys)
@@ -191,8 +193,8 @@ class QueueStore:
         return lambda: schedule_replies(items, arguments, answer(), stride)
 
     def epoch(self) -> str:
-        """What a publication names: generation, and the run of the server that was confirmed last. A store without a generation
-        is given one, since two empty stores would look the same.
+        """The epoch for publications: the generation, and the run of the server that was confirmed last. A store without a generation
+        gets one, since two empty stores would look the same.
         """
         return self.stand()[0]
 
@@ -217,13 +219,14 @@ class QueueStore:
         older_ms: int = 0,
         now_ms: int | None = None,
     ) -> Claim:
-        """Scheduled and due, or lease run out -> running. Repeated with the same `worker` and `nonce` it gives the same jobs.
-        `epoch`: the one that the worker knows; in another it gets nothing. `max_events` above 0: it gets nothing while the mirror is
-        behind by twice as many jobs. `wary`: a mirror serves this queue, and confirms a new store before anything is claimed.
-        `away_ms`: for how long its calls have failed. `pulled_ms` above 0: a consumer of the project's own asks, the queue's lease is
-        that long, and the leases of `lost` jobs ran out: the caller settles these. `older_ms`: only what has been due for as long.
+        """Scheduled and due, or lease run out -> running. A repeat with the same `worker` and `nonce` returns the same jobs.
 
-        `want` 0 claims nothing and hands the timer over. `nonce` must be new for each new claim; letters and digits.
+        `epoch`: the epoch that the worker knows; in another one it gets nothing. `max_events` above 0: it gets nothing while the
+        mirror is behind by twice as many jobs. `wary`: a mirror serves this queue, and must confirm a new store before a claim.
+        `away_ms`: how long its calls have failed. `pulled_ms` above 0: a consumer of the project claims, and this is the lease of the
+        queue. The leases of `lost` jobs ran out; the caller settles these. `older_ms`: only jobs that have been due for as long.
+
+        `want` 0 claims nothing and hands the timer over. `nonce` must be new for each new claim, and consist of letters and digits.
         """
         site.raise_if_refused(self.keys)
         told = (nonce, min(want, MOST), lease_ms, max_crashes, epoch, max_events, loader.flag(wary), away_ms)
@@ -284,9 +287,9 @@ class QueueStore:
         abort: bool = False,
         now_ms: int | None = None,
     ) -> list[Change]:
-        """Scheduled -> cancelled; a running job gets a request, with `abort` one that ends its run. `lacking`: how the rows of those
-        stand that Redis does not have: "running"; a date in ms, until which they wait; "scheduled", of what was cancelled before, on
-        another epoch; "" is not known.
+        """Scheduled -> cancelled. A running job gets a request; with `abort` the request ends its run. `lacking`: the state in the
+        rows of jobs that Redis does not have: "running"; a date in ms until which they wait; "scheduled" for jobs that were cancelled
+        before in another epoch; "" if not known.
         """
         site.raise_if_refused(self.keys)
         bounded(jobs)
@@ -305,7 +308,9 @@ class QueueStore:
         replicas: Replicas | None = None,
         now_ms: int | None = None,
     ) -> Changed:
-        """As `cancel`. `job`: an id, or the business key as text. `unless`: in that epoch nothing is done: `unknown`."""
+        """Like `cancel`, for one job. `job`: an id, or the business key as text. `unless`: in that epoch nothing is done, and the
+        result is `unknown`.
+        """
         site.raise_if_refused(self.keys)
         told = lacking, unless, "1" if abort else "", loader.target(job)
         return Changed.read(self.run("cancel", now_ms, actor, reason, *told, replicas=replicas))
@@ -324,8 +329,9 @@ class QueueStore:
         replicas: Replicas | None = None,
         now_ms: int | None = None,
     ) -> Changed:
-        """Scheduled -> scheduled at another date, unless that is earlier, or later, already (`policy`). Others: see `cancel_one`;
-        `lacking` "waited": another server has made this change before, so the job is moved though it is due here and not confirmed.
+        """Scheduled -> scheduled at another date. `policy`: not if the present date is already earlier, or later. For other arguments
+        see `cancel_one`. `lacking` "waited": another server has made this change before, so the job is moved even if it is due here
+        and not confirmed.
         """
         site.raise_if_refused(self.keys)
         told = "" if due_ms is None else due_ms, delay_ms or 0, unless, lacking, policy, loader.target(job)
@@ -344,9 +350,9 @@ class QueueStore:
         reason: str = "",
         now_ms: int | None = None,
     ) -> tuple[Change, UUID]:
-        """Failed or cancelled -> scheduled, with a fresh ladder. `record`: for a job that Redis has forgotten; `vouched`: the caller
-        knows that it failed or was cancelled, else Redis must still know of its cancel; `unresolved`: a person decides, whatever Redis
-        says of its end. Returns the change, and the job or the holder of its key (conflict).
+        """Failed or cancelled -> scheduled, with a new retry ladder. `record`: for a job that Redis has forgotten. `vouched`: the
+        caller knows that it failed or was cancelled; otherwise Redis must still know its cancellation. `unresolved`: a person
+        decides, whatever Redis knows of its end. Returns the change, and the job or the holder of its key (conflict).
         """
         site.raise_if_refused(self.keys)
         given, name = (self.written(record), told_of(record.payload)) if record else (b"", "")
@@ -355,24 +361,24 @@ class QueueStore:
         return Change(status.decode()), ids.full(holder.decode())
 
     def pause(self, *, actor: str = "", reason: str = "", on_way_back: bool = False, now_ms: int | None = None) -> bool:
-        """No job is claimed until `resume`; running ones go on. False when the queue was paused already; with `on_way_back`, also when
-        there is no way back, or it has ended.
+        """No job is claimed until `resume`; running jobs continue. Returns False if the queue was paused already. With `on_way_back`,
+        also returns False if no restore is under way.
         """
         return bool(self.run("pause", now_ms, actor, reason, "1", "1" if on_way_back else ""))
 
     def resume(self, *, actor: str = "", reason: str = "", now_ms: int | None = None) -> bool:
-        """Jobs are claimed again. False when the queue was not paused."""
+        """Jobs are claimed again. Returns False if the queue was not paused."""
         return bool(self.run("pause", now_ms, actor, reason, "0"))
 
     def purge(self, *, limit: int = MOST, actor: str = "", reason: str = "", now_ms: int | None = None) -> tuple[int, int]:
-        """Cancels scheduled jobs, at most `limit` (up to 200). Returns how many, and how many are left."""
+        """Cancels scheduled jobs, at most `limit` (up to 200). Returns the number of cancelled jobs, and the number that is left."""
         site.raise_if_refused(self.keys)
         cancelled, left = self.run("purge", now_ms, actor, reason, min(limit, MOST))
         return int(cancelled), int(left)
 
     def resign(self, items: Sequence[tuple[str, bytes]]) -> list[Resigned]:
-        """Gives records another signature: pairs of short id and record as it was read. Nothing is done about one that has
-        changed since. Needs a signer.
+        """Signs records again. `items`: pairs of short id and record as it was read. A record that has changed since is skipped.
+        Needs a signer.
         """
         bounded(items)
         if self.signer is None:
@@ -393,9 +399,9 @@ class QueueStore:
         cursor: str = "0",
         now_ms: int | None = None,
     ) -> Tidied:
-        """Drops old tombstones, counters and claims, and failed records that the caller knows to be in the database. While the mirror
-        has events to read all tombstones stay: nothing else tells that these jobs have ended, and a clock that was put back and forth
-        makes young ones old.
+        """Drops old tombstones, counters and claims, and failed records that are in the database according to the caller. While the
+        mirror has events to read, all tombstones stay. Nothing else shows that these jobs have ended, and a clock that was set
+        forward and back makes new tombstones look old.
         """
         if now_ms is None and self.link.execute("XLEN", self.keys["events"]):
             tombstones_ms = FOREVER_MS
@@ -421,7 +427,7 @@ class OfferReply(NamedTuple):
 
 
 class OfferStore:
-    """Offers of the jobs of one partition; the call is one script, and safe to repeat."""
+    """Offers of the jobs of one partition. A call is one script, and safe to repeat."""
 
     def __init__(self, store: QueueStore) -> None:
         self._store = store
@@ -429,12 +435,13 @@ class OfferStore:
     def offer(
         self, target: OfferTarget, body: bytes, *, id: str, attempt: int, nonce: str, worker: str = "", now_ms: int | None = None
     ) -> OfferReply:
-        """Puts the `body` (JSON) of the job with that short id into the target, unless that was done before. One call, but three on a
-        Cluster if the target's key is in another slot than the queue: what was pushed by who dies before the last is pushed again.
+        """Puts the `body` (JSON) of the job with that short id into the target, unless that was done before. This is one call, or
+        three on a Cluster if the target's key is in another slot than the queue. Then, if the caller crashes before the last call,
+        the body is pushed again.
 
         Raises:
             StoreUnavailable: as `QueueStore`; StoreRefused with `full`: no memory is left, and nothing was written.
-            StoreError: as `QueueStore`; `reply` begins with WRONGTYPE if something else stands at the target's key.
+            StoreError: as `QueueStore`; `reply` begins with WRONGTYPE if the target's key has another type.
         """
         script, link = loader.load("offer", self._store.keys), self._store.link
         told = (*loader.head(now_ms, worker, ""), id, attempt, nonce)
@@ -453,7 +460,7 @@ class OfferStore:
 
 
 def _push(link: Link, target: OfferTarget, content: tuple[Any, ...]) -> Any:
-    """Pushes, without a note. Returns the place."""
+    """Pushes without a note. Returns the place."""
     if target.kind == "stream":
         most = () if target.maxlen is None else ("MAXLEN", "~", target.maxlen)
         return link.execute("XADD", target.key, *most, "*", *content)

@@ -1,5 +1,5 @@
-"""Jobs as they go to and from Redis: the record (a header line that Lua reads, and a payload that it does not), what schedule, cancel
-and reschedule are told and answer, and the claimed job.
+"""Jobs in the form in which they go to and from Redis: the record (a header line that Lua reads, and a payload that it does not), the
+items and replies of schedule, cancel and reschedule, and the claimed job.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from django_delayq.store.scripts import decode
 
 MAX_KEY: Final = 200  # characters; as wide as its column
 MAX_TASK: Final = 200
-MAX_ATTEMPTS: Final = NO_LIMIT  # as large as the header can say
-USUAL_ATTEMPTS: Final = 10  # which a record need not say
+MAX_ATTEMPTS: Final = NO_LIMIT  # the largest number in the header
+USUAL_ATTEMPTS: Final = 10  # a record leaves out this number
 
 # Control characters (a line end would end the header), the other line separators, and halves of surrogate pairs.
 _FORBIDDEN: Final = "\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff"
@@ -34,12 +34,13 @@ _NOBODY: Final = UUID(int=0)
 _OTHER_VERSION: Final = re.compile(rb"(?!1[a-z])[0-9]{1,3}[a-z]")
 
 
-@dataclass(slots=True, kw_only=True, unsafe_hash=True)  # not frozen: one is made for each job, and that would take twice as long
+@dataclass(slots=True, kw_only=True, unsafe_hash=True)  # not frozen: one is made for each job, and a frozen one takes twice as long
 class JobRecord:
-    """What a job is, unchanged while it lives. Its state, date and attempts lie beside it, where scripts change them.
+    """The parts of a job that do not change while it lives. Scripts store its state, date and attempts in other keys, where they
+    change them.
 
-    `expires_ms` 0: never; `key` "": none; `durable`: its row is in the database (outbox). PayloadError for a field that
-    the record could not carry.
+    `expires_ms` 0: never. `key` "": none. `durable`: its row is in the database (outbox). Raises PayloadError for a field that the
+    record cannot hold.
     """
 
     id: UUID
@@ -60,13 +61,15 @@ class JobRecord:
             raise PayloadError(f"the payload of {self.task} is not bytes; pass what codec.encode_payload gives")
 
     def may_know(self, task: str) -> bool:
-        """Whether the sender of this job may know of jobs of that task, and displace them. In Redis schedule.lua decides the same."""
+        """Whether the sender of this job may know of jobs of that task, and displace them. In Redis schedule.lua applies the same
+        rule.
+        """
         tasks = token_limits.in_payload(self.payload)
         return tasks is None or task in tasks
 
     def revived(self, now_ms: int) -> JobRecord:
-        """As it is put back: without an expiry that has passed, else it would expire again at once; what then nothing would end has as
-        many attempts as is usual.
+        """The record for putting the job back. An expiry that has passed is removed, or the job would expire again at once. If the
+        job then has no limit at all, it gets the usual number of attempts.
         """
         if not 0 < self.expires_ms <= now_ms:
             return self
@@ -76,7 +79,7 @@ class JobRecord:
     def encode(self) -> bytes:
         """The bytes for Redis: `1<band><o|r>[<max_attempts>[:<expires_ms>]] <task>[ <key>]`, a line end, the payload.
 
-        The numbers are left out where there are 10 attempts and no expiry. The key comes last since it may hold spaces.
+        The numbers are left out for 10 attempts and no expiry. The key comes last because it may contain spaces.
         """
         if self.key:
             return b"%b %b\n%b" % (self._line, self.key.encode(), self.payload)
@@ -84,7 +87,7 @@ class JobRecord:
 
     @classmethod
     def decode(cls, id: UUID, record: bytes) -> JobRecord:
-        """The record of `encode`, signed or not; PayloadError for any other bytes. Neither payload nor signature are looked at."""
+        """Reads the bytes of `encode`, signed or not; PayloadError for any other bytes. It checks neither payload nor signature."""
         try:
             header, payload = read(record)
         except PayloadError as error:
@@ -104,10 +107,10 @@ class Header(NamedTuple):
 
 
 def read(record: bytes) -> tuple[Header, bytes]:
-    """Header and payload of the bytes that `JobRecord.encode` gives, signed or not; PayloadError for any other
-    bytes. What a worker needs of a record, without making one: jobs of one task without keys have one header, which is read once.
+    """Header and payload of the bytes of `JobRecord.encode`, signed or not; PayloadError for any other bytes. It serves a worker
+    without making a record. Jobs of one task without keys have the same header, which is parsed once.
     """
-    if signing.MARK in record:  # else it is not signed
+    if signing.MARK in record:  # otherwise it is not signed
         record, _ = signing.split(record)
     end = record.find(b"\n") + 1
     return _header(record[:end] or record[:100]), record[end:]
@@ -118,10 +121,10 @@ def says_durable(record: bytes) -> bool:
     return record[2:3] == b"o"  # see _HEADER
 
 
-@lru_cache(maxsize=1024, typed=True)  # True equals 1, and is refused
+@lru_cache(maxsize=1024, typed=True)  # True equals 1, and must be refused
 def line(task: str, band: str, durable: bool, max_attempts: int, expires_ms: int) -> bytes:
-    """A header up to its key, which jobs of one task share, so that it is checked and written once. PayloadError for a field that it
-    could not carry.
+    """A header up to its key. Jobs of one task share it, so it is checked and written once. Raises PayloadError for a field that it
+    cannot hold.
     """
     if not isinstance(task, str) or not _TASK.fullmatch(task):
         raise PayloadError(
@@ -162,14 +165,13 @@ def _header(line: bytes) -> Header:
 
 
 class ClaimedJob(NamedTuple):
-    """A job in this worker's hands, under a lease. `id` is short; `record` is not decoded yet, since that may fail.
+    """A job that this worker holds under a lease. `id` is short. `record` is not decoded yet, since that may fail.
 
-    `attempt` is the number of this run, from 1; `crashes` the runs before it whose worker vanished; `fence` proves the
-    claim to extend and settle; `due_ms` is the date it was scheduled for; `epoch` is the one at that time. `evictions`: the runs
-    before it, in a row, whose process was killed for a neighbour's sake; `unknown_ms`: how long ago the job was first parked, 0 for
-    never; `asks`: how often the job has asked before, and heard "not yet". `turn`: the number of
-    this holder of the job's name, 0 without one. `lost`: it is not claimed;
-    the lease of the consumer whose `fence` this is ran out.
+    `attempt`: the number of this run, from 1. `crashes`: the earlier runs whose worker vanished. `fence`: the proof of the claim for
+    extend and settle. `due_ms`: the date for which it was scheduled. `epoch`: the epoch at the claim. `evictions`: how many runs
+    directly before it ended because their process was killed for another job. `unknown_ms`: how long ago the job was first parked, 0
+    for never. `asks`: how often the job has raised NotYet before. `turn`: the number of this holder of the job's name, 0 without a
+    name. `lost`: the job is not claimed; the lease of the consumer with this `fence` ran out.
     """
 
     id: str
@@ -188,13 +190,13 @@ class ClaimedJob(NamedTuple):
 
 
 def common_turn(pasts: bytes) -> int:
-    """The turn that all jobs of a claim have who have a name, and nothing else: mostly so; 0 where it is not."""
+    """The common turn of all jobs in a claim if they have a name and no other past, which is the usual case; else 0."""
     return int(pasts[3:]) if pasts[:3] == b"*=t" and pasts[3:].isdigit() else 0
 
 
 def with_past(jobs: Sequence[ClaimedJob], pasts: bytes, now_ms: int) -> list[ClaimedJob]:
-    """The jobs, with what is known of evictions, of a task that nobody knew, and how often they asked; `pasts`: "id=past …", or
-    "*=past" of all.
+    """The jobs with their pasts: evictions, parking because of an unknown task, and the number of NotYet. `pasts`: "id=past …", or
+    "*=past" for all jobs.
     """
     words = pasts.decode().replace("=", " ").split()
     told = dict(zip(words[::2], words[1::2], strict=True))
@@ -217,7 +219,7 @@ def _with_one(job: ClaimedJob, text: str, now_ms: int) -> ClaimedJob:
 
 
 def validate_key(key: str) -> str:
-    """The business key as it is, if a record can carry it ("": no key); PayloadError otherwise."""
+    """Returns the business key unchanged if a record can hold it ("": no key); PayloadError otherwise."""
     if not isinstance(key, str):
         raise PayloadError(f"the key {_shown(key)} is not text; pass a str, such as f'close-order:{{order.pk}}'")
     if not _KEY.fullmatch(key):
@@ -263,9 +265,9 @@ STATUSES: Final[dict[bytes, ScheduleStatus]] = {status.encode(): status for stat
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ScheduleItem(JobRecord):
-    """A record to put in. Exactly one of `due_ms` (a date) and `delay_ms` (from Redis' now) is given. `on_conflict`: a policy; of a
-    late publication with "@" behind it, and the holder on which it may act, if any; or "replaced@" and an id: see schedule.lua. Beside
-    the record its row shows `queue` and `priority`; there a delay counts from the database's now.
+    """A record to schedule. Give exactly one of `due_ms` (a date) and `delay_ms` (from Redis' now). `on_conflict`: a policy. A late
+    publication adds "@" and, if there is one, the holder on which it may act. Or "replaced@" and an id, see schedule.lua. `queue` and
+    `priority` are not in the record but in the row; in the row a delay counts from the database's now.
     """
 
     due_ms: int | None = None
@@ -274,7 +276,7 @@ class ScheduleItem(JobRecord):
     queue: str = ""
     priority: int = 0
 
-    __eq__ = object.__eq__  # what is on its way is one thing; records are equal by their parts
+    __eq__ = object.__eq__  # each item is compared by identity; records are compared by their fields
     __hash__ = object.__hash__
 
     @classmethod
@@ -288,7 +290,7 @@ class ScheduleItem(JobRecord):
         queue: str = "",
         priority: int = 0,
     ) -> ScheduleItem:
-        """A record that is there already, to be put in."""
+        """Makes an item from an existing record."""
         return cls(
             id=record.id,
             task=record.task,
@@ -306,15 +308,17 @@ class ScheduleItem(JobRecord):
         )
 
     def left_ms(self, now: float) -> int | None:
-        """The delay as it is when the job is sent, `now` (monotonic)."""
+        """The delay at the time when the job is sent, `now` (monotonic)."""
         return self.delay_ms
 
     def told_name(self) -> str:
-        """The name that it shares with others, as scripts are told; "" without one."""
+        """The concurrency name in the form of the scripts' arguments; "" without one."""
         return told_of(self.payload)
 
     def told_policy(self) -> str:
-        """The policy of a job with a key as schedule.lua takes it: with the tasks of whose jobs its sender may know, if limited."""
+        """The policy of a job with a key in the form that schedule.lua takes. If its sender is limited, the tasks that it may know of
+        follow.
+        """
         tasks = token_limits.in_payload(self.payload)
         if tasks is None or self.on_conflict.startswith("replaced@"):
             return self.on_conflict
@@ -322,13 +326,13 @@ class ScheduleItem(JobRecord):
 
 
 class ScheduleReply(NamedTuple):
-    """What became of it. `id` is the job itself or the one that holds its key; `due_ms` the date of what was asked for;
-    0 where it was in already, and has begun to run or has ended: what its date was, Redis does not keep.
+    """The result of scheduling. `id`: the job itself, or the one that holds its key. `due_ms`: the date of the job that was to be
+    scheduled; 0 if the job was in Redis already and has begun to run or has ended, because Redis does not keep its date.
 
-    created, replaced: it is in. again: it was in already (a re-send). failed, succeeded, cancelled, displaced (merged, replaced or
-    expired), finished: it has ended already. kept, moved, taken, running: another job holds the key, and this one was not created.
-    forbidden: a job holds the key of which the sender may not know; `id` is NOBODY.
-    free, contested, behind, asked: nothing has been done, see schedule.lua.
+    created, replaced: the job is scheduled. again: it was in Redis already (a re-send). failed, succeeded, cancelled, displaced
+    (merged, replaced or expired), finished: it has ended already. kept, moved, taken, running: another job holds the key, and this
+    one was not created. forbidden: the sender may not know of the job that holds the key; `id` is NOBODY. free, contested, behind,
+    asked: nothing has been done, see schedule.lua.
     """
 
     status: ScheduleStatus
@@ -350,17 +354,17 @@ NOBODY: Final = UUID(int=0)
 FORBIDDEN: Final = ScheduleReply("forbidden", NOBODY, 0)
 # Statuses of a job that has ended before.
 ENDS: Final = frozenset({"succeeded", "failed", "finished", "cancelled", "displaced"})
-CREATED: Final = frozenset({"created", "again", "replaced", *ENDS} - {"displaced"})  # what was displaced never was in
+CREATED: Final = frozenset({"created", "again", "replaced", *ENDS} - {"displaced"})  # a displaced job never was scheduled
 REFUSED: Final = frozenset({"taken", "running", "forbidden"})  # an error for the caller
-REPEATS: Final = frozenset({"again", *ENDS})  # what a job answers that is sent once more
-DECIDED: Final = CREATED | ENDS  # nothing is to be asked or told beside
+REPEATS: Final = frozenset({"again", *ENDS})  # the answers for a job that is sent once more
+DECIDED: Final = CREATED | ENDS  # no further question or report is needed
 
 
 def schedule_replies(
     items: Sequence[ScheduleItem], told: list[Any], reply: list[bytes], stride: int
 ) -> tuple[str, list[ScheduleReply]]:
-    """What schedule.lua has said of these items: the epoch, and a reply to each. `told`: the arguments of the call, from `most jobs
-    behind` on, `stride` to a job.
+    """Reads the reply of schedule.lua for these items: the epoch, and a reply to each. `told`: the arguments of the call from `most
+    jobs behind` on, `stride` to a job.
     """
     epoch = decode.text(reply[0])
     if len(reply) == 2:  # usually: every job was created as requested, or every key is free
@@ -378,7 +382,9 @@ def schedule_replies(
 
 
 def repeated(answers: Sequence[tuple[str, list[ScheduleReply]]]) -> tuple[str, list[ScheduleReply]]:
-    """The replies to items that were sent several times: a repeat that finds them there, or displaced, reports an earlier call."""
+    """The replies to items that were sent several times. If a repeat finds an item there, or displaced, the reply of an earlier call
+    counts.
+    """
     epoch, replies = answers[-1]
     for _, before in reversed(answers[:-1]):
         replies = [earlier if reply.status in REPEATS else reply for earlier, reply in zip(before, replies, strict=True)]
@@ -389,8 +395,9 @@ _made: Final[Callable[[tuple[ScheduleStatus, UUID, int]], ScheduleReply]] = part
 
 
 class Changed(NamedTuple):
-    """What became of one job that was to be cancelled or rescheduled. `id`: the job found, by its key perhaps; `epoch`: where it
-    happened, see `Claim.epoch`; `event`: the stream id of what tells of it, "" where nothing has happened; `due_ms`: of reschedule.
+    """The result of cancelling or rescheduling one job. `id`: the job, perhaps found by its key. `epoch`: the epoch in which that
+    happened, see `Claim.epoch`. `event`: the stream id of its event, "" if nothing has changed. `due_ms`: the date after a
+    reschedule.
     """
 
     change: Change
@@ -401,17 +408,17 @@ class Changed(NamedTuple):
 
     @classmethod
     def read(cls, reply: Sequence[Any]) -> Changed:
-        """From what cancel.lua or reschedule.lua says of one job."""
+        """Reads the reply of cancel.lua or reschedule.lua for one job."""
         epoch, event, status, id, due = [*reply, *_UNKNOWN[len(reply) :]]
         return cls(Change(status.decode()), decode.job_id(id), decode.text(epoch), decode.text(event), int(due))
 
 
-_UNKNOWN: Final[list[Any]] = [b"", b"", b"unknown", b"", 0]  # what a reply of the epoch alone leaves out
+_UNKNOWN: Final[list[Any]] = [b"", b"", b"unknown", b"", 0]  # the rest of a reply that has the epoch alone
 
 
 def moved(replies: Sequence[Sequence[Any]]) -> Changed:
-    """What became of a job whose change of date was sent so many times: one that has begun since the call that moved it was moved. On
-    another epoch nothing is known of that call.
+    """The result of a change of date that was sent several times. If the job has begun since a call that moved it, it was moved.
+    Nothing is known of a call in another epoch.
     """
     answers = [Changed.read(reply) for reply in replies]
     last = answers[-1]

@@ -1,4 +1,4 @@
-"""The epoch of a partition, and how jobs come back that Redis has lost: the scripts restore, sweep and confirm."""
+"""The epoch of a partition, and the restore of jobs that Redis has lost: the scripts restore, sweep and confirm."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from django_delayq.store.scripts.site import Trimmed
 Restored = Literal["restored", "adopted", "there", "finished", "lost", "merged", "epoch", "wait"]
 Confirmed = Literal["ok", "changed", "busy"]
 
-# The phases of the way back, see confirm.lua; "" when Redis holds all that the database has seen.
+# The phases of a restore, see confirm.lua; "" when Redis holds everything that the database has seen.
 FOUND: Final = "found"
 SWEEP: Final = "sweep"
 ADOPT: Final = "adopt"
 REST: Final = "rest"
-ADOPTION_MS: Final = 3000  # what is due waits that long, so that a worker that runs it already can adopt it
+ADOPTION_MS: Final = 3000  # due jobs wait that long, so that a worker that already runs one can adopt it
 
 
 def fresh_generation() -> str:
-    """One of a restore, unlike all others."""
+    """A new generation for a restore, different from all others."""
     return "r" + secrets.token_hex(8)
 
 
 class RestoreItem(NamedTuple):
-    """A job that Redis may not have. `id` is short. With a fence it is a run that this worker holds, else a row; `attempt` and
-    `crashes` are then those behind it. Its date, or the end of its lease: `due_ms`, but `delay_ms` from Redis' now at least.
+    """A job that Redis may not have. `id` is short. With a fence it is a run that this worker holds, else a row. For a row, `attempt`
+    and `crashes` count the runs before. `due_ms`: its date, or the end of its lease, but at least `delay_ms` after Redis' now.
     `unsure_ms`, `begun`, `asks`: see restore.lua.
     """
 
@@ -53,11 +53,11 @@ class RestoreItem(NamedTuple):
 
 
 class Epoch(NamedTuple):
-    """`site`: to which the queue belongs ("" for none); `generation` of the data ("" for none), the run of the `server` that holds it
-    ("" where INFO is not allowed), the one that was
-    `confirmed` to hold what the database has seen (None: none ever was); `older`: an event is missing that the database has; `rolled`:
-    that has been found before, and restore is in this phase; `restoring`: its progress, "ms who done total"; `now_ms`: the clock of
-    the server (0 where INFO is not allowed); `trimmed`: what the mirror has trimmed.
+    """The epoch of a partition, and the state of its restore. `site`: the site of the queue ("" for none). `generation`: that of the
+    data ("" for none). `server`: the run of the server ("" if INFO is not allowed). `confirmed`: the server that was confirmed to
+    hold what the database has seen (None: none was). `older`: an event that the database has is missing. `rolled`: this was found
+    before, and the restore is in this phase. `restoring`: its progress, "ms who done total". `now_ms`: the clock of the server (0 if
+    INFO is not allowed). `trimmed`: what the mirror has trimmed.
     """
 
     site: str
@@ -72,7 +72,7 @@ class Epoch(NamedTuple):
 
 
 class EpochStore:
-    """The calls of one partition that restore needs; like those of `QueueStore`, each is one script, and safe to repeat.
+    """The calls of one partition for a restore. Like those of `QueueStore`, each is one script, and safe to repeat.
 
     Raises (all methods):
         StoreUnavailable, StoreError: as `QueueStore`.
@@ -82,20 +82,20 @@ class EpochStore:
         self._store = store
 
     def look(self, seen: str) -> Epoch:
-        """The epoch of the queue. `seen`: the last event that the database has, of which `Epoch.older` speaks."""
+        """The epoch of the queue. `seen`: the last event that the database has, for `Epoch.older`."""
         commands = [*self.asks]
-        if seen != FIRST:  # an idle mirror looks often, and then asks for no event
+        if seen != FIRST:  # an idle mirror looks often, and then needs no event
             commands.append(("XRANGE", self._store.keys["events"], seen, seen))
         return self.read(self._store.link.execute_many(commands), seen)
 
     @property
     def asks(self) -> Sequence[tuple[Any, ...]]:
-        """The commands of `look` when the database has seen nothing."""
+        """The commands of `look` if the database has seen no event."""
         meta = self._store.keys["meta"]
         return ("HMGET", meta, "generation", "server", "mirrored", "mirror_token", "rolled", "restoring", "site"), ("INFO", "server")
 
     def read(self, replies: Sequence[Any], seen: str = FIRST) -> Epoch:
-        """The epoch, from the replies to these.
+        """The epoch from the replies to `asks`.
 
         Raises:
             SiteRefused: the queue belongs to another site.
@@ -115,17 +115,17 @@ class EpochStore:
         return Epoch(own, generation, here, confirmed, older, rolled, restoring, now_ms, Trimmed.read(*meta[2:4]))
 
     def holders(self, keys: Collection[str]) -> list[UUID]:
-        """The jobs that stand here as the holders of these business keys."""
+        """The jobs that hold these business keys in Redis."""
         found = self._store.link.execute("HMGET", self._store.keys["keys"], *keys) if keys else []
         return [id for id in map(decode.job_id, filter(None, found)) if id is not None]
 
     def stand(self) -> str:
-        """The epoch as claims tell it; a store without a generation is given one."""
+        """The epoch in the form that claims have. A store without a generation gets one."""
         return self._restore([], "", "", "", "", None)[0]
 
     def adopt(self, items: Sequence[RestoreItem], *, worker: str, epoch: str, now_ms: int | None = None) -> tuple[str, list[Restored]]:
-        """Nothing -> running: what this worker holds and Redis may have lost. `epoch`: that of the claims. Returns the epoch, and
-        one answer per item, in order; all of them are `wait` while nothing can be adopted yet.
+        """Nothing -> running: the runs of this worker that Redis may have lost. `epoch`: that of the claims. Returns the epoch, and
+        one answer per item, in order. All answers are `wait` while nothing can be adopted yet.
         """
         return self._restore(items, worker, "adopted", epoch or "?", "", now_ms)
 
@@ -141,8 +141,9 @@ class EpochStore:
         cancel: bool,
         lease_ms: int,
     ) -> RestoreItem:
-        """An unfinished row, as it comes back. What runs by it gets a lease, in which its worker can adopt it (`cancel`: that was asked
-        for); what waits and is due may have begun unseen, and waits a little longer for the same reason.
+        """The item for an unfinished row. A job that runs according to its row gets a lease, in which its worker can adopt it
+        (`cancel`: a cancellation was requested). A due job may have begun without an event. So it waits a little longer, for the same
+        reason.
         """
         id, written = ids.short(record.id), self._store.written(record)
         if not runs:
@@ -166,9 +167,9 @@ class EpochStore:
         actor: str = "",
         now_ms: int | None = None,
     ) -> list[Restored]:
-        """Nothing -> scheduled or running, from rows. `epoch`: what `QueueStore.epoch` said before the rows were read; on another one
-        nothing is written, and all answers are `epoch`. `progress` is noted for people, and keeps other restores away. One answer per
-        item, in order.
+        """Nothing -> scheduled or running, from rows. `epoch`: the value of `QueueStore.epoch` before the rows were read. In another
+        epoch nothing is written, and all answers are `epoch`. `progress` is noted for people, and keeps other restores away. Returns
+        one answer per item, in order.
         """
         return self._restore(items, actor, "", epoch, progress, now_ms)[1] if items else []
 
@@ -197,14 +198,14 @@ class EpochStore:
     def sweep(
         self, generation: str, cursor: str = "0", *, progress: str = "", actor: str = "", now_ms: int | None = None
     ) -> tuple[str, int]:
-        """All durable jobs leave, whose rows decide. Returns the cursor to go on with, and how many have left now: "0" is the end; ""
-        says that this generation is not being swept.
+        """Removes all durable jobs; their rows decide. Returns the cursor for the next call, and the number of jobs that this call
+        has removed. "0" is the end; "" means that this generation is not being swept.
         """
         after, gone = self._store.run("sweep", now_ms, actor, "", generation, progress, cursor)
         return decode.text(after), int(gone)
 
     def drop(self, jobs: Sequence[str], *, actor: str = "", now_ms: int | None = None) -> int:
-        """These jobs leave, by short ids: their rows have ended. Returns how many were there."""
+        """Removes these jobs, by short ids: their rows have ended. Returns how many Redis had."""
         bounded(jobs)
         return int(self._store.run("sweep", now_ms, actor, "", "", "", "", *jobs)[1])
 
@@ -221,9 +222,10 @@ class EpochStore:
         actor: str = "",
         now_ms: int | None = None,
     ) -> Confirmed:
-        """Redis holds what the database has seen; or it does not, and the way back is in this `phase`. `renew`: another generation for
-        data that is not believed; `behind`: a stream id that new events must be behind; `mirrored`: the last event that the database
-        has. "changed" if the generation, or the run of the `server`, is another by now; "busy" if another restore is at work.
+        """Notes that Redis holds what the database has seen; or that it does not, and that the restore is in this `phase`. `renew`:
+        another generation, for data that is not trusted. `behind`: new events must come after this stream id. `mirrored`: the last
+        event that the database has. Returns "changed" if the generation, or the run of the `server`, has changed; "busy" if another
+        restore is at work.
         """
         answer: bytes = self._store.run("confirm", now_ms, actor, "", generation, server, phase, renew, behind, mirrored, progress)
         return answer.decode()  # type: ignore[return-value]  # one of the three words that confirm.lua has

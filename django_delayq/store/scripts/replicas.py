@@ -1,8 +1,10 @@
-"""Waits until replicas have what a call has written: what `REPLICAS` adds to redis durability. `WAIT` goes behind the script in the
-same write, so on the same connection; where too few have it, the same call is sent again, for another server may answer by then.
+"""Waits until replicas have the changes of a call. This is what `REPLICAS` adds to redis durability. `WAIT` follows the script in the
+same write, so on the same connection. If too few replicas have the changes, the same call is sent again, because another server may
+answer by then.
 
-`WAIT` speaks of what its own connection has written, on newer servers of nothing else. So such a call leaves word of its format
-(`present` in begin.lua), and writes though it finds all done: else the replicas would be said to have what an earlier one has written.
+`WAIT` counts only the writes of its own connection, at least on newer servers. So such a call notes its format (`present` in
+begin.lua), and thereby writes even if everything is done already. Otherwise the replicas would be counted for a write of an earlier
+call.
 """
 
 from __future__ import annotations
@@ -22,22 +24,22 @@ from django_delayq.store.scripts import loader
 from django_delayq.store.scripts.loader import Script
 
 FOLLOWS: Final = re.compile(rb"^slave\d+:.*state=online", re.MULTILINE)
-WAIT_MS: Final = 100  # for which one call waits
-COOLDOWN: Final = 2.0  # seconds for which nothing new is put in behind a call that has waited in vain
-DEMOTED: Final = "UNBLOCKED"  # what WAIT answers when its server becomes a replica meanwhile
-OWN_TIME: Final = "!"  # what such a script is given for the time: that of Redis, and leave word
+WAIT_MS: Final = 100  # the time that one call waits
+COOLDOWN: Final = 2.0  # seconds without new jobs after a call that has waited in vain
+DEMOTED: Final = "UNBLOCKED"  # the reply of WAIT if its server becomes a replica meanwhile
+OWN_TIME: Final = "!"  # the time argument of such a script: the clock of Redis, and a note of the format
 
 
 class ReplicasLack(StoreUnavailable):
-    """It is in Redis, and on fewer replicas than are wanted: a failover now may lose it. Redis itself can be reached."""
+    """The change is in Redis, but on fewer replicas than required: a failover now may lose it. Redis itself can be reached."""
 
 
 class Replicas:
-    """Those that are to have what is done on one queue.
+    """The replicas that must have the changes of one queue.
 
     Args:
         count: how many.
-        seconds: for so long a call is sent again until they have it.
+        seconds: how long a call is sent again until they have it.
     """
 
     def __init__(self, count: int, seconds: float) -> None:
@@ -47,14 +49,17 @@ class Replicas:
 
     @property
     def cooldown(self) -> bool:
-        """Whether a call has just waited in vain: who can do without is to go on, and not to wait as long."""
+        """Whether a call has waited in vain a moment ago. A caller that can do without replicas should then continue and not wait as
+        long.
+        """
         return self._cooldown_until != 0.0 and clock.monotonic() < self._cooldown_until
 
     def start(self, link: Link, script: Script, keys: Keys, now_ms: int | str | None, *arguments: Any) -> Callable[[], list[Any]]:
-        """As `loader.start`; the function returns the replies of all calls, in order; they have what the last one found.
+        """Like `loader.start`. The function returns the replies of all calls, in order. The replicas have the state that the last
+        call found.
 
         Raises:
-            ReplicasLack: by the function: too few have it.
+            ReplicasLack: raised by the function: too few replicas have it.
         """
         wait = ("WAIT", self.count, WAIT_MS)
         now = OWN_TIME if now_ms == "" else now_ms
@@ -80,7 +85,7 @@ class Replicas:
                     reply, found = send()()
                     replies.append(reply)
                 except (StoreUnavailable, StoreError):
-                    found = 0  # as of a master that has become a replica: the first call has done it
+                    found = 0  # the master may have become a replica: the first call has made the change
                     clock.sleep(WAIT_MS / 1000)
             self._cooldown_until = 0.0
             return replies
@@ -89,7 +94,8 @@ class Replicas:
 
 
 def replica_findings(places: Places, wanted: Iterable[tuple[str, int, int]]) -> Iterator[Finding]:
-    """What speaks against how many replicas queues want: of each partition the queue, the number, and how many.
+    """Findings about queues that require more replicas than their servers have. `wanted`: for each partition the queue, its number,
+    and the required replicas.
 
     Raises:
         StoreUnavailable: one of their servers cannot be asked.
@@ -100,7 +106,7 @@ def replica_findings(places: Places, wanted: Iterable[tuple[str, int, int]]) -> 
     for link, queues in by_server.items():
         try:
             there = len(FOLLOWS.findall(link.execute("INFO", "replication")))
-        except StoreError:  # a user that may not ask learns it from the first job
+        except StoreError:  # a user without the right for it gets the error at the first job
             continue
         lacking = sorted(name for name, count in queues.items() if count > there)
         if lacking:

@@ -35,11 +35,11 @@ from django_delayq.store.scripts.decode import position
 # A database that was refused keeps that in its checkpoint (`refused`), and stays refused until a person adopts the queue. When Redis is
 # wiped or rolled back afterwards, its token says nothing about the copy. Without the note the copy would bring its old rows into Redis.
 TOKEN: Final = re.compile(rb"(\d{1,15})-[0-9a-f]{16}")
-REFUSED_PREFIX: Final = "refused "  # stands before the tokens
+REFUSED_PREFIX: Final = "refused "  # precedes the tokens
 
 
 def token_in(raw: bytes | None) -> str:
-    """The token in that field of meta; "" for none, and for what no mirror writes."""
+    """The token in that field of meta; "" if the field is empty, or if no mirror has written it."""
     return raw.decode() if raw is not None and TOKEN.fullmatch(raw) else ""
 
 
@@ -74,7 +74,7 @@ WORKERS: Final = "workers"  # the tag of the keys of the workers, which belong t
 REFUSED: Final = "SITE"  # the code of the reply of a script that finds the queue of another site, or of none
 PLACES: Final = re.compile(r"[^\s,]+")
 LOOKS: Final = 4  # at a database that seems to be behind: another node of a database cluster may show a commit late
-LAG: Final = 0.5  # seconds between them
+LAG: Final = 0.5  # seconds between these looks
 REPEAT: Final = 60.0  # seconds in which one refusal is logged once
 
 
@@ -135,7 +135,7 @@ class Database(Protocol):
         """
 
     def all_partition_facts(self) -> Mapping[tuple[str, int], Facts] | None:
-        """The facts about all partitions that the mirror has met; None: no fact can contradict Redis, or the database is away."""
+        """The facts about all partitions that the mirror has met; None: no fact can contradict Redis, or the database is unavailable."""
 
 
 class Derived:
@@ -146,28 +146,28 @@ class Derived:
         return "t" + hashlib.sha256(prefix.encode()).hexdigest()[:15]
 
     def partition_facts(self, _queue: str, _partition: int, *, apart: bool = False) -> None:
-        """Nothing."""
+        """None: without a database there are no facts."""
 
     def all_partition_facts(self) -> None:
-        """Nothing."""
+        """None: without a database there are no facts."""
 
 
 _database: Database = Derived()
 _site_ids: dict[str, str] = {}
 _verified: set[tuple[str, str, int, str]] = set()  # queues that had the id of this site: prefix, name, partition, address
-_refused: dict[tuple[str, str, int], SiteRefused] = {}  # queues that another database records, as this process found last
-_logged: dict[tuple[object, ...], float] = {}  # refusals, and when
+_refused: dict[tuple[str, str, int], SiteRefused] = {}  # queues that another database records, by the last check of this process
+_logged: dict[tuple[object, ...], float] = {}  # refusals, each with its time
 
 
 def install(database: Database) -> None:
-    """Says who is asked."""
+    """Sets the database to ask."""
     global _database
     _database = database
     forget()
 
 
 def forget() -> None:
-    """The database is asked again: the settings name another one."""
+    """Forgets all answers of the database, because the settings may name another one."""
     _site_ids.clear()
     _verified.clear()
     _refused.clear()
@@ -193,7 +193,7 @@ def check(prefix: str, queue: str, where: str, found: str) -> None:
     """
     ours = of(prefix)
     if found and found != ours:
-        with contextlib.suppress(SiteRefused):  # `adopt` may have given the database another id; else this process keeps what it has
+        with contextlib.suppress(SiteRefused):  # `adopt` may have changed the id; without an answer this process keeps its id
             _site_ids[prefix] = _database.id(prefix)
         code = "site_other" if queue != WORKERS else "site_workers"
         raise SiteRefused(code=code, queue=queue, where=where, ours=ours, theirs=found)
@@ -253,18 +253,18 @@ def check_mirror(
 
 
 def raise_if_refused(keys: Keys) -> None:
-    """Refuses to claim, schedule, cancel, reschedule, requeue or purge jobs of a queue if this process found last, in `check_mirror`,
+    """Refuses to claim, schedule, cancel, reschedule, requeue or purge jobs of a queue if `check_mirror` found last in this process
     that another database records it. Running jobs are still settled, or they would run twice. This sends nothing to Redis.
 
     Raises:
-        SiteRefused: it did.
+        SiteRefused: another database records the queue.
     """
     if _refused and (error := _refused.get((keys.prefix, keys.queue, keys.partition))):
         raise error.with_traceback(None)
 
 
 def has_recorded(facts: Facts, trimmed: Trimmed) -> bool:
-    """Whether the database has all that a mirror trimmed, and its own mirror did that; True if the database did not answer."""
+    """Whether the database has everything that a mirror trimmed, and its own mirror trimmed it. True if the database did not answer."""
     if not facts.last_event:
         return True
     return position(trimmed.upto) <= position(facts.last_event) and has_written(facts.tokens, trimmed.token)
@@ -285,12 +285,12 @@ def partition_facts(queue: str, partition: int, *, apart: bool = False) -> Facts
 
 
 def is_refusal(error: DelayqError) -> bool:
-    """Whether an error is a `SiteRefused`, or what a producer raises in its place."""
+    """Whether an error is a `SiteRefused`, or the error that a producer raises instead."""
     return error.code.startswith("site_")
 
 
 def is_news(error: BaseException) -> bool:
-    """Whether an error is to be logged now: a refusal is, once a minute in each process; another error always."""
+    """Whether to log an error now: a refusal once a minute in each process, another error always."""
     if not isinstance(error, DelayqError) or not is_refusal(error):
         return True
     about = error.code, error.fields.get("queue"), error.fields.get("where")
@@ -302,8 +302,8 @@ def is_news(error: BaseException) -> bool:
 
 
 def address(where: str, prefix: str) -> str:
-    """The address of a server and the prefix there, as the checkpoint has them. `where`: see `Link.home`. An address that is valid on
-    one host only counts with the name of that host.
+    """The address of a server and the prefix there, in the form of the checkpoint. `where`: see `Link.home`. An address that is valid
+    only on one host includes the name of that host.
     """
     here = where.startswith("unix:") or any(map(_is_here, PLACES.findall(where)))
     host = f" on {socket.gethostname().partition('.')[0]}" if here else ""

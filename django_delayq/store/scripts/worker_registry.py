@@ -1,5 +1,5 @@
-"""The workers that are there: each writes a beat into one hash, and readers leave out those that have fallen silent. All moments are by
-the clock of Redis, since those of hosts differ.
+"""The registry of workers. Each worker writes a beat into one hash, and readers treat workers without a recent beat as silent. All
+times are from the clock of Redis, since those of hosts differ.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NUMBERS: Final = ("beat", "died", "started", "memory", "processes", "threads", "
 LISTS: Final = ("queues", "sides", "targets")
 LEAVE: Final = "-"  # see show.lua
 ACTS: Final = ("quiet", "stop")
-ASKED_MS: Final = 60_000  # a worker that has not heard it by then is cut off, and is not to obey long after
+ASKED_MS: Final = 60_000  # a worker that has not read a request by then is cut off, and must not obey it much later
 
 
 class WorkerRegistry:
@@ -34,23 +34,23 @@ class WorkerRegistry:
         self._key, self._asked = self.keys["workers"], self.keys["asked"]
 
     def beat(self, worker: str, facts: Mapping[str, Any]) -> tuple[str, str] | None:
-        """Shows a worker: its facts as JSON, with the moment as `beat` (ms). Returns what `asked` does."""
+        """Writes the beat of a worker: its facts as JSON, with the time as `beat` (ms). Returns the request to it, as `asked` does."""
         return self._request_of(worker, self._show(worker, json.dumps({**facts, "beat": self._now_ms()}), LEAVE))
 
     def leave(self, worker: str) -> None:
-        """Takes a worker out of the hash."""
+        """Removes a worker from the hash."""
         self._show(worker, "", "")
 
     def died(self, worker: str) -> None:
-        """Somebody has proof that the processes of this worker are gone: it is silent from now on, and `died` says since when (ms)."""
+        """Marks a worker as dead, because its processes are certainly gone. It is silent from now on, and `died` has the time (ms)."""
         raw = self.link.execute("HGET", self._key, worker)
         if raw is not None and not (facts := _read(raw)).get("died"):
-            self.link.cooldown.end()  # it has answered, if late
+            self.link.cooldown.end()  # the server has answered, if late
             self._show(worker, json.dumps({**facts, "died": self._now_ms()}), LEAVE)
 
     def dismiss(self, worker: str) -> bool:
-        """Takes a worker out that has died or fallen silent. False when there is none of that name, or it is alive. One that hangs, and
-        goes on after all, is there again with its next beat.
+        """Removes a worker that has died or is silent. Returns False if there is no worker of that name, or it is alive. A worker
+        that hung and continues after all appears again with its next beat.
         """
         raw = self.link.execute("HGET", self._key, worker)
         if raw is None or not _silent(_read(raw), self._now_ms()):
@@ -59,8 +59,8 @@ class WorkerRegistry:
         return True
 
     def ask(self, worker: str, act: str, *, by: str) -> bool:
-        """Asks a worker to be quiet or to stop; the last request counts. It hears of it with its next beat. False when there is no such
-        worker, or it has fallen silent.
+        """Asks a worker to be quiet or to stop; the last request counts. The worker reads the request with its next beat. Returns
+        False if there is no such worker, or it is silent.
         """
         if act not in ACTS:
             raise ValueError(f"{act!r} is not one of {', '.join(ACTS)}")
@@ -72,7 +72,7 @@ class WorkerRegistry:
         return True
 
     def asked(self, worker: str) -> tuple[str, str] | None:
-        """What that worker is asked to do, and by whom; None when nothing, or when it was too long ago."""
+        """The request to that worker, and who made it. None without a request, or if it is too old."""
         return self._request_of(worker, self.link.execute("HGET", self._asked, worker))
 
     def _request_of(self, worker: str, raw: bytes | None) -> tuple[str, str] | None:
@@ -84,18 +84,18 @@ class WorkerRegistry:
         return found
 
     def heard(self, worker: str) -> None:
-        """The worker knows what it was asked."""
-        self.link.cooldown.end()  # it has answered, if late
+        """Notes that the worker has read its request."""
+        self.link.cooldown.end()  # the server has answered, if late
         self._show(worker, LEAVE, "")
 
     def all(self, *, silent_ms: int = SILENT_MS, of_any_site: bool = False) -> list[dict[str, Any]]:
-        """The facts of every worker, by id; `silent` says that it has not beaten for `silent_ms`: it hangs, or its host is gone; or
-        that it has died, see `died`; `asked` is what it has been asked to do and has not heard yet, "" for nothing.
+        """The facts of every worker, by id. `silent`: it has not beaten for `silent_ms`, because it hangs or its host is gone, or it
+        has died, see `died`. `asked`: the request that it has not read yet, "" for none.
 
-        Those silent for a day are dropped.
+        Workers that were silent for a day are dropped.
 
         Raises:
-            SiteRefused: they are those of another site, unless `of_any_site`.
+            SiteRefused: the workers belong to another site, unless `of_any_site`.
         """
         flat, asked, time, own = self._replies(
             ("HGETALL", self._key), ("HGETALL", self._asked), ("TIME",), ("HGET", self.keys["meta"], "site")
@@ -145,7 +145,7 @@ class WorkerRegistry:
 
     def _now_ms(self) -> int:
         now_ms = decode.time_ms(self.link.execute("TIME"))
-        self.link.cooldown.end()  # it has answered, if late
+        self.link.cooldown.end()  # the server has answered, if late
         return now_ms
 
 
@@ -172,7 +172,7 @@ def _read(raw: bytes) -> dict[str, Any]:
 
 
 def _number(given: Any) -> int:
-    # Somebody else may have written there: what is shown and compared is a number that a date can hold, whatever was found.
+    # Other programs may have written this value. The result is always a number that a date can hold.
     return decode.moment_ms(str(given)) if isinstance(given, (int, float)) and len(str(given)) < 40 else 0
 
 
