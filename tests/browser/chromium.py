@@ -1,4 +1,4 @@
-"""A headless Chromium, and pages of it that note everything a reader of the browser's console would see."""
+"""A headless Chromium. Its pages record everything that a reader of the browser's console would see."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ except ImportError:  # the fixtures report it
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, Page, Request, Response
 
-PATIENCE_MS = 30_000  # a machine may do other things too
+PATIENCE_MS = 30_000  # the machine may be busy
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 LISTEN = """
@@ -27,7 +27,7 @@ document.addEventListener("securitypolicyviolation", (event) =>
 
 
 class ChromiumMissing(Exception):
-    """The browser or what drives it is not installed."""
+    """The browser or its driver is not installed."""
 
 
 @contextmanager
@@ -45,11 +45,11 @@ def launched() -> Iterator[Browser]:
 
 
 class Watch:
-    """Notes errors in the console, uncaught exceptions, requests that failed, and violations of the content security policy."""
+    """Records errors in the console, uncaught exceptions, failed requests, and violations of the content security policy."""
 
     def __init__(self, page: Page) -> None:
         self.seen: list[str] = []
-        self.forgiving = False  # whether only exceptions and answers from 500 on count: for pages that are not all ours
+        self.forgiving = False  # whether only exceptions and answers from 500 on count: for pages that are not only ours
         page.add_init_script(LISTEN)
         page.on("console", self._console)
         page.on("pageerror", lambda error: self.seen.append(f"exception: {error}"))
@@ -57,7 +57,7 @@ class Watch:
         page.on("response", self._answered)
 
     def forgive(self, text: str) -> None:
-        """Strikes out what a test has caused on purpose; it must be there."""
+        """Removes an error that a test caused on purpose. The error must be there."""
         found = [line for line in self.seen if text in line]
         assert found, f"{text!r} was expected; seen: {self.seen}"
         self.seen = [line for line in self.seen if text not in line]
@@ -67,7 +67,7 @@ class Watch:
             self.seen.append(f"console: {message.text} ({message.location.get('url')})")
 
     def _failed(self, request: Request) -> None:
-        if request.failure != "net::ERR_ABORTED" and not self.forgiving:  # a page that is left ends its requests
+        if request.failure != "net::ERR_ABORTED" and not self.forgiving:  # a page aborts its requests when the browser leaves it
             self.seen.append(f"request: {request.failure} {request.url}")
 
     def _answered(self, response: Response) -> None:
@@ -76,12 +76,12 @@ class Watch:
 
 
 def shoot(page: Page, name: str, *, whole: bool = True) -> None:
-    """A picture of the page, or of what the window shows of it, if DELAYQ_SHOTS names a folder for them."""
+    """Takes a picture of the page, or of the visible part of it, if DELAYQ_SHOTS names a folder."""
     if folder := os.environ.get("DELAYQ_SHOTS"):
         page.screenshot(path=Path(folder) / f"{name}.png", full_page=whole)
 
 
 def sideways(page: Page) -> int:
-    """By how many pixels the page is wider than its window."""
+    """Returns by how many pixels the page is wider than its window."""
     wider: Any = page.evaluate("Math.max(0, document.documentElement.scrollWidth - innerWidth)")
     return int(wider)

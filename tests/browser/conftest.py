@@ -1,4 +1,4 @@
-"""Fixtures: the example project running, and pages of a browser in which nothing may go wrong unnoticed."""
+"""Fixtures: the running example project, and browser pages that fail the test for any error."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.servers import ServerMissing
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page
 
-Desks = dict[str, "BrowserContext"]  # by the name of who sits there
+Desks = dict[str, "BrowserContext"]  # by the name of the user
 WIDE, NARROW = 1280, 390
 
 
 @pytest.fixture(scope="package")
 def chromium() -> Iterator[Browser]:
-    """Ends with the tests of this folder: Playwright's event loop would be in the way of others that use the database."""
+    """Ends with the tests of this folder. Playwright's event loop would disturb other tests that use the database."""
     try:
         with launched() as browser:
             yield browser
@@ -58,7 +58,7 @@ def desks(chromium: Browser, example: Example) -> Iterator[Desks]:
 
 
 class Tabs:
-    """Opens pages; `close` fails if anything went wrong in one of them."""
+    """Opens pages. `close` fails if any of them had an error."""
 
     def __init__(self, browser: Browser, example: Example, desks: Desks) -> None:
         self.browser = browser
@@ -119,11 +119,11 @@ def tabs(chromium: Browser, example: Example, desks: Desks) -> Iterator[Tabs]:
 
 @pytest.fixture
 def page(tabs: Tabs) -> Page:
-    """A page of somebody whom the shop does not know."""
+    """A page of a visitor whom the shop does not know."""
     return tabs.open()
 
 
 @pytest.fixture
 def admin(tabs: Tabs) -> Page:
-    """A page of somebody who may do everything."""
+    """A page of a superuser."""
     return tabs.open("admin")

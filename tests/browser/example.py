@@ -1,4 +1,4 @@
-"""The example project as it runs for its readers: a Redis, the web server, a worker, and whom the shop works with, each a process."""
+"""The example project as its readers run it: a Redis, the web server, a worker, and the partners of the shop. Each is a process."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ desk.user_permissions.set(
 
 
 class Command(Server):
-    """A command of the example's manage.py, which answers at `address` once it is ready."""
+    """A command of the example's manage.py. It answers at `address` when it is ready."""
 
     script = "manage.py"
 
@@ -125,13 +125,13 @@ class Example:
             server.stop()
 
     def another(self, **environment: str) -> Command:
-        """One more web server on the same database and Redis; not started yet."""
+        """Returns one more web server on the same database and Redis, not started yet."""
         port = free_port()
         address = f"http://127.0.0.1:{port}"
         return Command({**self.environment, **environment}, address, "runserver", "--noreload", f"127.0.0.1:{port}")
 
     def run(self, code: str) -> str:
-        """Runs Python in the example; returns what it printed."""
+        """Runs Python in the example, and returns its output."""
         done = subprocess.run(
             [sys.executable, "-c", f"import django\ndjango.setup()\n{code}"],
             cwd=EXAMPLE,

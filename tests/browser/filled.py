@@ -1,4 +1,4 @@
-"""The example full of what a console has to show: an ordinary day, and the worst that a job may carry."""
+"""Fills the example with everything that a console shows: an ordinary day, and the worst job that is possible."""
 
 from __future__ import annotations
 
@@ -247,7 +247,7 @@ def fill(example: Example, *, worst: bool = True) -> dict[str, str]:
 
 
 def addresses(ids: dict[str, str]) -> dict[str, str]:
-    """Every page that a GET leads to, by a short name."""
+    """Returns every page with a GET address, by a short name."""
     jobs = {name: id for name, id in ids.items() if name != "operation" and not name.startswith(("aside", "schedule"))}
     made = ids["schedule-made"]
     return {

@@ -17,7 +17,7 @@ OPERATIONS, SET_ASIDE, SCHEDULES = "/admin/delayq/operation/", "/admin/delayq/se
 
 
 def place_order(page: Page) -> int:
-    """Orders the first thing of the catalogue; the page is then that of the order."""
+    """Orders the first item of the catalogue. The page is then the page of the order."""
     page.goto("/")
     page.get_by_role("button", name="Order").first.click()
     page.wait_for_url("**/orders/*/")
@@ -38,7 +38,7 @@ def close_key(order: int) -> str:
 
 
 def search_jobs(page: Page, term: str) -> None:
-    """By the field of the list."""
+    """Uses the field of the list."""
     page.goto(JOBS)
     page.locator("#searchbar").fill(term)
     page.get_by_role("button", name="Search").click()
@@ -46,7 +46,7 @@ def search_jobs(page: Page, term: str) -> None:
 
 
 def job_row(page: Page, key: str) -> Locator:
-    """The line of the list of jobs with that key."""
+    """Returns the row of the list of jobs with that key."""
     return page.locator("#result_list tbody tr").filter(has=page.get_by_role("cell", name=key, exact=True))
 
 
@@ -61,7 +61,7 @@ def queue_row(page: Page, queue: str) -> Locator:
 
 
 def depth(page: Page, queue: str, what: str) -> Locator:
-    """The cell of that queue in the column of that name."""
+    """Returns the cell of that queue in that column."""
     column = page.locator("#queues thead th").all_inner_texts()
     place = [text.lower() for text in column].index(what.lower())
     return queue_row(page, queue).locator("th, td").nth(place)
@@ -82,17 +82,17 @@ def resume(page: Page, queue: str) -> None:
 
 
 def told(page: Page) -> Locator:
-    """The messages on top of a page of the admin."""
+    """Returns the messages at the top of an admin page."""
     return page.locator(".messagelist")
 
 
 def moment(page: Page, what: str) -> Locator:
-    """The lines of a job's timeline in which that happened."""
+    """Returns the lines of a job's timeline with that event."""
     return page.locator(".delayq-timeline tbody tr").filter(has=page.get_by_role("cell", name=what, exact=True))
 
 
 def look_until(page: Page, found: Locator) -> None:
-    """Loads the page anew until that is on it: pages of the admin do not change by themselves."""
+    """Reloads the page until it shows the text. Admin pages do not change by themselves."""
     deadline = time.monotonic() + PATIENCE_MS / 1000
     while not found.first.is_visible():
         assert time.monotonic() < deadline, f"never came: {found}\n{page.locator('body').inner_text()}"
@@ -101,6 +101,6 @@ def look_until(page: Page, found: Locator) -> None:
 
 
 def post_by_hand(page: Page, address: str, **fields: str) -> APIResponse:
-    """A POST as the page's own forms would send it, without a form; redirects are not followed."""
+    """Sends a POST as the page's own forms would send it, without a form. Does not follow redirects."""
     token = next(cookie["value"] for cookie in page.context.cookies() if cookie["name"] == "csrftoken")
     return page.request.post(address, form={"csrfmiddlewaretoken": token, **fields}, max_redirects=0)

@@ -35,7 +35,7 @@ def small(png: bytes) -> bytes:
 
 
 def _palette(counts: Counter[Colour]) -> list[Colour]:
-    """The most frequent ones, but none beside one that is taken already as long as others wait."""
+    """Returns the most frequent colours. A colour that is close to a chosen one is taken only if no other waits."""
     palette: list[Colour] = []
     for nearest in (48, 12, 0):
         for colour, _ in counts.most_common():
@@ -63,7 +63,7 @@ def _chunks(png: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _read(png: bytes) -> tuple[int, int, list[bytes]]:
-    """Width, height, and each row as RGB."""
+    """Returns width, height, and each row as RGB."""
     if not png.startswith(SIGNATURE):
         raise ValueError("That is no PNG.")
     chunks = list(_chunks(png))
@@ -80,7 +80,7 @@ def _read(png: bytes) -> tuple[int, int, list[bytes]]:
 
 
 def _unfiltered(kind: int, line: bytearray, above: bytearray, step: int) -> bytearray:
-    """A line without what its filter has taken away; see "Filtering" in the specification of PNG."""
+    """Returns a line without the effect of its filter; see "Filtering" in the specification of PNG."""
     for place, value in enumerate(line):
         left, up = line[place - step] if place >= step else 0, above[place]
         corner = above[place - step] if place >= step else 0

@@ -72,7 +72,7 @@ for queue, height, broken in (("default", 6, 0), ("orders", 40, 0.002), ("partne
 
 @contextmanager
 def running(**environment: str) -> Iterator[Example]:
-    """The example with a web server and a worker."""
+    """Runs the example with a web server and a worker."""
     with tempfile.TemporaryDirectory() as home:
         example = Example(Path(home), 3600, **{"DJANGO_SETTINGS_MODULE": "tests.browser.dressed", **environment})
         try:
@@ -83,7 +83,7 @@ def running(**environment: str) -> Iterator[Example]:
 
 
 def seat(browser: Browser, site: str, **look: object) -> Page:
-    """A page of an administrator who has logged in."""
+    """Opens a page of an administrator who is logged in."""
     page = browser.new_context(base_url=site, **{"viewport": {"width": WIDE, "height": 800}, **look}).new_page()
     page.goto("/admin/login/?next=/admin/delayq/queue/remedies/")
     page.locator("[name=username]").fill("admin")
@@ -94,7 +94,7 @@ def seat(browser: Browser, site: str, **look: object) -> Page:
 
 
 def every(folder: Path) -> None:
-    """Each page in each look."""
+    """Takes a picture of each page in each look."""
     with launched() as browser, running(QUEUES="37") as example:
         ids = fill(example)
         example.run(HOUR)
@@ -116,7 +116,7 @@ def every(folder: Path) -> None:
 
 
 def few(folder: Path) -> None:
-    """Those of the documentation: a window each, on an ordinary day, in 256 colours."""
+    """Takes the pictures of the documentation: one window each, on an ordinary day, in 256 colours."""
     with launched() as browser, running() as example:
         ids = fill(example, worst=False)
         example.run(HOUR)
@@ -143,7 +143,7 @@ def few(folder: Path) -> None:
 
 
 def keep(page: Page, folder: Path, name: str) -> None:
-    """Writes down what the window shows."""
+    """Writes the visible part of the page to a file."""
     assert str(ROOT) not in (page.locator("body").text_content() or ""), f"{name} shows where this machine has its files"
     picture = small(page.screenshot())
     assert len(picture) < LARGEST, name

@@ -1,4 +1,6 @@
-"""Jobs, queues and workers in the admin, as a person meets them. Orders stay open for an hour here, so nothing happens unasked."""
+"""Jobs, queues and workers in the admin, as a person uses them. Orders stay open for an hour here, so that nothing happens without a
+request.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,7 @@ print(json.dumps({{name: str(job.id) for name, job in jobs.items()}}))
 
 @pytest.fixture(scope="module")
 def jobs(example) -> dict[str, str]:
-    """Ids of jobs: one that has failed, one that waits, one whose key and meta would be markup if a page let them."""
+    """Ids of jobs: one failed, one waiting, and one whose key and meta would be markup if a page did not escape them."""
     return json.loads(example.run(SCHEDULE.format(hostile=HOSTILE)))
 
 
@@ -68,7 +70,7 @@ def act(page, verb: str, reason: str) -> None:
 
 
 def unfold(page) -> None:
-    """The form that gives another date, unless it is open."""
+    """Opens the form for another date, unless it is open."""
     if page.locator("details#reschedule:not([open])").count():
         page.locator("details#reschedule > summary").click()
 
@@ -224,7 +226,7 @@ def test_who_may_only_look_sees_no_buttons_and_a_post_by_hand_is_forbidden(tabs,
     shoot(viewer, "viewer-job")
     viewer.goto(QUEUES)
     expect(queue_row(viewer, "orders")).to_be_visible()
-    assert buttons(viewer) == ["Show"]  # of the forecast, which only looks
+    assert buttons(viewer) == ["Show"]  # from the forecast, which only reads
     viewer.goto(WORKERS)
     expect(viewer.locator("#workers tbody tr").first).to_be_visible()
 

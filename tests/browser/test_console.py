@@ -1,4 +1,4 @@
-"""The console as support staff use it: find jobs, see why, put right what failed, act on thousands."""
+"""The console as support staff use it: find jobs, see the reason, fix failed jobs, act on thousands of jobs."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def change(id: str) -> str:
 
 
 def views(page) -> dict[str, str]:
-    """The views and their counts."""
+    """Returns the views and their counts."""
     texts = page.locator(".delayq-tabs li a").all_inner_texts()
     return dict(re.fullmatch(r"(.*?)\s*([\d,+]*)", text, re.DOTALL).groups() for text in texts)
 
@@ -154,7 +154,7 @@ def test_a_group_of_failures_is_requeued_as_one(admin, jobs):
 
 def test_a_thousand_are_cancelled_with_progress_pause_and_resume(admin, jobs):
     admin.goto(f"{JOBS}?q=key:many:1*+state:scheduled")
-    admin.locator(".delayq-all").get_by_role("link", name="Cancel").click()  # open, since something was searched for
+    admin.locator(".delayq-all").get_by_role("link", name="Cancel").click()  # open, because a search is active
     expect(admin.locator(".delayq-meant")).to_contain_text(f"{SOME:,} jobs match:")
     admin.get_by_label("Spread over").fill("10m")
     expect(admin.get_by_role("link", name="Keep them")).to_be_visible()
@@ -181,7 +181,7 @@ def test_a_thousand_are_cancelled_with_progress_pause_and_resume(admin, jobs):
     admin.locator(".submit-row input").click()
     expect(state).to_have_text("finished", timeout=300_000)
     done = int(admin.locator(".delayq-operation dl dd").first.inner_text())
-    assert SOME - first - CHUNK <= done <= SOME  # a part may have been under way when the first one was cancelled
+    assert SOME - first - CHUNK <= done <= SOME  # a step may have been in progress when the first operation was cancelled
     admin.goto(f"{JOBS}?state=cancelled&queue=orders")
     look_until(admin, admin.locator(".delayq-tabs li a").filter(has_text=re.compile(rf"Scheduled\s+{MANY - SOME + 1:,}$")))
     admin.goto(OPERATIONS)
@@ -266,7 +266,7 @@ def test_the_list_stays_fresh_but_not_under_a_ticked_box(tabs, admin, example, j
     expect(rows).to_have_count(1)
     admin.locator("input.action-select").first.check()
     expect(admin.locator("#delayq-told")).to_have_text("paused while you type or select")
-    expect(admin.locator(".action-counter")).to_have_text("1 of 1 selected")  # the admin's own script knows the new boxes
+    expect(admin.locator(".action-counter")).to_have_text("1 of 1 selected")  # the admin's own script handles the new boxes
     example.run(more.format(2))
     admin.wait_for_timeout(2500)
     expect(rows).to_have_count(1)

@@ -1,4 +1,6 @@
-"""The dashboard and the workers as a person meets them: fresh without a reload, held while somebody writes, readable on a phone."""
+"""The dashboard and the page of workers as a person uses them: fresh without a reload, paused while somebody types, readable on a
+phone.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ def test_numbers_change_without_a_reload(tabs, admin):
     expect(depth(admin, "orders", "Scheduled")).to_have_text(str(before + 1))
     assert admin.evaluate("window.same")
 
-    admin.reload()  # the choice is remembered
+    admin.reload()  # the choice is stored
     expect(admin.locator(EVERY)).to_have_value("2")
     choose(admin, 5)
 
@@ -57,7 +59,7 @@ def test_nothing_is_fetched_when_it_is_switched_off_and_304_when_nothing_changed
     choose(admin, 0)
     count = len(asked)
     admin.wait_for_timeout(3000)
-    assert len(asked) <= count + 1  # one may have been under way
+    assert len(asked) <= count + 1  # a request may have been in progress
     choose(admin, 5)
 
 
@@ -73,14 +75,14 @@ def test_nothing_is_asked_while_the_tab_is_hidden_and_at_once_when_it_is_seen_ag
     admin.goto(QUEUES)
     choose(admin, 2)
     with admin.expect_response(lambda response: "live=1" in response.url):
-        pass  # it is under way
+        pass  # the request is in progress
     admin.evaluate(HIDE, True)  # a headless browser hides no tab
     before = depth(admin, "orders", "Scheduled").inner_text()
     asked = []
     admin.on("request", lambda request: asked.append(request.url) if "live=1" in request.url else None)
     place_order(tabs.open())
     admin.wait_for_timeout(3000)  # longer than an interval
-    assert len(asked) <= 1  # one may have been under way
+    assert len(asked) <= 1  # a request may have been in progress
     expect(depth(admin, "orders", "Scheduled")).to_have_text(before)
     choose(admin, 30)
     admin.evaluate(HIDE, False)

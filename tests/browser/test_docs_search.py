@@ -1,4 +1,4 @@
-"""The search of the documentation finds the page that answers a question among the first three hits."""
+"""The search of the documentation finds the page that answers a question within the first three hits."""
 
 from __future__ import annotations
 
@@ -73,16 +73,16 @@ QUESTIONS = {
 
 class Quiet(SimpleHTTPRequestHandler):
     def log_message(self, *args: object) -> None:
-        """Nothing."""
+        """Logs nothing."""
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of the documentation, built anew."""
+    """Returns the address of the documentation, built again."""
     if find_spec("furo") is None:
         missing("Sphinx and its theme are not installed")
     folder = tmp_path_factory.mktemp("docs")
-    quick = ["-D", "html_show_search_summary=0"]  # else each hit is a request
+    quick = ["-D", "html_show_search_summary=0"]  # otherwise each hit is a request
     subprocess.run([sys.executable, "-m", "sphinx", "-q", *quick, "-b", "html", ROOT / "docs", folder], check=True, capture_output=True)
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=folder))
     thread = Thread(target=server.serve_forever)
@@ -95,7 +95,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def reader(chromium: Browser, site: str) -> Iterator[Page]:
-    """Somebody who has the built pages only."""
+    """A reader who has only the built pages."""
     page = chromium.new_page(base_url=site)
     page.set_default_timeout(PATIENCE_MS)
     watch = Watch(page)
@@ -106,7 +106,7 @@ def reader(chromium: Browser, site: str) -> Iterator[Page]:
 
 
 def hits(reader: Page, question: str) -> list[str]:
-    """The pages that the search names first, each once."""
+    """Returns the pages that the search lists first, each once."""
     reader.goto(f"/search.html?q={quote(question)}")
     reader.get_by_text("Search finished").or_(reader.get_by_text("did not match")).wait_for()
     links = reader.locator("#search-results ul.search > li > a").all()[: 4 * MOST]

@@ -61,7 +61,7 @@ def test_the_keyboard_goes_from_job_to_job_opens_and_searches(tabs, jobs):
         assert focused(page) == links[place]
     page.keyboard.press("/")
     assert focused(page) == "searchbar"
-    page.keyboard.type("jkor?/")  # there they are letters
+    page.keyboard.type("jkor?/")  # in that field they are letters
     assert page.locator("#searchbar").input_value() == "jkor?/"
     expect(page.locator("#delayq-keys")).not_to_be_visible()
     page.locator("#searchbar").fill("")
@@ -81,7 +81,7 @@ def test_the_keys_are_listed_and_can_be_turned_off(tabs, jobs):
     expect(shown).to_be_visible()
     shoot(page, "lists-keys", whole=False)
     page.keyboard.press("j")
-    assert page.evaluate("document.activeElement.closest('#delayq-keys') !== null")  # what lies below is out of reach
+    assert page.evaluate("document.activeElement.closest('#delayq-keys') !== null")  # the elements below cannot be reached
     page.get_by_label("Enable these keys").uncheck()
     page.keyboard.press("Escape")
     expect(shown).not_to_be_visible()

@@ -1,4 +1,4 @@
-"""How the console looks and reads: to a screen reader, from right to left, under a theme for the admin."""
+"""How the console looks and reads: with a screen reader, from right to left, under a theme for the admin."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DJANGOS = (
     ("link-in-text-block", ".breadcrumbs", "the colours of Django's breadcrumbs"),
     ("label-title-only", "#searchbar", "Django's field of a search has a picture for a label"),
 )
-BY_COLOUR = ["color-contrast", "link-in-text-block"]  # the rules that may end otherwise in the dark
+BY_COLOUR = ["color-contrast", "link-in-text-block"]  # the rules whose result may differ in the dark theme
 ASK_AXE = """
 async ([rules, known]) => {
   const options = {resultTypes: ["violations"], ...(rules.length ? {runOnly: {type: "rule", values: rules}} : {})};
@@ -102,7 +102,7 @@ def test_axe_finds_nothing_on_any_page(tabs, jobs, axe, scheme):
         assert tabs.watch(page).seen == []
         page.evaluate(axe)
         found[name] = page.evaluate(ASK_AXE, [BY_COLOUR if scheme == "dark" else [], [known[:2] for known in DJANGOS]])
-        tabs.watch(page).seen.clear()  # to see how wide a text is, axe sets styles, which the policy forbids
+        tabs.watch(page).seen.clear()  # axe sets styles to measure a text, and the policy forbids this
 
     for name, address in addresses(jobs).items():
         if scheme == "light" or name in TELLING:

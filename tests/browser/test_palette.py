@@ -11,14 +11,14 @@ from tests.browser.palette import COLOURS, SIGNATURE, _chunk, _read, small
 
 
 def png(rows: list[tuple[int, bytes]], width: int, kind: int = 2) -> bytes:
-    """A PNG of these filtered lines."""
+    """Returns a PNG with these filtered lines."""
     head = struct.pack(">IIBBBBB", width, len(rows), 8, kind, 0, 0, 0)
     data = zlib.compress(b"".join(bytes([kind]) + line for kind, line in rows))
     return SIGNATURE + _chunk(b"IHDR", head) + _chunk(b"IDAT", data) + _chunk(b"IEND", b"")
 
 
 def colours(picture: bytes) -> tuple[list[tuple[int, ...]], list[bytes]]:
-    """The palette, and the lines as places in it."""
+    """Returns the palette, and the lines as indexes into it."""
     parts, start = {}, len(SIGNATURE)
     while start < len(picture):
         [length] = struct.unpack_from(">I", picture, start)

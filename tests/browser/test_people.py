@@ -104,7 +104,7 @@ def change(id: str) -> str:
 
 
 def schedule(example, *keys: str, delay: str = "1d") -> None:
-    """Jobs that would fail: there is no such order."""
+    """Schedules jobs that would fail, because the order does not exist."""
     example.run(SCHEDULE.format(keys=keys, delay=delay))
 
 
@@ -271,7 +271,7 @@ def test_who_may_not_see_operations_is_not_led_to_them(tabs, example):
 
 
 def tab_to(page: Page, wanted: Locator, key: str = "Tab") -> None:
-    """Presses Tab until that has the focus."""
+    """Presses Tab until that element has the focus."""
     expect(wanted).to_be_visible()
     for _ in range(150):
         if wanted.evaluate("(node) => node === document.activeElement"):
@@ -297,7 +297,7 @@ def test_a_job_is_rescheduled_cancelled_and_requeued_with_the_keyboard_alone(adm
     tab_to(admin, admin.get_by_role("button", name="Cancel 1 job", exact=True))
     admin.keyboard.press("Enter")
     expect(told(admin)).to_have_text("1 cancelled.")
-    expect(state(admin)).to_have_text("cancelled")  # the page follows by itself
+    expect(state(admin)).to_have_text("cancelled")  # the page refreshes itself
     tab_to(admin, admin.get_by_role("button", name="Requeue"))
     admin.keyboard.press("Space")
     expect(told(admin)).to_have_text("1 requeued.")
@@ -351,7 +351,7 @@ def test_arguments_are_edited_and_the_job_requeued_with_the_keyboard_alone(tabs,
     admin.keyboard.type("a digit was wrong")
     admin.keyboard.press("Enter")
     expect(admin.locator(".delayq-added")).to_contain_text("9876500001")
-    tab_to(admin, admin.locator(".delayq-wide"))  # what is long is read on with the arrows
+    tab_to(admin, admin.locator(".delayq-wide"))  # the arrow keys scroll a long text
     tab_to(admin, admin.get_by_role("button", name="Requeue with these arguments"))
     admin.keyboard.press("Space")
     expect(told(admin)).to_have_text("The job was requeued with the new arguments.")

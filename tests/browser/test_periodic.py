@@ -1,4 +1,6 @@
-"""Schedules as an administrator keeps them: made, given other dates, turned off and on, run by hand, deleted; a real worker obeys."""
+"""Schedules as an administrator manages them: created, changed, disabled and enabled, run by hand, deleted. A real worker follows
+them.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ print(schedules.get("nightly").pk)
 @pytest.fixture(scope="module")
 def nightly(example) -> str:
     key = example.run(PREPARE).splitlines()[-1]
-    example.worker.restart()  # one that has found no schedule looks for the first once a minute
+    example.worker.restart()  # a loop that has found no schedule looks for the first one once a minute
     return f"{SCHEDULES}{key}/change/"
 
 
@@ -37,7 +39,7 @@ def heading(page):
 
 
 def table(page, title: str):
-    """The lines below that heading."""
+    """Returns the rows below that heading."""
     return page.locator(".module").filter(has=page.get_by_role("heading", name=title, exact=True)).locator("tbody tr")
 
 

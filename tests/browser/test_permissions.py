@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.browser
 PAY_WITHIN = 3600
 ENVIRONMENT = {"DJANGO_SETTINGS_MODULE": "tests.browser.dressed", "SENSITIVE": "order_id"}
-SECRET = 987612345  # an argument that is masked
+SECRET = 987612345  # a masked argument
 TOKEN = "c" * 32
-NONE = "none"  # who lacks nothing, and yet is no superuser
+NONE = "none"  # a user with all permissions who is not a superuser
 
 PREPARE = """
 import json
@@ -173,13 +173,13 @@ RIGHTS = {
 
 @pytest.fixture(scope="module")
 def there(example) -> dict:
-    """Sessions by what their clerks lack, and ids."""
+    """Sessions by the permission that their users lack, and ids."""
     return json.loads(example.run(PREPARE.format(none=NONE, secret=SECRET)).splitlines()[-1])
 
 
 @pytest.fixture
 def clerk(tabs, example, there) -> Callable[[str], Page]:
-    """A page of whoever lacks that permission."""
+    """Opens a page of the user without that permission."""
 
     def sit(lacks: str) -> Page:
         page = tabs.open()
@@ -230,7 +230,7 @@ def test_what_is_masked_is_nowhere_to_be_found_without_the_permission(tabs, cler
         page.goto(f"{JOBS}{ids[name]}/change/")
         expect(page.locator("dl.delayq-lines").get_by_text("***")).to_be_visible()
         assert str(SECRET) not in page.content()
-    expect(page.locator("#raw")).to_have_count(0)  # that is for superusers
+    expect(page.locator("#raw")).to_have_count(0)  # only superusers may do that
     page.goto(f"{JOBS}{ids['failed']}/change/")
     expect(button("Requeue")(page)).to_be_visible()
     expect(link("Edit and requeue")(page)).to_have_count(0)

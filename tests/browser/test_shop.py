@@ -1,4 +1,4 @@
-"""The shop as its customers see it, and what somebody in the admin sees of the same orders."""
+"""The shop as its customers see it, and the same orders as a user of the admin sees them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_paid_order_stays_paid_is_packed_and_the_partner_hears_of_it_after_ret
     expect(order_state(page)).to_have_text("paid")
     expect(page.locator(".messages")).to_have_text("Thank you, your payment has arrived.")
     unpaid = tabs.open()
-    place_order(unpaid)  # its time is up after that of the first
+    place_order(unpaid)  # its deadline is after that of the first
     expect(page.get_by_text("Our partner knows and will send it.")).to_be_visible()
     expect(page.locator(".ledger li")).to_have_count(4)
     shoot(page, "shop-paid")

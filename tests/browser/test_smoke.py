@@ -1,4 +1,4 @@
-"""Each page of the admin opens once; the other files of this folder use them."""
+"""Opens each page of the admin once. The other files of this folder use the pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ten tasks of support staff among some 4,500 jobs: from the start of the admin, each in three clicks at most."""
+"""Ten tasks of support staff among about 4,500 jobs, each from the start page of the admin in at most three clicks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COUNTED = "from django_delayq.models import Job\nprint(Job.objects.filter(**{fie
 
 
 class Hand:
-    """Works a page with a mouse and a keyboard, and counts: clicks, and texts that were typed and sent off with Enter."""
+    """Uses a page with a mouse and a keyboard. Counts clicks, and texts that were typed and sent with Enter."""
 
     def __init__(self, page: Page, task: str) -> None:
         self.page, self.task = page, task
@@ -37,7 +37,7 @@ class Hand:
         self.clicks += 1
 
     def send(self, field: Locator, text: str) -> None:
-        """A keyboard finds its field without a click: `/` goes to that of a search, Tab to the next one."""
+        """The keyboard reaches the field without a click: `/` goes to the search field, Tab to the next field."""
         field.focus()
         field.fill(text)
         field.press("Enter")
@@ -47,7 +47,7 @@ class Hand:
         self.click(self.page.locator(within).get_by_role("link", name=name, exact=True).first)
 
     def search(self, text: str) -> None:
-        """In the list of jobs."""
+        """Searches in the list of jobs."""
         self.link("Jobs")
         self.page.locator("#result_list, .paginator").first.wait_for()
         self.send(self.page.locator("#searchbar"), text)
@@ -77,7 +77,7 @@ def count(example, **fields: Any) -> int:
 
 
 def counted_until(example, wanted: int, **fields: Any) -> None:
-    """Rows hear of it a moment later."""
+    """Waits for the count: the rows change a moment later."""
     deadline = time.monotonic() + 60
     while (found := count(example, **fields)) != wanted:
         assert time.monotonic() < deadline, f"{found} and not {wanted} rows say {fields}"

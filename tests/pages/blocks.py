@@ -1,4 +1,4 @@
-"""A page whose blocks begin with the file that they belong to, made into the files of a project."""
+"""Makes a project from a page whose code blocks begin with the name of their file."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ BLOCK = re.compile(rf"^( *)```(?:python|django)\n *{HEAD}\n(.*?)^ *```$", flags=
 
 
 def blocks(page: Path) -> Iterator[tuple[str, str]]:
-    """File and code of each block that names one."""
+    """Returns file and code of each block that names a file."""
     for _, module, template, code in BLOCK.findall(page.read_text()):
         yield module or template, textwrap.dedent(code)
 
 
 def project(folder: Path, page: Path, tests: Path | None) -> Path:
-    """The bare project of this folder with the page's blocks, each at the end of its file, and with these tests."""
+    """Makes the bare project of this folder with these tests. Each block of the page is added to the end of its file."""
     home = folder / "project"
     shutil.copytree(BASE, home, ignore=shutil.ignore_patterns("__pycache__"))
     for name, code in blocks(page):

@@ -1,4 +1,4 @@
-"""Projects that pages make, on the database and the server of this run."""
+"""Projects that pages build, on the database and the server of this run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GIVEN = ("ENGINE", "NAME", "USER", "PASSWORD", "HOST", "PORT", "OPTIONS")
 
 @pytest.fixture
 def shop_database(tmp_path) -> str:
-    """The database of such a project, as JSON: one beside that of these tests, on their server."""
+    """The database of such a project as JSON. It is next to the database of these tests, on the same server."""
     given = {name: value for name, value in connection.settings_dict.items() if name in GIVEN}
     mine = {"NAME": str(tmp_path / "test.sqlite3")} if connection.vendor == "sqlite" else {"NAME": "delayq_pages"}
     return json.dumps({**given, **({"NAME": str(tmp_path / "shop.sqlite3")} if connection.vendor == "sqlite" else {}), "TEST": mine})

@@ -12,7 +12,7 @@ import django_delayq
 
 
 class Partner(HTTPServer):
-    """Keeps what it is sent, and answers with the next status."""
+    """Stores each request, and answers with the next status."""
 
     def __init__(self):
         self.requests, self.statuses = [], []

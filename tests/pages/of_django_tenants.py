@@ -8,7 +8,7 @@ from orders import closing, tasks
 
 @pytest.fixture
 def seen(monkeypatch):
-    """Each run with its schema."""
+    """Collects each run with its schema."""
     from orders import tenants
 
     runs, wrap = [], tenants.TenantCarrier.wrap

@@ -1,4 +1,4 @@
-"""Tests of the recipes, run within the project that their page makes."""
+"""Tests of the recipes, run in the project that their page builds."""
 
 import json
 import threading
@@ -115,7 +115,7 @@ def test_a_change_while_it_runs_is_not_missed(delayq, monkeypatch):
 
     def put(order_id, total):
         seen.append(total)
-        if len(seen) == 1:  # somebody saves it meanwhile, twice
+        if len(seen) == 1:  # another process saves it twice meanwhile
             for value in (2, 3):
                 Order.objects.filter(pk=order_id).update(total=value)
                 search.order_saved(order_id)

@@ -12,7 +12,7 @@ import django_delayq
 
 PACKAGE = Path(django_delayq.__file__).parent
 GAP = re.compile(r"%\(\w+\)[sd]|%[-.\d]*[sdfgr]|\{[\w.:,!\[\]]*\}")
-SHORTEST = 3  # letters of a part; what is shorter fits anywhere
+SHORTEST = 3  # letters of a part; a shorter part would fit anywhere
 CUT = 8  # characters of a text before it is cut
 VALUES = re.compile(r"<.*?>|'[^']*'|\b[\w:]+(\.[\w<>]+)+\b|\b\w{22}\b|\b(ERROR|WARNING|INFO)\b|\S*\d\S*")
 # Messages of Redis that our errors quote.
@@ -32,7 +32,7 @@ def _texts(tree: ast.AST) -> Iterator[str]:
 
 @cache
 def parts() -> list[str]:
-    """Each stretch of text between values, the longest first."""
+    """Returns each piece of text between values, the longest first."""
     texts = [text for path in PACKAGE.rglob("*.py") for text in _texts(ast.parse(path.read_text()))]
     texts += [text for path in PACKAGE.rglob("*.lua") for text in re.split(r"[\"'\n]", path.read_text())]
     found = {part.strip() for text in texts for part in GAP.split(text)}
@@ -40,7 +40,7 @@ def parts() -> list[str]:
 
 
 def strange_words(line: str) -> list[str]:
-    """The words of a line that are neither text of the package, nor values such as ids, numbers and names. "…" cuts a text."""
+    """Returns the words of a line that are neither text of the package nor values such as ids, numbers and names. "…" cuts a text."""
     if line.endswith("…"):
         line = _without_beginning(line.removesuffix("…").rstrip())
     for part in (*OF_REDIS, *parts()):
@@ -49,7 +49,7 @@ def strange_words(line: str) -> list[str]:
 
 
 def _without_beginning(line: str) -> str:
-    """The line without its end, if a text of the package begins with that."""
+    """Returns the line without the end that a text of the package begins with."""
     for length in range(len(line), CUT, -1):
         end = line[-length:]
         if any(part.startswith(end) for part in parts()):

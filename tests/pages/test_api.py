@@ -1,4 +1,4 @@
-"""docs/reference/api: every public name is there and in objects.inv, and says what it is."""
+"""docs/reference/api documents every public name. Each name is in objects.inv and has a description."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PAGES = sorted((DOCS / "reference" / "api").glob("*.md"))
 
 
 def documented() -> set[str]:
-    """The full names that the directives of the pages document."""
+    """Returns the full names that the directives of the pages document."""
     found, module = set(), ""
     for page in PAGES:
         for directive, name in re.findall(r"^\.\. (\w+):: ([\w.]+)$", page.read_text(), flags=re.MULTILINE):
@@ -49,9 +49,9 @@ def test_every_public_name_says_what_it_is(generated):
 
 
 def describes(path: str, name: str) -> bool:
-    """Whether the name has a text, and so have the members of a class."""
+    """Returns whether the name has a text, and whether the members of a class have one."""
     thing = getattr(import_module(path), name)
-    if isinstance(thing, Signal):  # a constant: its text is the comment beside it
+    if isinstance(thing, Signal):  # a constant: the comment beside it is its text
         source = Path(inspect.getsourcefile(import_module(path))).read_text()
         return bool(re.search(rf"^{name}: Final = Signal\(\)  #: \w", source, flags=re.MULTILINE))
     own = vars(thing).get("__doc__") if isinstance(thing, type) else thing.__doc__
@@ -74,6 +74,6 @@ def test_the_pages_build_without_a_warning_and_without_the_network(tmp_path):
 
 
 def inventory(path: Path) -> set[str]:
-    """The names in an objects.inv."""
+    """Returns the names in an objects.inv."""
     body = path.read_bytes().split(b"\n", 4)[4]
     return {line.split(" ")[0] for line in zlib.decompress(body).decode().splitlines()}

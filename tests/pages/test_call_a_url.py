@@ -1,4 +1,4 @@
-"""docs/howto/call-a-url.md: it names all that the code has."""
+"""docs/howto/call-a-url.md names everything that the code has."""
 
 from __future__ import annotations
 

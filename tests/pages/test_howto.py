@@ -1,4 +1,4 @@
-"""Pages whose code blocks make a project: each project is made, and tests of what the page promises are run in it."""
+"""Pages whose code blocks make a project. Each project is built, and tests of the page's statements run in it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_page_does_what_it_says(tmp_path, redis_server, shop_database, page):
     home = project(tmp_path, DOCS / f"{page}.md", project_tests(page))
     done = run_pytest(home, DELAYQ_TEST_REDIS_URL=redis_server.url, SHOP_DATABASE=shop_database)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "skipped" not in done.stdout or page == "more/django-tasks", done.stdout  # the contract leaves out what a backend lacks
+    assert "skipped" not in done.stdout or page == "more/django-tasks", done.stdout  # the contract skips features that a backend lacks
 
 
 @pytest.mark.parametrize("page", PAGES)

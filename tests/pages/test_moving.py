@@ -1,4 +1,4 @@
-"""docs/howto/move-from-another-queue.md: each name of this package that it shows exists, and each option works."""
+"""docs/howto/move-from-another-queue.md: each name of this package that the page shows exists, and each option works."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The code of the pages for operators compiles, and imports what exists; the example of a fork closes and opens its clients."""
+"""The code of the pages for operators compiles, and its imports exist. The example of a fork closes and opens its clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/topics/periodic-tasks.md: its tables say what the code does."""
+"""The tables of docs/topics/periodic-tasks.md match the code."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_every_option_of_periodic_is_described():
 
 
 def times(cron: str, day: datetime) -> list[str]:
-    """When it ticks in Berlin that day, as long as the table goes."""
+    """Returns the ticks in Berlin on that day, up to the end of the table."""
     dates = Dates.of(cron, timezone="Europe/Berlin")
     ticks = takewhile(lambda tick: tick < day + timedelta(days=1), dates.after(day - timedelta(seconds=1)))
     return [f"{tick.astimezone(BERLIN):%-H:%M}" for tick in ticks]

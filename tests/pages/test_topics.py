@@ -1,4 +1,4 @@
-"""The examples of docs/topics do what their pages promise, and the tables of these pages name what the code has."""
+"""The examples of docs/topics do what their pages describe, and the tables of these pages match the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/howto/troubleshoot.md quotes what the package prints, and SQLite does what the page says."""
+"""docs/howto/troubleshoot.md quotes the output of the package, and SQLite behaves as the page describes."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_text_that_the_package_does_not_have_is_noticed():
 
 
 def shape(line: str) -> str:
-    """A line of a command without its values: of a queue only its name and that it is paused."""
+    """Returns an output line of a command without its values: for a queue, only its name and whether it is paused."""
     if re.match(r"(default|orders) ", line.strip()):
         return line.split()[0] + " paused" * ("paused since" in line)
     return " ".join(line.split())
@@ -87,7 +87,7 @@ def test_status_and_doctor_answer_as_the_page_shows(run, delayq_redis):  # noqa:
 
 @pytest.fixture
 def connect(tmp_path) -> Iterator[Connect]:
-    """Connections to one file, with these OPTIONS."""
+    """Returns connections to one file, with these OPTIONS."""
     opened: list[BaseDatabaseWrapper] = []
 
     def make(options: dict[str, object]) -> BaseDatabaseWrapper:
@@ -108,7 +108,7 @@ def ask(connection: BaseDatabaseWrapper, sql: str) -> list[tuple[int, ...]]:
 
 
 def sqlite_options() -> dict[str, object]:
-    """The OPTIONS that docs/howto/run-redis.md gives SQLite."""
+    """Returns the OPTIONS for SQLite in docs/howto/run-redis.md."""
     section = (DOCS / "howto" / "run-redis.md").read_text().partition("\n## SQLite\n")[2]
     found = re.search(r'"OPTIONS": (\{.*?\})', section)
     assert found is not None

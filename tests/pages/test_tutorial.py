@@ -1,4 +1,4 @@
-"""docs/start/tutorial: its chapters are done from the first line to the last, in one directory."""
+"""docs/start/tutorial: runs its chapters from the first line to the last, in one directory."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ for name in ("job_failures", "queue_changelist"):
 
 
 def press_requeue(walk: Walk) -> None:
-    """As a person does on the page of the failed job."""
+    """Does what a person does on the page of the failed job."""
     (walk.folder.parent / "press.py").write_text(PRESS)
     walk.run(f"python manage.py shell -v 0 < {walk.folder.parent / 'press.py'}")
 
 
 @pytest.mark.slow
 def test_the_tutorial_does_what_it_says():
-    home = servers.folder()  # of a short name, as sockets need it
+    home = servers.folder()  # with a short name, because sockets need it
     project = home / "shop"
     project.mkdir()
     walk = Walk(project, {"the test presses the button here": press_requeue})

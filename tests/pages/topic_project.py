@@ -59,7 +59,7 @@ def close_order(order_id: int) -> None: ...
 
 
 def complete(home: Path) -> None:
-    """Adds these modules to a project. `close_order` is a task of each project that has none."""
+    """Adds these modules to a project. `close_order` is a task of each project that does not define one."""
     for name, code in MODULES.items():
         (home / name).write_text(code)
     tasks = home / "orders" / "tasks.py"

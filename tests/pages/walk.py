@@ -1,4 +1,4 @@
-"""A tutorial, done as it says: its files are written, its commands are run, and what it shows is compared with what they print."""
+"""Follows a tutorial: writes its files, runs its commands, and compares its output blocks with the real output."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Walk:
         self.environment = {**kept, **server, "PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
 
     def do(self, page: Path) -> None:
-        """All blocks of a page, in their order."""
+        """Runs all blocks of a page, in their order."""
         for language, body, act in BLOCK.findall(page.read_text()):
             if act:
                 self.acts[act](self)
@@ -75,11 +75,11 @@ class Walk:
             assert shape(line) in there, f"{page.name} shows:\n{line}\nand what is printed is:\n{self.printed}"
 
     def end(self) -> None:
-        """The server ends."""
+        """Stops the server."""
         self.run('python -c "from django_delayq.store.connection import embedded; embedded.stop()"')
         shutil.rmtree(self.folder.parent / "valkey", ignore_errors=True)
 
 
 def shape(line: str) -> str:
-    """A line without ids, dates, durations and the width of columns."""
+    """Returns a line without ids, dates, durations and column widths."""
     return " ".join(re.sub(r"\b\w{22}\b|\d{4}-\d\d-\d\d[ T][\d:]+Z?|\d+\.\d+ ?m?s\b", "…", line).split())

@@ -1,4 +1,6 @@
-"""Some 4,500 jobs of an ordinary day, as the desk finds them: what was done, what failed and why, what runs, and what waits."""
+"""About 4,500 jobs of an ordinary day, as the desk finds them: finished jobs, failed jobs with their reasons, running jobs and
+waiting jobs.
+"""
 
 from __future__ import annotations
 

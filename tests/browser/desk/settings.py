@@ -1,4 +1,4 @@
-"""The example's settings, and the desk's tasks and queues."""
+"""The example's settings with the desk's tasks and queues."""
 
 from settings import *  # noqa: F403  # the example's own
 from settings import DELAYQ, INSTALLED_APPS

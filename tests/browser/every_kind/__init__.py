@@ -1,1 +1,1 @@
-"""An app with a task whose parameters are of every kind that a form asks for."""
+"""An app with a task that has one parameter of every kind that a form supports."""
