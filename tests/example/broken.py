@@ -71,7 +71,7 @@ def line(order, what, seconds=0):
 
 
 def good_day():
-    """Six orders, of which three are paid."""
+    """Six orders, three of them paid."""
     call_command("migrate", verbosity=0)
     product = Product.objects.create(name="pen", price=1, blurb="")
     partner, warehouse = PartnerLedger(settings.PARTNER_LEDGER), WarehouseLedger(settings.WAREHOUSE_LEDGER)
@@ -111,7 +111,7 @@ def broken_file(path: Path, statements: str):
 
 
 def broken_rows(act):
-    """Likewise of the shop's own."""
+    """Does the same with the shop's own rows."""
     with transaction.atomic():
         act()
         found = audit(ORDERS)

@@ -1,4 +1,4 @@
-"""The example's partner as a process, and who tells it of orders."""
+"""The example's partner as a process, and the worker's calls to it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Partner(Server):
             return ledger.execute(query).fetchall()
 
     def tell(self, id: str, body: object, secret: str = SECRET) -> Told:
-        """One attempt of a delivery, as a worker makes it."""
+        """Makes one attempt of a delivery, as a worker does."""
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         stamp = int(time.time())
         signed = (id, str(stamp), webhook.signatures(id, stamp, content, [secret]))

@@ -1,4 +1,4 @@
-"""The audit of `simulate`: each of its faults is seen when a ledger is broken, and none else."""
+"""The audit of `simulate` finds each of its faults when a ledger is broken, and no other fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`make demo` and `make demo-cluster`: they run to their end, and their output is right."""
+"""`make demo` and `make demo-cluster` run to their end, and their output is correct."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LINES = (
 
 
 def variables(folder: Path, seconds: str) -> dict[str, str]:
-    """The environment of a demo."""
+    """Returns the environment of a demo."""
     return {
         **{name: value for name, value in os.environ.items() if not name.startswith(("DJANGO_", "DELAYQ_", "DATABASE_URL"))},
         "DEMO_HOME": str(folder),
@@ -67,7 +67,7 @@ def test_the_demo_ends_well_by_itself_and_the_commands_that_it_prints_work_as_th
         assert demo.wait(60) == 0, "\n".join(lines)
     finally:
         if demo.poll() is None:
-            demo.send_signal(signal.SIGTERM)  # it ends what it has started
+            demo.send_signal(signal.SIGTERM)  # it ends the processes that it started
             demo.wait(60)
         demo.stdout.close()
     missing = [wanted for wanted in LINES if not any(line.startswith(wanted) for line in lines)]
@@ -82,7 +82,7 @@ def test_masters_are_killed_and_the_audit_finds_nothing(tmp_path):
         output, _ = demo.communicate(timeout=240)
     finally:
         if demo.poll() is None:
-            demo.send_signal(signal.SIGTERM)  # it ends what it has started
+            demo.send_signal(signal.SIGTERM)  # it ends the processes that it started
             demo.wait(60)
     assert demo.returncode == 0, output
     assert "cluster   | kills the master on port " in output, output

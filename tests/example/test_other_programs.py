@@ -1,4 +1,4 @@
-"""The partner and the warehouse of the example, which are programs of other companies."""
+"""The example's partner and warehouse, which represent programs of other companies."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ SPEC.loader.exec_module(visits)
 
 
 def shown(line: str, status: int = 200, level: int = logging.INFO) -> bool:
-    """As Django's development server logs a request."""
+    """Logs a request as Django's development server does."""
     record = logging.LogRecord("django.server", level, __file__, 1, '"%s" %s %s', (f"{line} HTTP/1.1", str(status), "17"), None)
     return bool(visits.Visits().filter(record))
 

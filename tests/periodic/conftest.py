@@ -32,7 +32,7 @@ class DatabaseClock:
 
 
 class Code:
-    """One version of a project's code: what it declares, and the loop of its worker."""
+    """One version of a project's code: its declarations, and the loop of its worker."""
 
     def __init__(self) -> None:
         self.declared = Declarations()
@@ -45,14 +45,14 @@ class Code:
         return declaration
 
     def poll(self, most: int = 50) -> float:
-        """Passes until there is no more to do at once. Returns for how long the loop would sleep."""
+        """Runs passes until there is no more immediate work. Returns how long the loop would sleep."""
         for _ in range(most):
             if pause := self.loop.poll():
                 return pause
         pytest.fail("the loop does not come to rest")
 
     def live(self, clock: DatabaseClock, *, seconds: int, step: int = 5) -> None:
-        """Passes every few seconds of that time."""
+        """Runs a pass every few seconds of that time."""
         for _ in range(0, seconds, step):
             clock.advance(seconds=step)
             self.poll()
@@ -67,7 +67,7 @@ def clock(monkeypatch) -> DatabaseClock:
 
 @pytest.fixture
 def tables(delayq_redis, transactional_db) -> None:
-    """The database and Redis, both empty."""
+    """An empty database and an empty Redis."""
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def code(tables, clock) -> Code:
 
 @pytest.fixture
 def fold(tables):
-    """Has the mirror fold what has happened."""
+    """Runs the mirror on all events."""
 
     def drain() -> None:
         config = conf.get()
@@ -88,13 +88,13 @@ def fold(tables):
 
 
 def fates(name: str = "nightly") -> list[tuple[str, str]]:
-    """The ticks of a schedule, oldest first, each as time and fate."""
+    """Returns the ticks of a schedule, oldest first, each as time and fate."""
     found = Tick.objects.filter(schedule__name=name, by_hand=False).order_by("at")
     return [(f"{tick.at:%H:%M:%S}", tick.fate) for tick in found]
 
 
 def in_redis(job: Job | Tick) -> str:
-    """The state of a job, as Redis has it; "" if it does not know it."""
+    """Returns the state of a job in Redis, or "" if Redis does not have it."""
     row = Job.objects.get(pk=job.job_id) if isinstance(job, Tick) else job
     view = stores.inspector().job(row.queue, row.pk)
     return view.state if view else ""

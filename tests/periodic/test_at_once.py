@@ -25,7 +25,7 @@ WORKERS = 4
 
 
 def at_once(works: list[Callable[[], object]]) -> list[object]:
-    """Runs each in a thread; returns what they return."""
+    """Runs each in a thread. Returns the results."""
 
     def run(work):
         try:
@@ -38,7 +38,7 @@ def at_once(works: list[Callable[[], object]]) -> list[object]:
 
 
 def patiently(code: Code) -> None:
-    """One pass, again after a deadlock or a lock that is held too long, as the record keeper does."""
+    """Runs one pass. Retries after a deadlock or a lock that is held too long, as the mirror process does."""
     for _ in range(20):
         try:
             return code.loop.poll()
@@ -86,7 +86,7 @@ def test_two_that_have_both_decided_before_one_writes_make_one_job(workers, cloc
             both.wait(30)
         save(self, batch)
 
-    # As on a database whose locks do not hold.
+    # As on a database without working locks.
     monkeypatch.setattr(TickWriter, "_locked", lambda self, pks: list(Periodic.objects.filter(pk__in=pks)))
     monkeypatch.setattr(TickWriter, "_save", together)
     at_once([first.loop.poll, second.loop.poll])
@@ -197,7 +197,7 @@ def test_of_those_that_are_deleted_and_turned_on_at_once_no_job_waits_without_it
 
     def each(act: Callable[[str, str], object]) -> None:
         for name in names:
-            with suppress(ConfigError):  # the other one was first
+            with suppress(ConfigError):  # the other loop was first
                 act(name, "sam")
 
     keep = [lambda code=code: [patiently(code) for _ in range(15)] for code in workers[:2]]

@@ -1,4 +1,4 @@
-"""The dates of schedules: to the second, on clocks that are changed, against an oracle that goes minute by minute."""
+"""The dates of schedules, exact to the second, across clock changes, checked against an oracle that goes minute by minute."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SOME_DAY = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def ticks(cron: str, zone: str, since: str, number: int = 3) -> list[str]:
-    """The next ticks after a local time, as the clock of the zone shows them, with its offset."""
+    """Returns the next ticks after a local time, in the local time of the zone, with its offset."""
     begin = datetime.fromisoformat(since).replace(tzinfo=ZoneInfo(zone))
     found = islice(Dates(cron, timezone=zone).after(begin), number)
     return [f"{tick.astimezone(ZoneInfo(zone)):%m-%d %H:%M%z}" for tick in found]
@@ -293,7 +293,7 @@ def by_the_minute(cron: str, zone: ZoneInfo, begin: datetime, end: datetime) -> 
 
 @cache
 def changes(zone: str, year: int) -> list[datetime]:
-    """The hours of a year before which the clock of the zone is changed."""
+    """Returns the hours of a year before the clock of the zone changes."""
     hours = [datetime(year, 1, 1, tzinfo=UTC) + timedelta(hours=number) for number in range(8_760)]
     offsets = [hour.astimezone(ZoneInfo(zone)).utcoffset() for hour in hours]
     return [hour for hour, (before, after) in zip(hours[1:], pairwise(offsets), strict=True) if before != after]
@@ -327,7 +327,7 @@ crons = st.builds(
 
 @st.composite
 def places(draw) -> tuple[str, datetime]:
-    """A zone, and a moment of it, mostly near one at which its clock is changed."""
+    """Makes a zone and a moment in it, mostly near a clock change."""
     zone, year = draw(st.sampled_from(ZONES)), draw(st.sampled_from([1993, 2007, 2011, 2015, 2018, 2023, 2026, 2037, 2060]))
     near = draw(st.sampled_from([*changes(zone, year), datetime(year, 7, 1, tzinfo=UTC)]))
     return zone, near + timedelta(microseconds=draw(st.integers(-2 * 86_400_000_000, 86_400_000_000)))

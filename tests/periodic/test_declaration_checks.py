@@ -43,7 +43,7 @@ def test_schedules_that_can_run_are_clean(settings):
     declare("0 3 29 2 *", timezone="Europe/Berlin")
     declare(every="1s", name="often", kwargs={"year": 2027})
     assert found(settings) == {}
-    assert found(settings, DURABILITY="redis", AUDIT="failures") == {}  # its jobs have rows, whatever others have
+    assert found(settings, DURABILITY="redis", AUDIT="failures") == {}  # its jobs have rows, whether or not other jobs have
 
 
 def test_django_runs_the_checks(declared):

@@ -137,7 +137,7 @@ def test_fingerprints_are_the_same_where_all_is_and_nowhere_else():
 
 def test_a_fingerprint_is_for_good():
     one = Declaration(name="shop.nightly", task="shop.nightly", dates=Dates("0 3 * * *", timezone="Europe/Berlin"))
-    assert one.fingerprint == "228b88140cb1"  # else each release takes over every schedule anew
+    assert one.fingerprint == "228b88140cb1"  # otherwise each release takes over every schedule again
 
 
 # names

@@ -1,4 +1,4 @@
-"""Old code beside new code, the way back, and schedules that no code declares any more."""
+"""Old code and new code at the same time, the way back, and schedules that no code declares any more."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_a_worker_notes_what_it_declares_unless_another_one_just_has(old, clock)
 
 @pytest.fixture
 def slow(clock, monkeypatch):
-    """`slow(seconds, act)`: each such act on a schedule takes that long."""
+    """`slow(seconds, act)`: makes each such action on a schedule take that long."""
     passed = [0.0]
     monkeypatch.setattr(clocks, "monotonic", lambda: passed[0])
 

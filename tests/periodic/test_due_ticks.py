@@ -225,7 +225,7 @@ def test_ticks_that_nobody_could_write_are_missed(code, clock, caplog, policy, j
 def test_the_database_away_for_less_than_a_period_delays_nothing(code, clock):
     code.declare(every_ms=600_000)
     code.poll()
-    clock.advance(minutes=18)  # the job of 12:10 has waited in Redis all the time
+    clock.advance(minutes=18)  # the job of 12:10 was in Redis all the time
     code.poll()
     assert fates() == [("12:10:00", "scheduled"), ("12:20:00", "scheduled")]
 

@@ -1,4 +1,4 @@
-"""Ticks go when their jobs have gone."""
+"""Ticks are deleted after their jobs."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from tests.tasks_for_tests import book, fetch, takes_all
 
 
 class Worker:
-    """Claims jobs of the queue "orders" and runs them by the executor of workers, one call after the other."""
+    """Claims jobs of the queue "orders", and runs them with the executor of workers, one call after the other."""
 
     numbers = count(1)
 
@@ -36,12 +36,12 @@ class Worker:
         self.store: QueueStore = self.line.store
 
     def claim(self, want: int = 1, *, lease_ms: int = 30_000) -> list:
-        """The jobs that are due, under a lease."""
+        """Returns the due jobs, under a lease."""
         claim = f"n{next(self.numbers)}"
         return self.store.claim("host:1:w", claim, want=want, lease_ms=lease_ms, max_crashes=9).jobs
 
     def take_over(self, want: int) -> list:
-        """Jobs whose leases run out within the next milliseconds."""
+        """Returns the jobs whose leases expire within the next milliseconds."""
         found: list = []
         for _ in range(1000):
             found += self.claim(want - len(found))
@@ -96,7 +96,7 @@ def body(monkeypatch) -> Callable[[Callable[[], object]], None]:
 
 @pytest.fixture
 def scheduled(code):
-    """A schedule of that policy, and so many jobs of it that are due."""
+    """Makes a schedule with that policy, and that many due jobs of it."""
 
     def make(policy: str, jobs: int, task=takes_all) -> list[delayq.Job]:
         code.declare(overlap=policy, task=task, args=(1,))
@@ -107,7 +107,7 @@ def scheduled(code):
 
 
 def hold(job) -> None:
-    """The schedule is held by that run, whose process has died without a word."""
+    """That run holds the schedule; its process died without releasing it."""
     Periodic.objects.update(holder=f"{job.id}/{job.fence}", holder_queue="orders")
 
 

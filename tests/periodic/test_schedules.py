@@ -463,7 +463,7 @@ def test_a_withdrawn_tick_whose_queue_has_left_the_settings_is_given_up_behind_i
 
 @pytest.fixture
 def while_deleted(code, monkeypatch):
-    """`while_deleted(act)`: a schedule of the admin with a waiting job, is deleted, and the act happens when that job is cancelled."""
+    """`while_deleted(act)`: deletes a schedule of the admin that has a waiting job, and runs the action when that job is cancelled."""
 
     def delete(act) -> None:
         schedules.create("theirs", close_order.name, every="10m", args=(1,), actor="sam")
@@ -599,7 +599,7 @@ def test_ticks_are_written_where_the_settings_say_whatever_a_router_says(code, c
 
 @pytest.fixture
 def repeatable(code):
-    """Transactions of this thread read repeatably."""
+    """Transactions of this thread use the isolation level REPEATABLE READ."""
     with connection.cursor() as cursor:
         cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
     yield

@@ -24,8 +24,8 @@ Settings = Callable[..., None]
 
 @pytest.fixture(autouse=True)
 def backend(monkeypatch, settings) -> Iterator[None]:
-    """Deliveries are on, and local hosts are allowed; as in a project's own tests, jobs go elsewhere. In place of the fixture of that
-    name above.
+    """Deliveries are on, and local hosts are allowed. Jobs are isolated, as in a project's own tests. Replaces the fixture with this
+    name in the parent folder.
     """
     monkeypatch.setattr(under_test, "ISOLATES", True)
     monkeypatch.setenv(under_test.URL, settings.REDIS_URL)
@@ -41,7 +41,7 @@ def backend(monkeypatch, settings) -> Iterator[None]:
 
 @pytest.fixture
 def http(settings) -> Settings:
-    """Changes what the settings say of deliveries: `http(ALLOW=[])`."""
+    """Changes the settings of deliveries: `http(ALLOW=[])`."""
 
     def change(**changes: Any) -> None:
         settings.DELAYQ = {**settings.DELAYQ, "HTTP": {**settings.DELAYQ["HTTP"], **changes}}

@@ -1,4 +1,4 @@
-"""Hosts that deliveries go to, on raw sockets, so that they may answer as badly as hosts do."""
+"""Hosts that receive deliveries, on raw sockets, so that they can answer as badly as real hosts do."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Host:
     def __post_init__(self) -> None:
         self.requests: list[Request] = []
         self.connections = 0
-        self.names: list[str | None] = []  # that clients said in their handshakes
+        self.names: list[str | None] = []  # server names from the clients' handshakes
         self.over = threading.Event()
         self._open: list[socket.socket] = []
         self._lock = threading.Lock()
@@ -102,7 +102,7 @@ class Host:
 
 @dataclass
 class Exchange:
-    """A request that was read, and the way back."""
+    """A request that was read, and the connection for its answer."""
 
     connection: socket.socket
     request: Request
@@ -134,17 +134,17 @@ def answer(status: int, body: bytes | str = b"", **headers: str) -> Says:
 
 
 def echo(exchange: Exchange) -> None:
-    """401, with all that it was sent."""
+    """Answers 401 with everything that the request contained."""
     answer(401, json.dumps(exchange.request.headers))(exchange)
 
 
 def drop(exchange: Exchange) -> str:
-    """Nothing: the connection is closed."""
+    """Answers nothing and closes the connection."""
     return "close"
 
 
 def half(text: bytes) -> Says:
-    """A part of an answer, and no more."""
+    """Sends a part of an answer, and stops."""
 
     def say(exchange: Exchange) -> str:
         exchange.send(text)
@@ -154,13 +154,13 @@ def half(text: bytes) -> Says:
 
 
 def hang(exchange: Exchange) -> str:
-    """Nothing, and the connection stays."""
+    """Answers nothing and keeps the connection open."""
     exchange.over.wait(30)
     return "close"
 
 
 def drip(text: bytes, behind: bytes = b"x", every: float = 0.02) -> Says:
-    """A byte now and then, for ever."""
+    """Sends a byte now and then, for ever."""
 
     def say(exchange: Exchange) -> str:
         exchange.send(text)
@@ -173,7 +173,7 @@ def drip(text: bytes, behind: bytes = b"x", every: float = 0.02) -> Says:
 
 
 def flood(size: int) -> Says:
-    """200, and a body of so many bytes."""
+    """Answers 200 with a body of that many bytes."""
 
     def say(exchange: Exchange) -> None:
         exchange.send(f"HTTP/1.1 200 OK\r\nContent-Length: {size}\r\n\r\n".encode())

@@ -1,4 +1,4 @@
-"""Hosts that break, hang, drip, flood, and lead elsewhere."""
+"""Hosts that disconnect, hang, drip, flood, and redirect."""
 
 from __future__ import annotations
 
@@ -295,7 +295,7 @@ def forms(secret: str) -> list[str]:
 
 
 def told_of(job, caplog) -> str:
-    """All that is kept of a delivery, and all that was logged."""
+    """Returns all stored data about a delivery, and all log output."""
     rows = [
         *Attempt.objects.filter(job_id=job.id).values(),
         *Job.objects.filter(pk=job.id).values(),
@@ -305,7 +305,7 @@ def told_of(job, caplog) -> str:
 
 
 def repeats(status: int, cut: bool):
-    """Every form of the secret, one by one line; `cut`: the host breaks off within the last."""
+    """Answers with every form of the secret, one per line. `cut`: the host breaks off within the last form."""
     body = "\n".join(forms(TOKEN)).encode()
     text = f"HTTP/1.1 {status} No\r\nContent-Length: {len(body) + 100 * cut}\r\n\r\n".encode() + body
     return half(text[:-1]) if cut else half(text)

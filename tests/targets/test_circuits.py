@@ -1,4 +1,4 @@
-"""Hosts that fail are left alone, and no attempt is lost by that."""
+"""Failing hosts get no requests for a while, and this costs no attempt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A delivery from `deliver` to the host that takes it, or does not."""
+"""A delivery from `deliver` to a host that accepts or rejects it."""
 
 from __future__ import annotations
 

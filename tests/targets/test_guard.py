@@ -1,4 +1,4 @@
-"""To which addresses a delivery may go, and that it goes to no other."""
+"""The addresses that a delivery may go to, and that it goes to no other address."""
 
 from __future__ import annotations
 

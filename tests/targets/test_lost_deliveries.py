@@ -1,4 +1,4 @@
-"""A delivery whose first request, or whose first answer, is lost; and `verify`, which gives a receiver the id by which it acts once."""
+"""A delivery whose first request or first answer is lost, and `verify`, which gives a receiver the id that lets it act once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.django_db
 
 
 class FirstUnread(Host):
-    """A host that closes its first connection before it has read anything."""
+    """A host that closes its first connection before it reads anything."""
 
     def _serve(self, connection: socket.socket) -> None:
         if self.connections == 1:
@@ -26,7 +26,7 @@ class FirstUnread(Host):
 
 
 class Receiver:
-    """Books an order for each id that it has not seen."""
+    """Books one order for each new id."""
 
     def __init__(self) -> None:
         self.booked: list[str] = []

@@ -1,4 +1,4 @@
-"""TLS: the socket goes to an address, and all that is proven is proven of the name."""
+"""TLS: the socket connects to an address, and the certificate is checked against the name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The signature of the Standard Webhooks: made and looked at, beside the reference library, and what may be wrong with one."""
+"""The signature of the Standard Webhooks: made and verified, compared with the reference library, and rejected when it is wrong."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SIGNATURE = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
 
 @pytest.fixture
 def then(monkeypatch):
-    """It is the moment at which the example was signed."""
+    """Sets the clock to the moment at which the example was signed."""
     monkeypatch.setattr(clock, "wall_ms", lambda: STAMP * 1000)
 
 
@@ -95,7 +95,7 @@ def test_the_headers_of_http_server_are_enough(then):
 
 
 class PairHeaders:
-    """As those of Flask: no Mapping, and iteration gives pairs."""
+    """Headers as in Flask: not a Mapping, and iteration yields pairs."""
 
     def __iter__(self):
         return iter(headers().items())

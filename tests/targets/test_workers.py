@@ -1,4 +1,4 @@
-"""Deliveries by real workers: what is sent once, and what is sent again."""
+"""Deliveries by real workers: which are sent once, and which are sent again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["shop"]
 
 
 def put(shop: Shop, *urls: str, **arguments: Any) -> list[str]:
-    """Puts deliveries in; returns their ids."""
+    """Schedules deliveries, and returns their ids."""
     now = int(time.time() * 1000)
     made = [
         shop.put(
@@ -35,7 +35,7 @@ def put(shop: Shop, *urls: str, **arguments: Any) -> list[str]:
 
 @pytest.fixture
 def deliveries(shop: Shop) -> Shop:
-    """The project delivers."""
+    """Turns deliveries on in the project."""
     shop.settings["HTTP"] = {"ALLOW": ["127.0.0.0/8"], "SECRETS": {"partner": SECRET}, "BREAKER": None}
     return shop
 
@@ -121,7 +121,7 @@ def test_a_worker_that_is_frozen_in_a_delivery_changes_nothing_when_it_thaws(del
 
 
 def begun(text: bytes) -> Says:
-    """A part of an answer; then nothing, and the connection stays."""
+    """Sends a part of an answer, and then keeps the connection open."""
 
     def say(exchange: Exchange) -> str:
         half(text)(exchange)

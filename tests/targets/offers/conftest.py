@@ -18,7 +18,7 @@ TASK = registry._tasks.pop(offering.NAME)  # other tests do not offer
 
 @pytest.fixture(autouse=True)
 def backend(monkeypatch, settings) -> Iterator[None]:
-    """There are targets; as in a project's own tests, jobs go elsewhere. In place of the fixture of that name above."""
+    """There are targets. Jobs are isolated, as in a project's own tests. Replaces the fixture with this name in the parent folder."""
     monkeypatch.setattr(under_test, "ISOLATES", True)
     monkeypatch.setenv(under_test.URL, settings.REDIS_URL)
     monkeypatch.setattr(registry, "_tasks", {**registry._tasks, TASK.name: TASK})

@@ -1,4 +1,4 @@
-"""An offer from `offer` to the target, in the time of a test."""
+"""An offer from `offer` to the target, with the time under the test's control."""
 
 from __future__ import annotations
 
