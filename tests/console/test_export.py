@@ -63,7 +63,7 @@ def test_no_text_is_a_formula(db, text):
     found = dict(zip(head, row, strict=True))
     assert {found[name] for name in ("key", "error", "worker")} == {f"'{text}"}
     [document] = json_of(Selection())
-    assert document["key"] == text  # programs get it as it is
+    assert document["key"] == text  # programs get it unchanged
 
 
 def test_numbers_and_what_is_harmless_stay_as_they_are(db):
@@ -128,7 +128,7 @@ def test_who_may_not_see_a_job_gets_none_of_it(db):
 def test_queries_grow_with_the_pages_not_with_the_jobs(db):
     for number in range(20):
         ended(args=[number % 2])
-    for text in ("", "arg:order_id=1"):  # the second reads arguments for the search, too
+    for text in ("", "arg:order_id=1"):  # the second also reads arguments, for the search
         with CaptureQueriesContext(connection) as queries:
             assert len(json_of(Selection(text=text))) == (10 if text else 20)
         assert len(queries) <= 4

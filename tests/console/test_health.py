@@ -1,4 +1,4 @@
-"""The table of signs agrees with the tables that it refers to."""
+"""The table of signs matches the tables that it refers to."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A queue of several partitions on a Cluster, of which one master is away."""
+"""A queue with several partitions on a Cluster with one master down."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def cluster(settings) -> Iterator[ClusterServers]:
 
 
 def lose(cluster: ClusterServers, number: int = 0) -> list[int]:
-    """Kills the master of that partition. Returns all that it had."""
+    """Kills the master of that partition. Returns all jobs that it had."""
     gone = cluster.serving(slot_of(f"{{{tag('orders', number)}}}"))
     lost = [n for n in range(PARTITIONS) if cluster.serving(slot_of(f"{{{tag('orders', n)}}}")) is gone]
     gone.kill()

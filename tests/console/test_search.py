@@ -20,7 +20,7 @@ TASK = "tests.tasks_for_tests.close_order"
 
 
 def found(text: str, **parts: str) -> list[int]:
-    """The first arguments of the jobs that are meant."""
+    """Returns the first arguments of the matching jobs."""
     selection = Selection(text=text, **parts)
     assert not selection.search.complaints
     jobs = [job for job in selection.rows(Job.objects.all()) if selection.search.exact(job)]

@@ -27,7 +27,7 @@ Meant = Callable[[Job], bool]
 
 
 def everything(text: str, size: int = 7, **parts: str) -> list[Job]:
-    """All pages."""
+    """Returns all pages."""
     wanted, jobs, after = Selection(text=text, **parts), list[Job](), ""
     assert not wanted.search.complaints, wanted.search.complaints
     while True:
@@ -42,7 +42,7 @@ def numbers(text: str, **parts: str) -> list[int]:
     return sorted(job.args[0] for job in everything(text, **parts))
 
 
-# the oracle: each atom beside what it means in plain Python
+# the oracle: each atom with its meaning in plain Python
 
 NOW = clock.now()
 ATOMS: dict[str, Meant] = {
@@ -106,7 +106,9 @@ def make_rows(dice: random.Random, count: int) -> None:
 
 
 def make_search(dice: random.Random) -> tuple[str, Meant]:
-    """Groups of one to three conditions, and what they mean: `not` binds to one, all of a group hold together, one group is enough."""
+    """Makes groups of one to three conditions, with their meaning. `not` applies to one condition. A job matches a group if all its
+    conditions match, and the search if one group matches.
+    """
     groups: list[tuple[str, list[Meant]]] = []
     for _ in range(dice.choice([1, 1, 2, 3])):
         typed, meant, used = [], list[Meant](), set[str]()

@@ -74,7 +74,7 @@ def run(monkeypatch) -> Run:
 
 
 class Shop(Orders):
-    """The queue "orders", with jobs in every state; rows are folded."""
+    """The queue "orders" with jobs in every state, mirrored into rows."""
 
     def scheduled(self, count: int = 1, **options: Any) -> list[delayq.Job]:
         made = [delayq.schedule(close_order, n, **{"delay": "1h", **options}) for n in range(count)]
@@ -97,7 +97,7 @@ class Shop(Orders):
         return job
 
     def unpublished(self, monkeypatch: pytest.MonkeyPatch, *, age: float = 60, **options: Any) -> delayq.Job:
-        """A committed row that Redis does not have, as if the web process had died right after the commit."""
+        """A committed row that Redis does not have, as if the web process died right after the commit."""
         with monkeypatch.context() as patch:
             patch.setattr("django_delayq.producer.put._send_rows", lambda publisher, puts: [])
             job = delayq.schedule(close_order, 7, **{"delay": "1h", **options})
@@ -105,13 +105,13 @@ class Shop(Orders):
         return job
 
     def claim_one(self) -> Any:
-        """A claimed job, not folded yet."""
+        """A claimed job that is not folded yet."""
         delayq.schedule(close_order, 7)
         [claimed] = self.claim()
         return claimed
 
     def in_redis(self, job: delayq.Job | UUID) -> str | None:
-        """The state that Redis gives."""
+        """Returns the state in Redis."""
         view = stores.inspector().job("orders", job if isinstance(job, UUID) else job.id)
         return view.state if view else None
 
@@ -128,19 +128,19 @@ def orders(delayq_redis, transactional_db) -> Shop:
 
 
 def lose_redis(settings: Any) -> None:
-    """From here on nothing answers."""
+    """From here on, Redis does not answer."""
     settings.DELAYQ = {**settings.DELAYQ, "REDIS": NOWHERE}
     stores.reset()
 
 
 def beat(*queues: str, worker: str = "host:1:w", **facts: Any) -> None:
-    """A worker that serves these queues is alive, and says this of itself."""
+    """A worker that serves these queues is alive and reports these values."""
     WorkerRegistry(stores.link, prefix=conf.get().prefix).beat(worker, {"queues": list(queues), **facts})
 
 
 def without_database(settings: Any, monkeypatch: pytest.MonkeyPatch, name: str = "/nowhere/db.sqlite3", **options: Any) -> None:
-    """DELAYQ names a database that cannot be opened, or with `name` an empty one. Its alias is the only one
-    that Django's test cases let through undeclared.
+    """DELAYQ names a database that cannot be opened, or with `name` an empty one. Only its alias may be used in Django's test cases
+    without a declaration.
     """
     facts = {**connections.settings["default"], "ENGINE": "django.db.backends.sqlite3", "NAME": name, "OPTIONS": options}
     monkeypatch.setitem(connections.settings, NO_DB_ALIAS, facts)

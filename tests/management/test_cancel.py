@@ -1,4 +1,4 @@
-"""`delayq cancel`, and what all commands that act on jobs have in common: ids, keys, filters, confirmation, honest counts."""
+"""`delayq cancel`, and the common parts of all commands that act on jobs: ids, keys, filters, confirmation, correct counts."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_nothing_named_is_refused(run, orders):
 
 @pytest.mark.parametrize("empty", ["--key", "--task"])
 def test_an_empty_value_does_not_widen_the_choice_to_the_whole_queue(run, orders, empty):
-    """As from `--key "$KEY"` in a script where KEY is not set."""
+    """This happens with `--key "$KEY"` in a script where KEY is not set."""
     [job] = orders.scheduled()
     answer = run("cancel", empty, "", "--queue", "orders")
     assert answer.code == 2

@@ -1,4 +1,4 @@
-"""The command as a shell sees it: exit codes, what goes to which stream, no tracebacks."""
+"""The command as a shell sees it: exit codes, output streams, no tracebacks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ VERBS = (
 
 @pytest.fixture
 def shell(orders, monkeypatch, capsys):
-    """Runs it as manage.py does; returns the exit code, standard output and standard error."""
+    """Runs the command as manage.py does. Returns the exit code, standard output and standard error."""
     monkeypatch.setattr("django.core.management.base.connections.close_all", lambda: None)
 
     def run(*words: str) -> tuple[int, str, str]:

@@ -31,7 +31,7 @@ def findings(answer, code: str) -> list[dict[str, str]]:
 
 
 def only(run, code: str) -> dict[str, str]:
-    """The one finding of that code; it must come with a remedy."""
+    """Returns the only finding with that code. It must have a remedy."""
     [found] = findings(run("doctor", "--json"), code)
     assert found["message"]
     assert found["hint"]
@@ -98,7 +98,7 @@ def test_d035_parked_jobs_are_named_by_task_and_why(run, healthy, orders):
 
 def test_a_young_row_in_the_outbox_is_no_finding(run, healthy, orders, monkeypatch):
     orders.unpublished(monkeypatch, age=30)
-    stores.link.execute("HSET", orders.store.keys["meta"], "format", 1)  # else the doctor speaks of that
+    stores.link.execute("HSET", orders.store.keys["meta"], "format", 1)  # otherwise the doctor reports that
     assert run("doctor").out == "No problems found.\n"
 
 

@@ -1,4 +1,4 @@
-"""`delayq embedded`: whether the server of the project's own runs, and its end."""
+"""`delayq embedded`: whether the project's own server runs, and how to stop it."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ GOOD = {
 
 @pytest.fixture
 def small(monkeypatch) -> None:
-    """Next to nothing is measured."""
+    """Measures almost nothing."""
     monkeypatch.setattr(own_servers, "SIZE", Size(seconds=0.05, late=20, spread=0.5, rate=300))
 
 

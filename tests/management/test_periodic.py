@@ -1,4 +1,4 @@
-"""`delayq periodic`, and what the doctor says of schedules."""
+"""`delayq periodic`, and the doctor's findings about schedules."""
 
 from __future__ import annotations
 

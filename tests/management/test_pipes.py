@@ -1,4 +1,4 @@
-"""Commands whose reader leaves, and commands that run with PgBouncer."""
+"""Commands whose reader closes the pipe, and commands that run with PgBouncer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`delayq schedule`, `push`, `deliver` and `offer`: what projects put in by code, put in by hand."""
+"""`delayq schedule`, `push`, `deliver` and `offer`: jobs that projects enqueue in code, enqueued by hand."""
 
 from __future__ import annotations
 

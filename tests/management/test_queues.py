@@ -1,4 +1,4 @@
-"""`delayq pause`, `resume` and `purge`: what is done to a whole queue."""
+"""`delayq pause`, `resume` and `purge`: actions on a whole queue."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ __all__ = ["divide"]  # a fixture
 
 @pytest.fixture
 def wiped(orders, redis_server) -> list[delayq.Job]:
-    """Three jobs of which Redis knows nothing any more."""
+    """Three jobs that Redis no longer has."""
     jobs = [delayq.schedule(close_order, number, delay="1h") for number in range(3)]
     orders.fold()
     redis_server.link.execute("FLUSHALL")
@@ -31,7 +31,7 @@ def wiped(orders, redis_server) -> list[delayq.Job]:
 
 
 def orphans(run, *words: str) -> dict[str, str]:
-    """Code -> message of what `doctor --deep` finds on the two sides."""
+    """Returns code -> message of the findings of `doctor --deep` on both sides."""
     found = run("doctor", "--deep", "--json", *words).json["findings"]
     codes = ("D008", "D009", "D010", "D013", "D034", "D037")
     return {finding["code"]: finding["message"] for finding in found if finding["code"] in codes}
@@ -167,7 +167,7 @@ def test_fix_brings_back_all_that_the_rows_say(orders, redis_server):
 
 
 def stray(orders, *jobs: delayq.Job) -> None:
-    """Leaves only the records of these jobs."""
+    """Keeps only the records of these jobs."""
     stores.link.execute("ZREM", orders.store.keys["normal"], *(job.short_id for job in jobs))
 
 

@@ -113,7 +113,7 @@ def test_doctor_finds_what_a_queue_that_has_moved_left_behind(run, own, settings
 
 @pytest.fixture
 def durable(own, settings):
-    """The queue on the other server has rows in the outbox, too."""
+    """The queue on the other server also has rows in the outbox."""
     queues = {**settings.DELAYQ["QUEUES"], "redis": {"REDIS": own.url}}
     settings.DELAYQ = {**settings.DELAYQ, "QUEUES": queues}
     return own

@@ -1,4 +1,4 @@
-"""`delayq set-aside`, and what the doctor says of it."""
+"""`delayq set-aside`, and the doctor's findings about it."""
 
 from __future__ import annotations
 

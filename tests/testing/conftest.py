@@ -7,7 +7,7 @@ from django_delayq import conf, under_test
 
 @pytest.fixture(autouse=True)
 def isolated(monkeypatch, settings):
-    """As in a project's own tests: jobs go elsewhere. The server is the one that the whole run shares."""
+    """Jobs are isolated, as in a project's own tests. The server is the one that the whole run shares."""
     monkeypatch.setattr(under_test, "ISOLATES", True)
     monkeypatch.setenv(under_test.URL, settings.REDIS_URL)
     yield

@@ -27,8 +27,8 @@ IN_MEMORY = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
 
 
 def project(folder: Path, tests: str, *, database: object = IN_MEMORY, delayq: object = None) -> Path:
-    """A project with the app "shop", its task `close`, and these tests."""
-    given = {"REDIS": "redis://127.0.0.1:1/0"} if delayq is None else delayq  # the developer's: whoever goes there fails
+    """Makes a project with the app "shop", its task `close`, and these tests."""
+    given = {"REDIS": "redis://127.0.0.1:1/0"} if delayq is None else delayq  # the developer's own: a connection to it fails
     (folder / "shop").mkdir()
     (folder / "shop" / "__init__.py").touch()
     (folder / "shop" / "tasks.py").write_text(TASKS)
@@ -39,14 +39,14 @@ def project(folder: Path, tests: str, *, database: object = IN_MEMORY, delayq: o
 
 
 def run(folder: Path, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A Python command in that folder, with an environment without what these tests say."""
+    """Runs a Python command in that folder, in an environment without the settings of these tests."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("DELAYQ_", "PYTEST_", "DJANGO_"))}
     env |= {"PYTHONPATH": f"{folder}:{ROOT}", "TMPDIR": str(folder), **environment}
     return subprocess.run([sys.executable, *command], cwd=folder, env=env, capture_output=True, text=True, timeout=600, check=False)
 
 
 def run_pytest(folder: Path, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """pytest, with the plugin as its entry point brings it, where the install is not older than that."""
+    """Runs pytest with the plugin from its entry point, or loads the plugin by name if the install is older."""
     brought = INSTALLED and "PYTEST_DISABLE_PLUGIN_AUTOLOAD" not in environment
     plugin = () if brought else ("-p", "django_delayq.testing.plugin")
     # Hypothesis, which these tests have and a user's need not, is imported by its plugin for a second.

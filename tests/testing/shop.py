@@ -1,4 +1,4 @@
-"""Tasks of a small project, which note what they have seen."""
+"""Tasks of a small project that record what they see."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def ask_bank(order_id: int) -> None:
 
 
 class ShopCarrier:
-    """A carrier whose number is noted around each run."""
+    """A carrier that records its number around each run."""
 
     def pack(self) -> int:
         return 7

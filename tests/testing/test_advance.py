@@ -1,4 +1,4 @@
-"""Time that a test moves, and what falls due on the way."""
+"""A test moves the time, and jobs become due on the way."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_what_a_receiver_of_an_end_schedules_runs_in_the_same_go(delayq):
     try:
         schedule(settle_cart, 1)
         assert [ran.task for ran in delayq.run_due()] == [settle_cart.name, greet.name]
-        assert connections["default"].in_atomic_block  # nobody has closed the connection of the test
+        assert connections["default"].in_atomic_block  # the connection of the test is still open
     finally:
         signals.job_ended.disconnect(thank)
 

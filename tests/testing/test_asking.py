@@ -1,4 +1,4 @@
-"""Tasks that ask, and hear "not yet"."""
+"""Tasks that poll and get "not yet"."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`DELAYQ["INLINE"]`: jobs run where they are scheduled."""
+"""`DELAYQ["INLINE"]`: jobs run at once, in the process that schedules them."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def test_a_lease_ends_in_the_time_of_the_test(mail, delayq):
     job = django_delayq.push("mail", 1)
     django_delayq.pull("mail", lease="1m")
     delayq.advance("1m1s")
-    assert len(django_delayq.pull("mail")) == 0  # the lost lease is an attempt; the next one is ten minutes behind its end
+    assert len(django_delayq.pull("mail")) == 0  # the lost lease counts as an attempt; the next one is ten minutes after its end
     delayq.advance("10m")
     (message,) = django_delayq.pull("mail")
     assert (message.id, message.attempt) == (job.id, 2)

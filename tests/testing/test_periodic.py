@@ -1,4 +1,4 @@
-"""Schedules in a project's own tests: those that a test follows have their ticks, each at its date."""
+"""Schedules in a project's own tests: each schedule that a test follows ticks at its dates."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def test_no_comparison_of_sites_fails_in_processes_of_xdist(tmp_path, own_redis)
 
 
 def ended(folder: Path) -> None:
-    """The server went with its run, and left nothing."""
+    """The server ended with its run, and left nothing behind."""
     deadline = time.monotonic() + 30
     while list(folder.glob("delayq-test-*")):
         assert time.monotonic() < deadline, list(folder.glob("delayq-test-*/*"))
