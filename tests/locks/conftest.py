@@ -9,13 +9,13 @@ from django_delayq import clock, setting_readers
 
 @pytest.fixture(autouse=True)
 def locks(delayq_redis, monkeypatch) -> None:
-    """A Redis for the test, and leases that may be short."""
+    """A Redis for the test, and permission for short leases."""
     monkeypatch.setattr(setting_readers, "SHORTEST_LEASE", 0.05)
 
 
 @pytest.fixture
 def until() -> Callable[..., None]:
-    """Waits until something is so."""
+    """Waits until a condition is true."""
 
     def wait(what: Callable[[], bool], seconds: float = 60.0) -> None:
         deadline = clock.monotonic() + seconds

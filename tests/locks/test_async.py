@@ -1,4 +1,4 @@
-"""`async with delayq.lock(…)`: a wait holds up nothing else."""
+"""`async with delayq.lock(…)`: a wait blocks nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`with delayq.lock(…)`: one holder at a time, which knows when it is one no more."""
+"""`with delayq.lock(…)`: one holder at a time, which knows when it has lost the lock."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_who_waits_for_one_that_has_vanished_gets_it_when_its_lease_has_ended(re
 
 
 def test_a_lease_is_extended_while_the_block_runs_and_by_one_thread(redis_server, until):
-    before = set(threading.enumerate())  # those of the servers of other tests may go on for a while
+    before = set(threading.enumerate())  # threads of other tests' servers may run a little longer
 
     def extenders() -> int:
         return sum(thread.name == "delayq-locks" for thread in set(threading.enumerate()) - before)

@@ -11,7 +11,7 @@ from django_delayq.producer.stores import stores
 
 @pytest.fixture(autouse=True)
 def messages(settings, delayq_redis, monkeypatch) -> None:
-    """Queues of messages, whose leases may be short."""
+    """Queues of messages that accept short leases."""
     monkeypatch.setattr(setting_readers, "SHORTEST_LEASE", 0.05)
     own = {"CONSUMER": "pull", "BACKOFF": "300ms", "MAX_ATTEMPTS": 3}
     queues = {**settings.DELAYQ["QUEUES"], "mail": own, "quick": {**own, "DURABILITY": "redis"}}

@@ -11,7 +11,7 @@ from tests.app import record
 
 
 class Span:
-    """A message in one consumer's hands, from `took` until it has settled it, or, if it never did, until its lease ended."""
+    """A message that one consumer holds, from `took` until it settles it. If it never does, until its lease ends."""
 
     def __init__(self, line: dict[str, Any], lease: float) -> None:
         self.fence, self.took, self.lease_end = line["fence"], line["t"], line["sent"] + int(lease * 1e9)
@@ -24,7 +24,7 @@ class Span:
 
 
 def held(folder: Path, lease: float) -> dict[str, list[Span]]:
-    """The spans of each message, by id, as the ledgers in the folder tell them."""
+    """Returns the spans of each message, by id, from the ledgers in the folder."""
     found: dict[str, list[Span]] = defaultdict(list)
     for line in record.lines(folder, "consumer-*.jsonl"):
         if line["what"] == "took":
@@ -36,7 +36,7 @@ def held(folder: Path, lease: float) -> dict[str, list[Span]]:
 
 
 def overlaps(found: dict[str, list[Span]]) -> list[str]:
-    """Messages that two have held at a time."""
+    """Returns the messages that two consumers held at the same time."""
     slack = 20_000_000  # ns; the lease runs by Redis' clock, the spans by that of the host
     return [
         f"{id}: {first.fence} and {second.fence}"

@@ -1,4 +1,4 @@
-"""The async twins: a wait holds up nothing else."""
+"""The async variants: a wait blocks nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several consumers at once, of which most are killed: judged by what each wrote down of what it held."""
+"""Several consumers at once, most of which are killed. The test checks what each wrote down about the messages that it held."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 QUEUES = {"default": {}, "mail": {"CONSUMER": "pull", "DURABILITY": "redis", "BACKOFF": "100ms", "MAX_CRASHES": 0, "LEASE": LEASE}}
 DEATHS = ["1 taken", "2 half", "3 settled", "4 taken", ""]
-MESSAGES = 400  # so that no consumer takes them all while another begins
+MESSAGES = 400  # so that no consumer takes them all while another starts
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Redis has done it, and the reply does not come."""
+"""Redis has made the change, and its reply is lost."""
 
 from __future__ import annotations
 

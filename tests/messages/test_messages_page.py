@@ -18,7 +18,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "more" / "messages.md").read_text()
 
 
 def block(heading: str) -> str:
-    """The first code of a section."""
+    """Returns the first code block of a section."""
     return re.findall(r"```python\n(.+?)```", PAGE.partition(f"\n## {heading}\n")[2], flags=re.DOTALL)[0]
 
 

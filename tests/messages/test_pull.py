@@ -153,7 +153,7 @@ def test_a_batch_is_settled_in_one_call_at_the_end_of_the_block(monkeypatch):
         batch[3].fail("bad")
         assert calls == []
     assert calls == [1]
-    assert queue_depth("quick").running == 1  # what was not decided is held until its lease ends
+    assert queue_depth("quick").running == 1  # an undecided message is held until its lease ends
     (left,) = delayq.pull("quick", 5, wait="60s")
     assert (left.body, left.attempt) == (4, 2)
 

@@ -1,4 +1,4 @@
-"""Messages that Redis has lost come back from their rows."""
+"""Messages that Redis has lost are restored from their rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def settle_down(settings, mirrored, monkeypatch):
-    """Lets mirror and restore take turns until there is nothing to do; what was held has a short lease then."""
+    """Runs mirror and restore in turn until there is nothing to do. Held messages then have a short lease."""
     queues = settings.DELAYQ["QUEUES"]
     settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {**queues, "mail": {**queues["mail"], "LEASE": "300ms"}}}
     monkeypatch.setattr(restore, "LOOK", 0.0)

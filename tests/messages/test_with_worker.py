@@ -1,4 +1,4 @@
-"""Workers beside consumers: they keep the records of messages, and run none of them."""
+"""Workers beside consumers: they mirror messages, and run none of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def work(redis_server, tmp_path) -> Iterator[Callable[..., Actor]]:
-    """Starts workers on our own database."""
+    """Starts workers on the test's own database."""
     if connection.vendor != "sqlite":
         pytest.skip("the worker of this test goes on the file of SQLite")
     queues = {"default": {}, "mail": {"CONSUMER": "pull"}}

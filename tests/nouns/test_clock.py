@@ -1,4 +1,4 @@
-"""Times and durations: what is read, what is refused and how, and that conversions lose nothing and are never early."""
+"""Times and durations: which values are read, which are refused and how, and that conversions lose nothing and are never early."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Payloads: what passes comes back equal and of the same types; what does not is refused with its place and remedy."""
+"""Payloads: an accepted value comes back equal and with the same types. A refused value is reported with its place and a remedy."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Order:
 
 
 class Lazy:
-    """Like SimpleLazyObject: another type, that answers for what it wraps."""
+    """Like SimpleLazyObject: a different type that answers for the object it wraps."""
 
     def __getattr__(self, name: str) -> object:
         return getattr(Order(), name)
@@ -111,7 +111,7 @@ def nested(levels: int) -> list[Any]:
 
 
 def same(one: object, other: object) -> bool:
-    """Equal, and of equal types all the way down; 1, 1.0 and True are three things here, and so are 0.0 and -0.0."""
+    """Returns whether two values are equal, with equal types at every level. 1, 1.0 and True differ here, and 0.0 and -0.0 do too."""
     if type(one) is not type(other):
         return False
     if isinstance(one, list) and isinstance(other, list):

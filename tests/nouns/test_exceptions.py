@@ -1,4 +1,4 @@
-"""The exceptions: one tree of errors, control flow beside it, and all of them survive a pickle."""
+"""The exceptions: one tree of errors, separate control flow, and pickling for all of them."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_exceptions_pickle(error: Exception) -> None:
 
 
 class Strange(DelayqError):
-    """A project's own, whose constructor takes something else."""
+    """A project's own error, whose constructor takes other arguments."""
 
     def __init__(self, number: int, *, colour: str) -> None:
         super().__init__(f"{number} {colour}", code="", number=number)

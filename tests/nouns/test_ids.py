@@ -1,4 +1,4 @@
-"""Ids: version 7 or 8, ever greater, safe across threads and fork; the short form loses nothing and sorts the same."""
+"""Ids: version 7 or 8, always increasing, safe across threads and fork. The short form loses nothing and sorts in the same order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UUIDS = st.integers(min_value=0, max_value=2**128 - 1).map(lambda number: UUID(i
 
 @pytest.fixture
 def own(monkeypatch: pytest.MonkeyPatch) -> ids._Sequence:
-    """Our own generator, afresh, also where Python has one."""
+    """A new generator of our own, also where Python has one."""
     sequence = ids._Sequence()
     monkeypatch.setattr(ids, "_standard", None)
     monkeypatch.setattr(ids, "_sequence", sequence)
@@ -87,7 +87,7 @@ def test_threads_never_share_an_id() -> None:
     assert all(mine == sorted(mine) for mine in made)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Python 3.12 warns of fork beside threads: that is the case here
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Python 3.12 warns about a fork with threads: this test does that
 def test_a_forked_child_makes_its_own_ids_and_waits_for_no_lock_of_its_parent(own: ids._Sequence) -> None:
     ids.new()
     reader, writer = os.pipe()

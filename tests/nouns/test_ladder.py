@@ -1,4 +1,4 @@
-"""Ladders: the four ways to make one, what each step is, and that the text form carries all of it."""
+"""Ladders: the four ways to make one, the length of each step, and a text form that carries all of it."""
 
 from __future__ import annotations
 

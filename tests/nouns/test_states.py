@@ -1,4 +1,4 @@
-"""The table of moves agrees with itself and with the words; tests of the store hold it against the scripts."""
+"""The table of transitions is consistent with itself and with the enums. Tests of the store compare it with the scripts."""
 
 from __future__ import annotations
 

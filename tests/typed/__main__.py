@@ -1,4 +1,6 @@
-"""Both checkers, strict, over both files: python -m tests.typed. Ends with 1 for a mistake unnoticed, or one too many."""
+"""Runs both checkers in strict mode over both files: python -m tests.typed. Exits with 1 if a mistake is not reported, or if an extra
+one is.
+"""
 
 from __future__ import annotations
 

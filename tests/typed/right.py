@@ -1,4 +1,4 @@
-"""A project's code, in which a strict checker finds nothing."""
+"""Project code in which a strict checker finds no error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A project's code, in which a checker finds each of the mistakes."""
+"""Project code in which a checker finds each of the mistakes."""
 
 from __future__ import annotations
 
