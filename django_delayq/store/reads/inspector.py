@@ -97,7 +97,7 @@ class Inspector:
         return [[found[keys] for keys in self._parts.of(queue) if keys in found] for queue in queues]
 
     def parts(self, queues: Sequence[str]) -> dict[Keys, QueueDepth]:
-        """The counts of the partitions of several queues, by their keys. It needs two round trips per server, however many there are."""
+        """The counts of the partitions of several queues, by their keys. It always needs two round trips per server."""
         return self._depths(self._parts.of_each(queues))
 
     def part(self, queue: str, partition: int) -> QueueDepth:

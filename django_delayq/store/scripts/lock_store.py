@@ -17,7 +17,9 @@ LockAnswer = Literal["held", "done", "lost", "gone", "forgotten"]
 
 
 class Taken(NamedTuple):
-    """Another caller holds the lock. `holder`: its name. `since_ms`: when it took the lock. `left_ms`: the rest of its lease. `now_ms`: the time of Redis' clock."""
+    """Another caller holds the lock. `holder`: its name. `since_ms`: when it took the lock. `left_ms`: the rest of its lease.
+    `now_ms`: the time of Redis' clock.
+    """
 
     holder: str
     since_ms: int

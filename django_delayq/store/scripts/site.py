@@ -135,7 +135,7 @@ class Database(Protocol):
         """
 
     def all_partition_facts(self) -> Mapping[tuple[str, int], Facts] | None:
-        """The facts about all partitions that the mirror has met; None: no fact can contradict Redis, or the database is unavailable."""
+        """The facts about all partitions that the mirror has met; None: nothing can contradict Redis, or the database is unavailable."""
 
 
 class Derived:
