@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class AnyTask(Protocol):
-    """What a worker wants of a registered task."""
+    """The attributes of a registered task that a worker uses."""
 
     name: str
     fn: Callable[..., Any]
@@ -39,15 +39,14 @@ class AnyTask(Protocol):
 
 
 class Run:
-    """One claimed job in this process, and what the executor has learnt about it: each of its steps fills in its part. `row` and `turn`
-    say where in the `leases` it is, `claimed` when it was claimed (monotonic seconds), `zero_ms` what Redis' clock showed at
-    monotonic 0: the clock of this host may be wrong, and decides nothing.
+    """One claimed job in this process, with the results of the executor: each of its steps fills in its part.
 
-    `poison`: why it is set aside without a run, one of "poison-signature", "poison-record", "poison-task", "poison-arguments",
-    "poison-carriers".
-    `header`, `args`, `kwargs` and `options` hold once the record has been read, `task` once it was found. `started`: when a consumer
-    took it up (monotonic seconds). `current` is None as long as the run has not begun; then `timeout` (seconds, None for none) and
-    `started_ms` (by Redis' clock) hold too. `cancel_token` is there while it may be interrupted, and empty when it was, see
+    `row` and `turn`: the place of the job in `leases`. `claimed`: when it was claimed (monotonic seconds). `zero_ms`: the time of
+    Redis' clock at monotonic 0. The clock of this host may be wrong, so it decides nothing. `poison`: the reason why it is set aside
+    without a run: "poison-signature", "poison-record", "poison-task", "poison-arguments" or "poison-carriers". `header`, `args`,
+    `kwargs` and `options` are set once the record has been read, `task` once it was found. `started`: when a consumer took the job
+    (monotonic seconds). `current` is None until the run begins; then `timeout` (seconds, None for none) and `started_ms` (by Redis'
+    clock) are set too. `cancel_token` has an item while the run may be interrupted, and is empty after the interruption, see
     `process/timeouts.py`.
     """
 
@@ -95,12 +94,12 @@ class Run:
 
     @property
     def now_ms(self) -> int:
-        """The present by Redis' clock."""
+        """The current time by Redis' clock."""
         return int(self.zero_ms + clock.monotonic() * 1000)
 
     @property
     def interrupted(self) -> bool:
-        """Whether its function was, wherever that was."""
+        """Whether the function of the task was interrupted, at any place."""
         return self.cancel_token is not None and not self.cancel_token
 
     def outcome(
@@ -112,7 +111,7 @@ class Run:
         error: BaseException | None = None,
         reason: str = "",
     ) -> Outcome:
-        """The value that it ends in."""
+        """The value that the job ends in."""
         job = self.job
         return Outcome(job.id, job.attempt, job.fence, kind, delay_ms, detail, ran_ms, error, reason)
 
@@ -303,7 +302,7 @@ def current() -> CurrentJob:
 
 
 def running(asked: str) -> CurrentJob:
-    """The same, `asked` by a function of the package that an error names."""
+    """Like `current`. `asked`: the function of the package that calls this; errors name it."""
     try:
         return CURRENT.get()
     except LookupError:
@@ -317,17 +316,17 @@ class Effects(Protocol):
     """The database side, installed by the mirror's package when the app is ready."""
 
     def run(self, run: CurrentJob, call: Callable[[], Any]) -> Any:
-        """Calls `call` in a transaction that also notes that it is done, unless that was done before. Returns its result."""
+        """Calls `call` in a transaction that also records that it is done, unless an earlier run recorded it. Returns its result."""
 
     def once(self, run: CurrentJob, name: str) -> AbstractContextManager[bool]:
-        """A transaction whose effects are kept the first time only. Gives whether this is the first time."""
+        """A transaction that keeps its effects the first time only. Yields whether this is the first time."""
 
 
 _installed: Effects | None = None
 
 
 def install_effects(effects: Effects | None) -> None:
-    """Gives the worker its database side; None takes it away."""
+    """Sets the database side of the worker; None removes it."""
     global _installed
     _installed = effects
 
@@ -350,14 +349,14 @@ def once(name: str) -> AbstractContextManager[bool]:
             if first:
                 Payment.objects.create(...)
 
-    The block is a transaction on `DELAYQ["DATABASE"]`, committed together with the note that it is done. In a later run `first` is
-    False, and whatever the block writes all the same is rolled back. What the block does elsewhere, a mail or a call over the
-    network, is not covered: do that only if `first`, and expect it more than once.
+    The block is a transaction on `DELAYQ["DATABASE"]`. The commit also records that the block is done. In a later run `first` is
+    False, and writes of the block are rolled back. Effects outside the database, such as a mail or a network call, are not covered:
+    run them only if `first`, and expect them more than once.
 
     Raises:
         RuntimeError: no task is running here (see `current`).
-        LeaseLost: when the block ends, and another worker has the job, or another run of it has done this part meanwhile; nothing is
-            kept. Let it pass, and write nothing more: that other run goes on with the job.
+        LeaseLost: at the end of the block, if another worker has the job, or another run of it has done this part in the meantime.
+            The writes are rolled back. Let the exception pass, and write nothing more: the other run continues the job.
         ValueError: the name is empty or longer than 100 characters.
     """
     return need_effects().once(running("delayq.once()"), name)

@@ -17,31 +17,31 @@ logger = Logger("django_delayq.worker")
 
 SHORTEST: Final = 0.05  # seconds: the first pause after an error
 LONGEST: Final = 5.0
-OFTEN: Final = 60.0  # seconds in which breaks of a line are counted
-MANY: Final = 5  # of them
+OFTEN: Final = 60.0  # seconds in which breaks of a connection are counted
+MANY: Final = 5  # breaks
 HOUR: Final = 3600.0
 
 
 class Together:
-    """Those of several loops that cannot reach the server of all: that is said once for all of them."""
+    """The loops of several that cannot reach their common server. The error is logged once for all of them."""
 
     def __init__(self) -> None:
         self._away: set[ErrorPause] = set()
 
     def begins(self, pause: ErrorPause) -> bool:
-        """That one cannot reach it. Returns whether it is the first."""
+        """Records that a loop cannot reach the server. Returns whether it is the first."""
         self._away.add(pause)
         return len(self._away) == 1
 
     def ends(self, pause: ErrorPause) -> bool:
-        """That one can. Returns whether it was the last that could not."""
+        """Records that a loop reaches the server. Returns whether it was the last that could not."""
         self._away.discard(pause)
         return not self._away
 
 
 class ErrorPause:
-    """How long to pause after errors in a row: doubling, with jitter so that a hundred workers do not return as one, and
-    what is to be said about it: once when the trouble begins, and once when it is over; with `together`, once for all of these.
+    """How long to pause after errors in a row. The pause doubles, with jitter, so that a hundred workers do not return at the same
+    time. It logs the first error and the end of the errors. With `together`, it logs them once for all these loops.
     """
 
     def __init__(self, name: str, *, longest: float = LONGEST, rand: Callable[[], float] = random.random) -> None:
@@ -50,17 +50,17 @@ class ErrorPause:
         self._rand = rand
         self._since = 0.0
         self.failures = 0
-        self.error: StoreUnavailable | None = None  # the last one, while nothing has worked since
+        self.error: StoreUnavailable | None = None  # the last error, until a pass succeeds
         self.together: Together | None = None
-        self._said_with: Together | None = None  # those with whom it began not to reach the server
+        self._said_with: Together | None = None  # the loops with which it lost the server
 
     @property
     def lasts(self) -> float:
-        """For how many seconds nothing has worked."""
+        """Seconds since the first of the errors in a row; 0 without an error."""
         return clock.monotonic() - self._since if self.failures else 0.0
 
     def failed(self, error: Exception) -> float:
-        """Notes an error. Returns the seconds to pause."""
+        """Records an error. Returns the seconds to pause."""
         self.failures += 1
         self.error = error if isinstance(error, StoreUnavailable) else None
         if self.failures == 1:
@@ -68,7 +68,7 @@ class ErrorPause:
             unreached = isinstance(error, StoreUnavailable) and not isinstance(error, StoreRefused)
             self._said_with = self.together if unreached else None
             if self._said_with is not None and not self._said_with.begins(self):
-                pass  # it was said by another one
+                pass  # another loop has logged it
             elif not is_news(error):
                 pass  # it was reported within a minute
             elif isinstance(error, SiteRefused):
@@ -83,7 +83,7 @@ class ErrorPause:
         return pause * (0.5 + self._rand())
 
     def worked(self) -> None:
-        """Notes a pass without an error."""
+        """Records a pass without an error."""
         if self.failures:
             if self._said_with is None or self._said_with.ends(self):
                 logger.warning("%s: works again after %.1f s; errors: %d", self.name, clock.monotonic() - self._since, self.failures)
@@ -91,9 +91,11 @@ class ErrorPause:
 
 
 class LineBreaks:
-    """How often a line breaks on which a loop only listens, and how long to wait before the next one is made. It shares nothing with
-    the pauses of the loop's own calls: these work, and would forget it. One break is no news: a server that goes away is reported by
-    the next call. A line that breaks again and again is reported at most once an hour: something on the way cuts idle connections.
+    """Counts the breaks of a connection on which a loop only listens, and delays the next connection.
+
+    It is separate from the pauses of the loop's own calls: these calls succeed, and would reset it. A single break is not logged: if
+    the server is down, the next call reports it. A connection that breaks again and again is reported at most once an hour: something
+    on the network path closes idle connections.
     """
 
     def __init__(self, name: str, *, rand: Callable[[], float] = random.random) -> None:
@@ -105,11 +107,11 @@ class LineBreaks:
 
     @property
     def over(self) -> bool:
-        """Whether the next line may be made."""
+        """Whether the next connection may be opened."""
         return clock.monotonic() >= self._until
 
     def broke(self, error: StoreUnavailable) -> None:
-        """Notes a break."""
+        """Records a break."""
         now = clock.monotonic()
         self._moments = [at for at in self._moments if now - at < OFTEN] + [now]
         in_a_row = sum(now - at < LONGEST for at in self._moments)

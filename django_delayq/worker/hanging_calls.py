@@ -1,4 +1,4 @@
-"""Calls that may hang, of a project's code or of a driver: in a thread of their own, which is left behind when they do."""
+"""Runs calls of a project's code or of a driver that may hang, each in a separate thread. A thread whose call hangs is abandoned."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ T = TypeVar("T")
 _Calls = SimpleQueue[tuple[Callable[[], None], threading.Event] | None]
 
 
-MOST_HANGING: Final = 4  # calls of one question that have not come back; beyond it the next ones are not made
+MOST_HANGING: Final = 4  # calls of one function that have not returned; beyond this number it is not called again
 
 
 class _Call(Generic[T]):
-    """A question under way. `answer`: None until it is `done`, and if it has raised, which is logged."""
+    """A call that is under way. `answer`: None until it is `done`, and None if it raised, which is logged."""
 
     def __init__(self, question: Callable[[], T], behind: Callable[[], None]) -> None:
         self.began = clock.monotonic()
@@ -47,14 +47,15 @@ class _Call(Generic[T]):
             self.done.set()
 
 
-_under_way: defaultdict[Callable[[], Any], list[_Call[Any]]] = defaultdict(list)  # of each question, the oldest first
+_under_way: defaultdict[Callable[[], Any], list[_Call[Any]]] = defaultdict(list)  # of each function, the oldest first
 _lock: Final = threading.Lock()
 
 
 def answers(seconds: float, *questions: Callable[[], T], behind: Callable[[], None]) -> list[T | None]:
-    """What these functions return, all called at once, each in a thread of its own; `behind` is called there behind each. Who asks
-    while somebody else does waits for the same answer: many at once cost one call. None for what has not come back within so many
-    seconds, raises (which is logged), or is not called since it hangs too often.
+    """Calls all these functions at once, each in a separate thread, and returns their results. `behind` is called in the thread after
+    each call. If a call of the same function is under way, the new caller waits for its result: many callers at once cost one call.
+    The result is None if the function has not returned within the time, if it raised (which is logged), or if it was not called
+    because it hangs too often.
     """
     deadline = clock.monotonic() + seconds
     calls = [_call(question, seconds, behind) for question in questions]
@@ -62,7 +63,7 @@ def answers(seconds: float, *questions: Callable[[], T], behind: Callable[[], No
 
 
 def _call(question: Callable[[], T], seconds: float, behind: Callable[[], None]) -> _Call[T] | None:
-    """One that is under way and does not hang, or a new one; None if too many hang."""
+    """Returns a call that is under way and does not hang, or a new one; None if too many hang."""
     with _lock:
         calls = _under_way[question]
         if calls and clock.monotonic() - calls[-1].began < seconds:
@@ -76,11 +77,14 @@ def _call(question: Callable[[], T], seconds: float, behind: Callable[[], None])
 
 
 class PatientThread:
-    """1. The thread starts with the first call, and serves those that follow. 2. A call that takes too long keeps it; the next one gets
-    another. 3. It dies with its process.
+    """Runs calls in a thread.
+
+    1. The thread starts with the first call, and runs the following calls, too.
+    2. A call that takes too long keeps the thread. The next call gets another thread.
+    3. The thread dies with its process.
 
     Args:
-        tidy: called there behind each call.
+        tidy: called in the thread after each call.
     """
 
     def __init__(self, tidy: Callable[[], None]) -> None:
@@ -88,7 +92,7 @@ class PatientThread:
         self._calls: _Calls | None = None
 
     def run(self, call: Callable[[], None], seconds: float) -> bool:
-        """Calls it there, and waits. False: it has not come back within so many seconds. What it raises is logged."""
+        """Runs a call in the thread, and waits. Returns False if it has not returned within the time. Exceptions are logged."""
         if self._calls is None:
             self._calls = SimpleQueue()
             threading.Thread(target=_serve, args=(self._calls, self._tidy), name="delayq-receivers", daemon=True).start()
@@ -96,7 +100,7 @@ class PatientThread:
         self._calls.put((call, done))
         if done.wait(seconds):
             return True
-        self._calls.put(None)  # the thread ends when this call comes back, if ever
+        self._calls.put(None)  # the thread ends when this call returns, if it ever does
         self._calls = None
         return False
 

@@ -1,12 +1,12 @@
 """The leases of one task process, in memory that it shares with the supervisor: one row per claimed job.
 
-The task process writes a row when it claims, starts and settles a job; the supervisor reads the rows to extend leases, to see
-hard deadlines, and to give back what a killed process held. Neither waits for the other: no lock is shared, since a killed
-process would keep it. The rules that make a read in the middle of a write harmless:
+The task process writes a row when it claims, starts and settles a job. The supervisor reads the rows to extend leases, to check hard
+deadlines, and to give back the jobs of a killed process. Neither waits for the other. They share no lock, because a killed process
+would keep it. Two rules make a read in the middle of a write harmless:
 
-1. The state byte is written last, and set to EMPTY first. Who reads a row looks at its `turn` before and after.
-2. Each use of a row has its own `turn`. What the supervisor writes into a row (lost, cancel, abort, good until) carries the turn it is
-   meant for, and means nothing to the row's next job.
+1. The state byte is written last, and set to EMPTY first. A reader compares the `turn` of the row before and after the read.
+2. Each use of a row has a new `turn`. Values that the supervisor writes into a row (lost, cancel, abort, good until) carry the turn
+   that they are meant for. They have no effect on the next job of the row.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from dataclasses import dataclass
 from typing import Final
 
 EMPTY: Final = 0
-WAITING: Final = 1  # claimed, in this process's own line
+WAITING: Final = 1  # claimed, in the buffer of this process
 RUNNING: Final = 2
 SETTLING: Final = 3  # it has ended; Redis has not confirmed that yet
 
 NEVER: Final = -1  # retry_ms: the attempt was the last one
-ASK: Final = -2  # retry_ms: the task's own backoff function knows
+ASK: Final = -2  # retry_ms: the task's own backoff function decides
 UNKNOWN_TASK: Final = 0xFFFFFFFF
 
-LAYOUT: Final = 2  # changes with the layout below, since a worker may read what one of another version left behind
+LAYOUT: Final = 2  # increase it with each change of the layout: a worker may read a table that another version left behind
 
-# The head: what the process has done so far (8-byte counters), whether it asks to be replaced, whether it ended by itself, whether it
+# The head: what the process has done so far (8-byte counters), whether it asks to be replaced, whether it ended regularly, whether it
 # has begun to claim; then a nonce per line, of a claim that may be under way.
 _DONE: Final = 0
 _FAILED: Final = 1
@@ -51,7 +51,7 @@ _PROGRESS_TEXT: Final = struct.Struct("40s")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseSlot:
-    """A row as the supervisor read it. Times are monotonic seconds, which all processes of one machine share; 0: none."""
+    """A row as the supervisor read it. Times are monotonic seconds, which all processes of one machine share; 0: not set."""
 
     row: int
     turn: int
@@ -70,12 +70,12 @@ class LeaseSlot:
 
 
 class LeaseTable:
-    """The shared memory of one task process. Made before the fork, by the supervisor, and closed by it.
+    """The shared memory of one task process. The supervisor creates it before the fork, and closes it.
 
     Args:
-        rows: how many jobs the process may hold at once, those that wait to be settled included.
+        rows: how many jobs the process may hold at once, including jobs that wait to be settled.
         lines: how many lines (queue partitions) it serves.
-        descriptor: of a file that is the memory; -1 for memory without one.
+        descriptor: of the file that is the memory; -1 for memory without a file.
     """
 
     def __init__(self, rows: int, lines: int, descriptor: int = -1) -> None:
@@ -91,11 +91,11 @@ class LeaseTable:
 
     @staticmethod
     def size(rows: int, lines: int) -> int:
-        """Bytes."""
+        """The size in bytes."""
         return _base(lines) + rows * _ROW
 
     def close(self) -> None:
-        """Gives the memory back."""
+        """Releases the memory."""
         for view in (self._f64, self._i64, self._u32, self._bytes):
             view.release()
         self._map.close()
@@ -103,7 +103,7 @@ class LeaseTable:
     # written by the task process
 
     def put(self, row: int, *, line: int, id: str, fence: str, attempt: int, taken: float, good_until: float) -> int:
-        """A claimed job, waiting. Returns the turn of the row."""
+        """Writes a claimed job that waits. Returns the turn of the row."""
         at = self._base + row * _ROW
         self._bytes[at + _STATE] = EMPTY
         turn = (self._u32[at >> 2] + 1) & 0xFFFFFFFF
@@ -128,32 +128,32 @@ class LeaseTable:
         return turn
 
     def start(self, row: int, *, started: float, task: int, hard: float = 0.0, retry_ms: int = NEVER) -> None:
-        """The job in that row runs from now on. `hard`: when the supervisor ends it, and `retry_ms` what follows then."""
+        """Records that the job in the row runs. `hard`: when the supervisor ends it; `retry_ms`: the delay that follows then."""
         at = self._base + row * _ROW
         self._u32[(at + _TASK) >> 2] = task
         _BEGUN.pack_into(self._map, at + _STARTED, started, hard, retry_ms)
         self._bytes[at + _STATE] = RUNNING
 
     def settling(self, row: int) -> None:
-        """The run has ended."""
+        """Records that the run has ended."""
         self._bytes[self._base + row * _ROW + _STATE] = SETTLING
 
     def empty(self, row: int) -> None:
-        """Redis knows how the run ended: nothing is held here any more."""
+        """Frees the row, because Redis has confirmed how the run ended."""
         self._bytes[self._base + row * _ROW + _STATE] = EMPTY
 
     def progress(self, row: int, text: str) -> None:
-        """How far the job in that row is, "done/total"."""
+        """Writes the progress of the job in the row, "done/total"."""
         at = self._base + row * _ROW
         _PROGRESS_TEXT.pack_into(self._map, at + _PROGRESS, text.encode()[:40])
         self._u32[(at + _PROGRESS_TURN) >> 2] += 1
 
     def claiming(self, line: int, nonce: str) -> None:
-        """A claim with that nonce may be under way ("": none), so that the supervisor can ask for it if we die now."""
+        """Records the nonce of a claim that may be under way ("": none). The supervisor repeats that claim if this process dies now."""
         struct.pack_into("32s", self._map, _HEAD + line * _NONCE, nonce.encode())
 
     def claimed(self) -> None:
-        """Says that Redis has answered a claim of this process."""
+        """Records that Redis has answered a claim of this process."""
         self._i64[_CLAIMS] = 1
 
     def count(self, done: int, failed: int) -> None:
@@ -162,26 +162,26 @@ class LeaseTable:
         self._i64[_FAILED] += failed
 
     def retire(self) -> None:
-        """Asks the supervisor for another process in this one's slot; this one then finishes what it holds."""
+        """Asks the supervisor to replace this process, which then finishes the jobs that it holds."""
         self._i64[_RETIRES] = 1
 
     def leave(self) -> None:
-        """Says that the process ends by its own will. A task that ends it with `os._exit(0)` does not come by here."""
+        """Records that the process ends regularly. A task that ends the process with `os._exit(0)` does not call this."""
         self._i64[_LEFT] = 1
 
     # read by the task process
 
     def is_lost(self, row: int, turn: int) -> bool:
-        """Whether the supervisor found that somebody else has the job."""
+        """Whether the supervisor found that another worker has the job."""
         return self._u32[(self._base + row * _ROW + _LOST_TURN) >> 2] == turn
 
     def is_at_work(self, row: int, turn: int) -> bool:
-        """Whether the job of that turn stands in the row still, and has not ended."""
+        """Whether the row still has the job of that turn, and the job has not ended."""
         at = self._base + row * _ROW
         return self._bytes[at + _STATE] in (WAITING, RUNNING) and self._u32[at >> 2] == turn
 
     def lose(self, row: int, turn: int) -> None:
-        """Somebody else has the job of that turn."""
+        """Records that another worker has the job of that turn."""
         self._u32[(self._base + row * _ROW + _LOST_TURN) >> 2] = turn
 
     def is_cancelled(self, row: int, turn: int) -> bool:
@@ -189,13 +189,13 @@ class LeaseTable:
         return self._u32[(self._base + row * _ROW + _CANCEL_TURN) >> 2] == turn
 
     def aborted(self) -> set[tuple[int, int]]:
-        """Row and turn of all jobs that are held, and whose run the supervisor wants ended."""
+        """Row and turn of all held jobs whose runs the supervisor wants to end."""
         turns, at = self._u32[self._base >> 2 :: _ROW >> 2], self._u32[(self._base + _ABORT_TURN) >> 2 :: _ROW >> 2]
         found = {(row, turn) for row, (turn, ended) in enumerate(zip(turns, at, strict=True)) if turn == ended}
         return {(row, turn) for row, turn in found if self._bytes[self._base + row * _ROW + _STATE] != EMPTY}
 
     def good_until(self, row: int, turn: int) -> float:
-        """Until when the lease surely holds."""
+        """The time until which the lease is certainly valid."""
         at = self._base + row * _ROW
         claimed = self._f64[(at + _GOOD_UNTIL) >> 3]
         if self._u32[(at + _EXTENDED_TURN) >> 2] != turn:
@@ -205,9 +205,9 @@ class LeaseTable:
     # read and written by the supervisor
 
     def held(self) -> Iterator[LeaseSlot]:
-        """Every row that is not empty, and was not being written while it was read."""
+        """All rows that are not empty, and were not being written during the read."""
         states = self._bytes[self._base + _STATE : self._base + self.rows * _ROW : _ROW].tobytes()
-        if not any(states):  # mostly; three loops ask several times a second
+        if not any(states):  # the usual case; three loops call this several times a second
             return
         for row in (row for row, state in enumerate(states) if state != EMPTY):
             at = self._base + row * _ROW
@@ -218,25 +218,27 @@ class LeaseTable:
                     yield found
 
     def state(self, held: LeaseSlot) -> int | None:
-        """The state of that job's row now; None when the job no longer stands there."""
+        """The current state of the job's row; None if the job is no longer in the row."""
         at = self._base + held.row * _ROW
         state = self._bytes[at + _STATE]
         return state if state != EMPTY and self._u32[at >> 2] == held.turn else None
 
     def lost(self, held: LeaseSlot) -> None:
-        """Tells the process that the job is no longer its own."""
+        """Records for the process that it no longer owns the job."""
         self.lose(held.row, held.turn)
 
     def cancel(self, held: LeaseSlot) -> None:
-        """Tells the process that the job should stop."""
+        """Records for the process that the job should stop."""
         self._u32[(self._base + held.row * _ROW + _CANCEL_TURN) >> 2] = held.turn
 
     def abort(self, held: LeaseSlot) -> None:
-        """Tells the process that the job must stop. It looks there when it is called, see `worker/process/task_process.py`."""
+        """Records for the process that the job must stop. The process reads it when it is called, see
+        `worker/process/task_process.py`.
+        """
         self._u32[(self._base + held.row * _ROW + _ABORT_TURN) >> 2] = held.turn
 
     def extended(self, held: LeaseSlot, until: float) -> None:
-        """Tells the process until when the lease surely holds now."""
+        """Records for the process until when the lease is certainly valid."""
         at = self._base + held.row * _ROW
         self._f64[(at + _EXTENDED) >> 3] = until
         self._u32[(at + _EXTENDED_TURN) >> 2] = held.turn
@@ -247,7 +249,7 @@ class LeaseTable:
         return [_text(nonce) for nonce in raw]
 
     def counts(self) -> tuple[int, int]:
-        """How many jobs the process has settled, and how many of these had failed."""
+        """How many jobs the process has settled, and how many of them had failed."""
         return self._i64[_DONE], self._i64[_FAILED]
 
     def claims(self) -> bool:
@@ -259,7 +261,7 @@ class LeaseTable:
         return bool(self._i64[_RETIRES])
 
     def left(self) -> bool:
-        """Whether the process ended by its own will, having said how its runs end."""
+        """Whether the process ended regularly, after it recorded how its runs ended."""
         return bool(self._i64[_LEFT])
 
     def _read(self, row: int, at: int, state: int) -> LeaseSlot | None:

@@ -1,4 +1,4 @@
-"""What a worker serves: its lines, one per partition of each queue."""
+"""The lines that a worker serves: one per partition of each queue."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from django_delayq.signing import Signer
 from django_delayq.store.connection.places import Places
 from django_delayq.store.scripts.queue import QueueStore
 
-ALL: Final[Mapping[str, Collection[int]]] = MappingProxyType({})  # partitions, of each queue
+ALL: Final[Mapping[str, Collection[int]]] = MappingProxyType({})  # the partitions of each queue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Line:
-    """One partition of one queue, with the settings that matter to the worker. Durations in seconds; with a `signer`
-    only what it verifies is run. `max_events`: by how many jobs the mirror may be behind, 0 for any number. `weight`: its share of the
-    threads that become free, beside those of the other lines.
+    """One partition of one queue, with the settings that the worker needs. Durations are in seconds.
 
-    `store`: its jobs in Redis. A line has one once it is served: each process makes its own by `on`, with a link of its own. Two lines
-    are never equal, so that what is known of one may be kept under it.
+    `signer`: if set, only jobs that it verifies are run. `max_events`: how many jobs the mirror may lag behind, 0 for any number.
+    `weight`: its share of the threads that become free, compared with the other lines.
+
+    `store`: its jobs in Redis. Each process makes the store by `on`, with a separate link, when it starts to serve the line. Two
+    lines are never equal, so a line can be the key of a dict.
     """
 
     queue: str
@@ -40,7 +41,7 @@ class Line:
     store: QueueStore = field(init=False, repr=False)
 
     def on(self, places: Places, prefix: str) -> Line:
-        """The line as it is served where its queue is."""
+        """A copy of the line with its store, on the server of its queue."""
         served = replace(self)
         store = QueueStore(places, prefix=prefix, queue=self.queue, partition=self.partition, signer=self.signer)
         object.__setattr__(served, "store", store)
@@ -48,8 +49,10 @@ class Line:
 
 
 def lines_of(config: Config, queues: Mapping[str, int], shares: Mapping[str, Collection[int]] = ALL) -> tuple[Line, ...]:
-    """The lines of these queues, which are given with their weights. `shares`: of some queues, which partitions alone. QueueUnknown for
-    a name that the settings do not list.
+    """The lines of these queues, which are given with their weights. `shares`: the only partitions to serve, for some queues.
+
+    Raises:
+        QueueUnknown: the settings do not list the queue.
     """
     found = []
     for name, weight in queues.items():

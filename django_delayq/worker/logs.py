@@ -46,10 +46,10 @@ class JsonFormatter(logging.Formatter):
 class ConsoleFormatter(logging.Formatter):
     """One line of text; the frames of an error follow, indented."""
 
-    _second = (0, "")  # the last one that was written out, which costs more than the rest of a line
+    _second = (0, "")  # the last formatted second, because formatting costs more than the rest of a line
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
-        """As logging does."""
+        """Formats the time as logging does."""
         second, text = self._second
         if second != int(record.created):
             second, text = int(record.created), super().formatTime(record, self.default_time_format)
@@ -62,9 +62,8 @@ class ConsoleFormatter(logging.Formatter):
 
 
 def set_up(form: str, level: int) -> bool:
-    """Gives the package's logger a handler on standard error, in the form "console" or "json".
-
-    A project that configured the logger `django_delayq` itself keeps its own; whether it did not is returned.
+    """Gives the package's logger a handler on standard error, in the form "console" or "json". If the project has configured the
+    logger `django_delayq`, nothing changes. Returns whether the handler was added.
     """
     if root.handlers:
         return bool(_ours())
@@ -77,13 +76,13 @@ def set_up(form: str, level: int) -> bool:
 
 
 def gather() -> None:
-    """In a process that runs jobs: its lines are gathered, if the handler is ours (see `LogHandler`)."""
+    """For a process that runs jobs: lines are gathered, if the handler is ours (see `LogHandler`)."""
     for handler in _ours():
         handler.gather()
 
 
 def flush_within(seconds: float) -> None:
-    """Before a process ends at once: writes what was gathered, if that takes no longer."""
+    """Before a process ends at once: writes the gathered lines, but waits no longer than this."""
     for handler in _ours():
         handler.flush_within(seconds)
 
@@ -93,16 +92,17 @@ def _ours() -> list[LogHandler]:
 
 
 GATHER: Final = 0.02  # seconds
-# Lines. Who logs the next one writes them all: a stream that nobody reads shall hold up the jobs, and not fill the memory.
+# The number of lines after which the next writer writes them all. If the reader of the stream stops, the jobs must wait; the lines
+# must not fill the memory.
 MOST: Final = 2_000
-# What is longer may be torn on a pipe, and the processes of a worker share one.
+# A longer write may be split on a pipe, and the processes of a worker share one.
 WHOLE: Final = 4_096  # bytes
 
 
 class LogHandler(logging.Handler):
-    """Writes to standard error. After `gather` it writes what is below WARNING every 20 ms, by a thread of its own: else the threads
-    that run jobs wait for one another at the handler's lock, which costs more than the jobs. A warning is written at once, behind
-    what was gathered before it. A process that is killed loses the lines of 20 ms; one that ends by itself calls `flush` before.
+    """Writes to standard error. After `gather`, a thread writes records below WARNING every 20 ms. Otherwise the threads that run
+    jobs wait for one another at the handler's lock, which costs more than the jobs. A warning is written at once, after the gathered
+    lines. A killed process loses the lines of 20 ms. A process that ends regularly calls `flush` first.
     """
 
     def __init__(self) -> None:
@@ -114,13 +114,13 @@ class LogHandler(logging.Handler):
         self._writing = threading.RLock()
 
     def gather(self) -> None:
-        """From now on lines are gathered in this process, though not in one that is forked from it."""
+        """Gathers lines in this process from now on, but not in a process that is forked from it."""
         self._gathers = True
         os.register_at_fork(after_in_child=self._become_a_fork)
         threading.Thread(target=self._work, name="delayq-log", daemon=True).start()
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """Takes a record, without the lock that other handlers hold while they write."""
+        """Accepts a record, without the lock that other handlers hold while they write."""
         passed = self.filter(record)
         if passed:
             self.emit(record)
@@ -135,13 +135,13 @@ class LogHandler(logging.Handler):
             self._filled.set()
 
     def flush(self) -> None:
-        """Writes what was gathered, in as few calls as keep each line whole."""
+        """Writes the gathered lines, in as few calls as possible, without splitting a line."""
         with self._writing:
             text, size = "", 0
             try:
-                for _ in range(len(self._gathered)):  # not what comes meanwhile: others would make us write for ever
+                for _ in range(len(self._gathered)):  # not the lines that arrive meanwhile, or the loop might never end
                     if not self._gathered:
-                        break  # to make a line another was logged, which has written them all
+                        break  # formatting the line logged another one, which has written them all
                     line = self._line(self._gathered.popleft())
                     length = len(line) if line.isascii() else len(line.encode("utf-8", "replace"))
                     if size + length > WHOLE:
@@ -149,16 +149,16 @@ class LogHandler(logging.Handler):
                         text, size = "", 0
                     text, size = text + line, size + length
             finally:
-                self._write(text)  # also when a timeout strikes this thread: the lines are those of others
+                self._write(text)  # also when a timeout strikes this thread: the lines belong to others
 
     def flush_within(self, seconds: float) -> None:
-        """The same by a thread that is not waited for any longer, since nobody may be reading."""
+        """Calls `flush` in a thread, and waits no longer than this: the reader of the stream may be gone."""
         writer = threading.Thread(target=self.flush, name="delayq-log-end", daemon=True)
         writer.start()
         writer.join(seconds)
 
     def close(self) -> None:
-        """What is logged from now on is written at once."""
+        """Writes records at once from now on."""
         self._gathers = False
         self.flush()
         super().close()
@@ -175,7 +175,7 @@ class LogHandler(logging.Handler):
             if text:
                 self._stream.write(text)
                 self._stream.flush()
-        except (OSError, ValueError):  # nobody reads any more, or it is closed; there is nowhere to say so
+        except (OSError, ValueError):  # the reader is gone, or the stream is closed; the error cannot be reported
             pass
 
     def _work(self) -> None:
@@ -183,11 +183,11 @@ class LogHandler(logging.Handler):
             self._filled.wait()
             clock.sleep(GATHER)
             self._filled.clear()
-            with contextlib.suppress(Exception):  # a line that cannot be made must not end the lines of all others
+            with contextlib.suppress(Exception):  # a line that cannot be formatted must not stop the other lines
                 self.flush()
 
     def _become_a_fork(self) -> None:
-        # What was gathered is the original's to write, and another thread of it may have held the lock.
+        # The original process writes its gathered lines, and one of its threads may have held the lock.
         self._gathers = False
         self._gathered = deque()
         self._writing = threading.RLock()
@@ -203,19 +203,19 @@ WORDS: Final = {
     "fail": "failed",
     "cancel": "was cancelled",
 }
-PUT_OFF: Final = ("snooze", "ask")  # no failures, whatever was raised
+PUT_OFF: Final = ("snooze", "ask")  # not failures, whatever was raised
 
 
 class JobLog:
-    """A receiver of runs: one line per end. The frames of an error come with the last attempt only, since those before it were most
-    likely the same; a job that never began is told of if something is to be done about it.
+    """A receiver of runs: one line per end. Only the last attempt shows the frames of an error, since the attempts before it most
+    likely had the same error. A job that never began is logged if somebody must act.
     """
 
     def __init__(self, worker: str) -> None:
         self._worker = worker
 
     def begins(self, run: Run) -> None:
-        """Nothing: the end says when it was."""
+        """Does nothing: the line at the end has the start, too."""
 
     def ends(self, run: Run, outcome: Outcome) -> None:
         """Writes the line."""
@@ -243,7 +243,7 @@ class JobLog:
             text += f"; {summary(shown)}"
             if outcome.kind != "retry":
                 fields["traceback"] = traceback(shown)
-        # Made here and not by `log()`, which walks the frames to find out who calls: that is half of what a line costs.
+        # The record is made here and not by `log()`, which walks the frames to find the caller: that is half the cost of a line.
         log = logger.logger
         log.handle(log.makeRecord(log.name, level, __file__, 0, "%s", (text,), None, "ends", fields))
 
@@ -259,7 +259,7 @@ class JobLog:
 
 
 def _level(outcome: Outcome) -> int:
-    if (outcome.kind == "ack" and not outcome.reason) or isinstance(outcome.error, Skip):  # mostly, or as it was meant
+    if (outcome.kind == "ack" and not outcome.reason) or isinstance(outcome.error, Skip):  # the usual case, or an intended end
         return logging.INFO
     if outcome.kind == "fail":
         return logging.ERROR
@@ -277,4 +277,4 @@ def _further(outcome: Outcome) -> str:
         words.append(class_name(outcome.error))
     if outcome.error is not None or outcome.reason:
         words.append("see the job's row")
-    return one_line("; ".join(words))  # classes bear whatever name the project gives them
+    return one_line("; ".join(words))  # the project chooses the names of classes

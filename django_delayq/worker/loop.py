@@ -1,5 +1,5 @@
-"""Loops of a worker: `poll()` does one pass and returns how long to sleep. `LoopSchedule` runs several in one thread and continues
-after errors. `LoopProcess` runs some in a process of their own, beside the task processes.
+"""Loops of a worker: `poll()` does one pass and returns how long to sleep. `LoopSchedule` runs several loops in one thread, and
+continues after errors. `LoopProcess` runs loops in a separate process, next to the task processes.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from typing import Final, Protocol
 from django_delayq import clock
 from django_delayq.worker.error_pause import LONGEST, ErrorPause
 
-EARLY: Final = 0.25  # seconds, and share of its pause, by which a loop comes early if another has woken the thread: that costs the most
+EARLY: Final = 0.25  # seconds, and share of its pause, by which a loop may run early if another has woken the thread: that costs most
 
 
 class Loop(Protocol):
-    """Something done again and again."""
+    """A step that is repeated."""
 
     def poll(self) -> float:
-        """One pass. Returns the seconds after which it wants the next one; 0: at once."""
+        """Does one pass. Returns the seconds until the next one; 0: at once."""
 
 
 class Stop(Protocol):
-    """What tells a loop to end."""
+    """The signal that ends a loop."""
 
     def is_set(self) -> bool:
-        """Whether to end now."""
+        """Whether the loop must end now."""
 
     def wait(self, seconds: float, also: int = -1) -> bool:
         """Sleeps, at most `seconds`, until it is set, or until the descriptor `also` can be read; returns whether it is set."""
@@ -37,18 +37,18 @@ class _Part:
     def __init__(self, loop: Loop, longest: float) -> None:
         self.loop = loop
         self.at = 0.0
-        self.early = 0.0  # seconds by which it may come before
+        self.early = 0.0  # seconds by which it may run early
         self.backoff = ErrorPause(type(loop).__name__.lower(), longest=longest)
 
 
 class LoopSchedule:
-    """Several loops in one thread, each when its time has come; an error of one does not stop the others."""
+    """Runs several loops in one thread, each at its time. An error in one loop does not stop the others."""
 
     def __init__(self, loops: Iterable[Loop], *, longest_pause: float = LONGEST) -> None:
         self._parts = [_Part(loop, longest_pause) for loop in loops]
 
     def poll(self) -> float:
-        """Runs those whose time has come. Returns the seconds until the next one's has."""
+        """Runs the loops that are due. Returns the seconds until the next one is due."""
         woken = any(part.at <= clock.monotonic() for part in self._parts)
         for part in self._parts if woken else ():
             if part.at <= clock.monotonic() + part.early:
@@ -63,13 +63,13 @@ class LoopSchedule:
         return max(0.0, min((part.at for part in self._parts), default=now + 1.0) - now)
 
     def soon(self, loop: Loop) -> None:
-        """That loop has something to do now."""
+        """Makes that loop due now."""
         for part in self._parts:
             if part.loop is loop:
                 part.at = 0.0
 
     def drain(self, most: int = 1_000) -> None:
-        """One more pass of each, and further ones while a loop asks for the next at once (at most `most`)."""
+        """Runs one more pass of each loop, and further passes while a loop returns 0 (at most `most`)."""
         for part in self._parts:
             part.at = 0.0
         for _ in range(most):
@@ -78,7 +78,7 @@ class LoopSchedule:
 
 
 def run(loops: Iterable[Loop], stop: Stop) -> None:
-    """Runs loops until `stop` is set, and then drains them, so that nothing that was ready stays behind."""
+    """Runs loops until `stop` is set, and then drains them, so that no ready work is left."""
     schedule = LoopSchedule(loops)
     while not stop.is_set():
         stop.wait(schedule.poll())
@@ -87,11 +87,9 @@ def run(loops: Iterable[Loop], stop: Stop) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LoopProcess:
-    """A process to run beside the task processes.
-
-    `target` runs in the child until its `Stop` is set, then finishes what is ready (bounded) and returns; `loop.run` does that for
-    a list of loops. It is started again when it ends or errs before. It opens its own connections, after the fork. `queues`: those
-    whose server it works on; without it, it has nothing to finish.
+    """A process that runs next to the task processes. `target` runs in the child until its `Stop` is set. Then it finishes the ready
+    work (bounded) and returns; `loop.run` does that for a list of loops. If it ends or fails before, it is started again. It opens
+    its connections after the fork. `queues`: the queues whose server it works on; without queues it has nothing to finish.
     """
 
     name: str
@@ -100,7 +98,7 @@ class LoopProcess:
 
 
 class PipeStop:
-    """Set by the first byte on a pipe from the supervisor. When the supervisor itself is gone, this process ends at once."""
+    """Set by the first byte on a pipe from the supervisor. If the supervisor is gone, this process ends at once."""
 
     def __init__(self, commands: int, alive: int) -> None:
         self._commands = commands
@@ -111,7 +109,7 @@ class PipeStop:
         self._poll.register(alive, select.POLLIN)
 
     def is_set(self) -> bool:
-        """Whether to end now."""
+        """Whether the loop must end now."""
         return self._look(0.0)
 
     def wait(self, seconds: float, also: int = -1) -> bool:
@@ -130,7 +128,7 @@ class PipeStop:
     def _look(self, seconds: float) -> bool:
         if self._set:
             if seconds > 0:
-                clock.sleep(min(seconds, 0.05))  # while it drains, nobody is to spin
+                clock.sleep(min(seconds, 0.05))  # avoids a busy loop while it drains
             return True
         called = False
         for descriptor, _ in self._poll.poll(seconds * 1000):
@@ -144,6 +142,6 @@ class PipeStop:
 
 
 def main(process: LoopProcess, commands: int, alive: int) -> int:
-    """What a forked child runs."""
+    """The main function of the forked child."""
     process.target(PipeStop(commands, alive))
     return 0

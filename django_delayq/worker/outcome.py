@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 logger = Logger("django_delayq.worker")
 
 MAX_MESSAGE: Final = 2_000  # characters
-MAX_FIELD: Final = 2_100  # likewise; an answer of a host has 2 KB
+MAX_FIELD: Final = 2_100  # characters; the reply of a host has up to 2 KB
 MAX_TRACEBACK: Final = 32_768
 HEAD: Final = "Traceback (most recent call last):\n"
-MARK: Final = "  | "  # as groups of exceptions bear it
+MARK: Final = "  | "  # the mark of lines in exception groups
 CAUSED: Final = "The above exception was the direct cause of the following exception:"
 DURING: Final = "During handling of the above exception, another exception occurred:"
 
@@ -81,7 +81,7 @@ def of_error(run: Run, error: BaseException) -> Outcome:
 
 
 def kind_and_delay(run: Run, error: BaseException) -> tuple[Kind, int]:
-    """Which kind of outcome an exception leads to, and the delay in ms."""
+    """Returns the kind of outcome for an exception, and the delay in ms."""
     if isinstance(error, Snooze | LockTaken):
         return "snooze", clock.milliseconds(error.delay)
     if isinstance(error, NotYet):

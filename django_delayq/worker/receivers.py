@@ -37,22 +37,22 @@ def no_carrier(_meta: Mapping[str, Any] | None) -> list[str]:
 
 
 class Receiver(Protocol):
-    """Somebody who is told of runs, in the thread that runs the task: logs, signals, database connections.
+    """Observes runs, in the thread that runs the task: logs, signals, database connections.
 
-    `begins` is called as the current job, right before the task. What it raises ends the run as if the task had raised it, so a
-    receiver may refuse a run. `ends` is called once for every job that this process has looked at, also for one that never began
-    (`run.current` is None then). What it raises is logged, and changes nothing. Who is told first of a begin is told last of the end.
+    `begins` is called as the current job, right before the task. An exception ends the run as if the task had raised it, so a
+    receiver can refuse a run. `ends` is called once for every job that this process has examined, also for a job that never began
+    (then `run.current` is None). Its exceptions are logged, and change nothing. `ends` is called in the reverse order of `begins`.
     """
 
     def begins(self, run: Run) -> None:
         """The task is about to be called."""
 
     def ends(self, run: Run, outcome: Outcome) -> None:
-        """So it ended; Redis has not been told yet."""
+        """The run has ended with this outcome; Redis does not know it yet."""
 
 
 class Receivers:
-    """All who are told of runs, as one."""
+    """Calls all receivers."""
 
     def __init__(self, receivers: Sequence[Receiver]) -> None:
         self._begins = tuple(receiver.begins for receiver in receivers)
@@ -81,14 +81,14 @@ class SignalReceiver:
             signals.job_started.send_robust(sender=run.task, job=run.current)
 
     def ends(self, run: Run, outcome: Outcome) -> None:
-        """Sends the one about this end."""
+        """Sends the signal of this outcome."""
         if run.current is not None and (signal := ENDS[outcome.kind]).receivers:
             signal.send_robust(sender=run.task, job=run.current, outcome=outcome)
 
 
 class ThreadState(threading.local):
-    """What a receiver remembers between the jobs of one thread: `tidied`, when it last cleaned up behind one (monotonic seconds), and
-    the names of what the thread has `opened`.
+    """The state that a receiver keeps between the jobs of one thread: `tidied`, when it last cleaned up after a job (monotonic
+    seconds), and the names of the objects that the thread has `opened`.
     """
 
     def __init__(self) -> None:

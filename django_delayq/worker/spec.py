@@ -1,4 +1,4 @@
-"""What a worker is told by whoever starts it: the command, or a test."""
+"""The settings of one worker, as the command or a test passes them."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from django_delayq.worker.tally import LatestText, WorkerFigures
 
 
 def nothing() -> None:
-    """The hook that does nothing."""
+    """A hook that does nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """What the worker calls around jobs, so that it need not know the database: receivers of runs, and what is to be done before a
-    process is forked and at the end of a thread that runs jobs. The latter two must not raise. `before_fork` closes connections; it
-    returns the name of each socket that it has closed, by its inode. `missing`: the carriers that a job needs and this worker lacks,
-    from the meta of the job. `wrap`: gives the function of a task for
-    one run, from the function, the meta of the job, and whether it is a coroutine function; None: the function itself. `metrics`: what
-    `GET /metrics` answers; None: nothing is counted for it, and `no_metrics` says why there is none. `watch_circuits`: is given, in a
-    task process, what takes its open circuits as JSON; None: it has none.
+    """The functions that the worker calls around jobs. With them, the worker does not depend on the database.
+
+    `receivers`: receivers of runs. `before_fork` and `end_thread` are called before a process is forked, and at the end of a thread
+    that runs jobs; both must not raise. `before_fork` closes connections, and returns the name of each socket that it has closed, by
+    its inode. `missing`: returns the carriers that a job needs and this worker lacks, from the meta of the job. `wrap`: returns the
+    function of a task for one run, from the function, the meta of the job, and whether it is a coroutine function; None: the function
+    itself. `metrics`: makes the response of `GET /metrics`; None: the worker counts nothing for it, and `no_metrics` has the reason.
+    `watch_circuits`: in a task process, it gets a function that takes the open circuits as JSON; None: there are no circuits.
     """
 
     receivers: Sequence[Receiver] = ()
@@ -86,14 +87,14 @@ class WorkerSpec:
 
     @property
     def health_address(self) -> str:
-        """Where probes are answered, as others are told: "*:8080" on all addresses, "" for nowhere."""
+        """The address of the probes, as other processes see it: "*:8080" on all addresses, "" for none."""
         return "" if self.health_port is None else f"{self.health_host or '*'}:{self.health_port}"
 
     @property
     def measured(self) -> bool:
-        """Whether somebody may look at what its processes count."""
+        """Whether anything may read the counts of its processes."""
         return self.health_port is not None and self.hooks.metrics is not None
 
     def served(self, places: Places) -> list[Line]:
-        """The lines with their stores, on those servers. Once per process."""
+        """The lines with their stores, on these servers. Call it once per process."""
         return [line.on(places, self.prefix) for line in self.lines]

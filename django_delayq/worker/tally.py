@@ -16,10 +16,10 @@ from django_delayq.worker.current import Run
 from django_delayq.worker.lease_table import LeaseTable
 from django_delayq.worker.line import Line
 
-MOST_TASKS: Final = 100  # that are told by name; a series for each of more is more than those who measure can keep
+MOST_TASKS: Final = 100  # tasks that are counted by name; a series for each further one would be too many for a metrics system
 BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)  # seconds
 
-# How a run ends, in the words of `AttemptOutcome`. The last two are told of processes that have ended, by the supervisor.
+# How a run ends, in the words of `AttemptOutcome`. The supervisor reports the last two, for processes that have ended.
 ENDS: Final[Mapping[Kind, str]] = {
     "ack": "succeeded",
     "retry": "retried",
@@ -35,18 +35,18 @@ ENDS: Final[Mapping[Kind, str]] = {
 _KINDS: Final[Mapping[str, int]] = {kind: number for number, kind in enumerate(ENDS)}
 _BOUNDS_MS: Final = tuple(round(bound * 1000) for bound in BOUNDS)
 _BUCKETS: Final = len(BOUNDS) + 1
-# Of a line: leases lost; sum of ms and buckets, of run time and of lateness; then a number for each end of each task.
+# For each line: leases lost; the sum of ms and the buckets, of run time and of lateness; then a number for each end of each task.
 _LOST: Final = 0
 _RAN: Final = 1
 _LATE: Final = _RAN + 1 + _BUCKETS
 _ENDED: Final = _LATE + 1 + _BUCKETS
-_COUNTED: Final = ("done", "already")  # the answers of settle by which the end is ours
+_COUNTED: Final = ("done", "already")  # the answers of settle after which this process counts the end
 
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Durations: how many lie in each bucket (of at most so many seconds as BOUNDS says; the last one has all that are longer), and the
-    sum of all in seconds.
+    """Durations: the count of each bucket (at most the seconds in BOUNDS; the last bucket has all longer ones), and the sum of all in
+    seconds.
     """
 
     counts: Sequence[int]
@@ -55,8 +55,8 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineFigures:
-    """What a worker has counted of one line. `ended`: runs by number of the task and kind of end; `lost`: leases. A number
-    that is none of a task, or not below MOST_TASKS, stands for all others.
+    """The counts of a worker for one line. `ended`: runs by number of the task and kind of end; `lost`: leases. A number without a
+    task, or from MOST_TASKS on, means all other tasks.
     """
 
     queue: str
@@ -68,15 +68,16 @@ class LineFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerFigures:
-    """What is told of a worker, for one look at it.
+    """All counts of a worker, for one response.
 
     Args:
-        lines: as its task processes have counted. given_back: runs of processes that have ended, by queue, number of the task and kind.
+        lines: the counts of its task processes. given_back: runs of processes that have ended, by queue, number of the task and kind.
         lost: leases by queue, as the lease extender counts them.
         leases: held now, by queue and state ("waiting", "running", "settling").
         restarts: by process (task-1, records) and cause ("died", "replaced").
-        processes: that are there, by kind ("task", "loop"). facts: what its beat says. reached: Redis, within the last seconds.
-        records: what the process of its records has last said of them; None without one, or if that is too long ago.
+        processes: the number of processes, by kind ("task", "loop"). facts: the facts of the beat. reached: whether Redis answered in
+            the last seconds.
+        records: the last report of the process of its records; None without such a process, or if the report is too old.
     """
 
     lines: Sequence[LineFigures]
@@ -92,8 +93,8 @@ class WorkerFigures:
 
 
 class Tally:
-    """The counts of one task process, made before the fork. Its settler alone writes, the supervisor reads, and no lock is shared: each
-    number is one word, so that what is read in between is behind by a run at most.
+    """The counts of one task process, made before the fork. Only its settler writes, and the supervisor reads. They share no lock:
+    each number is one word, so a read in between is behind by one run at most.
     """
 
     def __init__(self, lines: int, tasks: int) -> None:
@@ -105,20 +106,20 @@ class Tally:
         self._at: dict[Line, int] = {}
 
     def serves(self, lines: Sequence[Line], tasks: Sequence[str]) -> None:
-        """In the task process: what it serves, in the order of the spec."""
+        """Called in the task process: its lines and tasks, in the order of the spec."""
         self._at = {line: number * self._width for number, line in enumerate(lines)}
         self._numbers = {name: number for number, name in enumerate(tasks[: self._tasks - 1])}
 
     def settled(self, answered: Iterable[tuple[tuple[Run, Outcome], str]], leases: LeaseTable) -> None:
-        """A batch, as Redis has answered. Called by one thread only."""
+        """Counts a batch with the answers of Redis. Called by one thread only."""
         counts, numbers, others = self._counts, self._numbers, self._tasks - 1
         for (run, outcome), answer in answered:
             at = self._at[run.line]
             if answer not in _COUNTED:
-                if answer in ("lost", "gone") and not leases.is_lost(run.row, run.turn):  # else the lease extender has counted it
+                if answer in ("lost", "gone") and not leases.is_lost(run.row, run.turn):  # else the extender counted it
                     counts[at + _LOST] += 1
                 continue
-            header = getattr(run, "header", None)  # of poison, too, unless it is that which cannot be read or believed
+            header = getattr(run, "header", None)  # also of poison, unless the record cannot be read or trusted
             task = others if header is None else numbers.get(header.task, others)
             if run.current is not None:
                 if outcome.ran_ms >= 0:
@@ -127,7 +128,7 @@ class Tally:
                 late_ms = max(0, run.started_ms - run.job.due_ms)
                 counts[at + _LATE] += late_ms
                 counts[at + _LATE + 1 + bisect_left(_BOUNDS_MS, late_ms)] += 1
-            elif outcome.kind == "snooze":  # given back before it began: no run
+            elif outcome.kind == "snooze":  # given back before it began: not a run
                 continue
             counts[at + _ENDED + task * len(ENDS) + _KINDS[outcome.kind]] += 1
 
@@ -136,13 +137,13 @@ class Tally:
         return self._counts.tolist()
 
     def close(self) -> None:
-        """Gives the memory back."""
+        """Releases the memory."""
         self._counts.release()
         self._map.close()
 
 
 def figures(queues: Sequence[str], counts: Sequence[int]) -> list[LineFigures]:
-    """What the added numbers of several tallies say of the lines of these queues."""
+    """The figures of the lines of these queues, from the sum of several tallies."""
     width, kinds = len(counts) // max(1, len(queues)), tuple(ENDS)
     found = []
     for number, queue in enumerate(queues):
@@ -164,15 +165,15 @@ def _histogram(numbers: Sequence[int]) -> Histogram:
     return Histogram(numbers[1:], numbers[0] / 1000)
 
 
-SIZE: Final = 1 << 22  # bytes; what nobody writes to takes no memory
+SIZE: Final = 1 << 22  # bytes; unused pages take no memory
 LOOKS: Final = 3
 
-_HEAD: Final = struct.Struct("=QQ")  # how often it was begun and ended to write, and the length
+_HEAD: Final = struct.Struct("=QQ")  # a number that increases at the start and at the end of each write, and the length
 
 
 class LatestText:
-    """One writer, which may be killed at any byte, and readers that never wait: the number in front is odd while the text is being
-    written, and who finds another number behind his reading than before it reads again. Made before the fork.
+    """A text with one writer, which may be killed at any byte, and readers that never wait. The number at the start is odd during a
+    write. A reader that finds another number after the read than before it reads again. Made before the fork.
     """
 
     def __init__(self, size: int = SIZE) -> None:
@@ -180,11 +181,11 @@ class LatestText:
         self._size = size
 
     def write(self, text: bytes) -> bool:
-        """Puts the text up in the place of the last one. False: it is too long, and the last one stays."""
+        """Replaces the text. Returns False if the new text is too long; then the last one stays."""
         if len(text) > self._size - _HEAD.size:
             return False
         number, length = _HEAD.unpack_from(self._map)
-        number |= 1  # even if another writer was killed in the middle
+        number |= 1  # even if another writer was killed during a write
         _HEAD.pack_into(self._map, 0, number, length)
         self._map[_HEAD.size : _HEAD.size + len(text)] = text
         _HEAD.pack_into(self._map, 0, number, len(text))
@@ -192,7 +193,7 @@ class LatestText:
         return True
 
     def read(self) -> bytes:
-        """The text; b"" before there is one, or if it is being written all the time."""
+        """The text; b"" before the first write, or if every read meets a write."""
         for _ in range(LOOKS):
             number, length = _HEAD.unpack_from(self._map)
             text = self._map[_HEAD.size : _HEAD.size + min(length, self._size - _HEAD.size)]

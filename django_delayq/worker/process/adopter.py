@@ -1,4 +1,4 @@
-"""Adoption: when Redis has lost its contents, or may have lost the last of it, a process tells it what it holds."""
+"""Adoption: when Redis has lost its contents, or perhaps the last part of them, a process reports the jobs that it holds."""
 
 from __future__ import annotations
 
@@ -17,16 +17,20 @@ from django_delayq.worker.line import Line
 
 logger = Logger("django_delayq.worker")
 
-FROZEN: Final = 1800.0  # seconds behind the end of its lease at which a run has surely been given up; half of a tombstone's hour
+FROZEN: Final = 1800.0  # seconds after the end of its lease at which a run has certainly been given up; half of a tombstone's hour
 
 
 class Adopter:
-    """1. The mover finds that a line stands in another epoch than before: all that waits or runs here is adopted, then it claims again.
-    2. The settler is told that a run is gone: it is adopted, then settled once more. What Redis gives to nobody else goes on running
-    here, and does not run twice; what another worker has by now is marked as lost.
+    """Reports the jobs of this process to a Redis that may have lost them.
+
+    1. The mover finds that a line has another epoch than before. All jobs that wait or run here are adopted; then it claims again.
+    2. The settler learns that a run is gone in Redis. The run is adopted, then settled once more.
+
+    If Redis has not given a job to another worker, it continues here, and does not run twice. A job that another worker has by now is
+    marked as lost.
 
     Args:
-        lock: held by the settler while it settles, so that nothing is adopted that is just being given back.
+        lock: the settler holds it while it settles, so that a job is not adopted while it is given back.
     """
 
     def __init__(
@@ -43,21 +47,21 @@ class Adopter:
         self.lock = threading.Lock()
 
     def took(self, run: Run) -> None:
-        """A job has been claimed into its row."""
+        """Stores a run that has been claimed into its row."""
         self._in_rows[run.row] = run
 
     def ended(self, rows: Iterable[int]) -> None:
-        """Redis knows how the jobs of those rows ended; their records need not be kept."""
+        """Forgets the runs of these rows, because Redis has confirmed how their jobs ended."""
         for row in rows:
             self._in_rows.pop(row, None)
 
     @property
     def lines(self) -> set[Line]:
-        """Those of which something waits or runs here, or has ended and Redis does not know."""
+        """The lines that have a job here: one that waits or runs, or has ended without a confirmation of Redis."""
         return {run.line for run in list(self._in_rows.values())}
 
     def adopt_line(self, line: Line) -> bool:
-        """All that waits or runs here of a line. False while Redis is being swept of what it held: ask again.
+        """Adopts all jobs of a line that wait or run here. Returns False while Redis is still removing its old contents: call again.
 
         Raises:
             StoreUnavailable: Redis is away; call again.
@@ -79,8 +83,8 @@ class Adopter:
         return True
 
     def adopt(self, line: Line, held: Sequence[Run]) -> list[str]:
-        """Tells Redis that these runs are ours. Returns an answer per run; what is not ours any more is marked as lost; what has to
-        wait goes on meanwhile.
+        """Reports to Redis that this process holds these runs. Returns an answer per run. Runs that another worker has are marked as
+        lost. Runs that must wait continue in the meantime.
 
         Raises:
             StoreUnavailable: Redis is away; call again.

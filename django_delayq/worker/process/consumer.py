@@ -1,4 +1,4 @@
-"""Threads that run jobs, the buffer they take them from, and the pace at which they do."""
+"""Threads that run jobs, the buffer that they take them from, and their pace."""
 
 from __future__ import annotations
 
@@ -18,15 +18,14 @@ logger = Logger("django_delayq.worker")
 
 AHEAD = 0.05  # seconds of work that a process takes beyond what its threads run
 MOST_AHEAD = 200
-UNKNOWN = 1.0  # seconds; the mean before a job has ended
-SOON = 0.05  # seconds in which a server mostly answers a claim
+UNKNOWN = 1.0  # seconds; the mean until the first job has ended
+SOON = 0.05  # seconds in which a server usually answers a claim
 
 
 class Pace:
-    """How long jobs take here, as a mean that follows the last ones, and how many to hold ready.
-
-    A job that waits in a process is late if the one before it turns out long, so only work of about 50 ms is taken ahead,
-    none before the first jobs have been measured. Threads update it without a lock: a lost update changes the mean a little.
+    """The mean duration of jobs here, which follows the latest jobs, and the number of jobs to hold ready. A job that waits in a
+    process is late if the job before it takes long. So only about 50 ms of work is taken ahead, and none before the first jobs have
+    been measured. Threads update the mean without a lock: a lost update changes it a little.
     """
 
     def __init__(self, threads: int) -> None:
@@ -34,16 +33,17 @@ class Pace:
         self._mean = UNKNOWN
 
     def note(self, seconds: float) -> None:
-        """A job took so long."""
+        """Records the duration of a job."""
         self._mean += 0.2 * (seconds - self._mean)
 
     def slow(self) -> None:
-        """Jobs wait here in vain: nothing is taken ahead until the mean has come down again."""
+        """Records that jobs wait here too long: no work is taken ahead until the mean has fallen again."""
         self._mean = UNKNOWN
 
     def ahead(self) -> int:
-        """How many jobs to hold beyond those that run. None while jobs take as long as one may wait here, or nothing is known: with
-        many threads even that mean would make some, and a full process would take the same jobs again and again.
+        """How many jobs to hold beyond those that run. It is 0 while jobs take as long as a job may wait here, or before a
+        measurement: with many threads even that mean would allow some jobs, and a full process would take the same jobs again and
+        again.
         """
         if self._mean >= UNKNOWN:
             return 0
@@ -51,11 +51,9 @@ class Pace:
 
 
 class JobBuffer:
-    """Claimed jobs between the mover, which puts a batch in, and the consumers, which take one each.
-
-    Taking from a buffer that is not empty needs no lock. `call_at` is the number of jobs at which a consumer that has finished
-    calls the mover (-1: not at all). `taken`: how many were put in, without those that were given back. `round`: rises with every
-    claim that brought jobs.
+    """Claimed jobs between the mover, which adds batches, and the consumers, which take one job each. Taking a job from a buffer that
+    is not empty needs no lock. `call_at`: the number of jobs at which a consumer that has finished calls the mover (-1: never).
+    `taken`: how many jobs were added, without those that were given back. `round`: increases with every claim that returned jobs.
     """
 
     def __init__(self, call: Callable[[], None]) -> None:
@@ -73,7 +71,7 @@ class JobBuffer:
         return len(self._jobs)
 
     def put(self, batch: Sequence[Run]) -> bool:
-        """Adds jobs, and wakes as many idle consumers. False: it is closed, and takes none."""
+        """Adds jobs, and wakes as many idle consumers. Returns False if the buffer is closed and does not take them."""
         with self._filled:
             if self._closed:
                 return False
@@ -84,27 +82,27 @@ class JobBuffer:
         return True
 
     def went_back(self, count: int) -> None:
-        """So many of those that were put in are given back."""
+        """Records that this many added jobs are given back."""
         with self._filled:
             self.taken -= count
 
     def asking(self, mover: object, want: int, since: float) -> None:
-        """That mover has asked for so many jobs; 0: it has its answer."""
+        """Records that the mover has asked for this many jobs; 0: its answer has arrived."""
         self._asked[mover] = want, since
 
     def asked_by_others(self, mover: object, now: float) -> int:
-        """How many jobs may come by other movers; a server that takes longer than usual is not waited for."""
+        """How many jobs other movers may receive. A server that takes longer than usual is not counted."""
         return sum(want for other, (want, since) in list(self._asked.items()) if other is not mover and now - since < SOON)
 
     def take(self) -> Run | None:
-        """The next job; waits for one. None: the buffer is closed and empty."""
+        """Returns the next job, and waits for one. None: the buffer is closed and empty."""
         while True:
             try:
                 return self._jobs.popleft()
             except IndexError:
                 pass
             with self._filled:
-                self._idle += 1  # before the last look: `put` looks the other way round, so one of the two sees the other
+                self._idle += 1  # before the last check: `put` checks in the other order, so one of the two sees the other
                 if not self._jobs and not self._closed:
                     self._filled.wait()
                 self._idle -= 1
@@ -112,13 +110,13 @@ class JobBuffer:
                     return None
 
     def freed(self) -> None:
-        """A consumer has finished a job: calls the mover if it waits for that."""
+        """Records that a consumer has finished a job. Calls the mover if it waits for that."""
         if len(self._jobs) <= self.call_at:
             self.call_at = -1
             self._call()
 
     def waiting_since_before(self, moment: float) -> list[Run]:
-        """Takes out the jobs that were claimed before `moment`."""
+        """Removes and returns the jobs that were claimed before `moment`."""
         found: list[Run] = []
         while True:
             try:
@@ -131,7 +129,7 @@ class JobBuffer:
             found.append(run)
 
     def close(self) -> list[Run]:
-        """Takes out all jobs; consumers end when they have finished theirs."""
+        """Removes and returns all jobs. Consumers end when they have finished their jobs."""
         with self._filled:
             left = self.waiting_since_before(float("inf"))
             self._closed = True
@@ -140,8 +138,13 @@ class JobBuffer:
 
 
 class Consumer:
-    """1. Takes a job from the buffer. 2. Runs it. 3. Hands the outcome to the settler. It ends when the buffer is closed; when its
-    process is killed, the supervisor gives back what it ran.
+    """A thread that runs jobs.
+
+    1. It takes a job from the buffer.
+    2. It runs the job.
+    3. It passes the outcome to the settler.
+
+    It ends when the buffer is closed. If its process is killed, the supervisor gives back the job that it ran.
     """
 
     def __init__(
@@ -176,11 +179,12 @@ class Consumer:
         self.running = run
         try:
             failpoint("consumer.run")
-            # In a context of its own: a language, a time zone or a log field that a task sets ends with its job.
+            # In a separate context: a language, a time zone or a log field that a task sets ends with its job.
             outcome = copy_context().run(self._executor.run, run)
             failpoint("consumer.ran")
         except BaseException:
-            # Not the task's error, which is an outcome, but ours or a hook's. The lease is let run out: a crash.
+            # An error of the worker or of a hook, not of the task, which would be an outcome. The lease expires, which counts as a
+            # crash.
             logger.exception("job %s: the worker failed while it handled the job, which runs again when its lease expires", run.job.id)
             outcome = None
         self._pace.note(clock.monotonic() - run.started)

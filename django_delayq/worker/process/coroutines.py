@@ -1,4 +1,6 @@
-"""`async def` tasks: all of one process run on one event loop, in a thread of its own that starts with the first of them."""
+"""`async def` tasks: all tasks of one process run on one event loop. The loop has a separate thread, which starts with the first
+task.
+"""
 
 from __future__ import annotations
 
@@ -19,22 +21,24 @@ logger = Logger("django_delayq.worker")
 
 
 class Coroutines:
-    """1. A consumer hands a coroutine over and waits, so that as many run at once as there are consumers. 2. At its timeout
-    the coroutine is cancelled, and its run ends in SoftTimeout; likewise when the run is interrupted, in Cancelled. 3. The loop dies
-    with the process.
+    """Runs the coroutines of a process.
+
+    1. A consumer passes a coroutine and waits. So as many coroutines run at once as there are consumers.
+    2. At its timeout the coroutine is cancelled, and its run ends in SoftTimeout. If the run is interrupted, it ends in Cancelled.
+    3. The loop dies with the process.
 
     Args:
-        end_thread: called at the end of the thread in which a coroutine has run plain functions.
+        end_thread: called at the end of the thread in which a coroutine has run sync functions.
     """
 
     def __init__(self, end_thread: Callable[[], None]) -> None:
         self._end_thread = end_thread
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._interruptible: dict[Run, asyncio.Task[Any]] = {}  # of the loop's thread alone
+        self._interruptible: dict[Run, asyncio.Task[Any]] = {}  # used by the loop's thread only
 
     def call(self, run: Run, fn: Callable[..., Coroutine[Any, Any, Any]], aborted: Set[tuple[int, int]]) -> Any:
-        """Runs `fn`, the function of the run's task, on the event loop; returns or raises what it does. `aborted`: as for
+        """Runs `fn`, the function of the run's task, on the event loop. Returns its result or raises its exception. `aborted`: see
         `timeouts.call`.
         """
         result, failure = asyncio.run_coroutine_threadsafe(self._run(run, fn, aborted), self._running_loop()).result()
@@ -58,8 +62,9 @@ class Coroutines:
     ) -> tuple[Any, BaseException | None]:
         assert run.current is not None
         CURRENT.set(run.current)
-        # What asgiref runs in a thread for this job, as Django does with every query, gets a thread of the job's own, with its
-        # own connections. In the one that it shares by default nobody would ever close them, and the jobs would queue up.
+        # asgiref runs sync functions of a job in a thread, as Django does with every query. Here each job gets a separate thread with
+        # separate connections. In the thread that asgiref shares by default, the connections would never be closed, and the jobs
+        # would wait for one another.
         async with ThreadSensitiveContext() as thread:
             ended = await self._call(run, fn, aborted)
             stray_copies.end(ended[1])
@@ -76,7 +81,7 @@ class Coroutines:
         self._interruptible[run] = task
         scope, failure = asyncio.timeout(run.timeout), None
         try:
-            if (run.row, run.turn) in aborted:  # behind the line above: whoever aborts it later finds the task
+            if (run.row, run.turn) in aborted:  # after the line above: a later abort finds the task
                 raise Cancelled(timeouts.ABORTED)
             async with scope:
                 result = await fn(*run.args, **run.kwargs)
@@ -104,7 +109,7 @@ class Coroutines:
 
 
 def _turn(loop: asyncio.AbstractEventLoop) -> None:
-    # SystemExit raised in a task of asyncio ends the loop, and so does `loop.stop()`; the other coroutines would wait for ever.
+    # SystemExit in an asyncio task ends the loop, and so does `loop.stop()`. The other coroutines would then wait for ever.
     while not loop.is_closed():
         try:
             loop.run_forever()

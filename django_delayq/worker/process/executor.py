@@ -54,14 +54,14 @@ class Executor:
         run.started = clock.monotonic()
         if self._leases.is_lost(run.row, run.turn):
             return None
-        # Each step fills in its part of the run, and the first that answers with an outcome ends it.
+        # Each step fills in its part of the run. The first step that returns an outcome ends it.
         ended = self._check_lease(run) or self._check_signature(run) or self._decode(run) or self._find(run) or self._perform(run)
         self._receivers.ends(run, ended)
         return ended
 
     def abort(self, wanted: set[tuple[int, int]], running: Iterable[Run]) -> None:
-        """Ends runs that others do, and keeps those from beginning that wait. `wanted`: row and turn of all that are to end."""
-        self._aborted.update(wanted)  # first: who begins meanwhile looks there
+        """Interrupts runs of other threads, and prevents runs that wait from starting. `wanted`: row and turn of all runs to end."""
+        self._aborted.update(wanted)  # first: a run that starts now checks this set
         self._aborted.intersection_update(wanted)
         for run in running:
             if (run.row, run.turn) in wanted and run.current is not None:
@@ -75,8 +75,8 @@ class Executor:
     def _check_lease(self, run: Run) -> Outcome | None:
         if run.started < self._leases.good_until(run.row, run.turn):
             return None
-        # It has waited here so long, or Redis has been away so long, that the lease may have run out: another worker
-        # may have it. Given back under its fence, which changes nothing if so.
+        # The job has waited here so long, or Redis has been away so long, that the lease may have expired and another worker may have
+        # the job. It is given back under its fence, which changes nothing in that case.
         return run.outcome("snooze", reason="the lease could not be extended before the job began")
 
     def _check_signature(self, run: Run) -> Outcome | None:
@@ -90,7 +90,7 @@ class Executor:
                 "poison-signature",
                 "its record is not signed, and SIGNING is on; if you trust it: delayq resign --unsigned, then requeue",
             )
-        if standing == "wrong":  # it does not run either way, and a deploy may bring the key
+        if standing == "wrong":  # it does not run in either case, and a deploy may bring the key
             reason = (
                 "Its record was changed, or signed with a key that is neither SECRET_KEY nor in SECRET_KEY_FALLBACKS. If a deploy "
                 "brings a new key, deploy workers; if a key was dropped too early: put it back, delayq resign, then requeue."
@@ -114,7 +114,7 @@ class Executor:
             return self._park(run, error, str(error), PARKED_TASK, "poison-task")
         try:
             run.task.check_arguments(run.args, run.kwargs)
-        except PayloadError as error:  # before the call, which is the task's own code and an attempt
+        except PayloadError as error:  # before the call, which runs the task's code and counts as an attempt
             reason = f"{error} Check whether a parameter was added or removed, or whether a deploy is in progress."
             return self._park(run, error, reason, PARKED_ARGUMENTS, "poison-arguments")
         if names := self._missing(run.options.get("meta")):
@@ -183,12 +183,13 @@ class Executor:
 
 STEPS: Final = (60.0, 120.0, 300.0, 600.0)  # seconds; the last repeats
 PATIENCE: Final = 86_400.0
-MOST: Final = 10_000  # ids remembered; beyond it the oldest begin anew
+MOST: Final = 10_000  # ids remembered; beyond it the oldest are forgotten
 
 
 class ParkedJobs:
-    """Remembers how often this process has parked each job. The job's entry in `runs` has the time of the first park, which counts over
-    all workers and deploys. Where Redis has lost that, the memory of this process counts, and a job may get another day.
+    """Remembers how often this process has parked each job. The entry of the job in `runs` has the time of the first park, which
+    counts across all workers and deploys. If Redis has lost that time, the memory of this process counts, and a job may get another
+    day.
     """
 
     def __init__(self) -> None:
@@ -196,8 +197,8 @@ class ParkedJobs:
         self._lock = threading.Lock()
 
     def delay(self, job: str, waited: float = 0.0) -> float | None:
-        """Seconds until the job may ask again; None: it has waited long enough. `waited`: seconds since it was first put off, if the
-        job itself says so, else 0.
+        """Seconds until the job may try again; None: it has waited long enough. `waited`: seconds since it was first parked, if the
+        job has that time, otherwise 0.
         """
         now = clock.monotonic()
         with self._lock:

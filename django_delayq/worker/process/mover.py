@@ -1,4 +1,4 @@
-"""Claims jobs when they are due, and no more than can be run soon; waits on its own clock in between."""
+"""Claims jobs when they are due, and no more than can run soon. Between claims it waits on its own clock."""
 
 from __future__ import annotations
 
@@ -29,14 +29,15 @@ logger = Logger("django_delayq.worker")
 
 ALONE_AFTER = 3  # evictions in a row; then a job runs with nothing beside it
 LONGEST_WAIT = 1.0  # seconds a claimed job may wait here while others could run it
-SOON = 0.1  # seconds until what cannot be adopted yet is told of again
+SOON = 0.1  # seconds until the next attempt for jobs that cannot be adopted yet
 FULL_FOR = 0.01  # seconds without room after which the timers are handed over
-LOOK = 0.05  # seconds after which a busy process, which hears no calls, looks at its other lines again
+LOOK = 0.05  # seconds after which a busy process, which ignores calls, checks its other lines again
 
 
 class WeightedRoundRobin:
-    """In which order a mover polls its lines. Queues take turns, each as often as its weight, however many partitions it has. Within a
-    queue, partitions take turns. Each pass starts after the line that had the last turn, so every line with due jobs gets a share.
+    """The order in which a mover polls its lines. Queues take turns, each as often as its weight, whatever its number of partitions.
+    Within a queue, partitions take turns. Each pass starts after the line that had the last turn, so every line with due jobs gets a
+    share.
 
     Args:
         queues: the queue of each line.
@@ -54,7 +55,7 @@ class WeightedRoundRobin:
         self._turns = [0] * len(lines)  # by queue: how many turns in a row it has had
 
     def order(self) -> Iterable[int]:
-        """The numbers of all lines, those whose turn is next first."""
+        """The numbers of all lines, starting with those whose turn is next."""
         queues = [*self._lines[self._first :], *self._lines[: self._first]]
         if len(self._queue_of) == len(queues):
             return [line for own in queues for line in own]
@@ -62,7 +63,7 @@ class WeightedRoundRobin:
         return [own[turn] for turn in range(most) for own in queues if turn < len(own)]
 
     def polled(self, line: int, *, more: bool) -> None:
-        """Notes a turn of that line. `more`: it may have more due jobs. Unused turns of a queue are not saved."""
+        """Records a turn of that line. `more`: it may have more due jobs. Unused turns of a queue are not saved."""
         queue = self._queue_of[line]
         own = self._lines[queue]
         place = own.index(line)
@@ -75,7 +76,7 @@ class WeightedRoundRobin:
 
 
 class _Watch:
-    """What the mover knows of one line. `number`: its index here; `held_as`: its index in the lease table."""
+    """The mover's state of one line. `number`: its index here; `held_as`: its index in the lease table."""
 
     def __init__(self, number: int, held_as: int, line: Line, now: float) -> None:
         self.number = number
@@ -86,25 +87,28 @@ class _Watch:
         self.nonce = ""  # of a claim whose reply has not come
         self.want = 0
         self.sent = 0.0
-        self.holds_timer = False  # perhaps
-        self.dry_at = -1  # the round of the buffer in which nothing was due when this process held nothing
-        self.idle = False  # nothing was due when it was asked last, and nobody has called since
-        self.epoch = ""  # the epoch when Redis last answered; all that is held here was adopted
-        self.seen = ""  # another one, on which that is not done yet
-        self.heard = now  # when that was; at first, when this process began to ask
+        self.holds_timer = False  # possibly
+        self.dry_at = -1  # the buffer's round in which no job was due and this process held none
+        self.idle = False  # no job was due at the last poll, and no call has come since
+        self.epoch = ""  # the epoch at the last reply of Redis; all jobs that are held here were adopted in it
+        self.seen = ""  # a newer epoch, in which they are not adopted yet
+        self.heard = now  # the time of that reply; at first, the time when this process began to poll
         self.strange = False  # the queue belongs to another site, whose wake tokens are not taken
 
 
 class Mover:
-    """Of the lines of one server, or of one slot of a Cluster; see `Movers` for several.
+    """Serves the lines of one server, or of one slot of a Cluster; see `Movers` for several.
 
-    1. Asks the lines for as many jobs as there is room for, under a fresh nonce; after a lost reply under the same one. Each has its
-    turn, whatever the others have: of the threads that become free, a line with due jobs gets its share, by its weight.
-    2. Writes them into the lease table, puts them into the buffer. 3. Sleeps until the next date, a wake token, or room.
-    4. Gives back what has waited here for a second. 5. When full, it hands its timers over, since somebody idle should keep
-    them. 6. It hears every second of each line of which it holds something, and of the others as often as the claim says, if it can be
-    called; when Redis stands in another epoch, it first has all adopted that is held here.
-    7. Killed between claim and lease table, the supervisor asks Redis for what that claim took.
+    1. It polls the lines for as many jobs as there is room for, with a new nonce; after a lost reply, with the same nonce. Each line
+       has its turn, however many jobs the others have: a line with due jobs gets its share, by weight, of the threads that become
+       free.
+    2. It writes the jobs into the lease table, then puts them into the buffer.
+    3. It sleeps until the next date, a wake token, or room.
+    4. It gives back jobs that have waited here for a second.
+    5. If it is full, it hands its timers over, so that an idle worker keeps them.
+    6. Once per second it contacts each line of which this process holds a job. It contacts the other lines as often as the claim
+       tells it, if it can be called. If Redis has another epoch, all jobs that are held here are adopted first.
+    7. If it is killed between claim and lease table, the supervisor asks Redis for the jobs of that claim.
     """
 
     def __init__(
@@ -147,19 +151,19 @@ class Mover:
         self._breaks = LineBreaks("wake line", rand=rand)
         self._resume_at = self._full_since = 0.0
         self._rand = rand
-        self._hears = False  # whether the wake line has stood since the last trouble
+        self._hears = False  # whether the wake line has been connected since the last error
         self._tag, self._claims = secrets.token_hex(5), 0
         self._round_robin = WeightedRoundRobin([line.queue for line in lines], [line.weight for line in lines])
-        self._deaf = False  # the last pass ended without room, so that nobody listens to calls
-        self._spare = others * MOST  # rows that are left free for the claims of the other movers
-        self._round = 0  # of the buffer, when the pass began
-        # One more crash, and they are poison; or they were evicted often: they run alone.
+        self._deaf = False  # the last pass ended without room, so this mover ignores calls
+        self._spare = others * MOST  # rows that stay free for the claims of the other movers
+        self._round = 0  # the buffer's round at the start of the pass
+        # These jobs run alone: one more crash makes them poison, or they were evicted often.
         self.suspects: deque[Run] = deque() if suspects is None else suspects
         self.quiet = False
         self.out_of_rows = False  # a call from the settler is welcome
 
     def poll(self) -> float:
-        """One pass over the lines. Returns the seconds to sleep, unless something wakes the mover."""
+        """Does one pass over the lines. Returns the seconds to sleep, unless something wakes the mover."""
         now = self._monotonic()
         self._give_back_stale(now)
         if now < self._resume_at:
@@ -168,57 +172,57 @@ class Mover:
             pause = self._only_listen(now) if self.quiet else self._pass(now)
             self.trouble.worked()
             return pause
-        except Exception as error:  # Redis away, mostly; the nonce of the claim is kept
+        except Exception as error:  # usually Redis is away; the nonce of the claim is kept
             self._miss(now)
             pause = self.trouble.failed(error)
             self._resume_at = self._monotonic() + pause
             return pause
 
     def call(self) -> None:
-        """There may be room: the next pass sees."""
+        """Called when there may be room: the next pass checks."""
 
     def token(self) -> None:
-        """The wake line is readable: somebody calls for a line."""
+        """Reads the wake line, which is readable: a call for a line has come."""
         watch = None
         try:
             watch = self._called.get(self.wake.drain())
-        except StoreUnavailable as error:  # about this connection alone: if the server is away, the next claim fails
+        except StoreUnavailable as error:  # only this connection failed: if the server is away, the next claim fails
             self._breaks.broke(error)
         if self.wake.connection is None:  # broken, or refused
             self._miss(self._monotonic())
         if watch is not None:
             watch.at, watch.idle = 0.0, False
-            watch.holds_timer = True  # if we are full, it is passed on
+            watch.holds_timer = True  # if this process is full, the timer is passed on
 
     def _miss(self, now: float) -> None:
-        """A call may have been lost: each line is asked within a second, as it is while nobody can call."""
+        """A call may have been lost. Each line is polled within a second, as while no calls can arrive."""
         self._hears = False
         for watch in self._watches:
             watch.at = min(watch.at, now + LONGEST_WAIT)
 
     def hush(self) -> None:
-        """Claims no more, and hands the timers over."""
+        """Stops claiming, and hands the timers over."""
         self.quiet = True
         self.wake.close()
         self._buffer.call_at = -1
         try:
             self._hand_over()
-        except Exception as error:  # the others then find out by their safety poll
+        except Exception as error:  # the other workers then notice it by their safety poll
             logger.info("the timers could not be moved to Redis: %s", error)
 
     @property
     def stuck_for(self) -> float:
-        """Seconds since when nothing could be claimed, of some line or of all."""
+        """Seconds for which no claim has succeeded, on some line or on all."""
         return max(self.trouble.lasts, *(watch.trouble.lasts for watch in self._watches))
 
     @property
     def dry(self) -> bool:
-        """Whether nothing is held, and nothing was due since."""
+        """Whether no job is held, and no job has become due since."""
         return len(self._free) == self._leases.rows and all(map(self._is_dry, self._watches))
 
     @property
     def descriptor(self) -> int:
-        """What becomes readable when somebody calls; -1 for nothing."""
+        """The descriptor that becomes readable when a call comes; -1 for none."""
         return self.wake.fileno()
 
     def _is_dry(self, watch: _Watch) -> bool:
@@ -228,12 +232,12 @@ class Mover:
         ahead = self._pace.ahead()
         least = max(1, min(ahead // 2, len(self._free), MOST))
         self.out_of_rows = not self._free
-        # Before looking for room, so that a consumer that finishes in between calls.
+        # Before the check for room, so that a consumer that finishes in between calls the mover.
         self._buffer.call_at = ahead // 2
         self._round = self._buffer.round
         holding = len(self._free) < self._leases.rows
         for watch in self._watches:
-            if watch.nonce and watch.at <= now:  # first, since its rows are counted on
+            if watch.nonce and watch.at <= now:  # first, because its rows are reserved
                 self._try(watch, watch.want, True)
         for watch in self._in_turn(now, holding):
             room = self._room(ahead)
@@ -252,9 +256,7 @@ class Mover:
         return max(0.0, min(LONGEST_WAIT, min(watch.at for watch in self._watches) - self._monotonic()))
 
     def _in_turn(self, now: float, holding: bool) -> Sequence[_Watch]:
-        """The lines to ask, in their turns. Those that were found empty a moment ago come last: what one queue has to do costs no calls
-        about another.
-        """
+        """The lines to poll, in turn. Lines that were empty a moment ago come last: work of one queue costs no calls for another."""
         due: list[_Watch] = []
         empty: list[_Watch] = []
         for number in self._round_robin.order():
@@ -282,7 +284,7 @@ class Mover:
             self._claim(watch, room, holding)
             watch.trouble.worked()
             watch.strange = False
-        except StoreError as error:  # about this line, which waits; the nonce is kept, and the others go on
+        except StoreError as error:  # only this line failed, and it waits; the nonce is kept, and the others go on
             watch.strange = isinstance(error, SiteRefused)
             watch.at = self._monotonic() + watch.trouble.failed(error)
 
@@ -312,7 +314,7 @@ class Mover:
         if not self._same_epoch(watch, reply):
             watch.at = 0.0 if watch.epoch == reply.epoch else self._monotonic() + SOON  # the same claim again
             return
-        told = (asked + watch.heard) / 2  # when Redis replied, as far as one can know
+        told = (asked + watch.heard) / 2  # the estimated time of the reply
         self._keep(watch, reply.jobs, reply.now_ms - told * 1000)
         self._leases.claimed()
         self._leases.claiming(watch.held_as, "")
@@ -328,22 +330,23 @@ class Mover:
         watch.dry_at = -1 if reply.jobs or reply.more or holding else self._round
 
     def _sleep(self, watch: _Watch, told: float) -> float:
-        """Seconds until the line is asked again, of which the claim has told so many."""
+        """Seconds until the line is polled again. `told`: the seconds that the claim returned."""
         if told <= LONGEST_WAIT:
             return told
         if not self._hears or watch.line in self._adopter.lines:
             return LONGEST_WAIT
-        return told * (0.875 + self._rand() / 4)  # else all would come at once, always
+        return told * (0.875 + self._rand() / 4)  # otherwise all workers would always poll at the same time
 
     def _away_ms(self, watch: _Watch) -> int:
-        """For how long Redis could not be reached from here, if it could not: it then guards the leases of those that live. Since when
-        it was heard, or a little before it was asked, if that is later: silence of ours is none of Redis'.
+        """For how long Redis could not be reached from here; 0 if it was reached. Redis then protects the leases of living workers
+        for that time. It counts from the last reply, or from shortly before the last call if that is later: a time in which this
+        process did not call is not an outage.
         """
         since = max(watch.heard, watch.sent - LONGEST_WAIT)
         return int((self._monotonic() - since) * 1000) if self.trouble.failures else 0
 
     def _same_epoch(self, watch: _Watch, reply: Claim) -> bool:
-        """Whether Redis stands where it stood; if not, all that is held here is adopted first, as soon as that can be."""
+        """Whether Redis still has the same epoch. If not, all jobs that are held here are adopted first, as soon as possible."""
         watch.heard = self._monotonic()
         if watch.epoch in ("", reply.epoch):
             watch.epoch = reply.epoch
@@ -356,8 +359,8 @@ class Mover:
         return False
 
     def _listen(self, now: float) -> None:
-        """A line of which nothing is claimed just now is asked for its epoch, since what it loses must be adopted soon. One of which
-        nothing is held is asked so often that Redis sees that workers are there, see alive.lua.
+        """Asks for the epoch of lines from which nothing is claimed just now, because jobs that Redis loses must be adopted soon. A
+        line without held jobs is asked often enough for Redis to see that workers are there, see alive.lua.
         """
         held = self._adopter.lines
         for watch in self._watches:
@@ -383,7 +386,7 @@ class Mover:
         self._same_epoch(watch, reply)
 
     def _keep(self, watch: _Watch, jobs: Sequence[ClaimedJob], zero_ms: float) -> None:
-        # The lease runs from when Redis got the claim, which is not before it was first sent.
+        # The lease starts when Redis receives the claim, which is not before the claim was first sent.
         number, line, until = watch.held_as, watch.line, watch.sent + watch.line.lease
         most = line.max_crashes
         batch: list[Run] = []
@@ -408,7 +411,7 @@ class Mover:
         if not self._full_since:
             self._full_since = now
         if now - self._full_since < FULL_FOR or (self._spare and self._buffer.asked_by_others(self, self._monotonic())):
-            return FULL_FOR  # what others have asked for may not come, and nobody calls then
+            return FULL_FOR  # jobs that others have asked for may not come, and then no call comes
         self._hand_over()
         self._listen(now)
         return LONGEST_WAIT
@@ -431,7 +434,7 @@ class Mover:
             self.give_back(stale)
 
     def give_back(self, jobs: Sequence[Run]) -> None:
-        """Back into the schedule, due at once, for whoever has room; the attempt does not count."""
+        """Puts jobs back into the schedule, due at once, for any worker with room. The attempt does not count."""
         self._buffer.went_back(len(jobs))
         self._send_back(jobs)
 

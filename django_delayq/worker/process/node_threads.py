@@ -32,7 +32,7 @@ COOLDOWN: Final = 0.25  # seconds for which a node of a Cluster is not called ag
 
 
 class NodeLoop(Protocol):
-    """What is about one server or slot."""
+    """A loop that works on one server or slot."""
 
     trouble: ErrorPause
 
@@ -41,12 +41,17 @@ LoopT = TypeVar("LoopT", bound=NodeLoop)
 
 
 class NodeThread(ABC, Generic[LoopT]):
-    """1. Hands over the loops of slots that are on another server by now. 2. Goes round those that are due, in an order that chance
-    says: what there is room for goes to all alike. 3. Sleeps until the next is due, or somebody calls. It ends when it has none.
+    """A thread that runs the loops of one server.
+
+    1. It hands over loops of slots that are on another server by now.
+    2. It runs the loops that are due, in random order, so that all have the same chance of the free room.
+    3. It sleeps until the next loop is due, or until it is called.
+
+    It ends when it has no loops.
 
     Args:
         at: its server; see `Link.met`.
-        of: all of its kind.
+        of: all threads of its kind.
     """
 
     def __init__(self, at: Link, of: NodeThreads[LoopT], name: str) -> None:
@@ -59,37 +64,37 @@ class NodeThread(ABC, Generic[LoopT]):
 
     @abstractmethod
     def took(self, loop: LoopT) -> None:
-        """That loop is one of this thread's from now on."""
+        """Called when this thread gets a loop."""
 
     @abstractmethod
     def call(self) -> None:
-        """There may be something to do for all of them."""
+        """Called when there may be work for all of its loops."""
 
     @abstractmethod
     def step(self, loop: LoopT) -> float:
-        """What the loop does. Returns the seconds until it is to do it again."""
+        """Runs the loop once. Returns the seconds until the next run."""
 
     @abstractmethod
     def sleep(self, seconds: float) -> bool:
-        """Sleeps for so long, or until something is to be done. Returns whether that is for all loops."""
+        """Sleeps for that time, or until there is work. Returns whether the work is for all loops."""
 
     def is_over(self, loop: LoopT) -> bool:
-        """Whether the loop has come to its end."""
+        """Whether the loop has ended."""
         return False
 
     def close(self) -> None:
-        """It has ended; nobody calls any more."""
+        """Called when the thread has ended and gets no more calls."""
 
     def start(self) -> None:
         """Starts the thread."""
         self._thread.start()
 
     def join(self, seconds: float) -> None:
-        """Waits for it to end."""
+        """Waits for the thread to end."""
         self._thread.join(seconds)
 
     def soon(self, loop: LoopT) -> None:
-        """That one is due."""
+        """Makes that loop due."""
         self._due[loop] = 0.0
 
     def _work(self) -> None:
@@ -99,7 +104,7 @@ class NodeThread(ABC, Generic[LoopT]):
                     break
                 if self.sleep(self._round()):
                     self._due.clear()
-            except Exception:  # else what is on this server would stand still, and nobody would know
+            except Exception:  # otherwise all work on this server would stop without a report
                 logger.exception("a thread of loops failed and continues")
                 clock.sleep(AFTER_A_BUG)
         self.close()
@@ -109,7 +114,7 @@ class NodeThread(ABC, Generic[LoopT]):
         random.shuffle(loops)
         for loop in loops:
             if not self._of.stands(loop, self):
-                return 0.0  # it is handed over first: its own server may hang
+                return 0.0  # it must be handed over first, because its own server may hang
             if self._due.get(loop, 0.0) <= clock.monotonic():
                 try:
                     pause = self.step(loop)
@@ -122,11 +127,11 @@ class NodeThread(ABC, Generic[LoopT]):
 
 
 class NodeThreads(Generic[LoopT]):
-    """The threads of all servers: made when a server is first met, ended when it has nothing left. A slot that is half-way from its
-    server to another waits for both, and for news of where it is: it has a thread of its own until that is over.
+    """The threads of all servers. A thread starts when its server is first met, and ends when it has no loops. A slot that is moving
+    between two servers waits for both, and for its new address: it has a separate thread until the move is over.
 
     Args:
-        links: the loops, each with the link that it goes by.
+        links: the loops, each with its link.
         make: makes the thread of a server.
     """
 
@@ -141,19 +146,19 @@ class NodeThreads(Generic[LoopT]):
                 link.set_cooldown(COOLDOWN)
 
     def start(self) -> None:
-        """Starts those there are; on a Cluster one, until it is known which slot is where."""
+        """Starts the known threads. On a Cluster that is one thread, until it is known which slot is on which server."""
         with self._lock:
             for loop in self._links:
                 self._place(loop)
 
     def call(self) -> None:
-        """See `NodeThread`; all."""
+        """Calls all threads, see `NodeThread.call`."""
         with self._lock:
             for thread in self._threads.values():
                 thread.call()
 
     def join(self, seconds: float) -> None:
-        """Waits for all to end, so long at most."""
+        """Waits for all threads to end, up to a time limit."""
         until = clock.monotonic() + seconds
         while (left := until - clock.monotonic()) > 0:
             with self._lock:
@@ -163,11 +168,11 @@ class NodeThreads(Generic[LoopT]):
             thread.join(left)
 
     def stands(self, loop: LoopT, thread: NodeThread[LoopT]) -> bool:
-        """Whether that loop belongs to that thread, as far as is known."""
+        """Whether that loop belongs to that thread, according to the latest information."""
         return self._at(loop) is thread.at
 
     def heed(self, loop: LoopT, thread: NodeThread[LoopT]) -> None:
-        """Sees how the loop of that thread has fared."""
+        """Checks the last error of a loop of that thread. If its slot is moving, the loop gets a separate thread."""
         error = loop.trouble.error
         if error is None:
             self._aside.discard(loop)
@@ -179,13 +184,15 @@ class NodeThreads(Generic[LoopT]):
             self._aside.add(loop)
 
     def sort(self, thread: NodeThread[LoopT]) -> bool:
-        """Takes out of a thread what is over, and hands over what is on another server. Returns whether something is left."""
+        """Removes the loops that are over from a thread, and hands over the loops that are on another server. Returns whether loops
+        are left.
+        """
         with self._lock:
             for loop in thread.loops:
                 over = thread.is_over(loop)
                 if over or not self.stands(loop, thread):
                     if not over:
-                        self._place(loop)  # first, since it fails where no more threads or files are to be had
+                        self._place(loop)  # first, because it fails if there are no more threads or files
                     thread.loops = [other for other in thread.loops if other is not loop]
             if not thread.loops:
                 del self._threads[thread.at]
@@ -206,7 +213,7 @@ class NodeThreads(Generic[LoopT]):
         thread.call()
 
     def _started(self, at: Link) -> NodeThread[LoopT]:
-        """It waits for our lock before it looks what it has to do."""
+        """Starts a thread, which waits for the lock before it checks its work."""
         thread = self._make(at, self)
         try:
             thread.start()
@@ -217,13 +224,13 @@ class NodeThreads(Generic[LoopT]):
         return thread
 
 
-LOOK: Final = 0.25  # seconds between looks of the main thread at movers that have nothing to tell
+LOOK: Final = 0.25  # seconds between checks of the main thread whether movers have something to report
 
 
 class MoverThread(NodeThread[Mover]):
-    """Has the movers of one server do pass after pass. Their wake lines, each of which waits for keys of one slot, stand in one epoll.
-    Told to be quiet, it hushes them, and goes on watching for a new epoch. It dies with its process, whose lease table says
-    what they had taken.
+    """Runs the movers of one server pass after pass. Their wake lines, each of which waits for keys of one slot, share one epoll.
+    After a quiet command, it hushes the movers, and continues to watch for a new epoch. It dies with its process, whose lease table
+    has the jobs that the movers took.
     """
 
     def __init__(self, at: Link, of: NodeThreads[Mover], quiet: threading.Event) -> None:
@@ -241,7 +248,7 @@ class MoverThread(NodeThread[Mover]):
 
     def call(self) -> None:
         """See `NodeThread`: there may be room."""
-        with contextlib.suppress(BlockingIOError):  # full of calls already
+        with contextlib.suppress(BlockingIOError):  # the pipe is full of calls
             os.write(self._write, b".")
 
     def step(self, loop: Mover) -> float:
@@ -274,7 +281,7 @@ class MoverThread(NodeThread[Mover]):
         standing: list[tuple[Mover, object]] = [(mover, connection) for mover, connection in lines if connection is not None]
         if standing == self._watched:
             return
-        # Anew: of a connection that was closed the selector does not know, and its number may be that of another one by now.
+        # A new selector: it does not notice that a connection was closed, and the number of the connection may be reused by now.
         self._selector.close()
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._read, selectors.EVENT_READ)
@@ -285,7 +292,7 @@ class MoverThread(NodeThread[Mover]):
 
 
 class Movers:
-    """Several movers as one."""
+    """Combines several movers into one."""
 
     def __init__(self, movers: Mapping[Mover, Link], suspects: deque[Run]) -> None:
         self.suspects = suspects
@@ -327,7 +334,7 @@ class Movers:
         self._threads.call()
 
     def token(self) -> None:
-        """See `Mover`: nobody calls here."""
+        """See `Mover`: the movers listen to their own wake lines, so this is never called."""
 
     def hush(self) -> None:
         """See `Mover`."""
@@ -341,10 +348,9 @@ class Movers:
 
 
 def ready(descriptors: Sequence[int], seconds: float) -> list[int]:
-    """Sleeps until one of these can be read, those below 0 left out; which, none if it was for so long.
-
-    poll() knows whole milliseconds only, and takes more of them rather than fewer: the rest of one is slept, as much of it as is left
-    when poll() has come back, which is late.
+    """Sleeps until one of these descriptors is readable. Descriptors below 0 are ignored. Returns the readable ones, or none after
+    the timeout. poll() takes whole milliseconds and rounds up. So it is called with whole milliseconds, and the rest is slept
+    afterwards, less the time by which poll() returned late.
     """
     until = clock.monotonic() + seconds
     poll = select.poll()
@@ -358,7 +364,7 @@ def ready(descriptors: Sequence[int], seconds: float) -> list[int]:
 
 
 class SettlerThread(NodeThread[Settler]):
-    """Settles what has ended of the lines of one server."""
+    """Runs the settlers of one server."""
 
     def __init__(self, at: Link, of: NodeThreads[Settler]) -> None:
         super().__init__(at, of, "delayq-settler")
@@ -381,7 +387,7 @@ class SettlerThread(NodeThread[Settler]):
         """See `NodeThread`."""
         self._filled.wait(None if seconds == float("inf") else seconds)
         self._filled.clear()
-        return True  # also if that time was over: what was added right before the event was cleared has set it in vain
+        return True  # also after a timeout: an item that was added right before the event was cleared has set it in vain
 
     def is_over(self, loop: Settler) -> bool:
         """See `NodeThread`."""
@@ -389,7 +395,7 @@ class SettlerThread(NodeThread[Settler]):
 
 
 class Settlers:
-    """The settlers of several servers or slots: each end goes to that of its line."""
+    """The settlers of several servers or slots. Each outcome goes to the settler of its line."""
 
     def __init__(self, of: Mapping[Link, Settler]) -> None:
         self._of = of
@@ -400,7 +406,7 @@ class Settlers:
         self._threads.start()
 
     def end(self, seconds: float) -> None:
-        """See `Settler`; all end side by side."""
+        """See `Settler`; all end at the same time."""
         for settler in self._of.values():
             settler.finish()
         self._threads.join(seconds)

@@ -1,4 +1,4 @@
-"""Tells Redis how runs ended, in batches: all that has gathered while the call before was under way."""
+"""Tells Redis how runs ended, in batches: a batch has all runs that ended during the previous call."""
 
 from __future__ import annotations
 
@@ -21,34 +21,39 @@ from django_delayq.worker.tally import Tally
 
 logger = Logger("django_delayq.worker")
 
-AGAIN = 0.1  # seconds until what cannot be adopted yet is settled again
+AGAIN = 0.1  # seconds until runs that cannot be adopted yet are settled again
 
 Ended = tuple[Run, Outcome]
 
 
 class Settles(Protocol):
-    """What takes the ends of runs."""
+    """The interface of `Settler` and `Settlers`: takes the outcomes of runs."""
 
     def start(self) -> None:
-        """Starts its threads."""
+        """Starts the threads."""
 
     def end(self, seconds: float) -> None:
-        """Lets them end, and waits for that."""
+        """Lets the threads end, and waits for them."""
 
     def add(self, run: Run, outcome: Outcome | None) -> None:
-        """A run has ended; None: without anything to settle."""
+        """Adds a run that has ended. `outcome` None: there is nothing to settle."""
 
 
 class Settler:
-    """1. Consumers add outcomes. 2. Its thread settles them, a script call per line and up to 200. 3. While Redis is away it sends
-    the same call again, for ever: settle is idempotent. 4. What Redis does not know of is adopted, and settled once more. 5. It ends
-    when told to and nothing is left; what it could not settle when the process ends is run again, as after a crash.
+    """Settles the runs of a process.
+
+    1. Consumers add outcomes.
+    2. Its thread settles them, in one script call per line and up to 200 runs.
+    3. While Redis is away, it sends the same call again, for ever: settle is idempotent.
+    4. Runs that Redis does not know are adopted, and settled once more.
+    5. It ends on request, when nothing is left. Jobs whose runs were not settled when the process ends run again, as after a
+       crash.
 
     Args:
-        free: where rows of the lease table go when Redis has confirmed the end of their job.
-        settled: called whenever rows have become free, by whichever thread that was.
-        tally: where the ends are counted, if anybody measures.
-        counting: held while ends are counted, by all settlers of a process.
+        free: takes the rows of the lease table after Redis has confirmed the end of their jobs.
+        settled: called whenever rows have become free, by any thread.
+        tally: counts the ends, if metrics are used.
+        counting: all settlers of a process hold it while they count.
     """
 
     def __init__(
@@ -71,7 +76,7 @@ class Settler:
         self._tally = tally
         self._incoming: deque[Ended] = deque()
         self._batches: deque[tuple[Line, list[Ended]]] = deque()
-        self._waiting: list[Ended] = []  # for Redis to be ready to adopt them
+        self._waiting: list[Ended] = []  # until Redis is ready to adopt them
         self._filled = threading.Event()
         self._ending = threading.Event()
         self.trouble = ErrorPause("settler", longest=1.0)
@@ -93,7 +98,7 @@ class Settler:
         self._filled.set()
 
     def add(self, run: Run, outcome: Outcome | None) -> None:
-        """A run has ended; None: without anything to settle."""
+        """Adds a run that has ended. `outcome` None: there is nothing to settle."""
         if outcome is None:
             self._leases.empty(run.row)
             self._adopter.ended((run.row,))
@@ -107,16 +112,18 @@ class Settler:
 
     @property
     def over(self) -> bool:
-        """Whether it is to end, and nothing is left."""
+        """Whether it must end, and nothing is left."""
         return self._ending.is_set() and not self._incoming and not self._batches and not self._waiting
 
     def fill(self, filled: threading.Event) -> None:
-        """Which event is set from now on when there is something for it: that of a thread which it shares."""
+        """Sets the event that announces new outcomes from now on: the event of the thread that it shares."""
         self._filled = filled
-        filled.set()  # somebody may have set the former one for what was added a moment ago
+        filled.set()  # the former event may have been set for an outcome that was added a moment ago
 
     def step(self) -> float:
-        """One pass for a thread that has others, too. Returns the seconds until the next one, unless there is more before."""
+        """Does one pass for a thread that has other settlers, too. Returns the seconds until the next pass, if nothing arrives
+        before.
+        """
         left = self._resume_at - clock.monotonic()
         if left > 0:
             return left
@@ -132,10 +139,10 @@ class Settler:
         return AGAIN if self._waiting else float("inf")
 
     def poll(self) -> float:
-        """Settles all that has gathered. Returns the seconds until there may be more: it is woken earlier.
+        """Settles all outcomes so far. Returns the seconds until the next pass; a new outcome wakes it earlier.
 
         Raises:
-            StoreUnavailable: Redis is away; the same batch is sent again by the next pass.
+            StoreUnavailable: Redis is away; the next pass sends the same batch again.
         """
         self._incoming.extend(self._waiting)
         self._waiting = []

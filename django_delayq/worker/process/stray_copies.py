@@ -1,7 +1,6 @@
-"""Processes that a task forks from its own, as multiprocessing does, and what turns itself into a daemon.
-
-Such a fork is no worker: it has one thread, the task's, but it shares the lease table and has the buffer of the original. So it ends
-where the task returns, and would else run jobs which the original runs too.
+"""Processes that a task forks from its process, as multiprocessing and daemons do. Such a fork is not a worker: it has only the
+thread of the task, but it shares the lease table and has a copy of the buffer. So it ends when the task returns. Otherwise it would
+run jobs that the original process runs, too.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ _is_fork = False
 
 
 def expect() -> None:
-    """Called once by a task process, before it starts threads: what is forked from here on is a task's fork."""
+    """Called once by a task process, before it starts threads: later forks are forks of a task."""
     os.register_at_fork(after_in_child=_become_a_fork)
 
 
 def end(error: BaseException | None) -> None:
-    """The task has come back, with that error. Ends the process if it is such a fork; else does nothing."""
+    """Called when the task has ended, with its error. Ends the process if it is a fork of a task."""
     if not _is_fork:
         return
     code = 0
@@ -42,5 +41,6 @@ def end(error: BaseException | None) -> None:
 def _become_a_fork() -> None:
     global _is_fork
     _is_fork = True
-    # A task process leaves signals to its supervisor. A fork has none: `Process.terminate()` sends this one, and then waits.
+    # A task process leaves signals to its supervisor. A fork has no supervisor: `Process.terminate()` sends this signal, and then
+    # waits.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -1,17 +1,18 @@
-"""A task process: mover in the main thread, consumers and settler in theirs.
+"""A task process: the mover in the main thread, consumers and settler in other threads.
 
-The order in which it ends, and why:
-1. The mover claims no more and hands its timers over, so that nothing new comes and others wake for what becomes due.
-2. What waits in the buffer is given back, so that others can start it now.
-3. The consumers finish what runs; the supervisor keeps its leases meanwhile.
-4. Then jobs on their last chance, and those that were evicted three times, run one after the other, with nothing beside them: a
-   process that dies takes all it runs with it, and none of them shall be called poison, or begin anew for ever, for what a neighbour
-   did. Such a process asks to be replaced, so that others wait for none. If the whole worker leaves they are given back instead, like
-   all that waits.
-5. The settler empties itself last, since consumers feed it.
-6. If told so while tasks still run, these are given back too (snoozed: the attempt does not count), and the process ends
-   under them. A task may thus run twice: at least once is the promise.
-If the supervisor is gone, the process ends at once: nobody extends its leases, so soon others will run its jobs.
+The order in which it ends, with the reasons:
+1. The mover stops claiming and hands its timers over, so that no new jobs arrive, and other workers wake up for jobs that become due.
+2. Jobs that wait in the buffer are given back, so that others can start them now.
+3. The consumers finish the running jobs. The supervisor extends their leases in the meantime.
+4. Then jobs on their last chance, and jobs that were evicted three times, run one after the other, with no other job in the process.
+   A process that dies ends all its jobs. None of them may count as poison, or start again for ever, because of another job. Such a
+   process asks to be replaced, so that other jobs do not wait for it. If the whole worker leaves, these jobs are given back instead,
+   like the waiting ones.
+5. The settler ends last, because consumers add outcomes to it.
+6. If a command ends the process at once while tasks run, their jobs are given back too (snoozed: the attempt does not count), and the
+   process ends under them. A task may thus run twice: the guarantee is at least once.
+
+If the supervisor is gone, the process ends at once: its leases are no longer extended, so other workers will soon run its jobs.
 """
 
 from __future__ import annotations
@@ -52,20 +53,20 @@ from django_delayq.worker.receivers import SignalReceiver
 from django_delayq.worker.spec import WorkerSpec
 from django_delayq.worker.tally import LatestText, Tally
 
-LAST_LINES: Final = 0.1  # seconds to write what is gathered of the log when the process must end at once
+LAST_LINES: Final = 0.1  # seconds to write the gathered log lines when the process must end at once
 LAST_SETTLE: Final = 1.5  # seconds; the supervisor kills half a second later
-BURST_PATIENCE: Final = 30.0  # seconds; a burst is started again by its timer, a worker would wait for ever
+BURST_PATIENCE: Final = 30.0  # seconds; the timer of a burst starts it again, but a worker would wait for ever
 
 
 def rows(threads: int, nodes: int = 1) -> int:
-    """How many jobs a process may hold: what runs, what is taken ahead, what waits to be settled, and what other servers may still
-    answer.
+    """How many jobs a process may hold: running jobs, jobs taken ahead, jobs that wait to be settled, and jobs that other servers may
+    still return.
     """
     return threads + (2 + nodes) * MOST
 
 
 class TaskProcess:
-    """1. Starts its threads. 2. Claims and waits. 3. Obeys commands. 4. Ends as the module says."""
+    """Starts its threads, claims and waits, obeys commands, and ends in the order that the module describes."""
 
     def __init__(self, spec: WorkerSpec, worker: str, ends: Ends, leases: LeaseTable, tally: Tally | None = None) -> None:
         self._burst = spec.burst
@@ -150,7 +151,7 @@ class TaskProcess:
         self._now = False
 
     def run(self) -> int:
-        """Works until told to leave, or, in a burst, until nothing is due. Returns the exit code."""
+        """Works until a command ends it or, in a burst, until no job is due. Returns the exit code."""
         self._watch.start()
         self._settler.start()
         for consumer in self._consumers:
@@ -230,7 +231,7 @@ class TaskProcess:
     def _wake(self) -> None:
         try:
             os.write(self._room_write, b".")
-        except BlockingIOError:  # full of calls already
+        except BlockingIOError:  # the pipe is full of calls
             pass
 
     def _settled(self) -> None:
@@ -246,7 +247,7 @@ def main(
     tally: Tally | None = None,
     circuits: LatestText | None = None,
 ) -> int:
-    """What a forked child runs. `circuits`: where it puts up those that are open."""
+    """The main function of the forked child. `circuits`: where it writes its open circuits."""
     if circuits is not None and spec.hooks.watch_circuits is not None:
         spec.hooks.watch_circuits(circuits.write)
     stray_copies.expect()
@@ -258,13 +259,17 @@ def main(
 
 logger = Logger("django_delayq.worker")
 
-EVERY: Final = 4.0  # seconds between looks
+EVERY: Final = 4.0  # seconds between checks
 
 
 class SiteWatch(threading.Thread):
-    """1. Reads from Redis what the mirrors of the lines trimmed last. 2. If that has changed, reads the checkpoints.
-    3. `site.check_mirror` compares the two; while it refuses a line, `QueueStore.claim` refuses it as well. Without the database, or
-    Redis, claims go on. It ends with its process.
+    """Watches whether the lines belong to this database.
+
+    1. It reads from Redis what the mirrors of the lines trimmed last.
+    2. If that has changed, it reads the checkpoints.
+    3. `site.check_mirror` compares the two. While it refuses a line, `QueueStore.claim` refuses the line as well.
+
+    Without the database, or Redis, claims continue. It ends with its process.
     """
 
     def __init__(self, lines: Sequence[Line]) -> None:
@@ -272,19 +277,19 @@ class SiteWatch(threading.Thread):
         self._by_link: dict[Link, list[Line]] = {}
         for line in lines:
             self._by_link.setdefault(line.store.link, []).append(line)
-        self._own: dict[Line, Trimmed] = {}  # what was found to be written by this database
+        self._own: dict[Line, Trimmed] = {}  # lines that this database was found to write
 
     def run(self) -> None:
-        """Looks until the process ends."""
+        """Checks until the process ends."""
         while True:
             try:
                 self.look()
-            except Exception:  # claims must not go on unwatched
+            except Exception:  # claims must not continue without this check
                 logger.exception("the check for other databases failed; it is repeated")
             clock.sleep(EVERY * (0.5 + random.random() / 2))
 
     def look(self) -> None:
-        """One look at all lines."""
+        """Checks all lines once."""
         changed = {line: trimmed for line, trimmed in self._trimmed().items() if self._own.get(line) != trimmed}
         looks, known = (site.LOOKS if changed else 0), dict[Line, Facts]()
         while looks:
@@ -314,7 +319,7 @@ class SiteWatch(threading.Thread):
 
 QUIET: Final = b"Q"  # claim no more; finish what is here
 RETIRE: Final = b"R"  # claim no more, give back what waits, finish what runs, then run the jobs on their last chance, end
-LEAVE: Final = b"L"  # claim no more, give back what waits, those included, finish what runs, end
+LEAVE: Final = b"L"  # claim no more, give back what waits, also jobs on their last chance, finish what runs, end
 NOW: Final = b"N"  # give back what runs as well, and end
 ABORT: Final = b"A"  # end the runs that the lease table marks as aborted
 

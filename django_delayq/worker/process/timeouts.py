@@ -25,19 +25,22 @@ SHORTEST_NAP = 0.01
 
 
 class SoftTimer:
-    """1. Its thread starts with the first job that has a timeout. 2. It looks at the run of each thread: there are as many as
-    consumers, so a plain scan does. 3. It dies with the process.
+    """Raises SoftTimeout in threads whose run takes too long.
+
+    1. Its thread starts with the first job that has a timeout.
+    2. It checks the run of each thread. There are as many as consumers, so a plain scan is enough.
+    3. It dies with the process.
     """
 
     def __init__(self) -> None:
-        self._runs: dict[int, tuple[float, Run]] = {}  # by thread; and when their time is over
+        self._runs: dict[int, tuple[float, Run]] = {}  # by thread: the end of the timeout, and the run
         self._alarm = threading.Event()
         self._next_look = 0.0
         self._start_lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
     def call(self, run: Run, timeout: float, fn: Callable[..., Any], aborted: Set[tuple[int, int]]) -> Any:
-        """As `call`, and raises SoftTimeout in `fn` when `timeout` seconds have passed."""
+        """Like `call`, but also raises SoftTimeout in `fn` after `timeout` seconds."""
         self._watch_over(run, clock.monotonic() + timeout)
         try:
             return call(run, fn, aborted)
@@ -49,13 +52,13 @@ class SoftTimer:
             self._runs.pop(threading.get_ident(), None)
 
     def poll(self) -> float:
-        """Interrupts the runs whose time has come. Returns the seconds until it must look again."""
+        """Interrupts the runs whose timeout has passed. Returns the seconds until the next check."""
         now = clock.monotonic()
         nearest = now + LONGEST_NAP
         for deadline, run in list(self._runs.values()):
             if deadline <= now:
                 raise_in_thread(run, SoftTimeout)
-                if run.cancel_token is None:  # it is about to begin
+                if run.cancel_token is None:  # it is about to start
                     nearest = min(nearest, now + SHORTEST_NAP)
             else:
                 nearest = min(nearest, deadline)
@@ -80,16 +83,16 @@ class SoftTimer:
 
 
 def text(timeout: float) -> str:
-    """What SoftTimeout says."""
+    """The message of SoftTimeout."""
     return f"the task ran longer than its timeout of {clock.text(timeout)}"
 
 
 def hard_limit(timeout: float) -> float:
-    """Seconds after the start of a run at which the supervisor ends it: the timeout, and time to clean up behind it."""
+    """Seconds after the start of a run at which the supervisor ends it: the timeout, plus time to clean up."""
     return timeout + max(5.0, timeout * 0.2)
 
 
-ABORTED: Final = "the job was aborted while it ran"  # what Cancelled says
+ABORTED: Final = "the job was aborted while it ran"  # the message of Cancelled
 
 THREAD: Final = "thread"
 _raising: Final = Lock()  # held from removing the thread to raising the exception in it; never by a thread that can be interrupted

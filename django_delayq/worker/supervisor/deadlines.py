@@ -1,9 +1,10 @@
-"""Hard timeouts: a run that has not ended a while after its soft timeout, or after it was aborted, is deaf, and nothing but the end of
-its process stops it.
+"""Hard timeouts: a run is deaf if it has not ended some time after its soft timeout, or after it was aborted. Only the end of its
+process stops it.
 
-Its process claims no more. The other jobs there go on until their own timeout, those without one for `grace` seconds, then it is
-killed. Not before that the deaf run is settled, as a failed attempt, or as cancelled: as long as it may still do something, its lease
-is kept, so that nobody else runs the job beside it. Who had to be killed with it is evicted, which counts nothing.
+Its process stops claiming. The other jobs there continue until their own timeout, jobs without a timeout for `grace` seconds. Then
+the process is killed. Only after that is the deaf run settled, as a failed attempt or as cancelled. As long as the run may still have
+effects, its lease is kept, so that no other worker runs the job at the same time. The other jobs that are killed with it are evicted,
+which does not count as an attempt.
 """
 
 from __future__ import annotations
@@ -23,17 +24,22 @@ from django_delayq.worker.supervisor.fork import Child
 
 logger = Logger("django_delayq.worker")
 
-PASS = 1.0  # seconds between looks; a run that begins behind one has five seconds at least, see `timeouts.hard_limit`
+PASS = 1.0  # seconds between checks; a run that starts after one has at least five seconds, see `timeouts.hard_limit`
 SHORTEST = 0.1
 NO_END = float("inf")
-ABORT_PATIENCE = 5.0  # seconds that an aborted run has to end, as behind a short timeout
+ABORT_PATIENCE = 5.0  # seconds that an aborted run has to end, as after a short timeout
 LAST_LOOK = 1.5  # seconds in which a process shows where its deaf run hangs, before it is killed
 
 
 class Deadlines:
-    """1. Looks at every running job's hard deadline. 2. Calls `replace` for a process with a run past it: another takes its slot, and
-    it claims no more. 3. Kills it when none of its other jobs has time left. 4. Says, once it is dead, how its deaf runs ended. A run
-    that ends after all is settled by its process, as any other.
+    """Kills processes with deaf runs.
+
+    1. It checks the hard deadline of every running job.
+    2. It calls `replace` for a process with a run past its deadline: another process takes its slot, and it stops claiming.
+    3. It kills the process when none of its other jobs has time left.
+    4. After that, it returns how the deaf runs ended.
+
+    A run that ends after all is settled by its process like any other run.
     """
 
     def __init__(
@@ -56,7 +62,7 @@ class Deadlines:
         self._monotonic = monotonic
 
     def poll(self) -> float:
-        """One pass."""
+        """Does one pass."""
         now = self._monotonic()
         next_at = now + PASS
         for child in list(self._children()):
@@ -81,14 +87,14 @@ class Deadlines:
         return max(SHORTEST, next_at - now)
 
     def ended(self, child: Child) -> list[tuple[int, Outcome]]:
-        """What becomes of the deaf runs of a process that is dead: line, and how to settle it."""
+        """Returns the line and the outcome of each deaf run of a dead process."""
         if child.leases is None:
             return []
         held = [one for one in child.leases.held() if (one.row, one.turn) in child.deaf]
         return [(one.line, self._item(child, child.leases, one)) for one in held]
 
     def _ends_at(self, child: Child, held: LeaseSlot) -> float:
-        """When a job is to have ended in any case; without a deaf neighbour, never, unless it has a deadline."""
+        """When a job must have ended. Without a deaf run in the process, only the deadline of the job counts."""
         deadline = _deadline(child, held)
         if deadline == NO_END and child.deaf_since is not None:
             return child.deaf_since + self._grace
@@ -140,8 +146,8 @@ def _when(child: Child, held: LeaseSlot) -> str:
 
 
 def _deadline(child: Child, held: LeaseSlot) -> float:
-    """When a run is deaf if it has not ended."""
+    """When a run becomes deaf if it has not ended."""
     if held.state != RUNNING:
         return NO_END
     aborted = child.aborted.get((held.row, held.turn), NO_END)
-    return min(held.hard or NO_END, max(aborted, held.started) + ABORT_PATIENCE)  # it may have waited when it was aborted
+    return min(held.hard or NO_END, max(aborted, held.started) + ABORT_PATIENCE)  # the job may have been waiting when it was aborted

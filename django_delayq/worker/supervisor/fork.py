@@ -39,7 +39,7 @@ class Child:
     def __init__(self, name: str, worker: str, pid: int, commands: int, leases: LeaseTable | None) -> None:
         self.lease_file: Path | None = None  # the file that is its lease table
         self.tally: Tally | None = None  # what it counts, if anybody measures
-        self.circuits: LatestText | None = None  # which it says are open, if it has any
+        self.circuits: LatestText | None = None  # its open circuits, if it writes them
         self.name = name
         self.worker = worker
         self.pid = pid
@@ -48,75 +48,75 @@ class Child:
         self.kill_at = float("inf")
         self.told_now = False
         self.killed = False
-        self.look_at = float("inf")  # when it is asked once more to show its stacks
-        self.deaf_since: float | None = None  # when a run here did not hear that it is to end
+        self.look_at = float("inf")  # when to ask it again for its stacks
+        self.deaf_since: float | None = None  # since when a run here ignores that it must end
         self.deaf: set[tuple[int, int]] = set()  # row and turn of such runs
-        self.aborted: dict[tuple[int, int], float] = {}  # of those that were aborted, and when
+        self.aborted: dict[tuple[int, int], float] = {}  # row and turn of aborted runs, and when they were aborted
         self.exit_code: int | None = None
         self._commands = commands
 
     @property
     def in_order(self) -> bool:
-        """Whether it ended as a process of ours does. The exit code alone does not say: a task may have called `os._exit(0)`."""
+        """Whether it ended regularly. The exit code is not enough: a task may have called `os._exit(0)`."""
         return self.exit_code in (0, GAVE_UP) and (self.leases is None or self.leases.left())
 
     @property
     def claims(self) -> bool:
-        """Whether it has begun to."""
+        """Whether it has begun to claim."""
         return self.leases is not None and self.leases.claims()
 
     def tell(self, command: bytes) -> None:
-        """Sends a command. A child that is gone already does not mind."""
-        if self.exit_code is None:  # else the pipe is closed, and its number may be another's
+        """Sends a command. Does nothing if the child is gone already."""
+        if self.exit_code is None:  # otherwise the pipe is closed, and its number may be reused
             with contextlib.suppress(OSError):
                 os.write(self._commands, command)
 
     def abort(self, held: LeaseSlot, now: float) -> None:
-        """Has that run ended by the process. Once: a run that cleans up is not interrupted again."""
+        """Tells the process to end that run. Only once: a run that cleans up is not interrupted again."""
         if self.leases is not None and (held.row, held.turn) not in self.aborted:
             self.leases.abort(held)
             self.aborted[held.row, held.turn] = now
             self.tell(ABORT)
 
     def kill(self) -> None:
-        """Ends it at once."""
+        """Kills it at once."""
         self.killed = True
         self.send(signal.SIGKILL)
 
     def show_stacks(self) -> None:
-        """Where it hangs: it writes the stacks of its threads."""
+        """Makes it write the stacks of its threads, to show where it hangs."""
         self.look_at = clock.monotonic() + os_signals.PATIENCE
         self.send(signal.SIGQUIT)
 
     def look_again(self, now: float) -> None:
-        """In a while behind `show_stacks`, should nothing in Python have run."""
+        """Asks a second time, some time after `show_stacks`, in case no Python code has run."""
         if self.look_at <= now:
             self.look_at = float("inf")
             self.send(os_signals.SECOND_LOOK)
 
     def send(self, sign: signal.Signals) -> None:
-        """Sends a signal, if the child has not been buried: its number may be another process by then."""
+        """Sends a signal, unless the child has been reaped: its process id may belong to another process by then."""
         if self.exit_code is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, sign)
 
     def forget(self) -> None:
-        """In another child: the pipe to this one is not ours."""
+        """Called in another child, to which the pipe of this one does not belong."""
         if self.exit_code is None:
             os.close(self._commands)
 
     def remove_lease_file(self) -> None:
-        """Redis knows what it held."""
+        """Removes the file, because Redis knows what the process held."""
         if self.lease_file is not None:
             self.lease_file.unlink(missing_ok=True)
             self.lease_file = None
 
     def reap(self) -> bool:
-        """Whether it has ended; `exit_code` says how (negative: by that signal)."""
+        """Whether it has ended; `exit_code` has the reason (negative: by that signal)."""
         if self.exit_code is None:
             try:
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
-            except ChildProcessError:  # somebody else has waited for it
+            except ChildProcessError:  # other code has waited for it
                 pid, status = self.pid, 0
             if pid:
                 self.exit_code = os.waitstatus_to_exitcode(status)
@@ -125,28 +125,26 @@ class Child:
 
 
 class Forker:
-    """Makes children.
-
-    Every child gets the reading end of one pipe whose writing end only the supervisor has: when that is closed, however the
-    supervisor died, each child sees it. On Linux the kernel kills them besides.
+    """Makes children. Every child gets the reading end of one pipe. Only the supervisor has the writing end. When the supervisor dies
+    in any way, the pipe closes, and each child sees it. On Linux the kernel kills the children, too.
 
     Args:
-        before_fork: closes the connections of this process that the worker does not know; see `Hooks`. A child in which one of these,
-            or of those to Redis, is open does not start: it would read the answers of others.
+        before_fork: closes the connections of this process that the worker does not know; see `Hooks`. A child does not start if one
+            of these connections, or of those to Redis, is still open in it: it would read the replies of others.
     """
 
     def __init__(self, before_fork: Callable[[], Mapping[int, str]]) -> None:
         self._before_fork = before_fork
         self._unclosed: dict[int, str] = {}  # sockets that were open here although they should have been closed
         self._alive_read, self._alive_write = os.pipe()
-        self.to_close: list[Callable[[], None]] = []  # in each child: what only the supervisor may keep open
+        self.to_close: list[Callable[[], None]] = []  # run in each child, to close what only the supervisor may keep open
         self._children: list[Child] = []
 
     def fork(self, name: str, worker: str, main: Callable[[Ends], int], leases: LeaseTable | None = None) -> Child:
-        """Starts a process that runs `main` and ends with what it returns."""
+        """Starts a process that runs `main` and ends with its result as exit code."""
         closed = {**self._unclosed, **self._close()}
         signals.before_fork.send_robust(sender=None, worker=worker, process=name)
-        closed |= self._close()  # what a receiver has opened
+        closed |= self._close()  # connections that a receiver has opened
         self._unclosed = still_open(closed)
         threads = other_threads()
         sys.stdout.flush()
@@ -176,7 +174,7 @@ class Forker:
                     logging.shutdown()
                     sys.stdout.flush()
                     sys.stderr.flush()
-                os._exit(code)  # nothing of the supervisor's is unwound in a child
+                os._exit(code)  # a child must not run the cleanup code of the supervisor
         os.close(read)
         child = Child(name, worker, pid, write, leases)
         self._children = [other for other in self._children if other.exit_code is None] + [child]
@@ -184,7 +182,7 @@ class Forker:
         return child
 
     def close(self) -> None:
-        """Closes the pipe that says that the supervisor is alive."""
+        """Closes the pipe that shows that the supervisor is alive."""
         os.close(self._alive_read)
         os.close(self._alive_write)
 
@@ -192,10 +190,10 @@ class Forker:
         return {**self._before_fork(), **connection_options.close_all()}
 
     def _be_born(self, name: str, supervisor: int, write: int) -> None:
-        gc.freeze()  # what was loaded before stays: looking through it all holds up every job for 50 ms, and copies shared pages
+        gc.freeze()  # objects loaded so far stay: a full collection would stop every job for 50 ms, and copy shared pages
         signal.set_wakeup_fd(-1)
-        # Handlers that do nothing, not SIG_IGN: what a task starts would inherit that. Ctrl-C and service managers send
-        # their signals to all processes; the supervisor alone says what is to be done.
+        # Handlers that do nothing, not SIG_IGN, which the subprocesses of a task would inherit. Ctrl-C and service managers send
+        # their signals to all processes, but only the supervisor decides.
         for sign in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
             signal.signal(sign, _do_nothing)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -213,7 +211,7 @@ class Forker:
 
 
 def _owns_its_connections(name: str, closed: Mapping[int, str], threads: str) -> bool:
-    """In a child: whether none of the sockets that the supervisor has closed is open here. `threads`: those of the supervisor."""
+    """In a child: whether none of the sockets that the supervisor has closed is open here. `threads`: the threads of the supervisor."""
     for shared in still_open(closed).values():
         logger.error(
             "%s does not start: it has inherited %s, which is still open although the worker has closed it. Two processes that "
@@ -235,7 +233,7 @@ FOLDERS = ("/proc/self/fd", "/dev/fd")  # on Linux, and on macOS
 
 
 def still_open(closed: Mapping[int, str]) -> dict[int, str]:
-    """The sockets that this process has open, among these: the name by the inode."""
+    """Those of these sockets that this process has open: the name by the inode."""
     return {inode: closed[inode] for inode, _ in _sockets() if inode in closed} if closed else {}
 
 
@@ -245,17 +243,17 @@ def described() -> str:
 
 
 def other_threads() -> str:
-    """The names of the threads beside this one, which a fork does not copy."""
+    """The names of the other threads, which a fork does not copy."""
     return ", ".join(thread.name for thread in threading.enumerate() if thread is not threading.current_thread())
 
 
 def _sockets() -> list[tuple[int, int]]:
-    """Inode and descriptor of each."""
+    """Inode and descriptor of each socket."""
     found = []
     for descriptor in _descriptors():
         try:
             facts = os.fstat(descriptor)
-        except OSError:  # the one by which the folder was read
+        except OSError:  # the descriptor that read the folder
             continue
         if stat.S_ISSOCK(facts.st_mode):
             found.append((facts.st_ino, descriptor))
@@ -282,40 +280,40 @@ def _peer(descriptor: int) -> str:
         return "without a peer"
 
 
-SHORT_LIFE: Final = 5.0  # seconds; a process that ends sooner has a worse cause than one bad job
+SHORT_LIFE: Final = 5.0  # seconds; if a process ends sooner, the cause is probably not one bad job
 LONGEST_PAUSE: Final = 30.0
 NO_ROOM_PAUSE: Final = 5.0
 
 
 class Slot:
-    """A process of this name shall run. One that dies is started again at once; one that keeps dying young, after a pause."""
+    """The place of one process of this name. A process that dies is replaced at once; if processes keep dying young, after a pause."""
 
     def __init__(self, name: str, fork: Callable[[str], Child]) -> None:
         self.name = name
         self.child: Child | None = None
-        self.over = False  # it has done its work, and no other is to follow
+        self.over = False  # it has finished its work, and gets no successor
         self._fork = fork
-        self.died = self.replaced = 0  # how many of its occupants were, and had a successor
+        self.died = self.replaced = 0  # how many of its processes died, and how many were replaced
         self._fill_at = 0.0
         self._young_deaths = 0
 
     def fill(self) -> None:
-        """Starts a process if there is none and the pause is over."""
+        """Starts a process if the slot is empty and the pause is over."""
         if self.child is not None or self.over or clock.monotonic() < self._fill_at:
             return
         try:
             self.child = self._fork(self.name)
-        except OSError as error:  # no memory or no process left just now: no reason to end those that work
+        except OSError as error:  # no memory or no process left at the moment: not a reason to end the processes that work
             self._fill_at = clock.monotonic() + NO_ROOM_PAUSE
             logger.error("%s cannot be started. The next attempt follows in %.0f s: %s", self.name, NO_ROOM_PAUSE, error)
 
     def vacate(self) -> None:
-        """Its occupant is on the way out; the next may come."""
+        """Frees the slot, because its process is about to end and another may start."""
         self.replaced += 1
         self.child = None
 
     def leave(self, *, burst: bool, stopping: bool) -> Child:
-        """Its occupant has ended. Returns it."""
+        """Frees the slot, because its process has ended. Returns the process."""
         child = self.child
         assert child is not None
         self.child = None

@@ -21,24 +21,27 @@ from django_delayq.worker.supervisor.fork import Child
 logger = Logger("django_delayq.worker")
 
 PASS = 1.0  # seconds between passes, at most
-SHARE = 8  # passes in a lease, at least, and after an error, too: two of them may fail
-MISSED = 2.0  # seconds after which a lease that nobody holds counts as lost; its job may be about to be adopted
+SHARE = 8  # passes in a lease, at least, and after an error too: two of them may fail
+MISSED = 2.0  # seconds after which an unknown lease counts as lost; its job may be about to be adopted
 LONG = 1.0  # seconds after which a running job counts as a long one
-PATIENCE = 8  # of the shortest lease, the part of a pass in which late servers are called
+PATIENCE = 8  # the fraction of the shortest lease in which a pass calls slow servers
 
 Kept = tuple[Child, LeaseSlot]
 
 
 def longest_pause(lines: Sequence[Line]) -> float:
-    """Seconds that may pass without a look at the leases of these lines."""
+    """The longest time in seconds between two checks of the leases of these lines."""
     return min([PASS, *(line.lease / SHARE for line in lines)])
 
 
 class LeaseExtender:
-    """1. Every third of a lease it extends all that is held on a line, what waits included. 2. Every second it extends the jobs
-    whose progress has changed, and every other second those that run for long: so a cancel request reaches a task within
-    two seconds. 3. It writes into the lease table what Redis answers: lost, cancel, abort, and until when the lease surely holds. Of an
-    abort it calls the process.
+    """Extends the leases of all task processes.
+
+    1. Every third of a lease it extends all leases of a line, including those of waiting jobs.
+    2. Every second it extends the jobs whose progress has changed, and every other second the jobs that run for long. So a cancel
+       request reaches a task within two seconds.
+    3. It writes the answers of Redis into the lease table: lost, cancel, abort, and until when the lease is certainly valid. It also
+       tells the process of an abort.
     """
 
     def __init__(
@@ -56,26 +59,26 @@ class LeaseExtender:
         self._full_at = dict.fromkeys(lines, 0.0)
         self._pass = longest_pause(lines)
         self._progress: dict[tuple[int, int, int], int] = {}
-        self._gone: dict[tuple[str, str], float] = {}  # since when nobody holds it
+        self._gone: dict[tuple[str, str], float] = {}  # since when Redis does not know the lease
         self._odd = False
-        self._asked = dict.fromkeys(lines, 0.0)  # when
-        self._failed: dict[Link, float] = {}  # servers that did not answer, or late, and when
+        self._asked = dict.fromkeys(lines, 0.0)  # the time of the last call
+        self._failed: dict[Link, float] = {}  # servers that failed or were slow, and when
         self.lost: Counter[str] = Counter()  # leases, by queue
 
     def poll(self) -> float:
-        """One pass over all lines.
+        """Does one pass over all lines.
 
         Raises:
-            StoreUnavailable: a server is away; what is on others has been extended, the rest is by a later pass.
+            StoreUnavailable: a server is away; the leases on other servers have been extended, and a later pass extends the rest.
             StoreError: Redis refused a line; the others have been extended.
         """
         now = self._monotonic()
         by_line = self._wanted(now)
         refused: dict[Line, DelayqError] = {}
         down: StoreUnavailable | None = None
-        # Servers that did not answer, or late, come last, that of the last failure behind the others, and one that does not answer is
-        # waited for in a pass: the leases of what is on healthy ones must not run out meanwhile. Late ones are called until a pass has
-        # taken long; of the lines of such a server each has its turn.
+        # Servers that failed or were slow come last, and the one with the latest failure comes at the end. A pass waits for only one
+        # server that does not answer: the leases on healthy servers must not expire in the meantime. Slow servers are called until
+        # the pass has taken long; the lines of such a server take turns.
         patience = now + min((line.lease for line in by_line), default=0.0) / PATIENCE
         for line, kept in sorted(by_line.items(), key=lambda each: self._place(each[0])):
             node = line.store.link.server
@@ -91,7 +94,7 @@ class LeaseExtender:
                 self._failed.pop(node, None)
                 if node.cooldown.active:
                     self._failed[node] = began
-            except (StoreError, StoreRefused) as error:  # about this line; the leases of the others must not run out for it
+            except (StoreError, StoreRefused) as error:  # only this line failed; the leases of the others must not expire
                 refused[line] = error
             except StoreUnavailable as error:
                 refused[line] = error
@@ -107,7 +110,7 @@ class LeaseExtender:
         return self._pass
 
     def _wanted(self, now: float) -> dict[Line, list[Kept]]:
-        """What is to be extended in this pass."""
+        """The leases to extend in this pass."""
         self._gone = {job: since for job, since in self._gone.items() if now - since < 60 * MISSED}
         self._odd = not self._odd
         by_line: dict[Line, list[Kept]] = {}
@@ -135,7 +138,7 @@ class LeaseExtender:
         for start in range(0, len(kept), MOST):
             self._extend(line, kept[start : start + MOST])
             if start + MOST < len(kept):
-                node.cooldown.end()  # what is left of this line comes now: with each pass it would be the same that is
+                node.cooldown.end()  # the rest of this line follows now: each pass would leave out the same leases
 
     def _extend(self, line: Line, kept: Sequence[Kept]) -> None:
         progress = {held.id: held.progress for _, held in kept if held.progress_turn}
@@ -150,10 +153,10 @@ class LeaseExtender:
         failpoint("lease_extender.extended")
         for child, held in kept:
             leases = child.leases
-            assert leases is not None  # this thread alone gives it back, and not meanwhile
+            assert leases is not None  # only this thread frees it, and not during a pass
             answer = answers[held.id]
             if answer == "wait":
-                continue  # all that Redis held is being swept; then it is adopted
+                continue  # Redis is removing its old contents; then the job is adopted
             if answer == "gone":
                 since = self._gone.setdefault((held.id, held.fence), sent)
                 if sent - since < MISSED:
@@ -163,11 +166,11 @@ class LeaseExtender:
             if answer != "lost":
                 leases.extended(held, sent + line.lease)
             if answer in ("cancel", "abort"):
-                leases.cancel(held)  # before the run is interrupted: by this it ends as cancelled
+                leases.cancel(held)  # before the run is interrupted, so that it ends as cancelled
             if answer == "abort":
                 child.abort(held, self._monotonic())
             elif answer == "lost" and leases.state(held) not in (None, SETTLING):
-                # It still stands there, so this is not a job that was settled while we asked.
+                # The job is still in its row, so it was not settled during the call.
                 leases.lost(held)
                 self.lost[line.queue] += 1
                 logger.warning("job %s: its lease is lost. Another worker may run it", held.id)

@@ -1,10 +1,10 @@
-"""Files in memory (/dev/shm) for the lease tables of task processes. They outlive a worker that is killed as a whole, so that another
-worker of the same machine knows what it held, and what of that was running.
+"""Files in memory (/dev/shm) for the lease tables of task processes. They survive when a whole worker is killed, so another worker of
+the same machine can read which jobs it held, and which of them were running.
 
-A file is the lease table itself, then a head of JSON, then the head's length. It is found under its name only when it is
-complete, and is removed when Redis knows about all that stood in it: by the worker whose process it was, else by the one that gives
-back what it says, which also removes what a worker left unfinished. Where there is no /dev/shm, or no room, a lease table is plain
-memory, and jobs of a killed worker wait for the end of their leases.
+A file is the lease table, then a head in JSON, then the length of the head. It gets its name only when it is complete. It is removed
+when Redis knows about all its jobs: by the worker of the process, or by the worker that gives its jobs back, which also removes
+unfinished files. If there is no /dev/shm, or not enough room, a lease table is plain memory, and the jobs of a killed worker wait
+until their leases expire.
 """
 
 from __future__ import annotations
@@ -25,21 +25,23 @@ from django_delayq.worker.lease_table import LAYOUT, LeaseTable
 from django_delayq.worker.line import Line
 
 MEMORY: Final = Path("/dev/shm")
-_UNFINISHED: Final = ".new"  # how a file's name ends until all is in it; it begins with the process id, as afterwards
+_UNFINISHED: Final = ".new"  # the suffix of a file until it is complete; the name starts with the process id, as afterwards
 _LENGTH: Final = 8  # bytes, at the end of the file
-_OLD: Final = 3_600.0  # seconds after which a file that nobody touches is litter, such as that of another container
+_OLD: Final = 3_600.0  # seconds after which a file that is not touched is litter, such as a file of another container
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Whose process it is. `machine`: its start, and the namespaces in which `pid` and `born` (ticks) mean something."""
+    """The process that made the file. `machine`: the start of the machine, and the namespaces in which `pid` and `born` (ticks) are
+    valid.
+    """
 
     machine: str
     pid: int
     born: str
 
     def gone(self) -> bool:
-        """Whether it surely is no more; False where that cannot be known. Its children end with it: the kernel has killed them
+        """Whether the process has certainly ended; False if that is unknown. Its children have ended, too: the kernel kills them
         before it shows their parent as ended.
         """
         return bool(self.machine) and self.machine == _machine() and not _lives(self.pid, self.born)
@@ -47,7 +49,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """What the file says besides the lease table. `store`: prefix and address; `lines`: queue, partition, lease ms, max crashes."""
+    """The part of the file after the lease table. `store`: prefix and address; `lines`: queue, partition, lease ms, max crashes."""
 
     layout: int
     worker: str
@@ -58,7 +60,7 @@ class Head:
 
 
 class LeaseFile:
-    """One file. Holds it locked, so that of several workers one gives back what it says."""
+    """One file. It is locked while this object exists, so only one of several workers gives its jobs back."""
 
     def __init__(self, path: Path, descriptor: int, head: Head, leases: LeaseTable | None) -> None:
         self.path = path
@@ -67,12 +69,12 @@ class LeaseFile:
         self._descriptor = descriptor
 
     def remove(self) -> None:
-        """Redis knows all that it says."""
+        """Removes the file, because Redis knows about all its jobs."""
         self.path.unlink(missing_ok=True)
         self.close()
 
     def close(self) -> None:
-        """Leaves it to others."""
+        """Leaves the file to other workers."""
         if self.leases is not None:
             self.leases.close()
             self.leases = None
@@ -82,13 +84,15 @@ class LeaseFile:
 
 
 def origin() -> Origin:
-    """Of this process."""
+    """The origin of this process."""
     pid = os.getpid()
     return Origin(machine=_machine(), pid=pid, born=_stat(pid)[1])
 
 
 def place(memory: Path = MEMORY) -> Path | None:
-    """The directory of this user's files, made if need be; None where the system has none, or somebody else has put one there."""
+    """The directory of this user's files, which is created if needed. None if the system has no such directory, or if it belongs to
+    another user.
+    """
     folder = memory / f"delayq-{os.geteuid()}"
     try:
         if not _machine() or not memory.is_dir():
@@ -103,7 +107,7 @@ def place(memory: Path = MEMORY) -> Path | None:
 
 
 def make(folder: Path | None, *, worker: str, store: str, rows: int, lines: Sequence[Line]) -> tuple[LeaseTable, Path | None]:
-    """A lease table in a file of that directory; in plain memory, without a path, if there is no directory or no room."""
+    """A lease table in a file of that directory. Without a directory or room, it is in plain memory and has no path."""
     path = None if folder is None else folder / f"{os.getpid()}-{os.urandom(6).hex()}"
     if path is None:
         return LeaseTable(rows, len(lines)), None
@@ -121,7 +125,7 @@ def make(folder: Path | None, *, worker: str, store: str, rows: int, lines: Sequ
     try:
         descriptor = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         try:
-            # All of it now: a page that cannot be had later would kill the process that writes to it.
+            # All memory is allocated now: a page that is not available later would kill the process that writes to it.
             os.posix_fallocate(descriptor, 0, size)
             os.pwrite(descriptor, text + len(text).to_bytes(_LENGTH, "big"), size)
             leases = LeaseTable(rows, len(lines), descriptor)
@@ -135,17 +139,18 @@ def make(folder: Path | None, *, worker: str, store: str, rows: int, lines: Sequ
 
 
 def left(folder: Path, store: str, seen: dict[str, Origin | None] | None = None) -> Iterator[LeaseFile]:
-    """What workers of that store left behind which are surely gone, and nobody else is giving back. Removes litter.
+    """Yields files of that store whose workers have certainly ended and whose jobs no other worker is giving back. Removes litter.
 
     Args:
-        seen: what the looks before found, by file name; the caller keeps it, and empties it now and then. A file of a living
-            process then costs a look at the process only, and one of another store (None) nothing.
+        seen: the results of earlier passes, by file name; the caller keeps it, and clears it now and then. Then a file of a living
+            process costs only a check of the process, and a file of another store (None) costs nothing.
     """
     seen = {} if seen is None else seen
     for name in sorted(os.listdir(folder)):
         pid = name.partition("-")[0]
         if name.endswith(_UNFINISHED) and pid.isdigit() and not _may_live(int(pid)):
-            # Of one who died at it. If that is a process of another container, which we cannot see, it does without a file.
+            # Its process died while it wrote the file. If the process is in another container and still alive, it continues without a
+            # file.
             (folder / name).unlink(missing_ok=True)
             continue
         if name in seen and ((origin := seen[name]) is None or not origin.gone()):
@@ -159,7 +164,7 @@ def left(folder: Path, store: str, seen: dict[str, Origin | None] | None = None)
 
 
 def touch(paths: Sequence[Path]) -> None:
-    """Shows that these are no litter."""
+    """Touches these files, which shows that they are not litter."""
     for path in paths:
         with contextlib.suppress(OSError):
             os.utime(path)
@@ -176,14 +181,14 @@ def _open(path: Path, store: str, seen: dict[str, Origin | None]) -> LeaseFile |
             if _age(descriptor) > _OLD:
                 path.unlink(missing_ok=True)
             return None
-        if head.layout != LAYOUT:  # of another version: its jobs wait for the end of their leases
+        if head.layout != LAYOUT:  # of another version: its jobs wait until their leases expire
             path.unlink(missing_ok=True)
             return None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return None
-        if not os.fstat(descriptor).st_nlink:  # given back while we looked
+        if not os.fstat(descriptor).st_nlink:  # another worker gave it back in the meantime
             return None
         found = LeaseFile(path, descriptor, head, LeaseTable(head.rows, len(head.lines), descriptor))
         keep = True
@@ -215,8 +220,8 @@ def _age(descriptor: int) -> float:
 
 @cache
 def _machine() -> str:
-    # The start of the machine, since a process id means nothing after the next one; and the namespaces, since it means nothing
-    # in another container, and a time of birth nothing under another clock.
+    # The start of the machine, since a process id is valid only until the next start; and the namespaces, since it is not valid in
+    # another container, and a time of birth is not valid under another clock.
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return " ".join([boot, os.readlink("/proc/self/ns/pid"), _time_space()])
@@ -240,7 +245,7 @@ def _lives(pid: int, born: str) -> bool:
 
 
 def _may_live(pid: int) -> bool:
-    # /proc may hide processes; a signal's answer tells these from none.
+    # /proc may hide processes; the result of a signal shows whether the process exists.
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -27,7 +27,7 @@ PATIENCE: Final = 0.3  # seconds in which the stacks are written, if anything in
 CAUGHT: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGCHLD, SECOND_LOOK)
 
 # stop: claim no more, finish what runs within the grace, leave; again: give back what runs, and leave at once; interrupt: the same by
-# Ctrl-C, which the second time ends with 130. quiet: claim no more. stacks: every process writes what its threads do.
+# Ctrl-C, which exits with 130 the second time. quiet: claim no more. stacks: every process writes the stacks of its threads.
 Order = Literal["stop", "interrupt", "quiet", "stacks"]
 ORDERS: Final[dict[int, Order]] = {
     signal.SIGTERM: "stop",
@@ -38,10 +38,14 @@ ORDERS: Final[dict[int, Order]] = {
 
 
 class OsSignals:
-    """1. `catch` puts itself in the place of the handlers that were there. 2. What comes is noted, and makes `descriptor` readable, so
-    that who sleeps on it wakes up. 3. `taken` gives each once, in order. 4. `close` puts the former handlers back.
+    """Receives the signals of a worker.
 
-    `told_at`: when the first one came that asks to stop (monotonic), which may be long before it is taken; 0 for none.
+    1. `catch` replaces the existing handlers.
+    2. A signal is recorded, and makes `descriptor` readable, so that a process that sleeps on it wakes up.
+    3. `taken` yields each order once, in order.
+    4. `close` restores the former handlers.
+
+    `told_at`: when the first signal to stop came (monotonic), which may be long before it is taken; 0 if none came.
     """
 
     def __init__(self) -> None:
@@ -55,7 +59,7 @@ class OsSignals:
         return bool(self._noted)
 
     def catch(self) -> None:
-        """From now on signals are noted."""
+        """Records signals from now on."""
         self.descriptor, self._write = os.pipe()
         for descriptor in (self.descriptor, self._write):
             os.set_blocking(descriptor, False)
@@ -64,33 +68,33 @@ class OsSignals:
         signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
 
     def add(self, order: Order) -> None:
-        """As if its signal had come: somebody asks for the same by another way."""
+        """Adds an order that came in another way than by a signal."""
         self._noted.append(order)
 
     def taken(self) -> Iterator[Order]:
-        """What those order that have come, and come meanwhile."""
+        """Yields the recorded orders, and those that arrive in the meantime."""
         while self._noted:
             yield self._noted.pop(0)
 
     def drain(self) -> None:
-        """The descriptor is readable no more, until the next one comes."""
+        """Empties the descriptor, until the next signal comes."""
         os.read(self.descriptor, 4096)
 
     def close(self) -> None:
-        """The worker is over."""
+        """Restores the former handlers at the end of the worker."""
         signal.set_wakeup_fd(-1)
         for sign, handler in self._before.items():
             signal.signal(sign, handler)
         self.forget()
 
     def forget(self) -> None:
-        """In a child: the pipe is the supervisor's."""
+        """In a child: closes the pipe, which belongs to the supervisor."""
         os.close(self.descriptor)
         os.close(self._write)
 
     def _note(self, sign: int, _: object) -> None:
         order = ORDERS.get(sign)
-        if order is None:  # it only wakes
+        if order is None:  # a signal that only wakes the process
             return
         if order in ("stop", "interrupt") and not self.told_at:
             self.told_at = clock.monotonic()
@@ -109,7 +113,7 @@ def show_on_quit(then: Callable[[int, FrameType | None], None]) -> None:
 
 
 def show_when_stuck() -> None:
-    """The same in a child, and `SECOND_LOOK` writes them if SIGQUIT could not."""
+    """The same in a child. `SECOND_LOOK` writes the stacks if SIGQUIT could not."""
     show_on_quit(_looked)
     signal.signal(SECOND_LOOK, _arm)
     _arm()
@@ -124,8 +128,8 @@ def _looked(*_: object) -> None:
 
 
 def _write(frame: FrameType | None) -> None:
-    """`frame`: that of the main thread, which has been interrupted for this."""
-    # Not by a stream or a logger: this thread may be in the midst of writing to it.
+    """Writes the stacks. `frame`: the frame of the main thread, which was interrupted for this."""
+    # Not by a stream or a logger: this thread may have been interrupted while it wrote to one.
     left = "\n".join(_lines(frame)).encode("utf-8", "backslashreplace") + b"\n"
     with contextlib.suppress(OSError):
         while left:

@@ -16,16 +16,16 @@ from django_delayq.logger import Logger
 logger = Logger("django_delayq.worker")
 
 MOST_CLIENTS: Final = 128
-MOST_WAITING: Final = 1_024  # until they are accepted; beyond it the kernel makes a client try again after a second
-PATIENCE: Final = 5.0  # seconds for a client to send its request and take the answer
+MOST_WAITING: Final = 1_024  # connections that wait to be accepted; beyond it the kernel makes a client try again after a second
+PATIENCE: Final = 5.0  # seconds for a client to send its request and read the response
 MOST_BYTES: Final = 4_096
 
-TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"  # as Prometheus reads it
+TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"  # the content type that Prometheus expects
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What is said on a path: facts, or text for a machine. `status` begins with its number."""
+    """The response for a path: facts, or text for a machine. `status` begins with the status code."""
 
     status: str
     facts: dict[str, Any] | bytes
@@ -37,7 +37,7 @@ def judged(well: bool, facts: dict[str, Any]) -> Answer:
 
 
 def not_found(text: str) -> Answer:
-    """404, and what to do."""
+    """404, with a hint about the valid paths."""
     return Answer("404 Not Found", {"error": text})
 
 
@@ -50,12 +50,12 @@ class _Client:
 
 
 class Probe:
-    """A listening socket and its few clients, none of which can block the supervisor, nor another client: who has asked is answered
-    before it is dropped, and a new one is never refused for the sake of those that say nothing.
+    """A listening socket and its few clients. A client cannot block the supervisor or another client. A client that has sent its
+    request gets its response before it is dropped, and a new client is never refused because of silent clients.
 
     Args:
-        port: where to listen; 0 for any free one (`port` says which).
-        answers: path -> function that says what is answered there. Whoever reaches the port reads it.
+        port: where to listen; 0 for any free port (`port` has the number).
+        answers: maps a path to a function that makes the response. Everyone who reaches the port can read it.
         host: the address to listen on; "": all of IPv4, "::": all.
 
     Raises:
@@ -72,13 +72,13 @@ class Probe:
         self.port: int = self._listener.getsockname()[1]
 
     def register(self, poll: select.poll) -> None:
-        """Adds its descriptors to those the supervisor waits for."""
+        """Adds its descriptors to the descriptors that the supervisor waits for."""
         poll.register(self._listener.fileno(), select.POLLIN)
         for descriptor, client in self._clients.items():
             poll.register(descriptor, select.POLLOUT if client.answer else select.POLLIN)
 
     def ready(self, descriptor: int) -> None:
-        """Something has happened on a descriptor; those of others are passed over."""
+        """Handles an event on a descriptor; ignores descriptors of others."""
         if descriptor == self._listener.fileno():
             self._accept()
         elif descriptor in self._clients:
@@ -99,13 +99,13 @@ class Probe:
         return 1.0
 
     def close(self) -> None:
-        """Listens no more. In a forked child: leaves the sockets to the supervisor."""
+        """Stops listening. In a forked child: closes the copies of the sockets."""
         self._listener.close()
         for descriptor in list(self._clients):
             self._drop(descriptor)
 
     def _accept(self) -> None:
-        """All that wait, up to a number. Most have sent their request by then, and are answered at once."""
+        """Accepts the waiting clients, up to a number. Most have sent their request by then, and get the response at once."""
         with contextlib.suppress(OSError):
             for _ in range(MOST_WAITING):
                 sock, _address = self._listener.accept()
@@ -117,7 +117,7 @@ class Probe:
 
     def _make_room(self) -> None:
         oldest = next(iter(self._clients))
-        self.ready(oldest)  # its request may have come meanwhile
+        self.ready(oldest)  # its request may have come in the meantime
         if oldest in self._clients:
             self._drop(oldest)
 
@@ -143,7 +143,7 @@ class Probe:
         try:
             answer = not_found(f"try {', '.join(self._answers)}") if found is None else found()
             return _response(answer, words[0] == "GET")
-        except Exception:  # of code that is not ours, in part; what asks must not end the supervisor
+        except Exception:  # some of this code belongs to the project; a request must not end the supervisor
             logger.exception("GET %s failed", words[1])
             return _response(Answer("500 Internal Server Error", {"error": "see the log of the worker"}), words[0] == "GET")
 

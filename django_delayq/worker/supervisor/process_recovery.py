@@ -1,5 +1,5 @@
-"""Returns the jobs of killed processes to their queues, so that they need not wait until their leases expire: of this worker, and
-of workers of this machine that were killed as a whole. Runs in the supervisor.
+"""Returns the jobs of killed processes to their queues, so that they need not wait until their leases expire: processes of this
+worker, and of workers of this machine that were killed completely. Runs in the supervisor.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from django_delayq.worker.supervisor.lease_files import LeaseFile, Origin
 logger = Logger("django_delayq.worker")
 
 MOST_NAMED: Final = 50  # crashed jobs of one process that the log names
-# What is said of runs that were given back. By "e" the mirror knows an eviction, which the stream tells as a snooze.
+# The detail of runs that were given back. "e" tells the mirror of an eviction, which is a snooze in the stream.
 SAID: Final[Mapping[Kind, bytes]] = {
     "snooze": b'{"d":"its process was stopped"}',
     "evict": b'{"e":"evicted","d":"its process was killed: another job there did not end when it had to"}',
@@ -39,7 +39,9 @@ SAID: Final[Mapping[Kind, bytes]] = {
 
 
 class Served(NamedTuple):
-    """What the recovery of a line needs: its jobs in Redis, the lease in ms, and after how many crashes a job is poison."""
+    """The values that the recovery of a line needs: its jobs in Redis, the lease in ms, and the number of crashes after which a job
+    is poison.
+    """
 
     store: QueueStore
     lease_ms: int
@@ -48,14 +50,14 @@ class Served(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class DeadProcess:
-    """What one process left behind.
+    """The jobs that a process held when it died.
 
     Args:
-        claims: a nonce per line, of a claim whose jobs may stand nowhere yet.
-        ran: what becomes of the jobs that were running: crash, snooze, or evict. exit_code: see `crash_detail`.
-        ended: of those that are known to have ended in another way, line and how to settle them.
-        settled: called when Redis knows about all of it.
-        left: the lines about which it does not know yet; `items`: what is to be told it, by line.
+        claims: a nonce per line, of a claim whose jobs may not be in the lease table.
+        ran: the outcome of the running jobs: crash, snooze, or evict. exit_code: see `crash_detail`.
+        ended: the line and the outcome of jobs that are known to have ended in another way.
+        settled: called when Redis knows about all jobs.
+        left: the lines that are not settled yet; `items`: the outcomes for Redis, by line.
     """
 
     worker: str
@@ -74,28 +76,32 @@ class DeadProcess:
 
 
 class ProcessRecovery:
-    """1. `take_over` copies the lease table of a killed process. 2. The next pass repeats the claim that was under way when the
-    process died; that call also hands over its timers. 3. What ran is settled as a crash, as snoozed if we ended the
-    process ourselves, or as evicted if we did for a neighbour's sake; what only waited is snoozed, and counts as nothing. While Redis
-    is away, the next pass tries again; a line that it refuses keeps no other waiting.
+    """Gives back the jobs of killed processes.
+
+    1. `take_over` copies the lease table of a killed process.
+    2. The next pass repeats the claim that was under way when the process died. That call also hands over its timers.
+    3. Running jobs are settled as a crash; as snoozed, if this worker ended the process itself; or as evicted, if it ended the
+       process because of another job. Waiting jobs are snoozed, and their attempt does not count.
+
+    While Redis is away, the next pass tries again. If Redis refuses a line, the other lines do not wait for it.
     """
 
     def __init__(self, *, lines: Sequence[Line], tasks: Sequence[str] = ()) -> None:
         self._lines = [Served(line.store, line.lease_ms, line.max_crashes) for line in lines]
         self._tasks = tasks
         self._dead: deque[DeadProcess] = deque()
-        self.ended: Counter[tuple[str, int, Kind]] = Counter()  # runs that were given back: queue, number of the task, how
+        self.ended: Counter[tuple[str, int, Kind]] = Counter()  # runs that were given back: queue, number of the task, outcome
 
     def __bool__(self) -> bool:
         return bool(self._dead)
 
     @property
     def hindered(self) -> bool:
-        """Whether all that is left waits for servers that did not answer when they were last called."""
+        """Whether all remaining lines wait for servers that did not answer the last call."""
         return all(dead.lines[number].store.link.away for dead in self._dead for number in dead.left)
 
     def take_over(self, child: Child, ran: Kind, ended: Sequence[tuple[int, Outcome]] = ()) -> None:
-        """Takes over what an ended child held, and frees its memory. `ran`, `ended`: see `DeadProcess`."""
+        """Takes over the jobs of an ended child, and frees its memory. `ran`, `ended`: see `DeadProcess`."""
         if child.leases is None:
             return
         dead = DeadProcess(
@@ -113,15 +119,15 @@ class ProcessRecovery:
         self.add(dead)
 
     def add(self, dead: DeadProcess) -> None:
-        """Takes over what a process of another worker held."""
+        """Takes over the jobs of a process of another worker."""
         self._dead.append(dead)
 
     def poll(self) -> float:
-        """Settles what is left.
+        """Settles the remaining lines.
 
         Raises:
-            StoreUnavailable: a server is away; all that was held on others has been given back, and the next pass goes on.
-            StoreError: Redis refused a line; likewise.
+            StoreUnavailable: a server is away; the jobs of other servers have been given back, and the next pass continues.
+            StoreError: Redis refused a line; the jobs of other lines have been given back.
         """
         refused: DelayqError | None = None
         away: set[Link] = set()
@@ -132,7 +138,7 @@ class ProcessRecovery:
                     continue
                 try:
                     self._give_back(dead, number)
-                except (StoreError, StoreRefused) as error:  # about this line; what was held of the others does not wait for it
+                except (StoreError, StoreRefused) as error:  # only this line failed; the other lines do not wait for it
                     refused = error
                 except StoreUnavailable as error:
                     refused = error
@@ -171,7 +177,7 @@ class ProcessRecovery:
                     self._done(dead, line.store.queue, item)
 
     def _name_crashed(self, dead: DeadProcess, queue: str, items: Sequence[Outcome]) -> None:
-        """In the log: which jobs these were, of which tasks, and how their process has ended."""
+        """Logs which jobs crashed, of which tasks, and how their process ended."""
         rows = {(row.id, row.fence): row.task for row in dead.held}
         for item in [item for item in items if item.kind == "crash"][:MOST_NAMED]:
             number = rows.get((item.id, item.fence), UNKNOWN_TASK)
@@ -187,7 +193,7 @@ class ProcessRecovery:
             )
 
     def _done(self, dead: DeadProcess, queue: str, item: Outcome) -> None:
-        if item.kind != "snooze" or item.detail:  # else it only waited
+        if item.kind != "snooze" or item.detail:  # otherwise it only waited
             # The tasks of another worker may have other numbers.
             ran = (row.task for row in dead.held if row.id == item.id and row.fence == item.fence and dead.lines is self._lines)
             self.ended[queue, next(ran, UNKNOWN_TASK), item.kind] += 1
@@ -224,16 +230,20 @@ def _told(detail: bytes) -> str:
     return str(json.loads(detail)["d"]) if detail else "the cause is unknown"
 
 
-PASS: Final = 1.0  # seconds between looks
-TOUCH: Final = 600  # looks after which our own files are touched
-AFRESH: Final = 60  # looks after which every file is opened again
+PASS: Final = 1.0  # seconds between passes
+TOUCH: Final = 600  # passes after which this worker touches its files
+AFRESH: Final = 60  # passes after which every file is opened again
 
 
 class HostRecovery:
-    """1. Looks, at the start and every second, for what workers left behind that are surely gone: known by the start of the machine,
-    the namespaces, the process id and its time of birth. 2. Hands it to the process recovery: what ran counts a crash, what waited
-    nothing. 3. Tells the registry that these workers are dead, so that nobody has to guess. Whom it
-    cannot judge, such as a worker of another container, it leaves alone: those leases run out.
+    """Finds the files of dead workers of this machine.
+
+    1. At the start and every second it looks for files of workers that have certainly ended. It identifies them by the start of the
+       machine, the namespaces, the process id and its time of birth.
+    2. It passes the jobs to the process recovery: running jobs count a crash, waiting jobs count nothing.
+    3. It reports to the registry that these workers are dead, so that no other process has to guess.
+
+    It ignores workers that it cannot check, such as a worker of another container: their leases expire.
     """
 
     def __init__(
@@ -255,13 +265,13 @@ class HostRecovery:
         self._seen: dict[str, Origin | None] = {}
         self._looks = 0
         self._registry = WorkerRegistry(places, prefix=prefix)
-        self._dead: set[str] = set()  # workers of which the registry is still to hear
+        self._dead: set[str] = set()  # workers that are not reported to the registry yet
 
     def poll(self) -> float:
-        """One look.
+        """Does one pass.
 
         Raises:
-            StoreUnavailable: Redis is away; the next look tells the registry.
+            StoreUnavailable: Redis is away; the next pass reports to the registry.
         """
         if self._place is not None:
             if self._looks % AFRESH == 0:
@@ -279,7 +289,7 @@ class HostRecovery:
 
     def _take_over(self, file: LeaseFile) -> None:
         head, leases = file.head, file.leases
-        self._dead.add(head.worker.rpartition("/")[0])  # without the number of its process
+        self._dead.add(head.worker.rpartition("/")[0])  # without the number of the process
         if leases is None:
             return
         lines = [

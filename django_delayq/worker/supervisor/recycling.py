@@ -43,7 +43,7 @@ class Recycler:
 
 
 def resident_memory(pid: int) -> int:
-    """Bytes of memory that a process has; 0 where the system does not say."""
+    """The memory of a process in bytes; 0 if the system does not report it."""
     try:
         with open(f"/proc/{pid}/statm", "rb") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -55,17 +55,16 @@ PASS = 1.0
 
 
 class Reloader:
-    """Looks every second at the times of all modules that are loaded, and calls `changed` when one has been written anew.
-
-    A file that does not compile is waited for: a worker that started again with it would only end.
+    """Checks every second the modification times of all loaded modules, and calls `changed` when a file has been written. If a file
+    does not compile, it waits: a worker that restarted with it would only end.
     """
 
     def __init__(self, changed: Callable[[str], None]) -> None:
         self._changed = changed
-        self._times = {path: _written(path) for path in _paths()}  # a change before the first pass counts, too
+        self._times = {path: _written(path) for path in _paths()}  # a change before the first pass counts
 
     def poll(self) -> float:
-        """One look."""
+        """Does one pass."""
         for path in _paths():
             written = _written(path)
             before = self._times.setdefault(path, written)

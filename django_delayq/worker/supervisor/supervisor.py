@@ -1,14 +1,15 @@
-"""The supervisor: forks the processes of a worker, keeps their leases, and sees to it that all end in order. One thread.
+"""The supervisor: forks the processes of a worker, extends their leases, and ends them in order. It has one thread.
 
-The order in which a worker ends, and why:
-1. The task processes claim no more and give back what only waits. What runs may finish for `grace` seconds; the lease
-   extender goes on meanwhile, or other workers would run the jobs, too.
-2. What still runs then is given back by its process (snoozed, the attempt does not count). A process that does not even do that
-   is killed two seconds later, and the supervisor gives back what it held.
-3. The loop processes end last, since the mirror is to see what happened in 1 and 2.
-4. The worker takes itself out of the registry.
-A second signal goes to 2 at once. While Redis hangs, nothing can be given back: then no call waits beyond the grace, so that the
-worker is gone three seconds after it. What it held runs again when its leases have run out.
+The order in which a worker ends, with the reasons:
+1. The task processes stop claiming and give back waiting jobs. Running jobs may finish for `grace` seconds. The lease extender
+   continues in that time, because otherwise other workers would run the jobs, too.
+2. Each process gives back the jobs that still run (snoozed, the attempt does not count). A process that does not do that is killed
+   two seconds later, and the supervisor gives back its jobs.
+3. The loop processes end last, because the mirror must see the events of 1 and 2.
+4. The worker removes itself from the registry.
+
+A second signal goes to 2 at once. While Redis hangs, nothing can be given back. Then no call waits longer than the grace, so the
+worker ends three seconds after it. Its jobs run again when their leases have expired.
 """
 
 from __future__ import annotations
@@ -48,13 +49,17 @@ LAST_WORD: Final = 2.0  # seconds between "give back what runs" and SIGKILL
 LOOPS_END: Final = 15.0  # seconds for a loop process to finish what is ready
 HANGS: Final = 0.25  # seconds for either if Redis is away: nothing can be given back or read then
 RECOVERY_END: Final = 5.0  # seconds to settle what killed processes held, if Redis is away
-PASS: Final = 0.5  # seconds between looks at its processes while something is under way; what ends one, or asks for it, is a signal
+PASS: Final = 0.5  # seconds between checks of its processes while a change is under way; ends and requests of processes are signals
 CALM: Final = 1.0
 
 
 class Supervisor:
-    """1. Forks task processes and loop processes. 2. Keeps leases, watches deadlines, beats, tidies, each a loop. 3. Replaces what
-    dies, and gives back what it held. 4. Obeys signals. When it is killed itself, its children end with it.
+    """1. It forks task processes and loop processes.
+    2. It extends leases, watches deadlines, sends beats, and tidies; each is a loop.
+    3. It replaces processes that die, and gives back their jobs.
+    4. It obeys signals.
+
+    If it is killed itself, its children end with it.
     """
 
     def __init__(self, spec: WorkerSpec) -> None:
@@ -114,7 +119,7 @@ class Supervisor:
         self._exit_code = self._done = self._failed = 0
 
     def run(self) -> int:
-        """Works until a signal, or a burst is over. Returns the exit code: 0, 130 after a second Ctrl-C, 1: no Redis in a burst."""
+        """Works until a signal, or the end of a burst. Returns the exit code: 0, 130 after a second Ctrl-C, 1: no Redis in a burst."""
         self._signals.catch()
         self._forker.to_close.append(self._signals.forget)
         signals.worker_started.send_robust(sender=None, worker=self._spec.worker)
@@ -137,7 +142,7 @@ class Supervisor:
         return self._exit_code
 
     def facts(self) -> dict[str, Any]:
-        """What the beat says about this worker."""
+        """The facts about this worker in the beat."""
         held = [each for child in self._task_children() if child.leases for each in child.leases.held()]
         done, failed = self._done, self._failed
         for child in self._task_children():
@@ -196,19 +201,19 @@ class Supervisor:
         for child in [child for child in self._leaving if child.reap()]:
             self._leaving.remove(child)
             self._ended(child)
-            self._tasks[0].over = False  # in a burst: what it has given back is due
+            self._tasks[0].over = False  # in a burst: the jobs that it gave back are due
         self._obey_signals()
         for slot in () if self._quiet or self._stopping or self._owes_a_burst() else self._tasks:
             slot.fill()
         for slot in () if self._stopping else self._loop_slots:
             slot.fill()
-        # Behind the filling: a burst without task processes is over at once, but its loops have work to do.
+        # After the slots are filled: a burst without task processes is over at once, but its loops have work to do.
         if self._spec.burst and not self._stopping and all(slot.over for slot in self._tasks) and not self._leaving:
             self._stop(RECOVERY_END)
         self._kill_late()
 
     def _calm(self) -> bool:
-        """Whether all are there, and nobody is to go."""
+        """Whether all processes run, and none is ending."""
         slots = (*self._tasks, *self._loop_slots)
         busy = self._signals or self._leaving or self._stopping or any(slot.child is None for slot in slots)
         return not busy and all(child.kill_at == float("inf") for child in self._children())
@@ -228,8 +233,9 @@ class Supervisor:
         self._loops.soon(self._recovery)
 
     def _owes_a_burst(self) -> bool:
-        """Whether what a process held is still to be given back. In a burst its successor waits for that: it might find nothing due,
-        and end the burst, a moment before these jobs are there again."""
+        """Whether jobs of a dead process must still be given back. In a burst its successor waits for that. Otherwise it might find
+        no due job, and end the burst, just before these jobs are back.
+        """
         return self._spec.burst and bool(self._recovery) and clock.monotonic() - self._taken_over_at < RECOVERY_END
 
     def _kill_late(self) -> None:
@@ -238,7 +244,7 @@ class Supervisor:
             child.look_again(now)
             if child.kill_at > now:
                 continue
-            if child.told_now or child.deaf:  # a deaf run is not given back while it may still do something
+            if child.told_now or child.deaf:  # a deaf run is not given back while it may still have effects
                 logger.warning("%s (pid %d) does not exit and is killed", child.name, child.pid)
                 child.kill()
                 child.kill_at = float("inf")
@@ -278,7 +284,7 @@ class Supervisor:
         logger.info("%s requested by %s", act, by)
         if act == "quiet":
             self._signals.add("quiet")
-        elif not self._stopping or self._reloading:  # else it would count as a second signal, and hurry
+        elif not self._stopping or self._reloading:  # otherwise it would count as a second signal, and hurry
             self._signals.add("stop")
 
     def _stop_or_hurry(self, order: Order) -> None:
@@ -302,7 +308,7 @@ class Supervisor:
         if self._systemd is not None and not self._reloading:
             self._systemd.stopping()
         self._stopping = True
-        self._leave_at = (self._signals.told_at or clock.monotonic()) + grace  # it may hear it only when a call to Redis has ended
+        self._leave_at = (self._signals.told_at or clock.monotonic()) + grace  # noticed perhaps only after a call to Redis
         self._links.hurry(self._leave_at)
         self._loops.soon(self._beat)
         for child in self._task_children():
@@ -365,12 +371,12 @@ class Supervisor:
                 self._probe.ready(descriptor)
 
     def _begun(self) -> bool:
-        """Whether it does what it is for."""
+        """Whether it has started its work."""
         claims = all(slot.over or (slot.child is not None and slot.child.claims) for slot in self._tasks)
         return self._beat.reached() and claims and not self._missing()
 
     def _missing(self) -> list[str]:
-        # A quiet worker starts no task process anew.
+        # A quiet worker starts no new task process.
         wanted = self._loop_slots if self._quiet else [*self._tasks, *self._loop_slots]
         return [slot.name for slot in wanted if slot.child is None and not slot.over]
 

@@ -1,4 +1,4 @@
-"""Tells systemd how the worker is (`Type=notify`), or whoever else listens at `$NOTIFY_SOCKET`."""
+"""Reports the state of the worker to systemd (`Type=notify`), or to another listener at `$NOTIFY_SOCKET`."""
 
 from __future__ import annotations
 
@@ -13,17 +13,21 @@ from django_delayq.logger import Logger
 
 logger = Logger("django_delayq.worker")
 
-LOOK: Final = 0.5  # seconds between looks whether the worker has begun
+LOOK: Final = 0.5  # seconds between checks whether the worker has begun to claim
 
 
 class Systemd:
-    """1. Says READY=1 once the worker claims. 2. Says WATCHDOG=1, twice in the time that is allowed, from the supervisor's own loop:
-    when that hangs, systemd ends the worker. 3. Says STOPPING=1 when the worker is leaving. A word that is not heard is said again by
-    the next pass, or never; nobody waits for it.
+    """Sends the messages of `sd_notify`.
+
+    1. It sends READY=1 once the worker claims.
+    2. It sends WATCHDOG=1 twice per watchdog time, from the supervisor's own loop: if the loop hangs, systemd ends the worker.
+    3. It sends STOPPING=1 when the worker leaves.
+
+    If a message is not delivered, the next pass sends it again, or it is lost. The worker never waits for it.
 
     Args:
-        address: a path, or with "@" in front the name of an abstract socket.
-        watchdog: seconds within which a word is wanted; 0 for none.
+        address: a path, or the name of an abstract socket after "@".
+        watchdog: the watchdog time in seconds; 0 for none.
         claims: whether the worker has begun to claim.
     """
 
@@ -37,7 +41,7 @@ class Systemd:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
 
     def poll(self) -> float:
-        """One look, and one word if its time has come. Returns a pause that ends in time for the next one."""
+        """Does one pass, and sends a message if it is due. Returns a pause that ends in time for the next message."""
         if not self._ready and self._claims():
             self._ready = self._say("READY=1")
         if self._watchdog and clock.monotonic() >= self._next_at:
@@ -47,11 +51,11 @@ class Systemd:
         return pause if self._ready else min(LOOK, pause)
 
     def stopping(self) -> None:
-        """The worker is leaving."""
+        """Reports that the worker is leaving."""
         self._say("STOPPING=1")
 
     def close(self) -> None:
-        """The worker is over. In a forked child: the socket is the supervisor's."""
+        """Closes the socket at the end of the worker. In a forked child, the socket belongs to the supervisor."""
         self._socket.close()
 
     def _say(self, text: str) -> bool:
@@ -67,7 +71,7 @@ class Systemd:
 
 
 def from_environment(claims: Callable[[], bool], environment: Mapping[str, str] = os.environ) -> Systemd | None:
-    """None where nobody listens. A watchdog that was meant for another process is none of ours."""
+    """None if the environment names no socket. A watchdog for another process is ignored."""
     address = environment.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
         return None

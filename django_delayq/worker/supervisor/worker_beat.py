@@ -1,4 +1,4 @@
-"""Small loops of the supervisor: the beat that shows the worker, and tidying of what has had its time in Redis."""
+"""Small loops of the supervisor: the beat that shows the worker, and the tidying of expired entries in Redis."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ EVERY = 5.0
 TIDY_EVERY = 60.0
 MOST_SHOWN = 20
 MOST_TARGETS = 100
-CIRCUITS = 16_384  # bytes, in which a process says what circuits are open
+CIRCUITS = 16_384  # bytes for the report of a process about its open circuits
 LATE = 15.0  # seconds without a beat after which a worker is not ready
 
 
 class Beat:
-    """Writes the worker's facts every five seconds, and looks whether somebody asks it to do something. `last` is when a server that it
-    needs last answered (monotonic).
+    """Writes the worker's facts every five seconds, and checks for commands. `last`: when a server that the worker needs last
+    answered (monotonic).
 
     Args:
-        obey: is given what is asked ("quiet", "stop") and by whom. It may be given the same twice, and must not mind.
-        answers: whether one that it needs does; it is told whether the shared one just has.
+        obey: is called with the command ("quiet", "stop") and the actor. It may get the same command twice, and must accept that.
+        answers: whether a server that the worker needs answers. Its argument: whether the shared server has just answered.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Beat:
         self._note(self._answers(True))
         if asked is not None:
             self._obey(*asked)
-            self._registry.heard(self._worker)  # afterwards: what is obeyed twice does no harm, what is never heard does
+            self._registry.heard(self._worker)  # afterwards: a command that is obeyed twice does no harm, but a lost one does
         return EVERY
 
     def _note(self, answers: bool) -> None:
@@ -77,14 +77,14 @@ class Beat:
             self.last = clock.monotonic()
 
     def reached(self) -> bool:
-        """Whether a server that it needs was, in the last seconds."""
+        """Whether a server that the worker needs has answered in the last seconds."""
         return bool(self.last) and clock.monotonic() - self.last < LATE
 
     def leave(self) -> None:
-        """The worker is going.
+        """Removes the worker from the registry.
 
         Raises:
-            StoreUnavailable: Redis is away; the entry stays, and falls silent.
+            StoreUnavailable: Redis is away; the entry stays without further beats.
         """
         failpoint("beat.leave")
         self._registry.leave(self._worker)
@@ -92,15 +92,14 @@ class Beat:
 
 
 class Tidy:
-    """Calls tidy on each line about once a minute; every worker does, since there is no leader. While a server is away, or refuses a
-    line,
-    the others have been called in that minute already.
+    """Tidies each line about once a minute. Every worker does that, because there is no leader. If a server is away, or refuses a
+    line, the other lines are still tidied in that minute.
     """
 
     def __init__(self, stores: Sequence[QueueStore], *, rand: Callable[[], float] = random.random) -> None:
         self._cursors = dict.fromkeys(stores, "0")
         self._tidied: set[QueueStore] = set()
-        self._anew = 0.0  # when each is called again, also if some could not be before
+        self._anew = 0.0  # when every line is called again, even if some calls failed before
         self._rand = rand
         self._begun = False
 
@@ -110,7 +109,7 @@ class Tidy:
         Raises:
             StoreUnavailable, StoreError: a server is away, or refuses a line; the others have been tidied.
         """
-        if not self._begun:  # not at the start, when there is other work, nor all workers of a deploy at once
+        if not self._begun:  # not at the start, when there is other work; and not in all workers of a deploy at the same time
             self._begun = True
             return TIDY_EVERY * self._rand()
         pause, now = TIDY_EVERY * (0.5 + self._rand()), clock.monotonic()
@@ -125,16 +124,16 @@ class Tidy:
             failpoint("beat.tidy")
             try:
                 after = store.tidy(cursor=cursor).cursor
-            except StoreError as error:  # about this line
+            except StoreError as error:  # only this line failed
                 trouble = trouble or error
             except StoreUnavailable as error:
-                if error.code != "redis_cooldown":  # else its server is late, and this line comes first in the next pass
+                if error.code != "redis_cooldown":  # otherwise its server is slow, and this line comes first in the next pass
                     trouble = trouble or error
-                    if not isinstance(error, StoreRefused):  # that may be about this slot alone
+                    if not isinstance(error, StoreRefused):  # a refusal may be about this slot only
                         away.add(node)
             else:
                 del self._cursors[store]
-                self._cursors[store] = after  # behind the others
+                self._cursors[store] = after  # moves it to the end
                 self._tidied.add(store)
             failpoint("beat.tidied")
         if trouble is not None:
@@ -144,7 +143,7 @@ class Tidy:
 
 
 def facts(spec: WorkerSpec, held: Sequence[LeaseSlot], processes: Iterable[int]) -> dict[str, Any]:
-    """What the beat says of what a worker is and holds. `processes`: the pids of all of it."""
+    """The facts of the beat about a worker and the jobs that it holds. `processes`: the pids of all its processes."""
     states = [each.state for each in held]
     return {
         "host": host(),
@@ -168,8 +167,8 @@ def facts(spec: WorkerSpec, held: Sequence[LeaseSlot], processes: Iterable[int])
 
 
 def circuits(told: Iterable[bytes]) -> dict[str, Any]:
-    """What the beat says of circuits that are open in processes of this worker, by what each has told: those that are open for
-    longest, at most MOST_SHOWN, each once. Nothing where none is.
+    """The facts of the beat about open circuits in the processes of this worker, from the report of each: those that stay open
+    longest, at most MOST_SHOWN, each once. Empty if no circuit is open.
     """
     found: dict[str, dict[str, Any]] = {}
     for one in (one for text in told if text for one in json.loads(text)):
@@ -179,10 +178,11 @@ def circuits(told: Iterable[bytes]) -> dict[str, Any]:
 
 
 def running(held: Iterable[LeaseSlot], queues: Sequence[str], tasks: Sequence[str]) -> list[dict[str, Any]]:
-    """The jobs that run, for people to see: those that began first, at most MOST_SHOWN.
+    """The running jobs, for display: those that started first, at most MOST_SHOWN.
 
     Args:
-        queues: of each line. tasks: by their number in the lease table.
+        queues: of each line.
+        tasks: by their number in the lease table.
     """
     began = sorted((job for job in held if job.state == RUNNING), key=lambda job: job.started)[:MOST_SHOWN]
     now, now_ms = clock.monotonic(), clock.wall_ms()
@@ -204,7 +204,7 @@ def host() -> str:
 
 
 def boot_id() -> str:
-    """What tells one start of this machine from the next; "" where the system does not say."""
+    """An id of the current start of this machine; "" if the system has none."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()

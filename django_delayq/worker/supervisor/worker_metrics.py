@@ -16,7 +16,7 @@ from django_delayq.worker.supervisor.lease_extender import LeaseExtender
 from django_delayq.worker.supervisor.process_recovery import ProcessRecovery
 from django_delayq.worker.tally import Tally, WorkerFigures
 
-STALE: Final = 60.0  # seconds; what the process of records has said before that is not told any more
+STALE: Final = 60.0  # seconds; older reports of the process of records are ignored
 HELD: Final = {WAITING: "waiting", RUNNING: "running", SETTLING: "settling"}
 
 
@@ -32,18 +32,18 @@ class WorkerMetrics:
         self._past = Tally(len(spec.lines), len(spec.tasks)).read()
 
     def tally(self) -> Tally:
-        """For a process that is about to be forked."""
+        """A tally for a process that is about to be forked."""
         return Tally(len(self._spec.lines), len(self._spec.tasks))
 
     def ended(self, child: Child) -> None:
-        """Takes over what an ended child has counted, and frees its memory."""
+        """Adds the counts of an ended child, and frees its memory."""
         if child.tally is not None:
             self._past = [a + b for a, b in zip(self._past, child.tally.read(), strict=True)]
             child.tally.close()
             child.tally = None
 
     def figures(self, facts: Mapping[str, Any], children: Iterable[Child], slots: Iterable[Slot], *, reached: bool) -> WorkerFigures:
-        """What there is to tell. `facts`: what the beat says."""
+        """The figures of the worker. `facts`: the facts of the beat."""
         lines, counts, leases = self._spec.lines, self._past, Counter[tuple[str, str]]()
         processes = {"task": 0, "loop": 0}
         for child in children:
@@ -68,7 +68,7 @@ class WorkerMetrics:
         )
 
     def _records(self) -> Mapping[str, Any] | None:
-        """What all of them have said; None: nothing lately."""
+        """The recent reports of all processes of records; None: there is no recent report."""
         texts = [text for report in self._spec.reports if (text := report.read())]
         said = [one for one in map(json.loads, texts) if clock.monotonic() - one["at"] < STALE]
         return {key: [each for one in said for each in one[key]] for key in ("mirrors", "samples")} if said else None
