@@ -135,7 +135,7 @@ class Database(Protocol):
         """
 
     def all_partition_facts(self) -> Mapping[tuple[str, int], Facts] | None:
-        """The facts about all partitions that the mirror has met; None: nothing can contradict Redis, or the database is unavailable."""
+        """The facts about all partitions that the mirror has met, or None: no fact contradicts Redis, or the database is away."""
 
 
 class Derived:
