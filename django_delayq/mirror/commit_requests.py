@@ -1,4 +1,4 @@
-"""A loop that carries out the committed changes that the process of their transaction has not; see `producer.at_commit`."""
+"""A loop that carries out committed changes if the process of their transaction has not done so; see `producer.at_commit`."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ MOST: Final = 200
 
 
 class CommitRequestLoop:
-    """Carries out the changes that the process of their transaction has not: it died between commit and hook, or Redis was away. The
-    oldest first. Any number of loops may do so at once: to carry out a change twice changes nothing more.
+    """Carries out changes, oldest first, that the process of their transaction has not carried out: it crashed between commit and
+    hook, or Redis was unavailable. Any number of loops may run at once, because a repeated change has no further effect.
     """
 
     def __init__(self, *, young: float = YOUNG) -> None:
@@ -73,12 +73,12 @@ class CommitRequestLoop:
 
 
 def unlisted() -> dict[str, int]:
-    """How many requests are about each queue that the settings do not list."""
+    """The number of requests for each queue that the settings do not list."""
     found = _homed().exclude(home=None).exclude(home__in=list(conf.get().queues))
     return dict(found.order_by("home").values_list("home").annotate(Count("pk")))
 
 
 def _homed() -> Any:
-    """The requests with their queues as `home`: None for a job whose queue neither the request nor a row names."""
+    """The requests with their queues as `home`. It is None for a job whose queue is neither in the request nor in a row."""
     row = Job.objects.filter(pk=OuterRef("job_id")).values("queue")[:1]
     return CommitRequest.objects.annotate(home=Coalesce(NullIf("queue", Value("")), Subquery(row)))
