@@ -24,7 +24,7 @@ from django_delayq import clock
 from django_delayq.exceptions import ConfigError
 from django_delayq.text import did_you_mean
 
-if TYPE_CHECKING:  # imported where a schedule asks for them: a project without one pays nothing
+if TYPE_CHECKING:  # imported only when a schedule needs them, so a project without schedules does not load them
     from zoneinfo import ZoneInfo
 
     from cronsim import CronSim
@@ -33,8 +33,8 @@ SHORTEST_MS: Final = 1_000  # the smallest `every`, because each tick is a row
 LONGEST_JITTER_MS: Final = 86_400_000
 MAX_CRON: Final = 200  # characters, as its column holds
 MAX_TIMEZONE: Final = 64
-NO_PLACES: Final = frozenset({"localtime", "posixrules", "Factory"})  # files beside the zones of places
-# Each field with what it takes, and the size of its range.
+NO_PLACES: Final = frozenset({"localtime", "posixrules", "Factory"})  # files next to the zones of places
+# Each field with its valid values, and the size of its range.
 FIELDS: Final = (
     ("minute", "0 to 59", 60),
     ("hour", "0 to 23", 24),
@@ -57,18 +57,18 @@ _ANY_DAY: Final = datetime(2000, 1, 1)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _SECOND: Final = timedelta(seconds=1)
 _DAY: Final = timedelta(days=1)
-_LONGEST: Final = timedelta(days=50 * 365)  # for which one looks for a tick, as cronsim does; see `_fires`
+_LONGEST: Final = timedelta(days=50 * 365)  # how long the search for a tick goes on, as in cronsim; see `_fires`
 
 
 @dataclass(frozen=True, slots=True)
 class Dates:
-    """When a schedule ticks. `Dates.of` checks what people write; here it is taken as it is.
+    """When a schedule ticks. `Dates.of` checks the values that people write; this class does not check them.
 
     Args:
         cron: five fields, or "" for a period.
         every_ms: the period in milliseconds, counted from 1970 in UTC; 0 for a cron.
-        timezone: the name of the zone whose clock the cron is about. A period has no use for it.
-        jitter_ms: below how many milliseconds after its tick the job of each is due.
+        timezone: the name of the zone of the cron. A period does not use it.
+        jitter_ms: the job of each tick is due less than this many milliseconds after it.
     """
 
     cron: str = ""
@@ -86,8 +86,8 @@ class Dates:
         jitter: clock.Delay | None = None,
         where: str = "dates",
     ) -> Dates:
-        """The dates that a person has written. `where`: in errors. A cron is looked at only where `cronsim` is installed; if it is not,
-        a system check tells so.
+        """The dates that a person has written. `where`: the place for error messages. A cron is checked only if `cronsim` is
+        installed. If it is not, a system check reports that.
 
         Raises:
             ConfigError: it is neither a cron nor a period, or both, or one of the parts cannot work.
@@ -100,7 +100,7 @@ class Dates:
             raise ConfigError(f"{where}: jitter={jitter!r} is longer than a day.", hint="Give a shorter one, such as '5m'.")
         if every is None:
             return cls(cron=_cron(cron, where), timezone=_timezone(timezone, where), jitter_ms=jitter_ms)
-        # One that is negative is too short, too: what `clock` says of it would call 0 the shortest.
+        # A negative period is also too short. The error of `clock` for it would name 0 as the minimum.
         negative = every < timedelta(0) if isinstance(every, timedelta) else isinstance(every, int | float) and every < 0
         every_ms = -1 if negative else _duration(every, "every", where)
         if every_ms < SHORTEST_MS:
@@ -114,8 +114,9 @@ class Dates:
         return cls(every_ms=every_ms, jitter_ms=jitter_ms)
 
     def after(self, moment: datetime) -> Iterator[datetime]:
-        """All ticks after that moment, in order, as aware datetimes in UTC on whole seconds (of a period, milliseconds). They end where
-        datetimes do, and at once for a cron that never fires. The same ticks, whatever moment one begins with.
+        """All ticks after that moment, in order, as aware datetimes in UTC on whole seconds (for a period, milliseconds). They end
+        where datetimes end, and at once for a cron that never fires. The ticks do not depend on the moment at which the search
+        begins.
 
         Raises:
             ConfigError: the cron or the zone cannot be read, or `cronsim` is not installed.
@@ -133,7 +134,7 @@ class Dates:
             return
 
     def first_after(self, moment: datetime) -> datetime | None:
-        """The first tick after that moment; None if there is none any more.
+        """The first tick after that moment; None after the last one.
 
         Raises:
             ConfigError: as `after`.
@@ -149,7 +150,7 @@ class Dates:
 
     @property
     def fires(self) -> bool:
-        """Whether the calendar has any tick at all: not for the 30th of February.
+        """Whether the calendar has any tick. The 30th of February, for example, has none.
 
         Raises:
             ConfigError: as `after`.
@@ -158,13 +159,13 @@ class Dates:
 
     @property
     def text(self) -> str:
-        """As in a crontab: "0 3 * * *, Europe/Berlin", "every 10m", "every 10m, jitter 1m"."""
+        """The dates as in a crontab: "0 3 * * *, Europe/Berlin", "every 10m", "every 10m, jitter 1m"."""
         said = f"every {clock.text(self.every_ms / 1000)}" if self.every_ms else f"{self.cron}, {self.timezone}"
         return f"{said}, jitter {clock.text(self.jitter_ms / 1000)}" if self.jitter_ms else said
 
     @property
     def words(self) -> str:
-        """In English: "At 03:00 every day, Europe/Berlin". A period, and a cron that never fires, as `text`.
+        """The dates in English: "At 03:00 every day, Europe/Berlin". For a period, and a cron that never fires, the same as `text`.
 
         Raises:
             ConfigError: as `after`.
@@ -209,7 +210,7 @@ class Dates:
 
 
 def installed() -> bool:
-    """Whether `cronsim` is here."""
+    """Whether `cronsim` is installed."""
     try:
         _cronsim()
     except ConfigError:
@@ -221,13 +222,13 @@ def zone_of(name: str) -> ZoneInfo:
     """The time zone of that name.
 
     Raises:
-        ConfigError: this host knows none.
+        ConfigError: this host does not know the name.
     """
     from zoneinfo import ZoneInfo, available_timezones
 
     try:
         return ZoneInfo(name)
-    except (KeyError, ValueError, OSError):  # unknown; no name of a zone; a folder of zones
+    except (KeyError, ValueError, OSError):  # unknown; not a valid name; a folder of zones
         known = available_timezones()
         if not known:
             hint = "This host has no time zone data. Run pip install tzdata."
@@ -237,10 +238,10 @@ def zone_of(name: str) -> ZoneInfo:
 
 
 def place_of(name: str) -> ZoneInfo:
-    """The same of a name that a person writes.
+    """Like `zone_of`, for a name that a person writes.
 
     Raises:
-        ConfigError: as `zone_of`; or it is the zone of no place.
+        ConfigError: as `zone_of`; or it is not the zone of a place.
     """
     if name in NO_PLACES or name.startswith("right/"):
         raise ConfigError(
@@ -288,7 +289,7 @@ def _cron(cron: Any, where: str) -> str:
 
 
 def _readable(number: int, part: str) -> bool:
-    """Whether `cronsim` can read one field; yes where that is not installed."""
+    """Whether `cronsim` can read one field; True if it is not installed."""
     if not installed():
         return True
     try:
@@ -299,7 +300,7 @@ def _readable(number: int, part: str) -> bool:
 
 
 def _span(number: int, part: str) -> int:
-    """How many values one field has; more than any step where nothing can read it."""
+    """The number of values of one field; more than any step if `cronsim` is not installed."""
     if not installed():
         return sys.maxsize
     found = _alone(number, part)
@@ -326,19 +327,19 @@ def _duration(value: Any, option: str, where: str) -> int:
 
 @lru_cache(maxsize=1024)
 def _fires(cron: str) -> bool:
-    """`cronsim` looks for 50 years, which takes it tens of milliseconds; no date stays away longer than the 40 between two 29ths of
-    February on one day of the week, with 2100 between them.
+    """Whether a cron ever fires. `cronsim` searches 50 years, which takes tens of milliseconds. The longest time between two ticks is
+    40 years, between two 29ths of February on one day of the week, with 2100 between them.
     """
     unreadable = _unreadable()
     try:
         return next(_walls(cron, _ANY_DAY), None) is not None
-    except unreadable:  # so it calls a day, too, that none of these months has
+    except unreadable:  # `cronsim` also raises this for a day that none of these months has
         _cron(cron, "dates")
         return False
 
 
 def _walls(cron: str, begin: datetime) -> CronSim:
-    """All that match after `begin`, as naive datetimes: what a clock that is never changed would show."""
+    """All matching times after `begin`, as naive datetimes on a clock that is never changed."""
     found: CronSim = _cronsim().CronSim(cron, begin)
     return found
 
@@ -361,7 +362,7 @@ def _wall(moment: datetime, zone: ZoneInfo) -> datetime:
 
 
 def _first_shown(wall: datetime, zone: ZoneInfo) -> datetime:
-    """When the clock of the zone first shows that, or, if it is set forward over it, what comes next."""
+    """The moment at which the clock of the zone first shows that time. If the clock skips it, the next moment after the gap."""
     tick = wall.replace(tzinfo=zone).astimezone(UTC)
     if _wall(tick, zone) == wall:
         return tick
@@ -370,8 +371,8 @@ def _first_shown(wall: datetime, zone: ZoneInfo) -> datetime:
 
 
 def _change(since: datetime, until: datetime, zone: ZoneInfo) -> datetime | None:
-    """The first second after `since`, `until` at the latest, at which the clock of the zone has been changed; None: it is not. Day by
-    day, since no zone has set its clock forth and back within one.
+    """The first second after `since`, and at most `until`, at which the clock of the zone has been changed; None if it is not
+    changed. It searches day by day, since no zone has set its clock forward and back within one day.
     """
     offset, low = _offset(since, zone), since
     while low < until:

@@ -94,7 +94,7 @@ class Declarations:
         self._all[declaration.name] = (declaration, task)
 
     def get(self, name: str) -> Declaration | None:
-        """The declaration of that name; None if there is none."""
+        """The declaration of that name, or None."""
         declaration, _ = self._all.get(name, (None, None))
         return declaration
 

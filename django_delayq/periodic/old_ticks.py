@@ -1,4 +1,4 @@
-"""Deletes ticks when their jobs have gone: history is as long as that of jobs."""
+"""Deletes ticks after their jobs are deleted: the history of ticks is as long as that of jobs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from django_delayq.store.connection.places import Places
 
 BATCH: Final = 500
 PAUSE: Final = 600.0  # seconds between two rounds
-LONG_PAUSE: Final = 3_600.0  # the same after a round that removed nothing
-PACE: Final = 1.0  # seconds between two looks of a round, while nothing goes
-LEAST: Final = 24 * 3_600.0  # seconds for which a tick is kept in any case: a clock that is put back finds that it has had its job
+LONG_PAUSE: Final = 3_600.0  # the pause after a round that removed nothing
+PACE: Final = 1.0  # seconds between two looks of a round that delete nothing
+LEAST: Final = 24 * 3_600.0  # seconds for which a tick is always kept: if a clock is put back, the tick shows that it has had its job
 
 
 def old_ticks(config: Config, now: datetime) -> Any:
@@ -31,18 +31,19 @@ def old_ticks(config: Config, now: datetime) -> Any:
 
 
 class OldTicksLoop:
-    """Looks at 500 ticks a pass, by primary key, from where the pass before it ended on; from the oldest row again when all are young.
-    So what stays, be it millions of rows, costs one look a second at most, and none for minutes behind each round.
+    """Looks at 500 ticks a pass, by primary key, from where the pass before ended. If all were too young, or the last row is reached,
+    it starts again from the oldest row. So even millions of rows that stay cost at most one look a second. After each round it pauses
+    for minutes.
     """
 
     def __init__(self, places: Places, config: Config) -> None:
         self.config = config
         self._places = places
-        self._seen = 0  # up to this row all were looked at in this round
-        self._gone = 0  # how many went in this round
+        self._seen = 0  # all rows up to this one were checked in this round
+        self._gone = 0  # the number of rows that this round has deleted
 
     def poll(self) -> float:
-        """One batch. Returns seconds to sleep: 0 when it may be that many are to go.
+        """One batch. Returns seconds to sleep: 0 when there may be more to delete.
 
         Raises:
             StoreUnavailable, DatabaseError, ClocksDiffer: call again later.
@@ -56,7 +57,7 @@ class OldTicksLoop:
         return rest
 
     def prune(self) -> int:
-        """As many batches as it takes to find one that may go. Returns how many went; 0: none is left."""
+        """Runs batches until one deletes rows. Returns their number; 0: no rows are left to delete."""
         while not (gone := self._step()):
             if not self._seen:
                 return 0

@@ -33,7 +33,7 @@ ACTS: Final = "periodic:"  # the start of the stream ids of such events; the sch
 
 @contextmanager
 def locked(**which: Any) -> Iterator[Periodic | None]:
-    """The row of a schedule, locked, in a transaction; None if there is none."""
+    """Yields the locked row of a schedule in a transaction, or None."""
     with database.atomic():
         mine = Periodic.objects.filter(**which)
         mine.update(withdrawing=F("withdrawing"))  # takes the lock on all databases

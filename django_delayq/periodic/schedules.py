@@ -40,7 +40,7 @@ def get(name: str) -> Periodic:
     """The schedule of that name.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: no schedule has that name.
     """
     found = Periodic.objects.filter(name=name).first()
     if found is None:
