@@ -1,4 +1,4 @@
-"""A project of 500 tests, and the cost of the test kit's fixture. pytest runs it in a separate process, with and without the fixture."""
+"""A project of 500 tests, and the cost of the test kit's fixture. pytest runs it in another process, with and without the fixture."""
 
 from __future__ import annotations
 
