@@ -1,4 +1,4 @@
-"""Django's pools of database connections (`OPTIONS["pool"]`), beside what the processes of a worker need and what the server allows."""
+"""Compares Django's pools of database connections (`OPTIONS["pool"]`) with the needs of worker processes and the limits of servers."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from django_delayq.findings import Finding
 
 THREADS: Final = 8  # of a task process, unless --threads says otherwise
 RECORDS: Final = 2  # threads of a process that keeps records: one runs its loops, one calls the receivers of `job_ended`
-PSYCOPG: Final = 4  # connections of a pool that names no size
+PSYCOPG: Final = 4  # connections of a pool without a configured size
 ORACLEDB: Final = 2
 LIMIT: Final = "SELECT current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int"
 
 
 @dataclass(frozen=True, slots=True)
 class DatabasePool:
-    """The pool that each process has for an alias. `largest`: its connections at most. `option`: the key of that number."""
+    """The pool that each process has for an alias. `largest`: the most connections of the pool. `option`: the key of that number."""
 
     alias: str
     largest: int
@@ -43,8 +43,8 @@ def narrow_pools(threads: int = THREADS) -> Iterator[Finding]:
 
 
 def wide_pools(workers: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
-    """The pools that may open more connections than their server allows, by the processes of the workers that run now, or of one
-    worker with its defaults if none runs. A server that does not tell its limit is passed over.
+    """The pools that may open more connections than their server allows. It counts the processes of the workers that run now, or of
+    one worker with its defaults if none runs. A server that does not report its limit is skipped.
     """
     counts = [_count(worker.get("processes")) + _count(worker.get("sides")) for worker in workers if not worker.get("silent")]
     processes = sum(counts) or 2
@@ -73,8 +73,8 @@ def _pools() -> Iterator[DatabasePool]:
 
 
 def _limit(alias: str) -> int | None:
-    """How many connections the server allows to users such as ours; None where it does not say."""
-    if connections[alias].vendor != "postgresql":  # Oracle tells its limit only to users with more rights
+    """How many connections the server allows to users like ours; None if it does not report this."""
+    if connections[alias].vendor != "postgresql":  # Oracle shows its limit only to users with more rights
         return None
     try:
         with connections[alias].cursor() as cursor:

@@ -43,7 +43,7 @@ when no worker has known its task; see lua/include/runs.lua.
 | format | the number of the format of the queue, see formats.py; absent: 1 |
 | seen:<format> | the last call of a process whose newest known format this is; each process writes it once a minute |
 | server, mirrored | the run of the server that the mirror has confirmed last, and the last event that the database has |
-| mirror_token | the token of the mirror's last turn, see mirror_tokens.py |
+| mirror_token | the token of the mirror's last turn, see site.py |
 | run | the run of the server that a worker used last |
 | brought_back | until which date restored overdue jobs wait, and until when another worker may still hold them |
 | moved_to, moved_at | the run of a server that is not confirmed yet, and when it was noticed |
