@@ -35,9 +35,10 @@ YOUNG: Final = 5.0  # seconds for which a key is left to the process that has wr
 
 
 class BringInLoop:
-    """1. Asks Redis about the keys of far rows, if their web processes could not. 2. Makes the rows near that are due within the
-       horizon, oldest first, a thousand per commit, and publishes them. The loop may stop at any point: the relay publishes rows that
-       are near and unpublished. Any number of loops may run at once.
+    """1. Asks Redis about the keys of far rows, if their web processes could not.
+    2. Makes the rows near that are due within the horizon, oldest first, a thousand per commit, and publishes them.
+
+    The loop may stop at any point: the relay publishes rows that are near and unpublished. Any number of loops may run at once.
 
     Without a horizon it brings in all rows that are still far. If the server of a partition is unavailable, the rows of that
     partition stay far; the rows of other partitions come in.

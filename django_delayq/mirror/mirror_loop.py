@@ -92,8 +92,12 @@ Way = Callable[[list[Entry]], bool]
 
 class MirrorLoop:
     """1. Locks the checkpoint row by updating it, so that two mirrors take turns. With several partitions it does so only if the row
-       is free, because another partition may have entries too. 2. Reads the entries after the checkpoint. 3. Folds them into rows. 4.
-       Saves the checkpoint and commits. 5. Sends the ends of jobs. 6. Trims the stream up to the checkpoint.
+       is free, because the row of another partition may be free.
+    2. Reads the entries after the checkpoint.
+    3. Folds them into rows.
+    4. Saves the checkpoint and commits.
+    5. Sends the ends of jobs.
+    6. Trims the stream up to the checkpoint.
 
     The loop may stop at any point without harm. Before the commit nothing has happened. After it the entries are skipped when they
     are read again.

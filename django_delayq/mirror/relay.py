@@ -72,9 +72,10 @@ class SharedLook:
 
 
 class RelayLoop:
-    """1. If there is an unpublished row, notes the last event of the queue and the time (the mark). 2. Waits until the mirror has
-       folded everything up to the mark. 3. Publishes the rows older than the mark that are still unpublished, by primary key. With
-       each row that has a key it publishes the others of that key, oldest first.
+    """1. If there is an unpublished row, notes the last event of the queue and the time (the mark).
+    2. Waits until the mirror has folded everything up to the mark.
+    3. Publishes the rows older than the mark that are still unpublished, by primary key. With each row that has a key it publishes
+       the others of that key, oldest first.
 
     A row is published once the mirror has folded the event from Redis for it. Redis may forget a job that it has only answered; then
     only the row knows it. The relay marks a row as published only if Redis had it one pass ago and its event has not arrived. If the

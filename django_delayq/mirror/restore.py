@@ -59,13 +59,15 @@ class _Moved(Exception):
 class RestoreLoop:
     """1. Looks at the epoch. Redis holds everything that the database has seen in it if two conditions hold: the generation is the
        one restored last, and the stream has or had the event that was folded last. Then the loop confirms the epoch. Before that it
-       sends again the changes of people that another server answered and this one may not have. 2. Otherwise the data of Redis is not
-       trusted. The queue gets a new generation, and its durable jobs are removed: rows decide. 3. This loop itself folds the events
-       that Redis still holds. Rows take in the changes that were answered and whose events are lost. 4. Workers adopt the jobs that
-       they run. Jobs that are running according to their rows return with a lease that must end first. Due jobs follow, oldest first.
-       5. Claims continue, and all other jobs return, oldest first. 6. The generation is noted as restored, and the epoch is
-       confirmed. A lease later, the rows of lost jobs of redis durability become unresolved, see `redis_only`. Until then the
-       checkpoint notes that they are still to be found.
+       sends again the changes of people that another server answered and this one may not have.
+    2. Otherwise the data of Redis is not trusted. The queue gets a new generation, and its durable jobs are removed: rows decide.
+    3. This loop itself folds the events that Redis still holds. Rows take in the changes that were answered and whose events are
+       lost.
+    4. Workers adopt the jobs that they run. Jobs that are running according to their rows return with a lease that must end first.
+       Due jobs follow, oldest first.
+    5. Claims continue, and all other jobs return, oldest first.
+    6. The generation is noted as restored, and the epoch is confirmed. A lease later, the rows of lost jobs of redis durability
+       become unresolved, see `redis_only`. Until then the checkpoint notes that they are still to be found.
 
     The loop may stop at any point. Another one then continues and leaves jobs alone that are already in Redis. Unpublished rows
     belong to the relay.

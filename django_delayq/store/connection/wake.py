@@ -29,8 +29,9 @@ class ListeningLine:
     """A connection that waits for one reply. If the server refuses the blocking command, no reply comes. Then `deaf` is True for a
     minute, and the caller polls meanwhile.
 
-    1. `arm()` sends the blocking command, if none is outstanding. 2. The caller runs `select()` on `fileno()`. 3. The caller reads
-       the reply.
+    1. `arm()` sends the blocking command, if none is outstanding.
+    2. The caller runs `select()` on `fileno()`.
+    3. The caller reads the reply.
 
     If the connection breaks, every method raises StoreUnavailable, and the next `arm()` connects again. `arm()` also reconnects if no
     reply came for longer than the command blocks (`waits`, in seconds): a firewall may have dropped the connection. `what`: the name

@@ -24,9 +24,11 @@ PATIENCE: Final = 5.0
 
 
 class EventLine:
-    """1. `arm()` sends XREAD on the event streams, for entries from then on. 2. The caller runs `poll()` on `fileno()`. 3. `drain()`
-    reads the answer; other code reads the events themselves. A server that stops, or becomes a replica, also makes the descriptor
-    readable: then `drain` raises.
+    """1. `arm()` sends XREAD on the event streams, for entries from then on.
+    2. The caller runs `poll()` on `fileno()`.
+    3. `drain()` reads the answer; other code reads the events themselves.
+
+    A server that stops, or becomes a replica, also makes the descriptor readable: then `drain` raises.
     """
 
     def __init__(self, link: Link, partitions: Sequence[Keys]) -> None:
