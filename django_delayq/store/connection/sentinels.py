@@ -23,7 +23,7 @@ from django_delayq.store.connection.connection_options import wrong_option
 SCHEMES: Final = ("redis+sentinel://", "rediss+sentinel://")
 PORT: Final = 26379
 PATIENCE: Final = 0.5  # seconds for one Sentinel to connect, and to answer; another Sentinel also knows the master
-RARELY: Final = 30.0  # seconds between these looks while no Sentinel answers
+RARELY: Final = 30.0  # seconds between requests of `look` while no Sentinel answers
 MASTER: Final = re.compile(r"[\w.-]+")  # the names that a Sentinel accepts
 PLACE: Final = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<host>[\w.-]+))(?::(?P<port>\d{1,5}))?")
 LINE: Final = "redis+sentinel://user:password@host1:26379,host2:26379,host3:26379/mymaster/0"
