@@ -75,7 +75,7 @@ def _register_tasks_of_django(backend: str) -> None:
         return
     try:
         found = import_string(backend)
-    except ImportError:  # Django tells of it
+    except ImportError:  # Django reports it
         return
     if hasattr(found, "register_found"):
         found.register_found()

@@ -263,9 +263,7 @@ class NotFinished(DelayqError, TimeoutError):
 
 
 class ResultGone(DelayqError):
-    """Raised by `Job.result()` if no row has the result: the job is unknown, the settings keep no row, or nobody knows how the job
-    ended.
-    """
+    """Raised by `Job.result()` if no row has the result: the job is unknown, the settings keep no row, or the job is unresolved."""
 
     code = "result_gone"
 

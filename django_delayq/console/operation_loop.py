@@ -34,11 +34,11 @@ from django_delayq.store.connection.error_replies import StoreError
 logger = Logger("django_delayq.operations")
 
 CHUNK: Final = 50  # jobs between two looks at the row: a person who pauses waits for no more
-STEPS: Final = 5  # steps of a purge, likewise
+STEPS: Final = 5  # steps of a purge between two such reads
 LEASE: Final = 30.0  # seconds for which one record keeper has an operation to itself
 MOST_COUNTED: Final = 500_000  # jobs in one statement: a tenth of a second, in which the record keeper does nothing else
 IDLE: Final = 1.0
-ORDERS: Final = 2.0  # seconds between looks for operations that people have started, while an event would tell of other work
+ORDERS: Final = 2.0  # seconds between checks for started operations, while an event would announce other work
 AT_ONCE: Final = 20  # operations looked at in one pass
 AGAIN: Final = 10.0  # seconds after which one is taken up again whose server was away, while others go on
 Stage = Operation.Stage
@@ -48,17 +48,22 @@ PURGE: Final = "purge"
 
 
 class OperationLoop:
-    """1. Takes operations that wait or run, each by a lease on its row, so that of several record keepers one does it. 2. Writes down
-    which jobs it is about to do. 3. Does them, one by one, as a person would. 4. Writes down what became of each, and how far it is.
+    """Carries out operations on many jobs.
 
-    Jobs on a server that is away it leaves for later, and goes on with those on others. At the end it comes back to them, and every ten
-    seconds then.
+    1. It takes operations that wait or run. Each has a lease on its row, so only one of several record keepers works on it.
+    2. It records which jobs it is about to change.
+    3. It changes them one by one, as a person would.
+    4. It records the result of each job, and the progress of the operation.
 
-    Before the first, it counts how many match where an index tells. Those that are spread over a time are counted in any case, through
-    ten thousand rows a pass: mirror, relay and restore, its neighbours, have their turns in between.
+    If a server is away, it postpones the jobs on that server, and continues with the others. At the end it returns to them, and then
+    every ten seconds.
 
-    It dies at any point without harm: whoever takes it over does the jobs of the last chunk again. A job that is cancelled, or has its
-    date, answers `done` once more; one that was requeued does not, and is counted as "again", since nobody knows who did it.
+    Before the first job, it counts the matching jobs if an index can count them. An operation that is spread over a time is always
+    counted, ten thousand rows per pass, so that mirror, relay and restore, which share the process, have their turns in between.
+
+    It may die at any point without harm: the record keeper that takes over repeats the jobs of the last chunk. A job that is
+    cancelled, or has its date, answers `done` once more. A job that was requeued does not. It is counted as "again", because it is
+    unknown who requeued it.
     """
 
     def __init__(self) -> None:
@@ -170,7 +175,7 @@ class OperationLoop:
         failpoint("operations.expected")
 
     def _count_on(self, operation: Operation) -> None:
-        """Counts through the next ten thousand rows. Whoever takes the operation over begins anew."""
+        """Counts the next ten thousand rows. A record keeper that takes over the operation starts the count again."""
         count, last = self._counted.get(operation.pk, (0, None))
         ahead, edge = self._window(operation, last)
         wanted = chosen(operation)
@@ -182,7 +187,7 @@ class OperationLoop:
             self._counted[operation.pk] = count, edge
 
     def _window(self, operation: Operation, last: UUID | None) -> tuple[QuerySet[Job], UUID | None]:
-        """The next ten thousand rows behind `last`, by id, and where they end; None: they are the last."""
+        """The next ten thousand rows after `last`, by id, and the id of the last one; None: no rows follow."""
         ahead = Job.objects.filter(pk__lte=operation.upto).order_by("pk")
         if last is not None:
             ahead = ahead.filter(pk__gt=last)
@@ -198,7 +203,7 @@ class OperationLoop:
             return wait
         stretches = operation_parts.open_ones(operation)
         again = list(_light().filter(pk__in=operation.chunk).order_by("pk")) if operation.chunk else []
-        if again:  # by whoever had it before; its own stretch comes first
+        if again:  # from an earlier record keeper; their part comes first
             part = operation_parts.part_of(again[0])
             own = next((each for each in stretches if each.has(part)), stretches[0])
             stretches = [own, *(each for each in stretches if each is not own)]

@@ -65,7 +65,7 @@ class QueueView:
 
     @property
     def oldest_late(self) -> float:
-        """Seconds since the oldest due job should have run; 0 if there is none."""
+        """Seconds since the oldest due job should have run; 0 if no job is due."""
         return self.depth.oldest_late_ms / 1000
 
     @property
@@ -99,7 +99,7 @@ class Overview:
 
     @property
     def trouble(self) -> str:
-        """The error in English; "" if there is none."""
+        """The error in English, or ""."""
         return str(self.error or "")
 
     @property

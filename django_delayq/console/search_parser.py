@@ -88,7 +88,7 @@ class Search:
         return {each[0]: term for each, term in (named[0] if named else {}).items() if all(each in one for one in named)}
 
     def value(self, word: str) -> str:
-        """The value of a word in all groups; "" if there is none."""
+        """The value that a word has in all groups, or ""."""
         found = self.shared.get(word)
         return found.value if found else ""
 

@@ -26,7 +26,7 @@ from django_delayq.worker.process.timeouts import SoftTimer
 from django_delayq.worker.receivers import Receiver, SignalReceiver
 from django_delayq.worker.spec import nothing
 
-FOREVER: Final = 10.0**9  # seconds; who stands in a debugger loses no lease
+FOREVER: Final = 10.0**9  # seconds; a test that stops in a debugger loses no lease
 BY_HAND: Final = "byhand"
 
 
@@ -54,7 +54,7 @@ class NoTimer(SoftTimer):
 
 
 class OneRun(LeaseTable):
-    """The one row that a test needs, with a lease extender that is called at once: who requests a cancel is heard at once."""
+    """The one row that a test needs. It calls the lease extender at once, so a cancel request takes effect at once."""
 
     def __init__(self, lines: int) -> None:
         super().__init__(1, lines)
@@ -96,7 +96,7 @@ def run_by_hand(plan: Plan, *receivers: Receiver, attempt: int = 1, crashes: int
     """Runs a job that is neither in Redis nor in the database.
 
     Raises:
-        ValueError: one of the numbers is none that a job can have.
+        ValueError: a job cannot have one of the numbers.
     """
     for name, number, least in (("attempt", attempt, 1), ("crashes", crashes, 0), ("asked", asked, 0)):
         if type(number) is not int or not least <= number <= MAX_ATTEMPTS:
@@ -108,7 +108,7 @@ def run_by_hand(plan: Plan, *receivers: Receiver, attempt: int = 1, crashes: int
         outcome = executor(leases, *receivers).run(taken(leases, line, 0, job))
     finally:
         leases.close()
-    assert outcome is not None  # nobody can have taken it
+    assert outcome is not None  # no other worker can have taken it
     return outcome
 
 

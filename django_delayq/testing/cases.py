@@ -21,10 +21,10 @@ class DelayqMixin:
             raise TypeError(f"{cls.__qualname__}: DelayqMixin must be the first base class: class {cls.__name__}(DelayqMixin, …)")
 
     def setUp(self) -> None:
-        """Behind this, in `setUp` of subclasses too, the kit is there."""
+        """Makes the kit. It is available after this call, also in `setUp` of subclasses."""
         from django_delayq.testing.kit import one_kit  # there are no models when this module is imported
 
-        super().setUp()  # type: ignore[misc]  # of the TestCase that stands behind the mixin
+        super().setUp()  # type: ignore[misc]  # the setUp of the TestCase after the mixin
         self.delayq = one_kit()
         self.delayq.start()
         case: Any = self

@@ -20,7 +20,7 @@ from django_delayq.text import did_you_mean
 
 
 class FollowedLoop(TickLoop):
-    """The loop of workers, for these schedules alone. What it cannot write, it tells the test."""
+    """The loop of workers, limited to these schedules. An error in a schedule is raised in the test."""
 
     def __init__(self, *, names: frozenset[str]) -> None:
         self._names = names
@@ -38,7 +38,7 @@ class FollowedLoop(TickLoop):
 
 
 class FollowedSchedules:
-    """What one test follows; nothing when it begins."""
+    """The schedules that one test follows; empty at the start."""
 
     def __init__(self) -> None:
         self._names: frozenset[str] = frozenset()
@@ -75,10 +75,10 @@ class FollowedSchedules:
 
 
 def named(schedule: Any) -> frozenset[str]:
-    """The names that are meant: that of a schedule, or those of all that the code declares for a task.
+    """The names of the schedules: the given name, or the names of all schedules that the code declares for a task.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: no such schedule exists.
     """
     if isinstance(schedule, Bound):
         task = task_name(schedule)
@@ -96,10 +96,11 @@ def named(schedule: Any) -> frozenset[str]:
 
 
 def upcoming(schedule: Any, count: int) -> list[datetime]:
-    """The next dates of one schedule: by its row, if it has one, since people may have given it others there; else by the code.
+    """The next dates of one schedule. They come from its row, if it has one, since people may have changed them there; otherwise from
+    the code.
 
     Raises:
-        ConfigError: there is none, or more than one. ValueError: `count` is no whole number from 0.
+        ConfigError: no such schedule exists, or the task has several. ValueError: `count` is not a whole number from 0.
     """
     if type(count) is not int or count < 0:
         raise ValueError(f"upcoming(count={count!r}): a schedule may have no end; pass a whole number of dates, 0 or more.")

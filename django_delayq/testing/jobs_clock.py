@@ -31,8 +31,8 @@ def moment_ms(moment: Any, where: str) -> int:
 
 
 class JobsClock:
-    """What scripts, rows and runs take for the present. It goes on by itself, but stands still while jobs are run: so a ladder of "15s"
-    is over 15 seconds after the first run, however long that took.
+    """The current time for scripts, rows and runs. It advances by itself, except while jobs run. So after a run, a ladder of "15s"
+    ends exactly 15 seconds later, however long the run took.
 
     Args:
         moved: called after each move.
@@ -54,7 +54,7 @@ class JobsClock:
         return self._python() + (self._offset if _traveller() is None else 0)
 
     def monotonic(self) -> float:
-        """Seconds that do not pass while it stands still: what measures how much of a delay is left measures none there."""
+        """Monotonic seconds, without the time for which the clock was stopped. So the rest of a delay does not shrink during a stop."""
         return (self._passing() if self._stands_since is None else self._stands_since) - self._not_passed
 
     def move(self, to_ms: int) -> None:
@@ -72,7 +72,7 @@ class JobsClock:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """It stands still, but for moves. What passes meanwhile is given back behind the last move."""
+        """Stops the clock, except for moves. After the block, the clock continues from the last move."""
         self._held, self._stands_since = self.now_ms(), self._passing()
         try:
             yield
@@ -90,7 +90,7 @@ class JobsClock:
 
 
 def _traveller() -> Any:
-    """Who holds Python's time just now: time-machine, freezegun, or nobody."""
+    """The library that controls Python's time at the moment, time-machine or freezegun; None if neither does."""
     machine = sys.modules.get("time_machine")
     if machine is not None:
         stack = getattr(machine, "traveller_stack", None) or getattr(machine, "coordinates_stack", None)

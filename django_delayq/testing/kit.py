@@ -102,7 +102,7 @@ class Kit:
         stores.stand_in(None)
 
     def _replaced(self) -> list[tuple[Any, str, Any]]:
-        """What a test sees in place of what the package has. Nothing of it is there when no test runs."""
+        """The attributes of the package that the kit replaces during a test. They are restored after the test."""
         now_ms = self._clock.now_ms
         return [
             (clock, "wall_ms", now_ms),
@@ -152,9 +152,9 @@ class Kit:
         return clock.from_ms(self._clock.now_ms())
 
     def advance(self, by: clock.Delay) -> list[Ran]:
-        """Lets so much time pass, and runs what falls due on the way, in order, each at its own date; retries and what runs schedule,
-        too. Returns the runs. What a task raises is an end like others: it is retried, or fails; but Ctrl-C, and what ends a test, such
-        as `pytest.fail`, reach the test.
+        """Lets this much time pass, and runs the jobs that fall due, in order, each at its own date. Retries, and jobs that runs
+        schedule, run too. Returns the runs. An exception of a task is a normal outcome: the job is retried, or fails. Ctrl-C, and
+        exceptions that end a test, such as `pytest.fail`, reach the test.
 
         Raises:
             RuntimeError: called within a task, or more than 10,000 runs fell due.
@@ -162,8 +162,10 @@ class Kit:
         return self._run("advance", clock.milliseconds(by))
 
     def travel(self, to: datetime) -> None:
-        """It is that moment now. Nothing is run: what fell due on the way is late, as behind a worker that was away. ValueError
-        for what is no aware datetime, or lies outside the years that rows and clocks hold.
+        """Sets the clock to that moment. Runs nothing: jobs that fell due in between are late, as after an outage of the workers.
+
+        Raises:
+            ValueError: `to` is not an aware datetime, or is outside the years that rows and clocks can hold.
         """
         self._refuse_within_a_task("travel")
         self._clock.move(moment_ms(to, "travel(): to"))
@@ -173,8 +175,8 @@ class Kit:
         return self._run("run_due", 0)
 
     def drain(self) -> list[Ran]:
-        """Runs until nothing is scheduled any more, and moves the clock from date to date. Returns the runs. Of a schedule that
-        is followed the next tick runs, and no further ones. Raises as `advance`.
+        """Runs jobs until none is scheduled, and moves the clock from date to date. Returns the runs. A followed schedule runs its
+        next tick, and no further ones. Raises as `advance`.
         """
         return self._run("drain", None)
 
@@ -198,13 +200,13 @@ class Kit:
 
     @async_unsafe(WITHIN_A_LOOP)
     def upcoming(self, schedule: Any, count: int = 1) -> list[datetime]:
-        """The next dates of a schedule from now on, in UTC, followed or not; none of one that is off.
+        """The next dates of a schedule from now on, in UTC, whether it is followed or not. Empty if the schedule is off.
 
         Args:
             schedule: its name, or the task that it is declared for.
 
         Raises:
-            ConfigError: there is none, or more than one. ValueError: `count` is no whole number from 0.
+            ConfigError: no such schedule exists, or the task has several. ValueError: `count` is not a whole number from 0.
         """
         return upcoming(schedule, count)
 
@@ -227,14 +229,14 @@ class Kit:
         within: clock.Delay | None = None,
         count: int | None = None,
     ) -> ScheduledJob:
-        """Passes if such a job waits, or `count` of them, and returns the first. What is not given does not matter.
+        """Passes if such a job waits, or `count` of them, and returns the first. Arguments that are not given are not compared.
 
         Args:
             delay: from now on. run_at: an aware datetime.
             within: how far the date may be from that, by default a second; without either, the longest time from now.
 
         Raises:
-            AssertionError: there is none; its text shows what is scheduled. ConfigError: `task` is none, and so is None.
+            AssertionError: no such job waits; the message shows the scheduled jobs. ConfigError: `task` is not a task, or is None.
         """
         if task is None:
             raise ConfigError("assert_scheduled() was given None for the task. For any task, write assert delayq.scheduled().")
@@ -268,7 +270,7 @@ class Kit:
             raise AssertionError(f"A job is scheduled: {wanted}.\n{table(found)}")
 
     def offered(self, to: str) -> list[dict[str, Any]]:
-        """What stands in that target: `id` and `body` of each entry, the oldest first. Raises ConfigError if none has that name."""
+        """The entries of that target, with `id` and `body`, the oldest first. Raises ConfigError if no target has that name."""
         link = self._link(conf.get())
         with link.aside():
             return _entries(link, to)
@@ -316,13 +318,15 @@ class Kit:
         self._faults.waiting.append(Fault(task_name(task), None, at))
 
     def fail_next(self, error: BaseException | type[BaseException], task: Any = None) -> None:
-        """The next run (of that task) raises that error, or one of that class, in place of calling the task. ValueError for others."""
+        """The next run (of that task) raises that error, or an error of that class, instead of calling the task. Raises ValueError
+        for other values.
+        """
         self._faults.waiting.append(Fault(task_name(task), made(error)))
 
     @contextmanager
     def redis_down(self) -> Iterator[None]:
-        """Redis cannot be reached meanwhile: by whoever schedules, nor by workers, so that nothing runs. Rows that were committed are
-        published by the next `advance`, `run_due` or `drain` behind it.
+        """Makes Redis unreachable during the block, for calls that schedule and for workers, so no job runs. The next `advance`,
+        `run_due` or `drain` after the block publishes committed rows.
         """
         link = self._link(conf.get())
         before, link.down = link.down, True

@@ -1,5 +1,5 @@
-"""Commits under Django's TestCase, which never commits: what delayq itself has hung on one happens when the block ends that the
-test's code has opened; at once, where it has opened none. What others hang on a commit stays to `captureOnCommitCallbacks`.
+"""Commit hooks under Django's TestCase, which never commits. The hooks of delayq run at the end of the block that the test's code has
+opened; without such a block, they run at once. Other commit hooks are left to `captureOnCommitCallbacks`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def on_commit(connection: Any, func: Any, robust: bool = False) -> None:
 
 
 def catch_up() -> list[tuple[Any, list[Any]]]:
-    """What waits for a commit since before the test began: of `setUpTestData`, say. Returns it, by connection."""
+    """Runs the hooks that were added before the test began, such as those of `setUpTestData`. Returns them, by connection."""
     happened = []
     for connection in connections.all(initialized_only=True):
         before = connection.run_on_commit
@@ -57,7 +57,7 @@ def give_back(happened: Iterable[tuple[Any, list[Any]]]) -> None:
 
 
 def _happen(connection: Any) -> None:
-    """Our hooks, in their order, if nobody's block is open any more."""
+    """Runs our hooks, in their order, if no block is open."""
     while connection.in_atomic_block and not connection.needs_rollback and not is_open(connection):
         hook = next((hook for hook in connection.run_on_commit if _is_ours(hook[1])), None)
         if hook is None:

@@ -21,7 +21,7 @@ from django_delayq.producer.task import registry
 from django_delayq.testing.jobs_clock import JobsLink
 from django_delayq.testing.scheduled_jobs import ScheduledJob
 
-YOUNG: Final = -1.0  # seconds; a row is published however young it is: the clock of a test stands still
+YOUNG: Final = -1.0  # seconds; below zero, so that a row of any age is published: the clock of a test does not run
 
 
 class RecordKeeper:
@@ -37,7 +37,7 @@ class RecordKeeper:
         self._common = common
         self._requests = CommitRequestLoop(young=YOUNG)
         self._unpublished = FixedQuery(self._rows().values_list("id", "queue"))
-        self.may_lack = True  # Redis may lack rows: some were there before the test began, it was away, or a job waits behind another
+        self.may_lack = True  # Redis may lack rows: they are older than the test, it was away, or a job waits for another
 
     def fold(self) -> bool:
         """Rows say what Redis says. Whether they did not before."""

@@ -25,8 +25,8 @@ WIDEST: Final = 60  # characters of a cell
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduledJob:
-    """A job that waits for its date. `delay`: from now until `run_at`, below zero of one that is late; `attempts`: how many of its runs
-    have been; `published`: False of one that stands in the database only, since Redis was away or another job of its key runs.
+    """A job that waits for its date. `delay`: from now until `run_at`, negative if the job is late. `attempts`: how many runs it has
+    had. `published`: False if the job is in the database only, because Redis was away or another job of its key runs.
     """
 
     id: UUID
@@ -91,7 +91,7 @@ def table(jobs: Sequence[ScheduledJob]) -> str:
 
 
 def arguments(args: Iterable[Any], kwargs: Mapping[str, Any]) -> str:
-    """As they stand in a call."""
+    """The arguments as text, as in a call."""
     return "(" + ", ".join([*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())]) + ")"
 
 
@@ -118,11 +118,11 @@ TOLERANCE: Final = timedelta(seconds=1)
 
 
 class Wanted:
-    """What is given must hold; the rest does not matter. See `Kit.assert_scheduled`.
+    """The conditions for a job. Values that are not given are not compared. See `Kit.assert_scheduled`.
 
     Raises:
-        ConfigError: `task` is no task. UnknownTask: no task has that name. ValueError: both `delay` and `run_at` are given, `args` is
-            no list, or `kwargs` no dict. PayloadError: no job can have such arguments.
+        ConfigError: `task` is not a task. UnknownTask: no task has that name. ValueError: both `delay` and `run_at` are given, `args`
+            is not a list, or `kwargs` is not a dict. PayloadError: a job cannot have such arguments.
     """
 
     def __init__(
@@ -210,7 +210,7 @@ def task_name(task: Any) -> str:
 
 
 def _as_stored(value: Any, where: str) -> Any:
-    """What a job has of it: tuples are lists there."""
+    """The value as a job stores it: tuples become lists."""
     try:
         return codec.loads(codec.dumps(value))
     except PayloadError:

@@ -81,7 +81,7 @@ class Stepper:
         self._leases.close()
 
     def next(self, stuck: frozenset[Line]) -> Due | None:
-        """What is due first; None: nothing waits. Lines that are paused, and those that are `stuck`, have nothing."""
+        """The first due job; None: no job waits. Lines that are paused, and lines in `stuck`, are skipped."""
         commands: list[tuple[Any, ...]] = []
         for line in self.lines:
             keys = line.store.keys
@@ -162,10 +162,10 @@ class Fault:
 
 
 def made(error: Any) -> BaseException:
-    """The error that is given, or one of the class that is.
+    """Returns the given error, or an instance of the given class.
 
     Raises:
-        ValueError: it is neither. What a run could not raise would burn an attempt by an error that nobody has asked for.
+        ValueError: it is neither. Without this check, a run would fail with another error than the test wants, and use up an attempt.
     """
     if isinstance(error, BaseException):
         return error

@@ -94,7 +94,7 @@ class WorkerFigures:
 
 class Tally:
     """The counts of one task process, made before the fork. Only its settler writes, and the supervisor reads. They share no lock:
-    each number is one word, so a read in between is behind by one run at most.
+    each number is one word, so a read during a batch is late by one run at most.
     """
 
     def __init__(self, lines: int, tasks: int) -> None:

@@ -33,7 +33,7 @@ from django_delayq.store.connection import cluster  # noqa: F401  # a web proces
 from django_delayq.store.connection.address import RedisSpec
 from django_delayq.store.connection.places import place
 from django_delayq.store.connection.server_kind import kind_findings
-from django_delayq.store.reads import figures  # noqa: F401  # likewise
+from django_delayq.store.reads import figures  # noqa: F401  # loaded before the fork, too
 from django_delayq.store.reads.fitness import rights_findings, server_findings
 from django_delayq.store.reads.inspector import Inspector
 from django_delayq.text import visible
@@ -57,7 +57,7 @@ UNITS: Final = {"": 1 << 20, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 class Command(BaseCommand):
-    """Runs jobs until it is told to leave."""
+    """Runs jobs until a signal or a command stops it."""
 
     help = "Runs jobs, writes their events to the database, and publishes committed jobs."
     _in_json = False
@@ -105,7 +105,7 @@ class Command(BaseCommand):
         return super().execute(*args, **options)
 
     def check(self, *args: Any, **options: Any) -> None:
-        """What the system checks say without refusing to start is a warning."""
+        """Runs the system checks. Problems that do not prevent the start are warnings."""
         errors = self.stderr
         if self._in_json:
             self.stderr = OutputWrapper(_LogStream(logging.WARNING))
@@ -188,7 +188,7 @@ class Command(BaseCommand):
             found = serving_what_is_left(places, config, queues)
         finally:
             places.close()
-        # Whatever has come to stand there, what the settings name is served.
+        # Partitions of the settings are served in any case, however many others still hold jobs.
         many = not shared_out and _lines(found, queues) > MOST_LINES >= _lines(config, queues)
         for name in queues:
             if left := found.queue(name).left:
@@ -227,7 +227,7 @@ class Command(BaseCommand):
 
 
 class _LogStream(StringIO):
-    """What a command prints, as records of the log: one per line, without the blanks that align it."""
+    """Logs the output of a command: one record per line, without the spaces that align it."""
 
     def __init__(self, level: int) -> None:
         super().__init__()
@@ -278,7 +278,7 @@ def _spec(
 ) -> WorkerSpec:
     records = [role for role in roles if role != "move"]
     measured = _measured(options)
-    if records:  # else nothing of this is in memory
+    if records:  # otherwise these modules are not imported
         from django_delayq.management.record_keepers import record_keepers
 
         processes = record_keepers(config, queues, shares, records, options, measured)
@@ -342,7 +342,7 @@ def _circuits() -> Any:
 
 
 def _metrics_page() -> Callable[..., bytes] | None:
-    """What writes the metrics of a worker; None without the client of Prometheus."""
+    """Returns the function that writes the metrics of a worker; None if the Prometheus client is not installed."""
     if find_spec("prometheus_client") is None:
         return None
     page: Callable[..., bytes] = import_string("django_delayq.contrib.prometheus.metrics.worker_page")
