@@ -1,5 +1,5 @@
-"""Operations: one verb for all jobs that match, of any number, in steps. The admin starts them, the worker's record keeper carries them
-out.
+"""Operations: one change of all matching jobs, of any number, in steps. The admin starts them, and the worker's record keeper carries
+them out.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from django_delayq.store.connection.error_replies import StoreError
 
 logger = Logger("django_delayq.operations")
 
-CHUNK: Final = 50  # jobs between two looks at the row: a person who pauses waits for no more
+CHUNK: Final = 50  # jobs between two reads of the row: a person who pauses it waits for no more than these
 STEPS: Final = 5  # steps of a purge between two such reads
-LEASE: Final = 30.0  # seconds for which one record keeper has an operation to itself
-MOST_COUNTED: Final = 500_000  # jobs in one statement: a tenth of a second, in which the record keeper does nothing else
+LEASE: Final = 30.0  # seconds for which one record keeper alone works on an operation
+MOST_COUNTED: Final = 500_000  # jobs in one statement: it takes a tenth of a second, in which the record keeper does nothing else
 IDLE: Final = 1.0
 ORDERS: Final = 2.0  # seconds between checks for started operations, while an event would announce other work
-AT_ONCE: Final = 20  # operations looked at in one pass
-AGAIN: Final = 10.0  # seconds after which one is taken up again whose server was away, while others go on
+AT_ONCE: Final = 20  # operations checked in one pass
+AGAIN: Final = 10.0  # seconds until an operation whose server was away is tried again, while others continue
 Stage = Operation.Stage
 
 VERBS: Final[dict[str, Callable[..., Change]]] = {name: verb.act for name, verb in verbs.VERBS.items()}
@@ -69,12 +69,12 @@ class OperationLoop:
     def __init__(self) -> None:
         self.me = secrets.token_hex(8)
         self._any = ExistsQuery(self._all().filter(stage__in=(Stage.WAITING, Stage.RUNNING)))
-        self._purges: dict[UUID, Iterator[int]] = {}  # those under way, as far as they are
+        self._purges: dict[UUID, Iterator[int]] = {}  # those under way, with their position
         self._hindered: dict[UUID, float] = {}  # where queues are on several servers: those whose server was away, and until when
-        self._counted: dict[UUID, tuple[int, UUID | None]] = {}  # those that are being counted: so many jobs, so far
+        self._counted: dict[UUID, tuple[int, UUID | None]] = {}  # those that are being counted: the count, and the position
 
     def poll(self) -> float:
-        """A chunk of each operation whose time has come. Returns seconds to sleep: 0 when more is to be done at once.
+        """Does a chunk of each operation that is due. Returns the seconds to sleep: 0 if there is more to do at once.
 
         Raises:
             StoreUnavailable, StoreError, DatabaseError: call again later.
@@ -95,7 +95,7 @@ class OperationLoop:
             except (StoreUnavailable, StoreError) as hindrance:
                 if not (conf.get().own_servers or stores.link.moves):
                     raise
-                error = hindrance  # of the server of its queue: those on others go on
+                error = hindrance  # only the server of its queue failed: operations on others continue
                 self._hindered[operation.pk] = now + AGAIN
         if error is not None and not pauses:
             raise error
@@ -112,7 +112,7 @@ class OperationLoop:
             return self._held(operation) if self._take(operation) else IDLE
         except (StoreUnavailable, StoreError, DriverError):
             raise
-        except Exception as error:  # of a newer version, say; it must not stop the mirror, whose neighbour it is
+        except Exception as error:  # of a newer version, for example; it must not stop the mirror in the same process
             logger.exception("operation %s (%s) is paused", operation.pk, operation.verb)
             self._pause(operation, error)
             return IDLE
@@ -128,7 +128,7 @@ class OperationLoop:
             raise
 
     def _pause(self, operation: Operation, why: Exception, **only: Any) -> None:
-        """Unless a person has cancelled it meanwhile."""
+        """Pauses the operation, unless a person has cancelled it in the meantime."""
         going_on = self._all().filter(pk=operation.pk, stage__in=(Stage.WAITING, Stage.RUNNING), **only)
         going_on.update(stage=Stage.PAUSED, **hindered(why))
 
@@ -142,7 +142,7 @@ class OperationLoop:
         now = self._now()
         mine = {"holder": self.me, "held_until": now + timedelta(seconds=LEASE)}
         open_ones = self._all().filter(self._free(), pk=operation.pk, stage__in=(Stage.WAITING, Stage.RUNNING))
-        if operation.holder != self.me or operation.paced_from is None:  # what passed meanwhile is not caught up in a rush
+        if operation.holder != self.me or operation.paced_from is None:  # the time in between is not caught up in a rush
             mine |= {"paced_from": now, "paced_seen": operation.seen}
         first = operation.started_at is None
         if first:
@@ -159,7 +159,7 @@ class OperationLoop:
         return True
 
     def _expected(self, operation: Operation) -> int | None:
-        """How many match, if an index leads to them and they are not too many."""
+        """The number of matching jobs, if an index finds them and they are not too many."""
         if operation.verb == PURGE:
             return None
         ahead = Job.objects.filter(pk__lte=operation.upto)
@@ -167,7 +167,7 @@ class OperationLoop:
         return None if count is None or count > MOST_COUNTED else count
 
     def _expect(self, operation: Operation, expected: int) -> None:
-        """From now on, so much is done in so much time."""
+        """Starts the pace now: so many jobs in so much time."""
         operation.expected, operation.paced_from = expected, self._now()
         mine = self._all().filter(pk=operation.pk, holder=self.me)
         failpoint("operations.expect")
@@ -219,7 +219,9 @@ class OperationLoop:
         return 0.0
 
     def _go_through(self, operation: Operation, stretch: Stretch, size: int, again: list[Job]) -> float:
-        """A chunk, or once more what had been begun. Jobs on a server that is away are left for later, if others are elsewhere."""
+        """Does a chunk, or repeats the chunk that was begun. Jobs on a server that is away are postponed if there are jobs on other
+        servers.
+        """
         others = [each for each in operation_parts.left(operation) if each.parts != stretch.parts]
         if again:
             chunk = Chunk(stretch=stretch, others=others, jobs=again, last=again[-1].pk, more=True, again=True)
@@ -319,7 +321,7 @@ class OperationLoop:
         return 0.0
 
     def _log(self, operation: Operation, jobs: Sequence[Job]) -> None:
-        """As for a job that was done by hand."""
+        """Logs a change as for a job that a person changed by hand."""
         if not jobs or not operation.user:
             return
         said = ": ".join(part for part in (f"{operation.verb} (operation {ids.short(operation.pk)})", operation.reason) if part)
@@ -332,7 +334,7 @@ def chosen(operation: Operation) -> Selection:
 
 
 def pace(operation: Operation, now: datetime) -> tuple[int, float]:
-    """How many jobs may be done by now, and after how many seconds the next one may."""
+    """The number of jobs that may be done by now, and the seconds until the next one."""
     if not operation.seconds or not operation.expected or operation.paced_from is None:
         return CHUNK, 0.0
     rate = operation.expected / operation.seconds
@@ -342,17 +344,15 @@ def pace(operation: Operation, now: datetime) -> tuple[int, float]:
 
 
 def refused(operation: Operation) -> DelayqError | None:
-    """Why it may not go on, or its person may not do it any more; None while they may. Asked before every chunk: a permission taken
-    away ends it.
-    """
-    if operation.verb != PURGE and (loose := chosen(operation).search.loose):  # as releases before this one have started some
+    """Why the operation may not continue, or its person has lost the permission; None if it may continue. Checked before every chunk."""
+    if operation.verb != PURGE and (loose := chosen(operation).search.loose):  # earlier releases have started such operations
         return DelayqError(code="search_partial", text=loose[0].value)
     if not operation.user:
         return None
     user = get_user_model()._default_manager.filter(pk=operation.user).first()
     if user is None or not user.is_active:
         return DelayqError(code="actor_inactive", actor=operation.actor)
-    asked = ("view_queue",) if operation.verb == PURGE else ("view_job", "start_operation")  # as by whoever starts one
+    asked = ("view_queue",) if operation.verb == PURGE else ("view_job", "start_operation")  # the permissions that starting it needs
     needed = (operation.permission, *(f"delayq.{name}" for name in asked))
     missing = [name for name in needed if name and not user.has_perm(name)]
     return DelayqError(code="permission_gone", actor=operation.actor, permission=missing[0]) if missing else None

@@ -31,7 +31,7 @@ BY_HAND: Final = "byhand"
 
 
 class CoroutinesHere(Coroutines):
-    """Coroutines run to their end where they are asked for; what they call by `sync_to_async` comes back into this thread."""
+    """Runs coroutines to their end in the calling thread. Functions that they call by `sync_to_async` run in this thread, too."""
 
     def call(self, run: Run, fn: Callable[..., Coroutine[Any, Any, Any]], aborted: Set[tuple[int, int]]) -> Any:
         """See `Coroutines`; there is no timeout."""
@@ -46,7 +46,7 @@ class CoroutinesHere(Coroutines):
 
 
 class NoTimer(SoftTimer):
-    """A test that is looked at in a debugger is not interrupted."""
+    """Never interrupts a task, so that a test can stop in a debugger."""
 
     def call(self, run: Run, timeout: float, fn: Callable[..., Any], aborted: Set[tuple[int, int]]) -> Any:
         """See `SoftTimer`; there is no timeout."""
@@ -61,17 +61,17 @@ class OneRun(LeaseTable):
         self.run: Run | None = None
 
     def is_cancelled(self, row: int, turn: int) -> bool:
-        """Asks Redis."""
+        """Also asks Redis."""
         return super().is_cancelled(row, turn) or self._extended({}) in ("cancel", "abort")
 
     def progress(self, row: int, text: str) -> None:
-        """Tells Redis."""
+        """Also tells Redis."""
         super().progress(row, text)
         if self.run is not None:
             self._extended({self.run.job.id: text})
 
     def _extended(self, progress: Mapping[str, str]) -> str:
-        if self.run is None:  # a run by hand, which Redis does not know
+        if self.run is None:  # a run without a job, which Redis does not know
             return "ok"
         line: Line = self.run.line
         held = (self.run.job.id, self.run.job.fence)
@@ -79,7 +79,7 @@ class OneRun(LeaseTable):
 
 
 def executor(leases: OneRun, *receivers: Receiver) -> Executor:
-    """The executor of workers, for the thread that asks."""
+    """The executor of workers, for the calling thread."""
     return Executor(
         leases=leases,
         find_task=registry.get,
@@ -113,14 +113,14 @@ def run_by_hand(plan: Plan, *receivers: Receiver, attempt: int = 1, crashes: int
 
 
 def taken(leases: OneRun, line: Line, number: int, job: ClaimedJob) -> Run:
-    """The job of that line in the one row."""
+    """Puts the job of that line into the one row."""
     now = clock.monotonic()
     turn = leases.put(0, line=number, id=job.id, fence=job.fence, attempt=job.attempt, taken=now, good_until=now + FOREVER)
     return Run(job, line, leases, 0, turn, now, clock.wall_ms() - now * 1000)
 
 
 def without_tick(options: Options) -> tuple[Options, Any]:
-    """Options, and the tick that their meta says: a job cannot say that it is one of a tick, but a run by hand is no job."""
+    """The options, and the tick in their meta. A job cannot claim to belong to a tick, but a run by hand is not a job."""
     if not isinstance(options.meta, Mapping) or PERIODIC not in options.meta:
         return options, None
     meta = dict(options.meta)

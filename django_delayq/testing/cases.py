@@ -1,4 +1,4 @@
-"""For unittest: the kit as `self.delayq`."""
+"""For unittest: provides the kit as `self.delayq`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ if TYPE_CHECKING:
 
 
 class DelayqMixin:
-    """Gives each test the kit, fresh: `class OrderTests(DelayqMixin, TestCase)`. It goes in front of Django's class."""
+    """Gives each test a new kit: `class OrderTests(DelayqMixin, TestCase)`. The mixin must come before Django's class."""
 
     delayq: Kit
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         order = cls.__mro__
-        if TestCase in order and order.index(TestCase) < order.index(DelayqMixin):  # whose setUp calls no other
+        if TestCase in order and order.index(TestCase) < order.index(DelayqMixin):  # its setUp does not call the next one
             raise TypeError(f"{cls.__qualname__}: DelayqMixin must be the first base class: class {cls.__name__}(DelayqMixin, …)")
 
     def setUp(self) -> None:

@@ -1,4 +1,4 @@
-"""Schedules that a test follows: the real loop brings their ticks while time passes in it. Nobody brings those of others."""
+"""Schedules that a test follows: the real loop makes their ticks while time passes in the test. Other schedules have no ticks."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ class FollowedSchedules:
         self._loop: FollowedLoop | None = None
 
     def follow(self, names: frozenset[str]) -> None:
-        """These too, from now on."""
+        """Follows these schedules, too, from now on."""
         self._names |= names
-        self._loop = None  # made anew: settings may have changed, too
+        self._loop = None  # made again, because settings may have changed
 
     def write(self) -> None:
-        """Writes what is to be written now. Nothing is followed: it costs nothing."""
+        """Writes the ticks that are due. It costs nothing if no schedule is followed."""
         if not self._names:
             return
         if self._loop is None:
@@ -59,14 +59,14 @@ class FollowedSchedules:
             pass
 
     def write_until(self, until_ms: int, move: Callable[[int], None]) -> None:
-        """Writes what is to be written until then, each in its time; `move` brings the clock there."""
+        """Writes the ticks until then, each at its time; `move` moves the clock."""
         self.write()
         while (tick := self.next_ms()) is not None and tick <= until_ms:
             move(tick)
             self.write()
 
     def next_ms(self) -> int | None:
-        """When there is something to write next, in ms; None: never."""
+        """The time of the next write in ms; None: never."""
         if not self._names:
             return None
         rows = Periodic.objects.filter(name__in=self._names, write_at__gt=clock.now())
@@ -88,7 +88,7 @@ def named(schedule: Any) -> frozenset[str]:
         return found
     if not isinstance(schedule, str):
         raise ConfigError(f"{schedule!r} is no schedule.", hint="Pass its name, or the task that it is declared for.")
-    # A name is printable; of what is not, a database may not even be asked.
+    # A name is printable. A database may refuse other text in a query.
     if not schedule.isprintable() or (declarations.get(schedule) is None and not _rows(schedule).exists()):
         near = did_you_mean(schedule, [one.name for one in declarations.all()])
         raise ConfigError(f"No schedule is named {schedule!r}{near}.", hint="Pass its name, or the task that it is declared for.")
@@ -111,7 +111,7 @@ def upcoming(schedule: Any, count: int) -> list[datetime]:
     row, declared = _rows(name).first(), declarations.get(name)
     if row is not None:
         return list(islice(dates_of(row).after(clock.now()), count)) if row.active else []
-    assert declared is not None  # else `named` had raised
+    assert declared is not None  # otherwise `named` has raised
     return list(islice(declared.dates.after(clock.now()), count))
 
 

@@ -1,5 +1,5 @@
-"""Time in a test: the clock of jobs, which a test moves, and the link whose Redis lives by that clock and can be made unavailable.
-With time-machine or freezegun, their clock moves along.
+"""Time in a test: the clock of jobs, which a test moves, and a link whose Redis uses that clock and can be made unavailable. With
+time-machine or freezegun, their clock moves, too.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from django_delayq.store.connection.link import Link, Opening, Reply
 
 
 def moment_ms(moment: Any, where: str) -> int:
-    """Milliseconds since 1970 of a date to which a test goes. `where`: in errors.
+    """A date to which a test moves, in milliseconds since 1970. `where`: for errors.
 
     Raises:
-        ValueError: it is no aware datetime, or lies outside the years that rows and clocks hold.
+        ValueError: it is not an aware datetime, or is outside the years that rows and clocks can hold.
     """
     try:
         ms = clock.to_ms(moment)
@@ -39,9 +39,9 @@ class JobsClock:
     """
 
     def __init__(self, moved: Callable[[], None]) -> None:
-        self._python: Callable[[], int] = clock.wall_ms  # as it was before the kit put its own there
+        self._python: Callable[[], int] = clock.wall_ms  # the clock before the kit replaced it
         self._passing: Callable[[], float] = clock.monotonic
-        self._not_passed = 0.0  # seconds for which it stood still
+        self._not_passed = 0.0  # seconds for which it was stopped
         self._stands_since: float | None = None
         self._moved = moved
         self._offset = 0
@@ -58,12 +58,12 @@ class JobsClock:
         return (self._passing() if self._stands_since is None else self._stands_since) - self._not_passed
 
     def move(self, to_ms: int) -> None:
-        """It is that moment now."""
+        """Sets the time."""
         if (traveller := _traveller()) is not None:
             passed = self._passing()
             (getattr(traveller, "shift", None) or traveller.tick)(timedelta(milliseconds=to_ms - self._python()))
             if self._stands_since is not None:
-                self._stands_since += self._passing() - passed  # freezegun's moves along, and that is not given back
+                self._stands_since += self._passing() - passed  # freezegun moves it, too, and this time counts as passed
         else:
             self._offset = to_ms - self._python()
         if self._held is not None:
@@ -84,7 +84,7 @@ class JobsClock:
                 self._offset = last - self._python()
 
     def reset(self) -> None:
-        """It is Python's time again."""
+        """Returns to Python's time."""
         self._offset, self._held = 0, None
         self._moved()
 
@@ -102,16 +102,16 @@ def _traveller() -> Any:
     return None
 
 
-BEHIND: Final = "after"  # the policy of a job that may have to wait as a row
-OWN_TIME: Final = ("", "!", b"", b"!")  # Redis' own clock is asked for
+BEHIND: Final = "after"  # the policy with which a job may have to wait as a row
+OWN_TIME: Final = ("", "!", b"", b"!")  # a script argument that asks for Redis' own clock
 
 
 class JobsLink(Link):
-    """A link whose server lives in the time of the test.
+    """A link whose server uses the time of the test.
 
     Args:
         link: leads to the same server.
-        now_ms: what scripts, and whoever asks for Redis' clock, take for the present.
+        now_ms: the time for scripts, and for calls that read Redis' clock.
     """
 
     def __init__(self, link: Link, now_ms: Callable[[], int]) -> None:
@@ -119,7 +119,7 @@ class JobsLink(Link):
         self._now_ms = now_ms
         self.stands_still = True
         self.down = False
-        self.lacks_rows = False  # of some row Redis has not been told, or would not take it yet
+        self.lacks_rows = False  # Redis lacks a row: it was not told, or did not accept it yet
 
     def execute_many(self, commands: Sequence[tuple[Any, ...]]) -> list[Reply]:
         """See `Link`."""
@@ -143,7 +143,7 @@ class JobsLink(Link):
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """For the kit itself: the server is there, though the project's code does not reach it."""
+        """For calls of the kit itself: the server is reachable, even if it is down for the project's code."""
         down, self.down = self.down, False
         try:
             yield

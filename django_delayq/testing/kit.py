@@ -1,4 +1,4 @@
-"""The kit that a test holds: the fixture `delayq` of pytest, and `self.delayq` of the mixin."""
+"""The kit of a test: the fixture `delayq` of pytest, and `self.delayq` of the mixin."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from django_delayq.worker.line import Line
 
 __all__ = ["Kit", "Ran", "ScheduledJob"]
 
-MOST_RUNS: Final = 10_000  # in one verb
+MOST_RUNS: Final = 10_000  # runs in one call
 NEVER: Final = clock.LAST_MS
 WITHIN_A_LOOP: Final = (
     "The test kit of delayq was called within an event loop. Call each of its functions with sync_to_async: await "
@@ -48,9 +48,9 @@ WITHIN_A_LOOP: Final = (
 
 
 class Kit:
-    """Moves the time of jobs, runs what falls due, and says what is scheduled. All in the thread and on the connections of its caller.
-
-    Jobs' time is Python's until it is moved. `start` and `stop` surround a test; the fixture and the mixin call them.
+    """Moves the time of jobs, runs due jobs, and shows the scheduled jobs. Everything happens in the caller's thread, on its
+    connections. The time of jobs is Python's time until the test moves it. The fixture and the mixin call `start` and `stop` around a
+    test.
     """
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ class Kit:
             raise
 
     def stop(self) -> None:
-        """The test is over: everything is as it was."""
+        """Ends the test: restores everything."""
         while self._patched:
             place, name, value = self._patched.pop()
             setattr(place, name, value)
@@ -134,7 +134,7 @@ class Kit:
 
     @async_unsafe(WITHIN_A_LOOP)  # what runs would fail at its first query there, and be retried for that
     def _at_work(self) -> tuple[Stepper, RecordKeeper]:
-        """For the settings that hold now: a test may change them."""
+        """Uses the current settings: a test may change them."""
         config = conf.get()
         if self._stepper is None or self._records is None or self._stepper.config is not config:
             link = self._link(config)
@@ -148,7 +148,7 @@ class Kit:
 
     @property
     def now(self) -> datetime:
-        """The present, as jobs see it."""
+        """The current time of jobs."""
         return clock.from_ms(self._clock.now_ms())
 
     def advance(self, by: clock.Delay) -> list[Ran]:
@@ -359,7 +359,7 @@ class Kit:
         stepper, records = self._at_work()
         ran: list[Ran] = []
         stuck: frozenset[Line] = frozenset()
-        idle: Due | None = None  # where nothing was found to run
+        idle: Due | None = None  # where no job was found to run
         records.publish()
         self._followed.write()
         while True:
@@ -382,7 +382,7 @@ class Kit:
                 if one.ends_the_test:
                     raise cast(BaseException, one.error)
             elif idle == first:
-                stuck |= {line}  # neither to be run nor to be ended
+                stuck |= {line}  # it can neither run nor end
             idle = first if one is None else None
             if len(ran) > MOST_RUNS:
                 raise RuntimeError(self._too_many(verb, ran))
@@ -405,7 +405,7 @@ class Kit:
 
 @cache
 def one_kit() -> Kit:
-    """The kit of this process: all its tests go by one connection to Redis."""
+    """The kit of this process: all its tests share one connection to Redis."""
     return Kit()
 
 

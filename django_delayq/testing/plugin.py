@@ -1,4 +1,4 @@
-"""The pytest plugin, which pytest finds by its entry point: the fixture `delayq`. It does nothing until a test asks for that."""
+"""The pytest plugin, which pytest finds by its entry point: the fixture `delayq`. It does nothing until a test uses the fixture."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def pytest_configure() -> None:
-    """The processes of pytest-xdist share the server of the one that starts them: this one, unless one has said so before."""
+    """The processes of pytest-xdist share the server of the process that starts them: this one, unless an earlier one is set."""
     os.environ.setdefault("DELAYQ_TEST_RUN", str(os.getpid()))
 
 

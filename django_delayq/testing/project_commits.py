@@ -21,20 +21,20 @@ _on_commit = BaseDatabaseWrapper.on_commit
 
 
 def is_open(connection: Any) -> bool:
-    """Whether a transaction is open that the project's code, or the test's, has opened: not merely those of TestCase."""
+    """Whether the project's code, or the test's, has opened a transaction. The transactions of TestCase do not count."""
     return connection.in_atomic_block and not (
         connection.atomic_blocks and all(getattr(block, "_from_testcase", False) for block in connection.atomic_blocks)
     )
 
 
 def leave(block: Any, kind: Any, error: Any, trace: Any) -> None:
-    """In place of `Atomic.__exit__`."""
+    """Replaces `Atomic.__exit__`."""
     _exit(block, kind, error, trace)
     _happen(transaction.get_connection(block.using))
 
 
 def on_commit(connection: Any, func: Any, robust: bool = False) -> None:
-    """In place of `BaseDatabaseWrapper.on_commit`."""
+    """Replaces `BaseDatabaseWrapper.on_commit`."""
     _on_commit(connection, func, robust)
     _happen(connection)
 
@@ -50,7 +50,7 @@ def catch_up() -> list[tuple[Any, list[Any]]]:
 
 
 def give_back(happened: Iterable[tuple[Any, list[Any]]]) -> None:
-    """It waits as before: the next test of that class begins with it, too."""
+    """Adds the hooks again, because the next test of the class starts with them, too."""
     for connection, hooks in happened:
         if connection.in_atomic_block:
             connection.run_on_commit = [*hooks, *connection.run_on_commit]

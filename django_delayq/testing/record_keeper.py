@@ -1,4 +1,4 @@
-"""The database's side of a test: rows are folded by the real mirror and published by the real relay, on the test's own connection."""
+"""The database side of a test: the real mirror updates rows, and the real relay publishes them, on the test's own connection."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ class RecordKeeper:
         self.may_lack = True  # Redis may lack rows: they are older than the test, it was away, or a job waits for another
 
     def fold(self) -> bool:
-        """Rows say what Redis says. Whether they did not before."""
+        """Updates the rows from the events of Redis. Returns whether there were any events."""
         lengths = self._link.execute_many([("XLEN", mirror.log.keys["events"]) for mirror in self._mirrors])
         for mirror, length in zip(self._mirrors, lengths, strict=True):
-            with suppress(CheckpointTaken):  # a mirror in another thread, or a worker of the test, is at it
+            with suppress(CheckpointTaken):  # a mirror in another thread, or a worker of the test, holds it
                 while length > 0 and (passed := mirror.fold()).more:
                     length -= len(passed.entries)
                     self.may_lack |= bool(registry.followed)  # a failure may have written the row of another job
         return any(lengths)
 
     def publish(self) -> bool:
-        """Carries out changes that were committed while Redis was away. Then puts in what it lacks: rows that were committed meanwhile,
-        or that wait for a job of their key. Whether it took any.
+        """Carries out changes that were committed while Redis was away. Then publishes rows that Redis lacks: rows that were
+        committed in the meantime, or that wait for a job of their key. Returns whether Redis accepted any.
         """
         if self.may_lack or self._link.lacks_rows:
             self._requests.poll()
@@ -66,12 +66,14 @@ class RecordKeeper:
         return bool(before - set(self._lacking()))
 
     def keep(self) -> bool:
-        """Folds, then publishes what Redis lacks. Whether there may be more to run: receivers of ends may have scheduled something."""
+        """Updates the rows, then publishes rows that Redis lacks. Returns whether there may be more to run: receivers may have
+        scheduled jobs.
+        """
         told = self.fold() and signals.job_ended.has_listeners()
         return self.publish() or told
 
     def unpublished(self) -> list[ScheduledJob]:
-        """Rows that were committed, and that Redis does not have, as jobs."""
+        """Committed rows that Redis lacks, as jobs."""
         lacking = [id for id, _ in self._lacking()]
         if not lacking:
             return []

@@ -1,4 +1,4 @@
-"""Scheduled jobs as a test sees them, and what it expects of them."""
+"""Scheduled jobs as a test sees them, and the conditions that it expects."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from django_delayq.store.connection.link import Link
 from django_delayq.store.scripts.record import read
 from django_delayq.worker.line import Line
 
-WAITING: Final = (*BANDS, "blocked")  # where jobs wait: for their date, or for their name
+WAITING: Final = (*BANDS, "blocked")  # where jobs wait for their date, or for their concurrency name
 MOST: Final = 20  # rows of a table
 WIDEST: Final = 60  # characters of a cell
 
@@ -42,7 +42,7 @@ class ScheduledJob:
 
 
 def waiting(link: Link, lines: Sequence[Line], now_ms: int) -> list[ScheduledJob]:
-    """All that wait in Redis, the earliest first."""
+    """All jobs that wait in Redis, the earliest first."""
     commands = [("ZRANGE", line.store.keys[band], 0, -1, "WITHSCORES") for line in lines for band in WAITING]
     replies = iter(link.execute_many(commands))
     found: list[ScheduledJob] = []
@@ -78,7 +78,7 @@ def _job(queue: str, id: bytes, due_ms: int, record: bytes, attempts: int, now_m
 
 
 def table(jobs: Sequence[ScheduledJob]) -> str:
-    """The jobs as people read them."""
+    """The jobs as a table for people."""
     if not jobs:
         return "Nothing is scheduled."
     rows = [("task", "arguments", "key", "queue", "when", "")]
@@ -155,11 +155,11 @@ class Wanted:
         self.within = None if within is None else timedelta(seconds=clock.seconds(within))
 
     def among(self, jobs: Sequence[ScheduledJob]) -> list[ScheduledJob]:
-        """Those of them that are meant."""
+        """The matching jobs."""
         return [job for job in jobs if self._is_it(job) and self._is_then(job)]
 
     def nearly(self, jobs: Sequence[ScheduledJob]) -> str:
-        """A line about those that differ by their date only; "" if there are none."""
+        """A line about jobs that differ only in their date, or ""."""
         found = [job for job in jobs if self._is_it(job)]
         if not found or self.among(found):
             return ""
@@ -194,17 +194,17 @@ class Wanted:
 
 
 def task_name(task: Any) -> str:
-    """The name of a task that is given as itself, or by name; "" for None.
+    """The name of a task that is given as an object or by name; "" for None.
 
     Raises:
-        ConfigError: it is no task. UnknownTask: none has that name.
+        ConfigError: it is not a task. UnknownTask: no task has that name.
     """
     if task is None:
         return ""
     if isinstance(task, Bound):
         name: str = task.task.name
         return name
-    if isinstance(named := getattr(task, "module_path", task), str):  # a task of Django's says so where it is
+    if isinstance(named := getattr(task, "module_path", task), str):  # a task of Django has its path there
         return registry.get(named).name
     raise ConfigError(f"{task!r} is not a task. Pass the function that @delayq.task decorates, or its name.")
 
@@ -215,7 +215,7 @@ def _as_stored(value: Any, where: str) -> Any:
         return codec.loads(codec.dumps(value))
     except PayloadError:
         with suppress(RecursionError):  # a list within itself
-            codec.check(_listed(value), where)  # it names the place, and the way out
+            codec.check(_listed(value), where)  # it names the place, and a remedy
         raise
 
 

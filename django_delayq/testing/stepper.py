@@ -27,13 +27,13 @@ from django_delayq.worker.receivers import SignalReceiver
 from django_delayq.worker.spec import nothing
 
 WORKER: Final = "test:1:kit"
-ENDS_OF_RUNS: Final = (Exception, SystemExit, GeneratorExit, CancelledError)  # what a worker takes for the end of a run
+ENDS_OF_RUNS: Final = (Exception, SystemExit, GeneratorExit, CancelledError)  # exceptions that a worker treats as the end of a run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """One run. `outcome`: "ack", "retry", "snooze", "ask", "park", "fail" or "cancel"; "crash" where a test let its worker vanish.
-    `error`: what the task raised. `attempt` counts from 1.
+    """One run. `outcome`: "ack", "retry", "snooze", "ask", "park", "fail" or "cancel"; "crash" if a test made its worker crash.
+    `error`: the exception of the task. `attempt` counts from 1.
     """
 
     id: UUID
@@ -48,12 +48,14 @@ class Ran:
 
     @property
     def ends_the_test(self) -> bool:
-        """Whether that was Ctrl-C, or by what a framework ends a test, `pytest.fail` say: no task means these for its worker."""
+        """Whether it was Ctrl-C, or an exception by which a framework ends a test, such as `pytest.fail`: a task does not raise these
+        for its worker.
+        """
         return self.error is not None and not isinstance(self.error, ENDS_OF_RUNS)
 
 
 class Due(NamedTuple):
-    """A date in ms, of a job that waits or of a lease that runs out, and its line."""
+    """A date in ms, of a waiting job or of the end of a lease, and its line."""
 
     date_ms: int
     line: Line
@@ -61,7 +63,7 @@ class Due(NamedTuple):
 
 
 class Stepper:
-    """The lines of one set of settings, and what runs their jobs."""
+    """The lines of one set of settings, and the executor of their jobs."""
 
     def __init__(self, config: Config, link: Link, faults: Faults) -> None:
         self.config = config
@@ -77,7 +79,7 @@ class Stepper:
         self._executor = executor(self._leases, SignalReceiver(), JobLog(WORKER), faults)
 
     def close(self) -> None:
-        """Gives its memory back."""
+        """Releases its memory."""
         self._leases.close()
 
     def next(self, stuck: frozenset[Line]) -> Due | None:
@@ -100,8 +102,8 @@ class Stepper:
         return Due(date, self.lines[number], lease)
 
     def step(self, line: Line, alive_ms: int | None) -> Ran | None:
-        """Runs what is due first in that line; None if nothing is. `alive_ms`: until then a worker was there all the time, so that no
-        lease is spared.
+        """Runs the first due job of that line; None if no job is due. `alive_ms`: a worker was present all the time until then, so no
+        lease is protected.
         """
         if alive_ms is not None:
             self._link.execute("HSET", line.store.keys["meta"], "alive", alive_ms)
@@ -154,7 +156,7 @@ Moment = Literal["begin", "end"]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`task`: the name of the one that it is about, "" for any. `error`: what its run raises; None: its worker is gone at `moment`."""
+    """`task`: the name of the task that fails, "" for any. `error`: the exception of its run; None: its worker crashes at `moment`."""
 
     task: str
     error: BaseException | None = None
@@ -179,23 +181,23 @@ def made(error: Any) -> BaseException:
 
 
 class Faults:
-    """A receiver of runs that lets them fail, each fault once, in the order in which they were asked for."""
+    """A receiver of runs that makes them fail. Each fault happens once, in the order in which the test requested them."""
 
     def __init__(self) -> None:
         self.waiting: list[Fault] = []
 
     def crash(self, task: str, moment: Moment) -> bool:
-        """Whether the worker vanishes at that moment of a run of this task."""
+        """Whether the worker crashes at that moment of a run of this task."""
         return self._take(task, lambda fault: fault.error is None and fault.moment == moment) is not None
 
     def begins(self, run: Run) -> None:
-        """Raises what the run is to fail by."""
+        """Raises the requested error of the run."""
         fault = self._take(run.task.name, lambda fault: fault.error is not None)
         if fault is not None and fault.error is not None:
             raise fault.error
 
     def ends(self, run: Run, outcome: Outcome) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def _take(self, task: str, fits: Callable[[Fault], bool]) -> Fault | None:
         found = next((fault for fault in self.waiting if fault.task in ("", task) and fits(fault)), None)
