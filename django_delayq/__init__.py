@@ -136,11 +136,11 @@ _LATER: Final = {
 }
 
 
-if not TYPE_CHECKING:  # else a checker would take any name for one of ours
+if not TYPE_CHECKING:  # otherwise a type checker would accept any name
 
     def __getattr__(name: str) -> Any:
         if name not in _LATER:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")  # with obj and name, Python says what was meant
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")  # with obj and name, Python suggests the right name
         found = globals()[name] = getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
         return found
 

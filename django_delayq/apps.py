@@ -70,7 +70,7 @@ def _has_messages(queues: Any) -> bool:
 
 
 def _register_tasks_of_django(backend: str) -> None:
-    """If that backend is ours, or made of ours: then workers must know all that may be enqueued by it."""
+    """Registers the tasks of a backend that is ours or a subclass of ours: workers must know all tasks that it can enqueue."""
     if backend.startswith("django."):
         return
     try:

@@ -42,7 +42,7 @@ _ACCEPTED: Final = 'a timedelta, a number of seconds, or text such as "90s", "1h
 
 
 def now() -> datetime:
-    """The present as an aware datetime in UTC."""
+    """The current time as an aware datetime in UTC."""
     return datetime.now(UTC)
 
 
@@ -60,7 +60,7 @@ def monotonic() -> float:
 
 
 def uptime() -> float:
-    """The same, for waits on networks: it goes on where a test holds the time of jobs still."""
+    """Like `monotonic`, for network waits: it continues while a test stops the time of jobs."""
     return _steady()
 
 

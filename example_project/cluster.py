@@ -17,15 +17,15 @@ from django_delayq.store.connection.embedded import server_program
 
 SLOTS = 16_384
 MASTERS = 3
-BUS = 10_000  # a node adds this to its port for what the nodes say to each other
+BUS = 10_000  # a node adds this to its port for the cluster bus
 PORTS = range(16_000, 20_000)  # with their buses below 32,768, from where on the system lends ports to connections
 NODE_TIMEOUT_MS = 2000  # a master that does not answer for so long is given up
-PATIENCE = 60  # seconds for whatever the nodes have to agree on
+PATIENCE = 60  # seconds to wait until the nodes agree
 _lots = iter(random.sample(PORTS, len(PORTS)))
 
 
 class NotSo(Exception):
-    """The nodes have not come to where they should be."""
+    """The nodes have not reached the expected state."""
 
 
 class Node:
@@ -55,7 +55,7 @@ class Node:
         wait(self.answers, f"the node on port {self.port} does not answer")
 
     def kill(self):
-        """As a power cut does it."""
+        """Kills it, as a power failure does."""
         self.process.kill()
         self.process.wait(10)
 

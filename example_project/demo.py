@@ -21,7 +21,7 @@ ELSEWHERE = ("DEMO_HOME", "DELAYQ_REDIS", "PARTITIONS", "DATABASE_URL")  # what 
 
 
 class Demo:
-    """Starts things in order, shows what they say, and ends them in reverse."""
+    """Starts the processes in order, shows their output, and ends them in reverse order."""
 
     worker_options = ("--grace", "5")
     servers = "the embedded Valkey"
@@ -168,7 +168,7 @@ def post(browser, url, page):
 
 
 def shortest(path):
-    """It, from here if that is shorter."""
+    """The path, relative to the current folder if that is shorter."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
 

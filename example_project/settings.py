@@ -1,4 +1,4 @@
-"""A small web shop on django-delayq. Environment variables choose other servers than its own:
+"""A small web shop on django-delayq. These environment variables replace its defaults:
 
 DELAYQ_REDIS    a URL; default: an embedded Valkey, its data in .demo/
 PARTITIONS      partitions of the queue of the orders; default 1. More partitions need a server or a Cluster
@@ -81,9 +81,9 @@ def _database():
 DATABASES = {"default": _database()}
 
 PARTNER_URL = os.environ.get("PARTNER_URL", "http://127.0.0.1:8001")
-PARTNER_SECRET = "whsec_YW4gZXhhbXBsZSdzIHNlY3JldCBpcyBub25l"  # nor is this one; a real one comes from the environment
-PARTNER_LEDGER = HOME / "partner.sqlite3"  # the partner's own; `simulate` looks into it when all is over
-WAREHOUSE_LEDGER = HOME / "warehouse.sqlite3"  # the warehouse's, likewise
+PARTNER_SECRET = "whsec_YW4gZXhhbXBsZSdzIHNlY3JldCBpcyBub25l"  # not secret either; a real one comes from the environment
+PARTNER_LEDGER = HOME / "partner.sqlite3"  # the ledger of the partner; `simulate` reads it at the end
+WAREHOUSE_LEDGER = HOME / "warehouse.sqlite3"  # the ledger of the warehouse; `simulate` reads it, too
 
 DELAYQ = {
     "REDIS": os.environ.get("DELAYQ_REDIS") or {"EMBEDDED": str(HOME / "valkey")},

@@ -344,7 +344,7 @@ def pace(operation: Operation, now: datetime) -> tuple[int, float]:
 
 
 def refused(operation: Operation) -> DelayqError | None:
-    """Why the operation may not continue, or its person has lost the permission; None if it may continue. Checked before every chunk."""
+    """Why the operation may not continue, or its person has lost the permission; None if it may. Checked before every chunk."""
     if operation.verb != PURGE and (loose := chosen(operation).search.loose):  # earlier releases have started such operations
         return DelayqError(code="search_partial", text=loose[0].value)
     if not operation.user:

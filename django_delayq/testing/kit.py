@@ -110,7 +110,7 @@ class Kit:
             (clock, "now", lambda: clock.from_ms(now_ms())),
             (database_clock, "SQL", {}),
             (insert, "VENDORS", ("sqlite",)),  # the others write the database's own time
-            (checkpoint, "end_if_frozen", lambda _connection: None),  # a limit that would outlive the turn, within a test's transaction
+            (checkpoint, "end_if_frozen", lambda _connection: None),  # a limit that would outlast the pass, in a test's transaction
             (commit, "is_open", project_commits.is_open),
             (transaction.Atomic, "__exit__", project_commits.leave),
             (BaseDatabaseWrapper, "on_commit", project_commits.on_commit),

@@ -97,9 +97,9 @@ class Command(BaseCommand):
         )
 
     def execute(self, *args: Any, **options: Any) -> str | None:
-        """Sets up the log first, since with JSON whatever the command prints goes there, what the system checks say included."""
+        """Sets up the log first: with JSON, all output of the command goes there, also the output of the system checks."""
         ours = logs.set_up(options["log_format"], LEVELS.get(options["verbosity"], logging.DEBUG))
-        if options["log_format"] == "json" and ours:  # else nobody knows whether the project's own log is seen here
+        if options["log_format"] == "json" and ours:  # a project's own log might not show it here
             self._in_json = True
             self.stdout, self.stderr = OutputWrapper(_LogStream(logging.INFO)), OutputWrapper(_LogStream(logging.ERROR))
         return super().execute(*args, **options)
