@@ -586,7 +586,7 @@ def test_a_function_that_fails_breaks_no_page_and_is_named(orders, staff, settin
     assert answer.status_code == 200
     assert (answer.context["links"].object, answer.context["links"].log) == ("", f"/logs/{job.short_id}")
     assert "The function that creates the link raised" in answer.content.decode()
-    assert f"the link to the object of job {job.short_id} could not be made" in caplog.text
+    assert f"the link to the object of job {job.short_id} could not be created" in caplog.text
 
 
 @pytest.mark.parametrize(

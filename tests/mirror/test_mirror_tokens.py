@@ -93,7 +93,7 @@ def test_a_mirror_of_another_database_is_refused_on_either_side(compared):
     compared.fold()
     ours = copy.here()
     event()
-    with pytest.raises(SiteRefused, match="Another database with the same id"):
+    with pytest.raises(SiteRefused, match="another database with the same id"):
         compared.fold()
     ours.here()
     compared.fold()

@@ -15,7 +15,7 @@ from tests.tasks_for_tests import close_order, ping
 
 
 def made(task=ping, using=None, **options):
-    return templates.get(task, NONE.but(options, "here"))
+    return templates.get(task, NONE.but(options, "here"), using)
 
 
 def test_jobs_that_differ_by_date_key_expiry_and_meta_share_a_template():

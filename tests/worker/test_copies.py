@@ -10,7 +10,7 @@ from tests.worker.sites import MakeSite, Site, site
 __all__ = ["site"]
 
 pytestmark = pytest.mark.slow  # claims stop after a look of a few seconds
-REFUSED = "Another database"
+REFUSED = "another database"
 
 
 def works(one: Site, numbers: range) -> None:

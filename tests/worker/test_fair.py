@@ -71,7 +71,7 @@ def test_what_a_heavy_queue_leaves_is_the_others_at_once(redis_server) -> None:
 def test_a_queue_that_is_found_empty_and_one_that_fails_give_up_their_turns(redis_server, monkeypatch) -> None:
     bench = even(Bench(redis_server.link, queues=("a", "b"), weights=(9, 9)))
     told: dict[int, bool] = {}
-    monkeypatch.setattr(bench.mover._turns, "had", lambda line, *, more: told.update({line: more}))
+    monkeypatch.setattr(bench.mover._round_robin, "polled", lambda line, *, more: told.update({line: more}))
     for _ in range(3):
         bench.put("nothing", line=1)
     passes(bench, 1)

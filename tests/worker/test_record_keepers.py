@@ -160,7 +160,7 @@ def test_of_several_servers_none_is_waited_for_until_the_leases_on_another_have_
 
 def test_what_waits_for_a_server_that_is_away_keeps_no_worker_from_leaving(redis_server, tmp_path):
     well, away = opened(redis_server.url), opened(f"unix://{tmp_path}/nobody")
-    lines: Any = [SimpleNamespace(store=SimpleNamespace(link=link)) for link in (well, away)]
+    lines: Any = [SimpleNamespace(store=SimpleNamespace(link=link), lease_ms=30_000, max_crashes=3) for link in (well, away)]
     recovery = ProcessRecovery(lines=lines)
     dead = DeadProcess(worker="w", lines=lines, held=[], claims=["", ""], ran="snooze")
     recovery.add(dead)

@@ -131,7 +131,7 @@ def _found(link: Link, kwargs: Mapping[str, Any], tls: bool, by_cluster: bool) -
         yield Finding(
             "E013",
             f"Redis at {place} is a node of a Redis Cluster, but the URL is that of a single server.",
-            f"Set DELAYQ['REDIS'] to {_cluster_line(kwargs, tls)}, with several nodes, separated by commas.",
+            f"Set DELAYQ['REDIS'] to {_cluster_line(kwargs, tls)} with several nodes, separated by commas.",
         )
     elif by_cluster and not clustered and not {"redis_mode:sentinel", "server_mode:sentinel"} & set(facts):
         yield Finding(
@@ -169,7 +169,7 @@ def _sentinel_finding(place: str, line: str, names: Sequence[str]) -> Finding:
     return Finding(
         "E014",
         f"The server at {place} is a Sentinel, which stores no jobs.",
-        f"Set DELAYQ['REDIS'] to {line.format(name=names[0] if names else 'mymaster')}, with all Sentinels, separated by commas. "
+        f"Set DELAYQ['REDIS'] to {line.format(name=names[0] if names else 'mymaster')} with all Sentinels, separated by commas. "
         f"{told}",
     )
 

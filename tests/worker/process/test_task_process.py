@@ -54,7 +54,7 @@ def test_a_queue_that_another_database_records_is_not_claimed_until_it_does_not(
     database = Database(recorded(THEIRS))
     looking = watch(database)
     looking.look()
-    with pytest.raises(SiteRefused, match="Another database"):
+    with pytest.raises(SiteRefused, match="another database"):
         board.claim()
     database.answers = [recorded(OURS)]
     looking.look()

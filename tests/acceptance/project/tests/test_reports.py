@@ -71,7 +71,7 @@ def test_people_give_it_another_hour_in_the_admin(staff: Client, delayq: Kit) ->
     delayq.follow(nightly_report)
     delayq.run_due()  # a worker has seen it
     page = clicked(staff, "/admin/delayq/periodic/", "orders.tasks.nightly_report")
-    form = clicked(staff, page, "Other dates …")
+    form = clicked(staff, page, "Override dates …")
     staff.post(form, {"cron": "30 5 * * *", "timezone": "Europe/Berlin", "reason": "the bank is late this week"})
     (night,) = delayq.upcoming(nightly_report)
     assert night.astimezone(BERLIN).strftime("%H:%M") == "05:30"
