@@ -3,7 +3,7 @@
 -- include: begin epoch position untold
 -- ARGV: now by why, the stream id up to which they are removed, the run of the server from which they were read ('' for any), the number
 --   of jobs in the entries that the mirror has read, beyond one each, the token that this turn of the mirror found ('' none), the token that
---   it has committed ('' none), see mirror_tokens.py
+--   it has committed ('' none), see site.py
 -- Returns nothing. If another turn has written its token since, it does nothing. On another server it does nothing either, because that may
 --   have older data, and noting the database's position there would hide this.
 -- O(log N) and the events that are removed.
