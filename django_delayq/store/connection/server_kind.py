@@ -169,8 +169,7 @@ def _sentinel_finding(place: str, line: str, names: Sequence[str]) -> Finding:
     return Finding(
         "E014",
         f"The server at {place} is a Sentinel, which stores no jobs.",
-        f"Set DELAYQ['REDIS'] to {line.format(name=names[0] if names else 'mymaster')} with all Sentinels, separated by commas. "
-        f"{told}",
+        f"Set DELAYQ['REDIS'] to {line.format(name=names[0] if names else 'mymaster')} with all Sentinels, separated by commas. {told}",
     )
 
 
