@@ -143,11 +143,11 @@ def test_a_group_of_failures_is_requeued_as_one(admin, jobs):
     expect(group).to_contain_text("shop.tasks.close_order")
     shoot(admin, "console-failures")
     group.get_by_role("link", name="Requeue all").click()
-    expect(admin.locator(".delayq-meant")).to_contain_text("jobs match")
+    expect(admin.locator(".delayq-meant")).to_contain_text("matching jobs")
     admin.get_by_label("Reason").fill("the orders are there now")
     shoot(admin, "console-operation-preview")
     admin.get_by_role("button", name="Requeue").click()
-    expect(told(admin)).to_contain_text("Started.")
+    expect(told(admin)).to_contain_text("The operation has started.")
     expect(admin.get_by_role("heading", level=1).locator(".delayq-state")).to_have_text("finished")  # by itself
     expect(admin.locator(".delayq-operation dl")).to_contain_text("done")
 
@@ -155,7 +155,7 @@ def test_a_group_of_failures_is_requeued_as_one(admin, jobs):
 def test_a_thousand_are_cancelled_with_progress_pause_and_resume(admin, jobs):
     admin.goto(f"{JOBS}?q=key:many:1*+state:scheduled")
     admin.locator(".delayq-all").get_by_role("link", name="Cancel").click()  # open, because a search is active
-    expect(admin.locator(".delayq-meant")).to_contain_text(f"{SOME:,} jobs match:")
+    expect(admin.locator(".delayq-meant")).to_contain_text(f"{SOME:,} matching jobs:")
     admin.get_by_label("Spread over").fill("10m")
     expect(admin.get_by_role("link", name="Keep them")).to_be_visible()
     admin.get_by_role("button", name=f"Cancel {SOME:,} jobs", exact=True).click()

@@ -144,7 +144,7 @@ def test_a_list_is_taken_away_as_a_file(tabs, jobs):
     page = tabs.open("admin")
     page.goto(f"{JOBS}?state=failed")
     page.get_by_role("link", name="Export …").click()
-    expect(page.get_by_text("jobs match: state:failed")).to_be_visible()
+    expect(page.locator("#content").get_by_text("matching jobs: state:failed")).to_be_visible()
     shoot(page, "lists-export")
     with page.expect_download() as taken:
         page.get_by_role("button", name="JSON").click()

@@ -164,5 +164,5 @@ def test_what_is_written_into_a_form_stays_while_the_page_is_fetched_anew(admin,
     admin.goto(nightly)
     admin.get_by_label("Reason").fill("half a sentence")
     admin.locator("#delayq-every").select_option("2")
-    expect(admin.locator("#delayq-told")).to_contain_text("waits while you write")
+    expect(admin.locator("#delayq-told")).to_contain_text("paused while you type or select")
     expect(admin.get_by_label("Reason")).to_have_value("half a sentence")

@@ -50,6 +50,10 @@ failed = Job.objects.create(
     queue="orders", task="shop.tasks.close_order", key="failed", state="failed", run_at=then, created_at=then, started_at=then,
     finished_at=then, attempts=1, max_attempts=1, error="ValueError: no", fingerprint="f", args=[{secret}], kwargs={{}}, published=then,
 )
+unresolved = Job.objects.create(
+    queue="orders", task="shop.tasks.close_order", key="unresolved", state="scheduled", run_at=then, created_at=then, max_attempts=1,
+    error="how it ended is not known", ending="unknown", args=[{secret}], kwargs={{}},
+)
 waiting = delayq.schedule(close_order, {secret}, delay="1d", key="waiting")
 operation = Operation.objects.create(verb="cancel", selection={{"text": "key:nothing"}}, stage="paused", actor="admin:admin")
 aside = SetAside.objects.create(
@@ -57,7 +61,8 @@ aside = SetAside.objects.create(
     noticed_at=then,
 )
 nightly = schedules.create("nightly", "shop.tasks.close_order", cron="0 3 * * *", args=[{secret}], actor="admin:admin")
-ids = {{"failed": failed.pk, "waiting": waiting.id, "operation": operation.pk, "aside": aside.pk, "nightly": nightly.pk}}
+ids = {{"failed": failed.pk, "unresolved": unresolved.pk, "waiting": waiting.id}}
+ids |= {{"operation": operation.pk, "aside": aside.pk, "nightly": nightly.pk}}
 print(json.dumps({{"seats": seats, **{{name: str(id) for name, id in ids.items()}}}}))
 """
 TRACES = """
@@ -95,6 +100,7 @@ def of(css: str) -> Callable[[Page], Locator]:
 
 
 WAITING, FAILED, PART = f"{JOBS}{{waiting}}/", f"{JOBS}{{failed}}/", f"{OPERATIONS}{{operation}}/"
+UNRESOLVED = f"{JOBS}{{unresolved}}/"
 START, NIGHTLY = f"{OPERATIONS}start/", f"{SCHEDULES}{{nightly}}/"
 FIELDS = {"reason": "", "delay": "1h", "typed": "orders", "args": "[1]", "kwargs": "{}", "confirmed": "1"}
 RIGHTS = {
@@ -113,6 +119,9 @@ RIGHTS = {
         (f"{WAITING}reschedule/", f"{START}reschedule/"),
     ),
     "requeue_job": Right(f"{FAILED}change/", button("Requeue"), (f"{START}requeue/",), (f"{FAILED}requeue/", f"{START}requeue/")),
+    "resolve_job": Right(
+        f"{UNRESOLVED}change/", button("Mark as succeeded"), (), (f"{UNRESOLVED}mark_succeeded/", f"{UNRESOLVED}mark_failed/")
+    ),
     "edit_job": Right(f"{FAILED}change/", link("Edit and requeue"), (f"{FAILED}edit/",), (f"{FAILED}edit/",)),
     "export_job": Right(JOBS, leads_to(f"{JOBS}export/"), (f"{JOBS}export/",), (f"{JOBS}export/",)),
     "view_sensitive": Right(f"{FAILED}change/", of(f"#content-main pre:has-text('{SECRET}')")),
@@ -194,7 +203,10 @@ def clerk(tabs, example, there) -> Callable[[str], Page]:
 def ids(example, there) -> dict[str, str]:
     """Returns the ids that are parts of addresses."""
     look = "from django_delayq.console.overview import look\nprint(look().workers[0]['id'])"
-    return {**{name: there[name] for name in ("failed", "waiting", "operation", "aside", "nightly")}, "worker": example.run(look)}
+    return {
+        **{name: there[name] for name in ("failed", "unresolved", "waiting", "operation", "aside", "nightly")},
+        "worker": example.run(look),
+    }
 
 
 def unfold(page: Page) -> None:
@@ -235,7 +247,7 @@ def test_what_is_masked_is_nowhere_to_be_found_without_the_permission(tabs, cler
     expect(button("Requeue")(page)).to_be_visible()
     expect(link("Edit and requeue")(page)).to_have_count(0)
     page.goto(f"{JOBS}{ids['failed']}/edit/")  # typed by hand
-    expect(page.locator(".messagelist")).to_contain_text("you are not allowed to see its arguments")
+    expect(page.locator(".messagelist")).to_contain_text("you do not have permission to view its arguments")
     assert str(SECRET) not in page.content()
     page.goto(f"{JOBS}?q=arg:order_id={SECRET}")
     expect(page.locator("#result_list tbody tr")).to_have_count(0)
