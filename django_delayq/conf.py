@@ -196,7 +196,9 @@ SETTINGS: Final[Mapping[str, SettingRow]] = {
         "text without spaces and braces",
         "The beginning of every key in Redis. Projects that share a Redis database need different prefixes.",
     ),
-    "DATABASE": SettingRow("default", readers.text, "alias in DATABASES", "The database that keeps the rows of jobs."),
+    "DATABASE": SettingRow(
+        "default", readers.text, "alias in DATABASES", "The database that keeps the rows of jobs. Database routers cannot change it."
+    ),
     "DURABILITY": SettingRow(
         "outbox",
         readers.choice("outbox", "redis"),

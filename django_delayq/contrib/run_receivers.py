@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -25,23 +26,23 @@ class OpenRun(NamedTuple):
     outer: OpenRun | None
 
 
-class RunReceiver(Generic[State]):
+class RunReceiver(ABC, Generic[State]):
     """Connects the signals about runs to `started` and `ended`, and the end of the process to `flush`."""
 
     name: str  # of its context in the job, and of its watcher
     runs: ContextVar[OpenRun | None]  # an async task runs in a copy of the context
 
+    @abstractmethod
     def started(self, job: CurrentJob) -> State | None:
         """Opens the span of a run. If it returns None, `ended` is not called."""
-        raise NotImplementedError
 
+    @abstractmethod
     def ended(self, job: CurrentJob, state: State, outcome: Outcome, error: BaseException | None) -> None:
         """Closes the span of a run. `error`: see `error_of`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def flush(self, **_: Any) -> None:
         """Sends what is ready, before the process ends."""
-        raise NotImplementedError
 
     def receivers(self) -> list[tuple[Signal, Callable[..., None]]]:
         """The signals that it receives, with their receivers."""

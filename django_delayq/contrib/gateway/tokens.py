@@ -100,7 +100,7 @@ def rotate(name: str, *, overlap: clock.Delay = OVERLAP, by: str = "") -> tuple[
         old = found[0]
         kept = old.expires_at
         old.expires_at = ends if kept is None else min(kept, ends)
-        old.save(update_fields=["expires_at"])
+        old.save(using=database.alias(), update_fields=["expires_at"])
         fresh = Token(
             name=name,
             client=old.client,
