@@ -74,7 +74,7 @@ def fold(count: int) -> float:
 def restore(count: int) -> float:
     """Brings back what Redis has lost, with the mirror in turn, as a worker does it; seconds until so many jobs are back."""
     config = conf.get()
-    common: Any = {"prefix": config.prefix, "using": config.database, "signer": config.signer}
+    common: Any = {"prefix": config.prefix, "signer": config.signer}
     loop = RestoreLoop(stores.link, config.queue("default"), **common)
     mirror = MirrorLoop(stores.link, config.queue("default"), **common)
     began = time.perf_counter()
@@ -88,7 +88,7 @@ def restore(count: int) -> float:
 def confirm(count: int) -> float:
     """Has the server confirmed, as a worker with a mirror does it; seconds."""
     config = conf.get()
-    common: Any = {"prefix": config.prefix, "using": config.database, "signer": config.signer}
+    common: Any = {"prefix": config.prefix, "signer": config.signer}
     loop = RestoreLoop(stores.link, config.queue("default"), **common)
     mirror = MirrorLoop(stores.link, config.queue("default"), **common)
     began = time.perf_counter()
