@@ -14,6 +14,7 @@ from uuid import UUID
 
 from django_delayq import clock
 
+LONGEST_LOCK_SNOOZE: Final = 10.0  # seconds; a lock can be released long before its lease ends
 SHORTEST_SNOOZE: Final = 1.0  # seconds; each run of a job costs more than it costs to wait
 
 # The English text of an error by its code. Errors of other codes bring their text along.
@@ -278,21 +279,21 @@ class LeaseLost(DelayqError):
 
 class LockTaken(DelayqError):
     """Another holder has the lock, and kept it for the whole wait. `fields` has `lock`, its name; `holder`; `since`, an aware datetime;
-    and `left`, the seconds until the lease of the holder ends.
+    `held`, for how many seconds the holder has had it; and `left`, the seconds until the lease of the holder ends.
 
-    If a task does not catch it, the job is snoozed.
+    If a task does not catch it, the job is snoozed for as long as the holder has had the lock: at least 1 second, at most 10.
     """
 
     code = "lock_taken"
 
-    def __init__(self, message: str = "", *, lock: str, holder: str, since: datetime, left: float) -> None:
-        super().__init__(*filter(None, [message]), code=self.code, lock=lock, holder=holder, since=since, left=left)
+    def __init__(self, message: str = "", *, lock: str, holder: str, since: datetime, held: float, left: float) -> None:
+        super().__init__(*filter(None, [message]), code=self.code, lock=lock, holder=holder, since=since, held=held, left=left)
 
     @property
     def delay(self) -> float:
         """For how many seconds a job is put off."""
-        left: float = self.fields["left"]
-        return max(SHORTEST_SNOOZE, left)
+        held: float = self.fields["held"]
+        return max(SHORTEST_SNOOZE, min(LONGEST_LOCK_SNOOZE, held))
 
     @property
     def reason(self) -> str:

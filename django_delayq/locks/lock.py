@@ -134,7 +134,8 @@ class Lock:
                 process_leases().add(holding)
                 return
             if not waits:
-                raise LockTaken(lock=self.name, holder=found.holder, since=clock.from_ms(found.since_ms), left=found.left_ms / 1000)
+                since, held = clock.from_ms(found.since_ms), (found.now_ms - found.since_ms) / 1000
+                raise LockTaken(lock=self.name, holder=found.holder, since=since, held=held, left=found.left_ms / 1000)
             if self._line is None:
                 self._line = holding.store.line(found.now_ms)
             # Waiting processes do not all try at one moment.
