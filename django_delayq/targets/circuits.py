@@ -1,4 +1,5 @@
-"""The circuit breaker: if a host fails repeatedly, deliveries to it pause. It also limits the concurrent requests to a host. Threads
+"""The circuit breaker: if a host fails repeatedly, deliveries to it pause. A host fails if it does not respond, or if at least three of
+its URLs respond with an error. It also limits the concurrent requests to a host. Threads
 share the state; processes do not.
 """
 
@@ -8,7 +9,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import uniform
 from typing import Final, Literal, NamedTuple
 
@@ -17,6 +18,7 @@ from django_delayq.http_settings import HttpConfig
 
 LONGEST_PAUSE: Final = 600.0  # seconds; the pause doubles up to this
 MOST: Final = 10_000  # hosts that it remembers; clients that choose URLs cannot fill the memory
+FAILED_URLS: Final = 3  # so many URLs of a host must have failed before error responses open its circuit
 BUSY_PAUSE: Final = 2.0  # about how many seconds a job waits for other requests to its host
 MOST_REPORTED: Final = 20  # open circuits that a process reports
 
@@ -42,14 +44,19 @@ class HostHeld(Exception):
 
 
 class Visit:
-    """A request in progress. The caller sets `well` if the request shows whether the host works."""
+    """A request in progress. The caller sets `well` if the request shows whether the host works, and `failed_url` if the host has
+    answered with an error, which can be a fault of this URL only.
+    """
 
     well: bool | None = None
+    failed_url: str | None = None
 
 
 @dataclass(slots=True)
 class _Host:
     failures: int = 0
+    unanswered: int = 0  # how many of these failures had no response
+    failed_urls: set[str] = field(default_factory=set)  # at most FAILED_URLS
     opened: int = 0  # how often in a row
     pause: float = 0.0  # seconds
     until_ms: int = 0
@@ -129,13 +136,18 @@ class Circuits:
             return
         if visit.well:
             was_open = host.opened
-            host.failures, host.opened, host.until_ms = 0, 0, 0
+            host.failures, host.unanswered, host.opened, host.until_ms = 0, 0, 0, 0
+            host.failed_urls.clear()
             if was_open:
                 self._report()
             return
         host.failures += 1
+        if visit.failed_url is None:
+            host.unanswered += 1
+        elif len(host.failed_urls) < FAILED_URLS:
+            host.failed_urls.add(visit.failed_url)
         # Among concurrent requests, only the first failure opens the circuit.
-        if config.breaker is not None and host.failures >= config.breaker and not self._left(host):
+        if config.breaker is not None and _fails(host, config.breaker) and not self._left(host):
             host.pause = min(config.pause * 2**host.opened, max(config.pause, LONGEST_PAUSE))
             host.until_ms = self._now_ms() + clock.milliseconds(host.pause)
             host.opened = min(host.opened + 1, 20)
@@ -166,6 +178,11 @@ class Circuits:
             self._hosts[target] = host  # as the latest
             if len(self._hosts) > self._most and (idle := next((name for name, one in self._hosts.items() if not one.running), None)):
                 del self._hosts[idle]
+
+
+def _fails(host: _Host, breaker: int) -> bool:
+    """Whether the host itself fails. One broken URL does not keep the requests to the others waiting."""
+    return host.opened > 0 or host.unanswered >= breaker or (host.failures >= breaker and len(host.failed_urls) >= FAILED_URLS)
 
 
 def _state(host: _Host) -> State:

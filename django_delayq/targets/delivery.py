@@ -362,6 +362,8 @@ def _send(
         visit.well = False
         raise
     visit.well = answer.status not in BUSY
+    if not visit.well:
+        visit.failed_url = to.path
     return answer
 
 

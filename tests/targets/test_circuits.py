@@ -197,6 +197,34 @@ def test_of_many_that_are_open_the_longest_are_told(clock):
     assert [one["target"] for one in told[-1]] == [f"{number}.example:443" for number in range(MOST_REPORTED + 4, 4, -1)]
 
 
+def fails(hosts: Circuits, *urls: str | None) -> list[tuple[str, int]]:
+    for url in urls:
+        with hosts.visit(HOST, config()) as one:
+            one.well, one.failed_url = False, url
+    return state(hosts)
+
+
+def test_one_broken_url_does_not_open_the_circuit_of_its_host(clock):
+    hosts = Circuits()
+    assert fails(hosts, *["/a"] * 20, "/b") == [("closed", 21)]
+    assert fails(hosts, "/c") == [("open", 22)]
+    clock.now += 30
+    assert fails(hosts, "/a") == [("open", 23)]  # the probe
+
+
+def test_a_success_forgets_the_urls_that_have_failed(clock):
+    hosts = Circuits()
+    fails(hosts, "/a", "/b")
+    visit(hosts, True)
+    assert fails(hosts, "/c", "/c", "/c") == [("closed", 3)]
+
+
+def test_a_host_that_does_not_respond_needs_no_other_url(clock):
+    hosts = Circuits()
+    assert fails(hosts, None, "/a", None, "/a") == [("closed", 4)]
+    assert fails(hosts, None) == [("open", 5)]
+
+
 # through jobs
 
 
