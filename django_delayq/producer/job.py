@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from datetime import datetime
-from typing import Any, Never
+from typing import TYPE_CHECKING, Any, Generic, Never, TypeVar, overload
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
@@ -17,10 +18,18 @@ from django_delayq.producer.stores import stores
 from django_delayq.producer.where import JobRef
 from django_delayq.states import FINISHED, UNFINISHED, Change, State
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as WithDefault
 
-class Job(JobRef):
-    """One job, by its id. `created` is False if another job has the key, and this object is that job; it is None while the transaction
-    that decides is open.
+    R = WithDefault("R", covariant=True, default=Any)
+else:
+    R = TypeVar("R", covariant=True)
+S = TypeVar("S")
+
+
+class Job(JobRef, Generic[R]):
+    """One job, by its id. To a type checker, `Job[str]` is a job whose task returns a `str`. `created` is False if another job has the
+    key, and this object is that job; it is None while the transaction that decides is open.
     """
 
     __slots__ = ()
@@ -66,6 +75,10 @@ class Job(JobRef):
         found = wait_for_result.wait_for(self, timeout)
         return None if found is None else State(found.state)
 
+    @overload
+    def result(self: Job[Coroutine[Any, Any, S]], timeout: clock.Delay = 0) -> S: ...
+    @overload
+    def result(self, timeout: clock.Delay = 0) -> R: ...
     def result(self, timeout: clock.Delay = 0) -> Any:
         """Returns the value that the task returned. Waits for it, for `timeout` at most; by default it does not wait.
 
@@ -77,6 +90,10 @@ class Job(JobRef):
         refuse_loop("job.aresult(…)")
         return wait_for_result.value(self, wait_for_result.wait_for(self, timeout))
 
+    @overload
+    async def aresult(self: Job[Coroutine[Any, Any, S]], timeout: clock.Delay = 0) -> S: ...
+    @overload
+    async def aresult(self, timeout: clock.Delay = 0) -> R: ...
     async def aresult(self, timeout: clock.Delay = 0) -> Any:
         """Async version of `result`."""
         return wait_for_result.value(self, await wait_for_result.awaited(self, timeout))

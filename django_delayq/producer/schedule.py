@@ -103,20 +103,20 @@ class Bound(Generic[P, R]):
             _refuse_options(self.task, kwargs)
         return _binding((self.task, self.options, args, kwargs, None, None))
 
-    def schedule(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+    def schedule(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Schedules a job with these arguments. See `delayq.schedule`."""
         refuse_loop("task.aschedule(…)")
         if kwargs:
             _refuse_options(self.task, kwargs)
         return put_in(self.task, self.options, args, kwargs)
 
-    async def aschedule(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+    async def aschedule(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Async version of `schedule`. See `delayq.aschedule`."""
         return await _aput(self.bind(*args, **kwargs))
 
 
 def schedule(
-    task: Bound[Any, Any],
+    task: Bound[Any, R],
     *args: Any,
     delay: clock.Delay | None = None,
     run_at: datetime | None = None,
@@ -134,7 +134,7 @@ def schedule(
     serial: str | None = None,
     concurrency: tuple[str, int] | None = None,
     **kwargs: Any,
-) -> Job:
+) -> Job[R]:
     """Schedules one job: `schedule(task, *arguments, delay="30m", key="…", **keyword_arguments)`.
 
     Args:

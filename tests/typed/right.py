@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import assert_type
+from typing import Any, assert_type
 from uuid import UUID
 
 import django_delayq as delayq
@@ -66,19 +66,24 @@ async def view(order_id: int) -> UUID:
     assert_type(await job.acancel(reason="paid", abort=True), delayq.Change)
     assert_type(await job.astate(), delayq.State | None)
     assert_type(await delayq.aget(job.id), delayq.Job | None)
-    await release.using(delay=timedelta(minutes=5)).aschedule(order_id, note="b")
+    later = await release.using(delay=timedelta(minutes=5)).aschedule(order_id, note="b")
+    assert_type(await later.aresult(), str)
     await delayq.aschedule_many(pay_out.using(delay=5).bind(number, iban="DE") for number in range(3))
     return job.id
 
 
 def form(order_id: int) -> delayq.Change:
     job = release.using(run_at=datetime(2030, 1, 1, tzinfo=UTC), priority=10, meta={"by": "form"}).schedule(order_id)
-    delayq.schedule(pay_out, order_id, iban="DE", expires="1d", durability="outbox")
+    assert_type(job.result(timeout=5), str)
+    assert_type(mail.schedule("a@b").result(), int)
+    assert_type(delayq.schedule(mail, "a@b").result(), int)
+    assert_type(delayq.schedule(pay_out, order_id, iban="DE", expires="1d", durability="outbox"), delayq.Job[None])
     delayq.schedule_many([release.bind(order_id), mail.bind("a@b")])
     return delayq.reschedule(job, delay="10m")
 
 
 def late(job: delayq.Job) -> bool:
+    assert_type(job, delayq.Job[Any])
     row = JobRow.objects.get(pk=job.id)
     assert_type(row.finished_at, datetime | None)
     assert_type(row.attempts, int)

@@ -29,6 +29,7 @@ async def view() -> None:
     await mail.aschedule(5)  # wrong
     job = await release.aschedule(1)
     await job.areschedule("10m")  # wrong
+    int(await job.aresult()).shop()  # wrong
     job.reschedule("10m")  # wrong
     weekly()  # wrong
     weekly.schedule("eu", 5)  # wrong
