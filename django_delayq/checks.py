@@ -8,8 +8,10 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
 from django.apps import apps
+from django.core.cache import DEFAULT_CACHE_ALIAS
 from django.core.checks import CheckMessage
 from django.db import connections
+from django.db.migrations.executor import MigrationExecutor
 
 from django_delayq import conf
 from django_delayq.console import job_links
@@ -17,6 +19,7 @@ from django_delayq.exceptions import ConfigError, DelayqError, StoreUnavailable
 from django_delayq.findings import Finding, check_message
 from django_delayq.mirror.database_pools import narrow_pools, wide_pools
 from django_delayq.mirror.site_findings import UNKNOWN, check_workers, site_findings
+from django_delayq.models import database
 from django_delayq.producer import carriers, worker_modules
 from django_delayq.producer.task import registry
 from django_delayq.setting_readers import is_embedded
@@ -108,11 +111,13 @@ def check_server(**_: Any) -> list[CheckMessage]:
 
 
 def check_rights(databases: Collection[str] | None = None, **_: Any) -> list[CheckMessage]:
-    """Checks the rights of the Redis user. It writes keys, so it runs only with `check --deploy --database default`."""
+    """Checks the migrations, and the rights of the Redis user. It writes keys, so it runs only with
+    `check --deploy --database default`.
+    """
     if not databases or conf.problems():
         return []
     config = conf.get()
-    found: list[CheckMessage] = []
+    found = messages(missing_migrations()) if config.database in databases else []
     for redis in config.servers:
         with suppress(DelayqError):  # check_server reports it
             if is_embedded(redis) or not kind_findings(redis):
@@ -125,6 +130,18 @@ def check_rights(databases: Collection[str] | None = None, **_: Any) -> list[Che
                 finally:
                     there.close()
     return found
+
+
+def missing_migrations() -> list[Finding]:
+    """D001 if the database does not have all migrations of this package.
+
+    Raises:
+        DatabaseError: the database cannot be read.
+    """
+    executor = MigrationExecutor(database.connection())
+    plan = executor.migration_plan([node for node in executor.loader.graph.leaf_nodes() if node[0] == "delayq"])
+    said = f"The database {database.alias()!r} has unapplied migrations of delayq: {len(plan)}."
+    return [Finding("D001", said)] if plan else []
 
 
 def _named(message: CheckMessage, whose: str) -> CheckMessage:
@@ -301,6 +318,8 @@ def _shared_cache(config: conf.Config) -> Iterator[CheckMessage]:
         with suppress(ConfigError):
             mine.append(address(redis))
     for alias in cache_aliases():
+        if alias in config.servers and alias != DEFAULT_CACHE_ALIAS:
+            continue  # an alias for the jobs, which nothing uses as a cache
         try:
             theirs = address(alias)
         except ConfigError:

@@ -358,7 +358,7 @@ KINDS: Final[Mapping[str, FindingKind]] = {
         "Reduce the size of the pool, run fewer processes, or increase max_connections.",
     ),
     # The doctor
-    "D001": FindingKind("error", DOCTOR, "Migrations of delayq have not been applied.", "Run manage.py migrate."),
+    "D001": FindingKind("error", RIGHTS, "Migrations of delayq have not been applied.", "Run manage.py migrate."),
     "D002": FindingKind(
         "warning",
         DOCTOR,

@@ -13,7 +13,7 @@ import sysconfig
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from traceback import walk_tb
+from traceback import TracebackException, walk_tb
 from types import CodeType
 from typing import Any, Final
 from uuid import UUID
@@ -22,7 +22,7 @@ from django.db import Error, InterfaceError, OperationalError
 
 from django_delayq import ids
 from django_delayq.exceptions import DelayqError, PayloadError
-from django_delayq.text import one_line
+from django_delayq.text import one_line, visible
 
 LOGGERS: Final[Mapping[str, str]] = {
     "django_delayq": "The root of all loggers of the package. Edits and requeues of single jobs.",
@@ -46,6 +46,9 @@ FIRST, LAST = 10, 30  # frames of one exception: the outermost and the innermost
 TELLING: Final = ("08", "25", "28", "3D", "40", "42", "53", "55", "57", "58")
 OF_CLIENTS: Final = range(2000, 3000)  # MySQL: there is no connection
 BUSY: Final = frozenset({1040, 1044, 1045, 1049, 1053, 1205, 1213})  # MySQL: too many, no access, shutting down, a lock
+
+NO_TABLE: Final = frozenset({"42P01", "42703", "1146", "1054"})  # PostgreSQL and MySQL: no such table, no such column
+MIGRATE: Final = "; run manage.py migrate"
 
 
 class Logger(logging.LoggerAdapter[logging.Logger]):
@@ -91,7 +94,7 @@ def told(error: BaseException) -> str:
         # Only PostgreSQL's message. After it, the driver quotes the statement, which can contain values.
         said = getattr(getattr(error.__cause__, "diag", None), "message_primary", None) or str(error)
         said = f": {_cut(said)}" if tells else ""
-        return f"{class_name(error)}{f' {code}' if code else ''}{said}"
+        return f"{class_name(error)}{f' {code}' if code else ''}{said}{MIGRATE if lacks_migrations(error) else ''}"
     if isinstance(error, (ssl.SSLError, socket.gaierror)):  # whose numbers are no errno
         return _cut(f"{class_name(error)}: {getattr(error, 'reason', '') or error.strerror}")
     if isinstance(error, OSError) and isinstance(error.errno, int):
@@ -99,6 +102,12 @@ def told(error: BaseException) -> str:
     if isinstance(error, SyntaxError) and isinstance(error.lineno, int):
         return f"{class_name(error)} in line {error.lineno}"
     return class_name(error)
+
+
+def lacks_migrations(error: Error) -> bool:
+    """Whether the database does not have a table or column of this package."""
+    code, said = _database(error)[0], str(error)
+    return "delayq_" in said and (code in NO_TABLE or (code == "SQLITE_ERROR" and "no such " in said))
 
 
 def summary(error: BaseException) -> str:
@@ -112,6 +121,18 @@ def summary(error: BaseException) -> str:
 def traceback(error: BaseException) -> str:
     """Classes and frames of an error, of what caused it, and of those in its group; one per line, without a word that they say."""
     return "\n".join(_lines(error))
+
+
+def debug_traceback(error: BaseException) -> str:
+    """The traceback with messages and source lines, as Python prints it, without the frames of this package and of libraries. Only for
+    development, because messages can quote arguments.
+    """
+    whole = TracebackException.from_exception(error)
+    part: TracebackException | None = whole
+    while part is not None:
+        part.stack[:] = [frame for frame in part.stack if not frame.filename.startswith(_foreign_paths())]
+        part = part.__cause__ or part.__context__
+    return "\n".join(visible(line) for line in "".join(whole.format()).rstrip("\n").split("\n"))
 
 
 def _lines(error: BaseException) -> Iterator[str]:

@@ -387,6 +387,10 @@ def test_w002_jobs_and_cache_in_one_database(settings, backend):
     assert "cache.clear()" in found(settings, REDIS="redis://localhost:6390/1")["delayq.W002"]
     assert "delayq.W002" in found(settings, REDIS="default")
     assert found(settings, REDIS="redis://localhost:6390/2") == {}
+    settings.CACHES["jobs"] = {"BACKEND": backend, "LOCATION": "redis://localhost:6390/2"}
+    assert found(settings, REDIS="jobs") == {}
+    settings.CACHES["pages"] = settings.CACHES["jobs"]
+    assert "'pages'" in found(settings, REDIS="jobs")["delayq.W002"]
 
 
 def test_w003_requests_in_transactions_of_another_database(settings, monkeypatch):
@@ -767,6 +771,7 @@ def test_e002_what_is_no_list_of_modules(settings, given):
     assert 'DELAYQ["TASK_MODULES"] must be a list of dotted names of modules' in found(settings, TASK_MODULES=given)["delayq.E002"]
 
 
+@pytest.mark.django_db
 def test_e021_a_command_that_is_needed_and_refused_where_the_command_line_asks_for_it(settings, own_redis):
     server = own_redis()
     root = connect(server.url)

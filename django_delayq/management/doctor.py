@@ -12,12 +12,11 @@ from uuid import UUID
 from django.core.checks import run_checks
 from django.core.management.base import CommandError
 from django.db import DatabaseError
-from django.db.migrations.executor import MigrationExecutor
 from django.db.models import Count, Min
 from django.utils import translation
 
 from django_delayq import clock, conf, ids
-from django_delayq.checks import installed
+from django_delayq.checks import installed, missing_migrations
 from django_delayq.console import overview, schedule_views
 from django_delayq.console.health import MEASURES
 from django_delayq.findings import Finding
@@ -103,10 +102,8 @@ def _link_findings() -> list[dict[str, str]]:
 
 def _database_findings() -> list[dict[str, str]]:
     try:
-        executor = MigrationExecutor(database.connection())
-        plan = executor.migration_plan([node for node in executor.loader.graph.leaf_nodes() if node[0] == "delayq"])
-        if plan:
-            return [finding("D001", f"The database {database.alias()!r} has unapplied migrations of delayq: {len(plan)}.")]
+        if missing := missing_migrations():
+            return as_documents(missing)
         kept = SetAside.objects.values_list("queue").annotate(Count("pk"), Min("noticed_at")).order_by("queue")
         aside = [
             finding(

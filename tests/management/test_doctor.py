@@ -6,14 +6,18 @@ import re
 from datetime import timedelta
 
 import pytest
+from django.db import OperationalError
 
+import django_delayq as delayq
 from django_delayq import clock, under_test
+from django_delayq.checks import check_rights
 from django_delayq.models import CommitRequest, Job, Site, database_clock
 from django_delayq.producer.stores import stores
 from django_delayq.store.scripts import decode, site
 from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from tests import servers
 from tests.management.conftest import NOWHERE, Answer, beat, lose_redis, without_database
+from tests.tasks_for_tests import close_order
 from tests.topologies import ClusterNode
 
 QUEUES = ("default", "orders", "redis")
@@ -59,6 +63,17 @@ def test_d001_migrations_are_not_applied(run, healthy, settings, monkeypatch, tm
     assert (answer.code, answer.json["ok"]) == (1, False)
     assert only(run, "D001")["hint"] == "Run manage.py migrate."
     assert not findings(answer, "D003"), "that the tables are missing follows, and is not told again"
+
+
+def test_forgotten_migrations_are_named_by_commands_checks_and_schedule(run, healthy, settings, monkeypatch, tmp_path):
+    without_database(settings, monkeypatch, str(tmp_path / "empty.sqlite3"))
+    answer = run("list")
+    assert answer.code == 1
+    assert answer.error.endswith("no such table: delayq_job; run manage.py migrate")
+    assert "D001" in {(message.id or "")[-4:] for message in check_rights(databases=[settings.DELAYQ["DATABASE"]])}
+    with pytest.raises(OperationalError) as told:
+        delayq.schedule(close_order, 1)
+    assert told.value.__notes__ == ["The database does not have all tables of delayq. Run manage.py migrate."]
 
 
 @pytest.mark.parametrize(("name", "code"), [("empty.sqlite3", "D001"), ("missing/db.sqlite3", "D003")])

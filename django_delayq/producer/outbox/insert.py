@@ -11,9 +11,11 @@ from functools import cache, lru_cache
 from typing import Any, Final
 from uuid import UUID
 
+from django.db import DatabaseError
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_delayq import clock, codec, ids
+from django_delayq.logger import lacks_migrations
 from django_delayq.models import Job, database, database_clock
 from django_delayq.producer.outbox import rows
 from django_delayq.states import State
@@ -87,28 +89,33 @@ def insert(items: Sequence[ScheduleItem], *, far: bool = False) -> None:
         now = database_clock.now()
         Job.objects.bulk_create([rows.model_of(_new_row(item, now, far)) for item in items])
         return
-    split = _split(items)
-    with connection.cursor() as cursor:
-        if vendor == "postgresql" and len(items) > 1:
-            began = _may_copy(cursor, connection) if len(items) >= COPIED else None
-            if began is not None:
-                _copy(items, cursor, connection, began, far, split)
+    try:
+        split = _split(items)
+        with connection.cursor() as cursor:
+            if vendor == "postgresql" and len(items) > 1:
+                began = _may_copy(cursor, connection) if len(items) >= COPIED else None
+                if began is not None:
+                    _copy(items, cursor, connection, began, far, split)
+                else:
+                    # One JSON parameter: a driver takes longer to put 3,000 values into a statement than the server takes to read this
+                    # one.
+                    values = [_row(item, str, datetime.isoformat, split) for item in items]
+                    cursor.execute(_from_json(far, split), [codec.dumps(values).decode()])
+                return
+            moment = connection.ops.adapt_datetimefield_value
+            uuid = _unchanged if connection.features.has_native_uuid_field else _hex
+            if vendor == "sqlite":  # no parameter limit is reached, and the statement is prepared once
+                cursor.executemany(_statement(vendor, 1, far, split), list(_dated(items, uuid, moment, database_clock.now(), split)))
+            elif vendor == "mysql" and connection.timezone_name != "UTC":
+                table = list(_dated(items, uuid, moment, database_clock.now(), split))
+                cursor.execute(_statement("", len(table), far, split), [value for row in table for value in row])
             else:
-                # One JSON parameter: a driver takes longer to put 3,000 values into a statement than the server takes to read this
-                # one.
-                values = [_row(item, str, datetime.isoformat, split) for item in items]
-                cursor.execute(_from_json(far, split), [codec.dumps(values).decode()])
-            return
-        moment = connection.ops.adapt_datetimefield_value
-        uuid = _unchanged if connection.features.has_native_uuid_field else _hex
-        if vendor == "sqlite":  # no parameter limit is reached, and the statement is prepared once
-            cursor.executemany(_statement(vendor, 1, far, split), list(_dated(items, uuid, moment, database_clock.now(), split)))
-        elif vendor == "mysql" and connection.timezone_name != "UTC":
-            table = list(_dated(items, uuid, moment, database_clock.now(), split))
-            cursor.execute(_statement("", len(table), far, split), [value for row in table for value in row])
-        else:
-            table = [_row(item, uuid, moment, split) for item in items]
-            cursor.execute(_statement(vendor, len(table), far, split), [value for row in table for value in row])
+                table = [_row(item, uuid, moment, split) for item in items]
+                cursor.execute(_statement(vendor, len(table), far, split), [value for row in table for value in row])
+    except DatabaseError as error:
+        if lacks_migrations(error):
+            error.add_note("The database does not have all tables of delayq. Run manage.py migrate.")
+        raise
 
 
 def insert_keyed(item: ScheduleItem, far_key: str, connection: BaseDatabaseWrapper) -> bool:
