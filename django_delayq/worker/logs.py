@@ -1,7 +1,7 @@
 """The log of a worker: its format, its handler, and the line about each job.
 
-In a task process, a thread writes the gathered lines. A line about a job never has a payload, a result, an argument, or the text of
-a task's error.
+In a task process, a thread writes the gathered lines. A line about a job never has a payload, a result or an argument. It has the text
+of a task's error only with DEBUG.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ import threading
 from collections import deque
 from typing import Any, Final
 
+from django.conf import settings
+
 from django_delayq import clock
 from django_delayq.exceptions import ControlFlow, Skip
-from django_delayq.logger import Logger, class_name, summary, traceback
+from django_delayq.logger import LOGGERS, Logger, class_name, debug_traceback, summary, traceback
 from django_delayq.store.scripts.queue import Outcome
 from django_delayq.text import one_line
 from django_delayq.worker.current import Run
@@ -62,17 +64,20 @@ class ConsoleFormatter(logging.Formatter):
 
 
 def set_up(form: str, level: int) -> bool:
-    """Gives the package's logger a handler on standard error, in the form "console" or "json". If the project has configured the
-    logger `django_delayq`, nothing changes. Returns whether the handler was added.
+    """Sets the level of the package's logger, unless the project has set it. If neither the project nor one of its libraries has given
+    this logger or the root logger a handler, adds one that writes to standard error, in the form "console" or "json". Returns whether
+    the logger has this handler.
     """
-    if root.handlers:
-        return bool(_ours())
-    handler = LogHandler()
-    handler.setFormatter(JsonFormatter() if form == "json" else ConsoleFormatter(CONSOLE))
-    root.addHandler(handler)
-    root.setLevel(level)
-    root.propagate = False
-    return True
+    for name in LOGGERS:  # LOGGING may have disabled them, because its disable_existing_loggers is True by default
+        logging.getLogger(name).disabled = False
+    if root.level == logging.NOTSET:
+        root.setLevel(level)
+    if not root.hasHandlers():
+        handler = LogHandler()
+        handler.setFormatter(JsonFormatter() if form == "json" else ConsoleFormatter(CONSOLE))
+        root.addHandler(handler)
+        root.propagate = False
+    return bool(_ours())
 
 
 def gather() -> None:
@@ -208,7 +213,7 @@ PUT_OFF: Final = ("snooze", "ask")  # not failures, whatever was raised
 
 class JobLog:
     """A receiver of runs: one line per end. Only the last attempt shows the frames of an error, since the attempts before it most
-    likely had the same error. A job that never began is logged if somebody must act.
+    likely had the same error. With DEBUG, each attempt shows its error in full. A job that never began is logged if somebody must act.
     """
 
     def __init__(self, worker: str) -> None:
@@ -241,7 +246,9 @@ class JobLog:
         shown = error.__cause__ or error.__context__ if isinstance(error, ControlFlow) else error
         if shown is not None and outcome.kind not in PUT_OFF:
             text += f"; {summary(shown)}"
-            if outcome.kind != "retry":
+            if settings.DEBUG:
+                fields["traceback"] = debug_traceback(shown)
+            elif outcome.kind != "retry":
                 fields["traceback"] = traceback(shown)
         # The record is made here and not by `log()`, which walks the frames to find the caller: that is half the cost of a line.
         log = logger.logger

@@ -14,6 +14,7 @@
 - APP_COUNTS: the URL where tasks of the shop count, if it is another server
 - APP_TASKS: TASKS, as JSON. APP_APPS: more apps. APP_WITHOUT: the task that this version of the project lacks
 - APP_SITE: "own": the site has the ID of its database; otherwise that of its prefix, as in tests that write to Redis themselves
+- APP_LOGGING: LOGGING, as JSON
 - APP_CALENDAR: its schedules, see tests/app/schedules.py
 """
 
@@ -45,6 +46,7 @@ INSTALLED_APPS = [
     *os.environ.get("APP_APPS", "").split(),
 ]
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+LOGGING = json.loads(os.environ.get("APP_LOGGING", "{}"))
 APP_FOLDER = os.environ["APP_FOLDER"]
 APP_WITHOUT = os.environ.get("APP_WITHOUT", "")
 APP_CALENDAR = os.environ.get("APP_CALENDAR", "")

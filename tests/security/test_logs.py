@@ -168,6 +168,21 @@ def test_the_log_says_class_place_and_frames(redis_server, logged):
     assert frames[-1] == f'  File "{here}", line {by_int.__code__.co_firstlineno + 1}, in by_int'
 
 
+def test_with_debug_each_attempt_shows_the_message_and_the_lines_of_the_project(redis_server, logged, settings):
+    settings.DEBUG = True
+    bench = Bench(redis_server.link, threads=1)
+    bench.tasks["caused"] = task(caused)
+    bench.put("caused", SECRET)
+    bench.run()
+    bench.close()
+    [record] = logged.records
+    lines = record.traceback.split("\n")
+    assert lines[-1].startswith(f"{__name__}.Talkative: ")
+    assert SECRET in lines[-1]
+    assert f'  File "{__file__}", line {caused.__code__.co_firstlineno + 4}, in caused' in lines
+    assert "/django_delayq/worker/" not in record.traceback
+
+
 def test_an_id_is_logged_as_people_read_it(caplog):
     id = ids.new()
     Logger("django_delayq.test").warning("job %s", id, extra={"job_id": id})

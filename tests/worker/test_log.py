@@ -6,6 +6,8 @@ import json
 import logging
 import os
 import signal
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -159,6 +161,29 @@ def test_a_project_that_has_handlers_keeps_them(monkeypatch: pytest.MonkeyPatch)
     assert not logs.set_up("json", logging.INFO)
     logs.gather()
     assert logs.root.handlers == [own]
+
+
+@pytest.mark.parametrize(
+    ("places", "in_file"),
+    [
+        ({"root": {"handlers": ["file"], "level": "WARNING"}}, True),
+        ({"root": {"handlers": ["file"]}, "disable_existing_loggers": True}, True),
+        ({"loggers": {"django_delayq": {"handlers": ["file"], "level": "INFO"}}}, True),
+        ({"root": {"handlers": ["file"]}, "loggers": {"django_delayq": {"level": "ERROR"}}}, False),
+        ({}, False),
+    ],
+    ids=["root", "disabled", "own", "own level", "none"],
+)
+def test_lines_go_where_the_project_wants_them(shop: Shop, tmp_path: Path, places: dict[str, Any], in_file: bool) -> None:
+    file = tmp_path / "site.log"
+    file.touch()
+    handlers = {"file": {"class": "logging.FileHandler", "filename": str(file)}}
+    shop.environment["APP_LOGGING"] = json.dumps({"version": 1, "disable_existing_loggers": False, "handlers": handlers, **places})
+    shop.put("count", 1)
+    worker = shop.work("--burst")
+    assert worker.process.wait(60) == 0
+    assert ("count succeeded after" in file.read_text()) is in_file
+    assert ("count succeeded after" in worker.log.read_text()) is (not places)
 
 
 def test_what_was_gathered_is_written_when_a_worker_leaves(shop: Shop) -> None:
