@@ -134,13 +134,17 @@ _LATER: Final = {
     "aoffer": "targets.offering",
     "offer": "targets.offering",
 }
+_OF_CURRENT_JOB: Final = ("attempt", "cancel_requested", "check_lease", "is_last_attempt", "progress", "time_left")
 
 
 if not TYPE_CHECKING:  # otherwise a type checker would accept any name
 
     def __getattr__(name: str) -> Any:
         if name not in _LATER:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")  # with obj and name, Python suggests the right name
+            said = f"module {__name__!r} has no attribute {name!r}"
+            if name in _OF_CURRENT_JOB:
+                said += f"; inside a task, use delayq.current().{name}"
+            raise AttributeError(said)  # with obj and name, Python suggests the right name
         found = globals()[name] = getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
         return found
 

@@ -69,8 +69,8 @@ class JobAdmin(JobColumns, ReadOnlyAdmin):
     search_fields = ("id", "key", "task")
     search_help_text = _(
         "Text to find in ids, keys, task names, errors and arguments. Or use id: key: task: queue: state: error: "
-        "arg:order_id=77 meta:tenant=3 host: target: worker: after:-2h before:2026-05-01 fingerprint: is:asking "
-        "is:blocked; put - or not before a term, and OR between terms"
+        "arg:order_id=77 meta:tenant=3 host: target: worker: after:10:00 before:2026-05-01 fingerprint: is:asking "
+        "is:blocked is:crashed; put - or not before a term, and OR between terms"
     )
     list_per_page = 50
     list_max_show_all = 200

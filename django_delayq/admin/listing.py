@@ -27,7 +27,7 @@ from django_delayq import clock, conf
 from django_delayq.admin import timeline
 from django_delayq.admin.badges import allowed, badge
 from django_delayq.console import keyset, masking, overview, schedule_views, selection, why_not_yet
-from django_delayq.console.search_fields import STATES
+from django_delayq.console.search_fields import ASKING, BLOCKED, CRASHED, STATES, WORDS
 from django_delayq.console.search_parser import LONGEST
 from django_delayq.console.selection import VIEWS, Selection
 from django_delayq.console.wording import breakable, cut, dated, duration, error_text, moment, task_name, zoned
@@ -38,6 +38,7 @@ from django_delayq.states import UNFINISHED, State
 from django_delayq.store.reads.inspector import JobView
 from django_delayq.text import visible
 
+MOST_COMPLETED: Final = 300  # tasks that the search completes
 NAME_SHOWN: Final = 80  # characters of a task or a key in the list
 ERROR_SHOWN: Final = 70  # characters of an error in the list
 ARGUMENTS_READ: Final = 4000  # characters of JSON; longer arguments are not fetched, because a page has fifty jobs
@@ -278,6 +279,17 @@ class JobList(ChangeList):
     trouble = ""
     lag = overview.NO_LAG  # the largest lag, of the queue `lagging`; `more_lagging` other queues have one
     lagging, more_lagging, rowless = "", 0, 0
+
+    @property
+    def completions(self) -> list[str]:
+        """What the browser offers while somebody types a search: the terms, and those of states, queues and tasks with their values."""
+        values = {
+            "state": STATES,
+            "queue": conf.get().queues,
+            "task": registry.names()[:MOST_COMPLETED],
+            "is": (ASKING, BLOCKED, CRASHED),
+        }
+        return [f"{word}:{value}" for word in WORDS for value in values.get(word, [""])]
 
     def get_filters_params(self, params: dict[str, Any] | None = None) -> dict[str, Any]:
         found: dict[str, Any] = super().get_filters_params(params)

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from django.contrib import messages
-from django.contrib.admin.utils import unquote
+from django.contrib.admin.utils import quote, unquote
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
@@ -114,7 +114,8 @@ class QueueAdmin(ReadOnlyAdmin):
         queue = unquote(object_id)
         if queue not in conf.get().queues:
             return self.nowhere(request, object_id)
-        found = {**queue_page.of_queue(request, queue, may_see_jobs=self.allows(request, "view_job")), **(extra_context or {})}
+        allowed = {"may_see_jobs": self.allows(request, "view_job"), "may_pause": self.has_pause_permission(request)}
+        found = {**queue_page.of_queue(request, queue, may_see_jobs=allowed["may_see_jobs"]), **allowed, **(extra_context or {})}
         return TemplateResponse(request, self.page_template, self.page_context(request, visible(queue), **found))
 
     def trends_view(self, request: HttpRequest) -> HttpResponse:
@@ -168,9 +169,10 @@ class QueueAdmin(ReadOnlyAdmin):
         if queue not in conf.get().queues:
             raise Http404(now("No queue has this name."))
         change, done, nothing = ACTS[act]
+        back = HttpResponseRedirect(self._queue_url(queue) if request.POST.get("back") == "queue" else self._list_url())
         reason = reason_given(request)
         if reason is None:
-            return HttpResponseRedirect(self._list_url())
+            return back
         try:
             changed = change(queue, actor=actor(request), reason=reason)
         except DOWN as error:
@@ -183,7 +185,10 @@ class QueueAdmin(ReadOnlyAdmin):
                 messages.SUCCESS if changed else messages.WARNING,
                 (done if changed else nothing) % {"queue": queue},
             )
-        return HttpResponseRedirect(self._list_url())
+        return back
+
+    def _queue_url(self, queue: str) -> str:
+        return reverse("admin:delayq_queue_change", args=(quote(queue),), current_app=self.admin_site.name)
 
     def _list_url(self) -> str:
         return reverse("admin:delayq_queue_changelist", current_app=self.admin_site.name)

@@ -23,6 +23,7 @@ from django_delayq.admin.forms import reason_given
 from django_delayq.admin.readonly import ReadOnlyAdmin, actor, log, note
 from django_delayq.console import overview
 from django_delayq.console.overview import DOWN, look
+from django_delayq.console.search_fields import CRASHED
 from django_delayq.console.why_not_yet import PULLED_LATELY
 from django_delayq.console.wording import duration, error_text
 from django_delayq.models import Attempt, Worker
@@ -154,6 +155,7 @@ def _shown(facts: dict[str, Any]) -> dict[str, Any]:
         "badge": badge(visible(overview.state(facts))[:20]),
         "silent": facts["silent"],
         "died": bool(facts.get("died")),
+        "held": f'is:{CRASHED} worker:"{facts["id"]}"',
         "silence": duration(max(0, now_ms - beat_ms) // 1000),
         "asked": facts.get("asked", ""),
         "queues": [visible(queue) for queue in overview.served(facts)],

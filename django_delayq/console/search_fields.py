@@ -5,26 +5,25 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, time, timedelta
+from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
-from django.db.models import ExpressionWrapper, F, Q, TextField
-from django.utils.dateparse import parse_date, parse_datetime
-from django.utils.timezone import get_current_timezone, is_naive, make_aware
+from django.db.models import Exists, ExpressionWrapper, F, OuterRef, Q, TextField
 from django.utils.translation import gettext as now
 
-from django_delayq import clock, conf, ids
+from django_delayq import conf, ids
 from django_delayq.console import masking
+from django_delayq.console.moments import parse_moment
 from django_delayq.exceptions import StoreUnavailable, UnknownTask
-from django_delayq.models import DERIVED, UNENDED, meta_of, of_state
+from django_delayq.models import DERIVED, UNENDED, Attempt, meta_of, of_state
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import registry
-from django_delayq.states import DELIVERY, OFFER, PARKED, EndingKind, State
+from django_delayq.states import DELIVERY, OFFER, PARKED, AttemptOutcome, EndingKind, State
 from django_delayq.store.connection.error_replies import StoreError
 
 STATES: Final = (*(state.value for state in State), *DERIVED)
-ASKING, BLOCKED = "asking", "blocked"  # the values of `is:`
+ASKING, BLOCKED, CRASHED = "asking", "blocked", "crashed"  # the values of `is:`
 MOST_BLOCKED: Final = 1000  # jobs of a queue that `is:blocked` finds
 NO_FINGERPRINT: Final = "none"  # real fingerprints have 12 hexadecimal digits
 MOST_BRACKETS: Final = 50  # in the value of an argument, which limits its depth
@@ -177,7 +176,14 @@ def _error(value: str, sense: Sense) -> Term:
 
 
 def _worker(value: str, sense: Sense) -> Term:
-    return Term("worker", value, Q(worker__icontains=value), lambda row: value.lower() in row.worker.lower(), ("worker",))
+    """Jobs whose last run was on the worker, and jobs that it held when it died."""
+    lost = Attempt.objects.filter(outcome=AttemptOutcome.CRASHED.value, worker__icontains=value)
+
+    def holds(row: Any) -> bool:
+        return value.lower() in row.worker.lower() or (row.crashes > 0 and lost.filter(job_id=row.id).exists())
+
+    rows = Q(worker__icontains=value) | Q(Exists(lost.filter(job_id=OuterRef("pk"))), crashes__gt=0)
+    return Term("worker", value, rows, holds, ("id", "worker", "crashes"))
 
 
 def _fingerprint(value: str, sense: Sense) -> Term:
@@ -186,15 +192,17 @@ def _fingerprint(value: str, sense: Sense) -> Term:
 
 
 def _is(value: str, sense: Sense) -> Term:
-    """Conditions besides the state: unfinished jobs that have polled, and due jobs that wait for a concurrency name. Only Redis knows
-    the latter.
+    """Conditions besides the state: unfinished jobs that have polled, jobs whose worker died while it ran them, and due jobs that wait
+    for a concurrency name. Only Redis knows the latter.
     """
     value = value.lower()
     if value == ASKING:
         rows = Q(state__in=UNENDED, asked__gt=0)
         return Term("is", ASKING, rows, lambda row: row.state in UNENDED and (row.asked or 0) > 0, ("state", "asked"))
+    if value == CRASHED:
+        return Term("is", CRASHED, Q(crashes__gt=0), lambda row: row.crashes > 0, ("crashes",))
     if value != BLOCKED:
-        raise Refused(now("possible values: %(words)s.") % {"words": f"{ASKING}, {BLOCKED}"})
+        raise Refused(now("possible values: %(words)s.") % {"words": f"{ASKING}, {BLOCKED}, {CRASHED}"})
     try:
         queues = list(conf.get().queues)
         found, missing = stores.from_each(queues, lambda reach: stores.inspector(reach).blocked(queues, MOST_BLOCKED))
@@ -219,20 +227,9 @@ def _before(value: str, sense: Sense) -> Term:
 
 def _moment(value: str, at: datetime) -> datetime:
     try:
-        if value[:1] in "+-":
-            delay = timedelta(seconds=clock.seconds(value[1:]))
-            return at + delay if value[0] == "+" else at - delay
-        moment = parse_datetime(value)
-        if moment is None and (day := parse_date(value)):
-            moment = datetime.combine(day, time.min)
-        if moment is not None:
-            moment = make_aware(moment, get_current_timezone()) if is_naive(moment) else moment
-            clock.from_ms(clock.to_ms(moment))  # the query uses UTC, in which the last hours of 9999 overflow
+        return parse_moment(value, at)
     except (ValueError, OverflowError):
-        moment = None
-    if moment is None:
-        raise Refused(now('use 2026-05-01, "2026-05-01 18:30", -2h (two hours ago) or +10m.'))
-    return moment
+        raise Refused(now('use 2026-05-01, "2026-05-01 18:30", 18:30, today, yesterday, -2h (two hours ago) or +10m.')) from None
 
 
 def _arg(value: str, sense: Sense) -> Term:

@@ -12,13 +12,14 @@ from operator import or_
 from typing import Any
 from uuid import UUID
 
+from django.conf import settings
 from django.core.management.base import CommandError
 from django.db.models import QuerySet
 from django.utils import translation
-from django.utils.dateparse import parse_datetime
 
 from django_delayq import clock, conf, ids
 from django_delayq.console import keyset, selection
+from django_delayq.console.moments import TIME, parse_moment
 from django_delayq.console.search_fields import STATES
 from django_delayq.console.selection import Selection
 from django_delayq.models import Job, database_clock, of_state
@@ -202,17 +203,18 @@ def seconds(text: str | None, option: str) -> float | None:
 
 
 def moment(text: str, option: str) -> datetime:
-    """A date with its time zone from a command line."""
+    """A date from a command line. A time alone is a time of today that has not passed."""
+    at = database_clock.now()
     try:
-        found = parse_datetime(text)
-    except ValueError:  # a valid format, but not an existing day
-        found = None
-    if found is None or found.tzinfo is None:
-        raise CommandError(f"{option} {text}: use a date with a time zone, such as 2030-01-31T18:00:00+01:00.", returncode=USAGE)
-    try:
-        clock.from_ms(clock.to_ms(found))
-    except ValueError as error:  # within the year 9999 there, beyond it in UTC, where no row can hold it
-        raise CommandError(f"{option} {text}: {error}.", returncode=USAGE) from None
+        found = parse_moment(text, at)
+    except (ValueError, OverflowError):
+        raise CommandError(
+            f'{option} {text}: use a date such as 2030-01-31T18:00:00+01:00, "2030-01-31 18:00" (time zone {settings.TIME_ZONE}), '
+            "18:00 (today) or +10m.",
+            returncode=USAGE,
+        ) from None
+    if found < at and TIME.fullmatch(text):
+        raise CommandError(f"{option} {text}: this time of today has passed. Use a date as well.", returncode=USAGE)
     return found
 
 

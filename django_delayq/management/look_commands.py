@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, Final, TextIO
+from uuid import UUID
 
 from django.core.management.base import CommandError
 from django.db import DatabaseError
@@ -13,10 +15,12 @@ from django_delayq import clock, conf, ids
 from django_delayq.console import export, masking, overview, why_not_yet
 from django_delayq.console.export import job_document, redis_document
 from django_delayq.console.why_not_yet import Why
+from django_delayq.exceptions import StoreUnavailable
 from django_delayq.logger import told
-from django_delayq.management.job_filters import USAGE, filtered, parse_id
+from django_delayq.management.job_filters import USAGE, filtered, known_queue, parse_id
 from django_delayq.management.output import duration, print_json, print_table, shown
 from django_delayq.models import Attempt, Event, Job
+from django_delayq.producer.job import get
 from django_delayq.producer.stores import stores
 from django_delayq.setting_readers import is_embedded
 from django_delayq.states import NO_LIMIT, State
@@ -92,7 +96,7 @@ def list_jobs(out: TextIO, options: dict[str, Any]) -> int:
 def inspect(out: TextIO, options: dict[str, Any]) -> int:
     """Prints the row of a job, its attempts and events, and its state in Redis."""
     config = conf.get()
-    id = parse_id(options["id"])
+    id = _named_id(options)
     job = Job.objects.filter(pk=id).first()
     redis, trouble = None, ""
     away: set[Link] = set()
@@ -140,6 +144,7 @@ def inspect(out: TextIO, options: dict[str, Any]) -> int:
     if job is not None:
         document["job"]["asked"] = _asked_text(document["job"], job, redis)
         del document["job"]["asked_of"]
+        document["job"] = _with_named_arguments(document["job"])
     for part in ("job", "redis"):
         if document[part]:
             out.write(f"{part}\n")
@@ -160,6 +165,36 @@ def inspect(out: TextIO, options: dict[str, Any]) -> int:
     if last:
         out.write(f"last traceback\n{last}\n")
     return 1 if trouble else 0
+
+
+def _named_id(options: dict[str, Any]) -> UUID:
+    """The job with the id, or the newest job with the key: the unfinished one, if there is one."""
+    if (options["id"] is None) == (options["key"] is None):
+        raise CommandError("Name the job by its id, or by --key with --queue.", returncode=USAGE)
+    if options["id"] is not None:
+        return parse_id(options["id"])
+    key, queue = options["key"], known_queue(options["queue"])
+    if queue is None:
+        raise CommandError(f"--key {key}: keys are unique only within a queue. Add --queue.", returncode=USAGE)
+    with suppress(StoreUnavailable):
+        if found := get(key=key, queue=queue):
+            return found.id
+    ended = Job.objects.filter(queue=queue, key=key).order_by("-id").values_list("pk", flat=True).first()
+    if ended is None:
+        raise CommandError(f"There is no job with the key {key!r} in the queue {queue!r}.")
+    return ended
+
+
+def _with_named_arguments(document: dict[str, Any]) -> dict[str, Any]:
+    """The document with a line per argument in the place of `args` and `kwargs`."""
+    found: dict[str, Any] = {}
+    for name, value in document.items():
+        if name == "args":
+            named = masking.by_name(document["task"], value, document["kwargs"])
+            found |= {f"  {parameter or f'argument {number}'}": given for number, (parameter, given) in enumerate(named, 1)}
+        elif name != "kwargs":
+            found[name] = value
+    return found
 
 
 def _asked_text(document: dict[str, Any], job: Job, redis: JobView | None) -> str:

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from typing import Any, Final, TextIO
 
 from django.core.management.base import CommandError
-from django.utils.dateparse import parse_date, parse_datetime
 
 import django_delayq as delayq
 from django_delayq import clock, codec, conf
@@ -167,10 +166,9 @@ def _as_it_is(value: Any, _: str) -> Any:
 
 def _expires(text: str, where: str) -> Any:
     try:
-        dated = bool(parse_datetime(text) or parse_date(text))
-    except ValueError:  # a date that does not exist, such as 30 February
-        dated = True
-    return moment(text, where) if dated else seconds(text, where)
+        return seconds(text, where)
+    except CommandError:
+        return moment(text, where)
 
 
 def _task(name: str, where: str) -> Task[..., Any]:

@@ -351,3 +351,16 @@ def test_every_page_that_tells_a_date_says_how_far_off_it_is(orders, staff):
     for address, far in pages.items():
         found = FAR.findall(client.get(address).content.decode())
         assert [said for said in found if said.endswith(far)], (address, found)
+
+
+def test_a_paused_queue_is_resumed_on_its_own_page(orders, staff):
+    client, viewer = staff(), staff("view_queue")
+    page = f"{QUEUES}orders/change/"
+    assert "queue/orders/resume/" not in client.get(page).content.decode()
+    delayq.pause("orders", reason="stock taking")
+    assert "queue/orders/resume/" in client.get(page).content.decode()
+    assert "queue/orders/resume/" not in viewer.get(page).content.decode()
+    answer = client.post(f"{QUEUES}orders/resume/", {"back": "queue"}, follow=True)
+    assert said(answer) == ["The queue orders was resumed."]
+    assert answer.redirect_chain == [(page, 302)]
+    assert "queue/orders/resume/" not in answer.content.decode()

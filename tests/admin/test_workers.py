@@ -87,6 +87,8 @@ def test_a_worker_that_is_known_to_be_dead_is_shown_as_such_at_once_and_nobody_w
     client = staff()
     text = client.get(WORKERS).content.decode()
     assert 'delayq-plain">died<' in text
+    assert '/job/?q=is%3Acrashed%20worker%3A%22host%3A1%3Aa%22"' in text
+    assert "/job/?q=" not in staff("view_worker").get(WORKERS).content.decode()
     assert "it hangs" not in text
     assert "No request was sent" in said(client.post(f"{WORKERS}host:1:a/stop/", follow=True))[0]
     board = client.get(QUEUES).context

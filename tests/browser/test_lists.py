@@ -69,6 +69,10 @@ def test_the_keyboard_goes_from_job_to_job_opens_and_searches(tabs, jobs):
     page.keyboard.press("Control+j")
     assert focused(page) not in links
     page.keyboard.press("j")
+    first = page.locator("#result_list tbody tr").first.locator("input.action-select")
+    for checked in (True, False):
+        page.keyboard.press("x")
+        assert first.is_checked() is checked
     page.keyboard.press("o")
     page.wait_for_url(f"**{links[0].partition('?')[0]}*")
 

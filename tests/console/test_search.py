@@ -11,7 +11,7 @@ import django_delayq as delayq
 from django_delayq import clock, ids
 from django_delayq.console import keyset, search_parser
 from django_delayq.console.selection import Selection
-from django_delayq.models import Job
+from django_delayq.models import Attempt, Job
 from django_delayq.states import DELIVERY, OFFER
 from tests.admin.conftest import JOBS, lose_redis
 from tests.tasks_for_tests import close_order
@@ -118,6 +118,22 @@ def test_jobs_that_ask_are_found_as_long_as_they_have_not_ended(orders):
     assert not Selection(text="is:asking").indexed, "no index leads to them"
 
 
+def test_the_jobs_that_a_dead_worker_held_are_found(orders):
+    jobs = [delayq.schedule(close_order, number) for number in range(4)]
+    orders.fold()
+    for number, worker in ((0, "vm-2:9"), (1, "vm-1:7"), (2, "vm-2:9")):
+        Job.objects.filter(pk=jobs[number].id).update(worker=worker, crashes=number)
+    for number, worker, outcome in ((1, "vm-1:6", "crashed"), (2, "vm-1:7", "crashed"), (3, "vm-1:7", "failed")):
+        Attempt.objects.create(
+            job_id=jobs[number].id, number=1, fence=f"f{number}", worker=worker, started_at=clock.now(), outcome=outcome
+        )
+    assert found("worker:vm-1:7") == [1, 2]
+    assert found('is:crashed worker:"vm-1:7"') == [1, 2]
+    assert found("is:crashed") == [1, 2]
+    assert found("worker:vm-1:7 arg:order_id=2") == [2], "also where each row is looked at"
+    assert found("-worker:vm-1:7") == [0, 3]
+
+
 def test_jobs_that_wait_for_their_name_are_found_as_long_as_they_do(orders):
     named = close_order.using(serial="shop")
     for number in range(4):
@@ -165,7 +181,7 @@ def test_large_numbers_are_compared_exactly(orders):
         ("state:broken", "possible states: scheduled"),
         ("id:7", "an id has 22 letters and digits"),
         ("arg:order_id", "arg:order_id=77"),
-        ("is:waiting", "possible values: asking, blocked"),
+        ("is:waiting", "possible values: asking, blocked, crashed"),
         ("is:asking is:asking", "is: can be used only once"),
         ("after:soon", "two hours ago"),
         ("before:2026-13-45", "two hours ago"),

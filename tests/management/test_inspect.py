@@ -155,3 +155,40 @@ def test_of_a_job_without_a_limit_no_number_of_attempts_is_told(run, orders):
     job = delayq.schedule(close_order, 7, max_attempts=0, expires="1h")
     assert run("inspect", job.id, "--json").json["job"]["max_attempts"] == 0
     assert "999999" not in run("list").out.replace(job.short_id, "")
+
+
+def test_inspect_shows_each_argument_under_its_name(run, orders):
+    [job] = orders.scheduled()
+    answer = run("inspect", job.id)
+    assert "    order_id       0" in answer.lines
+    assert not any(line.split()[:1] in (["args"], ["kwargs"]) for line in answer.lines)
+    assert run("inspect", job.id, "--json").json["job"]["args"] == [0]
+
+
+def test_inspect_finds_a_job_by_its_key_also_when_it_has_ended(run, orders):
+    ended = orders.ended("ack", key="o:7")
+    assert f"  id               {ended.short_id}" in run("inspect", "--key", "o:7", "--queue", "orders").lines
+    [job] = orders.scheduled(key="o:7")
+    assert f"  id               {job.short_id}" in run("inspect", "--key", "o:7", "--queue", "orders").lines
+
+
+def test_inspect_by_key_without_redis_shows_the_newest_row(run, orders, settings):
+    [job] = orders.scheduled(key="o:7")
+    lose_redis(settings)
+    assert f"  id               {job.short_id}" in run("inspect", "--key", "o:7", "--queue", "orders").lines
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "error"),
+    [
+        ([], 2, "Name the job by its id, or by --key with --queue."),
+        (["0352SRmNKaQiRFFsusf64N", "--key", "o:7"], 2, "Name the job by its id, or by --key with --queue."),
+        (["--key", "o:7"], 2, "--key o:7: keys are unique only within a queue. Add --queue."),
+        (["--key", "o:7", "--queue", "ordesr"], 2, "ordesr: no such queue (did you mean 'orders'?)."),
+        (["--key", "o:7", "--queue", "orders"], 1, "There is no job with the key 'o:7' in the queue 'orders'."),
+    ],
+)
+def test_inspect_needs_one_job(run, orders, words, code, error):
+    answer = run("inspect", *words)
+    assert answer.code == code
+    assert error in answer.error

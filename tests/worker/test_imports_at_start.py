@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+import django_delayq
 from tests.stage import ROOT
 from tests.worker.conftest import Shop
 
@@ -149,3 +150,8 @@ def test_what_is_loaded_later_is_listed_before_it_is_loaded():
 def test_a_name_that_is_none_is_told_with_the_one_that_was_meant(typo, meant):
     done = subprocess.run([sys.executable, "-c", f"{SET_UP}django_delayq.{typo}"], check=False, capture_output=True, text=True)
     assert done.stderr.endswith(f"has no attribute '{typo}'. Did you mean: '{meant}'?\n")
+
+
+def test_a_name_of_the_current_job_is_told_with_where_it_is():
+    with pytest.raises(AttributeError, match=r"'progress'; inside a task, use delayq\.current\(\)\.progress$"):
+        django_delayq.progress  # noqa: B018

@@ -56,13 +56,16 @@ class Command(BaseCommand):
         rows.add_argument("words", nargs="?", metavar="SEARCH", help="the same as --search")
         add_filters(rows, limit=50)
         rows.add_argument("--csv", action="store_true", help="a table for spreadsheets instead of text, with all fields")
-        add(
+        one = add(
             "inspect",
             look_commands.inspect,
             "show everything about one job",
             "It shows the row, the state in Redis, why the job waits, its attempts and events, and the last traceback.",
             document="`job`, `redis`, `waits_for`, `attempts`, `events`, `trouble`",
-        ).add_argument("id", metavar="ID", help="id of the job")
+        )
+        one.add_argument("id", nargs="?", metavar="ID", help="id of the job")
+        one.add_argument("--key", help="key of the job, instead of the id; needs --queue")
+        one.add_argument("--queue", help="queue of the key")
         for verb in VERBS.values():
             act = add(
                 verb.command,
@@ -77,7 +80,11 @@ class Command(BaseCommand):
                 act.add_argument("--abort", action="store_true", help="stop running jobs; without it they get a request to stop")
             if verb.needs_date:
                 act.add_argument("--delay", help="time from now, as in 90s, 1h30m, 2d")
-                act.add_argument("--run-at", metavar="DATE", help="date with its time zone, as in 2030-01-31T18:00:00+01:00")
+                act.add_argument(
+                    "--run-at",
+                    metavar="DATE",
+                    help='date, as in 2030-01-31T18:00:00+01:00 or "2030-01-31 18:00", or a time of today, as in 18:00',
+                )
         add_put_commands(add)
         for name, run, text in (
             ("pause", change_commands.pause, "stop claims of jobs in a queue; running jobs continue"),

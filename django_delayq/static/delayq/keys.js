@@ -1,5 +1,5 @@
-// Keys for the list of jobs, for whoever does not want to take a mouse: j and k go from job to job, o opens, / searches, r refreshes, ?
-// shows them all. They mean nothing where one writes or chooses, nor together with Ctrl, Alt or Meta; and they can be turned off.
+// Keys for the list of jobs: j and k go from job to job, o opens the job, x selects it, / searches, r refreshes, and ? lists the keys.
+// They do nothing in a field or together with Ctrl, Alt or Meta, and they can be turned off.
 (() => {
   "use strict";
   const list = document.getElementById("delayq-keys");
@@ -25,6 +25,10 @@
     const all = links();
     all[here(all)]?.click();
   };
+  const select = () => {
+    const all = links();
+    all[here(all)]?.closest("tr").querySelector("input.action-select")?.click();
+  };
   const search = () => {
     const field = document.getElementById("searchbar");
     field?.focus();
@@ -35,6 +39,7 @@
     j: () => step(1),
     k: () => step(-1),
     o: open,
+    x: select,
     "/": search,
     r: () => location.reload(),
     "?": show,
