@@ -12,6 +12,7 @@ from tests.testing.projects import run_pytest
 
 PAGES = [
     "howto/call-a-url",
+    "howto/alerts",
     "howto/asgi",
     "howto/close-unpaid-orders",
     "howto/django-tenants",
