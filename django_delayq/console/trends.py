@@ -59,7 +59,7 @@ class EndedJob(NamedTuple):
 
     @property
     def ran(self) -> float | None:
-        """Seconds between the claim and the end."""
+        """Seconds between the start and the end of the run."""
         return max(0.0, (self.finished_at - self.started_at).total_seconds()) if self.started_at and self.finished_at else None
 
 

@@ -251,6 +251,7 @@ class Batch:
         job.cancel_requested = False
         if fence != "-":  # otherwise the sender did not check how often the job has run
             job.attempts, job.crashes = attempt, crashes
+            job.started_at = moment(detail.get("s"), job.started_at)  # of the run; so far it was that of the claim
         self._close_runs(job, at, "the event of its end was lost", but="" if fence == "-" else fence)
         problem = outcome not in NO_PROBLEM
         if fence != "-" and (self.audit == "full" or problem):
@@ -273,7 +274,7 @@ class Batch:
 
     def _succeeded(self, job: JobRow, item: Item, entry: Entry, at: datetime) -> None:
         detail = self._ended(job, item, entry, at, AttemptOutcome.SUCCEEDED)
-        job.state, job.finished_at, job.result = State.SUCCEEDED.value, at, detail.get("r")
+        job.state, job.finished_at, job.result = State.SUCCEEDED.value, moment(detail.get("f"), at), detail.get("r")
         job.error = job.fingerprint = ""
 
     def _retried(self, job: JobRow, item: Item, entry: Entry, at: datetime) -> None:
@@ -292,7 +293,7 @@ class Batch:
     def _failed(self, job: JobRow, item: Item, entry: Entry, at: datetime) -> None:
         last, fingerprint = job.error, job.fingerprint
         detail = self._ended(job, item, entry, at, AttemptOutcome.FAILED)
-        job.state, job.finished_at = State.FAILED.value, at
+        job.state, job.finished_at = State.FAILED.value, moment(detail.get("f"), at)
         if detail.get("c") == EXPIRED and last:  # it says why the job has not run again; the last error says why it did not succeed
             job.error, job.fingerprint = rows.clean(f"{job.error}. Its last error: {last}"), fingerprint
 
