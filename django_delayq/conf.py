@@ -18,11 +18,9 @@ from django.utils.crypto import salted_hmac
 from django_delayq import clock, under_test
 from django_delayq import setting_readers as readers
 from django_delayq.exceptions import ConfigError, QueueUnknown
-from django_delayq.http_settings import HttpConfig
 from django_delayq.ladder import Ladder
-from django_delayq.setting_readers import SETTING, Problem
+from django_delayq.setting_readers import SETTING, HttpConfig, OfferTarget, Problem
 from django_delayq.signing import Signer
-from django_delayq.target import OfferTarget
 from django_delayq.text import nearest
 from django_delayq.under_test import MAIL, SIGN
 

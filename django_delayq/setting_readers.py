@@ -1,19 +1,22 @@
-"""Validates the values of settings and converts them. There is a reader for each kind of value."""
+"""Validates the values of settings and converts them. There is a reader for each kind of value. Also the values of `HTTP` and
+`TARGETS`.
+"""
 
 from __future__ import annotations
 
+import base64
+import binascii
 import re
 from collections.abc import Callable, Container, Iterator, Mapping
-from ipaddress import ip_network
+from dataclasses import dataclass, field
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from string import Formatter
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from django_delayq import clock
-from django_delayq.http_settings import SIGNING, HttpConfig, Network, signing_key
-from django_delayq.target import KINDS, OfferTarget
 from django_delayq.text import did_you_mean
 
 SHORTEST_LEASE = 5.0  # seconds; the tests of this package, which see many leases end, have it shorter
@@ -23,6 +26,41 @@ SETTING: Final = "DELAYQ"
 MOST_PARTITIONS: Final = 512  # of a queue
 _MODULE: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 IN_LOG_URL: Final = ("id", "queue", "task", "from", "to")  # what LOG_URL may name in braces
+Network = IPv4Network | IPv6Network
+SIGNING: Final = "whsec_"  # begins a secret that signs, as the Standard Webhooks write it
+SHORTEST_SECRET, LONGEST_SECRET = 16, 64  # bytes of such a secret
+TARGET_KINDS: Final = ("stream", "list")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpConfig:
+    """`DELAYQ["HTTP"]`. Durations in seconds; `secrets` maps a name to its values, the newest first."""
+
+    allow: tuple[Network, ...]
+    secrets: Mapping[str, tuple[str, ...]] = field(repr=False)
+    proxy: str | None = field(repr=False)  # it may hold a password
+    ca: str | None
+    connect: float
+    read: float
+    timeout: float
+    max_answer: int
+    gone: frozenset[int]
+    per_host: int | None
+    breaker: int | None
+    pause: float
+    queue: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfferTarget:
+    """A list or a stream on the server of the queues. `name`: how offers call it; `key`: how Redis does; `maxlen`: how many entries it
+    may hold, of which the oldest go; None: any number.
+    """
+
+    name: str
+    key: str
+    kind: Literal["stream", "list"]
+    maxlen: int | None
 
 
 class Problem(NamedTuple):
@@ -232,6 +270,26 @@ def log_url(value: Any) -> str:
     return value
 
 
+def signing_key(secret: str) -> bytes:
+    """The bytes of a secret such as `whsec_…`.
+
+    Raises:
+        ValueError: it is invalid. The message does not contain it.
+    """
+    if not secret.startswith(SIGNING):
+        raise ValueError(f"a secret for signing begins with {SIGNING}")
+    try:
+        written = secret.removeprefix(SIGNING)
+        key = base64.b64decode(written + "=" * (-len(written) % 4), validate=True)
+    except (binascii.Error, ValueError):
+        raise ValueError(f"the text after {SIGNING} is not base64") from None
+    if not SHORTEST_SECRET <= len(key) <= LONGEST_SECRET:
+        raise ValueError(
+            f"a secret for signing has {SHORTEST_SECRET} to {LONGEST_SECRET} bytes after {SIGNING}, in base64, not {len(key)}"
+        )
+    return key
+
+
 def networks(value: Any) -> tuple[Network, ...]:
     if not isinstance(value, (list, tuple)) or not all(isinstance(one, str) for one in value):
         raise Wrong("must be a list of networks, such as ['10.1.0.0/16'].")
@@ -309,7 +367,7 @@ HTTP: Final[dict[str, tuple[Any, Callable[[Any], Any]]]] = {  # key of DELAYQ["H
 }
 TARGET: Final[dict[str, Callable[[Any], Any]]] = {  # key of one of DELAYQ["TARGETS"] -> what it may be; there are no defaults
     "KEY": key,
-    "KIND": choice(*KINDS),
+    "KIND": choice(*TARGET_KINDS),
     "MAXLEN": optional(whole(1)),
 }
 

@@ -14,16 +14,11 @@ PACKAGE = Path(__file__).parents[1] / "django_delayq"
 # lower floor. The public API (`__init__`) and the app are above all.
 FLOORS = {
     "clock": 0,
-    "fingerprint": 0,
-    "http_settings": 0,
-    "priority_bands": 0,
-    "shared_name": 0,
+    "job_meta": 0,
     "signing": 0,
     "spread": 0,
     "states": 0,
-    "target": 0,
     "text": 0,
-    "token_limits": 0,
     "findings": 0,
     "signals": 0,
     "under_test": 0,
@@ -65,19 +60,14 @@ NOUNS = {
     "codec",
     "exceptions",
     "failpoints",
-    "fingerprint",
-    "http_settings",
     "ids",
+    "job_meta",
     "ladder",
-    "priority_bands",
     "setting_readers",
-    "shared_name",
     "signing",
     "spread",
     "states",
-    "target",
     "text",
-    "token_limits",
 }
 DJANGOS = {"", "admin", "apps", "checks", "conf", "management", "migrations", "models", "signals", "templatetags", "under_test"}
 FOLDERS = {"console", "contrib", "locks", "messages", "mirror", "periodic", "producer", "store", "targets", "testing", "worker"}

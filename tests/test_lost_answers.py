@@ -23,6 +23,7 @@ from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.relay import RelayLoop
 from django_delayq.models import Job
 from django_delayq.producer.stores import stores
+from django_delayq.setting_readers import OfferTarget
 from django_delayq.store.keys import Keys
 from django_delayq.store.scripts import loader, site
 from django_delayq.store.scripts.events import FIRST
@@ -30,7 +31,6 @@ from django_delayq.store.scripts.lock_store import LockStore
 from django_delayq.store.scripts.queue import OfferStore, Outcome, QueueStore
 from django_delayq.store.scripts.record import JobRecord, ScheduleItem
 from django_delayq.store.scripts.recovery import EpochStore
-from django_delayq.target import OfferTarget
 from tests.cut_line import CutLine, socket_of, through
 from tests.links import package_link
 from tests.promises import PROMISES

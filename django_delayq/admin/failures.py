@@ -16,10 +16,9 @@ from django.db.models.functions import Substr
 from django_delayq.admin import timeline
 from django_delayq.console.search_fields import NO_FINGERPRINT
 from django_delayq.console.wording import cut
-from django_delayq.fingerprint import without_varying
 from django_delayq.models import RETRYING, Attempt, Job, database
 from django_delayq.states import AttemptOutcome, State
-from django_delayq.text import visible
+from django_delayq.text import visible, without_varying
 
 WINDOW: Final = 10_000  # jobs that are read: the latest failed ones, and the retrying ones with the most attempts
 SHOWN: Final = 30  # groups

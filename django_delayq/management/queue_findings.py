@@ -18,6 +18,7 @@ from django_delayq.console.health import MEASURES
 from django_delayq.console.overview import DOWN, QueueView
 from django_delayq.exceptions import ConfigError, DelayqError, StoreUnavailable
 from django_delayq.findings import Finding, Level
+from django_delayq.job_meta import in_meta
 from django_delayq.management.left_partitions import left_partitions
 from django_delayq.management.look_commands import paused
 from django_delayq.management.output import duration
@@ -27,7 +28,6 @@ from django_delayq.models import Job
 from django_delayq.producer.outbox import agreed_clock
 from django_delayq.producer.stores import stores
 from django_delayq.setting_readers import is_embedded
-from django_delayq.shared_name import in_meta
 from django_delayq.states import State
 from django_delayq.store.connection.address import RedisSpec, is_cluster, way
 from django_delayq.store.connection.link import Link

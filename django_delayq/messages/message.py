@@ -15,6 +15,7 @@ from uuid import UUID
 from django_delayq import clock, ids
 from django_delayq.conf import QueueConfig
 from django_delayq.exceptions import LeaseLost, StoreUnavailable
+from django_delayq.job_meta import ONLY
 from django_delayq.logger import Logger
 from django_delayq.producer.async_api import in_thread, refuse_loop, twin
 from django_delayq.producer.options import duration, lease_ms
@@ -22,7 +23,6 @@ from django_delayq.producer.stores import stores
 from django_delayq.states import CARRIED, NO_LIMIT
 from django_delayq.store.scripts.queue import MOST, Kind, Outcome, QueueStore, Settled
 from django_delayq.store.scripts.record import ClaimedJob, Header
-from django_delayq.token_limits import ONLY
 from django_delayq.worker import outcome
 
 logger = Logger("django_delayq.messages")

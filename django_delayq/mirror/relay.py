@@ -16,6 +16,7 @@ from django_delayq import clock, conf
 from django_delayq.conf import QueueConfig
 from django_delayq.exceptions import PayloadError
 from django_delayq.failpoints import failpoint
+from django_delayq.job_meta import in_payload
 from django_delayq.logger import Logger
 from django_delayq.mirror.checkpoint import checkpoint_of, known_of, locked_checkpoint
 from django_delayq.mirror.unresolved import leave_to_a_person, unknown_end
@@ -25,7 +26,6 @@ from django_delayq.producer import at_commit, homes, outbox
 from django_delayq.producer.outbox import committed_runs, rows
 from django_delayq.producer.outbox.shapes import StoredJob
 from django_delayq.producer.publish import Publisher, late
-from django_delayq.shared_name import in_payload
 from django_delayq.signing import Signer
 from django_delayq.states import State
 from django_delayq.store.connection.places import Places

@@ -12,6 +12,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from django_delayq import clock, ids
+from django_delayq.job_meta import NAMED, ONLY, SharedName, in_meta
 from django_delayq.models.database import DelayqModel as DelayqModel
 from django_delayq.models.database import RowManager
 from django_delayq.models.fields import ExactJSONField as ExactJSONField
@@ -33,10 +34,8 @@ from django_delayq.models.querysets import UNPUBLISHED as UNPUBLISHED
 from django_delayq.models.querysets import UNRESOLVED as UNRESOLVED
 from django_delayq.models.querysets import JobQuerySet as JobQuerySet
 from django_delayq.models.querysets import of_state as of_state
-from django_delayq.shared_name import NAMED, SharedName, in_meta
 from django_delayq.states import CARRIED, PARKED, UNFINISHED, AttemptOutcome, EndingKind, State
 from django_delayq.text import visible
-from django_delayq.token_limits import ONLY
 
 
 def meta_of(options: Any) -> dict[str, Any]:

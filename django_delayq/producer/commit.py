@@ -10,9 +10,9 @@ from uuid import UUID
 from django.db import connections
 
 from django_delayq import clock, ids
+from django_delayq.job_meta import SharedName
 from django_delayq.producer import outbox
 from django_delayq.producer.options import JobTemplate
-from django_delayq.shared_name import SharedName
 from django_delayq.states import Change
 from django_delayq.store.scripts.record import ScheduleItem
 

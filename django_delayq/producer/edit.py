@@ -12,13 +12,13 @@ from django.db import transaction
 
 from django_delayq import codec, conf, ids
 from django_delayq.exceptions import PayloadError
+from django_delayq.job_meta import NAMED, SharedName, in_meta, in_payload
 from django_delayq.logger import Logger
 from django_delayq.producer import carriers, horizon, outbox, put_back
 from django_delayq.producer.options import Options
 from django_delayq.producer.schedule import put_in
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import registry
-from django_delayq.shared_name import NAMED, SharedName, in_meta, in_payload
 from django_delayq.states import COPY_OF, MESSAGE, PERIODIC, REQUEUEABLE, SCHEDULED_BY, SCHEDULED_WHY, Change, State
 from django_delayq.store.scripts.record import JobRecord
 

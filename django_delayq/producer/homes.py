@@ -15,10 +15,10 @@ from uuid import UUID
 from django_delayq import ids
 from django_delayq.conf import QueueConfig
 from django_delayq.exceptions import ConfigError, StoreUnavailable
+from django_delayq.job_meta import SharedName, in_payload
 from django_delayq.producer import outbox
 from django_delayq.producer.options import JobTemplate, Options, Planned, templates
 from django_delayq.producer.stores import stores
-from django_delayq.shared_name import SharedName, in_payload
 from django_delayq.store.scripts.events import FIRST
 from django_delayq.store.scripts.record import JobRecord, validate_key
 from django_delayq.store.scripts.recovery import EpochStore

@@ -8,7 +8,7 @@ from string import Formatter
 from typing import Any, Final, NamedTuple
 
 from django_delayq.exceptions import ConfigError, PayloadError
-from django_delayq.shared_name import MAX_NAME, MOST, SharedName, is_text
+from django_delayq.job_meta import MAX_NAME, MOST, SharedName, is_text
 from django_delayq.text import did_you_mean
 
 _NAMED: Final = (

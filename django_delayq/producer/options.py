@@ -13,11 +13,11 @@ from django.db import connections
 from django_delayq import clock, codec, conf, setting_readers
 from django_delayq.exceptions import ConfigError
 from django_delayq.ladder import Ladder
-from django_delayq.priority_bands import Band, band_of
 from django_delayq.producer import migration_hints, name_format, outbox, worker_modules
 from django_delayq.producer.name_format import NameFormat
 from django_delayq.states import MESSAGE, NO_LIMIT
 from django_delayq.store.scripts import record
+from django_delayq.store.scripts.record import Band, band_of
 
 Conflict = Literal["keep", "replace", "earliest", "latest", "after", "error"]
 Durability = Literal["outbox", "redis"]

@@ -13,6 +13,7 @@ from django.db import connections
 
 from django_delayq import clock, conf, ids
 from django_delayq.exceptions import ConfigError, PayloadError
+from django_delayq.job_meta import NAMED, ONLY
 from django_delayq.ladder import Ladder
 from django_delayq.producer import carriers, commit, homes, migration_hints, outbox, watchers
 from django_delayq.producer.async_api import like, refuse_loop, scheduled
@@ -36,11 +37,9 @@ from django_delayq.producer.outbox.shapes import Once
 from django_delayq.producer.put import Flight, batches, put_all, put_one
 from django_delayq.producer.stores import stores
 from django_delayq.producer.watchers import Call
-from django_delayq.shared_name import NAMED
 from django_delayq.states import CARRIED, NO_LIMIT, PERIODIC
 from django_delayq.store.scripts.queue import MOST
 from django_delayq.text import did_you_mean
-from django_delayq.token_limits import ONLY
 
 MOST_TURNS: Final = 512  # a call starts at a random turn below this
 

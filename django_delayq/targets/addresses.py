@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urljoin, urlsplit
 
 from django_delayq.exceptions import TargetRefused
-from django_delayq.http_settings import Network
+from django_delayq.setting_readers import Network
 
 LONGEST: Final = 4000  # characters
 PORTS: Final = {"http": 80, "https": 443}

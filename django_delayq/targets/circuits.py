@@ -14,7 +14,7 @@ from random import uniform
 from typing import Final, Literal, NamedTuple
 
 from django_delayq import clock, under_test
-from django_delayq.http_settings import HttpConfig
+from django_delayq.setting_readers import HttpConfig
 
 LONGEST_PAUSE: Final = 600.0  # seconds; the pause doubles up to this
 MOST: Final = 10_000  # hosts that it remembers; clients that choose URLs cannot fill the memory

@@ -22,7 +22,7 @@ from urllib3.util import parse_url
 
 from django_delayq import clock
 from django_delayq.exceptions import TargetRefused
-from django_delayq.http_settings import HttpConfig, Network
+from django_delayq.setting_readers import HttpConfig, Network
 from django_delayq.targets import addresses
 from django_delayq.targets.addresses import CheckedAddress, Endpoint
 from django_delayq.targets.answers import KEPT, REDIRECTED, DeliveryFailed, Reply, failure

@@ -16,13 +16,13 @@ from django.core.checks import CheckMessage, Tags, register
 from django_delayq import clock, conf
 from django_delayq.exceptions import ConfigError, Fail, PayloadError, Retry, Snooze, SoftTimeout, TargetRefused
 from django_delayq.findings import check_message
-from django_delayq.http_settings import SIGNING, HttpConfig
 from django_delayq.producer.async_api import in_thread, like, refuse_loop
 from django_delayq.producer.job import Job
 from django_delayq.producer.options import UntimedOptions, date, templates
 from django_delayq.producer.schedule import Bound
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import Task, follower_of, make_task, read_timeout, registry
+from django_delayq.setting_readers import SIGNING, HttpConfig
 from django_delayq.states import DELIVERY
 from django_delayq.targets import addresses, answers, webhook
 from django_delayq.targets.addresses import REFUSED, Endpoint

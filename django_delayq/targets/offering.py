@@ -13,10 +13,10 @@ from django_delayq.producer.job import Job
 from django_delayq.producer.options import JobOptions
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import Task, make_task, registry
+from django_delayq.setting_readers import OfferTarget
 from django_delayq.states import OFFER
 from django_delayq.store.connection.error_replies import StoreError, StoreRefused
 from django_delayq.store.scripts.queue import OfferReply, OfferStore
-from django_delayq.target import OfferTarget
 from django_delayq.text import nearest
 from django_delayq.worker.current import CurrentJob, running
 

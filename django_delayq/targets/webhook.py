@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from django_delayq import clock
 from django_delayq.exceptions import ConfigError, DelayqError
-from django_delayq.http_settings import signing_key
+from django_delayq.setting_readers import signing_key
 
 ID, TIMESTAMP, SIGNATURE = "webhook-id", "webhook-timestamp", "webhook-signature"
 HEADERS: Final = (ID, TIMESTAMP, SIGNATURE)

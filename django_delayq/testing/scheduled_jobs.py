@@ -11,11 +11,10 @@ from uuid import UUID
 
 from django_delayq import clock, codec, ids
 from django_delayq.exceptions import ConfigError, PayloadError
-from django_delayq.priority_bands import BANDS
 from django_delayq.producer.schedule import Bound
 from django_delayq.producer.task import registry
 from django_delayq.store.connection.link import Link
-from django_delayq.store.scripts.record import read
+from django_delayq.store.scripts.record import BANDS, read
 from django_delayq.worker.line import Line
 
 WAITING: Final = (*BANDS, "blocked")  # where jobs wait for their date, or for their concurrency name

@@ -13,10 +13,9 @@ from uuid import UUID
 
 from django_delayq import codec, ids
 from django_delayq.conf import Config
-from django_delayq.priority_bands import BANDS
 from django_delayq.store.connection.link import Link
 from django_delayq.store.scripts.queue import Outcome
-from django_delayq.store.scripts.record import ClaimedJob, read
+from django_delayq.store.scripts.record import BANDS, ClaimedJob, read
 from django_delayq.testing.calling_thread import OneRun, executor, taken
 from django_delayq.worker.current import Run
 from django_delayq.worker.line import Line, lines_of

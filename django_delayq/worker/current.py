@@ -11,10 +11,9 @@ from uuid import UUID
 
 from django_delayq import clock, ids
 from django_delayq.exceptions import ConfigError, LeaseLost
-from django_delayq.shared_name import NAMED, in_meta
+from django_delayq.job_meta import NAMED, ONLY, in_meta
 from django_delayq.states import CARRIED, NO_LIMIT
 from django_delayq.store.scripts.queue import Kind, Outcome
-from django_delayq.token_limits import ONLY
 
 if TYPE_CHECKING:
     from django_delayq.ladder import Ladder

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django_delayq import clock, codec
 from django_delayq.exceptions import DelayqError, Fail, GaveUp, LockTaken, NotYet, PayloadError, Retry, Skip, Snooze
-from django_delayq.fingerprint import error_fingerprint
 from django_delayq.ladder import POLL, Ladder
 from django_delayq.logger import Logger, class_name
 from django_delayq.store.scripts.queue import Kind, Outcome
 from django_delayq.text import clean as fit_to_store
+from django_delayq.text import error_fingerprint
 from django_delayq.worker.lease_table import ASK, NEVER
 
 if TYPE_CHECKING:

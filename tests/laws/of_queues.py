@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from django_delayq.shared_name import SharedName
+from django_delayq.job_meta import SharedName
 from django_delayq.states import TRANSITIONS, State
 from django_delayq.store.scripts.events import Item
 from tests.laws.dump import BANDS, WAITING, Dump, record_of, run_of

@@ -8,7 +8,7 @@ import pytest
 from django.db import connection, transaction
 
 import django_delayq as delayq
-from django_delayq import token_limits
+from django_delayq import job_meta
 from django_delayq.exceptions import KeyTaken, PayloadError
 from django_delayq.models import Event, Job
 from django_delayq.producer.options import NONE, POLICIES
@@ -202,11 +202,11 @@ def test_an_expired_holder_is_none(orders):
 
 def test_the_limit_travels_in_meta_that_nobody_is_shown_and_only_with_a_key(orders):
     with_key, without = limited(1), limited(2, key="", on_conflict="keep")
-    assert Job.objects.get(pk=with_key.id).options["meta"] == {token_limits.ONLY: [risky.name]}
+    assert Job.objects.get(pk=with_key.id).options["meta"] == {job_meta.ONLY: [risky.name]}
     assert Job.objects.get(pk=without.id).options == {}
     assert Job.objects.get(pk=with_key.id).meta == {}
     with pytest.raises(PayloadError, match="limit of a token"):
-        delayq.schedule(close_order, 1, meta={token_limits.ONLY: []})
+        delayq.schedule(close_order, 1, meta={job_meta.ONLY: []})
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_the_limit_travels_in_meta_that_nobody_is_shown_and_only_with_a_key(orde
     ],
 )
 def test_a_limit_that_cannot_be_read_allows_no_task(payload, tasks):
-    assert token_limits.in_payload(payload) == tasks
+    assert job_meta.allowed_tasks(payload) == tasks
 
 
 @pytest.mark.parametrize("ask", [refused, in_transaction], ids=["alone", "in a transaction"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from django_delayq.shared_name import SharedName, in_payload
+from django_delayq.job_meta import SharedName, in_payload
 from django_delayq.states import State
 from django_delayq.store.scripts.record import JobRecord
 

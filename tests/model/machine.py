@@ -14,7 +14,8 @@ from uuid import UUID
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from django_delayq.shared_name import NAMED
+from django_delayq.job_meta import NAMED
+from django_delayq.setting_readers import OfferTarget
 from django_delayq.states import State
 from django_delayq.store.connection.error_replies import StoreError
 from django_delayq.store.connection.link import Link
@@ -23,7 +24,6 @@ from django_delayq.store.scripts.events import FIRST, EventLog
 from django_delayq.store.scripts.queue import Claim, OfferStore, Outcome, QueueStore
 from django_delayq.store.scripts.record import Changed, ClaimedJob, JobRecord, ScheduleItem
 from django_delayq.store.scripts.recovery import EpochStore
-from django_delayq.target import OfferTarget
 from tests.laws import dump as dumps
 from tests.laws.history import MODEL, History, Look, Sees
 from tests.laws.judge import judge

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
+from django_delayq.setting_readers import OfferTarget
 from django_delayq.states import Change, State
 from django_delayq.store.scripts.queue import HOUR_MS, MOST, Claim, OfferReply, Outcome, Tidied
 from django_delayq.store.scripts.record import Changed, ClaimedJob, JobRecord, ScheduleItem, ScheduleMode, ScheduleReply, ScheduleStatus
-from django_delayq.target import OfferTarget
 from tests.laws.dump import BANDS
 from tests.model.contents import full, short
 from tests.model.epochs import Epochs

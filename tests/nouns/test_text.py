@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from django_delayq import fingerprint, text
+from django_delayq import text
 
 
 @pytest.mark.parametrize("longest", [40, 200, 300, 301, 2_000, 32_768, 100_000])
@@ -21,21 +21,21 @@ def test_what_no_database_takes_is_spelled_out():
 
 
 def test_an_error_is_told_by_class_and_place_whatever_its_message_says():
-    known = fingerprint.error_fingerprint("shop.Refused", "503 for ann@example.com (request 2486054737c7)", "shop:pay")
-    same = fingerprint.error_fingerprint("shop.Refused", "503 for bob@example.com (request b00e0a54f37d)", "shop:pay")
+    known = text.error_fingerprint("shop.Refused", "503 for ann@example.com (request 2486054737c7)", "shop:pay")
+    same = text.error_fingerprint("shop.Refused", "503 for bob@example.com (request b00e0a54f37d)", "shop:pay")
     assert known == same == "cdff4f76a85e"
-    assert known != fingerprint.error_fingerprint("shop.Refused", "503", "shop:refund")
-    assert known != fingerprint.error_fingerprint("shop.Absent", "503", "shop:pay")
+    assert known != text.error_fingerprint("shop.Refused", "503", "shop:refund")
+    assert known != text.error_fingerprint("shop.Absent", "503", "shop:pay")
 
 
 def test_an_error_from_no_place_of_the_project_is_told_by_its_message_without_numbers_and_ids():
-    known = fingerprint.error_fingerprint("shop.Refused", "order 7 at 0xff of 3f2b8c1a-0000-4000-8000-000000000001", "")
-    same = fingerprint.error_fingerprint("shop.Refused", "order 8 at 0xab of 3f2b8c1a-0000-4000-8000-000000000002", "")
+    known = text.error_fingerprint("shop.Refused", "order 7 at 0xff of 3f2b8c1a-0000-4000-8000-000000000001", "")
+    same = text.error_fingerprint("shop.Refused", "order 8 at 0xab of 3f2b8c1a-0000-4000-8000-000000000002", "")
     assert known == same == "d07166254d88"
-    assert known != fingerprint.error_fingerprint("shop.Refused", "no order", "")
+    assert known != text.error_fingerprint("shop.Refused", "no order", "")
 
 
 def test_a_text_is_told_by_its_words_without_digits():
-    assert fingerprint.text_fingerprint("order 17 of shop-a1 failed\nx") == fingerprint.text_fingerprint("order 18 of shop-b2 failed")
-    assert fingerprint.text_fingerprint("order 17 of shop-a1 failed") == "3c0bd4b98920"
-    assert fingerprint.text_fingerprint("") == ""
+    assert text.text_fingerprint("order 17 of shop-a1 failed\nx") == text.text_fingerprint("order 18 of shop-b2 failed")
+    assert text.text_fingerprint("order 17 of shop-a1 failed") == "3c0bd4b98920"
+    assert text.text_fingerprint("") == ""

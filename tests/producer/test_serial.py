@@ -7,12 +7,12 @@ import pytest
 import django_delayq as delayq
 from django_delayq import conf
 from django_delayq.exceptions import ConfigError, PayloadError
+from django_delayq.job_meta import NAMED, SharedName
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.models import Job
 from django_delayq.producer import edit
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import registry
-from django_delayq.shared_name import NAMED, SharedName
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("delayq_redis")]
 

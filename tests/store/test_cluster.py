@@ -9,6 +9,7 @@ import pytest
 
 from django_delayq import clock, ids
 from django_delayq.exceptions import StoreUnavailable
+from django_delayq.setting_readers import OfferTarget
 from django_delayq.store.connection import cluster as cluster_links
 from django_delayq.store.connection.cluster import Node
 from django_delayq.store.connection.cluster_slots import slot_of
@@ -25,7 +26,6 @@ from django_delayq.store.scripts.lock_store import LockStore
 from django_delayq.store.scripts.queue import OfferStore, QueueStore, ScheduleItem
 from django_delayq.store.scripts.record import JobRecord
 from django_delayq.store.scripts.worker_registry import WorkerRegistry
-from django_delayq.target import OfferTarget
 from tests.conftest import missing
 from tests.depths import queue_depths
 from tests.store.board import NOW, Board, job_id

@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from django_delayq import codec, ids
-from django_delayq.shared_name import NAMED
+from django_delayq.job_meta import NAMED, ONLY
 from django_delayq.store.connection.error_replies import StoreError
 from django_delayq.store.scripts import loader, site
 from django_delayq.store.scripts.events import FIRST
 from django_delayq.store.scripts.record import NOBODY, ScheduleItem, ScheduleReply
 from django_delayq.store.scripts.recovery import EpochStore
-from django_delayq.token_limits import ONLY
 from tests.store.board import LEASE, NOW, job_id, record
 
 HELD = ids.short(job_id(1))

@@ -7,11 +7,11 @@ import pickle
 import pytest
 
 from django_delayq import ids
+from django_delayq.setting_readers import OfferTarget
 from django_delayq.store.scripts import formats, loader
 from django_delayq.store.scripts.lock_store import LockStore
 from django_delayq.store.scripts.queue import OfferStore, ScheduleItem
 from django_delayq.store.scripts.recovery import EpochStore
-from django_delayq.target import OfferTarget
 from tests.laws.dump import read as read_all
 from tests.store.board import LEASE, NOW, job_id, record
 

@@ -7,13 +7,12 @@ import json
 import pytest
 
 from django_delayq import ids
-from django_delayq.priority_bands import Band
-from django_delayq.shared_name import NAMED
+from django_delayq.job_meta import NAMED
 from django_delayq.states import Change
 from django_delayq.store.reads.inspector import Inspector
 from django_delayq.store.scripts import queue
 from django_delayq.store.scripts.queue import Outcome
-from django_delayq.store.scripts.record import ScheduleItem, common_turn
+from django_delayq.store.scripts.record import Band, ScheduleItem, common_turn
 from django_delayq.store.scripts.recovery import EpochStore, RestoreItem
 from tests.depths import queue_depth
 from tests.store.board import LEASE, NOW, Board, job_id, numbers, record

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from django_delayq import ids
+from django_delayq.setting_readers import OfferTarget
 from django_delayq.store.connection.error_replies import StoreError, StoreRefused
 from django_delayq.store.scripts.queue import OfferStore
 from django_delayq.store.scripts.recovery import EpochStore
-from django_delayq.target import OfferTarget
 from tests.links import package_link
 from tests.store.board import NOW, Board, job_id
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from django_delayq import clock, ids
 from django_delayq.exceptions import PayloadError
-from django_delayq.priority_bands import band_of
-from django_delayq.store.scripts.record import MAX_ATTEMPTS, MAX_KEY, ClaimedJob, JobRecord, validate_key
+from django_delayq.store.scripts.record import MAX_ATTEMPTS, MAX_KEY, ClaimedJob, JobRecord, band_of, validate_key
 
 ID = UUID("01980000-0000-7000-8000-000000000001")
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from django_delayq import ids, shared_name
+from django_delayq import ids, job_meta
 from django_delayq.states import Change
 from django_delayq.store.connection.error_replies import StoreError
 from django_delayq.store.scripts.record import ScheduleItem
@@ -22,7 +22,7 @@ from tests.store.board import LEASE, NOW, Board, job_id, record
 # The holder has its new date and still waits for its name at the former one, so it may be called too early.
 CALLED_EARLY = ("schedule, latest, with a name", "zrem")
 WRITES = ("hset", "hsetnx", "hdel", "zadd", "zrem", "zremrangebyrank", "xadd", "lpush", "hincrby", "unlink", "bitfield", "setrange")
-NAMED = {"payload": json.dumps([[], {}, {"meta": {shared_name.NAMED: ["order:1", 1]}}], separators=(",", ":")).encode()}
+NAMED = {"payload": json.dumps([[], {}, {"meta": {job_meta.NAMED: ["order:1", 1]}}], separators=(",", ":")).encode()}
 
 
 def put(board: Board, *numbers: int, due: int = NOW, policy: Any = "keep", **fields: Any) -> Any:

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from django_delayq import codec, ids
-from django_delayq.shared_name import NAMED
+from django_delayq.job_meta import NAMED
 from django_delayq.store.scripts.queue import ScheduleItem
 from django_delayq.store.scripts.record import JobRecord
 

@@ -37,9 +37,8 @@ print(json.dumps(sorted(sys.modules)))
 # The modules of the package that a web process has in memory, by room. Each costs time at its start, so the list may only get shorter.
 WEB = {
     "": (
-        "apps clock codec conf exceptions failpoints findings fingerprint http_settings ids ladder priority_bands locks logger mirror "
-        "models periodic producer setting_readers shared_name signals signing spread states store target text "
-        "token_limits under_test worker"
+        "apps clock codec conf exceptions failpoints findings ids job_meta ladder locks logger mirror "
+        "models periodic producer setting_readers signals signing spread states store text under_test worker"
     ),
     "locks": "lock lock_leases",
     "mirror": "atomic_runs site_row",

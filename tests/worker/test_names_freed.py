@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from django_delayq import ids
-from django_delayq.shared_name import NAMED
+from django_delayq.job_meta import NAMED
 from django_delayq.store.keys import Keys
 from tests.worker.conftest import Shop, eventually
 

@@ -14,15 +14,14 @@ from django_delayq.contrib.gateway import parsing, permissions
 from django_delayq.contrib.gateway.dispatch import GatewayCall
 from django_delayq.contrib.gateway.responses import GatewayAnswer, GatewayProblem, pointer
 from django_delayq.exceptions import ConfigError, KeyTaken, PayloadError, PayloadTooLarge
+from django_delayq.job_meta import NAMED, ONLY
 from django_delayq.producer import outbox, where
 from django_delayq.producer.options import NONE, OPTIONS, Planned, most_attempts
 from django_delayq.producer.outbox.shapes import AlreadyScheduled, Once, TakenKey
 from django_delayq.producer.schedule import put_in
 from django_delayq.producer.stores import stores
-from django_delayq.shared_name import NAMED
 from django_delayq.states import CARRIED, PERIODIC, SCHEDULED_BY, EndingKind
 from django_delayq.store.reads.inspector import JobView
-from django_delayq.token_limits import ONLY
 
 KEPT_MS: Final = 24 * 3_600_000  # an Idempotency-Key schedules one job in this time
 RESENT_MS: Final = 50 * 60_000  # Redis knows an ended job for an hour

@@ -17,9 +17,9 @@ from django_delayq.contrib.gateway.dispatch import GatewayCall
 from django_delayq.contrib.gateway.models import Token
 from django_delayq.contrib.gateway.responses import GatewayProblem, pointer
 from django_delayq.exceptions import TargetRefused
-from django_delayq.http_settings import HttpConfig
 from django_delayq.producer import job as handles
 from django_delayq.producer.task import Task, registry
+from django_delayq.setting_readers import HttpConfig
 
 # The verb that a token needs for what an on_conflict policy may do to the job with the key.
 DISPLACES: Final = {"replace": "cancel", "after": "cancel", "earliest": "reschedule", "latest": "reschedule"}

@@ -11,12 +11,11 @@ from uuid import UUID
 
 from django_delayq import clock, codec, ids
 from django_delayq.exceptions import DelayqError, PayloadError
-from django_delayq.fingerprint import text_fingerprint
 from django_delayq.models import Event, Job, JSONText, database_clock
-from django_delayq.priority_bands import band_of
 from django_delayq.states import FAIL_CLASS, AttemptOutcome, EndingKind, State
-from django_delayq.store.scripts.record import JobRecord
+from django_delayq.store.scripts.record import JobRecord, band_of
 from django_delayq.text import clean as clean
+from django_delayq.text import text_fingerprint
 
 PRIORITIES = {"high": 1, "normal": 0, "low": -1}
 STUB = "?"  # the task of a row whose record is unknown

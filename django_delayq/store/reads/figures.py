@@ -12,13 +12,13 @@ from typing import Any, Final, TypeAlias
 
 from django_delayq import clock, spread
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.priority_bands import BANDS
 from django_delayq.spread import Spread
 from django_delayq.store.connection.link import Link
 from django_delayq.store.connection.places import Places
 from django_delayq.store.keys import Keys
 from django_delayq.store.reads.reach import ONE, WHOLE, Partitions, Reach
 from django_delayq.store.scripts import decode
+from django_delayq.store.scripts.record import BANDS
 
 MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 60 * MINUTE_MS

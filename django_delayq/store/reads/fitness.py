@@ -14,7 +14,7 @@ from typing import Any, Final
 from redis.exceptions import ResponseError
 
 from django_delayq.findings import Finding
-from django_delayq.setting_readers import is_embedded
+from django_delayq.setting_readers import OfferTarget, is_embedded
 from django_delayq.store.connection.address import RedisSpec, embedded_fault, way
 from django_delayq.store.connection.commands import BY_NAME, COMMANDS, Command
 from django_delayq.store.connection.error_replies import REFUSALS, StoreError, code_of
@@ -24,7 +24,6 @@ from django_delayq.store.keys import Keys
 from django_delayq.store.reads.inspector import ServerFacts
 from django_delayq.store.scripts import loader
 from django_delayq.store.scripts.site import SiteRefused
-from django_delayq.target import OfferTarget
 
 OLDEST: Final = {"redis": (6, 2), "valkey": (7, 2)}
 MOST_SKEW: Final = 1.0  # seconds

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from django_delayq import clock, ids
 from django_delayq.exceptions import PayloadError
+from django_delayq.setting_readers import OfferTarget
 from django_delayq.store.connection.error_replies import StoreError
 from django_delayq.store.connection.link import Link
 from django_delayq.store.connection.places import Places
@@ -20,7 +21,6 @@ from django_delayq.store.reads.queue_depth import QueueDepth, depth_commands, de
 from django_delayq.store.reads.reach import ONE, WHOLE, Partitions, Reach
 from django_delayq.store.scripts import decode, loader, site
 from django_delayq.store.scripts.record import JobRecord
-from django_delayq.target import OfferTarget
 
 T = TypeVar("T")
 

@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 from uuid import UUID
 
-from django_delayq.priority_bands import BANDS
+from django_delayq.setting_readers import OfferTarget
 from django_delayq.store.connection.error_replies import StoreError
 from django_delayq.store.connection.link import Link
 from django_delayq.store.connection.places import Places
 from django_delayq.store.keys import Keys
 from django_delayq.store.reads.reach import WHOLE, Reach
 from django_delayq.store.scripts import decode
-from django_delayq.target import OfferTarget
+from django_delayq.store.scripts.record import BANDS
 
 MOST_BESIDE = 399  # items of an entry besides the first, as in lua/include/untold.lua
 

@@ -11,7 +11,8 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 from uuid import UUID
 
 from django_delayq import clock, ids
-from django_delayq.shared_name import told_of
+from django_delayq.job_meta import told_of
+from django_delayq.setting_readers import OfferTarget
 from django_delayq.signing import Signer
 from django_delayq.spread import bucket
 from django_delayq.states import Change
@@ -35,7 +36,6 @@ from django_delayq.store.scripts.record import (
 )
 from django_delayq.store.scripts.replicas import Replicas
 from django_delayq.store.scripts.site import Trimmed
-from django_delayq.target import OfferTarget
 
 MOST: Final = 200  # jobs per script call
 TAG: Final = 10  # the first characters of a nonce, which are the same in all claims of one consumer

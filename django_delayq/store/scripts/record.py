@@ -11,13 +11,16 @@ from functools import lru_cache, partial
 from typing import Any, Final, Literal, NamedTuple, get_args
 from uuid import UUID
 
-from django_delayq import clock, ids, signing, token_limits
+from django_delayq import clock, ids, signing
 from django_delayq.exceptions import PayloadError
-from django_delayq.priority_bands import BY_LETTER, LETTERS, Band
-from django_delayq.shared_name import told_of
+from django_delayq.job_meta import allowed_tasks, told_of
 from django_delayq.states import NO_LIMIT, Change
 from django_delayq.store.scripts import decode
 
+Band = Literal["high", "normal", "low"]
+BANDS: Final[tuple[Band, ...]] = get_args(Band)
+LETTERS: Final[dict[str, str]] = {band: band[0] for band in BANDS}
+BY_LETTER: Final[dict[str, Band]] = {band[0]: band for band in BANDS}
 MAX_KEY: Final = 200  # characters; as wide as its column
 MAX_TASK: Final = 200
 MAX_ATTEMPTS: Final = NO_LIMIT  # the largest number in the header
@@ -32,6 +35,13 @@ _HEADER: Final = re.compile(rb"1([hnl])([or])(?:(?!10 )([1-9][0-9]{0,8})(?::([1-
 _PAST: Final = re.compile(r"(?:e(\d+))?(?:u(\d+))?(?:a(\d+))?(?:t(\d+))?(?:x(\w+))?")
 _NOBODY: Final = UUID(int=0)
 _OTHER_VERSION: Final = re.compile(rb"(?!1[a-z])[0-9]{1,3}[a-z]")
+
+
+def band_of(priority: int) -> Band:
+    """The band of a priority: above 0 high, 0 normal, below 0 low."""
+    if priority > 0:
+        return "high"
+    return "low" if priority < 0 else "normal"
 
 
 @dataclass(slots=True, kw_only=True, unsafe_hash=True)  # not frozen: one is made for each job, and a frozen one takes twice as long
@@ -64,7 +74,7 @@ class JobRecord:
         """Whether the sender of this job may know of jobs of that task, and displace them. In Redis schedule.lua applies the same
         rule.
         """
-        tasks = token_limits.in_payload(self.payload)
+        tasks = allowed_tasks(self.payload)
         return tasks is None or task in tasks
 
     def revived(self, now_ms: int) -> JobRecord:
@@ -319,7 +329,7 @@ class ScheduleItem(JobRecord):
         """The policy of a job with a key in the form that schedule.lua takes. If its sender is limited, the tasks that it may know of
         follow.
         """
-        tasks = token_limits.in_payload(self.payload)
+        tasks = allowed_tasks(self.payload)
         if tasks is None or self.on_conflict.startswith("replaced@"):
             return self.on_conflict
         return " ".join((self.on_conflict, *tasks)) if tasks else f"{self.on_conflict} "

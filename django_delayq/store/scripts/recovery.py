@@ -10,7 +10,7 @@ from uuid import UUID
 
 from django_delayq import ids
 from django_delayq.exceptions import PayloadError
-from django_delayq.shared_name import may_carry, told_of
+from django_delayq.job_meta import may_carry, told_of
 from django_delayq.store.scripts import decode, site
 from django_delayq.store.scripts.decode import position
 from django_delayq.store.scripts.events import FIRST

@@ -18,7 +18,7 @@ import json
 from datetime import timedelta
 import django_delayq as delayq
 from django_delayq import clock, conf
-from django_delayq.fingerprint import error_fingerprint
+from django_delayq.text import error_fingerprint
 from django_delayq.models import Attempt, Job
 from django_delayq.producer.stores import stores
 from django_delayq.store.scripts.queue import QueueStore

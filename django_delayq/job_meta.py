@@ -1,4 +1,6 @@
-"""The name that jobs share of which one runs at a time, or only so many; made of a task's arguments, and carried in a job's meta."""
+"""What a job's meta holds for this package: the concurrency name, which limits how many jobs run at a time, and the tasks of whose
+jobs the sender may know. They travel in the payload, so that every process that publishes the job applies them.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +14,8 @@ MOST: Final = 1000  # of a name at a time
 # The key of a job's meta under which it travels, as [text, most]: workers of an older release take it as meta.
 NAMED: Final = "delayq.name"
 _MARK: Final = json.dumps(NAMED).encode()
+ONLY: Final = "delayq.only"  # the key of a job's meta: a list of task names
+_ONLY_MARK: Final = json.dumps(ONLY).encode()
 _TEXT: Final = re.compile(f"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]{{1,{MAX_NAME}}}")
 
 
@@ -61,3 +65,18 @@ def told_of(payload: bytes) -> str:
     """The name of a job with this payload, in the format of the scripts; "" without a name."""
     name = in_payload(payload)
     return name.told() if name else ""
+
+
+def allowed_tasks(payload: bytes) -> tuple[str, ...] | None:
+    """The tasks of whose jobs the sender may know; None: of all jobs. A limit that cannot be read allows none."""
+    if _ONLY_MARK not in payload:
+        return None
+    try:
+        match json.loads(payload):
+            case [_, _, {"meta": {"delayq.only": list() as tasks}}]:
+                return tuple(task for task in tasks if isinstance(task, str))
+            case [_, _, {"meta": {"delayq.only": _}}]:
+                return ()
+    except (ValueError, RecursionError):
+        return ()
+    return None  # the text is in the arguments
