@@ -18,7 +18,7 @@ from django_delayq import clock, codec
 from django_delayq.console.verbs import Verb
 from django_delayq.console.wording import error_text
 from django_delayq.exceptions import PayloadError
-from django_delayq.models import database_clock
+from django_delayq.models import database
 from django_delayq.text import visible
 
 LONGEST_OPERATION = 30 * 24 * 3_600  # seconds
@@ -108,7 +108,7 @@ class RescheduleForm(ReasonForm):
         moment: datetime | None = self.cleaned_data["run_at"]
         if moment is not None and not 0 <= clock.to_ms(moment) <= clock.LAST_MS:
             raise ValidationError(_("Enter a date between the years 1970 and 9999."))
-        if moment is not None and moment < database_clock.now():
+        if moment is not None and moment < database.now():
             raise ValidationError(
                 _("This date is in the past, so the job would run immediately. Enter a date in the future, or use “Run now”.")
             )

@@ -47,7 +47,7 @@ from django_delayq.console import export, keyset, schedule_views, selection
 from django_delayq.console.search_parser import Search
 from django_delayq.console.verbs import UNRESOLVED, VERBS, Verb
 from django_delayq.console.wording import task_name
-from django_delayq.models import DERIVED, Job, database_clock
+from django_delayq.models import DERIVED, Job, database
 from django_delayq.states import FINISHED, PERIODIC, REQUEUEABLE, State
 from django_delayq.text import visible
 
@@ -395,7 +395,7 @@ def _export_page(admin: Any, request: HttpRequest) -> HttpResponseBase:
         said, reason = now("Exported as %(kind)s: %(selection)s") % {"kind": ending, "selection": words}, form.cleaned_data["reason"]
         log(request, Job, [("", words)], f"{said}: {reason}" if reason else said)
         walk = export.Walk(
-            selection=chosen.fixed(clock.to_ms(database_clock.now())),
+            selection=chosen.fixed(clock.to_ms(database.now())),
             jobs=jobs,
             seen=partial(admin.has_view_permission, request),
         )

@@ -37,7 +37,7 @@ from django_delayq.console.overview import leased
 from django_delayq.console.selection import Selection
 from django_delayq.console.verbs import VERBS, Verb
 from django_delayq.console.wording import breakable, cut, duration, format_error, moment
-from django_delayq.models import Job, Operation, Queue, database_clock
+from django_delayq.models import Job, Operation, Queue, database
 from django_delayq.producer.outbox.rows import hindered
 from django_delayq.states import State
 from django_delayq.text import visible
@@ -209,7 +209,7 @@ class OperationAdmin(ReadOnlyAdmin):
         if not all(self.allows(request, name) for name in ("view_job", "start_operation", verb.permission)):
             raise PermissionDenied
         jobs = self._jobs_to_act_on(request, verb)
-        wanted = chosen(request).fixed(clock.to_ms(database_clock.now()))
+        wanted = chosen(request).fixed(clock.to_ms(database.now()))
         if wanted.view == State.RUNNING:
             wanted = wanted.running(leased(wanted.queue))
         complaints = [
@@ -271,7 +271,7 @@ class OperationAdmin(ReadOnlyAdmin):
 
     def _started(self, request: HttpRequest, verb: Verb, wanted: Selection, upto: UUID, form: OperationForm) -> HttpResponse:
         fields: dict[str, Any] = {"selection": wanted.parts(), "options": form.options(), "upto": upto}
-        fields["created_at"] = database_clock.now()
+        fields["created_at"] = database.now()
         operation = Operation.objects.create(
             **fields,
             verb=verb.name,
@@ -334,7 +334,7 @@ class OperationAdmin(ReadOnlyAdmin):
         if act == "resume":
             fields |= {"paced_from": None, **hindered(None)}
         if act == "cancel":
-            fields["finished_at"] = database_clock.ago()
+            fields["finished_at"] = database.ago()
         mine = Operation.objects.filter(pk=operation.pk, stage__in=before)
         if mine.update(**fields):
             _record(request, operation, DONE[act], str(label), reason)
@@ -372,7 +372,7 @@ class OperationAdmin(ReadOnlyAdmin):
 
 def begin_purge(request: HttpRequest, queue: str, reason: str) -> Operation:
     """Starts the operation that cancels all scheduled jobs of a queue."""
-    fields: dict[str, Any] = {"selection": {"queue": queue}, "created_at": database_clock.now()}
+    fields: dict[str, Any] = {"selection": {"queue": queue}, "created_at": database.now()}
     operation = Operation.objects.create(
         **fields,
         verb=operation_loop.PURGE,

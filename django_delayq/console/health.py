@@ -24,7 +24,7 @@ from django_delayq import clock, conf
 from django_delayq.console import overview, schedule_views
 from django_delayq.console.overview import DOWN, FRESH, MOST_COUNTED, Overview, QueueView
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.models import UNPUBLISHED, UNRESOLVED, Job, SetAside, database_clock
+from django_delayq.models import UNPUBLISHED, UNRESOLVED, Job, SetAside, database
 from django_delayq.producer.stores import stores
 from django_delayq.store.reads.figures import QueueCounts
 from django_delayq.store.reads.fitness import MOST_SKEW, server_findings, unmirrored
@@ -388,7 +388,7 @@ def _worker_state(worker: Mapping[str, object]) -> str:
 def _row_samples() -> list[Sample]:
     config = conf.get()
     queues = list(config.queues)
-    now = database_clock.now()
+    now = database.now()
     waiting = Job.objects.filter(UNPUBLISHED, durable=True, created_at__lt=now - timedelta(seconds=FRESH))
     # Reads in the order of an index. A count for each queue could scan all rows of the others.
     rows = list(waiting.order_by("id").values_list("queue", "created_at")[: MOST_COUNTED + 1])

@@ -23,8 +23,8 @@ from django_delayq.console.selection import Selection
 from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
-from django_delayq.models import Job, Operation, database_clock
-from django_delayq.models.fixed_query import ExistsQuery
+from django_delayq.models import Job, Operation, database
+from django_delayq.models.database import ExistsQuery
 from django_delayq.producer import queues
 from django_delayq.producer.outbox.rows import hindered
 from django_delayq.producer.stores import stores
@@ -133,10 +133,10 @@ class OperationLoop:
         going_on.update(stage=Stage.PAUSED, **hindered(why))
 
     def _now(self) -> datetime:
-        return database_clock.now()
+        return database.now()
 
     def _free(self) -> Q:
-        return Q(held_until__isnull=True) | Q(held_until__lt=database_clock.ago()) | Q(holder=self.me)
+        return Q(held_until__isnull=True) | Q(held_until__lt=database.ago()) | Q(holder=self.me)
 
     def _take(self, operation: Operation) -> bool:
         now = self._now()
@@ -260,7 +260,7 @@ class OperationLoop:
 
     def _finish(self, operation: Operation) -> None:
         failpoint("operations.finish")
-        self._mine(operation).filter(stage=Stage.RUNNING).update(stage=Stage.FINISHED, finished_at=database_clock.ago())
+        self._mine(operation).filter(stage=Stage.RUNNING).update(stage=Stage.FINISHED, finished_at=database.ago())
         failpoint("operations.finished")
         logger.info("operation %s (%s) is finished: %s", operation.pk, operation.verb, operation.counts)
 

@@ -17,7 +17,7 @@ from django.utils.formats import number_format
 
 from django_delayq import clock, conf
 from django_delayq.exceptions import DelayqError, StoreUnavailable
-from django_delayq.models import FAR, PARKED_ROWS, UNPUBLISHED, UNRESOLVED, Job, database, database_clock
+from django_delayq.models import FAR, PARKED_ROWS, UNPUBLISHED, UNRESOLVED, Job, database
 from django_delayq.producer.outbox.far_rows import is_late
 from django_delayq.producer.stores import Missing, stores
 from django_delayq.states import State
@@ -200,7 +200,7 @@ def count_rows(queues: Sequence[str]) -> dict[str, dict[str, int]]:
 
 def failing_tasks() -> list[tuple[str, int]]:
     """The five tasks with the most failures, among the latest MOST_FAILED jobs that failed within a day."""
-    yesterday = database_clock.ago(86_400)
+    yesterday = database.ago(86_400)
     failed = Job.objects.filter(state=State.FAILED, finished_at__gte=yesterday)
     return Counter(failed.order_by("-finished_at").values_list("task", flat=True)[:MOST_FAILED]).most_common(5)
 
@@ -252,7 +252,7 @@ def _there(rows: Mapping[str, Set[UUID]], queues: Iterable[str], reach: Reach) -
 
 
 def _waiting() -> models.QuerySet[Job]:
-    return Job.objects.filter(UNPUBLISHED, durable=True, created_at__lt=database_clock.ago(FRESH))
+    return Job.objects.filter(UNPUBLISHED, durable=True, created_at__lt=database.ago(FRESH))
 
 
 def bounded(rows: models.QuerySet[Any]) -> int:
@@ -358,7 +358,7 @@ def far_queues() -> list[FarQueue]:
     named = [queue for queue in config.queues.values() if queue.horizon is not None]
     if not named:
         return []
-    at = database_clock.now()
+    at = database.now()
     parts = [Job.objects.filter(FAR, queue=queue.name) for queue in named]
     counts = count_many(parts, MOST_COUNTED)
     found = []

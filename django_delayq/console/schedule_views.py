@@ -12,7 +12,7 @@ from django.db.models import Count, Min, OuterRef, Q, Subquery
 
 from django_delayq import clock
 from django_delayq.console.wording import format_error
-from django_delayq.models import Attempt, Job, Periodic, Tick, database_clock
+from django_delayq.models import Attempt, Job, Periodic, Tick, database
 from django_delayq.states import State
 
 STANDINGS: Final = ("on", "off", "trouble", "retired")
@@ -78,7 +78,7 @@ def seen(ticks: Sequence[Tick]) -> list[TickView]:
 def last_seen(rows: Iterable[Periodic]) -> dict[int, TickView]:
     """The last past tick of each schedule, by the primary key of the schedule, in three queries."""
     keys = [row.pk for row in rows]
-    past = Tick.objects.filter(schedule=OuterRef("pk"), at__lte=database_clock.ago())
+    past = Tick.objects.filter(schedule=OuterRef("pk"), at__lte=database.ago())
     past = past.exclude(fate__in=(Fate.WITHDRAWN, Fate.CANCELLED)).order_by("-at", "-pk")
     latest = Periodic.objects.filter(pk__in=keys).order_by().annotate(last=Subquery(past.values("pk")[:1]))
     wanted = [key for key in latest.values_list("last", flat=True) if key is not None] if keys else []
@@ -98,8 +98,8 @@ def wrong() -> dict[str, Q]:
     """
     return {
         "trouble": standing_so("trouble"),
-        "late": standing_so("on") & Q(write_at__lt=database_clock.ago(LATE)),
-        "retired": Q(retired_at__gt=database_clock.ago(UNNOTICED)),
+        "late": standing_so("on") & Q(write_at__lt=database.ago(LATE)),
+        "retired": Q(retired_at__gt=database.ago(UNNOTICED)),
     }
 
 

@@ -15,7 +15,7 @@ from django_delayq.mirror.checkpoint import locked_checkpoint, needs_restore
 from django_delayq.mirror.redis_only import end_of
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.mirror.unresolved import leave_to_a_person, unknown_end
-from django_delayq.models import UNPUBLISHED, Job, database_clock
+from django_delayq.models import UNPUBLISHED, Job, database
 from django_delayq.producer.outbox import rows
 from django_delayq.signing import Signer
 from django_delayq.states import UNFINISHED, State
@@ -196,7 +196,7 @@ class Comparison:
         return self._signer is None or self._signer.verifies(view.raw, queue=self.queue.name, id=ids.short(view.id))
 
     def _write_rows(self, batch: list[UUID]) -> None:
-        made, now = [], database_clock.now()
+        made, now = [], database.now()
         for view in self._inspector.jobs(self.queue.name, batch):
             if view is None:
                 continue  # it has ended in the meantime

@@ -27,7 +27,7 @@ from django_delayq.management.output import duration, print_json, progress
 from django_delayq.management.queue_findings import as_documents, finding, redis_findings
 from django_delayq.mirror.commit_requests import unlisted
 from django_delayq.mirror.mirror_loop import MirrorLoop
-from django_delayq.models import PARKED_ROWS, UNPUBLISHED, Job, Periodic, SetAside, database, database_clock
+from django_delayq.models import PARKED_ROWS, UNPUBLISHED, Job, Periodic, SetAside, database
 from django_delayq.producer.stores import stores
 from django_delayq.states import PARKED_ARGUMENTS, PARKED_CARRIERS, PARKED_SIGNATURE, PARKED_TASK
 from django_delayq.store.reads.fitness import (
@@ -123,7 +123,7 @@ def _database_findings() -> list[dict[str, str]]:
         ]
         waiting = Job.objects.filter(UNPUBLISHED, durable=True)
         first = waiting.order_by("id").values_list("created_at", flat=True).first()
-        age = (database_clock.now() - first).total_seconds() if first else 0.0
+        age = (database.now() - first).total_seconds() if first else 0.0
         if MEASURES["outbox_age"].is_finding(age) and overview.count_absent():
             return [
                 *aside,

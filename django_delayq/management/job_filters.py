@@ -22,7 +22,7 @@ from django_delayq.console import keyset, selection
 from django_delayq.console.moments import TIME, parse_moment
 from django_delayq.console.search_fields import STATES
 from django_delayq.console.selection import Selection
-from django_delayq.models import Job, database_clock, of_state
+from django_delayq.models import Job, database, of_state
 from django_delayq.producer.task import registry
 from django_delayq.text import did_you_mean, nearest
 
@@ -87,7 +87,7 @@ def chosen(options: dict[str, Any]) -> Selection:
         queue=queue or "",
         task=task or "",
         text=text or "",
-        at_ms=clock.to_ms(database_clock.now()),
+        at_ms=clock.to_ms(database.now()),
     )
     with translation.override("en"):  # commands are always in English
         if complaints := wanted.search.complaints:

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 from django_delayq import ids
 from django_delayq.conf import Config, QueueConfig
 from django_delayq.mirror.site_findings import check_queue
-from django_delayq.models import Attempt, Checkpoint, Event, Job, Site, UncheckedKey, database, database_clock
+from django_delayq.models import Attempt, Checkpoint, Event, Job, Site, UncheckedKey, database
 from django_delayq.producer.outbox import rows
 from django_delayq.states import UNFINISHED, AttemptOutcome, EventKind, State
 from django_delayq.store.connection.link import Link
@@ -101,7 +101,7 @@ def end_rows(queues: Sequence[str], actor: str, reason: str) -> Iterator[int]:
     """
     reason = reason or REASON
     while found := list(unfinished(queues).order_by("id").values_list("id", "queue")[:CHUNK]):
-        jobs, now = [id for id, _ in found], database_clock.ago()
+        jobs, now = [id for id, _ in found], database.ago()
         with database.atomic():
             there = Job.objects.filter(pk__in=jobs)
             there.filter(published__isnull=True).update(published=now)
@@ -150,7 +150,7 @@ def _note(part: Adoptable, actor: str, reason: str, config: Config) -> None:
     detail: Any = {"standing": part.standing, "from": part.found, "to": site.of(config.prefix), "partition": part.keys.partition}
     Event.objects.create(
         queue=part.keys.queue,
-        at=database_clock.ago(),
+        at=database.ago(),
         kind=ADOPTED,
         actor=rows.clean(actor, 200),
         reason=rows.clean(reason),

@@ -12,7 +12,7 @@ from django_delayq import codec, conf
 from django_delayq.exceptions import LeaseLost, PayloadError
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
-from django_delayq.models import Step, database, database_clock
+from django_delayq.models import Step, database
 from django_delayq.producer.outbox.committed_runs import WHOLE
 from django_delayq.worker.current import CurrentJob
 
@@ -41,7 +41,7 @@ class DatabaseEffects:
                 result = call()
                 run.check_lease()
                 kept = _kept(result, conf.get().queue(run.queue).max_payload)
-                Step.objects.create(job_id=run.id, fence=run.nonce, at=database_clock.ago(), result=kept)
+                Step.objects.create(job_id=run.id, fence=run.nonce, at=database.ago(), result=kept)
                 _guard_hooks(run)
                 failpoint("effects.commit")
         except BaseException:
@@ -86,7 +86,7 @@ def _find(run: CurrentJob, name: str) -> Step | None:
 
 def _claim_step(run: CurrentJob, name: str) -> None:
     try:
-        Step.objects.create(job_id=run.id, name=name, fence=run.nonce, at=database_clock.ago())
+        Step.objects.create(job_id=run.id, name=name, fence=run.nonce, at=database.ago())
     except IntegrityError:
         raise LeaseLost(
             f"job {run.id}: another run has done the step {name!r} at the same time, so the changes of this run in that step are "

@@ -14,8 +14,8 @@ from django_delayq.conf import QueueConfig
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
-from django_delayq.models import Job, database_clock
-from django_delayq.models.fixed_query import ExistsQuery
+from django_delayq.models import Job, database
+from django_delayq.models.database import ExistsQuery
 from django_delayq.producer import horizon
 from django_delayq.producer.outbox import far_rows
 from django_delayq.producer.publish import Publisher
@@ -66,7 +66,7 @@ class BringInLoop:
             self._say_late(None)
             return self.idle
         away = self._away()
-        now = database_clock.now()
+        now = database.now()
         if self.queue.horizon:
             self._check_keys(now, away)
             self._say_late(now)
@@ -112,7 +112,7 @@ class BringInLoop:
         return away
 
     def _check_keys(self, now: datetime, away: Collection[int]) -> None:
-        young = database_clock.written(now - self._young, now)
+        young = database.written(now - self._young, now)
         waiting = far_rows.unchecked(self.queue.name, self.queue.served, young, MOST, away=away)
         for publisher, jobs in self._dealt(waiting):
             horizon.check(publisher, jobs)

@@ -12,8 +12,8 @@ from django.db.models.functions import Coalesce, NullIf
 from django_delayq import clock, conf
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.logger import Logger
-from django_delayq.models import CommitRequest, Job, database_clock
-from django_delayq.models.fixed_query import ExistsQuery
+from django_delayq.models import CommitRequest, Job, database
+from django_delayq.models.database import ExistsQuery
 from django_delayq.producer import at_commit
 from django_delayq.producer.outbox import requests
 from django_delayq.store.connection.error_replies import StoreError
@@ -44,7 +44,7 @@ class CommitRequestLoop:
         """
         if not self._any.found():
             return IDLE
-        now = database_clock.now()
+        now = database.now()
         waiting = _homed().exclude(at__gt=now - self._young, at__lte=now)
         away: StoreUnavailable | StoreError | None = None
         held: set[tuple[UUID | None, str, str]] = set()

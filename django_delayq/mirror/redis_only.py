@@ -13,7 +13,7 @@ from django_delayq.conf import QueueConfig
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
 from django_delayq.mirror.unresolved import leave_to_a_person
-from django_delayq.models import UNRESOLVED, Attempt, Job, database, database_clock
+from django_delayq.models import UNRESOLVED, Attempt, Job, database
 from django_delayq.states import FINISHED, UNFINISHED, AttemptOutcome, State
 from django_delayq.store.scripts.events import EventLog
 from django_delayq.store.scripts.queue import MOST
@@ -59,7 +59,7 @@ def mark(log: EventLog, queue: QueueConfig, partition: int) -> Iterator[float]:
 
 def give_up(queue: str, partition: int, jobs: Sequence[UUID]) -> int:
     """Makes these rows unresolved, except those that have ended. Returns the number of rows."""
-    now = database_clock.ago()
+    now = database.ago()
     with database.atomic():
         found = list(unfinished(queue, partition).filter(pk__in=jobs).select_for_update().values_list("id", flat=True))
         leave_to_a_person(Job.objects.filter(pk__in=found), LOST)

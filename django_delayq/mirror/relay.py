@@ -20,8 +20,8 @@ from django_delayq.job_meta import in_payload
 from django_delayq.logger import Logger
 from django_delayq.mirror.checkpoint import checkpoint_of, known_of, locked_checkpoint
 from django_delayq.mirror.unresolved import leave_to_a_person, unknown_end
-from django_delayq.models import UNPUBLISHED, Job, database, database_clock
-from django_delayq.models.fixed_query import ExistsQuery
+from django_delayq.models import UNPUBLISHED, Job, database
+from django_delayq.models.database import ExistsQuery
 from django_delayq.producer import at_commit, homes, outbox
 from django_delayq.producer.outbox import committed_runs, rows
 from django_delayq.producer.outbox.shapes import StoredJob
@@ -120,7 +120,7 @@ class RelayLoop:
             # Usually there is no such row, and Redis need not be asked.
             if (self._look is not None and not self._look.found()) or not self._any.found():
                 return IDLE
-            now = database_clock.now()
+            now = database.now()
             if not self._unpublished(now, now).exists():
                 return IDLE
             self._mark = position(self.log.last_id()), now
@@ -148,7 +148,7 @@ class RelayLoop:
         return bool(first) and position(first[0].id) <= mark
 
     def _unpublished(self, mark: datetime, now: datetime) -> QuerySet[Job]:
-        return self._rows().exclude(database_clock.written(mark - timedelta(seconds=self._young), now))
+        return self._rows().exclude(database.written(mark - timedelta(seconds=self._young), now))
 
     def _rows(self) -> QuerySet[Job]:
         return unpublished(self.queue.name).filter(partition=self.partition)
@@ -157,7 +157,7 @@ class RelayLoop:
         epoch, trimmed = self.store.stand()  # the rows that are read next belong to this epoch
         known = partial(known_of, self.queue.name, self.partition)
         site.check_mirror(self.store.keys, self.store.link.home, trimmed, known(), known)
-        unpublished = self._unpublished(mark, database_clock.now())
+        unpublished = self._unpublished(mark, database.now())
         if self._after is not None:
             unpublished = unpublished.filter(pk__gt=self._after)
         page = list(unpublished.order_by("id").values_list("id", "key")[:MOST])
@@ -221,7 +221,7 @@ class RelayLoop:
         """Marks as published the jobs that Redis had before and that have no event. A job that ended there may have run for another
         site, or not at all. Only a committed atomic run in this database proves an end.
         """
-        self._free(known).update(published=database_clock.ago())
+        self._free(known).update(published=database.ago())
         committed_runs.end_rows(self._free(list(ended)))
         unresolved = 0
         for status in set(ended.values()):
@@ -253,7 +253,7 @@ class RelayLoop:
                 failpoint("relay.give_up")
                 Job.objects.filter(pk=row.pk, published__isnull=True).update(
                     state=State.FAILED.value,
-                    finished_at=database_clock.ago(),
+                    finished_at=database.ago(),
                     error=rows.clean(f"cannot be published: {error}"),
                 )
                 failpoint("relay.gave_up")

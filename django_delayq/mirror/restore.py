@@ -28,7 +28,7 @@ from django_delayq.mirror.checkpoint import (
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.restore_rows import RestoreProgress
 from django_delayq.mirror.unfolded import RECENT_MS, UnfoldedChange, changes_unknown_to, unfolded_changes
-from django_delayq.models import Checkpoint, Event, Job, database_clock
+from django_delayq.models import Checkpoint, Event, Job, database
 from django_delayq.producer.outbox import committed_runs, pauses, rows
 from django_delayq.producer.outbox.rows import UnfinishedRow
 from django_delayq.signing import Signer
@@ -397,7 +397,7 @@ class RestoreLoop:
         """Jobs that were rescheduled lately. Their new date may have been one that this restore had already passed before Redis had
         them again.
         """
-        since = database_clock.ago(RECENT_MS / 1000)
+        since = database.ago(RECENT_MS / 1000)
         events = Event.objects.filter(queue=self.queue.name, kind=EventKind.RESCHEDULED, at__gte=since)
         # This query does not join the rows: without fresh statistics that takes long.
         jobs = dict.fromkeys(events.filter(job__isnull=False).values_list("job_id", flat=True))

@@ -8,7 +8,7 @@ from django.db.models.functions import Coalesce
 
 from django_delayq.failpoints import failpoint
 from django_delayq.mirror.unfolded import unfolded_changes
-from django_delayq.models import Attempt, Job, database_clock
+from django_delayq.models import Attempt, Job, database
 from django_delayq.producer.outbox import rows
 from django_delayq.states import FINISHED, UNFINISHED, AttemptOutcome, EventKind, State
 from django_delayq.store.scripts.queue import MOST
@@ -26,7 +26,7 @@ class RestoreProgress:
 
 def apply_unfolded(queue: str, partition: int, folded: str) -> None:
     """Applies changes that were answered with "done" and whose events are lost. All events of Redis are folded before."""
-    now = database_clock.ago()
+    now = database.ago()
     failpoint("restore.take_in")
     for change in unfolded_changes(queue, partition, folded):
         row = Job.objects.filter(pk=change.job, state__in=UNFINISHED, settled="")
@@ -39,7 +39,7 @@ def apply_unfolded(queue: str, partition: int, folded: str) -> None:
 
 def settle_rows(queue: str, partition: int) -> None:
     """Ends jobs whose atomic run has committed, and runs that no event will end."""
-    now = database_clock.ago()
+    now = database.ago()
     known = Job.objects.filter(queue=queue, partition=partition, state__in=UNFINISHED).exclude(settled="")
     known.update(state=State.SUCCEEDED.value, finished_at=Coalesce("finished_at", now), error="", fingerprint="")
     runs = Attempt.objects.filter(finished_at__isnull=True, job__queue=queue, job__partition=partition)

@@ -8,7 +8,7 @@ from typing import Any, Final
 from django_delayq import clock
 from django_delayq.logger import Logger
 from django_delayq.mirror.event_items import RefusedItem, item_job
-from django_delayq.models import SetAside, database, database_clock
+from django_delayq.models import SetAside, database
 from django_delayq.producer.outbox import rows
 from django_delayq.store.scripts.events import Entry
 
@@ -69,7 +69,7 @@ def _row(refused: RefusedItem, queue: str, partition: int, most: int) -> SetAsid
         length=len(item.raw),
         code=refused.code,
         text=rows.clean(refused.text, 2000),
-        noticed_at=database_clock.ago(),
+        noticed_at=database.ago(),
     )
 
 

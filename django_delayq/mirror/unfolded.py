@@ -12,7 +12,7 @@ from django.db.models import F, Q
 from django.db.models.functions import Left
 
 from django_delayq import clock, ids
-from django_delayq.models import Event, database_clock
+from django_delayq.models import Event, database
 from django_delayq.producer.outbox.rows import REQUEUE_ASKED
 from django_delayq.states import EventKind
 from django_delayq.store.scripts.decode import position
@@ -59,7 +59,7 @@ def unfolded_changes(
     A process that changes a job writes the Event row itself, under the id of the stream entry of the change. The change is pending
     until the row folds that entry or a later one. `after`: only changes after this Event row, and changes of these `jobs`.
     """
-    present_ms = clock.to_ms(database_clock.now())
+    present_ms = clock.to_ms(database.now())
     recent_ms = max(0, min(position(folded)[0], present_ms) - RECENT_MS)
     events = Event.objects.filter(
         queue=queue,

@@ -5,7 +5,7 @@ through Redis.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Self
 from uuid import UUID
 
 from django.db import models
@@ -14,28 +14,56 @@ from django.utils.translation import gettext_lazy as _
 from django_delayq import clock, ids
 from django_delayq.job_meta import NAMED, ONLY, SharedName, in_meta
 from django_delayq.models.database import DelayqModel as DelayqModel
-from django_delayq.models.database import RowManager
+from django_delayq.models.database import RowManager, RowT
 from django_delayq.models.fields import ExactJSONField as ExactJSONField
 from django_delayq.models.fields import JSONText as JSONText
-from django_delayq.models.indexes import PartialIndex
-from django_delayq.models.internal import Checkpoint, QueueState, SetAside
+from django_delayq.models.fields import PartialIndex
+from django_delayq.models.internal import Checkpoint, Operation, QueueState, SetAside
 from django_delayq.models.internal import CommitRequest as CommitRequest
 from django_delayq.models.internal import PeriodKey as PeriodKey
 from django_delayq.models.internal import Site as Site
 from django_delayq.models.internal import UncheckedKey as UncheckedKey
-from django_delayq.models.operation import Operation
 from django_delayq.models.periodic import Periodic, SeenDeclaration, Tick
-from django_delayq.models.querysets import DERIVED as DERIVED
-from django_delayq.models.querysets import FAR as FAR
-from django_delayq.models.querysets import PARKED_ROWS as PARKED_ROWS
-from django_delayq.models.querysets import RETRYING as RETRYING
-from django_delayq.models.querysets import UNENDED as UNENDED
-from django_delayq.models.querysets import UNPUBLISHED as UNPUBLISHED
-from django_delayq.models.querysets import UNRESOLVED as UNRESOLVED
-from django_delayq.models.querysets import JobQuerySet as JobQuerySet
-from django_delayq.models.querysets import of_state as of_state
 from django_delayq.states import CARRIED, PARKED, UNFINISHED, AttemptOutcome, EndingKind, State
 from django_delayq.text import visible
+
+# The derived states. No column stores them.
+DERIVED: Final = ("due", "retrying", "parked", "unpublished", "far", "unresolved")
+RETRYING: Final = models.Q(state=State.SCHEDULED.value, attempts__gte=1)  # after at least one attempt
+PARKED_ROWS: Final = models.Q(state=State.SCHEDULED.value, fingerprint__in=sorted(PARKED))  # no worker that claimed them could run them
+UNENDED: Final = (State.SCHEDULED.value, State.RUNNING.value)
+# No event says how the job ended, or whether it ran before Redis lost it. A person decides. Until then the row holds its key, and is
+# neither published nor restored. The first three conditions let a database find the few rows by an index.
+UNRESOLVED: Final = models.Q(state__in=UNENDED, published__isnull=True, far=False, ending=EndingKind.UNKNOWN.value)
+_UNCONFIRMED: Final = models.Q(state=State.SCHEDULED.value, published__isnull=True, far=False)
+# Redis has not confirmed them, so the relay publishes them.
+UNPUBLISHED: Final = _UNCONFIRMED & ~models.Q(ending=EndingKind.UNKNOWN.value)
+# Redis does not know them.
+FAR: Final = models.Q(far=True, state=State.SCHEDULED.value, published__isnull=True, last_event="")
+
+
+def of_state(state: str, at: datetime | None = None) -> models.Q:
+    """The rows of a state, or of a derived one. Due jobs have a date before `at`, by default now."""
+    if state == "due":
+        return models.Q(state=State.SCHEDULED.value, run_at__lte=at or clock.now())
+    found = {"retrying": RETRYING, "parked": PARKED_ROWS, "unpublished": UNPUBLISHED, "far": FAR, "unresolved": UNRESOLVED}.get(state)
+    return found or models.Q(state=state)
+
+
+class JobQuerySet(models.QuerySet[RowT]):
+    """Jobs by derived state."""
+
+    def due(self, now: datetime | None = None) -> Self:
+        """Scheduled, and the date has passed."""
+        return self.filter(of_state("due", now))
+
+    def retrying(self) -> Self:
+        """Scheduled, after at least one attempt."""
+        return self.filter(RETRYING)
+
+    def unpublished(self) -> Self:
+        """Committed rows that Redis has not confirmed."""
+        return self.filter(UNPUBLISHED)
 
 
 def meta_of(options: Any) -> dict[str, Any]:

@@ -1,17 +1,30 @@
-"""The database of the rows, `DELAYQ["DATABASE"]`: its connection, its transactions, and the manager of all models."""
+"""The database of the rows, `DELAYQ["DATABASE"]`: its connection, transactions and clock, queries that are compiled once, and the
+manager of all models.
+
+The clock of the database dates rows and starts delays. The clock of a web host does not matter. With SQLite the two are one.
+"""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self, TypeVar
+from datetime import UTC, datetime, timedelta
+from typing import Any, ClassVar, Final, Self, TypeVar
 
 from django.core.signals import setting_changed
 from django.db import connections, models, transaction
+from django.db.models import DateTimeField, Q
+from django.db.models.expressions import RawSQL
 from django.dispatch import receiver
 
-from django_delayq import conf
+from django_delayq import clock, conf
 from django_delayq.setting_readers import SETTING
 
 RowT = TypeVar("RowT", bound=models.Model)
+# By vendor: the time of the statement, not of its transaction; and the time so many seconds before it, in a form for which the
+# database can use an index. A database that is not listed has no clock.
+SQL: Final = {
+    "postgresql": ("clock_timestamp()", "(statement_timestamp() - make_interval(secs => %s))"),
+    "mysql": ("UTC_TIMESTAMP(6)", "(UTC_TIMESTAMP(6) - INTERVAL %s SECOND)"),
+}
 
 
 _alias = ""  # kept, since each query needs it
@@ -38,6 +51,88 @@ def connection() -> Any:
 def atomic(*, savepoint: bool = True, durable: bool = False) -> transaction.Atomic:
     """`transaction.atomic()` on this database."""
     return transaction.atomic(using=_alias or alias(), savepoint=savepoint, durable=durable)
+
+
+def now() -> datetime:
+    """The time of the database's clock.
+
+    Raises:
+        DatabaseError: as any query.
+    """
+    db = connection()
+    if db.vendor not in SQL:
+        return clock.now()
+    with db.cursor() as cursor:
+        cursor.execute(f"SELECT {SQL[db.vendor][0]}")
+        shown: datetime = cursor.fetchone()[0]
+    return shown.replace(tzinfo=UTC) if shown.tzinfo is None else shown
+
+
+def ago(seconds: float = 0.0) -> Any:
+    """The time so many seconds ago, as a value for a statement that writes or compares dates. Usually this needs no extra query."""
+    db = connection()
+    if db.vendor not in SQL or db.timezone_name != "UTC":  # MySQL stores dates in the time zone of the connection
+        return now() - timedelta(seconds=seconds)
+    return RawSQL(SQL[db.vendor][1], [float(seconds)], output_field=DateTimeField())
+
+
+def later(moment: datetime, delay_ms: int) -> datetime:
+    """The moment `delay_ms` later."""
+    return moment + timedelta(milliseconds=delay_ms)
+
+
+def written(since: datetime, now: datetime) -> Q:
+    """Rows that were written between `since` and now. A row dated later was dated by another clock, or by one that was set back:
+    waiting until it is old could take forever.
+    """
+    return Q(created_at__gte=since, created_at__lte=now)
+
+
+class Placeholder(str):
+    """Marks a value in a `FixedQuery` that each call passes under this name."""
+
+
+class FixedQuery:
+    """Compiles the query once. To compile it takes the ORM longer than the database needs to answer."""
+
+    def __init__(self, query: models.QuerySet[Any]) -> None:
+        self._query = query
+        self._compiler: Any = None
+        self._converters: Any = None  # for the columns that the database returns in another form
+        self._text: tuple[str, Any] = ("", ())
+
+    def rows(self, **values: Any) -> list[tuple[Any, ...]]:
+        """The rows, with the columns of the query. `values`: one for each `Placeholder` of the query.
+
+        Raises:
+            DatabaseError: as any query.
+        """
+        connection = connections[self._query.db]
+        if self._compiler is None:
+            compiler = self._query.query.get_compiler(connection=connection)
+            self._text = compiler.as_sql()
+            self._converters = compiler.get_converters([column for column, *_ in compiler.select[: compiler.col_count]])
+            self._compiler = compiler
+        text, places = self._text
+        with connection.cursor() as cursor:
+            cursor.execute(text, [values[one] if type(one) is Placeholder else one for one in places] if values else places)
+            found: list[tuple[Any, ...]] = cursor.fetchall()
+        return [tuple(row) for row in self._compiler.apply_converters(found, self._converters)] if self._converters else found
+
+
+class ExistsQuery:
+    """Whether a query finds anything."""
+
+    def __init__(self, query: models.QuerySet[Any]) -> None:
+        self._one = FixedQuery(query.order_by().values("pk")[:1])
+
+    def found(self) -> bool:
+        """Whether there is a row.
+
+        Raises:
+            DatabaseError: as any query.
+        """
+        return bool(self._one.rows())
 
 
 class RowManager(models.Manager[RowT]):

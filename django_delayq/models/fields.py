@@ -1,8 +1,9 @@
-"""A column that stores JSON exactly as it was given."""
+"""A column that stores JSON exactly as it was given, and indexes that differ by database."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from django.db import models
@@ -43,3 +44,39 @@ class ExactJSONField(AnyTextField):
     def value_to_string(self, obj: models.Model) -> str:
         """For serializers."""
         return self.get_prep_value(self.value_from_object(obj)) or "null"
+
+
+class PartialIndex(models.Index):
+    """An index of some rows. PostgreSQL indexes the `rows` alone. SQLite does so with `sqlite`, for conditions that the queries repeat
+    literally. MySQL and MariaDB index all rows, by the columns `mysql` if these are given.
+    """
+
+    def __init__(
+        self,
+        *,
+        fields: Sequence[str],
+        name: str,
+        rows: models.Q,
+        sqlite: bool = False,
+        mysql: Sequence[str] = (),
+        opclasses: Sequence[str] = (),
+        unique: bool = False,
+    ) -> None:
+        super().__init__(fields=fields, name=name, opclasses=opclasses)
+        self.rows, self.sqlite, self.mysql, self.unique = rows, sqlite, tuple(mysql), unique
+
+    def deconstruct(self) -> Any:
+        """See Django's documentation of migrations."""
+        path, _, kwargs = super().deconstruct()
+        return path, (), {**kwargs, "rows": self.rows, "sqlite": self.sqlite, "mysql": self.mysql, "unique": self.unique}
+
+    def create_sql(self, model: Any, schema_editor: Any, using: str = "", **kwargs: Any) -> Any:
+        """The statement that creates the index on that database."""
+        vendor = schema_editor.connection.vendor
+        partial = vendor == "postgresql" or (vendor == "sqlite" and self.sqlite)
+        fields = self.mysql if vendor == "mysql" and self.mysql else self.fields
+        plain = models.Index(fields=fields, name=self.name, opclasses=self.opclasses, condition=self.rows if partial else None)
+        made = plain.create_sql(model, schema_editor, using, **kwargs)
+        if self.unique:
+            made.template = made.template.replace("CREATE INDEX", "CREATE UNIQUE INDEX", 1)
+        return made

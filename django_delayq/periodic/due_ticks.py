@@ -22,7 +22,7 @@ from django_delayq.logger import Logger
 from django_delayq.mirror import checkpoint
 from django_delayq.mirror.database_errors import about_data
 from django_delayq.models import Periodic, Tick, database
-from django_delayq.models.fixed_query import ExistsQuery
+from django_delayq.models.database import ExistsQuery
 from django_delayq.periodic import schedule_rows
 from django_delayq.periodic.dates import Dates
 from django_delayq.periodic.declarations import TICK_OPTIONS, Declarations, declarations, tick_meta

@@ -16,7 +16,7 @@ from django.db.models import Exists, F, OuterRef, QuerySet
 from django_delayq import ids
 from django_delayq.exceptions import QueueUnknown
 from django_delayq.logger import Logger
-from django_delayq.models import Attempt, Event, Job, Periodic, Tick, database, database_clock
+from django_delayq.models import Attempt, Event, Job, Periodic, Tick, database
 from django_delayq.periodic.dates import LONGEST_JITTER_MS, Dates
 from django_delayq.producer import acts
 from django_delayq.producer.outbox import rows
@@ -42,7 +42,7 @@ def locked(**which: Any) -> Iterator[Periodic | None]:
 
 def now() -> datetime:
     """The database's clock. All decisions about schedules use it."""
-    return database_clock.now()
+    return database.now()
 
 
 def dates_of(row: Periodic) -> Dates:

@@ -18,7 +18,7 @@ from django.utils.asyncio import async_unsafe
 from django_delayq import clock, codec, conf, under_test
 from django_delayq.exceptions import ConfigError
 from django_delayq.mirror import checkpoint
-from django_delayq.models import database_clock
+from django_delayq.models import database
 from django_delayq.producer import commit
 from django_delayq.producer.outbox import insert
 from django_delayq.producer.schedule import Bound, plan
@@ -108,7 +108,7 @@ class Kit:
             (clock, "wall_ms", now_ms),
             (clock, "monotonic", self._clock.monotonic),
             (clock, "now", lambda: clock.from_ms(now_ms())),
-            (database_clock, "SQL", {}),
+            (database, "SQL", {}),
             (insert, "VENDORS", ("sqlite",)),  # the others write the database's own time
             (checkpoint, "end_if_frozen", lambda _connection: None),  # a limit that would outlast the pass, in a test's transaction
             (commit, "is_open", project_commits.is_open),

@@ -15,7 +15,7 @@ from django_delayq.mirror.commit_requests import CommitRequestLoop
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.relay import RelayLoop
 from django_delayq.models import UNPUBLISHED, Job
-from django_delayq.models.fixed_query import FixedQuery
+from django_delayq.models.database import FixedQuery
 from django_delayq.producer.commit import Pending
 from django_delayq.producer.task import registry
 from django_delayq.testing.jobs_clock import JobsLink

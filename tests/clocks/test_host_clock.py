@@ -25,7 +25,7 @@ from django_delayq.mirror.prune import OldOperationsLoop, PruneLoop, TidyLoop
 from django_delayq.mirror.relay import RelayLoop
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.mirror.service import Service
-from django_delayq.models import database_clock
+from django_delayq.models import database
 from django_delayq.periodic.dates import Dates
 from django_delayq.periodic.declarations import Declaration
 from django_delayq.periodic.old_ticks import OldTicksLoop
@@ -66,7 +66,7 @@ class HostClock:
 def host(monkeypatch) -> HostClock:
     made = HostClock()
     right = clock.now
-    monkeypatch.setattr(database_clock, "clock", SimpleNamespace(now=right))
+    monkeypatch.setattr(database, "clock", SimpleNamespace(now=right))
     monkeypatch.setattr(clock, "now", made.now)
     monkeypatch.setattr(clock, "wall_ms", made.wall_ms)
     return made

@@ -11,7 +11,7 @@ from django.db import OperationalError
 import django_delayq as delayq
 from django_delayq import clock, under_test
 from django_delayq.checks import check_rights
-from django_delayq.models import CommitRequest, Job, Site, database_clock
+from django_delayq.models import CommitRequest, Job, Site, database
 from django_delayq.producer.stores import stores
 from django_delayq.store.scripts import decode, site
 from django_delayq.store.scripts.worker_registry import WorkerRegistry
@@ -207,7 +207,7 @@ def test_d007_redis_is_down(run, orders, settings):
 
 
 def test_d029_the_clocks_of_database_and_redis_differ(run, healthy, monkeypatch):
-    monkeypatch.setattr(database_clock, "now", lambda: clock.now() + timedelta(days=31))
+    monkeypatch.setattr(database, "now", lambda: clock.now() + timedelta(days=31))
     finding = only(run, "D029")
     assert finding["level"] == "error"
     assert "Nothing is deleted while they differ by five minutes or more" in finding["message"]

@@ -10,7 +10,7 @@ import pytest
 from django_delayq import clock, conf
 from django_delayq.mirror.checkpoint import locked_checkpoint
 from django_delayq.mirror.prune import PruneLoop
-from django_delayq.models import Attempt, Event, Job, Operation, database_clock
+from django_delayq.models import Attempt, Event, Job, Operation, database
 from django_delayq.producer.stores import stores
 from tests.management.conftest import lose_redis
 
@@ -131,7 +131,7 @@ def test_prune_deletes_nothing_while_redis_cannot_say_what_time_it_is(run, old, 
 
 @pytest.mark.parametrize("wrong_by", [timedelta(days=31), timedelta(hours=25), timedelta(minutes=5), timedelta(hours=-2)])
 def test_prune_deletes_nothing_while_the_clocks_of_database_and_redis_differ(run, old, monkeypatch, wrong_by):
-    monkeypatch.setattr(database_clock, "now", lambda: clock.now() + wrong_by)
+    monkeypatch.setattr(database, "now", lambda: clock.now() + wrong_by)
     answer = run("prune", "--yes")
     assert answer.code == 1
     assert "Nothing is deleted while they differ by five minutes or more" in answer.error

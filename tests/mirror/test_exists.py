@@ -8,7 +8,7 @@ from django.db import connection
 
 import django_delayq as delayq
 from django_delayq.models import Job
-from django_delayq.models.fixed_query import ExistsQuery
+from django_delayq.models.database import ExistsQuery
 from tests.tasks_for_tests import close_order
 
 

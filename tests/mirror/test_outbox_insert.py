@@ -10,7 +10,7 @@ import pytest
 from django.db import IntegrityError, connection, transaction
 
 from django_delayq import clock, codec, ids
-from django_delayq.models import Job, JSONText, database_clock
+from django_delayq.models import Job, JSONText, database
 from django_delayq.producer.outbox import far_rows, insert, rows
 from django_delayq.producer.outbox.far_rows import far_key
 from django_delayq.store.scripts.record import JobRecord, ScheduleItem
@@ -122,12 +122,12 @@ def test_the_stored_texts_are_those_of_model_instances():
 def test_when_a_row_was_written_and_when_its_delay_ends_says_the_database(count, skew, monkeypatch):
     if connection.vendor == "sqlite":
         pytest.skip("SQLite's clock is that of the host")
-    before = database_clock.now()
+    before = database.now()
     monkeypatch.setattr(clock, "now", lambda: datetime.now(UTC) + skew)
     monkeypatch.setattr(clock, "wall_ms", lambda: clock.to_ms(datetime.now(UTC) + skew))
     given = [replace(items()[0], id=ids.new(), delay_ms=90_000) for _ in range(count)]
     insert.insert(given)
-    after = database_clock.now()
+    after = database.now()
     for row in Job.objects.all():
         assert before <= row.created_at <= after
         assert abs(row.run_at - row.created_at - timedelta(seconds=90)) < timedelta(milliseconds=5)

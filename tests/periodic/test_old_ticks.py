@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from django_delayq import clock, conf, ids
-from django_delayq.models import Job, Periodic, Tick, database_clock
+from django_delayq.models import Job, Periodic, Tick, database
 from django_delayq.periodic import old_ticks
 from django_delayq.periodic.old_ticks import OldTicksLoop
 from django_delayq.producer.outbox.agreed_clock import ClocksDiffer
@@ -91,7 +91,7 @@ def test_where_one_has_gone_more_may_be_at_once(make, monkeypatch):
 def test_no_tick_goes_while_the_clocks_of_database_and_redis_differ(make, monkeypatch):
     make(1, days=6)
     shown = clock.now() + timedelta(days=2)
-    monkeypatch.setattr(database_clock, "now", lambda: shown)
+    monkeypatch.setattr(database, "now", lambda: shown)
     with pytest.raises(ClocksDiffer):
         OldTicksLoop(stores.places, conf.get()).poll()
     assert Tick.objects.exists()

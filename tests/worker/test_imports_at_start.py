@@ -42,7 +42,7 @@ WEB = {
     ),
     "locks": "lock lock_leases",
     "mirror": "atomic_runs site_row",
-    "models": "database database_clock fields fixed_query indexes internal operation periodic querysets",
+    "models": "database fields internal periodic",
     "periodic": "dates declarations",
     "producer": (
         "acts argument_checks async_api at_commit breaker carriers changes commit homes horizon inline job "

@@ -23,7 +23,7 @@ from django_delayq.contrib.gateway.responses import GatewayAnswer, GatewayProble
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.logger import Logger
 from django_delayq.messages.message import Holder
-from django_delayq.models import database, database_clock
+from django_delayq.models import database
 from django_delayq.producer.outbox import agreed_clock
 from django_delayq.producer.outbox.agreed_clock import ClocksDiffer
 from django_delayq.producer.stores import stores
@@ -118,7 +118,7 @@ def prune(limit: int | None = None, digest: str = "") -> int:
 
 
 def _now() -> datetime:
-    return database_clock.now()
+    return database.now()
 
 
 def _hold(digest: str, request: str) -> tuple[KeptAnswer, bool]:

@@ -16,7 +16,7 @@ from django_delayq import clock, conf
 from django_delayq.contrib.gateway.models import ALL, PER_MINUTE, VERBS, Token, secret_of
 from django_delayq.contrib.gateway.responses import GatewayProblem
 from django_delayq.exceptions import ConfigError, TargetRefused
-from django_delayq.models import database, database_clock
+from django_delayq.models import database
 
 PREFIX: Final = "dqg_"  # secret scanners can recognise it
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -33,7 +33,7 @@ def rows() -> QuerySet[Token]:
 
 def is_live() -> ExpressionWrapper[Q]:
     """An expression: whether the token is valid now, by the clock of the database."""
-    dated = Q(expires_at=None) | Q(expires_at__gt=database_clock.ago())
+    dated = Q(expires_at=None) | Q(expires_at__gt=database.ago())
     return ExpressionWrapper(dated & Q(revoked_at=None), BooleanField())
 
 
@@ -118,7 +118,7 @@ def rotate(name: str, *, overlap: clock.Delay = OVERLAP, by: str = "") -> tuple[
 
 def revoke(tokens: QuerySet[Token]) -> int:
     """Revokes the tokens. Returns how many were not revoked before."""
-    return tokens.filter(revoked_at=None).update(revoked_at=database_clock.ago())
+    return tokens.filter(revoked_at=None).update(revoked_at=database.ago())
 
 
 def find(sent: str) -> Token | None:
@@ -127,10 +127,10 @@ def find(sent: str) -> Token | None:
     """
     if len(sent) > LONGEST:
         return None
-    unused = Q(last_used_at=None) | Q(last_used_at__lt=database_clock.ago(USED_EVERY.total_seconds()))
+    unused = Q(last_used_at=None) | Q(last_used_at__lt=database.ago(USED_EVERY.total_seconds()))
     token = live().filter(digest=digest(sent)).annotate(unused=ExpressionWrapper(unused, BooleanField())).first()
     if token is not None and token.unused:
-        rows().filter(unused, pk=token.pk).update(last_used_at=database_clock.ago())
+        rows().filter(unused, pk=token.pk).update(last_used_at=database.ago())
     return token
 
 
@@ -150,7 +150,7 @@ def authenticate(request: HttpRequest) -> Token:
 
 
 def _now() -> datetime:
-    return database_clock.now()
+    return database.now()
 
 
 def digest(text: str) -> str:

@@ -10,7 +10,7 @@ from typing import Final
 
 from django_delayq import clock
 from django_delayq.exceptions import DelayqError
-from django_delayq.models import database, database_clock
+from django_delayq.models import database
 from django_delayq.store.connection.link import Link
 from django_delayq.store.connection.places import Places
 from django_delayq.store.scripts import decode
@@ -35,7 +35,7 @@ def now(links: Iterable[Link]) -> datetime:
         ClocksDiffer: the clock of one of these servers differs from it by five minutes or more.
         StoreUnavailable, DatabaseError: a server, or the database, cannot be reached.
     """
-    shown = database_clock.now()
+    shown = database.now()
     for link in links:
         of_redis = clock.from_ms(min(decode.time_ms(link.execute("TIME")), clock.LAST_MS))
         if abs(of_redis - shown) >= MOST_APART:

@@ -20,7 +20,7 @@ from django_delayq import clock
 from django_delayq.conf import QueueConfig
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.failpoints import failpoint
-from django_delayq.models import FAR, Event, Job, UncheckedKey, database, database_clock
+from django_delayq.models import FAR, Event, Job, UncheckedKey, database
 from django_delayq.producer.outbox import rows
 from django_delayq.producer.outbox.insert import insert_keyed
 from django_delayq.states import EndingKind, EventKind, State
@@ -58,7 +58,7 @@ def cancel(job: UUID, queue: str, actor: str, reason: str) -> bool:
     with in_time(job):
         failpoint("far.cancel")
         error = rows.clean(reason)
-        now = database_clock.ago()
+        now = database.ago()
         if not _changed(job, state=State.CANCELLED.value, finished_at=now, published=now, error=error, **_NEAR):
             return False
         rows.note(job, queue, EventKind.CANCELLED, actor, reason)
@@ -74,8 +74,8 @@ def move(
     """
     with in_time(job):
         failpoint("far.move")
-        now = database_clock.now()
-        run_at = clock.from_ms(due_ms) if delay_ms is None else database_clock.later(now, delay_ms)
+        now = database.now()
+        run_at = clock.from_ms(due_ms) if delay_ms is None else database.later(now, delay_ms)
         near = not horizon_ms or run_at <= now + timedelta(milliseconds=horizon_ms)
         if not _changed(job, run_at=run_at, delay_ms=delay_ms, **(_NEAR if near else {})):
             return ""
@@ -203,7 +203,7 @@ def _applied(item: ScheduleItem, holder: Job, horizon_ms: int) -> ScheduleReply 
         return ScheduleReply("kept" if policy == "keep" else "taken", holder.id, 0)
     date = clock.from_ms(item.due_ms or 0)
     if item.delay_ms is not None:
-        date = database_clock.later(database_clock.now(), item.delay_ms)
+        date = database.later(database.now(), item.delay_ms)
     moves = date < holder.run_at if policy == "earliest" else date > holder.run_at
     expired = holder.expires_at is not None and holder.expires_at <= date
     if policy in ("replace", "after") or (moves and expired):
@@ -212,7 +212,7 @@ def _applied(item: ScheduleItem, holder: Job, horizon_ms: int) -> ScheduleReply 
         _changed(
             holder.id,
             state=State.CANCELLED.value,
-            finished_at=database_clock.ago(),
+            finished_at=database.ago(),
             ending=EndingKind.REPLACED.value,
             merged_into=item.id,
             error=rows.displaced(EndingKind.REPLACED, item.id),

@@ -16,7 +16,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_delayq import clock, codec, ids
 from django_delayq.logger import lacks_migrations
-from django_delayq.models import Job, database, database_clock
+from django_delayq.models import Job, database
 from django_delayq.producer.outbox import rows
 from django_delayq.states import State
 from django_delayq.store.scripts.record import ScheduleItem
@@ -72,7 +72,7 @@ CASTS: Final = {
     "durable": "boolean",
     "delay_ms": "bigint",
 }
-# The database sets `created_at`, and `run_at` for a delay, see `database_clock`.
+# The database sets `created_at`, and `run_at` for a delay, see `models.database`.
 BY_THE_DATABASE: Final = {
     "postgresql": "clock_timestamp(), COALESCE({date}, clock_timestamp() + {delay} * interval '1 millisecond')",
     "mysql": "UTC_TIMESTAMP(6), COALESCE({date}, TIMESTAMPADD(MICROSECOND, {delay} * 1000, UTC_TIMESTAMP(6)))",
@@ -86,7 +86,7 @@ def insert(items: Sequence[ScheduleItem], *, far: bool = False) -> None:
     connection = database.connection()
     vendor = connection.vendor
     if vendor not in VENDORS:
-        now = database_clock.now()
+        now = database.now()
         Job.objects.bulk_create([rows.model_of(_new_row(item, now, far)) for item in items])
         return
     try:
@@ -105,9 +105,9 @@ def insert(items: Sequence[ScheduleItem], *, far: bool = False) -> None:
             moment = connection.ops.adapt_datetimefield_value
             uuid = _unchanged if connection.features.has_native_uuid_field else _hex
             if vendor == "sqlite":  # no parameter limit is reached, and the statement is prepared once
-                cursor.executemany(_statement(vendor, 1, far, split), list(_dated(items, uuid, moment, database_clock.now(), split)))
+                cursor.executemany(_statement(vendor, 1, far, split), list(_dated(items, uuid, moment, database.now(), split)))
             elif vendor == "mysql" and connection.timezone_name != "UTC":
-                table = list(_dated(items, uuid, moment, database_clock.now(), split))
+                table = list(_dated(items, uuid, moment, database.now(), split))
                 cursor.execute(_statement("", len(table), far, split), [value for row in table for value in row])
             else:
                 table = [_row(item, uuid, moment, split) for item in items]
@@ -126,7 +126,7 @@ def insert_keyed(item: ScheduleItem, far_key: str, connection: BaseDatabaseWrapp
     uuid = _unchanged if connection.features.has_native_uuid_field else _hex
     with connection.cursor() as cursor:
         split = _split([item])
-        [row] = _dated([item], uuid, moment, database_clock.now(), split)
+        [row] = _dated([item], uuid, moment, database.now(), split)
         cursor.execute(_keyed_statement(connection.vendor, split), [far_key, *row])
         return bool(cursor.rowcount)
 
@@ -140,7 +140,7 @@ def _new_row(item: ScheduleItem, now: datetime, far: bool) -> rows.JobRow:
     return rows.new_row(
         item,
         item.queue,
-        clock.from_ms(item.due_ms or 0) if item.delay_ms is None else database_clock.later(now, item.delay_ms),
+        clock.from_ms(item.due_ms or 0) if item.delay_ms is None else database.later(now, item.delay_ms),
         priority=item.priority,
         on_conflict=item.on_conflict,
         delay_ms=item.delay_ms,
@@ -202,7 +202,7 @@ def _dated(
     for item in items:
         row = _row(item, uuid, moment, split)
         delay_ms = row[-1]
-        date = row[-2] if delay_ms is None else moment(database_clock.later(now, delay_ms))
+        date = row[-2] if delay_ms is None else moment(database.later(now, delay_ms))
         yield (*row[:-2], written, date)
 
 

@@ -14,8 +14,8 @@ from django.db.models.functions import Coalesce
 from django_delayq import clock, ids
 from django_delayq.exceptions import PayloadError
 from django_delayq.failpoints import failpoint
-from django_delayq.models import SUCCEEDED_HERE, UNENDED, UNPUBLISHED, UNRESOLVED, Checkpoint, Event, Job, database, database_clock
-from django_delayq.models.fixed_query import FixedQuery, Placeholder
+from django_delayq.models import SUCCEEDED_HERE, UNENDED, UNPUBLISHED, UNRESOLVED, Checkpoint, Event, Job, database
+from django_delayq.models.database import FixedQuery, Placeholder
 from django_delayq.producer.outbox import committed_runs, requests, rows
 from django_delayq.producer.outbox.insert import insert as insert
 from django_delayq.producer.outbox.rows import REQUEUE_ASKED
@@ -43,7 +43,7 @@ def read(jobs: Sequence[UUID]) -> list[StoredJob]:
     found = list(Job.objects.filter(pk__in=jobs)) if jobs else []
     now = None
     if any(row.delay_ms is not None and row.published is None for row in found):
-        now = database_clock.now()
+        now = database.now()
     read = []
     for row in found:
         with contextlib.suppress(PayloadError):
@@ -141,7 +141,7 @@ def apply(row: StoredJob, told: RowUpdate) -> bool:
 
 def now_ms() -> int:
     """The time of the database's clock in milliseconds."""
-    return clock.to_ms(database_clock.now())
+    return clock.to_ms(database.now())
 
 
 def servers(queue: str, partition: int) -> list[str]:
@@ -157,7 +157,7 @@ def end(ending: EndingKind, holders: Mapping[UUID, UUID | None]) -> None:
         failpoint("outbox.end")
         _unpublished([job for job, _ in batch]).update(
             state=State.CANCELLED.value,
-            finished_at=database_clock.ago(),
+            finished_at=database.ago(),
             ending=ending.value,
             merged_into=_each("merged_into", dict(batch)),
             error=_each("error", {job: rows.displaced(ending, holder) for job, holder in batch}),
@@ -167,7 +167,7 @@ def end(ending: EndingKind, holders: Mapping[UUID, UUID | None]) -> None:
 
 def withdraw(job: UUID, actor: str, reason: str) -> None:
     """Cancels a row of the caller's open transaction, in that transaction."""
-    now = database_clock.ago()
+    now = database.ago()
     failpoint("outbox.withdraw")
     _unpublished([job]).update(state=State.CANCELLED.value, finished_at=now, error=rows.clean(reason), published=now)
     rows.note(job, "", EventKind.CANCELLED, actor, reason)
@@ -177,7 +177,7 @@ def move(job: UUID, run_at_ms: int, delay_ms: int | None, actor: str, reason: st
     """Changes the date of an unpublished row: one of the caller's open transaction, or one that waits for another job."""
     run_at = clock.from_ms(run_at_ms)
     if delay_ms is not None:
-        run_at = database_clock.later(database_clock.now(), delay_ms)
+        run_at = database.later(database.now(), delay_ms)
     failpoint("outbox.move")
     if _unpublished([job]).update(run_at=run_at, delay_ms=delay_ms):
         rows.note(job, "", EventKind.RESCHEDULED, actor, reason)
@@ -195,7 +195,7 @@ def resolve(job: UUID, state: State, actor: str, reason: str) -> bool:
             return False
         queue, partition = place
         Checkpoint.objects.filter(queue=queue, partition=partition).update(turns=F("turns") + 1)
-        now, fingerprint = database_clock.ago(), rows.fingerprint(error) if error else ""
+        now, fingerprint = database.ago(), rows.fingerprint(error) if error else ""
         told = {"state": state.value, "error": error, "fingerprint": fingerprint, "ending": None}
         settled = SUCCEEDED_HERE if state is State.SUCCEEDED else ""
         if not mine.update(**told, finished_at=now, published=now, settled=settled):
@@ -209,7 +209,7 @@ def note_requeue(job: UUID, queue: str, actor: str, reason: str) -> int:
     note = Event.objects.create(
         job_id=job,
         queue=queue,
-        at=database_clock.ago(),
+        at=database.ago(),
         kind=REQUEUE_ASKED,
         actor=rows.clean(actor, 200),
         reason=rows.clean(reason),
@@ -260,7 +260,7 @@ def _unpublished(jobs: Collection[UUID]):  # type: ignore[no-untyped-def]  # the
 
 def _values(told: RowUpdate) -> dict[str, Any]:
     """The values that the mirror would write, see `fold`."""
-    now = database_clock.ago()
+    now = database.ago()
     if told.kind == EventKind.CANCELLED:
         error = rows.clean(told.reason)
         return {

@@ -8,7 +8,7 @@ from django.db import DatabaseError, InterfaceError
 
 from django_delayq import clock
 from django_delayq.logger import Logger
-from django_delayq.models import QueueState, database, database_clock
+from django_delayq.models import QueueState, database
 from django_delayq.producer.outbox import rows
 from django_delayq.states import EventKind
 from django_delayq.store.scripts.events import Entry
@@ -22,7 +22,7 @@ def note(queue: str, partition: int, actor: str, reason: str, *, first: bool) ->
     """Records that a partition of a queue was paused. `first`: this call paused it. If not, an existing record is not changed. If the
     database is away, only Redis knows of the pause.
     """
-    said = {"paused_at": database_clock.ago(), "paused_by": rows.clean(actor, 200), "paused_why": rows.clean(reason)}
+    said = {"paused_at": database.ago(), "paused_by": rows.clean(actor, 200), "paused_why": rows.clean(reason)}
     try:
         with database.atomic():
             row, _ = QueueState.objects.select_for_update().get_or_create(queue=queue, partition=partition)

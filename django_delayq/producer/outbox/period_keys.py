@@ -7,7 +7,7 @@ from typing import Final
 from uuid import UUID
 
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.models import PeriodKey, database, database_clock
+from django_delayq.models import PeriodKey, database
 from django_delayq.producer.outbox import agreed_clock
 from django_delayq.producer.outbox.agreed_clock import ClocksDiffer
 from django_delayq.producer.outbox.far_rows import TRIES, in_time
@@ -29,7 +29,7 @@ def take(once: Once, job: UUID, redis: Link) -> UUID | None:
     connection, rows = database.connection(), PeriodKey.objects.filter(digest=once.digest)
     with in_time(once.digest, "period_key_locked"):
         for _ in range(TRIES):
-            now = database_clock.now()
+            now = database.now()
             until = now + timedelta(milliseconds=once.ms)
             id = job if connection.features.has_native_uuid_field else job.hex
             with connection.cursor() as cursor:
@@ -49,7 +49,7 @@ def take(once: Once, job: UUID, redis: Link) -> UUID | None:
 
 def find(once: Once, redis: Link) -> TakenKey | None:
     """The job that has the key, and for how long it has had it."""
-    now = database_clock.now()
+    now = database.now()
     found = PeriodKey.objects.filter(digest=once.digest).first()
     if found is None or _has_ended(found, now, redis):
         return None

@@ -10,7 +10,7 @@ from uuid import UUID
 from django.db.models import Q
 
 from django_delayq import clock, ids
-from django_delayq.models import CommitRequest, Event, Job, database_clock
+from django_delayq.models import CommitRequest, Event, Job, database
 from django_delayq.producer.outbox.rows import REQUEUE_ASKED, clean
 from django_delayq.producer.outbox.shapes import ChangeRequest
 from django_delayq.states import UNFINISHED, EventKind
@@ -22,7 +22,7 @@ def keep(request: ChangeRequest) -> int:
     """Writes a request in the caller's transaction. The database's clock dates it, as it dates rows of jobs. Returns its id."""
     given = {name: value for name, value in request._asdict().items() if name not in ("id", "job", "at", "left_ms")}
     given |= {"actor": clean(request.actor, 200), "reason": clean(request.reason), "job_id": request.job}
-    now = database_clock.now()
+    now = database.now()
     return int(CommitRequest.objects.create(**given, at=now).pk)
 
 
@@ -53,7 +53,7 @@ def spared(request: ChangeRequest, jobs: Collection[UUID], *, late: bool) -> set
     producer dates the id of a job without a row. These clocks may differ, so such a date counts only if it is later than the request
     by more than `DOUBT` and has passed.
     """
-    now, at = database_clock.now(), request.at or clock.from_ms(0)
+    now, at = database.now(), request.at or clock.from_ms(0)
     found: set[UUID] = set()
     if request.job is None:
         rows = Job.objects.filter(pk__in=jobs).values_list("pk", "durable", "created_at")
@@ -79,7 +79,7 @@ def read(found: Any, most: int | None = None) -> list[ChangeRequest]:
         return []
     now = None
     if any(row.delay_ms is not None for row in read):
-        now = clock.to_ms(database_clock.now())
+        now = clock.to_ms(database.now())
     return [_request(row, now) for row in read]
 
 

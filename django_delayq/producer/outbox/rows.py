@@ -11,7 +11,7 @@ from uuid import UUID
 
 from django_delayq import clock, codec, ids
 from django_delayq.exceptions import DelayqError, PayloadError
-from django_delayq.models import Event, Job, JSONText, database_clock
+from django_delayq.models import Event, Job, JSONText, database
 from django_delayq.states import FAIL_CLASS, AttemptOutcome, EndingKind, State
 from django_delayq.store.scripts.record import JobRecord, band_of
 from django_delayq.text import clean as clean
@@ -212,7 +212,7 @@ def note(
     row = Event(
         job_id=job,
         queue=queue,
-        at=database_clock.ago(),
+        at=database.ago(),
         kind=str(kind),
         actor=clean(actor, 200),
         reason=clean(reason),

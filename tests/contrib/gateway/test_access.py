@@ -21,7 +21,7 @@ from django_delayq.contrib.gateway.models import VERBS, Token
 from django_delayq.contrib.gateway.responses import REFUSALS
 from django_delayq.contrib.gateway.urls import ROUTES
 from django_delayq.exceptions import ConfigError
-from django_delayq.models import Job, database_clock
+from django_delayq.models import Job, database
 from django_delayq.producer.task import registry
 from tests.contrib.gateway.conftest import BASE, PING, TASK, Caller, refused
 from tests.management.conftest import without_database
@@ -128,9 +128,9 @@ def test_the_last_use_is_noted_once_a_minute(caller):
 def test_a_wrong_clock_of_the_host_ends_no_token_and_notes_no_use_anew(caller, monkeypatch):
     if connection.vendor == "sqlite":
         shown = clock.now()
-        monkeypatch.setattr(database_clock, "now", lambda: shown)
+        monkeypatch.setattr(database, "now", lambda: shown)
     caller.get("tasks")
-    Token.objects.update(expires_at=database_clock.now() + timedelta(hours=1))
+    Token.objects.update(expires_at=database.now() + timedelta(hours=1))
     monkeypatch.setattr(clock, "now", lambda: datetime(2040, 1, 1, tzinfo=UTC))
     with CaptureQueriesContext(connection) as queries:
         assert caller.get("tasks").status_code == 200

@@ -15,9 +15,9 @@ from django_delayq.contrib.gateway import enqueue, idempotency, tokens
 from django_delayq.contrib.gateway.models import KeptAnswer, Token
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.mirror.prune import PruneLoop
-from django_delayq.models import Job, PeriodKey, database_clock
+from django_delayq.models import Job, PeriodKey, database
 from django_delayq.producer import put
-from django_delayq.producer.outbox import agreed_clock, jobs, period_keys
+from django_delayq.producer.outbox import jobs, period_keys
 from django_delayq.producer.outbox.agreed_clock import ClocksDiffer
 from django_delayq.producer.outbox.shapes import Once
 from django_delayq.producer.stores import stores
@@ -259,9 +259,8 @@ def test_an_answer_about_a_job_that_is_gone_is_repeated(caller, redis_server):
 @pytest.mark.parametrize("hours", [-2, 25, 744])
 def test_a_wrong_clock_of_the_host_ends_no_period(caller, monkeypatch, hours):
     body = {**BODIES["outbox"], "delay": "1h"}
-    shown = database_clock.now()
-    for module in (idempotency.database_clock, period_keys.database_clock):
-        monkeypatch.setattr(module, "now", lambda: shown)
+    shown = database.now()
+    monkeypatch.setattr(database, "now", lambda: shown)
     first = caller.post("jobs", body, key="one")
     monkeypatch.setattr(clock, "now", lambda: shown + timedelta(hours=hours))
     Token.objects.update(expires_at=None)
@@ -272,9 +271,8 @@ def test_a_wrong_clock_of_the_host_ends_no_period(caller, monkeypatch, hours):
 
 def test_no_answer_is_deleted_while_the_clocks_of_database_and_redis_differ(caller, monkeypatch):
     caller.post("jobs", {**BODIES["outbox"], "delay": "1h"}, key="one")
-    shown = database_clock.now() + timedelta(days=31)
-    for module in (idempotency.database_clock, agreed_clock.database_clock):
-        monkeypatch.setattr(module, "now", lambda: shown)
+    shown = database.now() + timedelta(days=31)
+    monkeypatch.setattr(database, "now", lambda: shown)
     with pytest.raises(ClocksDiffer):
         idempotency.prune()
     with pytest.raises(ClocksDiffer):
@@ -287,8 +285,8 @@ def ahead(monkeypatch) -> Callable[[], None]:
     """The database's clock is a month ahead from the call on."""
 
     def begin() -> None:
-        shown = database_clock.now() + timedelta(days=31)
-        monkeypatch.setattr(database_clock, "now", lambda: shown)
+        shown = database.now() + timedelta(days=31)
+        monkeypatch.setattr(database, "now", lambda: shown)
 
     return begin
 
