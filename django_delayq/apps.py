@@ -38,7 +38,7 @@ class DelayqConfig(AppConfig):
         from django_delayq import conf, logger, signals  # models must be loaded before these
         from django_delayq.mirror.atomic_runs import DatabaseEffects
         from django_delayq.mirror.site_row import DatabaseSite
-        from django_delayq.producer import inline, outbox, worker_modules
+        from django_delayq.producer import commit, outbox, worker_modules
         from django_delayq.store.scripts import site
         from django_delayq.worker import current
 
@@ -47,7 +47,7 @@ class DelayqConfig(AppConfig):
         outbox.load()
         site.install(DatabaseSite())
         current.install_effects(DatabaseEffects())
-        inline.install(_run_at_once)
+        commit.install_inline(_run_at_once)
         signals.command_refused.connect(logger.log_refused)
         autodiscover_modules("tasks")
         worker_modules.load()

@@ -20,7 +20,7 @@ from django.utils.translation import ngettext_lazy
 from django_delayq import ids
 from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.producer import acts
-from django_delayq.producer.silent import Silent
+from django_delayq.producer.breaker import Silent
 from django_delayq.producer.stores import stores
 from django_delayq.states import REQUEUEABLE, UNFINISHED, Change, State
 from django_delayq.text import visible

@@ -17,9 +17,9 @@ from django_delayq.logger import Logger
 from django_delayq.models import Job, database
 from django_delayq.models.database import ExistsQuery
 from django_delayq.producer import horizon
+from django_delayq.producer.breaker import Silent
 from django_delayq.producer.outbox import far_rows
 from django_delayq.producer.publish import Publisher
-from django_delayq.producer.silent import Silent
 from django_delayq.signing import Signer
 from django_delayq.store.connection.places import Places
 from django_delayq.store.scripts.queue import MOST, QueueStore

@@ -1,17 +1,28 @@
-"""The circuit breaker of `schedule`. After a failure the next schedules fail at once, so that a web process does not wait for the
-timeout in every request while Redis is down. After a short cooldown one call tries again. The breaker never stops calls that a person
-asks for by name, such as a cancel.
+"""What the producer does about servers that do not answer.
+
+`Breaker`: the circuit breaker of `schedule`. After a failure the next schedules fail at once, so that a web process does not wait for
+the timeout in every request while Redis is down. After a short cooldown one call tries again. The breaker never stops calls that a
+person asks for by name, such as a cancel. `Silent`: the servers that one pass over many partitions no longer calls. `Untaken`: the
+log lines about jobs that Redis did not take.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from typing import Any, Final
 
-from django_delayq import clock
+from django_delayq import clock, ids
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.failpoints import failpoint
+from django_delayq.logger import Logger
 from django_delayq.store.connection.error_replies import StoreError, StoreRefused, for_callers
+from django_delayq.store.connection.link import Link
+from django_delayq.store.scripts.record import JobRecord
 from django_delayq.store.scripts.replicas import ReplicasLack
+from django_delayq.store.scripts.site import REPEAT, is_refusal
+
+logger = Logger("django_delayq.producer")
 
 COOLDOWN: Final = 2.0  # seconds for which the breaker stays open
 
@@ -83,3 +94,68 @@ class Guard:
                 self._breaker.note(error)
         elif isinstance(error, StoreError):  # callers know one error only
             raise for_callers(error) from error
+
+
+class Silent:
+    """The links that one pass no longer calls: links of a server that did not answer, links that were refused, and all links of a
+    server that refused two of them. A call waits for a refusal to pass, so each one costs time. The first refusal may concern only
+    one slot of a Cluster, which is moving to another server, while the other slots work.
+
+    `errors`: the last error of each server.
+    """
+
+    def __init__(self) -> None:
+        self.errors: dict[Link, StoreUnavailable] = {}
+        self._silent: set[Link] = set()
+
+    def __contains__(self, link: Link) -> bool:
+        return bool(self._silent) and (link in self._silent or link.server in self._silent)
+
+    def error(self, link: Link) -> StoreUnavailable | None:
+        """Why that link is left out; None if it is not."""
+        return self.errors.get(link.server) if link in self else None
+
+    def note(self, link: Link, server: Link, error: StoreUnavailable) -> None:
+        """A call by that link has failed. `server`: to which it led before; by now it may lead to the successor."""
+        if not is_refusal(error):  # which is about one queue: the server is well
+            self._silent.add(server if server in self.errors or not isinstance(error, StoreRefused) else link)
+        self.errors[server] = error
+
+
+class Untaken:
+    """Reports committed jobs that Redis did not take: one warning per server in two seconds, however many jobs there are; of another
+    site's queue, which a person must look at, one error in a minute.
+    """
+
+    def __init__(self) -> None:
+        self._servers: dict[Link, tuple[float, int]] = {}  # when it was reported last, and how many jobs have come since
+
+    def note(self, server: Link, jobs: int, error: StoreUnavailable) -> None:
+        """So many were not taken by that server."""
+        told_at, untold = self._servers.get(server, (float("-inf"), 0))
+        now = clock.monotonic()
+        strange = is_refusal(error)
+        if now - told_at < (REPEAT if strange else COOLDOWN):
+            self._servers[server] = told_at, untold + jobs
+            return
+        self._servers[server] = now, 0
+        # The relay has published the jobs of a former outage by now.
+        since = untold if now - told_at < 2 * COOLDOWN else 0
+        level = logging.ERROR if strange else logging.WARNING
+        logger.log(level, "Redis did not accept committed jobs (%d); the relay publishes them: %s", jobs + since, error)
+
+
+def with_jobs(error: StoreUnavailable, batch: Sequence[JobRecord]) -> StoreUnavailable:
+    """The same error, which says what is known of these jobs; `jobs` has their ids."""
+    jobs = tuple(job.id for job in batch)
+    which, is_, was = (f"the job {ids.short(jobs[0])}", "is", "was") if len(jobs) == 1 else (f"{len(jobs)} jobs", "are", "were")
+    then = "`jobs` of this error has the ids, for delayq.get(id, queue=…). Calling schedule() again makes another job."
+    if isinstance(error, ReplicasLack):
+        where, found, wanted = (error.fields[name] for name in ("where", "found", "wanted"))
+        said = f"Now {which} {is_} in Redis and on {found} of {wanted} replicas. If Redis at {where} fails now, this may be lost. "
+        return ReplicasLack(f"{said}Check that its replicas run. {then}", jobs=jobs, code=error.code, **error.fields)
+    if not error.nothing_done:
+        return StoreUnavailable(f"{error} Whether {which} {is_} in Redis is not known: {then}", jobs=jobs)
+    again = type(error)(f"{error} {which[0].upper()}{which[1:]} {was} not accepted.", jobs=jobs, code=error.code, **error.fields)
+    again.nothing_done = True
+    return again

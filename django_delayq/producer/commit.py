@@ -1,4 +1,6 @@
-"""The jobs that a commit will publish, and the cancels of those jobs in the same transaction."""
+"""The jobs that a commit will publish, and the cancels of those jobs in the same transaction. With `DELAYQ["INLINE"]`, the commit runs
+the jobs.
+"""
 
 from __future__ import annotations
 
@@ -165,3 +167,33 @@ class Pending:
 
 def _hooks(connection: Any) -> list[Any]:
     return [hook for _, hook, _ in connection.run_on_commit]
+
+
+_run_now: Callable[[Plan], object] | None = None  # set by the app, since it imports the worker
+
+
+def install_inline(run: Callable[[Plan], object]) -> None:
+    """Sets the function that runs a job at once and raises the exceptions of its task."""
+    global _run_now
+    _run_now = run
+
+
+def run_inline(plans: Sequence[Plan]) -> list[Any]:
+    """Runs the jobs at the commit, in their order, whatever their dates. Returns the `Job` objects. Without an open transaction, an
+    exception stops the run and reaches the caller. At a commit, Django logs the exception, and the next hooks run: with a worker, the
+    exception would not reach the commit either.
+    """
+    for plan in plans:
+        connection = connections[plan.template.using]
+        if is_open(connection):
+            connection.on_commit(Publication([plan], _run_plans), robust=True)
+        else:
+            _run_plans([plan])
+    return [plan.job for plan in plans]
+
+
+def _run_plans(plans: list[Plan]) -> None:
+    assert _run_now is not None  # the app installs it, and settings need the app
+    for plan in plans:
+        plan.job.created = True
+        _run_now(plan)

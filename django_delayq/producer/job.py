@@ -13,7 +13,7 @@ from django_delayq import clock, conf, ids
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.producer import acts, wait_for_result, where
 from django_delayq.producer.async_api import refuse_loop, twin
-from django_delayq.producer.silent import Silent
+from django_delayq.producer.breaker import Silent
 from django_delayq.producer.stores import stores
 from django_delayq.producer.where import JobRef
 from django_delayq.states import FINISHED, UNFINISHED, Change, State

@@ -20,7 +20,8 @@ from django_delayq import clock, conf, ids, signals
 from django_delayq.exceptions import KeyTaken, StoreUnavailable
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
-from django_delayq.producer import at_commit, changes, commit, horizon, inline, outbox
+from django_delayq.producer import at_commit, changes, commit, horizon, outbox
+from django_delayq.producer.breaker import Silent, Untaken, with_jobs
 from django_delayq.producer.changes import Move, Policy
 from django_delayq.producer.commit import Plan, Publication
 from django_delayq.producer.horizon import Written
@@ -28,9 +29,7 @@ from django_delayq.producer.job import Job
 from django_delayq.producer.options import JobTemplate
 from django_delayq.producer.outbox.shapes import AlreadyScheduled, Once
 from django_delayq.producer.publish import Publisher, Sent
-from django_delayq.producer.silent import Silent
 from django_delayq.producer.stores import stores
-from django_delayq.producer.untaken import Untaken, told
 from django_delayq.states import Change
 from django_delayq.store.connection.error_replies import StoreError, StoreRefused
 from django_delayq.store.connection.link import Link
@@ -74,7 +73,7 @@ class Flight:
                 stores.meet(publisher.store.queue, publisher.store.partition)
                 answer = publisher.send(batch, "")
         except StoreUnavailable as error:
-            raise told(error, batch) from error
+            raise with_jobs(error, batch) from error
         self._under_way = publisher, batch, answer
 
     def land(self) -> None:
@@ -117,7 +116,7 @@ def _put_in(plan: Plan, inserted: Callable[[Job], None] | None, once: Once | Non
     if plan.template.inline:
         if inserted is not None:
             inserted(plan.job)
-        return inline.put([plan])[0]
+        return commit.run_inline([plan])[0]
     if not plan.durable and (not plan.key or _script_decides(plan)):
         connection = connections[plan.template.using]
         if not commit.is_open(connection) and (connection.autocommit or connection.get_autocommit()):  # the check itself is slow
@@ -148,7 +147,7 @@ def put_all(
     `inserted`, `once`: see `put_one`, which passes a single job.
     """
     if plans and plans[0].template.inline:
-        return inline.put(plans)
+        return commit.run_inline(plans)
     fresh = plans
     if any(plan.key for plan in plans):
         if len(plans) > 1:
@@ -386,7 +385,7 @@ def _sure(publisher: Publisher, batch: Sequence[Plan], answer: Callable[[], Sent
     except StoreUnavailable as error:
         answered = isinstance(error, (StoreRefused, ReplicasLack)) or isinstance(error.__cause__, StoreError)
         if answered or (error.nothing_done and error.code != UNREACHED):
-            raise told(error, batch) from error  # Redis gives the same answer to the same call
+            raise with_jobs(error, batch) from error  # Redis gives the same answer to the same call
         lost = not error.nothing_done
     try:
         with stores.guarded(publisher.store.queue, publisher.store.partition):
@@ -395,7 +394,7 @@ def _sure(publisher: Publisher, batch: Sequence[Plan], answer: Callable[[], Sent
     except StoreUnavailable as error:
         if lost:  # refused or not, the first call may have succeeded
             error.nothing_done = False
-        raise told(error, batch) from error
+        raise with_jobs(error, batch) from error
 
 
 def _send_redis_only(publisher: Publisher, batch: Sequence[Plan]) -> Sent:

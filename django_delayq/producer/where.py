@@ -10,8 +10,8 @@ from uuid import UUID
 from django_delayq import clock, conf, ids
 from django_delayq.exceptions import ConfigError, PayloadError, StoreUnavailable
 from django_delayq.producer import outbox
+from django_delayq.producer.breaker import Silent
 from django_delayq.producer.outbox.shapes import StoredJob
-from django_delayq.producer.silent import Silent
 from django_delayq.producer.stores import stores
 from django_delayq.states import Change
 from django_delayq.store.scripts.record import validate_key
