@@ -24,7 +24,7 @@ from django_delayq.admin.readonly import ReadOnlyAdmin, actor, log, note
 from django_delayq.console import masking
 from django_delayq.exceptions import DelayqError, KeyTaken
 from django_delayq.models import Job, Periodic
-from django_delayq.producer import edit, where
+from django_delayq.producer import edit, lookup
 from django_delayq.producer.task import registry
 from django_delayq.states import DELIVERY, FINISHED, OFFER, REQUEUEABLE, Change, State
 from django_delayq.text import visible
@@ -184,7 +184,7 @@ def _copy(request: HttpRequest, job: Job, form: EditForm) -> UUID:
     except ValueError:
         messages.error(request, now("Nothing was scheduled because the form was incomplete. Try again."))
         return job.pk
-    before = where.row_in_any(id, conf.get().queue(job.queue).served if job.queue in conf.get().queues else ())
+    before = lookup.row_in_any(id, conf.get().queue(job.queue).served if job.queue in conf.get().queues else ())
     if before is not None:
         messages.warning(request, now("This copy has already been scheduled."))
         return before.record.id

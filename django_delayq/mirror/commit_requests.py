@@ -1,4 +1,4 @@
-"""A loop that carries out committed changes if the process of their transaction has not done so; see `producer.at_commit`."""
+"""A loop that carries out committed changes if the process of their transaction has not done so; see `producer.changes`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from django_delayq.exceptions import StoreUnavailable
 from django_delayq.logger import Logger
 from django_delayq.models import CommitRequest, Job, database
 from django_delayq.models.database import ExistsQuery
-from django_delayq.producer import at_commit
+from django_delayq.producer import changes
 from django_delayq.producer.outbox import requests
 from django_delayq.store.connection.error_replies import StoreError
 from django_delayq.store.scripts.site import REPEAT
@@ -53,7 +53,7 @@ class CommitRequestLoop:
                 about = request.job, request.queue, request.key
                 try:
                     if about not in held:
-                        at_commit.carry_out(request, late=True)
+                        changes.carry_out(request, late=True)
                 except (StoreUnavailable, StoreError) as error:
                     away = error
                     held.add(about)  # later changes of the same job wait, in their order

@@ -22,7 +22,7 @@ from django_delayq.mirror.checkpoint import checkpoint_of, known_of, locked_chec
 from django_delayq.mirror.unresolved import leave_to_a_person, unknown_end
 from django_delayq.models import UNPUBLISHED, Job, database
 from django_delayq.models.database import ExistsQuery
-from django_delayq.producer import at_commit, homes, outbox
+from django_delayq.producer import changes, homes, outbox
 from django_delayq.producer.outbox import committed_runs, rows
 from django_delayq.producer.outbox.shapes import StoredJob
 from django_delayq.producer.publish import Publisher, late
@@ -163,7 +163,7 @@ class RelayLoop:
         page = list(unpublished.order_by("id").values_list("id", "key")[:MOST])
         if not page:
             return 0
-        at_commit.catch_up(self.queue.name, {id for id, _ in page}, {key for _, key in page if key})
+        changes.catch_up(self.queue.name, {id for id, _ in page}, {key for _, key in page if key})
         self.publisher.meet(key for _, key in page)
         found = outbox.jobs.read(self._with_siblings(page))
         self._give_up({id for id, _ in page} - {row.record.id for row in found})

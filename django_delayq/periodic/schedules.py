@@ -24,10 +24,10 @@ from django_delayq.periodic.dates import Dates
 from django_delayq.periodic.declarations import MAX_NAME, MISSED, OVERLAP, TICK_OPTIONS, check_jobs, tick_meta
 from django_delayq.periodic.schedule_rows import begin, dates_of, locked, note, withdraw
 from django_delayq.producer import job as jobs
+from django_delayq.producer.lookup import check_words
 from django_delayq.producer.outbox import rows
 from django_delayq.producer.schedule import put_in
 from django_delayq.producer.task import registry
-from django_delayq.producer.where import check_words
 from django_delayq.store.connection.error_replies import StoreError
 from django_delayq.text import did_you_mean
 

@@ -13,12 +13,11 @@ from uuid import UUID
 
 from django_delayq import clock
 from django_delayq.exceptions import ConfigError
-from django_delayq.producer import at_commit as at_commits
-from django_delayq.producer import changes, outbox, put_back, where
+from django_delayq.producer import changes, lookup, outbox, put_back
 from django_delayq.producer.async_api import refuse_loop, twin
 from django_delayq.producer.changes import Cancel, Move
+from django_delayq.producer.lookup import JobRef, check_words
 from django_delayq.producer.options import date
-from django_delayq.producer.where import JobRef, check_words
 from django_delayq.states import FINISHED, Change, State
 
 
@@ -130,25 +129,25 @@ def _requeue(
 ) -> Change:
     check_words("requeue()", actor, reason)
     if key is None:
-        return put_back.requeue(*where.target(job, queue), actor, reason, by_person=by_person)
-    named = where.keyed(key, queue, job)
-    latest = where.latest_of_key(named, key)
+        return put_back.requeue(*lookup.target(job, queue), actor, reason, by_person=by_person)
+    named = lookup.keyed(key, queue, job)
+    latest = lookup.latest_of_key(named, key)
     if latest is None:
-        where.holder(named, key)  # the queue of another site is refused, not unknown
+        lookup.holder(named, key)  # the queue of another site is refused, not unknown
         return Change.UNKNOWN
     return put_back.requeue(latest, named, actor, reason, by_person=by_person)
 
 
 def _change(call: str, act: Cancel | Move, job: JobRef | UUID | str | None, key: str | None, queue: str | None, later: bool) -> Change:
     if key is not None:
-        id, name, own = None, where.keyed(key, queue, job), key
+        id, name, own = None, lookup.keyed(key, queue, job), key
     else:
-        id, named = where.target(job, queue)
+        id, named = lookup.target(job, queue)
         name, own = named or "", job.key if isinstance(job, JobRef) else ""
-    if later and at_commits.is_open(call):
-        return at_commits.keep(act, id, name, own)
+    if later and changes.has_transaction(call):
+        return changes.keep_for_commit(act, id, name, own)
     if not later:
-        at_commits.warn(call, id, name, own)
+        changes.warn_immediate(call, id, name, own)
     return changes.of_key(act, name, own) if id is None else changes.one(act, id, name or None)
 
 
@@ -169,8 +168,8 @@ def mark_failed(
 
 
 def _mark(state: State, job: JobRef | UUID | str | None, key: str | None, queue: str | None, actor: str, reason: str) -> Change:
-    named = None if key is None else where.keyed(key, queue, job)
-    id = where.latest_of_key(named, key) if named is not None and key is not None else where.target(job, queue)[0]
+    named = None if key is None else lookup.keyed(key, queue, job)
+    id = lookup.latest_of_key(named, key) if named is not None and key is not None else lookup.target(job, queue)[0]
     if id is None or (found := outbox.jobs.find(id)) is None:
         return Change.UNKNOWN
     if outbox.jobs.resolve(id, state, actor, reason):

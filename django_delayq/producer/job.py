@@ -11,11 +11,11 @@ from asgiref.sync import sync_to_async
 
 from django_delayq import clock, conf, ids
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.producer import acts, wait_for_result, where
+from django_delayq.producer import acts, lookup, wait_for_result
 from django_delayq.producer.async_api import refuse_loop, twin
 from django_delayq.producer.breaker import Silent
+from django_delayq.producer.lookup import JobRef
 from django_delayq.producer.stores import stores
-from django_delayq.producer.where import JobRef
 from django_delayq.states import FINISHED, UNFINISHED, Change, State
 
 if TYPE_CHECKING:
@@ -134,20 +134,20 @@ def get(job: Job | UUID | str | None = None, *, key: str | None = None, queue: s
     """
     refuse_loop("delayq.aget(…)")
     if key is not None:
-        named = where.keyed(key, queue, job)
-        holder = where.far_of_key(named, key) or where.holder(named, key)
+        named = lookup.keyed(key, queue, job)
+        holder = lookup.far_of_key(named, key) or lookup.holder(named, key)
         if holder is None:
             # A row that Redis does not have; of others it is merely not mirrored that they came and went.
-            holder = next((id for id in where.rows_of_key(named, key) if _holds(id, named)), None)
+            holder = next((id for id in lookup.rows_of_key(named, key) if _holds(id, named)), None)
         return None if holder is None else _find(holder, named)
-    return _find(*where.target(job, queue))
+    return _find(*lookup.target(job, queue))
 
 
 aget = twin(get)
 
 
 def _find(id: UUID, queue: str | None) -> Job | None:
-    row = where.row_of(id)
+    row = lookup.row_of(id)
     if row is not None:
         return Job(
             id=id,
@@ -186,12 +186,12 @@ def _find(id: UUID, queue: str | None) -> Job | None:
 
 
 def _holds(id: UUID, queue: str) -> bool:
-    row = where.row_of(id)
+    row = lookup.row_of(id)
     return _state(id, queue) in UNFINISHED or (row is not None and row.unresolved)
 
 
 def _state(id: UUID, queue: str) -> State | None:
-    row = where.row_of(id)
+    row = lookup.row_of(id)
     try:
         with stores.guarded(queue, ids.partition(id)):
             view = stores.inspector().job(queue, id)

@@ -20,7 +20,7 @@ from django_delayq import clock, conf, ids, signals
 from django_delayq.exceptions import KeyTaken, StoreUnavailable
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
-from django_delayq.producer import at_commit, changes, commit, horizon, outbox
+from django_delayq.producer import changes, commit, horizon, outbox
 from django_delayq.producer.breaker import Silent, Untaken, with_jobs
 from django_delayq.producer.changes import Move, Policy
 from django_delayq.producer.commit import Plan, Publication
@@ -297,7 +297,7 @@ def _catch_up(queue: str, held: Mapping[Plan, ScheduleReply]) -> bool:
     if not outbox.installed:
         return False
     try:
-        return at_commit.catch_up(queue, {reply.id for reply in held.values()}, {plan.key for plan in held})
+        return changes.catch_up(queue, {reply.id for reply in held.values()}, {plan.key for plan in held})
     except Error:
         if any(plan.durable for plan in held):
             raise
@@ -474,7 +474,7 @@ def _publish_rows(plans: Sequence[Plan], *, alone: bool) -> None:
                     raced = horizon.meet(batch, name)
                     if not alone and (keys := {plan.key for plan in batch if plan.key}):
                         for request in outbox.requests.about(name, (), keys):
-                            at_commit.carry_out(request, late=True)
+                            changes.carry_out(request, late=True)
                     with stores.guarded(name, partition, schedules=True):
                         asks = raced or not alone or any(plan.on_conflict == "after" for plan in batch)  # else Redis has been asked
                         held = publisher.publish_before(batch) if asks else {}

@@ -10,7 +10,7 @@ from django.db import transaction
 from django_delayq import conf, ids
 from django_delayq.exceptions import ConfigError
 from django_delayq.logger import Logger
-from django_delayq.producer import homes, horizon, outbox, where
+from django_delayq.producer import homes, horizon, lookup, outbox
 from django_delayq.producer.commit import Pending
 from django_delayq.producer.publish import Publisher
 from django_delayq.producer.stores import stores
@@ -29,11 +29,11 @@ def requeue(job: UUID, queue: str | None, actor: str, reason: str, *, by_person:
     """See `acts.requeue` and `acts.requeue_by_person`. `queue`: where it must be, if that is known."""
     if Pending.find(job) is not None:
         return Change.CONFLICT
-    id, name, row, elsewhere = where.find(job, queue)
+    id, name, row, elsewhere = lookup.find(job, queue)
     if elsewhere:
         return Change.UNKNOWN
     if name is None:
-        return where.everywhere(id, lambda other: requeue(id, other, actor, reason, by_person=by_person))
+        return lookup.everywhere(id, lambda other: requeue(id, other, actor, reason, by_person=by_person))
     if row is not None and (row.state is State.SUCCEEDED or row.far or (row.unresolved and not by_person)):
         return Change.CONFLICT
     record = None if row is None else revived(row.record, name)
@@ -104,7 +104,7 @@ def warn_unserved(job: UUID, queue: str) -> None:
 def _requeue_at_commit(id: UUID, queue: str, record: JobRecord | None, actor: str, reason: str, *, by_person: bool) -> Change:
     with stores.guarded(queue, ids.partition(id)):
         view = stores.inspector().job(queue, id)
-    holder = where.holder(queue, record.key) if record is not None and record.key else None
+    holder = lookup.holder(queue, record.key) if record is not None and record.key else None
     if view is None and record is None:
         return Change.UNKNOWN
     if view is not None and view.state in UNFINISHED:

@@ -10,8 +10,8 @@ from django_delayq.exceptions import StoreUnavailable
 from django_delayq.producer import acts, outbox
 from django_delayq.producer.async_api import refuse_loop, twin
 from django_delayq.producer.breaker import Silent
+from django_delayq.producer.lookup import check_words
 from django_delayq.producer.stores import stores
-from django_delayq.producer.where import check_words
 from django_delayq.states import Change
 from django_delayq.store.scripts.queue import MOST, QueueStore
 from django_delayq.store.scripts.site import is_refusal

@@ -284,7 +284,7 @@ def function():
 def test_producers_ask_redis_under_the_breaker_which_has_the_failpoints() -> None:
     asking: dict[str, list[tuple[str, bool]]] = {}  # what asks -> the functions that call it, and whether under the breaker
     for file, tree in trees():
-        if file not in {f"producer/{name}.py" for name in ("put", "put_back", "queues", "where", "job", "changes", "edit")}:
+        if file not in {f"producer/{name}.py" for name in ("put", "put_back", "queues", "lookup", "job", "changes", "edit")}:
             continue
         guarded = {
             call

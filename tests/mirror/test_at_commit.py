@@ -16,7 +16,7 @@ from django_delayq import clock
 from django_delayq.mirror.commit_requests import CommitRequestLoop
 from django_delayq.models import CommitRequest, Event, Job
 from django_delayq.producer import changes
-from django_delayq.producer.at_commit import carry_out
+from django_delayq.producer.changes import carry_out
 from django_delayq.producer.outbox import requests
 from django_delayq.producer.stores import stores
 from tests.mirror.restoring import settle_down

@@ -80,7 +80,7 @@ MODULES = {
         "tests/mirror/test_forgotten.py",
         "tests/mirror/test_pauses.py",
     ],
-    "producer/where.py": [
+    "producer/lookup.py": [
         "tests/producer/test_schedule.py",
         "tests/mirror/test_answers.py",
         "tests/mirror/test_table.py",

@@ -17,7 +17,7 @@ from django_delayq import conf, ids
 from django_delayq.exceptions import ConfigError, KeyTaken
 from django_delayq.mirror.relay import RelayLoop
 from django_delayq.models import Job
-from django_delayq.producer import homes, where
+from django_delayq.producer import homes, lookup
 from django_delayq.producer.options import NONE
 from django_delayq.producer.queues import purge
 from django_delayq.producer.schedule import put_in
@@ -264,10 +264,10 @@ def test_the_row_of_a_job_is_found_under_the_id_that_was_drawn_for_it(divide):
     [drawn] = ids.several(1, (home + 1) % 3)
     job = put_in(close_order, NONE._replace(key="order:1"), (1,), {}, id=drawn)
     assert (ids.partition(job.id), job.id != drawn) == (home, True)
-    found = where.row_in_any(drawn, range(3))
+    found = lookup.row_in_any(drawn, range(3))
     assert found is not None
     assert found.record.id == job.id
-    assert where.row_in_any(ids.new(), range(3)) is None
+    assert lookup.row_in_any(ids.new(), range(3)) is None
 
 
 def test_the_mirror_of_a_queue_may_be_behind_by_one_number_however_many_partitions_it_has(divide, settings):

@@ -11,7 +11,7 @@ import pytest
 import django_delayq as delayq
 from django_delayq import ids
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.producer import where
+from django_delayq.producer import lookup
 from django_delayq.producer.stores import stores
 from django_delayq.states import Change
 from django_delayq.store.connection.cluster_slots import slot_of
@@ -123,7 +123,7 @@ def test_a_job_is_looked_for_in_the_other_queues_of_a_master_that_refuses_one(cl
         return Change.DONE if queue == other else Change.UNKNOWN
 
     job = ids.new()
-    assert where.everywhere(job, ask) is Change.DONE
+    assert lookup.everywhere(job, ask) is Change.DONE
     asked = refuse(Inspector, "job", lambda queue: queue == first, of=lambda _, queue, __: queue)
     with pytest.raises(StoreRefused):
         delayq.get(job)

@@ -45,9 +45,9 @@ WEB = {
     "models": "database fields internal periodic",
     "periodic": "dates declarations",
     "producer": (
-        "acts argument_checks async_api at_commit breaker carriers changes commit homes horizon job "
+        "acts argument_checks async_api breaker carriers changes commit homes horizon job lookup "
         "migration_hints name_format options outbox publish put put_back queues schedule stores task "
-        "wait_for_result watchers where worker_modules"
+        "wait_for_result watchers worker_modules"
     ),
     "producer.outbox": "agreed_clock committed_runs far_rows insert jobs pauses period_keys requests rows shapes",
     "store": "keys connection reads scripts",

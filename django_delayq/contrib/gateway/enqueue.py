@@ -15,7 +15,7 @@ from django_delayq.contrib.gateway.dispatch import GatewayCall
 from django_delayq.contrib.gateway.responses import GatewayAnswer, GatewayProblem, pointer
 from django_delayq.exceptions import ConfigError, KeyTaken, PayloadError, PayloadTooLarge
 from django_delayq.job_meta import NAMED, ONLY
-from django_delayq.producer import outbox, where
+from django_delayq.producer import lookup, outbox
 from django_delayq.producer.options import NONE, OPTIONS, Planned, most_attempts
 from django_delayq.producer.outbox.shapes import AlreadyScheduled, Once, TakenKey
 from django_delayq.producer.schedule import put_in
@@ -134,7 +134,7 @@ def _earlier_answer(call: GatewayCall, taken: TakenKey, queue: str, policy: str)
     The row of an ended job may be deleted, and Redis forgets the job an hour after its end. Then the answer only says that the job was
     committed, or sent if its durability is redis.
     """
-    row = where.row_of(taken.job)
+    row = lookup.row_of(taken.job)
     if row is None:
         key = call.body.get("key", "")
         durable = conf.get().queue(queue).durability == "outbox"

@@ -28,7 +28,7 @@ from django_delayq.messages.message import Holder, Message, MessageBatch, lease_
 from django_delayq.messages.pull import Ask, taken
 from django_delayq.messages.push import KIND
 from django_delayq.models import Job
-from django_delayq.producer import acts, changes, where
+from django_delayq.producer import acts, changes, lookup
 from django_delayq.producer import job as handles
 from django_delayq.producer.changes import Cancel
 from django_delayq.producer.stores import stores
@@ -135,7 +135,7 @@ def change_by_key(verb: Verb, call: GatewayCall) -> GatewayAnswer:
     if call.token.allows_all("tasks"):
         result = _apply(verb, call, queue, key=key)
     else:
-        id = where.latest_of_key(queue, key) if verb is VERBS["requeue"] else None
+        id = lookup.latest_of_key(queue, key) if verb is VERBS["requeue"] else None
         one = permissions.visible(call.token, handles.get(id) if id else handles.get(key=key, queue=queue))
         result = _apply(verb, call, queue, one.id)
     if result is Change.UNKNOWN:
