@@ -25,8 +25,8 @@ import django_delayq
 from django_delayq import clock, ids
 from django_delayq.contrib.run_receivers import OpenRun, RunReceiver
 from django_delayq.logger import class_name
-from django_delayq.producer import watchers
-from django_delayq.producer.watchers import Call
+from django_delayq.producer import carriers
+from django_delayq.producer.carriers import Call
 from django_delayq.store.scripts.queue import Outcome
 from django_delayq.worker import hanging_calls
 from django_delayq.worker.current import CurrentJob
@@ -91,13 +91,13 @@ class DelayqInstrumentor:
             return
         telemetry = Telemetry(tracer_provider, meter_provider)
         runs = RunSpans(telemetry)
-        watchers.add(SendSpans(telemetry))
+        carriers.add_watcher(SendSpans(telemetry))
         runs.connect()
         self._active.append(runs)
 
     def uninstrument(self, **_: Any) -> None:
         """Stops to trace jobs. Runs that have started get no span."""
-        watchers.remove(WATCHER_NAME)
+        carriers.remove_watcher(WATCHER_NAME)
         for runs in self._active:
             runs.disconnect()
         self._active.clear()

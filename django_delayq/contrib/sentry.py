@@ -28,8 +28,8 @@ from django_delayq.console import masking
 from django_delayq.contrib.run_receivers import OpenRun, RunReceiver
 from django_delayq.exceptions import Fail, Skip
 from django_delayq.periodic.dates import Dates
-from django_delayq.producer import watchers
-from django_delayq.producer.watchers import Call
+from django_delayq.producer import carriers
+from django_delayq.producer.carriers import Call
 from django_delayq.states import PERIODIC
 from django_delayq.store.scripts.queue import Outcome
 from django_delayq.worker.current import CurrentJob
@@ -96,7 +96,7 @@ class DelayqIntegration(Integration):
     @staticmethod
     def setup_once() -> None:
         """Connects the receivers. The SDK calls it once in a process."""
-        watchers.add(PublishSpans())
+        carriers.add_watcher(PublishSpans())
         add_global_event_processor(withhold)
         RUNS.connect()
 

@@ -204,7 +204,7 @@ def seconds(text: str | None, option: str) -> float | None:
 
 def moment(text: str, option: str) -> datetime:
     """A date from a command line. A time alone is a time of today that has not passed."""
-    at = database_clock.now()
+    at = database.now()
     try:
         found = parse_moment(text, at)
     except (ValueError, OverflowError):

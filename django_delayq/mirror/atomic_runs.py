@@ -13,7 +13,7 @@ from django_delayq.exceptions import LeaseLost, PayloadError
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
 from django_delayq.models import Step, database
-from django_delayq.producer.outbox.committed_runs import WHOLE
+from django_delayq.producer.outbox.jobs import WHOLE
 from django_delayq.worker.current import CurrentJob
 
 logger = Logger("django_delayq.worker")

@@ -18,7 +18,8 @@ from django_delayq.mirror.fold import Batch
 from django_delayq.mirror.unfolded import requeues_asked
 from django_delayq.mirror.writers import arrays, values
 from django_delayq.models import Attempt, Event, Job, database
-from django_delayq.producer.outbox import committed_runs, pauses
+from django_delayq.producer.outbox import pauses
+from django_delayq.producer.outbox.jobs import committed_runs
 from django_delayq.producer.outbox.rows import JOB_COLUMNS, KNOWN, WHOLE, JobRow, RunRow
 from django_delayq.signing import Signer
 from django_delayq.states import FINISHED, EventKind, State
@@ -339,7 +340,7 @@ class MirrorLoop:
         found: dict[UUID, Any] = {}
         ended = list(set(ids_of(entries, ENDED_OTHERWISE)))  # also jobs without a run in their rows: Redis may have forgotten it
         for start in range(0, len(ended), CHUNK):
-            found |= committed_runs.committed(ended[start : start + CHUNK])
+            found |= committed_runs(ended[start : start + CHUNK])
         return found
 
     def _jobs(self, ids: Sequence[UUID]) -> list[JobRow]:

@@ -23,7 +23,8 @@ from django_delayq.mirror.unresolved import leave_to_a_person, unknown_end
 from django_delayq.models import UNPUBLISHED, Job, database
 from django_delayq.models.database import ExistsQuery
 from django_delayq.producer import changes, homes, outbox
-from django_delayq.producer.outbox import committed_runs, rows
+from django_delayq.producer.outbox import rows
+from django_delayq.producer.outbox.jobs import end_committed
 from django_delayq.producer.outbox.shapes import StoredJob
 from django_delayq.producer.publish import Publisher, late
 from django_delayq.signing import Signer
@@ -222,7 +223,7 @@ class RelayLoop:
         site, or not at all. Only a committed atomic run in this database proves an end.
         """
         self._free(known).update(published=database.ago())
-        committed_runs.end_rows(self._free(list(ended)))
+        end_committed(self._free(list(ended)))
         unresolved = 0
         for status in set(ended.values()):
             those = self._free([id for id, end in ended.items() if end == status])

@@ -29,7 +29,8 @@ from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.restore_rows import RestoreProgress
 from django_delayq.mirror.unfolded import RECENT_MS, UnfoldedChange, changes_unknown_to, unfolded_changes
 from django_delayq.models import Checkpoint, Event, Job, database
-from django_delayq.producer.outbox import committed_runs, pauses, rows
+from django_delayq.producer.outbox import pauses, rows
+from django_delayq.producer.outbox.jobs import end_committed
 from django_delayq.producer.outbox.rows import UnfinishedRow
 from django_delayq.signing import Signer
 from django_delayq.states import EventKind, State
@@ -333,7 +334,7 @@ class RestoreLoop:
             self._go_on(epoch, SWEEP, renew=target.generation, behind=checkpoint.last_event if behind else "")
             yield from self._sweep(target)
         yield from self._fold(target, phase)
-        committed_runs.end_rows(Job.objects.filter(queue=self.queue.name, partition=self.partition))
+        end_committed(Job.objects.filter(queue=self.queue.name, partition=self.partition))
         if phase == SWEEP:
             for _ in redis_only.leave(self.log, self.epoch):
                 self._go_on(target, phase)

@@ -1,18 +1,24 @@
-"""Carriers propagate context with a job, such as the tenant, the language, the request id or the trace."""
+"""Carriers propagate context with a job, such as the tenant, the language, the request id or the trace. Watchers observe each call that
+schedules jobs; integrations such as traces use them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import lru_cache, wraps
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 from django.utils.module_loading import import_string
 
 from django_delayq import conf
 from django_delayq.exceptions import ConfigError
-from django_delayq.producer import watchers
+from django_delayq.logger import Logger
+from django_delayq.producer.commit import Plan
 from django_delayq.states import CARRIED
+
+logger = Logger("django_delayq.producer")
+OURS: Final = "django_delayq."  # prefix of the names of watchers
 
 
 @runtime_checkable
@@ -30,9 +36,48 @@ class Carrier(Protocol):
         """
 
 
+class Call:
+    """One call of `schedule`, or of `schedule_many` (`many`), for which `task` and `queue` are "". `plans` has the jobs that have
+    passed all checks so far.
+    """
+
+    __slots__ = ("many", "plans", "queue", "task")
+
+    def __init__(self, task: str = "", queue: str = "", *, many: bool = False) -> None:
+        self.task = task
+        self.queue = queue
+        self.many = many
+        self.plans: list[Plan] = []
+
+
+class Watcher(Protocol):
+    """Observes such calls, in the thread of the caller. Its exceptions are logged and change nothing.
+
+    The job stores the context under `name`, as for a carrier. It starts with `OURS`. Do not change it while jobs wait.
+    """
+
+    name: str
+
+    def begins(self, call: Call) -> Any:
+        """Called before the checks. `ends` gets the result."""
+
+    def pack(self) -> Any:
+        """Called for each job. Returns the context of the job as JSON, or None."""
+
+    def ends(self, call: Call, begun: Any, error: BaseException | None) -> None:
+        """Called at the end of each call. The jobs are in Redis or in the open transaction, or there is an error."""
+
+
+watchers: Final[dict[str, Watcher]] = {}
+
+
 def pack(meta: dict[str, Any] | None) -> dict[str, Any] | None:
     """Returns `meta` of a job with the context that all carriers and watchers pack now, by name."""
-    found = watchers.packed() if watchers.watchers else {}
+    found: dict[str, Any] = {}
+    for watcher in tuple(watchers.values()):
+        with _harmless(watcher):
+            if (context := watcher.pack()) is not None:
+                found[watcher.name] = context
     for name, carrier in load(conf.get().carriers):
         packed = carrier.pack()
         if packed is not None:
@@ -54,7 +99,7 @@ def missing(meta: Mapping[str, Any] | None) -> list[str]:
     if not carried:
         return []
     known = {name for name, _ in load(conf.get().carriers)}
-    return sorted(name for name in carried if name not in known and not name.startswith(watchers.OURS))
+    return sorted(name for name in carried if name not in known and not name.startswith(OURS))
 
 
 def wrapped(fn: Callable[..., Any], meta: Mapping[str, Any], is_async: bool) -> Callable[..., Any]:
@@ -109,3 +154,40 @@ def load(paths: Sequence[str]) -> tuple[tuple[str, Carrier], ...]:
             raise ConfigError(f"{where} has the name {name!r} of another carrier.", hint="Give one of them an attribute name.")
         found[name] = carrier
     return tuple(found.items())
+
+
+def add_watcher(watcher: Watcher) -> None:
+    """Adds a watcher. A second call has no effect."""
+    watchers[watcher.name] = watcher
+
+
+def remove_watcher(name: str) -> None:
+    """Removes a watcher."""
+    watchers.pop(name, None)
+
+
+@contextmanager
+def watched(call: Call) -> Iterator[Call]:
+    """Informs the watchers about the start of a call, and in reverse order about its end."""
+    begun: list[tuple[Watcher, Any]] = []
+    for watcher in tuple(watchers.values()):
+        with _harmless(watcher):
+            begun.append((watcher, watcher.begins(call)))
+    error: BaseException | None = None
+    try:
+        yield call
+    except BaseException as raised:
+        error = raised
+        raise
+    finally:
+        for watcher, state in reversed(begun):
+            with _harmless(watcher):
+                watcher.ends(call, state, error)
+
+
+@contextmanager
+def _harmless(watcher: Watcher) -> Iterator[None]:
+    try:
+        yield
+    except Exception:
+        logger.exception("%s failed while a job was scheduled; scheduling continues", type(watcher).__name__)

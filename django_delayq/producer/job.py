@@ -1,25 +1,36 @@
-"""A job as `schedule` and `get` return it."""
+"""A job as `schedule` and `get` return it. To wait for its end, this module polls the row of the job."""
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, Never, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, Never, TypeVar, overload
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
+from django.db import connections
 
 from django_delayq import clock, conf, ids
-from django_delayq.exceptions import StoreUnavailable
-from django_delayq.producer import acts, lookup, wait_for_result
+from django_delayq.exceptions import ConfigError, JobFailed, NotFinished, ResultGone, StoreUnavailable
+from django_delayq.producer import acts, async_api, lookup, outbox
 from django_delayq.producer.async_api import refuse_loop, twin
 from django_delayq.producer.breaker import Silent
 from django_delayq.producer.lookup import JobRef
+from django_delayq.producer.options import duration
 from django_delayq.producer.stores import stores
-from django_delayq.states import FINISHED, UNFINISHED, Change, State
+from django_delayq.states import FINISHED, REQUEUEABLE, UNFINISHED, Change, State
+
+FIRST_LOOK: Final = 0.05  # seconds until the next poll; doubled each time
+LAST_LOOK: Final = 1.0
+MIRROR_GRACE: Final = 10.0  # seconds. A row that the mirror has not written by then is not kept
+
+_in_task: Callable[[], bool] = bool
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as WithDefault
+
+    from django_delayq.models import Job as Row
+    from django_delayq.store.reads.inspector import JobView
 
     R = WithDefault("R", covariant=True, default=Any)
 else:
@@ -49,19 +60,19 @@ class Job(JobRef, Generic[R]):
     @property
     def error(self) -> str:
         """The text of the last attempt that failed, or ""."""
-        found = wait_for_result.look(self)
+        found = end_row(self)
         return "" if found is None else found.error
 
     @property
     def attempts(self) -> int:
         """How many attempts have counted so far."""
-        found = wait_for_result.look(self)
+        found = end_row(self)
         return 0 if found is None else found.attempts
 
     @property
     def asked(self) -> int:
         """How often the task has raised `NotYet` so far."""
-        found = wait_for_result.look(self)
+        found = end_row(self)
         return 0 if found is None else found.asked or 0
 
     def wait(self, timeout: clock.Delay) -> State | None:
@@ -72,7 +83,7 @@ class Job(JobRef, Generic[R]):
             ConfigError: the end cannot come: inside a task, or in the transaction that publishes the job.
         """
         refuse_loop("job.aresult(…)")
-        found = wait_for_result.wait_for(self, timeout)
+        found = _wait_for(self, timeout)
         return None if found is None else State(found.state)
 
     @overload
@@ -88,7 +99,7 @@ class Job(JobRef, Generic[R]):
             ResultGone, ConfigError: as `wait`.
         """
         refuse_loop("job.aresult(…)")
-        return wait_for_result.value(self, wait_for_result.wait_for(self, timeout))
+        return _value(self, _wait_for(self, timeout))
 
     @overload
     async def aresult(self: Job[Coroutine[Any, Any, S]], timeout: clock.Delay = 0) -> S: ...
@@ -96,7 +107,7 @@ class Job(JobRef, Generic[R]):
     async def aresult(self, timeout: clock.Delay = 0) -> R: ...
     async def aresult(self, timeout: clock.Delay = 0) -> Any:
         """Async version of `result`."""
-        return wait_for_result.value(self, await wait_for_result.awaited(self, timeout))
+        return _value(self, await _awaited(self, timeout))
 
     def cancel(self, *, abort: bool = False, at_commit: bool = False, actor: str = "", reason: str = "") -> Change:
         """See `delayq.cancel`."""
@@ -165,8 +176,7 @@ def _find(id: UUID, queue: str | None) -> Job | None:
         if link in away:
             continue
         try:
-            with stores.guarded(name, ids.partition(id)):
-                view = stores.inspector().job(name, id)
+            view = _view(id, name)
         except StoreUnavailable as error:  # another server may have the job
             away.note(link, node, error)
             continue
@@ -185,6 +195,11 @@ def _find(id: UUID, queue: str | None) -> Job | None:
     return None
 
 
+def _view(id: UUID, queue: str) -> JobView | None:
+    with stores.guarded(queue, ids.partition(id)):
+        return stores.inspector().job(queue, id)
+
+
 def _holds(id: UUID, queue: str) -> bool:
     row = lookup.row_of(id)
     return _state(id, queue) in UNFINISHED or (row is not None and row.unresolved)
@@ -193,8 +208,7 @@ def _holds(id: UUID, queue: str) -> bool:
 def _state(id: UUID, queue: str) -> State | None:
     row = lookup.row_of(id)
     try:
-        with stores.guarded(queue, ids.partition(id)):
-            view = stores.inspector().job(queue, id)
+        view = _view(id, queue)
     except StoreUnavailable:
         view = None
         if row is None:
@@ -204,3 +218,106 @@ def _state(id: UUID, queue: str) -> State | None:
     if view.state != "finished":
         return State(view.state)
     return row.state if row is not None and row.state in FINISHED else None
+
+
+def know_tasks(in_task: Callable[[], bool]) -> None:
+    """Sets the function that returns whether a task runs in this thread. Called by workers."""
+    global _in_task
+    _in_task = in_task
+
+
+def end_row(job: JobRef) -> Row | None:
+    """Returns the row of a job, or of the job that it was merged into. None: there is no row."""
+    found = outbox.jobs.find(job.id) if outbox.installed else None
+    return outbox.jobs.find(found.merged_into) if found is not None and found.merged_into is not None else found
+
+
+def _wait_for(job: JobRef, timeout: clock.Delay) -> Row | None:
+    """Waits for the end of a job. Returns its row, or None after the timeout."""
+    pauses, since = _pauses(job, timeout), clock.monotonic()
+    found = _ended(job, since)
+    while found is None and (seconds := next(pauses, None)) is not None:
+        clock.sleep(seconds)
+        found = _ended(job, since)
+    return found
+
+
+async def _awaited(job: JobRef, timeout: clock.Delay) -> Row | None:
+    """Async version of `_wait_for`."""
+    pauses, since = _pauses(job, timeout), clock.monotonic()
+    found = await async_api.in_thread(_ended, job, since)
+    while found is None and (seconds := await async_api.in_thread(next, pauses, None)) is not None:
+        await async_api.pause(seconds)
+        found = await async_api.in_thread(_ended, job, since)
+    return found
+
+
+def _pauses(job: JobRef, timeout: clock.Delay) -> Iterator[float]:
+    """Yields the seconds to sleep before the next poll, until the timeout.
+
+    Raises:
+        ConfigError: the timeout is not a duration. While it yields: the end cannot come while the caller waits.
+    """
+    longest = duration(timeout, "timeout", f"job {job.short_id}") / 1000
+
+    # A wrong timeout raises even if there is no need to wait.
+    def pauses() -> Iterator[float]:
+        until, step = clock.monotonic() + longest, FIRST_LOOK
+        while (left := until - clock.monotonic()) > 0:
+            _refuse_wait(job)
+            yield min(step, left)
+            step = min(2 * step, LAST_LOOK)
+
+    return pauses()
+
+
+def _refuse_wait(job: JobRef) -> None:
+    if _in_task():
+        raise ConfigError(
+            f"job {job.short_id}: a task must not wait for another job, because that job may wait for the thread of this one. "
+            f"Schedule the next step from the other task, or raise delayq.Snooze and check again."
+        )
+    if connections[conf.get().database].in_atomic_block:
+        found = end_row(job)
+        if found is not None and found.durable and found.published is None and found.state == State.SCHEDULED:
+            raise ConfigError(
+                f"job {job.short_id}: it is published when this transaction commits, so it cannot end earlier. Wait after the commit."
+            )
+
+
+def _ended(job: JobRef, since: float) -> Row | None:
+    """Returns the row of a job that has ended; None while it can still end. `since`: the start of the wait (monotonic seconds). After a
+    requeue, the row shows the old end until the mirror has updated it, so this checks Redis, too.
+
+    Raises:
+        ResultGone: no row has the end, and none will.
+    """
+    found = end_row(job)
+    if found is not None and found.unresolved:
+        raise ResultGone(code="end_unknown", job=job.short_id)
+    if found is not None and found.state not in REQUEUEABLE:
+        return found if found.state in FINISHED else None
+    try:
+        view = _view(job.id, job.queue)
+    except StoreUnavailable:
+        return found  # the row is all that is known
+    if found is not None:
+        return None if view is not None and view.state in UNFINISHED else found
+    unfinished = view is not None and view.state != "finished"
+    mirrored = conf.get().queue(job.queue).audit != "failures"
+    if unfinished or (view is not None and mirrored and clock.monotonic() - since < MIRROR_GRACE):
+        return None
+    raise ResultGone(code="result_gone", job=job.short_id, queue=job.queue)
+
+
+def _value(job: JobRef, found: Row | None) -> Any:
+    """Returns the result of a row that has succeeded.
+
+    Raises:
+        JobFailed, NotFinished: it has not.
+    """
+    if found is None:
+        raise NotFinished(code="not_finished", job=job.short_id)
+    if found.state != State.SUCCEEDED:
+        raise JobFailed(job=job.short_id, state=found.state, error=found.error)
+    return found.result

@@ -15,8 +15,9 @@ from django_delayq import clock, conf, ids
 from django_delayq.exceptions import ConfigError, PayloadError
 from django_delayq.job_meta import NAMED, ONLY
 from django_delayq.ladder import Ladder
-from django_delayq.producer import carriers, commit, homes, migration_hints, outbox, watchers
+from django_delayq.producer import carriers, commit, homes, outbox
 from django_delayq.producer.async_api import like, refuse_loop, scheduled
+from django_delayq.producer.carriers import Call, watchers
 from django_delayq.producer.commit import Plan
 from django_delayq.producer.job import Job
 from django_delayq.producer.options import (
@@ -30,13 +31,14 @@ from django_delayq.producer.options import (
     Planned,
     date,
     duration,
+    hint_of_keyword,
+    hint_of_method,
     moment,
     templates,
 )
 from django_delayq.producer.outbox.shapes import Once
 from django_delayq.producer.put import Flight, batches, put_all, put_one
 from django_delayq.producer.stores import stores
-from django_delayq.producer.watchers import Call
 from django_delayq.states import CARRIED, NO_LIMIT, PERIODIC
 from django_delayq.store.scripts.queue import MOST
 from django_delayq.text import did_you_mean
@@ -84,7 +86,7 @@ class Bound(Generic[P, R]):
     if not TYPE_CHECKING:  # else any name would pass
 
         def __getattr__(self, name: str) -> Never:
-            meant = migration_hints.of_method(_label(self), name)
+            meant = hint_of_method(_label(self), name)
             said = f". Here it is {meant}" if meant else did_you_mean(name, dir(type(self)), 0.75)
             raise AttributeError(f"A task has no {name!r}{said}", name=name, obj=self)
 
@@ -266,7 +268,7 @@ def plan(
         meta = {**(meta or {}), PERIODIC: tick}
     if carried:
         meta = {**(meta or {}), CARRIED: carried}
-    elif carried is None and not tick and (template.carriers or watchers.watchers):
+    elif carried is None and not tick and (template.carriers or watchers):
         meta = carriers.pack(meta)
     if only is not None and options.key:
         meta = {**(meta or {}), ONLY: [*only]}
@@ -304,9 +306,9 @@ def put_in(
         AlreadyScheduled: another job has the key in that period.
         As `plan` and `schedule`.
     """
-    if not watchers.watchers:
+    if not watchers:
         return put_one(plan(task, options, args, kwargs, None, id, carried, tick, turn, only), inserted, once)
-    with watchers.watched(Call(task.name, options.queue or task.queue)) as call:
+    with carriers.watched(Call(task.name, options.queue or task.queue)) as call:
         planned = plan(task, options, args, kwargs, None, id, carried, tick, turn, only)
         call.plans.append(planned)
         return put_one(planned, inserted, once)
@@ -322,9 +324,9 @@ def _put(binding: Binding) -> Job:
 
 
 def _put_many(bindings: Iterable[Binding], using: str | None) -> list[Job]:
-    if not watchers.watchers:
+    if not watchers:
         return _put_batches(bindings, using, None)
-    with watchers.watched(Call(many=True)) as call:
+    with carriers.watched(Call(many=True)) as call:
         return _put_batches(bindings, using, call)
 
 
@@ -359,7 +361,7 @@ def _refuse_options(task: Any, kwargs: Mapping[str, Any], *, mixed: bool = False
     for name in kwargs:
         if name in task.keywords or not (mixed or name in OPTIONS):
             continue
-        meant = migration_hints.of_keyword(_label(task), name, OPTIONS, cutoff=0.8)
+        meant = hint_of_keyword(_label(task), name, OPTIONS, cutoff=0.8)
         if meant:
             own = f" To pass it to the task, write {_label(task)}.schedule(…, {name}=…)." if mixed else ""
             raise ConfigError(f"schedule({task.name}): {meant}.{own}")

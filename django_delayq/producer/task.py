@@ -13,10 +13,10 @@ from django.apps import apps
 from django_delayq import clock
 from django_delayq.exceptions import ConfigError, PayloadError, UnknownTask
 from django_delayq.ladder import Ladder
-from django_delayq.producer import migration_hints, name_format
+from django_delayq.producer import name_format
 from django_delayq.producer.argument_checks import Annotations, argument_error
 from django_delayq.producer.name_format import NameFormat
-from django_delayq.producer.options import NONE, OPTIONS, attempts, integer
+from django_delayq.producer.options import NONE, OPTIONS, attempts, hint_of_keyword, hint_of_option, integer
 from django_delayq.producer.schedule import Bound
 from django_delayq.states import MESSAGE
 from django_delayq.store.scripts.record import MAX_TASK
@@ -157,7 +157,7 @@ class Task(Bound[P, R]):
     def _meant(self, kwargs: Mapping[str, Any]) -> str:
         """Returns a hint for the first keyword that is not a parameter, or ""."""
         strange = next((name for name in kwargs if name not in self.keywords), None)
-        meant = strange and migration_hints.of_keyword(self.fn.__name__, strange, OPTIONS)
+        meant = strange and hint_of_keyword(self.fn.__name__, strange, OPTIONS)
         return f"; {meant}" if meant else ""
 
 
@@ -254,7 +254,7 @@ def task(fn: Any = None, /, *given: Any, **options: Any) -> Any:
 
     for name in options:
         if name not in TASK_OPTIONS:
-            hint = migration_hints.of_option(name, TASK_OPTIONS)
+            hint = hint_of_option(name, TASK_OPTIONS)
             raise ConfigError(f"@task: {name!r} is an unknown option{hint}. The options are: {', '.join(TASK_OPTIONS)}.")
     if fn is None:
         return decorate

@@ -41,7 +41,7 @@ def sentry() -> Iterator[Callable[..., Sent]]:
     except ImportError:
         missing("sentry_sdk is not installed")
     from django_delayq.contrib.sentry import RUNS, WATCHER_NAME, DelayqIntegration
-    from django_delayq.producer import watchers
+    from django_delayq.producer import carriers
 
     def init(integration: dict[str, Any] | None = None, **options: Any) -> Sent:
         sent = Sent()
@@ -66,5 +66,5 @@ def sentry() -> Iterator[Callable[..., Sent]]:
     yield init
     sentry_sdk.get_client().close()
     sentry_sdk.get_global_scope().set_client(None)
-    watchers.remove(WATCHER_NAME)
+    carriers.remove_watcher(WATCHER_NAME)
     RUNS.disconnect()

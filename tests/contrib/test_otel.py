@@ -14,7 +14,7 @@ from django.db import transaction
 import django_delayq
 from django_delayq import ids, signals
 from django_delayq.models import Job
-from django_delayq.producer import watchers
+from django_delayq.producer import carriers
 from django_delayq.states import CARRIED
 from tests.contrib import shipping
 
@@ -351,7 +351,7 @@ def test_switched_off_it_leaves_nothing_behind(delayq, db, exported):
     delayq.run_due()
     assert propagated_context(job) is None
     assert exported.spans == []
-    assert watchers.watchers == {}
+    assert carriers.watchers == {}
     assert not signals.process_stopped.receivers
 
 
@@ -368,7 +368,7 @@ def test_a_run_that_began_before_has_no_span(delayq, db, exported, looks):
 
 @pytest.mark.parametrize("carried", [5, [], {"traceparent": 7}, {"traceparent": "00-x"}, {"baggage": "="}])
 def test_a_propagated_context_of_another_shape_links_to_nothing(delayq, db, exported, monkeypatch, carried):
-    monkeypatch.setattr(watchers.watchers[WATCHER_NAME], "pack", lambda: carried)
+    monkeypatch.setattr(carriers.watchers[WATCHER_NAME], "pack", lambda: carried)
     assert propagated_context(shipping.ship.schedule(1)) == carried
     delayq.run_due()
     assert [linked(run) for run in exported.of("process")] == [[]]

@@ -16,7 +16,7 @@ import django_delayq
 from django_delayq import signals
 from django_delayq.exceptions import PayloadError
 from django_delayq.models import Job
-from django_delayq.producer import watchers
+from django_delayq.producer import carriers
 from django_delayq.states import CARRIED
 from django_delayq.worker.process import executor
 from django_delayq.worker.supervisor import fork
@@ -412,7 +412,7 @@ def test_a_run_that_began_before_is_left_alone(delayq, db, sentry, looks):
 @pytest.mark.parametrize("carried", [5, [], {"sentry-trace": 7}, {"sentry-trace": "x", "baggage": "="}])
 def test_a_propagated_context_of_another_shape_begins_a_trace(delayq, db, sentry, monkeypatch, carried):
     sent = sentry()
-    monkeypatch.setattr(watchers.watchers[WATCHER_NAME], "pack", lambda: carried)
+    monkeypatch.setattr(carriers.watchers[WATCHER_NAME], "pack", lambda: carried)
     assert propagated_context(shipping.ship.schedule(1)) == carried
     delayq.run_due()
     assert len(sent.transactions) == 1

@@ -13,7 +13,7 @@ from django.db import transaction
 import django_delayq as delayq
 from django_delayq import clock
 from django_delayq.models import Job
-from django_delayq.producer import wait_for_result
+from django_delayq.producer import job as job_module
 from django_delayq.producer.stores import stores
 from tests.tasks_for_tests import close_order, ping
 
@@ -63,7 +63,7 @@ def test_a_timeout_that_is_none_is_refused_though_nobody_has_to_wait(delayq_redi
 def test_a_job_that_has_not_ended_is_looked_at_once_by_default(delayq_redis, monkeypatch):
     job = delayq.schedule(close_order, 7, delay="1h")
     looks = []
-    monkeypatch.setattr(wait_for_result, "look", lambda asked, look=wait_for_result.look: looks.append(1) or look(asked))
+    monkeypatch.setattr(job_module, "end_row", lambda asked, look=job_module.end_row: looks.append(1) or look(asked))
     with pytest.raises(delayq.NotFinished, match=job.short_id):
         job.result()
     assert len(looks) == 1
@@ -111,7 +111,7 @@ def test_a_job_that_was_merged_gives_the_result_of_the_other(delayq_redis):
         other = delayq.schedule(close_order, 8, delay="1h", key="o:7")
         merged = other.id
     end(one, delayq.State.SUCCEEDED, result="first")
-    assert wait_for_result.look(type(one)(id=merged, queue="orders")).result == "first"
+    assert job_module.end_row(type(one)(id=merged, queue="orders")).result == "first"
 
 
 def test_nobody_waits_in_the_transaction_that_publishes_the_job(delayq_redis):
@@ -126,7 +126,7 @@ def test_nobody_waits_in_the_transaction_that_publishes_the_job(delayq_redis):
 
 
 def test_nobody_waits_in_a_task(delayq_redis, monkeypatch):
-    monkeypatch.setattr(wait_for_result, "_in_task", lambda: True)
+    monkeypatch.setattr(job_module, "_in_task", lambda: True)
     job = delayq.schedule(close_order, 7)
     with pytest.raises(delayq.ConfigError, match="must not wait for another job"):
         job.wait("1s")
@@ -159,7 +159,7 @@ def test_what_has_ended_is_gone_where_no_row_is_kept(delayq_redis, settings):
 def test_a_row_that_no_mirror_writes_is_not_waited_for_for_ever(delayq_redis, monkeypatch):
     job = delayq.schedule(ping, delay="1h", durability="redis")
     job.cancel()
-    monkeypatch.setattr(wait_for_result, "MIRROR_GRACE", 0.2)
+    monkeypatch.setattr(job_module, "MIRROR_GRACE", 0.2)
     with pytest.raises(delayq.ResultGone):
         job.result("1m")
 
@@ -173,7 +173,7 @@ def test_while_redis_is_away_nothing_is_known_to_be_gone(delayq_redis, monkeypat
 
         def __exit__(self, *_given: object) -> None: ...
 
-    monkeypatch.setattr(wait_for_result.stores, "guarded", lambda *_: Away())
+    monkeypatch.setattr(job_module.stores, "guarded", lambda *_: Away())
     with pytest.raises(delayq.NotFinished):
         job.result("100ms")
 

@@ -11,7 +11,7 @@ from django.db import transaction
 
 import django_delayq as delayq
 from django_delayq.models import Job
-from django_delayq.producer import watchers
+from django_delayq.producer import carriers
 from django_delayq.producer.schedule import plan
 from django_delayq.states import CARRIED
 from tests.tasks_for_tests import close_order, ping
@@ -60,9 +60,9 @@ class Forgetful(Notebook):
 @pytest.fixture
 def notebook() -> Iterator[Notebook]:
     found = Notebook()
-    watchers.add(found)
+    carriers.add_watcher(found)
     yield found
-    watchers.remove("notebook")
+    carriers.remove_watcher("notebook")
 
 
 def propagated_context(job):
@@ -115,14 +115,14 @@ def test_in_a_transaction_the_call_ends_before_the_commit(delayq_redis, notebook
 
 
 def test_what_a_watcher_raises_is_logged_and_changes_nothing(delayq_redis, notebook, caplog):
-    watchers.add(Clumsy())
-    watchers.add(Forgetful())
+    carriers.add_watcher(Clumsy())
+    carriers.add_watcher(Forgetful())
     try:
         with caplog.at_level(logging.ERROR, "django_delayq.producer"):
             job = close_order.schedule(7)
     finally:
-        watchers.remove("clumsy")
-        watchers.remove("forgetful")
+        carriers.remove_watcher("clumsy")
+        carriers.remove_watcher("forgetful")
     assert job.created
     assert set(propagated_context(job)) == {"notebook", "forgetful"}
     assert len(notebook.heard) == 2
@@ -148,8 +148,8 @@ def test_a_follow_up_job_has_the_propagated_context_of_the_job_that_it_follows(d
 
 
 def test_removed_it_hears_nothing(delayq_redis, notebook):
-    watchers.remove("notebook")
-    watchers.remove("notebook")
+    carriers.remove_watcher("notebook")
+    carriers.remove_watcher("notebook")
     job = close_order.schedule(7)
     assert notebook.heard == []
     assert Job.objects.get(pk=job.id).options == {}

@@ -27,7 +27,7 @@ from django_delayq.management.worker_site import check_site
 from django_delayq.mirror.database_connections import hooks
 from django_delayq.mirror.database_pools import THREADS, narrow_pools
 from django_delayq.periodic import overlap
-from django_delayq.producer import carriers, wait_for_result
+from django_delayq.producer import carriers, job
 from django_delayq.producer.task import registry
 from django_delayq.store.connection import cluster  # noqa: F401  # a web process loads it when asked, a worker before it forks
 from django_delayq.store.connection.address import RedisSpec
@@ -146,7 +146,7 @@ class Command(BaseCommand):
             raise CommandError(
                 f"The worker cannot listen on {spec.health_address}: {error}. Choose another --health-port or --health-host."
             ) from error
-        wait_for_result.know_tasks(lambda: CURRENT.get(None) is not None)  # in the copies of this process, which run them
+        job.know_tasks(lambda: CURRENT.get(None) is not None)  # in the copies of this process, which run them
         code = supervisor.run()
         if code:
             sys.exit(code)

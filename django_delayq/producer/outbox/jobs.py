@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
-from django.db.models import Case, Exists, F, OuterRef, Q, QuerySet, Value, When
+from django.db.models import Case, Exists, F, OuterRef, Q, QuerySet, Subquery, Value, When
 from django.db.models.functions import Coalesce
 
 from django_delayq import clock, ids
 from django_delayq.exceptions import PayloadError
 from django_delayq.failpoints import failpoint
-from django_delayq.models import SUCCEEDED_HERE, UNENDED, UNPUBLISHED, UNRESOLVED, Checkpoint, Event, Job, database
+from django_delayq.models import SUCCEEDED_HERE, UNENDED, UNPUBLISHED, UNRESOLVED, Checkpoint, Event, Job, Step, database
 from django_delayq.models.database import FixedQuery, Placeholder
-from django_delayq.producer.outbox import committed_runs, requests, rows
+from django_delayq.producer.outbox import requests, rows
 from django_delayq.producer.outbox.insert import insert as insert
 from django_delayq.producer.outbox.rows import REQUEUE_ASKED
 from django_delayq.producer.outbox.shapes import RowUpdate, StoredJob, WaitingRow
@@ -32,6 +32,7 @@ HOLDING: Final = Q(durable=True) | Q(ending=EndingKind.UNKNOWN.value)  # the unf
 # than to find the rows.
 WAITING: Final = ("created_at", "id", "key", "ending", "task", "state", "durable", "far", "settled")
 RESOLVED: Final = "resolved"  # also without a script: a person decided how a job ended. Its detail has the state
+WHOLE: Final = ""  # the name of the step that is the whole run, if it is atomic
 
 
 class _TakenBack(Exception):
@@ -111,7 +112,7 @@ def apply(row: StoredJob, told: RowUpdate) -> bool:
     if told.kind == EventKind.RESCHEDULED:
         detail = {"run_at": clock.from_ms(told.run_at_ms).isoformat()}
     own = Job.objects.filter(pk=job)
-    mine = committed_runs.uncommitted(own.filter(durable=True, settled="")).exclude(state=State.SUCCEEDED.value)
+    mine = without_committed_run(own.filter(durable=True, settled="")).exclude(state=State.SUCCEEDED.value)
     with database.atomic():
         for _ in range(TRIES):
             if position(seen) >= position(told.event):
@@ -122,8 +123,8 @@ def apply(row: StoredJob, told: RowUpdate) -> bool:
                     Event.objects.filter(job=job, kind=told.kind, actor=told.actor, reason=told.reason).delete()
                 rows.note(job, row.queue, told.kind, told.actor, told.reason, detail, told.event)
                 break
-            if told.kind == EventKind.CANCELLED and committed_runs.committed([job]):
-                committed_runs.end_rows(own)
+            if told.kind == EventKind.CANCELLED and committed_runs([job]):
+                end_committed(own)
                 return False
             now = own.values_list("last_event", "state", "settled").first()
             if now is None:
@@ -137,6 +138,36 @@ def apply(row: StoredJob, told: RowUpdate) -> bool:
         failpoint("outbox.tell_commit")
     failpoint("outbox.told")
     return True
+
+
+def committed_runs(jobs: Iterable[UUID]) -> dict[UUID, Any]:
+    """Those of these jobs whose atomic run has committed, with the result. For a few hundred jobs at most."""
+    steps = Step.objects.filter(job_id__in=list(jobs), name=WHOLE)
+    return dict(steps.values_list("job_id", "result"))
+
+
+def without_committed_run(among: Any) -> Any:
+    """Those of these rows without a committed atomic run."""
+    return among.exclude(Exists(Step.objects.filter(job_id=OuterRef("pk"), name=WHOLE)))
+
+
+def end_committed(among: Any) -> None:
+    """Ends the unfinished rows among these whose atomic run has committed. Redis may have lost the outcome."""
+    steps = Step.objects.filter(job_id=OuterRef("pk"), name=WHOLE)
+    rows = among.filter(Exists(steps), state__in=UNFINISHED, settled="")
+    failpoint("restore.end")
+    rows.update(
+        state=State.SUCCEEDED.value,
+        settled=Subquery(steps.values("fence")),
+        published=Coalesce("published", Subquery(steps.values("at"))),  # the job has run, so Redis had it
+        finished_at=Subquery(steps.values("at")),
+        result=Subquery(steps.values("result")),
+        error="",
+        fingerprint="",
+        cancel_requested=False,
+        ending=None,
+    )
+    failpoint("restore.ended")
 
 
 def now_ms() -> int:
