@@ -55,7 +55,9 @@ class DelayqConfig(AppConfig):
             from django_delayq.targets import delivery  # noqa: F401  # registers its task and checks
         if conf.given("TARGETS"):
             from django_delayq.targets import offering  # noqa: F401  # loaded, and its task registered
-        if _has_messages(conf.given("QUEUES")):
+        queues = conf.given("QUEUES")
+        options = queues.values() if isinstance(queues, Mapping) else ()
+        if any(isinstance(one, Mapping) and one.get("CONSUMER") == "pull" for one in options):
             from django_delayq.messages import pull, push  # noqa: F401  # loaded; `__init__` lends their names
         for path in conf.task_backends():
             _register_tasks_of_django(path)
@@ -63,10 +65,6 @@ class DelayqConfig(AppConfig):
 
 def _check(module: str, name: str, **given: Any) -> Any:
     return getattr(import_module(f"django_delayq.{module}"), name)(**given)
-
-
-def _has_messages(queues: Any) -> bool:
-    return isinstance(queues, Mapping) and any(isinstance(one, Mapping) and one.get("CONSUMER") == "pull" for one in queues.values())
 
 
 def _register_tasks_of_django(backend: str) -> None:

@@ -512,11 +512,8 @@ def _apart(config: Config) -> Mapping[str, OfferTarget]:
 
 def _signer(prefix: str) -> Signer:
     # Derived keys: a key that signs records signs nothing else of the project.
-    return Signer(tuple(_derived(secret, f"record of {prefix}") for secret in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)))
-
-
-def _derived(secret: str | bytes, value: str) -> bytes:
-    return salted_hmac("django_delayq.signing", value, secret=secret, algorithm="sha256").digest()
+    secrets, salt, value = (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS), "django_delayq.signing", f"record of {prefix}"
+    return Signer(tuple(salted_hmac(salt, value, secret=secret, algorithm="sha256").digest() for secret in secrets))
 
 
 def _twins(names: Iterable[Any]) -> Iterator[Problem]:

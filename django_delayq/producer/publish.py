@@ -215,7 +215,7 @@ class Publisher:
             self.store.unconfirmed = epoch, clock.monotonic() + UNCONFIRMED
         return sent
 
-    def pointed(self, items: Sequence[ScheduleItem], sent: Sent) -> Sent:
+    def resolve_repeats(self, items: Sequence[ScheduleItem], sent: Sent) -> Sent:
         """Completes the reply to jobs that were sent a second time. If a job was merged the first time, only a tombstone is left. So
         this asks the script about another job of the same key, which is not scheduled.
         """

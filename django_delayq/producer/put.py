@@ -46,27 +46,27 @@ UNREACHED: Final = "redis_away"  # the next call may find a server, such as the 
 LATE_PUBLISH: Final = 30.0  # seconds; a commit later than that is left to the relay
 
 
-class Flight:
+class PipelinedCall:
     """A call of `schedule_many` that is on its way to Redis while the next batch is made. There is one at a time."""
 
     def __init__(self) -> None:
         self.open = True
-        self._under_way: tuple[Publisher, Sequence[Plan], Callable[[], Sent]] | None = None
+        self._sent: tuple[Publisher, Sequence[Plan], Callable[[], Sent]] | None = None
         self._refused: list[KeyTaken] = []
 
-    def __enter__(self) -> Flight:
+    def __enter__(self) -> PipelinedCall:
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         self.open = False  # a later publication by a commit waits for the replies
         try:
-            self.land()
+            self.finish()
         except (StoreUnavailable, KeyTaken) as other:
             if error is None:
                 raise
             logger.warning("the batch before the failed one was not accepted either: %s", other)
 
-    def launch(self, publisher: Publisher, batch: Sequence[Plan]) -> None:
+    def send(self, publisher: Publisher, batch: Sequence[Plan]) -> None:
         self._read()
         try:
             with stores.guarded(publisher.store.queue, publisher.store.partition, schedules=True, answers=False):
@@ -74,17 +74,17 @@ class Flight:
                 answer = publisher.send(batch, "")
         except StoreUnavailable as error:
             raise with_jobs(error, batch) from error
-        self._under_way = publisher, batch, answer
+        self._sent = publisher, batch, answer
 
-    def land(self) -> None:
+    def finish(self) -> None:
         self._read()
         refused, self._refused = self._refused, []
         _tell_refused(refused, alone=True)
 
     def _read(self) -> None:
-        if self._under_way is not None:
-            (publisher, batch, answer), self._under_way = self._under_way, None
-            self._refused += _answered(batch, _sure(publisher, batch, answer))
+        if self._sent is not None:
+            (publisher, batch, answer), self._sent = self._sent, None
+            self._refused += _answered(batch, _send_safely(publisher, batch, answer))
 
 
 waiting: Final = Untaken()
@@ -139,11 +139,11 @@ def _script_decides(plan: Plan) -> bool:
 
 def put_all(
     plans: Sequence[Plan],
-    flight: Flight | None = None,
+    pipelined: PipelinedCall | None = None,
     inserted: Callable[[Job], None] | None = None,
     once: Once | None = None,
 ) -> list[Job]:
-    """Schedules at most 200 jobs. With a `flight`, the calls for jobs of redis durability are still under way when this returns.
+    """Schedules at most 200 jobs. With `pipelined`, the calls for jobs of redis durability are still under way when this returns.
     `inserted`, `once`: see `put_one`, which passes a single job.
     """
     if plans and plans[0].template.inline:
@@ -152,18 +152,20 @@ def put_all(
     if any(plan.key for plan in plans):
         if len(plans) > 1:
             _refuse_twice(plans)
-        if flight is not None:
-            flight.land()  # before that, the holder of a key is not known
+        if pipelined is not None:
+            pipelined.finish()  # before that, the holder of a key is not known
         fresh = _unmerged(plans)
     for (using, durable), group in _by(fresh, lambda template: (template.using, template.durable)):
         if durable:
-            if flight is not None:
-                flight.land()  # jobs that were passed first are sent first
+            if pipelined is not None:
+                pipelined.finish()  # jobs that were passed first are sent first
             _rows_first(group, inserted and partial(inserted, group[0].job), once)
         else:
             if inserted is not None:
                 inserted(group[0].job)
-            _redis_only(group, using, flight)
+            connection = connections[using]
+            alone = not commit.is_open(connection)
+            connection.on_commit(Publication(group, partial(_publish, pipelined=pipelined, alone=alone)), robust=not alone)
     return [plan.job for plan in plans]
 
 
@@ -213,7 +215,7 @@ def _within_horizon(
                 raise _refused(plan, reply)
         if once is not None and written.merged:
             outbox.period_keys.release(once, plans[0].id)
-        connection.on_commit(partial(_merge, written.merged), robust=not alone)
+        connection.on_commit(lambda: [_answer(*merged) for merged in written.merged], robust=not alone)
         if written.near:
             connection.on_commit(Publication(written.near, publish), robust=not alone)
         connection.on_commit(horizon.Behind(written, publish), robust=not alone)  # far rows of these keys come second
@@ -222,17 +224,6 @@ def _within_horizon(
         failpoint("producer.commit")
     for plan, reply in written.merged:
         plan.job.id = reply.id  # at once: the same transaction may cancel it. `created` is known at the commit
-
-
-def _merge(merged: Sequence[tuple[Plan, ScheduleReply]]) -> None:
-    for plan, reply in merged:
-        _answer(plan, reply)
-
-
-def _redis_only(plans: list[Plan], using: str, flight: Flight | None) -> None:
-    connection = connections[using]
-    alone = not commit.is_open(connection)
-    connection.on_commit(Publication(plans, partial(_publish, flight=flight, alone=alone)), robust=not alone)
 
 
 def _refuse_twice(plans: Sequence[Plan]) -> None:
@@ -336,18 +327,18 @@ def _publisher(queue: str, partition: int, *, durable: bool = True) -> Publisher
     return Publisher(stores.queue(queue, partition), conf.get().most_events_in(queue), replicas=replicas)
 
 
-def _publish(plans: Sequence[Plan], flight: Flight | None = None, *, alone: bool) -> None:
+def _publish(plans: Sequence[Plan], pipelined: PipelinedCall | None = None, *, alone: bool) -> None:
     """Publishes jobs of redis durability. No relay publishes them later."""
     refused: list[KeyTaken] = []
-    if flight is not None and flight.open:
-        flight.land()
+    if pipelined is not None and pipelined.open:
+        pipelined.finish()
     for (name, partition), group in _by_store(plans):
         publisher = _publisher(name, partition, durable=False)
         for start in range(0, len(group), MOST):
             batch = group[start : start + MOST]
             horizon.meet_in_redis(batch, name)
-            if flight is not None and flight.open:
-                flight.launch(publisher, batch)
+            if pipelined is not None and pipelined.open:
+                pipelined.send(publisher, batch)
                 continue
             try:
                 refused += _answered(batch, _send_redis_only(publisher, batch))
@@ -372,7 +363,7 @@ def _tell_refused(refused: Sequence[KeyTaken], *, alone: bool) -> None:
         logger.warning("A committed job was not scheduled: %s", one)
 
 
-def _sure(publisher: Publisher, batch: Sequence[Plan], answer: Callable[[], Sent] | None) -> Sent:
+def _send_safely(publisher: Publisher, batch: Sequence[Plan], answer: Callable[[], Sent] | None) -> Sent:
     """Sends jobs, or reads the answer to a call that was already sent. If the answer is lost, the same jobs are sent once more; no
     job is created twice.
     """
@@ -390,7 +381,7 @@ def _sure(publisher: Publisher, batch: Sequence[Plan], answer: Callable[[], Sent
     try:
         with stores.guarded(publisher.store.queue, publisher.store.partition):
             stores.meet(publisher.store.queue, publisher.store.partition)
-            return publisher.pointed(batch, publisher.publish(batch))
+            return publisher.resolve_repeats(batch, publisher.publish(batch))
     except StoreUnavailable as error:
         if lost:  # refused or not, the first call may have succeeded
             error.nothing_done = False
@@ -401,12 +392,12 @@ def _send_redis_only(publisher: Publisher, batch: Sequence[Plan]) -> Sent:
     """Sends jobs without rows. A job that meets a holder with a committed change is sent again after that change, under another id,
     since its own id is merged.
     """
-    epoch, replies = _sure(publisher, batch, None)
+    epoch, replies = _send_safely(publisher, batch, None)
     merged = {n: plan for n, plan in enumerate(batch) if plan.key and replies[n].status in HELD}
     if merged and _catch_up(publisher.store.queue, {plan: replies[n] for n, plan in merged.items()}):
         for plan in merged.values():
             plan.id = ids.new(plan.partition)
-        epoch, again = _sure(publisher, list(merged.values()), None)
+        epoch, again = _send_safely(publisher, list(merged.values()), None)
         for n, reply in zip(merged, again, strict=True):
             replies[n] = reply
     return epoch, replies

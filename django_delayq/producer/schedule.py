@@ -37,7 +37,7 @@ from django_delayq.producer.options import (
     templates,
 )
 from django_delayq.producer.outbox.shapes import Once
-from django_delayq.producer.put import Flight, batches, put_all, put_one
+from django_delayq.producer.put import PipelinedCall, batches, put_all, put_one
 from django_delayq.producer.stores import stores
 from django_delayq.states import CARRIED, NO_LIMIT, PERIODIC
 from django_delayq.store.scripts.queue import MOST
@@ -333,12 +333,12 @@ def _put_many(bindings: Iterable[Binding], using: str | None) -> list[Job]:
 def _put_batches(bindings: Iterable[Binding], using: str | None, call: Call | None) -> list[Job]:
     jobs: list[Job] = []
     first = random.randrange(MOST_TURNS)
-    with Flight() as flight:
+    with PipelinedCall() as pipelined:
         for turn, batch in enumerate(batches(bindings, MOST), first):
             plans = _planned(batch, using, turn)
             if call is not None:
                 call.plans += plans
-            jobs += put_all(plans, flight)
+            jobs += put_all(plans, pipelined)
     return jobs
 
 

@@ -155,7 +155,7 @@ def test_a_process_that_dies_around_its_commit_leaves_the_job_and_its_key_or_nei
 
 def test_a_job_of_redis_durability_that_was_never_sent_is_sent_by_the_next_request(caller, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(put, "_sure", lambda *_: (_ for _ in ()).throw(Killed()))
+        patch.setattr(put, "_send_safely", lambda *_: (_ for _ in ()).throw(Killed()))
         caller.post("jobs", BODIES["redis"], key="one")
     assert queue_depth("redis").scheduled == 0
     pass_time(minutes=2)
