@@ -34,12 +34,7 @@ logger = Logger("django_delayq.producer")
 
 PACKAGE: Final = "django_delayq"
 Policy = Literal["", "earliest", "latest"]
-STRONGEST: Final = (
-    Change.RUNNING,
-    Change.CONFLICT,
-    Change.DONE,
-    Change.FINISHED,
-)  # of several jobs of a key: what must be known first
+STRONGEST: Final = (Change.RUNNING, Change.CONFLICT, Change.DONE, Change.FINISHED)  # of several jobs of a key: what must be known first
 
 
 class Cancel:
@@ -174,7 +169,7 @@ def one(act: Cancel | Move, id: UUID, queue: str | None) -> Change:
     job, if it is known. A cancel of a job that was merged into another job cancels the other job.
 
     Raises:
-        StoreUnavailable, DatabaseError: see `changes.cancel`.
+        StoreUnavailable, DatabaseError: see `acts.cancel`.
     """
     asked: list[UUID] = []
     while True:
@@ -182,9 +177,10 @@ def one(act: Cancel | Move, id: UUID, queue: str | None) -> Change:
         found = Pending.find(id)
         if found is not None:
             return act.pending(found)
-        _, name, row, elsewhere = lookup.find(id, queue)
-        if elsewhere:
-            return Change.UNKNOWN
+        row = lookup.row_of(id)
+        if row is not None and queue not in (None, row.queue):
+            return Change.UNKNOWN  # the caller named another queue; the row must not be treated as one that Redis lacks
+        name = queue if row is None else row.queue
         if name is None:
             return lookup.everywhere(id, partial(one, act, id))
         if row is not None and row.far:
@@ -206,7 +202,7 @@ def of_key(act: Cancel | Move, queue: str, key: str, *, spared: Callable[[Collec
     returns which of some jobs stay unchanged.
 
     Raises:
-        StoreUnavailable, DatabaseError: see `changes.cancel`.
+        StoreUnavailable, DatabaseError: see `acts.cancel`.
     """
     answers: dict[UUID, Change] = {}
     far = lookup.far_of_key(queue, key)  # a far row that holds the key is its only holder, so Redis need not be asked
@@ -249,29 +245,27 @@ def _carried(act: Cancel | Move, id: UUID, name: str, row: StoredJob | None) -> 
     lacking = _lacking(row)
     store = stores.with_job(name, id)
     replicas = None if row is not None and row.record.durable else stores.replicas(name)
-    with stores.guarded(name, store.partition):
-        changed = _asked(act, store, id, lacking, replicas)
-        for _ in range(TRIES):
-            if changed.change is not Change.UNKNOWN or row is None or not row.unfinished:
-                break
-            status = act.put_in(Publisher(store, actor=act.actor), row)
-            if status == "behind":
-                return Change.DONE
-            changed = _asked(act, store, id, lacking, replicas)
-            begun = changed.change in (Change.RUNNING, Change.FINISHED)
-            if begun and status in ("created", "replaced", "restored"):
-                return Change.DONE  # it has started by now, with the date of its publication
-    if row is not None and row.record.durable and changed.event:
-        return _keep(act, row, lacking, changed)
-    return _known(act, changed.change, row)
-
-
-def _asked(act: Cancel | Move, store: QueueStore, id: UUID, lacking: str, replicas: Replicas | None) -> Changed:
     try:
-        return act.ask(store, id, lacking, "", replicas)
+        with stores.guarded(name, store.partition):
+            changed = act.ask(store, id, lacking, "", replicas)
+            for _ in range(TRIES):
+                if changed.change is not Change.UNKNOWN or row is None or not row.unfinished:
+                    break
+                status = act.put_in(Publisher(store, actor=act.actor), row)
+                if status == "behind":
+                    return Change.DONE
+                changed = act.ask(store, id, lacking, "", replicas)
+                begun = changed.change in (Change.RUNNING, Change.FINISHED)
+                if begun and status in ("created", "replaced", "restored"):
+                    return Change.DONE  # it has started by now, with the date of its publication
     except ReplicasLack as error:
         error.jobs = (id,)
         raise
+    if row is not None and row.record.durable and changed.event:
+        return _keep(act, row, lacking, changed)
+    if changed.change is Change.UNKNOWN and row is not None and row.state in FINISHED:
+        return act.of_row(row) or Change.FINISHED  # Redis forgets finished jobs after an hour; the database does not
+    return changed.change
 
 
 def _lacking(row: StoredJob | None) -> str:
@@ -324,15 +318,6 @@ def _keep(act: Cancel | Move, row: StoredJob, lacking: str, changed: Changed) ->
         transaction.on_commit(tell, using=using, robust=True)
         return changed.change
     return tell()
-
-
-def _known(act: Cancel | Move, change: Change, row: StoredJob | None) -> Change:
-    """Redis forgets finished jobs after an hour; the database does not. So if Redis does not know the job, the row of a finished job
-    decides.
-    """
-    if change is Change.UNKNOWN and row is not None and row.state in FINISHED:
-        return act.of_row(row) or Change.FINISHED
-    return change
 
 
 class AtCommit:

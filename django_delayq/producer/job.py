@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar as WithDefault
 
     from django_delayq.models import Job as Row
-    from django_delayq.store.reads.inspector import JobView
 
     R = WithDefault("R", covariant=True, default=Any)
 else:
@@ -176,7 +175,7 @@ def _find(id: UUID, queue: str | None) -> Job | None:
         if link in away:
             continue
         try:
-            view = _view(id, name)
+            view = lookup.view_of(id, name)
         except StoreUnavailable as error:  # another server may have the job
             away.note(link, node, error)
             continue
@@ -195,11 +194,6 @@ def _find(id: UUID, queue: str | None) -> Job | None:
     return None
 
 
-def _view(id: UUID, queue: str) -> JobView | None:
-    with stores.guarded(queue, ids.partition(id)):
-        return stores.inspector().job(queue, id)
-
-
 def _holds(id: UUID, queue: str) -> bool:
     row = lookup.row_of(id)
     return _state(id, queue) in UNFINISHED or (row is not None and row.unresolved)
@@ -208,7 +202,7 @@ def _holds(id: UUID, queue: str) -> bool:
 def _state(id: UUID, queue: str) -> State | None:
     row = lookup.row_of(id)
     try:
-        view = _view(id, queue)
+        view = lookup.view_of(id, queue)
     except StoreUnavailable:
         view = None
         if row is None:
@@ -298,7 +292,7 @@ def _ended(job: JobRef, since: float) -> Row | None:
     if found is not None and found.state not in REQUEUEABLE:
         return found if found.state in FINISHED else None
     try:
-        view = _view(job.id, job.queue)
+        view = lookup.view_of(job.id, job.queue)
     except StoreUnavailable:
         return found  # the row is all that is known
     if found is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from django_delayq import clock, conf, ids
@@ -15,6 +15,9 @@ from django_delayq.producer.outbox.shapes import StoredJob
 from django_delayq.producer.stores import stores
 from django_delayq.states import Change
 from django_delayq.store.scripts.record import validate_key
+
+if TYPE_CHECKING:
+    from django_delayq.store.reads.inspector import JobView
 
 
 class JobRef:
@@ -52,25 +55,6 @@ class JobRef:
     def run_at(self) -> datetime | None:
         """The date of the job, as far as this object knows it."""
         return None if self.due_ms is None else clock.from_ms(self.due_ms)
-
-
-class Whereabouts(NamedTuple):
-    """A job and its row, if it has one. `queue` None: the job is unknown. `elsewhere`: the job is not in the queue that the caller
-    named. Its row must not be treated as a row that Redis lacks.
-    """
-
-    id: UUID
-    queue: str | None
-    row: StoredJob | None
-    elsewhere: bool
-
-
-def find(id: UUID, queue: str | None) -> Whereabouts:
-    """The row of a job, and the queue in the row."""
-    row = row_of(id)
-    if row is None:
-        return Whereabouts(id, queue, None, False)
-    return Whereabouts(id, row.queue, row, queue not in (None, row.queue))
 
 
 def target(job: JobRef | UUID | str | None, queue: str | None) -> tuple[UUID, str | None]:
@@ -116,6 +100,16 @@ def row_of(id: UUID) -> StoredJob | None:
     """The row of a job; None if it does not exist, cannot be read, or the database side is not installed."""
     rows = outbox.jobs.read([id]) if outbox.installed else []
     return rows[0] if rows else None
+
+
+def view_of(id: UUID, queue: str) -> JobView | None:
+    """The job as Redis has it; None if Redis does not know it.
+
+    Raises:
+        StoreUnavailable: Redis cannot be reached.
+    """
+    with stores.guarded(queue, ids.partition(id)):
+        return stores.inspector().job(queue, id)
 
 
 def row_in_any(id: UUID, partitions: Iterable[int]) -> StoredJob | None:

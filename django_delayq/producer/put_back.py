@@ -29,32 +29,35 @@ def requeue(job: UUID, queue: str | None, actor: str, reason: str, *, by_person:
     """See `acts.requeue` and `acts.requeue_by_person`. `queue`: where it must be, if that is known."""
     if Pending.find(job) is not None:
         return Change.CONFLICT
-    id, name, row, elsewhere = lookup.find(job, queue)
-    if elsewhere:
-        return Change.UNKNOWN
+    row = lookup.row_of(job)
+    if row is not None and queue not in (None, row.queue):
+        return Change.UNKNOWN  # the caller named another queue
+    name = queue if row is None else row.queue
     if name is None:
-        return lookup.everywhere(id, lambda other: requeue(id, other, actor, reason, by_person=by_person))
+        return lookup.everywhere(job, lambda other: requeue(job, other, actor, reason, by_person=by_person))
     if row is not None and (row.state is State.SUCCEEDED or row.far or (row.unresolved and not by_person)):
         return Change.CONFLICT
     record = None if row is None else revived(row.record, name)
-    if record is not None and row_holds(name, record.key, id):
+    if record is not None and row_holds(name, record.key, job):
         return Change.CONFLICT
-    if taken_elsewhere(id, name, record):
+    if taken_elsewhere(job, name, record):
         return Change.CONFLICT
     if waits_for_commit():
-        return _requeue_at_commit(id, name, record, actor, reason, by_person=by_person)
+        return _requeue_at_commit(job, name, record, actor, reason, by_person=by_person)
     vouched, unresolved = row is not None and row.state in REQUEUEABLE, row is not None and row.unresolved
 
+    store = stores.with_job(name, job)
+
     def act() -> Change:
-        with stores.guarded(name, ids.partition(id)):
-            return stores.with_job(name, id).requeue(id, record, vouched=vouched, unresolved=unresolved, actor=actor, reason=reason)[0]
+        with stores.guarded(name, store.partition):
+            return store.requeue(job, record, vouched=vouched, unresolved=unresolved, actor=actor, reason=reason)[0]
 
     if record is not None and record.key:
-        with stores.guarded(name, ids.partition(id)):
-            Publisher(stores.with_job(name, id), actor=actor).complete(record.key)  # publishes the row that holds the key
-    change = noted(id, name, actor, reason, act)
+        with stores.guarded(name, store.partition):
+            Publisher(store, actor=actor).complete(record.key)  # publishes the row that holds the key
+    change = noted(job, name, actor, reason, act)
     if change is Change.DONE:
-        warn_unserved(id, name)
+        warn_unserved(job, name)
     if change is Change.DONE and record is not None and record.key:
         horizon.meet_key(name, record.key)
     return Change.CONFLICT if change is Change.UNKNOWN and row is not None else change
@@ -81,8 +84,7 @@ def taken_elsewhere(job: UUID, queue: str, record: JobRecord | None) -> bool:
     if not (config.divided or partition):
         return False
     if record is None:
-        with stores.guarded(queue, partition):
-            view = stores.inspector().job(queue, job)
+        view = lookup.view_of(job, queue)
         record = None if view is None else view.record
     return record is not None and homes.taken_elsewhere(config, record)
 
@@ -102,8 +104,7 @@ def warn_unserved(job: UUID, queue: str) -> None:
 
 
 def _requeue_at_commit(id: UUID, queue: str, record: JobRecord | None, actor: str, reason: str, *, by_person: bool) -> Change:
-    with stores.guarded(queue, ids.partition(id)):
-        view = stores.inspector().job(queue, id)
+    view = lookup.view_of(id, queue)
     holder = lookup.holder(queue, record.key) if record is not None and record.key else None
     if view is None and record is None:
         return Change.UNKNOWN

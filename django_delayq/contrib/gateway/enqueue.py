@@ -158,8 +158,7 @@ def _earlier_answer(call: GatewayCall, taken: TakenKey, queue: str, policy: str)
 def _view(queue: str, id: UUID) -> JobView | None:
     """The job in Redis. None if Redis does not have it, or does not answer."""
     try:
-        with stores.guarded(queue, ids.partition(id)):
-            return stores.inspector().job(queue, id)
+        return lookup.view_of(id, queue)
     except DOWN:
         return None
 

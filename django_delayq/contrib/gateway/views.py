@@ -83,8 +83,7 @@ def _job_answer(token: Token, found: handles.Job) -> GatewayAnswer:
     row = Job.objects.filter(pk=found.id).first()
     away, view = False, None
     try:
-        with stores.guarded(found.queue, ids.partition(found.id)):
-            view = stores.inspector().job(found.queue, found.id)
+        view = lookup.view_of(found.id, found.queue)
     except DOWN:
         if row is None:
             raise

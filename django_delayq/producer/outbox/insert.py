@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cache, lru_cache
+from operator import attrgetter
 from typing import Any, Final
 from uuid import UUID
 
@@ -103,7 +104,7 @@ def insert(items: Sequence[ScheduleItem], *, far: bool = False) -> None:
                     cursor.execute(_from_json(far, split), [codec.dumps(values).decode()])
                 return
             moment = connection.ops.adapt_datetimefield_value
-            uuid = _unchanged if connection.features.has_native_uuid_field else _hex
+            uuid = _id_writer(connection)
             if vendor == "sqlite":  # no parameter limit is reached, and the statement is prepared once
                 cursor.executemany(_statement(vendor, 1, far, split), list(_dated(items, uuid, moment, database.now(), split)))
             elif vendor == "mysql" and connection.timezone_name != "UTC":
@@ -123,12 +124,16 @@ def insert_keyed(item: ScheduleItem, far_key: str, connection: BaseDatabaseWrapp
     and the caller rolls back to a savepoint.
     """
     moment = connection.ops.adapt_datetimefield_value
-    uuid = _unchanged if connection.features.has_native_uuid_field else _hex
+    uuid = _id_writer(connection)
     with connection.cursor() as cursor:
         split = _split([item])
         [row] = _dated([item], uuid, moment, database.now(), split)
         cursor.execute(_keyed_statement(connection.vendor, split), [far_key, *row])
         return bool(cursor.rowcount)
+
+
+def _id_writer(connection: BaseDatabaseWrapper) -> Callable[[UUID], Any]:
+    return (lambda id: id) if connection.features.has_native_uuid_field else attrgetter("hex")
 
 
 def _split(items: Sequence[ScheduleItem]) -> bool:
@@ -164,7 +169,7 @@ def _copy(items: Sequence[ScheduleItem], cursor: Any, connection: BaseDatabaseWr
     connection.validate_no_broken_transaction()  # every statement of Django does this
     with connection.wrap_database_errors, cursor.copy(_copied(far, split)) as rows_in:
         same = tuple(_copied_values(far).values())
-        for row in _dated(items, str, _unchanged, now, split):
+        for row in _dated(items, str, lambda moment: moment, now, split):
             rows_in.write_row((*row, *same))
 
 
@@ -208,65 +213,43 @@ def _dated(
 
 @lru_cache(maxsize=256)
 def _statement(vendor: str, count: int, far: bool, split: bool) -> str:
-    marks = ["%s"] * (len(_first(split)) + len(GIVEN) - 2)
+    same = FAR if far else SAME
+    marks = ["%s"] * (split + len(GIVEN) - 2)
     marks.append(BY_THE_DATABASE.get(vendor, "{date}, {delay}").format(date="%s", delay="%s"))
-    row = f"({', '.join(marks)}, {', '.join(_same(far).values())})"
-    return f"{_into(_quote(vendor), _same(far), split)} VALUES {', '.join([row] * count)}"
+    row = f"({', '.join((*marks, *same.values()))})"
+    return f"INSERT INTO {_target(vendor, same, split)} VALUES {', '.join([row] * count)}"
 
 
 @cache
 def _keyed_statement(vendor: str, split: bool) -> str:
     ours = "" if vendor == "mysql" else " ON CONFLICT DO NOTHING"
-    values = ", ".join(["%s"] * (1 + len(_first(split)) + len(GIVEN)) + list(FAR.values()))
-    return f"INSERT INTO {_target(_quote(vendor), FAR, FAR_KEY, *_first(split))} VALUES ({values}){ours}"
+    values = ", ".join(["%s"] * (1 + split + len(GIVEN)) + list(FAR.values()))
+    return f"INSERT INTO {_target(vendor, FAR, split, FAR_KEY)} VALUES ({values}){ours}"
 
 
 @cache
 def _from_json(far: bool, split: bool) -> str:
     """Each row is an array: objects would repeat the names in every row."""
-    names = (*_first(split), *GIVEN)
+    same, names = FAR if far else SAME, ((PARTITION,) if split else ()) + GIVEN
     *columns, date, delay = range(len(names))
     given = [f"(each->>{place})::{CASTS[names[place]]}" if names[place] in CASTS else f"each->>{place}" for place in columns]
     dates = BY_THE_DATABASE["postgresql"].format(date=f"(each->>{date})::timestamptz", delay=f"(each->>{delay})::bigint")
-    values = ", ".join((*given, dates, *_same(far).values()))
-    return f"{_into(chr(34), _same(far), split)} SELECT {values} FROM json_array_elements(%s::json) AS each"
+    values = ", ".join((*given, dates, *same.values()))
+    return f"INSERT INTO {_target('postgresql', same, split)} SELECT {values} FROM json_array_elements(%s::json) AS each"
 
 
 @cache
 def _copied(far: bool, split: bool) -> str:
-    return f"COPY {_target(chr(34), _copied_values(far), *_first(split))} FROM STDIN"
+    return f"COPY {_target('postgresql', _copied_values(far), split)} FROM STDIN"
 
 
 @cache
 def _copied_values(far: bool) -> Mapping[str, str]:
     """Columns that are left out are NULL, and cost the driver no time."""
-    return {name: text.strip("'") for name, text in _same(far).items() if text != "NULL"}
+    return {name: text.strip("'") for name, text in (FAR if far else SAME).items() if text != "NULL"}
 
 
-def _same(far: bool) -> Mapping[str, str]:
-    return FAR if far else SAME
-
-
-def _quote(vendor: str) -> str:
-    return '"' if vendor in ("postgresql", "sqlite") else "`"
-
-
-def _first(split: bool) -> tuple[str, ...]:
-    return (PARTITION,) if split else ()
-
-
-def _into(quote: str, same: Iterable[str], split: bool) -> str:
-    return f"INSERT INTO {_target(quote, same, *_first(split))}"
-
-
-def _target(quote: str, same: Iterable[str], *first: str) -> str:
-    names = ", ".join(f"{quote}{name}{quote}" for name in (*first, *GIVEN, *same))
+def _target(vendor: str, same: Iterable[str], split: bool, *first: str) -> str:
+    quote = '"' if vendor in ("postgresql", "sqlite") else "`"
+    names = ", ".join(f"{quote}{name}{quote}" for name in (*first, *((PARTITION,) if split else ()), *GIVEN, *same))
     return f"{quote}{Job._meta.db_table}{quote} ({names})"
-
-
-def _unchanged(value: Any) -> Any:
-    return value
-
-
-def _hex(id: UUID) -> str:
-    return id.hex
