@@ -20,7 +20,7 @@ from django_delayq.exceptions import ConfigError
 from django_delayq.mirror import checkpoint
 from django_delayq.models import database
 from django_delayq.producer import commit
-from django_delayq.producer.outbox import insert
+from django_delayq.producer.outbox import rows
 from django_delayq.producer.schedule import Bound, plan
 from django_delayq.producer.stores import stores
 from django_delayq.store.connection.link import Link, connect
@@ -109,7 +109,7 @@ class Kit:
             (clock, "monotonic", self._clock.monotonic),
             (clock, "now", lambda: clock.from_ms(now_ms())),
             (database, "SQL", {}),
-            (insert, "VENDORS", ("sqlite",)),  # the others write the database's own time
+            (rows, "VENDORS", ("sqlite",)),  # the others write the database's own time
             (checkpoint, "end_if_frozen", lambda _connection: None),  # a limit that would outlast the pass, in a test's transaction
             (commit, "is_open", project_commits.is_open),
             (transaction.Atomic, "__exit__", project_commits.leave),

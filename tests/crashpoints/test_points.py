@@ -69,7 +69,6 @@ UNMARKED = {
         "forget_requeue": "the same",
         "resolve": "one transaction of a person, who sees what became of it",
     },
-    "producer/outbox/insert.py": {"insert": "within the transaction of its caller, who has the failpoints"},
     "producer/outbox/far_rows.py": {
         "contest": "within the transaction of its caller, who has the failpoints",
         "_changed": "within the transactions of those who call it",
@@ -82,7 +81,10 @@ UNMARKED = {
         "keep": "within the transaction of its caller",
         "end": "kept, it is carried out once more, which changes nothing; tests/mirror/test_at_commit.py plays that",
     },
-    "producer/outbox/rows.py": {"note": "within the transactions of those who call it"},
+    "producer/outbox/rows.py": {
+        "note": "within the transactions of those who call it",
+        "insert": "within the transaction of its caller, who has the failpoints",
+    },
     "mirror/restore_rows.py": {"settle_rows": "within the transaction of `RestoreLoop._finish`"},
     "producer/outbox/period_keys.py": {
         "take": "with the row of the job; for a job without a row, tests/contrib/gateway/test_idempotency.py kills processes around it",

@@ -11,7 +11,7 @@ from django.db import IntegrityError, connection, transaction
 
 from django_delayq import clock, codec, ids
 from django_delayq.models import Job, JSONText, database
-from django_delayq.producer.outbox import far_rows, insert, rows
+from django_delayq.producer.outbox import far_rows, rows
 from django_delayq.producer.outbox.far_rows import far_key
 from django_delayq.store.scripts.record import JobRecord, ScheduleItem
 
@@ -73,7 +73,7 @@ def test_rows_are_those_of_model_instances(together):
     """Every column, of every kind of value, in one statement or in many."""
     given = items()
     for batch in [given] if together else [[item] for item in given]:
-        insert.insert(batch)
+        rows.insert(batch)
     for item in given:
         assert columns(Job.objects.get(pk=item.id)) == columns(row_of(item))
 
@@ -83,7 +83,7 @@ def test_rows_are_those_of_model_instances(together):
 def test_far_rows_are_those_rows_and_far(together):
     given = items()
     for batch in [given] if together else [[item] for item in given]:
-        insert.insert(batch, far=True)
+        rows.insert(batch, far=True)
     for item in given:
         assert columns(Job.objects.get(pk=item.id)) == {**columns(row_of(item)), "far": True}
 
@@ -104,7 +104,7 @@ def test_a_far_row_with_a_key_is_such_a_row_too():
 def test_the_stored_texts_are_those_of_model_instances():
     """The stored values of the columns, not only the values read from them, in the form of each database."""
     item = next(item for item in items() if b"Gr" in item.payload)
-    insert.insert([item])
+    rows.insert([item])
     with connection.cursor() as cursor:
         quote = connection.ops.quote_name
         names = ", ".join(quote(field.column) for field in Job._meta.concrete_fields if field.attname != "created_at")
@@ -117,7 +117,7 @@ def test_the_stored_texts_are_those_of_model_instances():
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("count", [1, 3, insert.COPIED], ids=["alone", "a few", "many"])
+@pytest.mark.parametrize("count", [1, 3, rows.COPIED], ids=["alone", "a few", "many"])
 @pytest.mark.parametrize("skew", [timedelta(minutes=-10), timedelta(hours=1)], ids=["behind", "ahead"])
 def test_when_a_row_was_written_and_when_its_delay_ends_says_the_database(count, skew, monkeypatch):
     if connection.vendor == "sqlite":
@@ -126,7 +126,7 @@ def test_when_a_row_was_written_and_when_its_delay_ends_says_the_database(count,
     monkeypatch.setattr(clock, "now", lambda: datetime.now(UTC) + skew)
     monkeypatch.setattr(clock, "wall_ms", lambda: clock.to_ms(datetime.now(UTC) + skew))
     given = [replace(items()[0], id=ids.new(), delay_ms=90_000) for _ in range(count)]
-    insert.insert(given)
+    rows.insert(given)
     after = database.now()
     for row in Job.objects.all():
         assert before <= row.created_at <= after
@@ -136,17 +136,17 @@ def test_when_a_row_was_written_and_when_its_delay_ends_says_the_database(count,
 
 def test_no_column_is_forgotten():
     """A new column must be given a value here too."""
-    assert {*insert.GIVEN, *insert.FAR, insert.FAR_KEY, insert.PARTITION} == {field.column for field in Job._meta.concrete_fields}
+    assert {*rows.GIVEN, *rows.FAR, rows.FAR_KEY, rows.PARTITION} == {field.column for field in Job._meta.concrete_fields}
 
 
 @pytest.mark.django_db(transaction=True)
 def test_a_database_of_another_kind_gets_model_instances(monkeypatch):
-    monkeypatch.setattr(insert, "VENDORS", ())
+    monkeypatch.setattr(rows, "VENDORS", ())
     given = items()
     far = [replace(items()[0], id=ids.new())]
     with transaction.atomic():
-        insert.insert(given)
-        insert.insert(far, far=True)
+        rows.insert(given)
+        rows.insert(far, far=True)
     assert {row.id: row.far for row in Job.objects.all()} == {item.id: item in far for item in given + far}
 
 
@@ -154,9 +154,9 @@ def test_a_database_of_another_kind_gets_model_instances(monkeypatch):
 def test_a_batch_that_fails_is_an_error_of_django_and_leaves_nothing():
     """COPY passes by much of what Django does for statements."""
     given = items()
-    insert.insert(given[:1])
+    rows.insert(given[:1])
     with pytest.raises(IntegrityError), transaction.atomic():
-        insert.insert(given[1:] + given[:1])
+        rows.insert(given[1:] + given[:1])
     assert Job.objects.count() == 1
 
 
@@ -170,7 +170,7 @@ def test_those_who_watch_statements_see_the_insert():
 
     given = items()
     with connection.execute_wrapper(watch), transaction.atomic():
-        insert.insert(given)
+        rows.insert(given)
     assert any(sql.startswith("INSERT INTO") for sql in seen)
     assert {columns(job)["id"]: job.args for job in Job.objects.all()} == {item.id: rows.arguments(item)[0] for item in given}
 
@@ -187,7 +187,7 @@ def test_row_level_security_is_obeyed():
         cursor.execute("ALTER TABLE delayq_job ENABLE ROW LEVEL SECURITY")
         cursor.execute("CREATE POLICY guarded_all ON delayq_job FOR ALL TO guarded USING (true)")
         cursor.execute("SET LOCAL ROLE guarded")
-        insert.insert(given)
+        rows.insert(given)
         cursor.execute("RESET ROLE")
         assert Job.objects.count() == len(given)
         transaction.set_rollback(True)

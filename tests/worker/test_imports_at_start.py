@@ -45,11 +45,11 @@ WEB = {
     "models": "database fields internal periodic",
     "periodic": "dates declarations",
     "producer": (
-        "acts argument_checks async_api breaker carriers changes commit homes horizon job lookup "
+        "acts async_api breaker carriers changes commit homes horizon job lookup "
         "name_format options outbox publish put put_back queues schedule stores task "
         "worker_modules"
     ),
-    "producer.outbox": "agreed_clock far_rows insert jobs pauses period_keys requests rows shapes",
+    "producer.outbox": "agreed_clock far_rows jobs pauses period_keys requests rows shapes",
     "store": "keys connection reads scripts",
     "store.connection": ("address cluster_slots commands connection_options embedded error_replies link places sentinels wake"),
     "store.reads": "reach",

@@ -22,7 +22,7 @@ from django_delayq.exceptions import StoreUnavailable
 from django_delayq.failpoints import failpoint
 from django_delayq.models import FAR, Event, Job, UncheckedKey, database
 from django_delayq.producer.outbox import rows
-from django_delayq.producer.outbox.insert import insert_keyed
+from django_delayq.producer.outbox.rows import insert_keyed
 from django_delayq.states import EndingKind, EventKind, State
 from django_delayq.store.scripts.record import FORBIDDEN, ScheduleItem, ScheduleReply
 

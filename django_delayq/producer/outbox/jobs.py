@@ -17,8 +17,8 @@ from django_delayq.failpoints import failpoint
 from django_delayq.models import SUCCEEDED_HERE, UNENDED, UNPUBLISHED, UNRESOLVED, Checkpoint, Event, Job, Step, database
 from django_delayq.models.database import FixedQuery, Placeholder
 from django_delayq.producer.outbox import requests, rows
-from django_delayq.producer.outbox.insert import insert as insert
 from django_delayq.producer.outbox.rows import REQUEUE_ASKED
+from django_delayq.producer.outbox.rows import insert as insert
 from django_delayq.producer.outbox.shapes import RowUpdate, StoredJob, WaitingRow
 from django_delayq.states import REQUEUEABLE, UNFINISHED, EndingKind, EventKind, State
 from django_delayq.store.scripts.decode import position

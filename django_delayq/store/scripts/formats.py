@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from django_delayq import clock
 from django_delayq.store.connection.error_replies import StoreError
 
 FORMAT = 1  # the newest that this release knows
@@ -32,22 +31,6 @@ class FormatNewer(StoreError):
 
     def __reduce__(self) -> tuple[type[FormatNewer], tuple[str, int]]:
         return FormatNewer, (self.queue, self.found)
-
-
-class Presence:
-    """Makes schedule and claim, which every process calls, write `seen:<format>` once a minute. The next release reads there which
-    releases still run.
-    """
-
-    def __init__(self) -> None:
-        self._written = float("-inf")
-
-    def now(self, now_ms: int | None) -> int | str | None:
-        """The time argument of such a script: "!" for the clock of Redis and a write of `seen:<format>`."""
-        if now_ms is not None or clock.monotonic() - self._written < INTERVAL:
-            return now_ms
-        self._written = clock.monotonic()
-        return "!"
 
 
 def number(raw: Any) -> int:

@@ -115,7 +115,7 @@ class QueueStore:
         self.queue = queue
         self.partition = partition
         self.keys = Keys.of(prefix, queue, partition)
-        self._presence = formats.Presence()
+        self._noted = float("-inf")  # when this process has written `seen:<format>` last (monotonic)
         self.unconfirmed = "", 0.0  # an unconfirmed epoch, and until when (monotonic) it is remembered
 
     @property
@@ -133,6 +133,15 @@ class QueueStore:
         """Runs a script; returns one reply for each time that it was sent."""
         called = self.link, loader.load(script, self.keys), self.keys, *loader.head(now_ms, *told[:2]), *told[2:]
         return [loader.run(*called)] if replicas is None else replicas.start(*called)()
+
+    def _time(self, now_ms: int | None) -> int | str | None:
+        """The time argument of schedule and claim, which every process calls. Once a minute it is "!": the clock of Redis, and a write
+        of `seen:<format>`. The next release reads there which releases still run.
+        """
+        if now_ms is not None or clock.monotonic() - self._noted < formats.INTERVAL:
+            return now_ms
+        self._noted = clock.monotonic()
+        return "!"
 
     def written(self, record: JobRecord) -> bytes:
         """The record in the form that this queue stores. No other function makes these bytes."""
@@ -184,7 +193,7 @@ class QueueStore:
             arguments[2] = f"named {mode}"
         else:
             del arguments[7::5]
-        head = loader.head(self._presence.now(now_ms), actor, reason)
+        head = loader.head(self._time(now_ms), actor, reason)
         script, stride = loader.load("schedule", self.keys), 5 if named else 4
         if replicas is not None:
             answers = replicas.start(self.link, script, self.keys, *head, *arguments)
@@ -231,7 +240,7 @@ class QueueStore:
         site.raise_if_refused(self.keys)
         told = (nonce, min(want, MOST), lease_ms, max_crashes, epoch, max_events, loader.flag(wary), away_ms)
         pulled = (pulled_ms, older_ms) if pulled_ms else ()
-        reply = self.run("claim", self._presence.now(now_ms), worker, "", *told, *pulled)
+        reply = self.run("claim", self._time(now_ms), worker, "", *told, *pulled)
         generation, server = decode.text(reply[0]), decode.text(reply[1])
         epoch = f"{generation}:{server}"
         turn = common_turn(reply[6])
