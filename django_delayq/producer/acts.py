@@ -16,7 +16,8 @@ from django_delayq.exceptions import ConfigError
 from django_delayq.producer import changes, lookup, outbox, put_back
 from django_delayq.producer.async_api import refuse_loop, twin
 from django_delayq.producer.changes import Cancel, Move
-from django_delayq.producer.lookup import JobRef, check_words
+from django_delayq.producer.commit import JobRef
+from django_delayq.producer.lookup import check_words
 from django_delayq.producer.options import date
 from django_delayq.states import FINISHED, Change, State
 

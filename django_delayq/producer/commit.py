@@ -1,10 +1,11 @@
-"""The jobs that a commit will publish, and the cancels of those jobs in the same transaction. With `DELAYQ["INLINE"]`, the commit runs
+"""Jobs that a commit publishes, and the cancels of those jobs in the same transaction. With `DELAYQ["INLINE"]`, the commit runs
 the jobs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -22,6 +23,43 @@ from django_delayq.store.scripts.record import ScheduleItem
 def is_open(connection: Any) -> bool:
     """Whether the caller has an open transaction. In tests, the kit ignores the transactions that Django's TestCase opens."""
     return bool(connection.in_atomic_block)
+
+
+class JobRef:
+    """A reference to a job, made without a call to Redis or the database. `created`: False if another job has the key, and this
+    object refers to that job; None while the transaction that decides it is open.
+    """
+
+    __slots__ = ("created", "due_ms", "id", "key", "queue", "task")
+
+    def __init__(
+        self,
+        id: UUID,
+        queue: str,
+        task: str = "",
+        key: str = "",
+        due_ms: int | None = None,
+        created: bool | None = None,
+    ) -> None:
+        self.id = id
+        self.queue = queue
+        self.task = task
+        self.key = key
+        self.due_ms = due_ms
+        self.created = created
+
+    def __repr__(self) -> str:
+        return f"<Job {ids.short(self.id)} {self.task} on {self.queue}>"
+
+    @property
+    def short_id(self) -> str:
+        """The id in 22 characters, as lists, logs and pages show it."""
+        return ids.short(self.id)
+
+    @property
+    def run_at(self) -> datetime | None:
+        """The date of the job, as far as this object knows it."""
+        return None if self.due_ms is None else clock.from_ms(self.due_ms)
 
 
 class Plan(ScheduleItem):

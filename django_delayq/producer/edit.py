@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
-
-from django.db import transaction
 
 from django_delayq import codec, conf, ids
 from django_delayq.exceptions import PayloadError
 from django_delayq.job_meta import NAMED, SharedName, in_meta, in_payload
-from django_delayq.logger import Logger
 from django_delayq.producer import carriers, horizon, outbox, put_back
 from django_delayq.producer.options import Options
 from django_delayq.producer.schedule import put_in
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
     from django_delayq.producer.job import Job
 
 Arguments = tuple[Sequence[Any], Mapping[str, Any]]
-logger = Logger("django_delayq")
 
 
 def check(task: str, queue: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -70,8 +67,8 @@ def edit_and_requeue(job: UUID, args: Sequence[Any], kwargs: Mapping[str, Any], 
     if put_back.row_holds(row.queue, record.key, job) or put_back.taken_elsewhere(job, row.queue, record):
         return Change.CONFLICT
     if put_back.waits_for_commit():
-        _at_commit(job, args, kwargs, actor, reason)
-        return Change.DONE
+        again = partial(edit_and_requeue, job, args, kwargs, actor=actor, reason=reason)
+        return put_back.at_commit("edited and requeued", job, row.queue, again)
     answers: list[Change] = []
 
     def act() -> bool:
@@ -160,15 +157,6 @@ def _check_home(queue: str, before: JobRecord, after: JobRecord) -> None:
         f"With these arguments the job would have the name {name.text!r}, which belongs to another partition of the queue "
         f"{queue!r}. Keep the name, or schedule a copy with these arguments."
     )
-
-
-def _at_commit(job: UUID, args: Sequence[Any], kwargs: Mapping[str, Any], actor: str, reason: str) -> None:
-    def carry_out() -> None:
-        change = edit_and_requeue(job, args, kwargs, actor=actor, reason=reason)
-        if change is not Change.DONE:
-            logger.warning("job %s was not edited and requeued at the commit: %s", job, change)
-
-    transaction.on_commit(carry_out, using=conf.get().database, robust=True)
 
 
 def _edited(record: JobRecord, args: Sequence[Any], kwargs: Mapping[str, Any], limit: int) -> tuple[JobRecord, dict[str, Any]]:

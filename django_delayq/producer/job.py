@@ -15,7 +15,7 @@ from django_delayq.exceptions import ConfigError, JobFailed, NotFinished, Result
 from django_delayq.producer import acts, async_api, lookup, outbox
 from django_delayq.producer.async_api import refuse_loop, twin
 from django_delayq.producer.breaker import Silent
-from django_delayq.producer.lookup import JobRef
+from django_delayq.producer.commit import JobRef
 from django_delayq.producer.options import duration
 from django_delayq.producer.stores import stores
 from django_delayq.states import FINISHED, REQUEUEABLE, UNFINISHED, Change, State

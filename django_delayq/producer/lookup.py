@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from datetime import datetime
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from django_delayq import clock, conf, ids
+from django_delayq import conf, ids
 from django_delayq.exceptions import ConfigError, PayloadError, StoreUnavailable
 from django_delayq.producer import outbox
 from django_delayq.producer.breaker import Silent
+from django_delayq.producer.commit import JobRef
 from django_delayq.producer.outbox.shapes import StoredJob
 from django_delayq.producer.stores import stores
 from django_delayq.states import Change
@@ -18,43 +18,6 @@ from django_delayq.store.scripts.record import validate_key
 
 if TYPE_CHECKING:
     from django_delayq.store.reads.inspector import JobView
-
-
-class JobRef:
-    """A reference to a job, made without a call to Redis or the database. `created`: False if another job has the key, and this
-    object refers to that job; None while the transaction that decides it is open.
-    """
-
-    __slots__ = ("created", "due_ms", "id", "key", "queue", "task")
-
-    def __init__(
-        self,
-        id: UUID,
-        queue: str,
-        task: str = "",
-        key: str = "",
-        due_ms: int | None = None,
-        created: bool | None = None,
-    ) -> None:
-        self.id = id
-        self.queue = queue
-        self.task = task
-        self.key = key
-        self.due_ms = due_ms
-        self.created = created
-
-    def __repr__(self) -> str:
-        return f"<Job {ids.short(self.id)} {self.task} on {self.queue}>"
-
-    @property
-    def short_id(self) -> str:
-        """The id in 22 characters, as lists, logs and pages show it."""
-        return ids.short(self.id)
-
-    @property
-    def run_at(self) -> datetime | None:
-        """The date of the job, as far as this object knows it."""
-        return None if self.due_ms is None else clock.from_ms(self.due_ms)
 
 
 def target(job: JobRef | UUID | str | None, queue: str | None) -> tuple[UUID, str | None]:

@@ -462,7 +462,7 @@ def _publish_rows(plans: Sequence[Plan], *, alone: bool) -> None:
                 continue
             try:
                 for batch in batches((plan for plan in group if plan not in late), MOST):
-                    raced = horizon.meet(batch, name)
+                    raced = bool(batch[0].template.horizon_ms) and horizon.meet(batch, name)
                     if not alone and (keys := {plan.key for plan in batch if plan.key}):
                         for request in outbox.requests.about(name, (), keys):
                             changes.carry_out(request, late=True)

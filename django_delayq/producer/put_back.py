@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from uuid import UUID
 
 from django.db import transaction
@@ -113,10 +114,16 @@ def _requeue_at_commit(id: UUID, queue: str, record: JobRecord | None, actor: st
     if holder not in (None, id):
         return Change.CONFLICT
 
+    return at_commit("requeued", id, queue, partial(requeue, id, queue, actor, reason, by_person=by_person))
+
+
+def at_commit(done: str, job: UUID, queue: str, act: Callable[[], Change]) -> Change:
+    """Carries out a change at the commit. If it does not happen then, a warning says that the job was not `done`."""
+
     def carry_out() -> None:
-        change = requeue(id, queue, actor, reason, by_person=by_person)
+        change = act()
         if change is not Change.DONE:
-            logger.warning("job %s of %s was not requeued at the commit: %s", id, queue, change)
+            logger.warning("job %s of %s was not %s at the commit: %s", job, queue, done, change)
 
     transaction.on_commit(carry_out, using=conf.get().database, robust=True)
     return Change.DONE

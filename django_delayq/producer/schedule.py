@@ -15,7 +15,7 @@ from django_delayq import clock, conf, ids
 from django_delayq.exceptions import ConfigError, PayloadError
 from django_delayq.job_meta import NAMED, ONLY
 from django_delayq.ladder import Ladder
-from django_delayq.producer import carriers, commit, homes, outbox
+from django_delayq.producer import carriers, commit, homes
 from django_delayq.producer.async_api import like, refuse_loop, scheduled
 from django_delayq.producer.carriers import Call, watchers
 from django_delayq.producer.commit import Plan
@@ -253,10 +253,8 @@ def plan(
     """
     template = templates.get(task, options, using)
     template.check(args, kwargs)
-    if template.durable:
-        outbox.check_installed()
-        if not template.says_using:
-            _check_transaction(template.using, template.where)
+    if template.durable and not template.says_using:
+        _check_transaction(template.using, template.where)
     if not options.key and template.on_conflict != "keep":
         raise ConfigError(f"{template.where}: on_conflict={template.on_conflict!r} needs a key: pass key= as well.")
     delay_ms, due_ms = date(options.delay, options.run_at, template.where)
