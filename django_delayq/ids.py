@@ -19,6 +19,7 @@ from typing import Final
 from uuid import UUID, SafeUUID
 
 from django_delayq import clock
+from django_delayq.text import cut
 
 SHORT_LENGTH: Final = 22
 
@@ -162,13 +163,13 @@ def full(text: str) -> UUID:
             return UUID(int=high * _HALF + low)  # 62**22 is above 2**128: UUID refuses what does not fit
         except (KeyError, ValueError):
             pass
-    raise ValueError(f"{_shown(text)} is not a job id: 22 letters and digits")
+    raise ValueError(f"{cut(repr(text))} is not a job id: 22 letters and digits")
 
 
 def check(text: str) -> None:
     """Does nothing for 22 characters that `full` can read; ValueError for anything else. Much cheaper than reading them."""
     if len(text) != SHORT_LENGTH or not text.isascii() or not text.isalnum() or text > _LAST:
-        raise ValueError(f"{_shown(text)} is not a job id: 22 letters and digits")
+        raise ValueError(f"{cut(repr(text))} is not a job id: 22 letters and digits")
 
 
 def parse(id: UUID | str) -> UUID:
@@ -181,12 +182,13 @@ def parse(id: UUID | str) -> UUID:
             return full(text)
         if _HEX.fullmatch(text):
             return UUID(text)
-    raise ValueError(f"{_shown(id)} is not a job id: pass its 22 letters and digits, or the UUID")
+    raise ValueError(f"{cut(repr(id))} is not a job id: pass its 22 letters and digits, or the UUID")
 
 
 def created_ms(id: UUID) -> int:
     """When the id was made, in milliseconds since 1970; ValueError for a UUID without a time (neither version 6 nor 7)."""
-    _of_a_job(id)
+    if id.version not in (6, 7):
+        raise ValueError(f"{id} is a UUID of version {id.version}, which contains no time; job ids are version 6 or 7")
     return id.int >> 80
 
 
@@ -201,18 +203,6 @@ def by_partition(jobs: Iterable[UUID]) -> dict[int, list[UUID]]:
     for job in jobs:
         found.setdefault(partition(job), []).append(job)
     return found
-
-
-def _of_a_job(id: UUID) -> int:
-    version = id.version
-    if version is None or version not in (6, 7):
-        raise ValueError(f"{id} is a UUID of version {version}, which contains no time; job ids are version 6 or 7")
-    return version
-
-
-def _shown(given: object) -> str:
-    shown = repr(given)
-    return shown if len(shown) <= 80 else shown[:77] + "..."
 
 
 _LAST: Final = short(UUID(int=2**128 - 1))

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Final, NoReturn, final
 
 from django_delayq import clock
+from django_delayq.text import cut
 
 MAX_STEPS: Final = 1_000
 
@@ -40,11 +41,11 @@ class Ladder:
         found = _JITTER.fullmatch(words[-1]) if words else None
         if found is not None:
             if jitter is not None:
-                raise ValueError(f"the ladder {_cut(text)!r} already names its jitter; remove jitter={jitter!r} out")
+                raise ValueError(f"the ladder {cut(text)!r} already names its jitter; remove jitter={jitter!r} out")
             words.pop()
             jitter = float(found[1]) / 100
         if not words:
-            raise ValueError(f"{_cut(text)!r} is a ladder without steps; pass durations separated by spaces, such as {_EXAMPLE}")
+            raise ValueError(f"{cut(text)!r} is a ladder without steps; pass durations separated by spaces, such as {_EXAMPLE}")
         self._fill(tuple(_step(word, number) for number, word in enumerate(words, 1)), jitter)
 
     @classmethod
@@ -207,10 +208,6 @@ def _checked_jitter(jitter: float | None) -> float:
     if isinstance(jitter, bool) or not isinstance(jitter, int | float) or not 0 <= jitter <= 1:
         raise ValueError(f"jitter={jitter!r} is not a share; pass a number from 0 to 1, such as 0.1 for 10 % either way")
     return round(float(jitter), 4)
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= 80 else text[:77] + "..."
 
 
 POLL: Final = Ladder("15s 3m 10m 30m 30m 1h 2h 6h 15h")  # of tasks that say nothing else: a day and an hour

@@ -50,6 +50,11 @@ def clean(text: str, longest: int = LONGEST) -> str:
     return f"{text[:half]}\n… {len(text) - 2 * half:,} characters cut …\n{text[-half:]}"
 
 
+def cut(text: str) -> str:
+    """The first 80 characters, for a message."""
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
 def nearest(word: object, known: Iterable[str], cutoff: float = 0.6) -> str:
     """The known word that is most like this one; "" where none is."""
     close = get_close_matches(str(word), list(known), n=1, cutoff=cutoff)

@@ -21,6 +21,7 @@ from django_delayq.store.connection.wake import BROKEN
 from django_delayq.store.keys import Keys
 from django_delayq.store.scripts.lock_store import LockStore, Taken, UnlockLine
 from django_delayq.store.scripts.record import MAX_KEY, validate_key
+from django_delayq.text import cut
 from django_delayq.worker.current import CURRENT
 
 logger = Logger("django_delayq.locks")
@@ -231,10 +232,8 @@ def _checked(name: str) -> str:
             return name
     except PayloadError:
         pass
-    shown = ascii(name)
     raise PayloadError(
-        f"lock({shown if len(shown) <= 80 else shown[:77] + '...'}): the name of a lock is text of 1 to {MAX_KEY} printable "
-        "characters, such as 'order:42'."
+        f"lock({cut(ascii(name))}): the name of a lock is text of 1 to {MAX_KEY} printable characters, such as 'order:42'."
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from django_delayq.exceptions import ConfigError, PayloadError
 from django_delayq.job_meta import MAX_NAME, MOST, SharedName, is_text
-from django_delayq.text import did_you_mean
+from django_delayq.text import cut, did_you_mean
 
 _NAMED: Final = (
     inspect.Parameter.POSITIONAL_ONLY,
@@ -56,14 +56,14 @@ class NameFormat:
             value = args[place] if 0 <= place < len(args) else kwargs.get(parameter, default)
             if not isinstance(value, _KINDS):
                 raise PayloadError(
-                    f"{where}: {self.option}={self.text!r} takes its name from {parameter}, which is {_shown(value)}. A name is "
+                    f"{where}: {self.option}={self.text!r} takes its name from {parameter}, which is {cut(repr(value))}. A name is "
                     "made of text and numbers: pass one, or set another format for this job: task.using(serial=…)."
                 )
             said += str(value)
         if not is_text(said):
             what = "is empty" if not said else f"has {len(said)} characters" if len(said) > MAX_NAME else "holds a control character"
             raise PayloadError(
-                f"{where}: the name that {self.option}={self.text!r} makes of these arguments {what}: {_shown(said)}. "
+                f"{where}: the name that {self.option}={self.text!r} makes of these arguments {what}: {cut(repr(said))}. "
                 f"It needs 1 to {MAX_NAME} printable characters: use a shorter argument, such as an id."
             )
         return SharedName(said, self.most)
@@ -132,8 +132,3 @@ def _format(text: Any, most: int, option: str, signature: inspect.Signature, whe
     if longest > MAX_NAME or not all(is_text(piece.text) for piece in pieces if piece.text):
         raise ConfigError(f"{where}: {option}={text!r} makes names that are too long or hold control characters; at most {MAX_NAME}.")
     return NameFormat(text, most, option, tuple(pieces))
-
-
-def _shown(value: object) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= 80 else shown[:77] + "..."

@@ -16,6 +16,7 @@ from django_delayq.exceptions import PayloadError
 from django_delayq.job_meta import allowed_tasks, told_of
 from django_delayq.states import NO_LIMIT, Change
 from django_delayq.store.scripts import decode
+from django_delayq.text import cut
 
 Band = Literal["high", "normal", "low"]
 BANDS: Final[tuple[Band, ...]] = get_args(Band)
@@ -138,15 +139,15 @@ def line(task: str, band: str, durable: bool, max_attempts: int, expires_ms: int
     """
     if not isinstance(task, str) or not _TASK.fullmatch(task):
         raise PayloadError(
-            f"the task name {_shown(task)} cannot be stored; use 1 to {MAX_TASK} characters without spaces, such as "
+            f"the task name {cut(ascii(task))} cannot be stored; use 1 to {MAX_TASK} characters without spaces, such as "
             '"orders.close_order"'
         )
     if band not in LETTERS:
-        raise PayloadError(f"{_shown(band)} is not a band; use high, normal or low")
+        raise PayloadError(f"{cut(ascii(band))} is not a band; use high, normal or low")
     if type(max_attempts) is not int or not 1 <= max_attempts <= MAX_ATTEMPTS:
-        raise PayloadError(f"max_attempts={_shown(max_attempts)} of {task}: use a whole number of at least 1")
+        raise PayloadError(f"max_attempts={cut(ascii(max_attempts))} of {task}: use a whole number of at least 1")
     if type(expires_ms) is not int or not 0 <= expires_ms <= clock.LAST_MS:
-        raise PayloadError(f"expires_ms={_shown(expires_ms)} of {task}: use milliseconds since 1970, or 0 for never")
+        raise PayloadError(f"expires_ms={cut(ascii(expires_ms))} of {task}: use milliseconds since 1970, or 0 for never")
     numbers = f"{max_attempts}:{expires_ms}" if expires_ms else str(max_attempts)
     if numbers == str(USUAL_ATTEMPTS):
         numbers = ""
@@ -231,10 +232,10 @@ def _with_one(job: ClaimedJob, text: str, now_ms: int) -> ClaimedJob:
 def validate_key(key: str) -> str:
     """Returns the business key unchanged if a record can hold it ("": no key); PayloadError otherwise."""
     if not isinstance(key, str):
-        raise PayloadError(f"the key {_shown(key)} is not text; pass a str, such as f'close-order:{{order.pk}}'")
+        raise PayloadError(f"the key {cut(ascii(key))} is not text; pass a str, such as f'close-order:{{order.pk}}'")
     if not _KEY.fullmatch(key):
         what = f"has {len(key)} characters" if len(key) > MAX_KEY else "holds a control character or half a surrogate pair"
-        raise PayloadError(f"the key {_shown(key)} {what}; pass at most {MAX_KEY} printable characters")
+        raise PayloadError(f"the key {cut(ascii(key))} {what}; pass at most {MAX_KEY} printable characters")
     return key
 
 
@@ -242,11 +243,6 @@ def _diagnosis(record: bytes) -> str:
     if _OTHER_VERSION.match(record):
         return "its version is unknown here, so a newer django-delayq wrote it; upgrade this worker"
     return "its header line is malformed; it was not written by django-delayq, or was damaged"
-
-
-def _shown(given: object) -> str:
-    shown = ascii(given)
-    return shown if len(shown) <= 80 else shown[:77] + "..."
 
 
 OnConflict = Literal["keep", "replace", "earliest", "latest", "after", "error"]
