@@ -44,6 +44,13 @@ from django_delayq.store.scripts.queue import MOST
 from django_delayq.text import did_you_mean
 
 MOST_TURNS: Final = 512  # a call starts at a random turn below this
+# Keys of a job's meta that its caller cannot give.
+RESERVED: Final = {
+    CARRIED: "carriers. Use another key.",
+    NAMED: "the name of a job. Pass serial= or concurrency= instead.",
+    ONLY: "the limit of a token. Use another key.",
+    PERIODIC: "jobs of schedules. Use another key.",
+}
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -314,27 +321,15 @@ def put_in(
 
 async def _aput(binding: Binding) -> Job:
     id = homes.drawn(*binding[:4])
-    return await scheduled([id], _put, binding._replace(id=id))
-
-
-def _put(binding: Binding) -> Job:
-    return put_in(*binding)
+    return await scheduled([id], put_in, *binding._replace(id=id))
 
 
 def _put_many(bindings: Iterable[Binding], using: str | None) -> list[Job]:
-    if not watchers:
-        return _put_batches(bindings, using, None)
-    with carriers.watched(Call(many=True)) as call:
-        return _put_batches(bindings, using, call)
-
-
-def _put_batches(bindings: Iterable[Binding], using: str | None, call: Call | None) -> list[Job]:
     jobs: list[Job] = []
-    first = random.randrange(MOST_TURNS)
-    with PipelinedCall() as pipelined:
-        for turn, batch in enumerate(batches(bindings, MOST), first):
+    with carriers.watched(Call(many=True)) as call, PipelinedCall() as pipelined:
+        for turn, batch in enumerate(batches(bindings, MOST), random.randrange(MOST_TURNS)):
             plans = _planned(batch, using, turn)
-            if call is not None:
+            if watchers:
                 call.plans += plans
             jobs += put_all(plans, pipelined)
     return jobs
@@ -389,16 +384,9 @@ def _checked_meta(value: Any, where: str) -> dict[str, Any]:
     """Refuses `meta` with reserved keys."""
     if not isinstance(value, Mapping):
         raise PayloadError(f"{where}: meta must be a dict with text keys, not {value!r}.")
-    if CARRIED in value:
-        raise PayloadError(f"{where}: meta has the key {CARRIED!r}, which is reserved for carriers. Use another key.")
-    if NAMED in value:
-        raise PayloadError(
-            f"{where}: meta has the key {NAMED!r}, which is reserved for the name of a job. Pass serial= or concurrency= instead."
-        )
-    if ONLY in value:
-        raise PayloadError(f"{where}: meta has the key {ONLY!r}, which is reserved for the limit of a token. Use another key.")
-    if PERIODIC in value:
-        raise PayloadError(f"{where}: meta has the key {PERIODIC!r}, which is reserved for jobs of schedules. Use another key.")
+    for name, use in RESERVED.items():
+        if name in value:
+            raise PayloadError(f"{where}: meta has the key {name!r}, which is reserved for {use}")
     return dict(value)
 
 
