@@ -17,7 +17,7 @@ def visible(text: str) -> str:
     """Text whose control characters are spelled out: the marks that turn the direction of writing would reorder what stands
     around them, and make one word look like another (CVE-2021-42574). Line ends and tabs stay. JSON stays JSON, and means the same.
     """
-    return text if text.isprintable() else _HIDDEN.sub(_spelled, text)
+    return text if text.isprintable() else _HIDDEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def one_line(text: str) -> str:
@@ -65,10 +65,6 @@ def did_you_mean(word: object, known: Iterable[str], cutoff: float = 0.6) -> str
     """The same as an English question that follows the word, or ""."""
     near = nearest(word, known, cutoff)
     return f" (did you mean {near!r}?)" if near else ""
-
-
-def _spelled(found: re.Match[str]) -> str:
-    return f"\\u{ord(found[0]):04x}"
 
 
 LONGEST_LINE: Final = 2_000  # characters of the first line of an error that tell errors apart

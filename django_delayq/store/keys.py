@@ -141,11 +141,6 @@ def workers_key(prefix: str) -> str:
     return f"{prefix}:{{workers}}"
 
 
-def asked_key(prefix: str) -> str:
-    """The hash of requests to workers that they have not read yet."""
-    return f"{prefix}:{{workers}}:asked"
-
-
 def tag(queue: str, partition: int) -> str:
     """The hash tag of all keys of that partition; it puts them into one slot."""
     return queue if partition == 0 else f"{queue}/{partition}"
