@@ -9,7 +9,6 @@ sees the other. The far row is then made near, and the script decides.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from uuid import UUID
 
 from django.db import Error, transaction
@@ -26,8 +25,6 @@ from django_delayq.store.scripts.record import JobRecord, ScheduleItem, Schedule
 
 logger = Logger("django_delayq.producer")
 
-Publish = Callable[[list[Plan]], None]
-
 
 def is_far(plan: Plan) -> bool:
     """Whether a job is written as a far row. The clock of this host is exact enough: the database's clock decides which rows are
@@ -37,15 +34,17 @@ def is_far(plan: Plan) -> bool:
     return left > plan.template.horizon_ms > 0
 
 
-class Written:
-    """The rows of one call, if queues have a horizon: near rows, which go to Redis at the commit, far rows, and jobs that were merged
-    into another job.
+class HorizonRows:
+    """Writes the rows of one call, if queues have a horizon: near rows, which `publish` sends to Redis at the commit, far rows, and
+    jobs that were merged into another job. It is also the commit hook of the far rows.
 
     Raises:
         StoreUnavailable: another transaction holds a key for more than two seconds; nothing was written.
     """
 
-    def __init__(self, plans: Sequence[Plan]) -> None:
+    def __init__(self, plans: Sequence[Plan], publish: Callable[[list[Plan]], None]) -> None:
+        self._publish = publish
+        self.__qualname__ = "HorizonRows"  # by which Django logs a robust hook
         self.near: list[Plan] = []
         self.far: list[Plan] = []
         self.merged: list[tuple[Plan, ScheduleReply]] = []
@@ -72,7 +71,7 @@ class Written:
         if self.near:
             outbox.jobs.insert(self.near)
 
-    def committed(self, publish: Publish) -> None:
+    def __call__(self) -> None:
         """Runs after the commit: updates the `Job` objects, and asks Redis who holds the keys. If that fails, the relay does it."""
         for plan in self.far:
             plan.job.due_ms = clock.wall_ms() + (plan.left_ms(clock.monotonic()) or 0) if plan.delay_ms is not None else plan.due_ms
@@ -80,20 +79,20 @@ class Written:
             if reply.status == "moved" and not reply.due_ms:
                 publish_later(plan.queue, [reply.id])
         try:
-            self._ask(publish)
+            self._ask()
         except StoreUnavailable as error:
             logger.warning("the keys of far jobs could not be checked in Redis; the relay checks them: %s", error)
             signals.store_unavailable.send_robust(sender=None, error=error)
         except Error as error:
             logger.warning("the relay handles the keys of far jobs, because the database does not answer: %s", error)
 
-    def _ask(self, publish: Publish) -> None:
+    def _ask(self) -> None:
         for plan in self.far:
             if not plan.key:
                 if not plan.withdrawn:
                     _created(plan)
                 continue
-            publisher = _publisher(plan.queue, plan.partition)
+            publisher = Publisher.of(plan.queue, plan.partition)
             with stores.guarded(plan.queue, plan.partition, schedules=True):
                 row = keep_or_meet(publisher, plan)
             if row is None:
@@ -102,19 +101,7 @@ class Written:
                 _created(plan)
                 continue
             plan.redate(row.left_ms, row.run_at_ms, clock.monotonic())
-            publish([plan])
-
-
-class Behind:
-    """The commit hook of far rows."""
-
-    def __init__(self, written: Written, publish: Publish) -> None:
-        self.far = written.far
-        self._work = partial(written.committed, publish)
-        self.__qualname__ = "Behind"  # by which Django logs a robust hook
-
-    def __call__(self) -> None:
-        self._work()
+            self._publish([plan])
 
 
 def withdrawn(job: UUID) -> None:
@@ -123,7 +110,7 @@ def withdrawn(job: UUID) -> None:
     """
     connection = transaction.get_connection(conf.get().database)
     for place, (_, hook, _) in enumerate(connection.run_on_commit if connection.in_atomic_block else ()):
-        for plan in hook.far if isinstance(hook, Behind) else ():
+        for plan in hook.far if isinstance(hook, HorizonRows) else ():
             if plan.id == job:
                 connection.run_on_commit.insert(place, (set(connection.savepoint_ids), Withdrawal(plan), False))
                 return
@@ -173,7 +160,7 @@ def publish_later(queue: str, jobs: Sequence[UUID]) -> None:
     try:
         for partition, some in ids.by_partition(jobs).items():
             with stores.guarded(queue, partition, schedules=True):
-                _publisher(queue, partition).publish_rows(some)
+                Publisher.of(queue, partition).publish_rows(some)
     except (StoreUnavailable, Error) as error:
         logger.warning("the relay publishes %s, whose new date is near: %s", ", ".join(map(ids.short, jobs)), error)
 
@@ -192,7 +179,7 @@ def meet_key(queue: str, key: str) -> None:
         if outbox.far_rows.bring_in_keys(queue, [key]):
             for partition in conf.get().queue(queue).homes(key):
                 with stores.guarded(queue, partition, schedules=True):
-                    _publisher(queue, partition).complete(key)
+                    Publisher.of(queue, partition).complete(key)
     except (StoreUnavailable, Error) as error:
         logger.warning("whether a far job holds the key %r of %s could not be checked: %s", key, queue, error)
 
@@ -207,7 +194,7 @@ def meet_in_redis(plans: Sequence[Plan], queue: str) -> None:
         if meet(plans, queue):
             partition = plans[0].partition
             with stores.guarded(queue, partition, schedules=True):
-                _publisher(queue, partition).publish_before(plans)
+                Publisher.of(queue, partition).publish_before(plans)
     except (StoreUnavailable, Error) as error:
         logger.warning("cannot check whether far jobs hold the keys of new jobs (%d): %s", len(plans), error)
 
@@ -216,7 +203,3 @@ def _created(plan: Plan) -> None:
     plan.job.created = True
     if signals.job_scheduled.receivers:
         signals.job_scheduled.send_robust(sender=plan.template.task, job=plan.job)
-
-
-def _publisher(queue: str, partition: int) -> Publisher:
-    return Publisher(stores.queue(queue, partition), conf.get().most_events_in(queue))

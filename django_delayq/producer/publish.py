@@ -23,6 +23,7 @@ from django_delayq.failpoints import failpoint
 from django_delayq.producer import outbox
 from django_delayq.producer.breaker import CircuitOpen
 from django_delayq.producer.outbox.shapes import StoredJob, WaitingRow
+from django_delayq.producer.stores import stores
 from django_delayq.states import FINISHED, EndingKind, State
 from django_delayq.store.connection.error_replies import StoreError
 from django_delayq.store.scripts.events import FIRST, EventLog
@@ -71,6 +72,12 @@ class Publisher:
     max_events: int = 0
     actor: str = ""
     replicas: Replicas | None = None
+
+    @classmethod
+    def of(cls, queue: str, partition: int, *, durable: bool = True) -> Publisher:
+        """The publisher of a partition for a process that schedules. `durable`: whether it publishes rows."""
+        replicas = None if durable else stores.replicas(queue)
+        return cls(stores.queue(queue, partition), conf.get().most_events_in(queue), replicas=replicas)
 
     def publish(self, items: Sequence[ScheduleItem], epoch: str = "") -> Sent:
         """At most 200 jobs, in this order. `epoch`: in which their rows were read, or written ("": there are no rows)."""

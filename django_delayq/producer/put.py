@@ -24,7 +24,7 @@ from django_delayq.producer import changes, commit, horizon, outbox
 from django_delayq.producer.breaker import Silent, Untaken, with_jobs
 from django_delayq.producer.changes import Move, Policy
 from django_delayq.producer.commit import Plan, Publication
-from django_delayq.producer.horizon import Written
+from django_delayq.producer.horizon import HorizonRows
 from django_delayq.producer.job import Job
 from django_delayq.producer.options import JobTemplate
 from django_delayq.producer.outbox.shapes import AlreadyScheduled, Once
@@ -122,7 +122,7 @@ def _put_in(plan: Plan, inserted: Callable[[Job], None] | None, once: Once | Non
         if not commit.is_open(connection) and (connection.autocommit or connection.get_autocommit()):  # the check itself is slow
             if inserted is not None:
                 inserted(plan.job)
-            publisher = _publisher(plan.queue, plan.partition, durable=False)
+            publisher = Publisher.of(plan.queue, plan.partition, durable=False)
             _, [reply] = _send_redis_only(publisher, [plan])  # there is no commit to wait for
             if (refused := _answer(plan, reply)) is not None:
                 raise refused
@@ -209,7 +209,7 @@ def _within_horizon(
     with transaction.atomic(using=connection.alias):  # with a savepoint: a refusal undoes this call only
         if once is not None:
             _take(once, plans[0])
-        written = Written(plans)
+        written = HorizonRows(plans, publish)
         for plan, reply in written.merged:
             if reply.status in REFUSED:
                 raise _refused(plan, reply)
@@ -218,7 +218,7 @@ def _within_horizon(
         connection.on_commit(lambda: [_answer(*merged) for merged in written.merged], robust=not alone)
         if written.near:
             connection.on_commit(Publication(written.near, publish), robust=not alone)
-        connection.on_commit(horizon.Behind(written, publish), robust=not alone)  # far rows of these keys come second
+        connection.on_commit(written, robust=not alone)  # far rows of these keys come second
         if inserted is not None and alone and not written.merged:
             inserted()
         failpoint("producer.commit")
@@ -259,7 +259,7 @@ def _held(plans: Sequence[Plan]) -> dict[Plan, ScheduleReply]:
     away, found = Silent(), dict[Plan, ScheduleReply]()
     open = {using for using in {plan.template.using for plan in plans} if commit.is_open(connections[using])}
     for (name, partition), group in _by_store([plan for plan in plans if plan.key and plan.template.using not in open]):
-        publisher = _publisher(name, partition)
+        publisher = Publisher.of(name, partition)
         link, node = publisher.store.link, publisher.store.link.server
         if link not in away:
             try:
@@ -322,18 +322,13 @@ def _moved(plan: Plan, holder: UUID) -> bool:
         return False
 
 
-def _publisher(queue: str, partition: int, *, durable: bool = True) -> Publisher:
-    replicas = None if durable else stores.replicas(queue)
-    return Publisher(stores.queue(queue, partition), conf.get().most_events_in(queue), replicas=replicas)
-
-
 def _publish(plans: Sequence[Plan], pipelined: PipelinedCall | None = None, *, alone: bool) -> None:
     """Publishes jobs of redis durability. No relay publishes them later."""
     refused: list[KeyTaken] = []
     if pipelined is not None and pipelined.open:
         pipelined.finish()
     for (name, partition), group in _by_store(plans):
-        publisher = _publisher(name, partition, durable=False)
+        publisher = Publisher.of(name, partition, durable=False)
         for start in range(0, len(group), MOST):
             batch = group[start : start + MOST]
             horizon.meet_in_redis(batch, name)
@@ -455,7 +450,7 @@ def _publish_rows(plans: Sequence[Plan], *, alone: bool) -> None:
     lacking: Counter[Link] = Counter()  # how many jobs each server did not accept
     try:
         for (name, partition), group in _by_store(plans):
-            publisher = _publisher(name, partition)
+            publisher = Publisher.of(name, partition)
             link, node = publisher.store.link, publisher.store.link.server
             if link in away:
                 lacking[node] += len(group)
