@@ -56,8 +56,7 @@ class DelayqConfig(AppConfig):
         if conf.given("TARGETS"):
             from django_delayq.targets import offering  # noqa: F401  # loaded, and its task registered
         queues = conf.given("QUEUES")
-        options = queues.values() if isinstance(queues, Mapping) else ()
-        if any(isinstance(one, Mapping) and one.get("CONSUMER") == "pull" for one in options):
+        if isinstance(queues, Mapping) and any(isinstance(one, Mapping) and one.get("CONSUMER") == "pull" for one in queues.values()):
             from django_delayq.messages import pull, push  # noqa: F401  # loaded; `__init__` lends their names
         for path in conf.task_backends():
             _register_tasks_of_django(path)

@@ -14,7 +14,7 @@ from django.db import Error as DriverError
 from django_delayq import ids
 from django_delayq.exceptions import Skip, Snooze, StoreUnavailable
 from django_delayq.models import Attempt, Periodic, Tick
-from django_delayq.producer import lookup
+from django_delayq.producer.stores import stores
 from django_delayq.states import PERIODIC, AttemptOutcome
 from django_delayq.store.connection.error_replies import StoreError
 from django_delayq.worker.current import CurrentJob, current
@@ -93,7 +93,7 @@ def _take(job: CurrentJob, name: str) -> str:
 def _runs(queue: str, id: str, nonce: str) -> bool:
     """Whether that run still has its lease."""
     job = ids.full(id)
-    view = lookup.view_of(job, queue)
+    view = stores.view_of(job, queue)
     return view is not None and view.state == "running" and view.fence == nonce and view.date_ms > view.now_ms
 
 

@@ -18,8 +18,9 @@ from django_delayq.exceptions import QueueUnknown
 from django_delayq.logger import Logger
 from django_delayq.models import Attempt, Event, Job, Periodic, Tick, database
 from django_delayq.periodic.dates import LONGEST_JITTER_MS, Dates
-from django_delayq.producer import acts, lookup
+from django_delayq.producer import acts
 from django_delayq.producer.outbox import rows
+from django_delayq.producer.stores import stores
 from django_delayq.states import PUT_OFF, AttemptOutcome, Change, State
 
 logger = Logger("django_delayq.periodic")
@@ -166,7 +167,7 @@ def _has_run(job: UUID) -> bool:
     row = Job.objects.filter(pk=job).only("queue", "state", "attempts", "crashes", "asked").first()
     if row is None:
         return False
-    view = lookup.view_of(job, row.queue)
+    view = stores.view_of(job, row.queue)
     if view is None:
         return row.state == State.SCHEDULED and bool(row.attempts or row.crashes or row.asked)
     return view.state == "scheduled" and bool(view.attempt or view.crashes or view.asks)

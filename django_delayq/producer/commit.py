@@ -216,10 +216,10 @@ def install_inline(run: Callable[[Plan], object]) -> None:
     _run_now = run
 
 
-def run_inline(plans: Sequence[Plan]) -> list[Any]:
-    """Runs the jobs at the commit, in their order, whatever their dates. Returns the `Job` objects. Without an open transaction, an
-    exception stops the run and reaches the caller. At a commit, Django logs the exception, and the next hooks run: with a worker, the
-    exception would not reach the commit either.
+def run_inline(plans: Sequence[Plan]) -> None:
+    """Runs the jobs at the commit, in their order, whatever their dates. Without an open transaction, an exception stops the run and
+    reaches the caller. At a commit, Django logs the exception, and the next hooks run: with a worker, the exception would not reach
+    the commit either.
     """
     for plan in plans:
         connection = connections[plan.template.using]
@@ -227,7 +227,6 @@ def run_inline(plans: Sequence[Plan]) -> list[Any]:
             connection.on_commit(Publication([plan], _run_plans), robust=True)
         else:
             _run_plans([plan])
-    return [plan.job for plan in plans]
 
 
 def _run_plans(plans: list[Plan]) -> None:

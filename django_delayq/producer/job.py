@@ -175,7 +175,7 @@ def _find(id: UUID, queue: str | None) -> Job | None:
         if link in away:
             continue
         try:
-            view = lookup.view_of(id, name)
+            view = stores.view_of(id, name)
         except StoreUnavailable as error:  # another server may have the job
             away.note(link, node, error)
             continue
@@ -202,7 +202,7 @@ def _holds(id: UUID, queue: str) -> bool:
 def _state(id: UUID, queue: str) -> State | None:
     row = lookup.row_of(id)
     try:
-        view = lookup.view_of(id, queue)
+        view = stores.view_of(id, queue)
     except StoreUnavailable:
         view = None
         if row is None:
@@ -292,7 +292,7 @@ def _ended(job: JobRef, since: float) -> Row | None:
     if found is not None and found.state not in REQUEUEABLE:
         return found if found.state in FINISHED else None
     try:
-        view = lookup.view_of(job.id, job.queue)
+        view = stores.view_of(job.id, job.queue)
     except StoreUnavailable:
         return found  # the row is all that is known
     if found is not None:

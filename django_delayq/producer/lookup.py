@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 from django_delayq import conf, ids
@@ -15,9 +14,6 @@ from django_delayq.producer.outbox.shapes import StoredJob
 from django_delayq.producer.stores import stores
 from django_delayq.states import Change
 from django_delayq.store.scripts.record import validate_key
-
-if TYPE_CHECKING:
-    from django_delayq.store.reads.inspector import JobView
 
 
 def target(job: JobRef | UUID | str | None, queue: str | None) -> tuple[UUID, str | None]:
@@ -63,16 +59,6 @@ def row_of(id: UUID) -> StoredJob | None:
     """The row of a job; None if it does not exist, cannot be read, or the database side is not installed."""
     rows = outbox.jobs.read([id]) if outbox.installed else []
     return rows[0] if rows else None
-
-
-def view_of(id: UUID, queue: str) -> JobView | None:
-    """The job as Redis has it; None if Redis does not know it.
-
-    Raises:
-        StoreUnavailable: Redis cannot be reached.
-    """
-    with stores.guarded(queue, ids.partition(id)):
-        return stores.inspector().job(queue, id)
 
 
 def row_in_any(id: UUID, partitions: Iterable[int]) -> StoredJob | None:

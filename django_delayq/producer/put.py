@@ -113,10 +113,12 @@ def put_one(plan: Plan, inserted: Callable[[Job], None] | None = None, once: Onc
 
 
 def _put_in(plan: Plan, inserted: Callable[[Job], None] | None, once: Once | None = None) -> Job:
+    job: Job = plan.job
     if plan.template.inline:
         if inserted is not None:
-            inserted(plan.job)
-        return commit.run_inline([plan])[0]
+            inserted(job)
+        commit.run_inline([plan])
+        return job
     if not plan.durable and (not plan.key or _script_decides(plan)):
         connection = connections[plan.template.using]
         if not commit.is_open(connection) and (connection.autocommit or connection.get_autocommit()):  # the check itself is slow
@@ -126,7 +128,6 @@ def _put_in(plan: Plan, inserted: Callable[[Job], None] | None, once: Once | Non
             _, [reply] = _send_redis_only(publisher, [plan])  # there is no commit to wait for
             if (refused := _answer(plan, reply)) is not None:
                 raise refused
-            job: Job = plan.job
             return job
     return put_all([plan], inserted=inserted, once=once)[0]
 
@@ -147,7 +148,8 @@ def put_all(
     `inserted`, `once`: see `put_one`, which passes a single job.
     """
     if plans and plans[0].template.inline:
-        return commit.run_inline(plans)
+        commit.run_inline(plans)
+        return [plan.job for plan in plans]
     fresh = plans
     if any(plan.key for plan in plans):
         if len(plans) > 1:

@@ -85,7 +85,7 @@ def taken_elsewhere(job: UUID, queue: str, record: JobRecord | None) -> bool:
     if not (config.divided or partition):
         return False
     if record is None:
-        view = lookup.view_of(job, queue)
+        view = stores.view_of(job, queue)
         record = None if view is None else view.record
     return record is not None and homes.taken_elsewhere(config, record)
 
@@ -105,7 +105,7 @@ def warn_unserved(job: UUID, queue: str) -> None:
 
 
 def _requeue_at_commit(id: UUID, queue: str, record: JobRecord | None, actor: str, reason: str, *, by_person: bool) -> Change:
-    view = lookup.view_of(id, queue)
+    view = stores.view_of(id, queue)
     holder = lookup.holder(queue, record.key) if record is not None and record.key else None
     if view is None and record is None:
         return Change.UNKNOWN

@@ -28,7 +28,7 @@ from django_delayq.store.scripts.replicas import Replicas
 
 if TYPE_CHECKING:
     from django_delayq.store.reads.figures import Figures
-    from django_delayq.store.reads.inspector import Inspector
+    from django_delayq.store.reads.inspector import Inspector, JobView
 
 T = TypeVar("T")
 
@@ -177,6 +177,15 @@ class StoreSet:
 
         config = conf.get()
         return Inspector(self.places, prefix=config.prefix, partitions=config.partitions, reach=reach)
+
+    def view_of(self, job: UUID, queue: str) -> JobView | None:
+        """The job as Redis has it; None if Redis does not know it.
+
+        Raises:
+            StoreUnavailable: Redis cannot be reached.
+        """
+        with self.guarded(queue, ids.partition(job)):
+            return self.inspector().job(queue, job)
 
     def figures(self, reach: Reach = WHOLE) -> Figures:
         """Reads numbers over time, for the admin and the commands."""

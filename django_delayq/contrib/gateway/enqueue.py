@@ -158,7 +158,7 @@ def _earlier_answer(call: GatewayCall, taken: TakenKey, queue: str, policy: str)
 def _view(queue: str, id: UUID) -> JobView | None:
     """The job in Redis. None if Redis does not have it, or does not answer."""
     try:
-        return lookup.view_of(id, queue)
+        return stores.view_of(id, queue)
     except DOWN:
         return None
 

@@ -83,7 +83,7 @@ def _job_answer(token: Token, found: handles.Job) -> GatewayAnswer:
     row = Job.objects.filter(pk=found.id).first()
     away, view = False, None
     try:
-        view = lookup.view_of(found.id, found.queue)
+        view = stores.view_of(found.id, found.queue)
     except DOWN:
         if row is None:
             raise

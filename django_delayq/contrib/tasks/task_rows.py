@@ -14,7 +14,7 @@ from django_delayq.contrib.tasks.task_errors import TaskCancelled, TaskCrashed, 
 from django_delayq.exceptions import PayloadError
 from django_delayq.mirror.ends import CRASHES
 from django_delayq.models import Attempt, Job
-from django_delayq.producer import lookup
+from django_delayq.producer.stores import stores
 from django_delayq.producer.task import registry
 from django_delayq.states import PUT_OFF, AttemptOutcome, EndingKind, State
 
@@ -108,7 +108,7 @@ def _end(api: TaskApi, row: Job, runs: Sequence[Attempt]) -> list[TaskError]:
 def _in_redis(id: UUID) -> TaskResult | None:
     """A job of redis durability that has no row yet."""
     for queue in conf.get().queues:
-        view = lookup.view_of(id, queue)
+        view = stores.view_of(id, queue)
         if view is None:
             continue
         signer = conf.get().signer
