@@ -86,7 +86,7 @@ def within(found: Figures, limits: Figures) -> None:
 
 
 def test_schedule_with_a_key_in_a_transaction(warm):
-    within(Trace().of(lambda: put(9)), Figures(38, 163, 118))
+    within(Trace().of(lambda: put(9)), Figures(28, 161, 111))
 
 
 def test_from_schedule_to_the_row_of_the_ended_job(warm):
@@ -99,7 +99,7 @@ def test_from_schedule_to_the_row_of_the_ended_job(warm):
 
 def test_cancel_by_key(warm):
     put(9)
-    within(Trace().of(lambda: cancel_by_key("o:9")), Figures(34, 126, 213))
+    within(Trace().of(lambda: cancel_by_key("o:9")), Figures(29, 125, 207))
 
 
 def test_cancel_of_selected_jobs_in_the_admin(warm):

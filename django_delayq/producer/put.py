@@ -60,13 +60,13 @@ class PipelinedCall:
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         self.open = False  # a later publication by a commit waits for the replies
         try:
-            self.finish()
+            self.collect()
         except (StoreUnavailable, KeyTaken) as other:
             if error is None:
                 raise
             logger.warning("the batch before the failed one was not accepted either: %s", other)
 
-    def send(self, publisher: Publisher, batch: Sequence[Plan]) -> None:
+    def start(self, publisher: Publisher, batch: Sequence[Plan]) -> None:
         self._read()
         try:
             with stores.guarded(publisher.store.queue, publisher.store.partition, schedules=True, answers=False):
@@ -76,7 +76,7 @@ class PipelinedCall:
             raise with_jobs(error, batch) from error
         self._sent = publisher, batch, answer
 
-    def finish(self) -> None:
+    def collect(self) -> None:
         self._read()
         refused, self._refused = self._refused, []
         _tell_refused(refused, alone=True)
@@ -155,12 +155,12 @@ def put_all(
         if len(plans) > 1:
             _refuse_twice(plans)
         if pipelined is not None:
-            pipelined.finish()  # before that, the holder of a key is not known
+            pipelined.collect()  # before that, the holder of a key is not known
         fresh = _unmerged(plans)
     for (using, durable), group in _by(fresh, lambda template: (template.using, template.durable)):
         if durable:
             if pipelined is not None:
-                pipelined.finish()  # jobs that were passed first are sent first
+                pipelined.collect()  # jobs that were passed first are sent first
             _rows_first(group, inserted and partial(inserted, group[0].job), once)
         else:
             if inserted is not None:
@@ -328,14 +328,14 @@ def _publish(plans: Sequence[Plan], pipelined: PipelinedCall | None = None, *, a
     """Publishes jobs of redis durability. No relay publishes them later."""
     refused: list[KeyTaken] = []
     if pipelined is not None and pipelined.open:
-        pipelined.finish()
+        pipelined.collect()
     for (name, partition), group in _by_store(plans):
         publisher = Publisher.of(name, partition, durable=False)
         for start in range(0, len(group), MOST):
             batch = group[start : start + MOST]
             horizon.meet_in_redis(batch, name)
             if pipelined is not None and pipelined.open:
-                pipelined.send(publisher, batch)
+                pipelined.start(publisher, batch)
                 continue
             try:
                 refused += _answered(batch, _send_redis_only(publisher, batch))

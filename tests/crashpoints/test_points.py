@@ -23,7 +23,7 @@ BESIDES = {
 # Calls of the single publishing path that ask Redis, and their callers; or scripts that are called under the breaker.
 PUBLISHER = {".publish", ".publish_rows", ".bring_back", ".send", ".finish", "answer"}
 # The last five: what acts on a partition is given to `queues._each`, which goes through it under the breaker.
-ASKED_UNDER_IT = {".ask", "_asked", ".put_in", "_send_rows", "pause", "resume", "purge", "in_one", "empty"}
+ASKED_UNDER_IT = {".ask", ".put_in", "_send_rows", "pause", "resume", "purge", "in_one", "empty"}
 TRANSACTIONS = ("atomic(", "locked_checkpoint(", "in_time(")
 WRITES = {
     "update",
