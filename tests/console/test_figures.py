@@ -1,4 +1,4 @@
-"""One measure has one value, wherever it is shown: the run time and the lateness of a job are those of its last run, not of its claim."""
+"""A measure has one value, wherever it is shown: run time and lateness count from the start of the last run, not from its claim."""
 
 from __future__ import annotations
 
