@@ -226,7 +226,7 @@ class JobLog:
         """Writes the line."""
         if run.current is not None:
             level = _level(outcome)
-            if logger.isEnabledFor(level):
+            if logger.logger.isEnabledFor(level):
                 self._ended(run, outcome, level)
         elif run.poison:
             told = "it cannot be read; see the job's row" if run.poison == "poison-record" else outcome.reason

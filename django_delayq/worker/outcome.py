@@ -13,7 +13,7 @@ import signal
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from random import random
 from types import TracebackType
@@ -41,15 +41,18 @@ MARK: Final = "  | "  # the mark of lines in exception groups
 CAUSED: Final = "The above exception was the direct cause of the following exception:"
 DURING: Final = "During handling of the above exception, another exception occurred:"
 
+# Without the Python code that a named tuple runs for each value.
+_made: Final[Callable[[tuple[str, int, str, Kind, int, bytes, int, None, str]], Outcome]] = partial(tuple.__new__, Outcome)
+
 Backoff = Ladder | Callable[[int, BaseException], clock.Delay | None]
 
 
 def of_result(run: Run, result: Any) -> Outcome:
     """The outcome of a run whose task returned `result`."""
-    finished_ms = run.now_ms
-    detail, note = success_detail(run.started_ms, finished_ms, result, run.line.max_result)
+    started_ms, finished_ms = run.started_ms, int(run.zero_ms + clock.monotonic() * 1000)
+    detail, note = success_detail(started_ms, finished_ms, result, run.line.max_result)
     job = run.job
-    return Outcome(job.id, job.attempt, job.fence, "ack", 0, detail, finished_ms - run.started_ms, None, note)
+    return _made((job.id, job.attempt, job.fence, "ack", 0, detail, finished_ms - started_ms, None, note))
 
 
 def of_error(run: Run, error: BaseException) -> Outcome:

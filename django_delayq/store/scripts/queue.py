@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, Literal, NamedTuple, get_args
 from uuid import UUID
 
@@ -92,6 +93,9 @@ class Tidied(NamedTuple):
     tombstones: int
     failed: int
     cursor: str
+
+
+_claimed: Final[Callable[[tuple[Any, ...]], ClaimedJob]] = partial(tuple.__new__, ClaimedJob)  # without Python code for each job
 
 
 class QueueStore:
@@ -245,7 +249,7 @@ class QueueStore:
         epoch = f"{generation}:{server}"
         turn = common_turn(reply[6])
         jobs = [
-            ClaimedJob(id.decode(), int(attempt), int(crashes), int(due), record, nonce, self.queue, epoch, 0, 0, 0, turn)
+            _claimed((id.decode(), int(attempt), int(crashes), int(due), record, nonce, self.queue, epoch, 0, 0, 0, turn, False))
             for id, attempt, crashes, due, record in zip(*[iter(reply[7:])] * 5, strict=True)
         ]
         if reply[6] and not turn:

@@ -32,7 +32,7 @@ _FORBIDDEN: Final = "\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff"
 _KEY: Final = re.compile(f"[^{_FORBIDDEN}]{{0,{MAX_KEY}}}")
 _TASK: Final = re.compile(rf"[^\s{_FORBIDDEN}]{{1,{MAX_TASK}}}")
 # Usual values are always left out, so each record has exactly one encoding.
-_HEADER: Final = re.compile(rb"1([hnl])([or])(?:(?!10 )([1-9][0-9]{0,8})(?::([1-9][0-9]{0,14}))?)? ([^ \n]+)(?: ([^\n]+))?\n")
+_HEADER: Final = re.compile(rb"1([hnl])([or])(?:(?!10 )([1-9][0-9]{0,8})(?::([1-9][0-9]{0,14}))?)? ([^ \n]+)(?: ([^\n]+))?")
 _PAST: Final = re.compile(r"(?:e(\d+))?(?:u(\d+))?(?:a(\d+))?(?:t(\d+))?(?:x(\w+))?")
 _NOBODY: Final = UUID(int=0)
 _OTHER_VERSION: Final = re.compile(rb"(?!1[a-z])[0-9]{1,3}[a-z]")
@@ -123,8 +123,10 @@ def read(record: bytes) -> tuple[Header, bytes]:
     """
     if signing.MARK in record:  # otherwise it is not signed
         record, _ = signing.split(record)
-    end = record.find(b"\n") + 1
-    return _header(record[:end] or record[:100]), record[end:]
+    line, end, payload = record.partition(b"\n")
+    if not end:
+        raise PayloadError(_diagnosis(record))
+    return _header(line), payload
 
 
 def says_durable(record: bytes) -> bool:
@@ -239,8 +241,8 @@ def validate_key(key: str) -> str:
     return key
 
 
-def _diagnosis(record: bytes) -> str:
-    if _OTHER_VERSION.match(record):
+def _diagnosis(line: bytes) -> str:
+    if _OTHER_VERSION.match(line):
         return "its version is unknown here, so a newer django-delayq wrote it; upgrade this worker"
     return "its header line is malformed; it was not written by django-delayq, or was damaged"
 

@@ -117,7 +117,7 @@ class Executor:
         except PayloadError as error:  # before the call, which runs the task's code and counts as an attempt
             reason = f"{error} Check whether a parameter was added or removed, or whether a deploy is in progress."
             return self._park(run, error, reason, PARKED_ARGUMENTS, "poison-arguments")
-        if names := self._missing(run.options.get("meta")):
+        if (meta := run.options.get("meta")) and (names := self._missing(meta)):
             reason = f"DELAYQ['CARRIERS'] lacks {', '.join(names)}, which this job needs. Check whether a deploy is in progress."
             return self._park(run, None, reason, PARKED_CARRIERS, "poison-carriers")
         return None
@@ -139,7 +139,7 @@ class Executor:
     def _begin(self, run: Run) -> None:
         task = run.task
         run.timeout = run.options.get("timeout") or task.timeout or run.line.timeout
-        run.started_ms = run.now_ms
+        run.started_ms = int(run.zero_ms + run.started * 1000)
         hard, retry_ms = 0.0, NEVER
         if run.timeout is not None:
             backoff = outcome.backoff_of(run.options, task.backoff, run.line.backoff)
