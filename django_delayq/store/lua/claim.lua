@@ -32,8 +32,9 @@ local PATIENCE = 60000 -- ms; the wait for a confirmation that no process works 
 local SOON = 50 -- ms
 local RESPITE = 5000 -- ms; the time for a consumer to settle another's lost lease
 
-local paused, timer, timer_until, backup, backup_until, others_until, moved_to, moved_at, restoring, run, asked = values_of(k_meta,
-  'paused', 'timer', 'timer_until', 'backup', 'backup_until', 'others_until', 'moved_to', 'moved_at', 'restoring', 'run', 'asked')
+local values = redis.call('HMGET', k_meta, 'paused', 'timer', 'timer_until', 'backup', 'backup_until', 'others_until', 'moved_to',
+  'moved_at', 'restoring', 'run', 'asked', 'alive', 'guard_from', 'guard_until', 'guard_since', 'guard_next')
+local paused, timer, timer_until, backup, backup_until, others_until, moved_to, moved_at, restoring, run, asked = unpack(values, 1, 11)
 present()
 local here = server()
 if not generation or not string.find(generation, '^%w+$') or #generation > 64 then -- none, or an invalid one
@@ -42,7 +43,7 @@ if not generation or not string.find(generation, '^%w+$') or #generation > 64 th
   redis.call('HSET', k_meta, 'generation', generation)
 end
 local moved = here ~= '' and run ~= here
-local takeover = alive(pulled or lease, away, moved and run, pulled)
+local takeover = alive(pulled or lease, away, moved and run, pulled, unpack(values, 12, 16))
 if moved then
   redis.call('HSET', k_meta, 'run', here)
 end

@@ -12,7 +12,7 @@ redis.call('HDEL', k_meta, '_') -- a first write that needs no memory, so that l
 local STRIDE, FIRST = 3, 5
 local lease, pulled = string.match(ARGV[4], '^(%d+)/?(%d*)$')
 lease, pulled = tonumber(lease), tonumber(pulled)
-alive(pulled or lease, 0, false, pulled)
+alive(pulled or lease, 0, false, pulled, values_of(k_meta, 'alive', 'guard_from', 'guard_until', 'guard_since', 'guard_next'))
 local ids = {}
 for i = FIRST, #ARGV, STRIDE do
   ids[#ids + 1] = ARGV[i]

@@ -29,8 +29,9 @@ for i = 1, items do
 end
 local runs = redis.call('HMGET', k_runs, unpack(ids))
 local cancels = {}
--- Usually there are no cancel requests, no polls and no offers.
-asks_there = redis.call('EXISTS', k_cancels, k_asks, k_offered) > 0
+-- Usually there are no cancel requests, no progress, no polls and no offers.
+asks_there = redis.call('EXISTS', k_cancels, k_progress, k_asks, k_offered) > 0
+noted = asks_there
 if asks_there then
   cancels = redis.call('HMGET', k_cancels, unpack(ids))
 end
@@ -81,7 +82,10 @@ local function noted_in(past, outcome)
   return (evictions ~= '' and 'e' .. evictions or '') .. (unknown ~= '' and 'u' .. unknown or '')
 end
 
-local BACK = {snooze = true, ask = true, evict = true, park = true} -- the attempt does not count
+-- Whether the attempt does not count.
+local function goes_back(outcome)
+  return outcome == 'snooze' or outcome == 'ask' or outcome == 'evict' or outcome == 'park'
+end
 
 local function tally(kind)
   count[kind] = (count[kind] or 0) + 1
@@ -92,7 +96,7 @@ local function unheld(id, number, outcome, attempt)
   if redis.call('ZSCORE', k_finished, id) or redis.call('ZSCORE', k_failed, id) then
     return 'already'
   end
-  local before = not BACK[outcome] and outcome ~= 'crash' and (attempt or 0) < number
+  local before = not goes_back(outcome) and outcome ~= 'crash' and (attempt or 0) < number
   return (before or redis.call('HEXISTS', k_jobs, id) == 0) and 'gone' or 'already'
 end
 
@@ -114,7 +118,7 @@ for i = 1, items do
     end
     local fields = id .. ' ' .. int(attempt) .. ' ' .. int(crashes) .. ' ' .. nonce
     local kind = outcome
-    if cancels[i] and (outcome == 'retry' or BACK[outcome]) then
+    if cancels[i] and (outcome == 'retry' or goes_back(outcome)) then
       kind = 'cancel'
     end
     if kind == 'ack' then

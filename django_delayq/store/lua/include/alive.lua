@@ -6,10 +6,9 @@
 local BREATH = 5000 -- ms
 
 -- Records that a worker is here. `away`: the ms for which the caller's calls have failed, until this one; `moved`: the server is not the
--- one that a worker used last; `patient`: the caller asks at any interval, so its silence proves nothing. Returns the moment before which
--- a lease must have ended to be taken over now.
-local function alive(lease, away, moved, patient)
-  local last, from, till, up, kept = values_of(k_meta, 'alive', 'guard_from', 'guard_until', 'guard_since', 'guard_next')
+-- one that a worker used last; `patient`: the caller asks at any interval, so its silence proves nothing. The others are the values of meta:
+-- alive, guard_from, guard_until, guard_since, guard_next. Returns the moment before which a lease must have ended to be taken over now.
+local function alive(lease, away, moved, patient, last, from, till, up, kept)
   last, from, till = tonumber(last), tonumber(from), tonumber(till)
   if now ~= last then
     redis.call('HSET', k_meta, 'alive', int(now))

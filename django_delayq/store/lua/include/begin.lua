@@ -39,7 +39,7 @@ local events, events_n = {}, 0
 
 -- Whole numbers as text, each formatted once: string.format takes a good part of a script's time, and most numbers repeat with every job.
 local as_text = string.format
-local texts = {[0] = '0', '1', '2', '3', '4', '5', '6', '7', '8', '9', '10'}
+local texts = {[0] = '0', '1'}
 local function int(number)
   local text = texts[number]
   if not text then

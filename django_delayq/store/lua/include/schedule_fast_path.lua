@@ -6,7 +6,7 @@ repeat
   local now, by, limit, known_epoch, mode = ARGV[1], ARGV[2], tonumber(ARGV[4]), ARGV[5], ARGV[6]
   local stride = string.byte(mode) == 110 and 5 or 4 -- an n: 'named'
   local items = (#ARGV - 6) / stride
-  local asks = string.find(mode, stride == 4 and '^a' or '^named a')
+  local asks = string.byte(mode, stride == 4 and 1 or 7) == 97 -- an a: 'ask'
   if items == 0 or now == '!' or ARGV[3] ~= '' then
     break
   end
@@ -16,8 +16,8 @@ repeat
   else
     now = tonumber(now)
   end
-  local format, generation, server, armed, surplus, rolled, site =
-    unpack(redis.call('HMGET', k_meta, 'format', 'generation', 'server', 'armed', 'surplus', 'rolled', 'site'))
+  local format, generation, server, armed, surplus, site =
+    unpack(redis.call('HMGET', k_meta, 'format', 'generation', 'server', 'armed', 'surplus', 'site'))
   surplus = tonumber(surplus or 0)
   local epoch = (generation or '') .. ':' .. (server or '')
   if site ~= SITE or not generation or (known_epoch ~= '' and known_epoch ~= epoch)
@@ -49,7 +49,7 @@ repeat
       line, band, safety, key = string.match(record, '^(1([hnl])([or])%d*:?%d* %S+%f[%s] ?([^\n]*)\n)')
       date = nil
     end
-    fresh = line and not string.find(policy, key == '' and '^replaced@' or '@') and not (ids and ids[id])
+    fresh = line and (policy == 'keep' or not string.find(policy, key == '' and '^replaced@' or '@')) and not (ids and ids[id])
     if fresh and key ~= '' then
       keys, taken = keys or {}, taken or {}
       fresh = not taken[key]
@@ -82,6 +82,7 @@ repeat
   end
 
   if fresh and keys then -- each must be free, and known to be: see must_ask in schedule.lua
+    local rolled = redis.call('HGET', k_meta, 'rolled')
     if string.sub(mode, -4) ~= 'told' then
       local info = server and not rolled and redis.pcall('INFO', 'server')
       fresh = info and server == (type(info) == 'string' and string.match(info, 'run_id:(%w+)') or '')

@@ -3,7 +3,6 @@
 -- succeeded, failed and were retried. Bucket 0: less than a ms; n: less than 2^n ms and at least half of that; 24: all longer ones. Each call
 -- sends one command for all its jobs. It is a string because it is read as a whole: reading each field of a hash is slower. See spread.py.
 local LATE, RAN, WIDTH = 1, 26, 66 -- the position of the counts in a slot, and its length
-local ENDED = {succeeded = 51, failed = 56, retried = 61}
 local spread_counts = {}
 
 local function bucket(ms)
@@ -29,9 +28,10 @@ local function write_spread(first, count)
     c = c + 4
   end
   local minute = math.floor(now / 60000) % 5
-  for kind, at in pairs(ENDED) do
-    if count[kind] then
-      command[c + 1], command[c + 2], command[c + 3], command[c + 4] = 'INCRBY', 'u32', '#' .. (base + at + minute), count[kind]
+  for kind, n in pairs(count) do
+    local at = kind == 'succeeded' and 51 or kind == 'failed' and 56 or kind == 'retried' and 61
+    if at then
+      command[c + 1], command[c + 2], command[c + 3], command[c + 4] = 'INCRBY', 'u32', '#' .. (base + at + minute), n
       c = c + 4
     end
   end

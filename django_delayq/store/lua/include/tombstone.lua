@@ -1,14 +1,11 @@
 -- A tombstone records that a job has ended, and how, before the mirror knows it. Its score is the ms of the end, plus a quarter of a ms
 -- for a job that succeeded, half for one that was cancelled on request, and three quarters for one that was displaced: merged, replaced, or
 -- expired; plus nothing for one that was removed from the failed jobs. Scripts use only the words. Needs begin.
-local FRACTIONS = {succeeded = '.25', cancelled = '.5', displaced = '.75', finished = ''}
-local ENDS = {[0.25] = 'succeeded', [0.5] = 'cancelled', [0.75] = 'displaced'}
-
 local scores = {}
 local function tombstone(how)
   local score = scores[how]
   if not score then
-    score = int(now) .. FRACTIONS[how]
+    score = int(now) .. (how == 'succeeded' and '.25' or how == 'cancelled' and '.5' or how == 'displaced' and '.75' or '')
     scores[how] = score
   end
   return score
@@ -16,5 +13,6 @@ end
 
 -- How a job has ended, according to its tombstone's score; 'finished' if that is unknown; nil without a tombstone.
 local function end_of(score)
-  return score and (ENDS[tonumber(score) % 1] or 'finished') or nil
+  local part = score and tonumber(score) % 1
+  return part and (part == 0.25 and 'succeeded' or part == 0.5 and 'cancelled' or part == 0.75 and 'displaced' or 'finished') or nil
 end
