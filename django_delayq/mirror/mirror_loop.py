@@ -120,18 +120,18 @@ class MirrorLoop:
         self.partition = partition
         self.epoch = EpochStore(self.store)
         self.log = EventLog(self.store.link, self.store.keys)
-        self.asks = (("XLEN", self.log.keys["events"]),)  # see `first_looks`
+        self.first_commands = (("XLEN", self.log.keys["events"]),)  # the service may send them with those of other loops
         self.ends = EndTeller(self.log, queue.name, patiently)
         self.folded = 0  # entries, by this object
         self._most = ENTRIES  # halved after a refusal, so that the refused entry is soon alone; then doubled again
 
-    def poll(self, told: Sequence[Any] = ()) -> float:
-        """One batch. Returns seconds to sleep: 0 when more is there. `told`: the replies to `asks`, if known.
+    def poll(self, replies: Sequence[Any] = ()) -> float:
+        """One batch. Returns seconds to sleep: 0 when more is there. `replies`: to `first_commands`, if known.
 
         Raises:
             StoreUnavailable, NewerEvents, DatabaseError, InterfaceError: nothing is lost; call again later.
         """
-        if (told[0] if told else self.log.length()) == 0:
+        if (replies[0] if replies else self.log.length()) == 0:
             return IDLE
         try:
             return 0.0 if self.fold().more else IDLE

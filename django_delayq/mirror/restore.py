@@ -93,7 +93,7 @@ class RestoreLoop:
         self.partition = partition
         self.log = EventLog(self.store.link, self.store.keys)
         self.epoch = EpochStore(self.store)
-        self.asks = self.epoch.asks  # see `first_looks`
+        self.first_commands = self.epoch.asks  # the service may send them with those of other loops
         self.mirror = MirrorLoop(places, queue, prefix=prefix, partition=partition, signer=signer)
         self.progress = RestoreProgress()
         self._who = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
@@ -107,15 +107,15 @@ class RestoreLoop:
         self._whole_at = 0.0  # when all changes of the hour are read again
         self._seen = 0  # the last Event row at the last look
 
-    def poll(self, told: Sequence[Any] = ()) -> float:
-        """One look, or one slice of work. Returns seconds to sleep: 0 when there is more to do. `told`: the replies to `asks`, if
+    def poll(self, replies: Sequence[Any] = ()) -> float:
+        """One look, or one slice of work. Returns seconds to sleep: 0 when there is more to do. `replies`: to `first_commands`, if
         known.
 
         Raises:
             StoreUnavailable, DatabaseError: nothing is lost; call again later.
         """
         if self._work is None:
-            if self._stands(told):
+            if self._stands(replies):
                 return self._idle()
             try:
                 epoch, checkpoint = self.look()
@@ -214,11 +214,11 @@ class RestoreLoop:
             self._lost = None
         return IDLE if pause is None else pause
 
-    def _stands(self, told: Sequence[Any]) -> bool:
+    def _stands(self, replies: Sequence[Any]) -> bool:
         """Whether Redis is still in the epoch that was last confirmed. This asks the database only from time to time."""
         if clock.monotonic() >= self._look_at:
             return False
-        epoch = self.epoch.read(told) if told else self.epoch.look(FIRST)
+        epoch = self.epoch.read(replies) if replies else self.epoch.look(FIRST)
         return not epoch.rolled and (epoch.generation, epoch.server, epoch.confirmed) == self._well
 
     def _confirm(self, epoch: Epoch, checkpoint: Checkpoint) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from django.db import Error as DriverError
 from django.db import close_old_connections, connections
@@ -19,7 +19,6 @@ from django_delayq.logger import Logger
 from django_delayq.mirror import mirror_loop, relay, restore
 from django_delayq.mirror.bring_in import BringInLoop
 from django_delayq.mirror.ends import Patiently, now_and_here
-from django_delayq.mirror.first_looks import FirstAsks, first_looks
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.prune import PruneLoop, TidyLoop
 from django_delayq.mirror.relay import RelayLoop, SharedLook
@@ -31,6 +30,7 @@ from django_delayq.store.connection.link import Link
 from django_delayq.store.connection.places import Places
 from django_delayq.store.scripts.event_line import EventLine, EventLines, event_line
 from django_delayq.store.scripts.site import is_news
+from django_delayq.worker.loop import Loop
 
 logger = Logger("django_delayq.mirror")
 
@@ -41,17 +41,11 @@ TOGETHER: Final = 0.25  # seconds by which the look at an epoch may come early, 
 STREAM: Final = 15.0  # seconds between looks at a stream without news from the event line
 HELD: Final = 60.0  # seconds for which a connection to the database is used, at least
 ROWS: Final = 4.0  # seconds between looks for unpublished rows while Redis is available; web processes that crash leave such rows
+FEW: Final = 2  # loops on one server; so few send their own commands
 AGAIN: Final = 0.25  # seconds until a broken event line is tried again
 REFUSED: Final = 60.0  # seconds until an event line that Redis does not allow is tried again
 ROLES: Final = ("mirror", "relay")
 ALL: Final[Mapping[str, Collection[int]]] = MappingProxyType({})  # partitions, of each queue
-
-
-class Poll(Protocol):
-    """A loop: one pass, then seconds to sleep."""
-
-    def poll(self) -> float:
-        """One pass."""
 
 
 class LoopRunner:
@@ -67,7 +61,7 @@ class LoopRunner:
     def __init__(
         self,
         name: str,
-        loop: Poll,
+        loop: Loop,
         *,
         longest: float = MOST_BACKOFF,
         idle: float = 0.0,
@@ -77,7 +71,7 @@ class LoopRunner:
     ) -> None:
         self.name = name
         self.loop = loop
-        self._first = loop if isinstance(loop, FirstAsks) else None
+        self.batched = loop if isinstance(loop, (MirrorLoop, RestoreLoop)) else None  # if its first commands can be sent with others
         self.next = 0.0
         self.failures = 0
         self.link = link
@@ -112,18 +106,13 @@ class LoopRunner:
         """Skips this pass."""
         self.next = clock.monotonic() + AGAIN
 
-    @property
-    def asks(self) -> Sequence[tuple[Any, ...]]:
-        """See `FirstAsks`; () for loops that do not list commands."""
-        return () if self._first is None else self._first.asks
-
-    def run_once(self, *, listening: bool = False, told: Sequence[Any] = ()) -> None:
+    def run_once(self, *, listening: bool = False, replies: Sequence[Any] = ()) -> None:
         """Runs one pass. Trouble with a server is logged once when it begins and once when it is over. `listening`: an event will
-        call the loop. `told`: the replies to its first commands, if they are known.
+        call the loop. `replies`: to its first commands, if they are known.
         """
         raced, self._called, self._raced = self._raced, False, False
         try:
-            sleep = self._first.poll(told) if self._first is not None and told else self.loop.poll()
+            sleep = self.batched.poll(replies) if self.batched is not None else self.loop.poll()
         except (StoreUnavailable, StoreError, DriverError, ClocksDiffer) as error:  # InterfaceError is not a DatabaseError
             self.failures += 1
             self.away = isinstance(error, StoreUnavailable)
@@ -271,7 +260,7 @@ class Service:
             self._listen(self._line)
         now = clock.monotonic()
         away: set[Link] = set()
-        told = self._first_looks(now)
+        replies = self._batched_replies(now)
         for runner in self._runners:
             if runner.next > now:
                 continue
@@ -279,20 +268,40 @@ class Service:
             if server in away:
                 runner.put_off()
                 continue
-            runner.run_once(listening=self.descriptor >= 0, told=told.get(runner, ()))
+            runner.run_once(listening=self.descriptor >= 0, replies=replies.get(runner, ()))
             if runner.away and server is not None:
                 away.add(server)
         return max(0.0, min((runner.next for runner in self._runners), default=1.0) - clock.monotonic())
 
-    def _first_looks(self, now: float) -> dict[LoopRunner, list[Any]]:
-        """Sends the first commands of the restores and mirrors whose time has come. Restores are sent together, since each looks only
-        once in a while.
+    def _batched_replies(self, now: float) -> dict[LoopRunner, list[Any]]:
+        """Sends the first commands of the restores and mirrors whose time has come: one write per server, not one per partition.
+        Restores are sent together, since each looks only once in a while.
+
+        Returns the replies for each runner, in the order of its commands. A runner that is missing in the result sends its own
+        commands. That happens if few loops use its server, if the server is unavailable or refuses, or if its slot has moved to
+        another server: the replies are then not about its server.
         """
         if len(self._restores) > 1 and any(runner.next <= now for runner in self._restores):
             for runner in self._restores:
                 if runner.next <= now + TOGETHER and not runner.failures:
                     runner.next = min(runner.next, now)
-        return first_looks([runner for runner in (*self._restores, *self._folders) if runner.next <= now and not runner.failures])
+        by_server: dict[Link, list[tuple[LoopRunner, Link, Sequence[tuple[Any, ...]]]]] = {}
+        for runner in (*self._restores, *self._folders):
+            if runner.next <= now and not runner.failures and runner.batched is not None and runner.link is not None:
+                by_server.setdefault(runner.link.server, []).append((runner, runner.link, runner.batched.first_commands))
+        found: dict[LoopRunner, list[Any]] = {}
+        for server, those in by_server.items():
+            if len(those) > FEW:
+                commands = list(dict.fromkeys(command for *_, own in those for command in own))  # INFO once
+                try:
+                    replies = dict(zip(commands, those[0][1].execute_many(commands), strict=True))
+                except StoreUnavailable:
+                    continue
+                for runner, link, own in those:
+                    answers = [replies[command] for command in own]
+                    if link.server is server and not any(isinstance(answer, Exception) for answer in answers):
+                        found[runner] = answers
+        return found
 
     def drain(self) -> None:
         """Folds all events that are in the streams, for burst and for tests.
