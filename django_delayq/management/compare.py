@@ -10,12 +10,11 @@ from uuid import UUID
 from django_delayq import clock, ids
 from django_delayq.conf import QueueConfig
 from django_delayq.exceptions import PayloadError
-from django_delayq.mirror import redis_only, unfinished
+from django_delayq.mirror import restore_rows
 from django_delayq.mirror.checkpoint import locked_checkpoint, needs_restore
-from django_delayq.mirror.redis_only import end_of
 from django_delayq.mirror.restore import RestoreLoop
-from django_delayq.mirror.unresolved import leave_to_a_person, unknown_end
-from django_delayq.models import UNPUBLISHED, Job, database
+from django_delayq.mirror.restore_rows import end_of, leave_to_a_person, unknown_end
+from django_delayq.models import UNPUBLISHED, Job, database_clock
 from django_delayq.producer.outbox import rows
 from django_delayq.signing import Signer
 from django_delayq.states import UNFINISHED, State
@@ -100,7 +99,7 @@ class Comparison:
         """
         for batch in _batches(orphans.missing):
             epoch = self.loop.store.epoch()
-            found = unfinished.of(self.loop.unfinished().filter(pk__in=batch))
+            found = restore_rows.fields_of(self.loop.unfinished().filter(pk__in=batch))
             self.loop.epoch.restore(self.loop.items(found), epoch=epoch, actor="doctor")
             self.left.missing += self.loop.log.unknown([row.id for row in found])
             yield len(batch)
@@ -112,7 +111,7 @@ class Comparison:
             self._write_rows(batch)
             yield len(batch)
         for batch in _batches(orphans.lost):
-            redis_only.give_up(self.queue.name, self.loop.partition, self.loop.log.unknown(batch))
+            restore_rows.give_up(self.queue.name, self.loop.partition, self.loop.log.unknown(batch))
             yield len(batch)
         for batch in _batches(orphans.ended):
             with locked_checkpoint(self.queue.name, self.loop.partition):  # a mirror can be writing the rows
@@ -128,7 +127,7 @@ class Comparison:
         epoch, rows = self.loop.store.epoch(), Job.objects.filter(pk__in=batch)
         ended = [ids.short(id) for id, *row in rows.values_list("id", "state", "settled") if end_of(*row)]
         self.loop.epoch.drop(ended, actor="doctor")
-        waiting = unfinished.of(rows.filter(state__in=UNFINISHED, settled=""))
+        waiting = restore_rows.fields_of(rows.filter(state__in=UNFINISHED, settled=""))
         self.loop.epoch.restore(self.loop.items(waiting), epoch=epoch, actor="doctor")
         self.left.nowhere += self._inspector.nowhere(self.queue.name, batch)
 
@@ -137,7 +136,7 @@ class Comparison:
         return [id for id in batch if id in still]
 
     def _of_redis(self) -> Any:
-        return redis_only.unfinished(self.queue.name, self.loop.partition)
+        return restore_rows.unfinished_redis_only(self.queue.name, self.loop.partition)
 
     def _lost(self, suspects: list[UUID], wait: Iterator[None]) -> list[UUID]:
         if self._of_redis().filter(pk__in=suspects, state=State.RUNNING).exists():

@@ -15,12 +15,10 @@ from django_delayq.mirror.database_errors import about_data, may_be_size
 from django_delayq.mirror.ends import EndTeller, Patiently, now_and_here
 from django_delayq.mirror.event_items import ENDED_BADLY, ENDED_OTHERWISE, RefusedItem, ids_of, is_strange, job_ids, told_behind
 from django_delayq.mirror.fold import Batch
-from django_delayq.mirror.unfolded import requeues_asked
 from django_delayq.mirror.writers import arrays, values
 from django_delayq.models import Attempt, Event, Job, database
-from django_delayq.producer.outbox import pauses
-from django_delayq.producer.outbox.jobs import committed_runs
-from django_delayq.producer.outbox.rows import JOB_COLUMNS, KNOWN, WHOLE, JobRow, RunRow
+from django_delayq.producer.outbox import committed_runs, pauses
+from django_delayq.producer.outbox.rows import JOB_COLUMNS, KNOWN, REQUEUE_ASKED, WHOLE, JobRow, RunRow
 from django_delayq.signing import Signer
 from django_delayq.states import FINISHED, EventKind, State
 from django_delayq.store.connection.places import Places
@@ -320,11 +318,20 @@ class MirrorLoop:
             told=self._told(told_behind(entries, jobs)),
             signer=self.signer,
             committed=self._committed(entries),
-            asked=self._asked(entries),
+            asked=self._requested_requeues(entries),
         )
 
-    def _asked(self, entries: list[Entry]) -> dict[UUID, list[int]]:
-        return requeues_asked(ids_of(entries, {EventKind.REQUEUED})) if self.signer is not None else {}
+    def _requested_requeues(self, entries: list[Entry]) -> dict[UUID, list[int]]:
+        """The notes of requeues that were asked for here, oldest first. With a signer only; see `fold.py`. It locks the notes: it then
+        reads them as they are now, and not as they were when the transaction began.
+        """
+        found: dict[UUID, list[int]] = {}
+        wanted = [] if self.signer is None else list(set(ids_of(entries, {EventKind.REQUEUED})))
+        for start in range(0, len(wanted), CHUNK):
+            notes = Event.objects.filter(job_id__in=wanted[start : start + CHUNK], kind=REQUEUE_ASKED)
+            for id, note in notes.select_for_update().order_by("pk").values_list("job_id", "pk"):
+                found.setdefault(id, []).append(note)
+        return found
 
     def _told(self, wanted: set[tuple[UUID, str]]) -> set[tuple[UUID, str]]:
         """Those of them that have an Event row."""

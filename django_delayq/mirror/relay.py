@@ -19,12 +19,11 @@ from django_delayq.failpoints import failpoint
 from django_delayq.job_meta import in_payload
 from django_delayq.logger import Logger
 from django_delayq.mirror.checkpoint import checkpoint_of, known_of, locked_checkpoint
-from django_delayq.mirror.unresolved import leave_to_a_person, unknown_end
-from django_delayq.models import UNPUBLISHED, Job, database
-from django_delayq.models.database import ExistsQuery
-from django_delayq.producer import changes, homes, outbox
-from django_delayq.producer.outbox import rows
-from django_delayq.producer.outbox.jobs import end_committed
+from django_delayq.mirror.restore_rows import leave_to_a_person, unknown_end
+from django_delayq.models import UNPUBLISHED, Job, database, database_clock
+from django_delayq.models.fixed_query import ExistsQuery
+from django_delayq.producer import at_commit, homes, outbox
+from django_delayq.producer.outbox import committed_runs, rows
 from django_delayq.producer.outbox.shapes import StoredJob
 from django_delayq.producer.publish import Publisher, late
 from django_delayq.signing import Signer

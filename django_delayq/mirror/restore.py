@@ -14,7 +14,7 @@ from django_delayq.conf import QueueConfig
 from django_delayq.exceptions import PayloadError
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
-from django_delayq.mirror import redis_only, restore_rows, unfinished
+from django_delayq.mirror import restore_rows
 from django_delayq.mirror.checkpoint import (
     check_site,
     checkpoint_of,
@@ -26,11 +26,9 @@ from django_delayq.mirror.checkpoint import (
     note_server,
 )
 from django_delayq.mirror.mirror_loop import MirrorLoop
-from django_delayq.mirror.restore_rows import RestoreProgress
-from django_delayq.mirror.unfolded import RECENT_MS, UnfoldedChange, changes_unknown_to, unfolded_changes
-from django_delayq.models import Checkpoint, Event, Job, database
-from django_delayq.producer.outbox import pauses, rows
-from django_delayq.producer.outbox.jobs import end_committed
+from django_delayq.mirror.restore_rows import RECENT_MS, PendingChange, RestoreProgress, changes_unknown_to, pending_changes
+from django_delayq.models import Checkpoint, Event, Job, database_clock
+from django_delayq.producer.outbox import committed_runs, pauses, rows
 from django_delayq.producer.outbox.rows import UnfinishedRow
 from django_delayq.signing import Signer
 from django_delayq.states import EventKind, State
@@ -68,7 +66,7 @@ class RestoreLoop:
        Due jobs follow, oldest first.
     5. Claims continue, and all other jobs return, oldest first.
     6. The generation is noted as restored, and the epoch is confirmed. A lease later, the rows of lost jobs of redis durability
-       become unresolved, see `redis_only`. Until then the checkpoint notes that they are still to be found.
+       become unresolved, see `restore_rows`. Until then the checkpoint notes that they are still to be found.
 
     The loop may stop at any point. Another one then continues and leaves jobs alone that are already in Redis. Unpublished rows
     belong to the relay.
@@ -177,7 +175,7 @@ class RestoreLoop:
 
     def unfinished(self) -> Any:
         """The rows of jobs that Redis must have."""
-        return unfinished.rows(self.queue.name, self.partition)
+        return restore_rows.unfinished_rows(self.queue.name, self.partition)
 
     def items(self, batch: Iterable[UnfinishedRow]) -> list[RestoreItem]:
         """Unfinished rows in the form that restore.lua takes, without those that cannot be jobs."""
@@ -253,11 +251,11 @@ class RestoreLoop:
         if clock.monotonic() >= self._whole_at:
             self._whole_at = clock.monotonic() + WHOLE
             latest = Event.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
-            changes = unfolded_changes(self.queue.name, self.partition, checkpoint.last_event)
+            changes = pending_changes(self.queue.name, self.partition, checkpoint.last_event)
             self._seen = latest
         else:
             jobs = {job for job, _ in self._suspects}
-            changes = unfolded_changes(self.queue.name, self.partition, checkpoint.last_event, after=self._seen, jobs=jobs)
+            changes = pending_changes(self.queue.name, self.partition, checkpoint.last_event, after=self._seen, jobs=jobs)
         found = {(change.job, change.stream_id): change for change in changes}
         if self._suspects and position(checkpoint.last_event) >= self._mark:
             lost = [key for key, sent in self._suspects.items() if not sent and key in found]
@@ -269,7 +267,7 @@ class RestoreLoop:
         if found:
             self._mark = position(self.log.last_id())
 
-    def _send_again(self, changes: Sequence[UnfoldedChange]) -> None:
+    def _send_again(self, changes: Sequence[PendingChange]) -> None:
         reason = "the server was replaced later"
         for change in changes:
             failpoint("restore.cancel")
@@ -336,17 +334,17 @@ class RestoreLoop:
         yield from self._fold(target, phase)
         end_committed(Job.objects.filter(queue=self.queue.name, partition=self.partition))
         if phase == SWEEP:
-            for _ in redis_only.leave(self.log, self.epoch):
+            for _ in restore_rows.drop_ended(self.log, self.epoch):
                 self._go_on(target, phase)
                 yield 0.0
-        restore_rows.apply_unfolded(self.queue.name, self.partition, checkpoint.last_event)
+        restore_rows.apply_pending_changes(self.queue.name, self.partition, checkpoint.last_event)
         self._go_on(target, ADOPT)
         stands = self.store.epoch()
-        for batch in unfinished.pages(self.unfinished().filter(state=State.RUNNING)):
+        for batch in restore_rows.pages(self.unfinished().filter(state=State.RUNNING)):
             self._send(batch, stands)
             yield 0.0
         waits = True
-        for batch in unfinished.pages(self.unfinished().filter(state=State.SCHEDULED)):
+        for batch in restore_rows.pages(self.unfinished().filter(state=State.SCHEDULED)):
             if waits and batch and clock.to_ms(batch[0].run_at) > zero_ms + clock.monotonic() * 1000:
                 self._go_on(target, REST)
                 waits = False
@@ -361,7 +359,7 @@ class RestoreLoop:
         note_server(self.queue.name, self.partition, epoch.server, generation)
 
     def _mark_lost(self, way_back: str) -> Iterator[float]:
-        yield from redis_only.mark(self.log, self.queue, self.partition)
+        yield from restore_rows.mark_lost(self.log, self.queue, self.partition)
         note_restored(self.queue.name, self.partition, way_back)
 
     def _go_on(self, target: Epoch, phase: str, *, renew: str = "", behind: str = "", mirrored: str = "") -> None:
@@ -404,7 +402,7 @@ class RestoreLoop:
         jobs = dict.fromkeys(events.filter(job__isnull=False).values_list("job_id", flat=True))
         found = ids.by_partition(jobs).get(self.partition, [])
         for start in range(0, len(found), MOST):
-            yield unfinished.read(found[start : start + MOST])
+            yield restore_rows.read_rows(found[start : start + MOST])
 
     def _send(self, batch: Sequence[UnfinishedRow], stands: str) -> None:
         if self._resumes:  # an earlier restore that stopped on the way must not stop at the same place again

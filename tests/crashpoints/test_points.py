@@ -81,17 +81,16 @@ UNMARKED = {
         "keep": "within the transaction of its caller",
         "end": "kept, it is carried out once more, which changes nothing; tests/mirror/test_at_commit.py plays that",
     },
-    "producer/outbox/rows.py": {
-        "note": "within the transactions of those who call it",
-        "insert": "within the transaction of its caller, who has the failpoints",
-    },
-    "mirror/restore_rows.py": {"settle_rows": "within the transaction of `RestoreLoop._finish`"},
+    "producer/outbox/rows.py": {"note": "within the transactions of those who call it"},
     "producer/outbox/period_keys.py": {
         "take": "with the row of the job; for a job without a row, tests/contrib/gateway/test_idempotency.py kills processes around it",
         "release": "a key that stays has a job that was refused, and the answer names that job",
     },
     "mirror/adoption.py": dict.fromkeys(("own_id", "end_rows", "take", "_note"), "a person asks for it, and asks again"),
-    "mirror/redis_only.py": {"give_up": "a person asks for it, and asks again"},
+    "mirror/restore_rows.py": {
+        "settle_rows": "within the transaction of `RestoreLoop._finish`",
+        "give_up": "a person asks for it, and asks again",
+    },
     "producer/outbox/pauses.py": {
         "note": "the pause is in Redis already, and unnoted it is what it is without a database",
         "forget": "the same of a queue that goes on",

@@ -88,8 +88,8 @@ def test_a_change_is_carried_over_once_by_looks_at_what_has_come_since(orders, l
     job = delayq.schedule(close_order, 1, delay="1h")
     settle_down(orders, loop)
     asked, sent = [], []
-    pending = restore.unfolded_changes
-    monkeypatch.setattr(restore, "unfolded_changes", lambda *args, **options: asked.append(options) or pending(*args, **options))
+    pending = restore.pending_changes
+    monkeypatch.setattr(restore, "pending_changes", lambda *args, **options: asked.append(options) or pending(*args, **options))
     monkeypatch.setattr(loop, "_send_again", lambda changes: sent.extend(changes))
     for at in (clock.wall_ms() - 600_000, clock.wall_ms()):
         Event.objects.create(job_id=job.id, queue="orders", at=clock.now(), kind="cancelled", stream_id=f"{at}-7")

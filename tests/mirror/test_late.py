@@ -11,7 +11,7 @@ import django_delayq as delayq
 from django_delayq import clock, ids
 from django_delayq.mirror import restore
 from django_delayq.mirror.restore import RestoreLoop
-from django_delayq.mirror.unfolded import unfolded_changes
+from django_delayq.mirror.restore_rows import pending_changes
 from django_delayq.models import Checkpoint, Event, Job
 from django_delayq.producer.stores import stores
 from django_delayq.store.keys import Keys
@@ -106,7 +106,7 @@ def test_a_change_is_pending_however_far_the_mirror_is_behind(orders):
     folded, told, old = (now - minutes * 60_000 for minutes in (120, 90, 200))
     for at, kind in ((told, "cancelled"), (old, "rescheduled")):
         Event.objects.create(job_id=job.id, queue="orders", at=clock.now(), kind=kind, stream_id=f"{at}-0")
-    assert [change.kind for change in unfolded_changes("orders", 0, f"{folded}-0")] == ["cancelled"]
+    assert [change.kind for change in pending_changes("orders", 0, f"{folded}-0")] == ["cancelled"]
 
 
 @pytest.mark.parametrize("behind", [False, True], ids=["soon", "an hour behind"])

@@ -22,8 +22,8 @@ from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.prune import PruneLoop
 from django_delayq.mirror.relay import IDLE, RelayLoop, SharedLook
 from django_delayq.mirror.restore import needs_restore
+from django_delayq.mirror.restore_rows import pending_changes
 from django_delayq.mirror.service import Service
-from django_delayq.mirror.unfolded import unfolded_changes
 from django_delayq.models import Checkpoint, Event, Job, QueueState, UncheckedKey, of_state
 from django_delayq.producer.publish import Publisher
 from django_delayq.producer.stores import stores
@@ -178,7 +178,7 @@ def test_a_change_that_is_not_folded_is_pending_in_its_own_partition(divide):
     job = next(job for job in jobs if ids.partition(job.id) == 1)
     assert job.cancel() == "done"
     folded = dict(Checkpoint.objects.values_list("partition", "last_event"))
-    pending = [[change.job for change in unfolded_changes("orders", n, folded[n])] for n in range(3)]
+    pending = [[change.job for change in pending_changes("orders", n, folded[n])] for n in range(3)]
     assert pending == [[], [job.id], []]
 
 
