@@ -20,7 +20,6 @@ from django_delayq.console.overview import DOWN
 from django_delayq.console.wording import error_text, moment
 from django_delayq.mirror import set_aside
 from django_delayq.mirror.mirror_loop import MirrorLoop
-from django_delayq.mirror.set_aside_retry import retry
 from django_delayq.models import Job, SetAside
 from django_delayq.producer.stores import stores
 from django_delayq.text import visible
@@ -139,7 +138,7 @@ class SetAsideAdmin(ReadOnlyAdmin):
                 for partition in sorted(set(mine.order_by().values_list("partition", flat=True))):
                     chosen = list(mine.filter(partition=partition).values_list("pk", flat=True))
                     with stores.guarded(name, partition):
-                        taken, left = retry(MirrorLoop(stores.places, config.queue(name), partition=partition, **common), chosen)
+                        taken, left = MirrorLoop(stores.places, config.queue(name), partition=partition, **common).retry(chosen)
                     done, refused = done + taken, refused + left
         except (*DOWN, DriverError) as error:
             messages.error(request, error_text(error))

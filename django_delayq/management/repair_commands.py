@@ -21,7 +21,6 @@ from django_delayq.mirror.checkpoint import needs_restore
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.restore import ACTOR, RestoreLoop
 from django_delayq.mirror.set_aside import CHUNK
-from django_delayq.mirror.set_aside_retry import retry
 from django_delayq.models import SetAside
 from django_delayq.producer.stores import stores
 from django_delayq.signing import Signer, Standing
@@ -294,7 +293,7 @@ def _retry_events(out: TextIO, options: dict[str, Any], names: list[str]) -> int
             mirror = MirrorLoop(stores.places, config.queue(name), partition=partition, **common)
             for start in range(0, len(keys), CHUNK):
                 chunk = keys[start : start + CHUNK]
-                taken, left = retry(mirror, chunk)
+                taken, left = mirror.retry(chunk)
                 done, refused = done + taken, refused + left
                 advance(len(chunk))
     print_result(

@@ -1,21 +1,27 @@
-"""Sends the signal `job_ended` for the ends of jobs, whatever their causes. It does so after the rows are committed and before the
-events are trimmed. So each end is sent at least once: after a crash in between, the ends of events that were not trimmed are sent
-again.
+"""What follows the end of a job, whatever its cause: the signal `job_ended`, and the job of `on_failure`.
+
+The signal is sent after the rows are committed and before the events are trimmed. So each end is sent at least once: after a crash in
+between, the ends of events that were not trimmed are sent again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from django_delayq import clock, signals
+from django_delayq import clock, ids, signals
+from django_delayq.exceptions import DelayqError
 from django_delayq.logger import Logger
 from django_delayq.mirror.event_items import EXPIRED, detail_of, item_job
 from django_delayq.models import Job as Row
+from django_delayq.models import database
+from django_delayq.producer import carriers, outbox
 from django_delayq.producer.job import Job
-from django_delayq.producer.task import registry
-from django_delayq.states import FINISHED, EndCause, EventKind, State
+from django_delayq.producer.options import Options
+from django_delayq.producer.schedule import plan
+from django_delayq.producer.task import Task, registry
+from django_delayq.states import FINISHED, MESSAGE, EndCause, EventKind, State
 from django_delayq.store.scripts.decode import position
 from django_delayq.store.scripts.events import FIRST, Entry, EventLog, Item
 
@@ -139,3 +145,40 @@ def _cause(kind: EventKind, item: Item) -> EndCause:
     if detail.get("p") == CRASHES:
         return EndCause.CRASHED
     return _CLASSES.get(str(detail.get("c")), EndCause.FAILED)
+
+
+def schedule_followers(failed: Sequence[tuple[UUID, Entry]]) -> None:
+    """`@task(on_failure=other)`: a job that fails for good schedules a job of the other task. It does so by a row in the same
+    transaction that writes the failure; the relay publishes it. `failed`: pairs of a job and the entry by which it failed for good.
+
+    The id is derived from the failed job's id and the event's id, so folding an end again adds no second row. The row has the
+    propagated context of the failed job. The process of the mirror has no tenant or language of its own, and a carrier that raises
+    without one would stop the mirror.
+    """
+    for start in range(0, len(failed) if registry.followed else 0, CHUNK):
+        chunk = failed[start : start + CHUNK]
+        rows = list(Row.objects.filter(pk__in={id for id, _ in chunk}).only("task", "options", "kwargs"))
+        for row in rows:
+            if row.task != MESSAGE and registry.find(row.task) is None:
+                said = "job %s has failed, and its task %s is not known in this process. If it has an on_failure, that is not scheduled"
+                logger.warning(said, row.short_id, row.task)
+        followers = {
+            row.pk: (follower, carriers.propagated_context((row.options or {}).get("meta")))
+            for row in rows
+            if (task := registry.find(row.task)) is not None and (follower := task.follower(row.kwargs or {})) is not None
+        }
+        wanted: dict[UUID, tuple[Task[..., Any], UUID, dict[str, Any]]] = {}
+        for id, entry in chunk:
+            if id in followers:
+                follower, carried = followers[id]
+                wanted[ids.derived(f"{id} {entry.id}", entry.at_ms)] = follower, id, carried
+        there = set(Row.objects.filter(pk__in=list(wanted)).values_list("pk", flat=True)) if wanted else set()
+        for id, (follower, job, carried) in wanted.items():
+            if id in there:
+                continue
+            try:
+                planned = plan(follower, Options(durability="outbox"), (str(job),), {}, database.alias(), id, carried)
+            except DelayqError as error:  # for example, its queue is gone; the failure must be written anyway
+                logger.error("job %s has failed, and %s cannot be scheduled for it: %s", job, follower.name, error)
+                continue
+            outbox.jobs.insert([planned])

@@ -3,27 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import starmap
 from typing import Any, Final, NamedTuple
 from uuid import UUID
+
+from django.db.models import F, QuerySet
 
 from django_delayq import clock, ids
 from django_delayq.conf import QueueConfig
 from django_delayq.failpoints import failpoint
-from django_delayq.mirror import follow_ups, prune, set_aside
+from django_delayq.mirror import prune, set_aside
 from django_delayq.mirror.checkpoint import CheckpointTaken, check_site, locked_checkpoint, restored_behind
 from django_delayq.mirror.database_errors import about_data, may_be_size
-from django_delayq.mirror.ends import EndTeller, Patiently, now_and_here
-from django_delayq.mirror.event_items import ENDED_BADLY, ENDED_OTHERWISE, RefusedItem, ids_of, is_strange, job_ids, told_behind
+from django_delayq.mirror.ends import EndTeller, Patiently, now_and_here, schedule_followers
+from django_delayq.mirror.event_items import (
+    ENDED_BADLY,
+    ENDED_OTHERWISE,
+    OF_RUNS,
+    RefusedItem,
+    ids_of,
+    is_strange,
+    job_ids,
+    told_behind,
+)
 from django_delayq.mirror.fold import Batch
 from django_delayq.mirror.writers import arrays, values
-from django_delayq.models import Attempt, Event, Job, database
+from django_delayq.models import Attempt, Event, Job, SetAside, database
 from django_delayq.producer.outbox import committed_runs, pauses
-from django_delayq.producer.outbox.rows import JOB_COLUMNS, KNOWN, REQUEUE_ASKED, WHOLE, JobRow, RunRow
+from django_delayq.producer.outbox.rows import JOB_COLUMNS, KNOWN, REQUEUE_ASKED, WHOLE, JobRow, RunRow, clean
 from django_delayq.signing import Signer
 from django_delayq.states import FINISHED, EventKind, State
 from django_delayq.store.connection.places import Places
 from django_delayq.store.scripts.decode import position
-from django_delayq.store.scripts.events import FIRST, Entry, EventLog, Lag, NewerEvents
+from django_delayq.store.scripts.events import FIRST, Entry, EventLog, Lag, NewerEvents, item
 from django_delayq.store.scripts.formats import FORMAT
 from django_delayq.store.scripts.queue import MOST, QueueStore
 from django_delayq.store.scripts.recovery import EpochStore
@@ -293,7 +305,7 @@ class MirrorLoop:
             for entry in entries:
                 batch.fold(entry)
             self.save(batch)
-            follow_ups.put(batch.failed)
+            schedule_followers(batch.failed)
         except Exception as error:
             code = about_data(error)
             if not code and not may_be_size(error):
@@ -361,11 +373,6 @@ class MirrorLoop:
             job.known = True
         return jobs
 
-    def runs(self, ids: Sequence[UUID]) -> list[RunRow]:
-        """All runs, also those that are over."""
-        runs = Attempt.objects.filter(job_id__in=ids)
-        return [RunRow(*values) for values in runs.values_list(*ATTEMPT_COLUMNS)]
-
     def _open_runs(self, ids: Sequence[UUID]) -> list[RunRow]:
         backend = database.connection()
         found = (arrays if arrays.serve(backend) else values).found
@@ -418,10 +425,66 @@ class MirrorLoop:
         for start in range(0, len(runs), CHUNK):
             writer.upsert(Attempt, ATTEMPT_COLUMNS, runs[start : start + CHUNK], ("job_id", "fence"), ATTEMPT_FIELDS, backend)
 
+    # --- events that were set aside ---
+
+    def retry(self, keys: Sequence[int]) -> tuple[int, int]:
+        """Folds again the items that were set aside under these keys of `SetAside`, oldest first. A person asks for it: the database or
+        the release may have changed. Returns the number of items that are in their rows now, and the number that were refused again.
+
+        Raises:
+            StoreUnavailable, StoreError, DatabaseError, InterfaceError: the items that were folded before stay folded.
+        """
+        model = SetAside.objects.filter(queue=self.queue.name, partition=self.partition)
+        groups: dict[tuple[tuple[int, int], UUID | None], list[int]] = {}
+        for pk, stream_id, job in model.filter(pk__in=keys).order_by("item").values_list("pk", "stream_id", "job_id"):
+            groups.setdefault((position(stream_id), job), []).append(pk)
+        done = refused = 0
+        for _, group in sorted(groups.items(), key=lambda one: one[0][0]):
+            mine = model.filter(pk__in=group)
+            why: dict[str, str] = {}
+            try:
+                taken = self._retry_entry(mine)
+            except Exception as error:
+                code = about_data(error)
+                if not code:
+                    raise
+                taken, why = False, {"code": code, "text": clean(str(error), 2000)}
+            if not taken:
+                mine.update(tries=F("tries") + 1, **why)
+            done, refused = (done + len(group), refused) if taken else (done, refused + len(group))
+        return done, refused
+
+    def _retry_entry(self, kept: QuerySet[SetAside]) -> bool:
+        """Folds items of one entry, and deletes them here. Returns False if they still cannot be folded, or are not complete. A row
+        that has folded later events keeps its fields: only the missing runs and events are added.
+        """
+        with locked_checkpoint(self.queue.name, self.partition):
+            found = list(kept.order_by("item"))
+            if not found:
+                return True  # another process has folded them meanwhile
+            first, items = found[0], tuple(item(one.kind, bytes(one.raw), one.item) for one in found)
+            entry = Entry(first.stream_id, clock.to_ms(first.at), first.actor, first.why, items)
+            batch = self.load([entry])
+            runs = Attempt.objects.filter(job_id__in=list(batch.jobs)).values_list(*ATTEMPT_COLUMNS)  # also those that are over
+            batch.attempts = {(run.job_id, run.fence): run for run in starmap(RunRow, runs)}
+            ahead = {id for id, job in batch.jobs.items() if position(job.last_event) >= position(entry.id)}
+            for id in ahead:
+                batch.jobs[id].last_event = ""  # otherwise the entry would be taken for one that is already folded
+            batch.fold(entry)
+            if batch.aside or any(map(set_aside.is_cut, found)):
+                return False
+            fences = {item.fields[3] for item in entry.items if item.kind in OF_RUNS}
+            batch.changed = {id: job for id, job in batch.changed.items() if id not in ahead}
+            runs_of = batch.changed_attempts.items()
+            batch.changed_attempts = {key: run for key, run in runs_of if key[0] not in ahead or key[1] in fences}
+            self.save(batch)
+            kept.delete()
+        return True
+
 
 def _singles(entry: Entry) -> list[Entry]:
     """One entry per job, so that one bad row does not affect the others."""
     by_job: dict[str, list[Any]] = {}
-    for item in entry.items:
-        by_job.setdefault(item.fields[0] if item.fields else "", []).append(item)
+    for one in entry.items:
+        by_job.setdefault(one.fields[0] if one.fields else "", []).append(one)
     return [entry._replace(items=tuple(items)) for items in by_job.values()]

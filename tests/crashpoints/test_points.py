@@ -57,11 +57,9 @@ UNMARKED = {
     "mirror/site_row.py": {
         "_read": "it writes nothing: the savepoint keeps an error out of the caller's transaction",
     },
-    "mirror/set_aside_retry.py": {
-        "retry": "by hand: whoever tries again sees what has come of it",
-        "_take_in": "the same",
-    },
     "mirror/mirror_loop.py": {
+        "retry": "by hand: whoever tries again sees what has come of it",
+        "_retry_entry": "the same",
         "save": "within the transaction of `_fold_batch`, which alone is committed",
     },
     "producer/outbox/jobs.py": {

@@ -11,7 +11,6 @@ from django.db import Error, IntegrityError, InterfaceError, OperationalError, c
 
 import django_delayq as delayq
 from django_delayq import clock, ids
-from django_delayq.mirror import set_aside_retry
 from django_delayq.mirror.database_errors import about_data
 from django_delayq.mirror.service import LoopRunner
 from django_delayq.models import Attempt, Checkpoint, Job, SetAside
@@ -229,10 +228,10 @@ def test_what_is_about_the_data_of_one_row_is_kept_in_a_table_and_taken_in_when_
         assert kept.length == len(kept.raw)
         assert "set aside" in caplog.text
         assert "LLLL" not in caplog.text, "what a job carries is not logged"
-        assert set_aside_retry.retry(orders.mirror, [kept.pk]) == (0, 1)
+        assert orders.mirror.retry([kept.pk]) == (0, 1)
         kept.refresh_from_db()
         assert kept.tries == 2
-    assert set_aside_retry.retry(orders.mirror, [kept.pk]) == (1, 0)
+    assert orders.mirror.retry([kept.pk]) == (1, 0)
     assert states() == ["failed"] * 3
     assert Attempt.objects.get(job_id=jobs[1].id).message == "L" * 21
     assert not SetAside.objects.exists()
@@ -325,7 +324,7 @@ def test_what_came_later_stands_when_an_older_event_is_taken_in(orders):
     assert job.requeue() is delayq.Change.DONE
     orders.fold()
     [kept] = SetAside.objects.values_list("pk", flat=True)
-    assert set_aside_retry.retry(orders.mirror, [kept]) == (1, 0)
+    assert orders.mirror.retry([kept]) == (1, 0)
     assert states() == ["scheduled"]
     assert Attempt.objects.get(job_id=job.id).message == "L" * 21
     assert Checkpoint.objects.get(queue="orders").last_event != "0-0"
@@ -362,7 +361,7 @@ def test_an_event_larger_than_the_server_takes_is_set_aside_as_far_as_it_takes_i
         kept = SetAside.objects.get()
         assert kept.job_id == job.id
         assert 0 < len(kept.raw) < 1_048_576 < kept.length
-        assert set_aside_retry.retry(orders.mirror, [kept.pk]) == (0, 1), "what was cut is not whole"
+        assert orders.mirror.retry([kept.pk]) == (0, 1), "what was cut is not whole"
     finally:
         run(f"SET GLOBAL max_allowed_packet = {before}")
         connection.close()
