@@ -13,7 +13,7 @@ from uuid import UUID
 from django_delayq import clock, ids, signals
 from django_delayq.exceptions import DelayqError
 from django_delayq.logger import Logger
-from django_delayq.mirror.event_items import EXPIRED, detail_of, item_job
+from django_delayq.mirror.fold import EXPIRED, detail_of, item_job
 from django_delayq.models import Job as Row
 from django_delayq.models import database
 from django_delayq.producer import carriers, outbox

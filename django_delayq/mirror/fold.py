@@ -12,41 +12,19 @@ Events have no signature. So with a signer no event takes a row out of its end, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final
+from functools import lru_cache
+from itertools import islice
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from django_delayq import clock, ids
+from django_delayq.codec import MAX_DEPTH
 from django_delayq.exceptions import PayloadError
 from django_delayq.mirror.database_errors import FOLDING, Unfoldable
-from django_delayq.mirror.event_items import (
-    CARRYING,
-    ENDED,
-    ENDED_BADLY,
-    ENDS,
-    EXPIRED,
-    KINDS,
-    LAST_ENDS,
-    NO_JOB,
-    NO_SUCH_JOB,
-    OF_QUEUES,
-    OTHER_QUEUE,
-    OUT_OF_ENDS,
-    SECOND_DATE,
-    TOLD,
-    UNKNOWN_KIND,
-    RefusedItem,
-    aside_code,
-    count,
-    detail_of,
-    is_debounced,
-    item_job,
-    moment,
-    problem_of,
-    told,
-)
 from django_delayq.models import Event
 from django_delayq.producer.outbox import rows
 from django_delayq.producer.outbox.rows import JobRow, RunRow
@@ -56,18 +34,168 @@ from django_delayq.store.scripts.decode import position
 from django_delayq.store.scripts.events import Entry, Item
 from django_delayq.store.scripts.record import JobRecord
 
+# LOGGED: kinds of events outside of a run, with an actor. They become Event rows. Runs become Attempt rows. A merge becomes neither:
+# the row of the proposal records it, if it has one, and on a hot key each call would add an Event row.
+OF_QUEUES: Final = frozenset({EventKind.PAUSED, EventKind.RESUMED, EventKind.PURGED})
+LOGGED: Final = OF_QUEUES | {
+    EventKind.RESCHEDULED,
+    EventKind.CANCELLED,
+    EventKind.CANCEL_REQUESTED,
+    EventKind.REQUEUED,
+    EventKind.EXPIRED,
+    EventKind.ASIDE,
+    EventKind.RESTORED,
+    EventKind.DROPPED,
+}
+ENDED_BADLY: Final = frozenset({EventKind.FAILED, EventKind.ASIDE})
+ENDS: Final = frozenset({EventKind.CRASHED, EventKind.SUCCEEDED, EventKind.RETRIED, EventKind.SNOOZED, EventKind.FAILED})
+ENDED_OTHERWISE: Final = ENDED_BADLY | {EventKind.CANCELLED, EventKind.EXPIRED}
+OF_RUNS: Final = ENDS | {EventKind.CLAIMED, EventKind.CANCELLED}  # their fourth field is the fence
+LAST_ENDS: Final = frozenset({EventKind.SUCCEEDED, EventKind.FAILED})
+CARRYING: Final = frozenset({EventKind.SCHEDULED, EventKind.REQUEUED, EventKind.RESTORED})  # the record, without durability
+KINDS: Final[Mapping[str, EventKind]] = {kind.value: kind for kind in EventKind}
+UNKNOWN_KIND: Final = "unknown kind"
+EXPIRED: Final = "Expired"  # the class that claim.lua gives to the end of a job that has run before
+NO_SUCH_JOB: Final = "no job"
+MOST_COUNTED: Final = 2**31 - 1  # what a column of counts holds
+MOST_FIELDS: Final = 20  # of an error
+LONGEST_FIELD: Final = 2_100  # characters; an answer of a host has 2 KB
+NOBODY: Final = UUID(int=0)
+# The codes of claim.lua for items that it has set aside, as far as they decide anything: a date without a record, or a second date.
+NO_JOB: Final = "no_job"
+SECOND_DATE: Final = "second_date"
+OTHER_QUEUE: Final = "other queue"  # an entry of one queue contains an event of a job of another
 # Fields that an event may not change in a row that has ended: everything that people read about the end.
 KEPT = ("state", "run_at", "finished_at", "error", "fingerprint", "result", "cancel_requested", "published", "ending", "merged_into")
 SILENT: Final = frozenset({EventKind.DROPPED, EventKind.ASIDE})  # these kinds report neither that the job lives nor how it ended
 NO_PROBLEM: Final = PUT_OFF | {AttemptOutcome.SUCCEEDED}
+ENDED: Final = "ended"  # the row has ended, and with SIGNING no event takes it out of that state, unless a requeue was asked for here
+OUT_OF_ENDS: Final = frozenset({EventKind.REQUEUED, EventKind.RESTORED})  # these kinds only mean that a job continues
+_full: Final = lru_cache(maxsize=20_000)(ids.full)  # a batch asks for each id half a dozen times
+
+
+class RefusedItem(NamedTuple):
+    """An item that is not folded, and why: a code for programs, a text for people."""
+
+    entry: Entry
+    item: Item
+    code: str
+    text: str = ""
+
+
+def job_ids(entries: list[Entry]) -> set[UUID]:
+    """The ids of all jobs in these entries."""
+    found = (item_job(item) for entry in entries for item in entry.items)
+    return {id for id in found if id is not None}
+
+
+def is_strange(entry: Entry) -> bool:
+    """Whether an item is of a kind that this release does not know."""
+    return any(item.kind not in KINDS for item in entry.items)
+
+
+def perhaps_logged(entries: list[Entry], jobs: Mapping[UUID, JobRow]) -> set[tuple[UUID, str]]:
+    """Pairs of a job and an entry that reports on it, if the row of the job has already folded this entry id or a later one. The row
+    may have folded the entry before, or not; see `fold.py`.
+    """
+    found = set()
+    for entry in entries:
+        at = position(entry.id)
+        for item in entry.items:
+            job = jobs.get(item_job(item) or NOBODY) if item.kind in LOGGED else None
+            if job is not None and position(job.last_event) >= at:
+                found.add((job.id, entry.id))
+    return found
+
+
+def ids_of(entries: list[Entry], kinds: Collection[EventKind]) -> list[UUID]:
+    """The ids of all jobs for which these entries contain one of these kinds."""
+    found = (item_job(item) for entry in entries for item in entry.items if item.kind in kinds)
+    return [id for id in found if id is not None]
+
+
+def item_job(item: Item) -> UUID | None:
+    """The job of an item; None if the item names none."""
+    if not item.fields:
+        return None
+    try:
+        return _full(item.fields[0])
+    except ValueError:
+        return None
+
+
+def is_debounced(kind: EventKind, item: Item) -> bool:
+    """Whether another proposal, and not a person, has moved the job. On a hot key this would add a row per call."""
+    return kind is EventKind.RESCHEDULED and len(item.fields) > 2
+
+
+def count(text: str) -> int:
+    """A number of attempts or crashes, as scripts write it."""
+    number = int(text)
+    if not 0 <= number <= MOST_COUNTED:
+        raise ValueError(f"{text[:20]} is not a number of attempts or crashes")
+    return number
+
+
+def detail_of(body: bytes) -> dict[str, Any]:
+    try:
+        detail = json.loads(body) if body else {}  # less strict than the codec: an incomplete character must not hide the rest
+    except (ValueError, RecursionError):
+        return {"m": body[:500].decode("utf-8", "replace")}
+    if body.count(b"[") + body.count(b"{") > MAX_DEPTH and _is_deeper(detail, MAX_DEPTH + 1):
+        return {"m": body[:500].decode("utf-8", "replace")}  # we did not write it, and could not write it again
+    return detail if isinstance(detail, dict) else {"m": str(detail)}
+
+
+def problem_of(detail: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The value for `Attempt.problem` from the detail of an end; None if the detail has nothing for it, or something that we do not
+    write.
+    """
+    code, fields, wait_ms = detail.get("k"), detail.get("v"), detail.get("w")
+    found: dict[str, Any] = {}
+    if isinstance(code, str) and isinstance(fields, dict):
+        named = islice(fields.items(), MOST_FIELDS)
+        found = {"code": rows.clean(code, 60), "fields": {rows.clean(name, 60): _plain(value) for name, value in named}}
+    if type(wait_ms) is int and 0 <= wait_ms <= clock.LAST_MS:
+        found["wait_ms"] = wait_ms
+    return found or None
+
+
+def _plain(value: Any) -> str | int | None:
+    return value if value is None or (isinstance(value, int) and abs(value) < 2**53) else rows.clean(str(value), LONGEST_FIELD)
+
+
+def _is_deeper(value: Any, most: int) -> bool:
+    level = [value]
+    for _ in range(most + 1):
+        level = [part for one in level if isinstance(one, (list, dict)) for part in (one.values() if isinstance(one, dict) else one)]
+    return bool(level)
+
+
+def moment(ms: Any, otherwise: datetime) -> datetime:
+    try:
+        return clock.from_ms(int(ms)) if isinstance(ms, (int, float)) and ms > 0 else otherwise
+    except (ValueError, OverflowError):
+        return otherwise
+
+
+def event_detail(kind: EventKind, item: Item) -> Any:
+    if kind in (EventKind.RESCHEDULED, EventKind.REQUEUED):
+        return {"run_at": clock.from_ms(int(item.fields[1])).isoformat()}
+    if kind is EventKind.ASIDE:
+        return {"reason": item.body.decode("utf-8", "replace")}
+    if kind is EventKind.CANCEL_REQUESTED:
+        return {"abort": True} if "abort" in item.fields[1:] else None
+    detail = detail_of(item.body)
+    return {"message": rows.clean(str(detail["m"]))} if detail.get("m") else None
 
 
 @dataclass(slots=True)
 class Batch:
     """Rows under change. The loop fills these fields. `jobs` and `attempts`: the rows of the database, keyed by id and by (id,
-    fence). `records`: the records that Redis keeps of failed jobs without a row. `told`: the pairs of `told_behind` that have Event
-    rows. `committed`: for jobs that ended without success although an atomic run has committed, the result of that run. `asked`: the
-    notes of requeues that were asked for. The batch returns in `answered` the notes of requeues that were carried out.
+    fence). `records`: the records that Redis keeps of failed jobs without a row. `logged`: the pairs of `perhaps_logged` that have
+    Event rows. `committed`: for jobs that ended without success although an atomic run has committed, the result of that run.
+    `asked`: the notes of requeues that were asked for. The batch returns in `answered` the notes of requeues that were carried out.
     """
 
     queue: str
@@ -76,7 +204,7 @@ class Batch:
     jobs: dict[UUID, JobRow]
     attempts: dict[tuple[UUID, str], RunRow]
     records: Mapping[UUID, bytes] = field(default_factory=dict)
-    told: set[tuple[UUID, str]] = field(default_factory=set)
+    logged: set[tuple[UUID, str]] = field(default_factory=set)
     committed: Mapping[UUID, Any] = field(default_factory=dict)
     signer: Signer | None = None
     asked: Mapping[UUID, list[int]] = field(default_factory=dict)
@@ -112,12 +240,12 @@ class Batch:
                 self.aside.append(RefusedItem(entry, item, UNKNOWN_KIND))
                 continue
             if kind in OF_QUEUES:
-                self._tell(entry, item.number, kind, None, at, {"count": int(item.fields[0])} if item.fields else None)
+                self._log(entry, item.number, kind, None, at, {"count": int(item.fields[0])} if item.fields else None)
                 continue
             id = item_job(item)
             if id is None:
                 if kind is EventKind.ASIDE:  # the item that was set aside had no valid job id
-                    self._tell(entry, item.number, kind, None, at, told(kind, item))
+                    self._log(entry, item.number, kind, None, at, event_detail(kind, item))
                 else:
                     self.aside.append(RefusedItem(entry, item, NO_SUCH_JOB))
                 continue
@@ -141,7 +269,7 @@ class Batch:
             before = job.state
             if job.ending == EndingKind.UNKNOWN and kind not in SILENT:
                 job.ending, job.error = None, ""  # the event of its end has arrived after all
-            self._apply(job, kind, item, entry, at)
+            _APPLY[kind](self, job, item, entry, at)
             for name, value in zip(KEPT, kept, strict=False):
                 setattr(job, name, value)
             if (job.settled or id in self.committed) and job.state != State.SUCCEEDED:
@@ -152,8 +280,8 @@ class Batch:
                 self.failed.append((id, entry))
             job.last_event = entry.id
             self.changed[id] = job
-            if kind in TOLD and not is_debounced(kind, item):
-                self._tell(entry, item.number, kind, id, at, told(kind, item))
+            if kind in LOGGED and not is_debounced(kind, item):
+                self._log(entry, item.number, kind, id, at, event_detail(kind, item))
 
     def _stays(self, job: JobRow | None, id: UUID, kind: EventKind) -> bool:
         """Whether the row has ended, and this event may not change that. Each note of a requeue allows one requeue."""
@@ -168,8 +296,8 @@ class Batch:
     def _folded_before(self, job: JobRow, kind: EventKind, item: Item, entry: Entry) -> bool:
         if position(job.last_event) < position(entry.id):
             return False
-        if kind in TOLD and not is_debounced(kind, item):
-            return (job.id, entry.id) in self.told
+        if kind in LOGGED and not is_debounced(kind, item):
+            return (job.id, entry.id) in self.logged
         run = self.attempts.get((job.id, item.fields[3])) if kind in ENDS else None
         if run is not None:
             return run.finished_at is not None
@@ -195,10 +323,7 @@ class Batch:
             return rows.stub(id, self.queue, at)
         return rows.new_row(record, self.queue, at, published=at)
 
-    def _apply(self, job: JobRow, kind: EventKind, item: Item, entry: Entry, at: datetime) -> None:
-        _APPLY[kind](self, job, item, entry, at)
-
-    def _tell(self, entry: Entry, number: int, kind: EventKind, job: UUID | None, at: datetime, detail: Any) -> None:
+    def _log(self, entry: Entry, number: int, kind: EventKind, job: UUID | None, at: datetime, detail: Any) -> None:
         self.events.append(
             Event(
                 job_id=job,
@@ -323,7 +448,7 @@ class Batch:
         job.ending = EndingKind.EXPIRED.value
 
     def _aside(self, job: JobRow, item: Item, entry: Entry, at: datetime) -> None:
-        code, reason = aside_code(item), item.body.decode("utf-8", "replace")
+        code, reason = item.fields[1] if len(item.fields) > 1 else "", item.body.decode("utf-8", "replace")
         if code == SECOND_DATE:
             return  # the date was set aside; the job runs
         if code == NO_JOB and job.durable and job.state == State.SCHEDULED.value:

@@ -16,17 +16,17 @@ from django_delayq.mirror import prune, set_aside
 from django_delayq.mirror.checkpoint import CheckpointTaken, check_site, locked_checkpoint, restored_behind
 from django_delayq.mirror.database_errors import about_data, may_be_size
 from django_delayq.mirror.ends import EndTeller, Patiently, now_and_here, schedule_followers
-from django_delayq.mirror.event_items import (
+from django_delayq.mirror.fold import (
     ENDED_BADLY,
     ENDED_OTHERWISE,
     OF_RUNS,
+    Batch,
     RefusedItem,
     ids_of,
     is_strange,
     job_ids,
-    told_behind,
+    perhaps_logged,
 )
-from django_delayq.mirror.fold import Batch
 from django_delayq.mirror.writers import arrays, values
 from django_delayq.models import Attempt, Event, Job, SetAside, database
 from django_delayq.producer.outbox import committed_runs, pauses
@@ -327,7 +327,7 @@ class MirrorLoop:
             jobs=jobs,
             attempts=attempts,
             records=self._records(entries, jobs),
-            told=self._told(told_behind(entries, jobs)),
+            logged=self._logged(perhaps_logged(entries, jobs)),
             signer=self.signer,
             committed=self._committed(entries),
             asked=self._requested_requeues(entries),
@@ -345,7 +345,7 @@ class MirrorLoop:
                 found.setdefault(id, []).append(note)
         return found
 
-    def _told(self, wanted: set[tuple[UUID, str]]) -> set[tuple[UUID, str]]:
+    def _logged(self, wanted: set[tuple[UUID, str]]) -> set[tuple[UUID, str]]:
         """Those of them that have an Event row."""
         found: set[tuple[UUID, str]] = set()
         jobs = list({id for id, _ in wanted})

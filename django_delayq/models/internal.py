@@ -19,7 +19,7 @@ from django_delayq.text import visible
 class SetAside(DelayqModel):
     """One item of the event stream that the mirror could not fold. `raw`: the item as it was in the stream, cut if the database
     cannot store it all; `length`: its full length. The row is written in the transaction of the checkpoint, so the mirror never skips
-    an item without a row here. `code`: the reason, see `mirror.database_errors` and `mirror.event_items`. `tries`: how often it was
+    an item without a row here. `code`: the reason, see `mirror.database_errors` and `mirror.fold`. `tries`: how often it was
     refused.
     """
 

@@ -9,7 +9,7 @@ import pytest
 import django_delayq as delayq
 from django_delayq import codec
 from django_delayq.exceptions import DelayqError
-from django_delayq.mirror.event_items import MOST_FIELDS, problem_of
+from django_delayq.mirror.fold import MOST_FIELDS, problem_of
 from django_delayq.models import Attempt
 from django_delayq.worker import outcome
 from tests.tasks_for_tests import close_order

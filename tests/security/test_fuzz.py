@@ -15,8 +15,7 @@ from django_delayq.console import masking
 from django_delayq.exceptions import PayloadError
 from django_delayq.management.commands.delayq_worker import Command
 from django_delayq.mirror.database_errors import Unfoldable
-from django_delayq.mirror.event_items import job_ids
-from django_delayq.mirror.fold import Batch
+from django_delayq.mirror.fold import Batch, job_ids
 from django_delayq.states import EventKind
 from django_delayq.store.scripts import decode, events
 from django_delayq.store.scripts.record import JobRecord

@@ -237,7 +237,7 @@ def test_a_forged_event_does_not_become_a_row_that_could_be_published(signed):
     raw = JobRecord(id=ids.new(), task="tests.tasks_for_tests.close_order", payload=b"[[666],{}]").encode()
     id = ids.new()
     scheduled = f"{ids.short(id)} 1 n\n".encode() + raw
-    aside = f"{ids.short(id)}\na date without a job"
+    aside = f"{ids.short(id)} no_job\na date without a job"
     stores.link.execute("XADD", "delayq:{orders}:events", "*", "at", 1, "by", "", "scheduled", scheduled, "aside", aside)
     signed.fold()
     row = Job.objects.get(pk=id)

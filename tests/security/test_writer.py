@@ -123,7 +123,7 @@ def forged_out(id: str) -> list[tuple[str, str]]:
         ("snoozed", f"{id} 1 0 f 1800000000000\n{{}}"),
         ("crashed", f"{id} 1 0 f 1800000000000"),
         ("scheduled", f"{id} 1800000000000 n"),
-        ("aside", f"{id}\na date without a job"),
+        ("aside", f"{id} no_job\na date without a job"),
         ("succeeded", f'{id} 1 0 f\n{{"r":{{"paid":true}}}}'),
         ("failed", f'{id} 1 0 f\n{{"c":"Forged","m":"forged"}}'),
         ("cancelled", f'{id} 1 0 -\n{{"m":"forged"}}'),
@@ -147,7 +147,7 @@ def test_with_signing_no_event_leads_a_row_out_of_its_end(signed, end):
 def test_a_cancelled_job_does_not_come_back_by_forged_events_and_a_tombstone_that_is_gone(signed, delayq_redis):
     job = ended(signed, "cancelled")
     forge("requeued", f"{ids.short(job.id)} 1800000000000")
-    forge("aside", f"{ids.short(job.id)}\na date without a job")
+    forge("aside", f"{ids.short(job.id)} no_job\na date without a job")
     signed.fold()
     delayq_redis.link.execute("DEL", "delayq:{orders}:finished")
     for _ in range(3):
