@@ -17,8 +17,8 @@ from django_delayq import conf
 from django_delayq.console import job_links
 from django_delayq.exceptions import ConfigError, DelayqError, StoreUnavailable
 from django_delayq.findings import Finding, check_message
-from django_delayq.mirror.database_pools import narrow_pools, wide_pools
-from django_delayq.mirror.site_findings import UNKNOWN, check_workers, site_findings
+from django_delayq.mirror.adoption import UNKNOWN, check_workers, site_findings
+from django_delayq.mirror.database_connections import narrow_pools, wide_pools
 from django_delayq.models import database
 from django_delayq.producer import carriers, worker_modules
 from django_delayq.producer.task import registry

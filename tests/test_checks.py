@@ -18,8 +18,8 @@ from django_delayq import checks, conf, under_test
 from django_delayq.exceptions import ConfigError
 from django_delayq.findings import KINDS
 from django_delayq.management.queue_findings import redis_findings
-from django_delayq.mirror import database_pools
-from django_delayq.mirror.database_pools import narrow_pools
+from django_delayq.mirror import database_connections
+from django_delayq.mirror.database_connections import narrow_pools
 from django_delayq.producer.task import Registry, Task, registry, task
 from django_delayq.store.connection import embedded
 from django_delayq.store.connection.link import connect
@@ -556,7 +556,7 @@ def pool(monkeypatch, pool: object, **database: object) -> ConnectionHandler:
     """The databases, among them "pooled" with that pool."""
     entry = {"ENGINE": "django.db.backends.postgresql", "NAME": "postgres", **database, "OPTIONS": {"pool": pool}}
     handler = ConnectionHandler({"default": {}, "pooled": entry})
-    monkeypatch.setattr(database_pools, "connections", handler)
+    monkeypatch.setattr(database_connections, "connections", handler)
     return handler
 
 

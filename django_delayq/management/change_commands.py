@@ -20,8 +20,7 @@ from django_delayq.console.verbs import Verb, apply
 from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.management.job_filters import USAGE, known_queue, moment, named_key, named_queues, seconds, targets
 from django_delayq.management.output import print_json, progress
-from django_delayq.mirror.prune import OldOperationsLoop, PruneLoop, old_jobs, old_operations, old_set_aside
-from django_delayq.periodic.old_ticks import OldTicksLoop, old_ticks
+from django_delayq.mirror.prune import OldOperationsLoop, OldTicksLoop, PruneLoop, old_jobs, old_operations, old_set_aside, old_ticks
 from django_delayq.producer import queues
 from django_delayq.producer.stores import stores
 from django_delayq.states import Change

@@ -25,9 +25,9 @@ from django_delayq.management.compare import Comparison, Orphans
 from django_delayq.management.job_filters import USAGE
 from django_delayq.management.output import duration, print_json, progress
 from django_delayq.management.queue_findings import as_documents, finding, redis_findings
-from django_delayq.mirror.commit_requests import unlisted
 from django_delayq.mirror.mirror_loop import MirrorLoop
-from django_delayq.models import PARKED_ROWS, UNPUBLISHED, Job, Periodic, SetAside, database
+from django_delayq.mirror.relay import unlisted_requests
+from django_delayq.models import PARKED_ROWS, UNPUBLISHED, Job, Periodic, SetAside, database, database_clock
 from django_delayq.producer.stores import stores
 from django_delayq.states import PARKED_ARGUMENTS, PARKED_CARRIERS, PARKED_SIGNATURE, PARKED_TASK
 from django_delayq.store.reads.fitness import (
@@ -156,7 +156,7 @@ def _unlisted_findings() -> list[dict[str, str]]:
             f"No process carries out {count} committed change{'' if count == 1 else 's'} of jobs in the queue {queue!r}: "
             "DELAYQ['QUEUES'] does not list it.",
         )
-        for queue, count in unlisted().items()
+        for queue, count in unlisted_requests().items()
     ]
 
 

@@ -22,8 +22,8 @@ from django_delayq.job_meta import in_meta
 from django_delayq.management.left_partitions import left_partitions
 from django_delayq.management.look_commands import paused
 from django_delayq.management.output import duration
-from django_delayq.mirror.database_pools import wide_pools
-from django_delayq.mirror.site_findings import UNKNOWN, check_workers, site_findings
+from django_delayq.mirror.adoption import UNKNOWN, check_workers, site_findings
+from django_delayq.mirror.database_connections import wide_pools
 from django_delayq.models import Job
 from django_delayq.producer.outbox import agreed_clock
 from django_delayq.producer.stores import stores

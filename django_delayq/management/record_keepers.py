@@ -16,13 +16,12 @@ from django_delayq.console.operation_loop import OperationLoop
 from django_delayq.console.overview import DOWN
 from django_delayq.logger import Logger
 from django_delayq.mirror import database_connections
-from django_delayq.mirror.commit_requests import CommitRequestLoop
 from django_delayq.mirror.mirror_loop import MirrorLoop
-from django_delayq.mirror.prune import OldOperationsLoop
+from django_delayq.mirror.prune import OldOperationsLoop, OldTicksLoop
+from django_delayq.mirror.relay import CommitRequestLoop
 from django_delayq.mirror.service import LoopRunner, Service
 from django_delayq.periodic import due_ticks
 from django_delayq.periodic.due_ticks import TickLoop, UnendingLoop
-from django_delayq.periodic.old_ticks import OldTicksLoop
 from django_delayq.producer.stores import stores
 from django_delayq.worker.hanging_calls import PatientThread
 from django_delayq.worker.loop import LoopProcess, Stop

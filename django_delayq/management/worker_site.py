@@ -12,8 +12,8 @@ from django.db import Error
 from django_delayq import clock
 from django_delayq.conf import Config
 from django_delayq.exceptions import StoreUnavailable
+from django_delayq.mirror.adoption import UNKNOWN, check_workers, refusals
 from django_delayq.mirror.checkpoint import note_refused
-from django_delayq.mirror.site_findings import UNKNOWN, check_workers, refusals
 from django_delayq.models import database
 from django_delayq.store.connection.places import Places
 from django_delayq.store.scripts import site

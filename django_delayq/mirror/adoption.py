@@ -1,27 +1,31 @@
-"""Adopts what is in Redis: from then on this database is the site of these queues. A person decides that; see `site_findings`."""
+"""Checks whether queues in Redis belong to this database, and adopts those that a person chooses."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, Literal
 
 from django_delayq import ids
 from django_delayq.conf import Config, QueueConfig
-from django_delayq.mirror.site_findings import check_queue
-from django_delayq.models import Attempt, Checkpoint, Event, Job, Site, UncheckedKey, database
+from django_delayq.findings import Finding
+from django_delayq.models import Attempt, Checkpoint, Event, Job, Site, UncheckedKey, database, database_clock
 from django_delayq.producer.outbox import rows
 from django_delayq.states import UNFINISHED, AttemptOutcome, EventKind, State
 from django_delayq.store.connection.link import Link
 from django_delayq.store.connection.places import Places
 from django_delayq.store.keys import Keys
 from django_delayq.store.scripts import decode, loader, site
+from django_delayq.store.scripts.events import FIRST
 from django_delayq.store.scripts.queue import QueueStore
+from django_delayq.store.scripts.recovery import Epoch, EpochStore
 from django_delayq.store.scripts.site import SiteRefused
 
 ADOPTED: Final = "adopted"  # the kind of the event for an adopted queue
 CHUNK: Final = 500  # rows per transaction
+UNKNOWN: Final = "site_unknown"  # the code of an error: the database cannot be asked
 REASON: Final = "ended when this database was adopted without its unfinished jobs"
 
 Standing = Literal["own", "new", "moved", "other", "behind"]
@@ -157,3 +161,62 @@ def _note(part: Adoptable, actor: str, reason: str, config: Config) -> None:
         detail=detail,
         stream_id=f"row:{ids.new().hex}",
     )
+
+
+def refusals(places: Places, prefix: str, parts: Iterable[tuple[str, int]]) -> Iterator[SiteRefused]:
+    """Yields the reasons why this site must not use queues. `parts`: queues and partitions.
+
+    Raises:
+        StoreUnavailable, StoreError: a server cannot be asked; SiteRefused "site_unknown": the database cannot be asked.
+    """
+    for queue, partition in parts:
+        store = QueueStore(places, prefix=prefix, queue=queue, partition=partition)
+        try:
+            check_queue(store)
+        except SiteRefused as error:
+            if error.code == UNKNOWN:
+                raise
+            yield error
+
+
+def check_queue(store: QueueStore) -> Epoch:
+    """Refuses a queue of another site; returns its epoch.
+
+    Raises:
+        StoreUnavailable, StoreError: as `refusals`.
+    """
+    epoch = EpochStore(store).look(FIRST)
+    known = partial(site.partition_facts, store.queue, store.partition)
+    again = partial(known, apart=True)
+    if not epoch.site:
+        site.check_address(store.keys.prefix, store.queue, store.link.home, known(), again)
+    else:
+        site.mark_verified(store.keys.prefix, store.queue, store.partition, store.link.home)
+    site.check_mirror(store.keys, store.link.home, epoch.trimmed, known(), again)
+    return epoch
+
+
+def check_workers(places: Places, prefix: str) -> None:
+    """Refuses the workers of another site.
+
+    Raises:
+        StoreUnavailable, StoreError: as `refusals`.
+    """
+    keys = Keys.of(prefix, site.WORKERS, 0, jobs=False)
+    found = decode.text(places.shared.execute("HGET", keys["meta"], "site"))
+    site.check(prefix, site.WORKERS, places.shared.home, found)
+
+
+def site_findings(places: Places, prefix: str, parts: Iterable[tuple[str, int]]) -> list[Finding]:
+    """One finding for each different text of `refusals`. None if the database does not tell which site this is: other checks report
+    that.
+
+    Raises:
+        StoreUnavailable, StoreError: a server cannot be asked.
+    """
+    texts: dict[str, None] = {}
+    try:
+        texts.update(dict.fromkeys(map(str, refusals(places, prefix, parts))))
+    except SiteRefused:
+        return []
+    return [Finding("E025", text) for text in texts]

@@ -1,5 +1,5 @@
-"""The relay publishes committed rows that Redis does not have. Redis was unavailable at their commit, or the web process crashed
-then; or the rows wait for a running job of their key.
+"""Publishes committed rows that Redis does not have, and carries out committed changes. Redis was unavailable at their commit, or the
+web process crashed then; or the rows wait for a running job of their key.
 """
 
 from __future__ import annotations
@@ -10,30 +10,33 @@ from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
-from django.db.models import QuerySet
+from django.db.models import Count, OuterRef, QuerySet, Subquery, Value
+from django.db.models.functions import Coalesce, NullIf
 
 from django_delayq import clock, conf
 from django_delayq.conf import QueueConfig
-from django_delayq.exceptions import PayloadError
+from django_delayq.exceptions import PayloadError, StoreUnavailable
 from django_delayq.failpoints import failpoint
 from django_delayq.job_meta import in_payload
 from django_delayq.logger import Logger
 from django_delayq.mirror.checkpoint import checkpoint_of, known_of, locked_checkpoint
 from django_delayq.mirror.restore_rows import leave_to_a_person, unknown_end
-from django_delayq.models import UNPUBLISHED, Job, database, database_clock
+from django_delayq.models import UNPUBLISHED, CommitRequest, Job, database, database_clock
 from django_delayq.models.fixed_query import ExistsQuery
 from django_delayq.producer import at_commit, homes, outbox
-from django_delayq.producer.outbox import committed_runs, rows
+from django_delayq.producer.outbox import committed_runs, requests, rows
 from django_delayq.producer.outbox.shapes import StoredJob
 from django_delayq.producer.publish import Publisher, late
 from django_delayq.signing import Signer
 from django_delayq.states import State
+from django_delayq.store.connection.error_replies import StoreError
 from django_delayq.store.connection.places import Places
 from django_delayq.store.scripts import site
 from django_delayq.store.scripts.decode import position
 from django_delayq.store.scripts.events import FIRST, EventLog
 from django_delayq.store.scripts.queue import MOST, QueueStore
 from django_delayq.store.scripts.record import ScheduleReply
+from django_delayq.store.scripts.site import REPEAT
 
 logger = Logger("django_delayq.relay")
 
@@ -41,6 +44,8 @@ YOUNG: Final = 5.0  # seconds for which a row is left to the process that commit
 IDLE: Final = 1.0  # seconds between looks when everything is published
 PAUSE: Final = 0.5
 BEHIND: Final = 2.0  # seconds between rounds when all remaining rows wait for running holders
+REQUEST_YOUNG: Final = 3.0  # seconds for which a request is left to the process that committed it
+REQUEST_IDLE: Final = 2.0  # seconds between looks
 
 
 def unpublished(queue: str) -> QuerySet[Job]:
@@ -257,3 +262,61 @@ class RelayLoop:
                     error=rows.clean(f"cannot be published: {error}"),
                 )
                 failpoint("relay.gave_up")
+
+
+class CommitRequestLoop:
+    """Carries out changes, oldest first, that the process of their transaction has not carried out: it crashed between commit and
+    hook, or Redis was unavailable. Any number of loops may run at once, because a repeated change has no further effect.
+    """
+
+    def __init__(self, *, young: float = REQUEST_YOUNG) -> None:
+        self._young = timedelta(seconds=young)
+        self._reported = float("-inf")
+        self._any = ExistsQuery(CommitRequest.objects.all())
+
+    def poll(self) -> float:
+        """One batch of each queue that the settings list. Returns seconds to sleep.
+
+        Raises:
+            StoreUnavailable, StoreError, DatabaseError: what could be carried out is; call again later.
+        """
+        if not self._any.found():
+            return REQUEST_IDLE
+        now = database_clock.now()
+        waiting = _with_homes().exclude(at__gt=now - self._young, at__lte=now)
+        away: StoreUnavailable | StoreError | None = None
+        held: set[tuple[UUID | None, str, str]] = set()
+        for queue in (None, *conf.get().queues):
+            for request in requests.read(waiting.filter(home=queue), MOST):
+                about = request.job, request.queue, request.key
+                try:
+                    if about not in held:
+                        at_commit.carry_out(request, late=True)
+                except (StoreUnavailable, StoreError) as error:
+                    away = error
+                    held.add(about)  # later changes of the same job wait, in their order
+        self._report(unlisted_requests())
+        if away is not None:
+            raise away
+        return REQUEST_IDLE
+
+    def _report(self, queues: dict[str, int]) -> None:
+        if queues and clock.monotonic() - self._reported > REPEAT:
+            self._reported = clock.monotonic()
+            logger.error(
+                "committed changes (%d) wait for a process with these queues in its settings: %s",
+                sum(queues.values()),
+                ", ".join(sorted(queues)),
+            )
+
+
+def unlisted_requests() -> dict[str, int]:
+    """The number of requests for each queue that the settings do not list."""
+    found = _with_homes().exclude(home=None).exclude(home__in=list(conf.get().queues))
+    return dict(found.order_by("home").values_list("home").annotate(Count("pk")))
+
+
+def _with_homes() -> Any:
+    """The requests with their queues as `home`. It is None for a job whose queue is neither in the request nor in a row."""
+    row = Job.objects.filter(pk=OuterRef("job_id")).values("queue")[:1]
+    return CommitRequest.objects.annotate(home=Coalesce(NullIf("queue", Value("")), Subquery(row)))

@@ -11,9 +11,8 @@ from django.db.models import QuerySet
 from django_delayq import clock, ids, signals
 from django_delayq.conf import Config
 from django_delayq.mirror.checkpoint import CheckpointTaken
-from django_delayq.mirror.commit_requests import CommitRequestLoop
 from django_delayq.mirror.mirror_loop import MirrorLoop
-from django_delayq.mirror.relay import RelayLoop
+from django_delayq.mirror.relay import CommitRequestLoop, RelayLoop
 from django_delayq.models import UNPUBLISHED, Job
 from django_delayq.models.database import FixedQuery
 from django_delayq.producer.commit import Pending

@@ -20,15 +20,13 @@ from django_delayq import clock, conf
 from django_delayq.console.operation_loop import OperationLoop
 from django_delayq.locks.lock_leases import process_leases
 from django_delayq.mirror.bring_in import BringInLoop
-from django_delayq.mirror.commit_requests import CommitRequestLoop
-from django_delayq.mirror.prune import OldOperationsLoop, PruneLoop, TidyLoop
-from django_delayq.mirror.relay import RelayLoop
+from django_delayq.mirror.prune import OldOperationsLoop, OldTicksLoop, PruneLoop, TidyLoop
+from django_delayq.mirror.relay import CommitRequestLoop, RelayLoop
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.mirror.service import Service
 from django_delayq.models import database
 from django_delayq.periodic.dates import Dates
 from django_delayq.periodic.declarations import Declaration
-from django_delayq.periodic.old_ticks import OldTicksLoop
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import registry
 from django_delayq.store.scripts.worker_registry import WorkerRegistry

@@ -110,7 +110,7 @@ UNMARKED = {
     "console/verbs.py": {"write_admin_log": "the admin's log, which promises nothing"},
 }
 UNMARKED |= {
-    "periodic/old_ticks.py": {"_step": "what is left goes ten minutes later"},
+    "mirror/prune.py": {"_step": "what is left goes ten minutes later"},
     "periodic/overlap.py": {
         "_take": "one statement, and who dies behind it holds until its lease ends; tests/periodic/test_overlap.py plays that",
         "_note": "what a history shows, of a run that is settled behind it",

@@ -13,7 +13,7 @@ from django.db.models import F
 
 import django_delayq as delayq
 from django_delayq import clock
-from django_delayq.mirror.commit_requests import CommitRequestLoop
+from django_delayq.mirror.relay import CommitRequestLoop
 from django_delayq.models import CommitRequest, Event, Job
 from django_delayq.producer import changes
 from django_delayq.producer.changes import carry_out

@@ -7,9 +7,9 @@ from datetime import timedelta
 import pytest
 
 from django_delayq import clock, conf, ids
-from django_delayq.models import Job, Periodic, Tick, database
-from django_delayq.periodic import old_ticks
-from django_delayq.periodic.old_ticks import OldTicksLoop
+from django_delayq.mirror import prune
+from django_delayq.mirror.prune import OldTicksLoop
+from django_delayq.models import Job, Periodic, Tick, database_clock
 from django_delayq.producer.outbox.agreed_clock import ClocksDiffer
 from django_delayq.producer.stores import stores
 
@@ -38,38 +38,38 @@ def test_ticks_go_whose_jobs_have_gone_and_those_that_had_none(make):
     make(2, days=8, fate="missed")
     kept = [make(3, days=8, job="failed"), make(4, days=6), make(5, days=0, job="succeeded")]
     loop = OldTicksLoop(stores.places, conf.get())
-    assert loop.poll() == old_ticks.PAUSE
+    assert loop.poll() == prune.TICKS_PAUSE
     assert list(Tick.objects.order_by("pk")) == kept
 
 
 def test_those_that_stay_hide_none_that_go(make, monkeypatch):
-    monkeypatch.setattr(old_ticks, "BATCH", 3)
+    monkeypatch.setattr(prune, "BATCH", 3)
     for number in range(7):
         make(number, days=8, job="failed")
     make(8, days=8)
     young = make(9, days=1)
     loop = OldTicksLoop(stores.places, conf.get())
-    assert [loop.poll() for _ in range(4)] == [old_ticks.PACE, old_ticks.PACE, 0.0, old_ticks.PAUSE]
+    assert [loop.poll() for _ in range(4)] == [prune.TICKS_PACE, prune.TICKS_PACE, 0.0, prune.TICKS_PAUSE]
     assert Tick.objects.count() == 8
     assert Tick.objects.filter(pk=young.pk).exists()
     assert OldTicksLoop(stores.places, conf.get()).prune() == 0
 
 
 def test_a_tick_that_got_another_job_hides_none_that_go(make, monkeypatch):
-    monkeypatch.setattr(old_ticks, "BATCH", 2)
+    monkeypatch.setattr(prune, "BATCH", 2)
     make(1, days=8, job="failed")
     retaken = make(2, days=8, job="failed")
     Tick.objects.filter(pk=retaken.pk).update(written_at=clock.now())
     gone = make(3, days=8)
     young = [make(number, days=1) for number in (4, 5, 6, 7)]
     loop = OldTicksLoop(stores.places, conf.get())
-    assert [loop.poll() for _ in range(3)] == [old_ticks.PACE, 0.0, old_ticks.PAUSE], "it ends where all are young"
+    assert [loop.poll() for _ in range(3)] == [prune.TICKS_PACE, 0.0, prune.TICKS_PAUSE], "it ends where all are young"
     assert not Tick.objects.filter(pk=gone.pk).exists()
     assert Tick.objects.filter(pk__in=[tick.pk for tick in young]).count() == 4
 
 
 def test_what_stays_is_looked_at_bit_by_bit_and_seldom(make, monkeypatch, django_assert_max_num_queries):
-    monkeypatch.setattr(old_ticks, "BATCH", 3)
+    monkeypatch.setattr(prune, "BATCH", 3)
     for number in range(7):
         make(number, days=8, job="failed")
     loop = OldTicksLoop(stores.places, conf.get())
@@ -77,15 +77,15 @@ def test_what_stays_is_looked_at_bit_by_bit_and_seldom(make, monkeypatch, django
     for _ in range(6):
         with django_assert_max_num_queries(4):
             pauses.append(loop.poll())
-    assert pauses == 2 * [old_ticks.PACE, old_ticks.PACE, old_ticks.LONG_PAUSE]
+    assert pauses == 2 * [prune.TICKS_PACE, prune.TICKS_PACE, prune.TICKS_LONG_PAUSE]
 
 
 def test_where_one_has_gone_more_may_be_at_once(make, monkeypatch):
-    monkeypatch.setattr(old_ticks, "BATCH", 2)
+    monkeypatch.setattr(prune, "BATCH", 2)
     for number in range(3):
         make(number, days=8)
     loop = OldTicksLoop(stores.places, conf.get())
-    assert [loop.poll() for _ in range(3)] == [0.0, old_ticks.PAUSE, old_ticks.LONG_PAUSE]
+    assert [loop.poll() for _ in range(3)] == [0.0, prune.TICKS_PAUSE, prune.TICKS_LONG_PAUSE]
 
 
 def test_no_tick_goes_while_the_clocks_of_database_and_redis_differ(make, monkeypatch):
@@ -98,7 +98,7 @@ def test_no_tick_goes_while_the_clocks_of_database_and_redis_differ(make, monkey
 
 
 def test_by_hand_all_that_may_go_goes(make, monkeypatch):
-    monkeypatch.setattr(old_ticks, "BATCH", 2)
+    monkeypatch.setattr(prune, "BATCH", 2)
     for number in range(3):
         make(number, days=8, job="failed")
         make(number + 10, days=9)

@@ -24,8 +24,7 @@ from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.logger import Logger
 from django_delayq.management.left_partitions import serving_what_is_left
 from django_delayq.management.worker_site import check_site
-from django_delayq.mirror.database_connections import hooks
-from django_delayq.mirror.database_pools import THREADS, narrow_pools
+from django_delayq.mirror.database_connections import THREADS, hooks, narrow_pools
 from django_delayq.periodic import overlap
 from django_delayq.producer import carriers, job
 from django_delayq.producer.task import registry
