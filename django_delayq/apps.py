@@ -36,7 +36,7 @@ class DelayqConfig(AppConfig):
         settings have: a process that loaded it only later might find the files of another release.
         """
         from django_delayq import conf, logger, signals  # models must be loaded before these
-        from django_delayq.mirror.atomic_runs import DatabaseEffects
+        from django_delayq.mirror import atomic_runs
         from django_delayq.mirror.site_row import DatabaseSite
         from django_delayq.producer import commit, outbox, worker_modules
         from django_delayq.store.scripts import site
@@ -46,8 +46,8 @@ class DelayqConfig(AppConfig):
             checks.register(partial(_check, module, name), tag, **options)
         outbox.load()
         site.install(DatabaseSite())
-        current.install_effects(DatabaseEffects())
-        commit.install_inline(_run_at_once)
+        current.install_effects(current.Effects(atomic_runs.run_atomic, atomic_runs.once))
+        inline.install(_run_at_once)
         signals.command_refused.connect(logger.log_refused)
         autodiscover_modules("tasks")
         worker_modules.load()

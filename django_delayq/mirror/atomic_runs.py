@@ -1,4 +1,6 @@
-"""Effects that happen once. A row of `Step`, unique per job and name, is committed together with them."""
+"""Effects that happen once. A row of `Step`, unique per job and name, is committed together with them. The threads of consumers call
+this code.
+"""
 
 from __future__ import annotations
 
@@ -19,79 +21,72 @@ from django_delayq.worker.current import CurrentJob
 logger = Logger("django_delayq.worker")
 
 
-class DatabaseEffects:
-    """The run that commits first wins. A later or stale run finds the step when it begins, or fails to insert it when it ends. In
-    both cases everything that this run has written is rolled back.
+def run_atomic(run: CurrentJob, call: Callable[[], Any]) -> Any:
+    """See `Effects.run`. The run that commits first wins. A later or stale run finds the step when it begins, or fails to insert it
+    when it ends. In both cases everything that this run has written is rolled back.
 
     The transaction writes only the step beside the effect. It leaves the job's row to the mirror. The mirror has folded the claim of
     this run since the transaction began, and under REPEATABLE READ the transaction could no longer write that row.
+
+    Raises:
+        LeaseLost: another worker has the job; nothing is written.
+        RuntimeError: a transaction is already open, so this one would not commit the effects.
     """
-
-    def run(self, run: CurrentJob, call: Callable[[], Any]) -> Any:
-        """See `Effects.run`.
-
-        Raises:
-            LeaseLost: another worker has the job; nothing is written.
-            RuntimeError: a transaction is already open, so this one would not commit the effects.
-        """
-        if (done := _find(run, WHOLE)) is not None:
-            return done.result
-        try:
-            with database.atomic(durable=True):
-                result = call()
-                run.check_lease()
-                kept = _kept(result, conf.get().queue(run.queue).max_payload)
-                Step.objects.create(job_id=run.id, fence=run.nonce, at=database.ago(), result=kept)
-                _guard_hooks(run)
-                failpoint("effects.commit")
-        except BaseException:
-            # The run failed, perhaps because another run of this job has committed in the meantime.
-            try:
-                done = _find(run, WHOLE)
-            except DatabaseError:
-                done = None
-            if done is None:
-                raise
-            if done.fence == run.nonce:  # this run has committed; a later step failed
-                logger.exception("job %s: its changes are committed, but a later step failed", run.id)
-            return done.result
-        failpoint("effects.committed")
-        return result
-
-    @contextmanager
-    def once(self, run: CurrentJob, name: str) -> Iterator[bool]:
-        """See `Effects.once`.
-
-        Raises:
-            LeaseLost: another worker has the job, or another run of it has done this step meanwhile; nothing is written.
-            ValueError: the name is empty or longer than 100 characters.
-        """
-        if not name or len(name) > 100:
-            raise ValueError(f"delayq.once({name!r}): the name of a step has 1 to 100 characters.")
-        first = _find(run, name) is None
-        with database.atomic():
-            yield first
-            if not first:
-                transaction.set_rollback(True, using=database.alias())
-                return
+    if (done := _find(run, WHOLE)) is not None:
+        return done.result
+    try:
+        with database.atomic(durable=True):
+            result = call()
             run.check_lease()
-            _claim_step(run, name)
+            kept = _kept(result, conf.get().queue(run.queue).max_payload)
+            Step.objects.create(job_id=run.id, fence=run.nonce, at=database_clock.ago(), result=kept)
+            _guard_hooks(run)
             failpoint("effects.commit")
-        failpoint("effects.committed")
+    except BaseException:
+        # The run failed, perhaps because another run of this job has committed in the meantime.
+        try:
+            done = _find(run, WHOLE)
+        except DatabaseError:
+            done = None
+        if done is None:
+            raise
+        if done.fence == run.nonce:  # this run has committed; a later step failed
+            logger.exception("job %s: its changes are committed, but a later step failed", run.id)
+        return done.result
+    failpoint("effects.committed")
+    return result
+
+
+@contextmanager
+def once(run: CurrentJob, name: str) -> Iterator[bool]:
+    """See `Effects.once`.
+
+    Raises:
+        LeaseLost: another worker has the job, or another run of it has done this step meanwhile; nothing is written.
+        ValueError: the name is empty or longer than 100 characters.
+    """
+    if not name or len(name) > 100:
+        raise ValueError(f"delayq.once({name!r}): the name of a step has 1 to 100 characters.")
+    first = _find(run, name) is None
+    with database.atomic():
+        yield first
+        if not first:
+            transaction.set_rollback(True, using=database.alias())
+            return
+        run.check_lease()
+        try:
+            Step.objects.create(job_id=run.id, name=name, fence=run.nonce, at=database_clock.ago())
+        except IntegrityError:
+            raise LeaseLost(
+                f"job {run.id}: another run has done the step {name!r} at the same time, so the changes of this run in that step are "
+                f"rolled back. Stop here"
+            ) from None
+        failpoint("effects.commit")
+    failpoint("effects.committed")
 
 
 def _find(run: CurrentJob, name: str) -> Step | None:
     return Step.objects.filter(job_id=run.id, name=name).first()
-
-
-def _claim_step(run: CurrentJob, name: str) -> None:
-    try:
-        Step.objects.create(job_id=run.id, name=name, fence=run.nonce, at=database.ago())
-    except IntegrityError:
-        raise LeaseLost(
-            f"job {run.id}: another run has done the step {name!r} at the same time, so the changes of this run in that step are "
-            f"rolled back. Stop here"
-        ) from None
 
 
 def _guard_hooks(run: CurrentJob) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
 from django_delayq import clock, ids
@@ -311,14 +311,15 @@ def running(asked: str) -> CurrentJob:
         ) from None
 
 
-class Effects(Protocol):
-    """The database side, installed by the mirror's package when the app is ready."""
+class Effects(NamedTuple):
+    """The database side, installed by the app. The worker itself knows no database.
 
-    def run(self, run: CurrentJob, call: Callable[[], Any]) -> Any:
-        """Calls `call` in a transaction that also records that it is done, unless an earlier run recorded it. Returns its result."""
+    `run` calls a function in a transaction that also records that it is done, unless an earlier run recorded it. Returns its result.
+    `once` opens a transaction that keeps its effects the first time only. Yields whether this is the first time.
+    """
 
-    def once(self, run: CurrentJob, name: str) -> AbstractContextManager[bool]:
-        """A transaction that keeps its effects the first time only. Yields whether this is the first time."""
+    run: Callable[[CurrentJob, Callable[[], Any]], Any]
+    once: Callable[[CurrentJob, str], AbstractContextManager[bool]]
 
 
 _installed: Effects | None = None

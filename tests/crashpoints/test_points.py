@@ -51,9 +51,6 @@ ROWS = (
 )  # what these are called on
 # Functions whose commits have no failpoints, with the reason.
 UNMARKED = {
-    "mirror/atomic_runs.py": {
-        "_claim_step": "within the transaction of `once`",
-    },
     "mirror/site_row.py": {
         "_read": "it writes nothing: the savepoint keeps an error out of the caller's transaction",
     },
@@ -95,7 +92,10 @@ UNMARKED = {
         "fold": "within the transaction of `MirrorLoop._fold_batch`",
         "again": "a lock that changes nothing",
     },
-    "mirror/prune.py": {"drop_put_off": "within the transaction of `MirrorLoop._fold_batch`"},
+    "mirror/prune.py": {
+        "drop_put_off": "within the transaction of `MirrorLoop._fold_batch`",
+        "_step": "what is left goes ten minutes later",
+    },
     "mirror/relay.py": {"_note": "within the turn of `_answered`"},
     "mirror/restore.py": {"poll": "a turn that only reads"},
     "mirror/checkpoint.py": {
@@ -110,7 +110,6 @@ UNMARKED = {
     "console/verbs.py": {"write_admin_log": "the admin's log, which promises nothing"},
 }
 UNMARKED |= {
-    "mirror/prune.py": {"_step": "what is left goes ten minutes later"},
     "periodic/overlap.py": {
         "_take": "one statement, and who dies behind it holds until its lease ends; tests/periodic/test_overlap.py plays that",
         "_note": "what a history shows, of a run that is settled behind it",

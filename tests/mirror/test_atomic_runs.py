@@ -15,14 +15,12 @@ from django.db import OperationalError, connection, connections, transaction
 import django_delayq as delayq
 from django_delayq import clock, conf, ids
 from django_delayq.exceptions import ConfigError, LeaseLost
-from django_delayq.mirror.atomic_runs import DatabaseEffects
+from django_delayq.mirror.atomic_runs import once, run_atomic
 from django_delayq.mirror.prune import PruneLoop
 from django_delayq.models import Job, Step
 from django_delayq.producer.stores import stores
 from django_delayq.states import State
 from tests.tasks_for_tests import close_order
-
-effects = DatabaseEffects()
 
 
 @dataclass
@@ -54,14 +52,14 @@ def payments() -> int:
 class TestAWholeRun:
     def test_a_second_delivery_does_nothing_and_gives_the_first_result(self):
         run = Run()
-        assert effects.run(run, charge) == "charged"
-        assert effects.run(Run(id=run.id, nonce="f2", attempt=2), lambda: pytest.fail("run twice")) == "charged"
+        assert run_atomic(run, charge) == "charged"
+        assert run_atomic(Run(id=run.id, nonce="f2", attempt=2), lambda: pytest.fail("run twice")) == "charged"
         assert payments() == 1
 
     def test_what_it_commits_beside_the_effect_is_a_note_and_the_row_follows_by_its_event(self, orders):
         job = delayq.schedule(close_order, 7)
         [claimed] = orders.claim()
-        effects.run(Run(id=job.id, nonce=claimed.fence), charge)
+        run_atomic(Run(id=job.id, nonce=claimed.fence), charge)
         note = Step.objects.get()
         assert (note.job_id, note.fence, note.result) == (job.id, claimed.fence, "charged")
         orders.fold()
@@ -79,9 +77,9 @@ class TestAWholeRun:
             raise ConnectionError("away")
 
         with pytest.raises(ConnectionError):
-            effects.run(run, err)
+            run_atomic(run, err)
         assert (payments(), Step.objects.count()) == (0, 0)
-        assert effects.run(run, charge) == "charged"
+        assert run_atomic(run, charge) == "charged"
 
     def test_a_run_that_has_lost_its_lease_leaves_nothing(self):
         run = Run()
@@ -91,7 +89,7 @@ class TestAWholeRun:
             run.lost = True
 
         with pytest.raises(LeaseLost):
-            effects.run(run, lose)
+            run_atomic(run, lose)
         assert (payments(), Step.objects.count()) == (0, 0)
 
     def test_a_stale_run_that_ends_after_the_next_one_leaves_nothing(self):
@@ -106,7 +104,7 @@ class TestAWholeRun:
 
         if connection.vendor == "sqlite":
             pytest.skip("one writer at a time: SQLite itself keeps the two apart")
-        assert effects.run(run, stale) == "charged"
+        assert run_atomic(run, stale) == "charged"
         assert payments() == 1
         assert Step.objects.get().fence == "f2"
 
@@ -119,26 +117,26 @@ class TestAWholeRun:
             raise ValueError("already paid")
 
         with pytest.raises(ValueError, match="already paid"):  # its own row went with the rollback
-            effects.run(run, beaten)
+            run_atomic(run, beaten)
         Step.objects.create(job_id=run.id, fence="f2", at=clock.now(), result="charged")
-        assert effects.run(run, lambda: pytest.fail("run twice")) == "charged"
+        assert run_atomic(run, lambda: pytest.fail("run twice")) == "charged"
 
     def test_it_refuses_to_run_inside_another_transaction(self, settings):
         with transaction.atomic(), pytest.raises(RuntimeError, match="durable"):
-            effects.run(Run(), charge)
+            run_atomic(Run(), charge)
 
     @pytest.mark.parametrize("result", [object(), "x" * 100_000])
     def test_a_result_that_cannot_be_kept_is_none_the_second_time(self, result):
         run = Run()
-        assert effects.run(run, lambda: result) is result
-        assert effects.run(run, charge) is None
+        assert run_atomic(run, lambda: result) is result
+        assert run_atomic(run, charge) is None
 
     @pytest.mark.parametrize("noted", ["in the step", "in the row"])
     @pytest.mark.parametrize("end", ["fail", "cancel"])
     def test_what_redis_says_later_does_not_undo_it(self, orders, noted, end):
         job = delayq.schedule(close_order, 7)
         [claimed] = orders.claim()
-        effects.run(Run(id=job.id, nonce=claimed.fence), charge)
+        run_atomic(Run(id=job.id, nonce=claimed.fence), charge)
         if noted == "in the row":  # as an older worker has left it
             Step.objects.all().delete()
             Job.objects.update(settled=claimed.fence, state=State.SUCCEEDED, result="charged")
@@ -171,7 +169,7 @@ class TestAWholeRun:
             finally:
                 connections.close_all()
 
-        assert effects.run(Run(id=job.id, nonce=claimed.fence), pay) == "charged"
+        assert run_atomic(Run(id=job.id, nonce=claimed.fence), pay) == "charged"
         assert (payments(), Job.objects.get().state) == (1, "running")
 
     def test_a_hook_behind_its_commit_that_raises_is_logged_and_the_others_run(self, orders, caplog):
@@ -187,7 +185,7 @@ class TestAWholeRun:
             delayq.schedule(close_order, 1, durability="redis")
             return charge()
 
-        assert effects.run(run, work) == "charged"
+        assert run_atomic(run, work) == "charged"
         assert (called, len(orders.claim()), payments()) == ([1, 2], 1, 1)
         [record] = [each for each in caplog.records if "hook" in each.message]
         assert ids.short(run.id) in record.message
@@ -209,12 +207,12 @@ class TestAWholeRun:
             raise OperationalError("server closed the connection unexpectedly")
 
         monkeypatch.setattr("django_delayq.mirror.atomic_runs.failpoint", lose_the_reply)
-        assert effects.run(run, charge) == "charged"
+        assert run_atomic(run, charge) == "charged"
         monkeypatch.undo()
         assert payments() == 1
         assert "OperationalError at " in caplog.text
         caplog.clear()
-        assert effects.run(Run(id=run.id, nonce="f2"), charge) == "charged"
+        assert run_atomic(Run(id=run.id, nonce="f2"), charge) == "charged"
         assert not caplog.records
 
     def test_jobs_scheduled_in_it_come_with_its_commit_only(self, orders):
@@ -225,16 +223,16 @@ class TestAWholeRun:
             raise ValueError
 
         with pytest.raises(ValueError):
-            effects.run(run, schedule_and_err)
+            run_atomic(run, schedule_and_err)
         assert Job.objects.count() == 0
-        effects.run(run, lambda: delayq.schedule(close_order, 1) and None)
+        run_atomic(run, lambda: delayq.schedule(close_order, 1) and None)
         assert Job.objects.count() == 1
         assert len(orders.claim()) == 1
 
 
 def _elsewhere(run: Run) -> None:
     try:
-        effects.run(run, charge)
+        run_atomic(run, charge)
     finally:
         connections.close_all()
 
@@ -244,7 +242,7 @@ class TestAStep:
     def test_its_writes_are_kept_the_first_time_only(self):
         run = Run()
         for expected in (True, False, False):
-            with effects.once(run, "charge") as first:
+            with once(run, "charge") as first:
                 assert first is expected
                 charge()  # also when the task does not look
         assert payments() == 1
@@ -252,17 +250,17 @@ class TestAStep:
     def test_steps_of_other_names_and_jobs_are_their_own(self):
         run = Run()
         for one, name in ((run, "charge"), (run, "ship"), (Run(), "charge")):
-            with effects.once(one, name) as first:
+            with once(one, name) as first:
                 assert first
         assert Step.objects.count() == 3
 
     def test_an_error_in_it_leaves_nothing_and_it_may_come_again(self):
         run = Run()
-        with pytest.raises(ValueError), effects.once(run, "charge"):
+        with pytest.raises(ValueError), once(run, "charge"):
             charge()
             raise ValueError
         assert (payments(), Step.objects.count()) == (0, 0)
-        with effects.once(run, "charge") as first:
+        with once(run, "charge") as first:
             assert first
 
     def test_the_loser_of_two_runs_leaves_nothing_and_does_not_go_on(self):
@@ -270,7 +268,7 @@ class TestAStep:
 
         def other() -> None:
             try:
-                with effects.once(Run(id=run.id, nonce="f2"), "charge"):
+                with once(Run(id=run.id, nonce="f2"), "charge"):
                     charge()
             finally:
                 connections.close_all()
@@ -279,7 +277,7 @@ class TestAStep:
             pytest.skip("one writer at a time: SQLite itself keeps the two apart")
         went_on = False
         with pytest.raises(LeaseLost, match="another run"):
-            with effects.once(run, "charge") as first:
+            with once(run, "charge") as first:
                 assert first
                 thread = threading.Thread(target=other)
                 thread.start()
@@ -292,7 +290,7 @@ class TestAStep:
 
     def test_a_lost_lease_leaves_nothing(self):
         run = Run(lost=True)
-        with pytest.raises(LeaseLost), effects.once(run, "charge"):
+        with pytest.raises(LeaseLost), once(run, "charge"):
             charge()
         assert (payments(), Step.objects.count()) == (0, 0)
 
@@ -300,17 +298,17 @@ class TestAStep:
         run = Run()
 
         def work() -> None:
-            with effects.once(run, "charge"):
+            with once(run, "charge"):
                 charge()
             raise ValueError
 
         with pytest.raises(ValueError):
-            effects.run(run, work)
+            run_atomic(run, work)
         assert (payments(), Step.objects.count()) == (0, 0)
 
     @pytest.mark.parametrize("name", ["", "x" * 101])
     def test_its_name_has_a_length(self, name):
-        with pytest.raises(ValueError, match="1 to 100"), effects.once(Run(), name):
+        with pytest.raises(ValueError, match="1 to 100"), once(Run(), name):
             pass
 
     def test_outside_of_a_task_there_is_no_job_to_note_it_for(self):

@@ -7,7 +7,7 @@ import pytest
 import django_delayq as delayq
 from django_delayq import clock, failpoints, ids
 from django_delayq.mirror import restore, restore_rows
-from django_delayq.mirror.atomic_runs import DatabaseEffects
+from django_delayq.mirror.atomic_runs import run_atomic
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.models import Attempt, Checkpoint, Event, Job, of_state
 from django_delayq.producer import acts
@@ -138,7 +138,7 @@ def test_a_job_of_which_an_atomic_run_has_committed_does_not_rise(orders, loop, 
     orders.fold()
     # The event of its end went with Redis.
     if noted == "in the step":
-        DatabaseEffects().run(Committing(job.id, run.fence), lambda: 7)
+        run_atomic(Committing(job.id, run.fence), lambda: 7)
     else:  # as an older worker has left it, whose mirror had read the row before the run committed, and wrote it after
         Job.objects.filter(pk=job.id).update(settled=run.fence)
     wipe()
@@ -155,7 +155,7 @@ def test_a_job_that_has_run_before_its_row_was_known_to_be_published_is_no_unpub
     orders.fold()
     job = delayq.schedule(close_order, 2, delay=0)
     [run] = orders.claim()
-    DatabaseEffects().run(Committing(job.id, run.fence), lambda: 7)
+    run_atomic(Committing(job.id, run.fence), lambda: 7)
     wipe()  # before the mirror has seen anything of it
     settle_down(orders, loop)
     row = Job.objects.get(pk=job.id)

@@ -15,7 +15,7 @@ from django.db import DataError, OperationalError, ProgrammingError, transaction
 import django_delayq as delayq
 from django_delayq import ids
 from django_delayq.logger import Logger
-from django_delayq.mirror.atomic_runs import DatabaseEffects
+from django_delayq.mirror.atomic_runs import run_atomic
 from django_delayq.mirror.service import LoopRunner
 from django_delayq.models import Job
 from django_delayq.store.scripts.worker_registry import WorkerRegistry
@@ -251,7 +251,7 @@ def test_a_hook_behind_a_commit_does_not_quote_its_error(orders, logged):
         transaction.on_commit(lambda: plainly(SECRET))
 
     run = SimpleNamespace(id=delayq.schedule(close_order, 7).id, task="shop.pay", queue="orders", nonce="f", check_lease=bool)
-    DatabaseEffects().run(run, work)
+    run_atomic(run, work)
     assert "an on_commit hook failed" in text_of(logged)
     assert SECRET not in text_of(logged)
 
