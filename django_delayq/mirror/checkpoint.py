@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from django_delayq import under_test
 from django_delayq.failpoints import failpoint
-from django_delayq.mirror.writers import values
+from django_delayq.mirror import bulk_values
 from django_delayq.models import Checkpoint, database
 from django_delayq.store.scripts import site
 from django_delayq.store.scripts.queue import QueueStore
@@ -126,11 +126,11 @@ class CheckpointRow:
 
     def exists(self) -> bool:
         """Whether there is one."""
-        return bool(values.read(Checkpoint, ("id",), self._condition, self._key, self._connection))
+        return bool(bulk_values.read(Checkpoint, ("id",), self._condition, self._key, self._connection))
 
     def get(self) -> Checkpoint:
         """As it is now."""
-        [row] = values.read(Checkpoint, COLUMNS, self._condition, self._key, self._connection)
+        [row] = bulk_values.read(Checkpoint, COLUMNS, self._condition, self._key, self._connection)
         return Checkpoint.from_db(self._connection.alias, COLUMNS, row)
 
     def take(self) -> None:
@@ -141,7 +141,7 @@ class CheckpointRow:
         """
         if self._connection.features.has_select_for_update_skip_locked:
             free = f"{self._condition} {self._connection.ops.for_update_sql(skip_locked=True)}"
-            if not values.read(Checkpoint, ("id",), free, self._key, self._connection):
+            if not bulk_values.read(Checkpoint, ("id",), free, self._key, self._connection):
                 raise CheckpointTaken
         self.lock()
 
@@ -154,7 +154,7 @@ class CheckpointRow:
 
     def update(self, **fields: Any) -> None:
         """Changes it."""
-        values.update(Checkpoint, fields, self._condition, self._key, self._connection)
+        bulk_values.update(Checkpoint, fields, self._condition, self._key, self._connection)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from django.db.models import F, QuerySet
 from django_delayq import clock, ids
 from django_delayq.conf import QueueConfig
 from django_delayq.failpoints import failpoint
-from django_delayq.mirror import prune, set_aside
+from django_delayq.mirror import bulk_arrays, bulk_values, prune, set_aside
 from django_delayq.mirror.checkpoint import CheckpointTaken, check_site, locked_checkpoint, restored_behind
 from django_delayq.mirror.database_errors import about_data, may_be_size
 from django_delayq.mirror.ends import EndTeller, Patiently, now_and_here, schedule_followers
@@ -27,7 +27,6 @@ from django_delayq.mirror.fold import (
     job_ids,
     perhaps_logged,
 )
-from django_delayq.mirror.writers import arrays, values
 from django_delayq.models import Attempt, Event, Job, SetAside, database
 from django_delayq.producer.outbox import committed_runs, pauses
 from django_delayq.producer.outbox.rows import JOB_COLUMNS, KNOWN, REQUEUE_ASKED, WHOLE, JobRow, RunRow, clean
@@ -364,10 +363,10 @@ class MirrorLoop:
 
     def _jobs(self, ids: Sequence[UUID]) -> list[JobRow]:
         backend = database.connection()
-        if arrays.serve(backend):
-            found = arrays.found(Job, KNOWN, "id", ids, "TRUE", backend)
+        if bulk_arrays.serve(backend):
+            found = bulk_arrays.found(Job, KNOWN, "id", ids, "TRUE", backend)
         else:
-            found = values.found(Job, WHOLE, "id", ids, "TRUE", backend)
+            found = bulk_values.found(Job, WHOLE, "id", ids, "TRUE", backend)
         jobs = [JobRow(*row) for row in found]
         for job in jobs:
             job.known = True
@@ -375,7 +374,7 @@ class MirrorLoop:
 
     def _open_runs(self, ids: Sequence[UUID]) -> list[RunRow]:
         backend = database.connection()
-        found = (arrays if arrays.serve(backend) else values).found
+        found = (bulk_arrays if bulk_arrays.serve(backend) else bulk_values).found
         return [RunRow(*row) for row in found(Attempt, ATTEMPT_COLUMNS, "job_id", ids, "finished_at IS NULL", backend)]
 
     def _records(self, entries: list[Entry], jobs: dict[UUID, JobRow]) -> dict[UUID, bytes]:
@@ -413,13 +412,13 @@ class MirrorLoop:
 
     def _write_rows(self, jobs: list[JobRow], runs: list[RunRow]) -> None:
         backend = database.connection()
-        writer: Any = values
-        if arrays.serve(backend):
-            writer = arrays
+        writer: Any = bulk_values
+        if bulk_arrays.serve(backend):
+            writer = bulk_arrays
             known = [job for job in jobs if job.known]
             jobs = [job for job in jobs if not job.known]
             for start in range(0, len(known), CHUNK):
-                arrays.update(Job, JOB_FIELDS, known[start : start + CHUNK], "id", backend)
+                bulk_arrays.update(Job, JOB_FIELDS, known[start : start + CHUNK], "id", backend)
         for start in range(0, len(jobs), CHUNK):
             writer.upsert(Job, JOB_COLUMNS, jobs[start : start + CHUNK], ("id",), JOB_FIELDS, backend)
         for start in range(0, len(runs), CHUNK):

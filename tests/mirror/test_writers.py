@@ -10,8 +10,8 @@ from django.db import DatabaseError, connection
 
 import django_delayq as delayq
 from django_delayq import clock, ids
+from django_delayq.mirror import bulk_arrays, bulk_values
 from django_delayq.mirror.mirror_loop import ATTEMPT_COLUMNS, ATTEMPT_FIELDS, JOB_COLUMNS, JOB_FIELDS
-from django_delayq.mirror.writers import arrays, values
 from django_delayq.models import Attempt, Job, JSONText
 from django_delayq.producer.outbox import rows
 from django_delayq.producer.outbox.rows import KNOWN, WHOLE, JobRow, RunRow
@@ -21,9 +21,9 @@ from tests.tasks_for_tests import close_order, ping
 NASTY = 'quote " \' back \\ \\" {a,b} NULL %s % \n\t ü 你好 🙂'
 
 
-@pytest.fixture(params=[arrays, values], ids=["arrays", "values"])
+@pytest.fixture(params=[bulk_arrays, bulk_values], ids=["arrays", "values"])
 def writer(request, transactional_db):
-    if request.param is arrays and not arrays.serve(connection):
+    if request.param is bulk_arrays and not bulk_arrays.serve(connection):
         pytest.skip("of PostgreSQL alone")
     return request.param
 
@@ -63,7 +63,7 @@ def test_no_column_is_forgotten():
     assert set(ATTEMPT_COLUMNS) == {field.attname for field in Attempt._meta.concrete_fields} - {"id"}
     for model, names in ((Job, JOB_COLUMNS), (Attempt, ATTEMPT_COLUMNS)):
         for name in names:
-            arrays._column(model, name)
+            bulk_arrays._column(model, name)
 
 
 @pytest.mark.parametrize("count", [1, 3], ids=["one", "three"])
@@ -82,12 +82,12 @@ def test_jobs_are_those_of_model_instances(writer, count):
 
 
 def test_an_update_makes_no_row(writer):
-    if writer is values:
+    if writer is bulk_values:
         pytest.skip("of arrays alone")
     made = [job_row(key=f"{n}") for n in range(3)]
-    arrays.upsert(Job, JOB_COLUMNS, made, ("id",), JOB_FIELDS, connection)
+    bulk_arrays.upsert(Job, JOB_COLUMNS, made, ("id",), JOB_FIELDS, connection)
     later = [replace(row, state="failed", queue="other", error=NASTY, result={"n": n}) for n, row in enumerate(made)]
-    arrays.update(Job, JOB_FIELDS, [*later, job_row()], "id", connection)
+    bulk_arrays.update(Job, JOB_FIELDS, [*later, job_row()], "id", connection)
     assert Job.objects.count() == len(made)
     for row in later:
         assert shown(Job.objects.get(pk=row.id)) == shown(replace(row, queue="orders"))
@@ -95,10 +95,10 @@ def test_an_update_makes_no_row(writer):
 
 def test_what_is_read_value_by_value_is_written_again_as_it_was(transactional_db):
     made = job_row()
-    values.upsert(Job, JOB_COLUMNS, [made], ("id",), JOB_FIELDS, connection)
-    [row] = values.found(Job, WHOLE, "id", [made.id], "TRUE", connection)
+    bulk_values.upsert(Job, JOB_COLUMNS, [made], ("id",), JOB_FIELDS, connection)
+    [row] = bulk_values.found(Job, WHOLE, "id", [made.id], "TRUE", connection)
     Job.objects.all().delete()
-    values.upsert(Job, JOB_COLUMNS, [JobRow(*row)], ("id",), JOB_FIELDS, connection)
+    bulk_values.upsert(Job, JOB_COLUMNS, [JobRow(*row)], ("id",), JOB_FIELDS, connection)
     assert shown(Job.objects.get(pk=made.id)) == shown(made)
 
 
@@ -144,7 +144,7 @@ def test_a_payload_that_only_looks_like_one_is_not_kept_as_it_is(delayq_redis, t
 
 def test_rows_are_the_same_value_by_value(orders, monkeypatch):
     """A life, folded in the way of databases without arrays."""
-    monkeypatch.setattr(arrays, "serve", lambda _connection: False)
+    monkeypatch.setattr(bulk_arrays, "serve", lambda _connection: False)
     durable = delayq.schedule(close_order, 7, note=NASTY)
     other = delayq.schedule(ping.using(queue="orders", durability="redis"), [NASTY])
     orders.fold()

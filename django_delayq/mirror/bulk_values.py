@@ -1,4 +1,4 @@
-"""Bulk reads and writes on databases without arrays: one parameter per value, in statements whose texts are made once.
+"""Bulk reads and writes of the mirror on databases without arrays: one parameter per value, in statements whose texts are made once.
 
 The ORM takes longer to make such a text and a model instance per row than SQLite takes to run the statement.
 """

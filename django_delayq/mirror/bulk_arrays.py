@@ -1,4 +1,4 @@
-"""Bulk reads and writes on PostgreSQL. Each column is sent as one array, or as one value if all rows have the same.
+"""Bulk reads and writes of the mirror on PostgreSQL. Each column is sent as one array, or as one value if all rows have the same.
 
 With model instances and a parameter per value, this process takes four times as long as the server takes for the rows.
 """
