@@ -267,7 +267,7 @@ def test_only_the_worker_has_threads_processes_and_signals():
     loop = {"asyncio", *(f"asyncio.{name}" for name in LOOP)}
     kit = {"testing.kit": {"asyncio.async_unsafe"}, "testing.stepper": {"asyncio", "asyncio.CancelledError"}}
     # The holder of a lock is no worker, and its lease must be extended meanwhile: one thread per server.
-    keeper = {"locks.lock_leases": {"threading.Condition", "threading.Thread"}}
+    keeper = {"locks.lock": {"threading.Condition", "threading.Thread"}}
     known = {"producer.async_api": loop, **kit, **keeper}
     assert offenders(lambda name: active(name) - known.get(name, set()), others) == {}
     # The embedded server is a process too, but no worker.

@@ -18,7 +18,7 @@ from django.db import connection, transaction
 import django_delayq as delayq
 from django_delayq import clock, conf
 from django_delayq.console.operation_loop import OperationLoop
-from django_delayq.locks.lock_leases import process_leases
+from django_delayq.locks.lock import process_leases
 from django_delayq.mirror.bring_in import BringInLoop
 from django_delayq.mirror.prune import OldOperationsLoop, OldTicksLoop, PruneLoop, TidyLoop
 from django_delayq.mirror.relay import CommitRequestLoop, RelayLoop

@@ -12,7 +12,7 @@ import pytest
 import django_delayq as delayq
 from django_delayq import clock, conf
 from django_delayq.exceptions import DelayqError
-from django_delayq.locks import lock_leases
+from django_delayq.locks import lock as lock_module
 from django_delayq.producer.stores import stores
 from django_delayq.store.keys import Keys
 from django_delayq.store.scripts import lock_store
@@ -184,23 +184,23 @@ def test_a_lease_is_extended_while_the_block_runs_and_by_one_thread(redis_server
 
 
 def test_what_is_not_held_for_long_needs_no_thread_at_all(redis_server):
-    lock_leases._by_process.clear()
+    lock_module._by_process.clear()
     threads = threading.active_count()
-    assert not lock_leases.process_leases()._threads
+    assert not lock_module.process_leases()._threads
     with delayq.lock("a"):
         assert threading.active_count() <= threads + 1
 
 
 @pytest.mark.slow
 def test_the_thread_of_a_server_where_nothing_is_held_ends_and_another_begins_with_the_next_lock(redis_server, until, monkeypatch):
-    monkeypatch.setattr(lock_leases, "IDLE", 0.05)
-    lock_leases._by_process.clear()
+    monkeypatch.setattr(lock_module, "IDLE", 0.05)
+    lock_module._by_process.clear()
     for _ in range(2):
         with delayq.lock("a", lease="6s") as lock:
             ends = lock._holding.good_until
             until(lambda lock=lock, ends=ends: lock._holding.good_until > ends)
             assert lock.held
-        until(lambda: not lock_leases.process_leases()._threads)
+        until(lambda: not lock_module.process_leases()._threads)
 
 
 def test_a_lock_that_nobody_has_a_reference_to_is_not_extended(redis_server, until):

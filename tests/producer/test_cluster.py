@@ -15,7 +15,7 @@ import django_delayq as delayq
 from django_delayq import clock, conf, ids
 from django_delayq.console import health, overview
 from django_delayq.exceptions import ConfigError, StoreUnavailable
-from django_delayq.locks.lock_leases import process_leases
+from django_delayq.locks.lock import process_leases
 from django_delayq.management.queue_findings import _left_behind
 from django_delayq.models import Job
 from django_delayq.producer.queues import purge

@@ -12,7 +12,7 @@ import django_delayq as delayq
 from django_delayq import clock, conf, under_test
 from django_delayq.console import health, overview
 from django_delayq.exceptions import ConfigError, LeaseLost, StoreUnavailable
-from django_delayq.locks.lock_leases import process_leases
+from django_delayq.locks.lock import process_leases
 from django_delayq.management import queue_findings
 from django_delayq.management.left_partitions import serving_what_is_left
 from django_delayq.mirror.mirror_loop import MirrorLoop

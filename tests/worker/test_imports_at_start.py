@@ -40,7 +40,7 @@ WEB = {
         "apps clock codec conf exceptions failpoints findings ids job_meta ladder locks logger mirror "
         "models periodic producer setting_readers signals signing spread states store text under_test worker"
     ),
-    "locks": "lock lock_leases",
+    "locks": "lock",
     "mirror": "atomic_runs site_row",
     "models": "database fields internal periodic",
     "periodic": "dates declarations",
