@@ -20,8 +20,7 @@ from django_delayq.testing.calling_thread import OneRun, executor, taken
 from django_delayq.worker.current import Run
 from django_delayq.worker.line import Line, lines_of
 from django_delayq.worker.logs import JobLog
-from django_delayq.worker.process.adopter import Adopter
-from django_delayq.worker.process.settler import Settler
+from django_delayq.worker.process.settler import Adopter, Settler
 from django_delayq.worker.receivers import SignalReceiver
 from django_delayq.worker.spec import nothing
 

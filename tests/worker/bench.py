@@ -20,12 +20,11 @@ from django_delayq.store.scripts.record import JobRecord
 from django_delayq.worker.lease_table import LeaseTable
 from django_delayq.worker.line import Line
 from django_delayq.worker.logs import JobLog
-from django_delayq.worker.process.adopter import Adopter
 from django_delayq.worker.process.consumer import Consumer, JobBuffer, Pace
 from django_delayq.worker.process.coroutines import Coroutines
 from django_delayq.worker.process.executor import Executor
 from django_delayq.worker.process.mover import Mover
-from django_delayq.worker.process.settler import Settler
+from django_delayq.worker.process.settler import Adopter, Settler
 from django_delayq.worker.process.timeouts import SoftTimer
 from django_delayq.worker.receivers import SignalReceiver
 from django_delayq.worker.supervisor.deadlines import Deadlines

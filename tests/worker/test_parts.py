@@ -18,8 +18,7 @@ from django_delayq import clock, failpoints
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from django_delayq.worker import logs
-from django_delayq.worker.error_pause import ErrorPause
-from django_delayq.worker.loop import LoopSchedule, PipeStop, run
+from django_delayq.worker.loop import ErrorPause, LoopSchedule, PipeStop, run
 from django_delayq.worker.process import executor
 from django_delayq.worker.process.consumer import Pace
 from django_delayq.worker.process.executor import ParkedJobs

@@ -14,8 +14,8 @@ import django_delayq as delayq
 from django_delayq import pull, push  # here, not in two threads at once
 from django_delayq.producer.stores import stores
 from django_delayq.store.connection import commands
-from django_delayq.worker import error_pause
-from django_delayq.worker.error_pause import LineBreaks
+from django_delayq.worker import loop
+from django_delayq.worker.loop import LineBreaks
 from tests.links import opened
 from tests.servers import USER, RedisServer, as_package
 from tests.worker.conftest import Shop, eventually
@@ -172,7 +172,7 @@ def test_a_consumer_and_who_waits_for_a_lock_survive_connections_that_are_cut(pr
 
 def test_a_line_that_breaks_again_and_again_is_reported_once_an_hour(caplog, monkeypatch):
     now = [1000.0]
-    monkeypatch.setattr(error_pause.clock, "monotonic", lambda: now[0])
+    monkeypatch.setattr(loop.clock, "monotonic", lambda: now[0])
     breaks = LineBreaks("wake line", rand=lambda: 0.5)
     error = delayq.StoreUnavailable("The wake line to Redis at there broke: cut.")
     breaks.broke(error)
@@ -191,7 +191,7 @@ def test_a_line_that_breaks_again_and_again_is_reported_once_an_hour(caplog, mon
 
 def test_a_line_that_breaks_at_once_is_not_made_in_a_circle(monkeypatch):
     now = [1000.0]
-    monkeypatch.setattr(error_pause.clock, "monotonic", lambda: now[0])
+    monkeypatch.setattr(loop.clock, "monotonic", lambda: now[0])
     breaks = LineBreaks("wake line", rand=lambda: 0.5)
     made = 0
     while now[0] < 1060.0:

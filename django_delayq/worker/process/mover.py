@@ -18,12 +18,11 @@ from django_delayq.store.scripts.queue import MOST, Claim
 from django_delayq.store.scripts.record import ClaimedJob
 from django_delayq.store.scripts.site import SiteRefused
 from django_delayq.worker.current import Run
-from django_delayq.worker.error_pause import ErrorPause, LineBreaks
 from django_delayq.worker.lease_table import LeaseTable
 from django_delayq.worker.line import Line
-from django_delayq.worker.process.adopter import Adopter
+from django_delayq.worker.loop import ErrorPause, LineBreaks
 from django_delayq.worker.process.consumer import Consumer, JobBuffer, Pace
-from django_delayq.worker.process.settler import Settles
+from django_delayq.worker.process.settler import Adopter, Settles
 
 logger = Logger("django_delayq.worker")
 

@@ -21,7 +21,7 @@ from django_delayq.store.connection.error_replies import StoreRefused
 from django_delayq.store.connection.link import Link
 from django_delayq.store.scripts.queue import Outcome
 from django_delayq.worker.current import Run
-from django_delayq.worker.error_pause import ErrorPause, Together
+from django_delayq.worker.loop import ErrorPause, Together
 from django_delayq.worker.process.mover import Mover
 from django_delayq.worker.process.settler import Settler
 

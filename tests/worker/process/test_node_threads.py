@@ -21,14 +21,13 @@ from django_delayq.store.connection.places import place
 from django_delayq.store.keys import tag
 from django_delayq.store.scripts.queue import ScheduleItem
 from django_delayq.store.scripts.record import JobRecord
-from django_delayq.worker.error_pause import ErrorPause
 from django_delayq.worker.lease_table import LeaseTable
+from django_delayq.worker.loop import ErrorPause
 from django_delayq.worker.process import node_threads
-from django_delayq.worker.process.adopter import Adopter
 from django_delayq.worker.process.consumer import JobBuffer, Pace
 from django_delayq.worker.process.mover import FULL_FOR, Mover
 from django_delayq.worker.process.node_threads import Movers, NodeThreads, Settlers, SettlerThread
-from django_delayq.worker.process.settler import Settler
+from django_delayq.worker.process.settler import Adopter, Settler
 from django_delayq.worker.process.task_process import rows
 from tests.conftest import missing
 from tests.links import opened
