@@ -46,7 +46,7 @@ class Run:
     `kwargs` and `options` are set once the record has been read, `task` once it was found. `started`: when a consumer took the job
     (monotonic seconds). `current` is None until the run begins; then `timeout` (seconds, None for none) and `started_ms` (by Redis'
     clock) are set too. `cancel_token` has an item while the run may be interrupted, and is empty after the interruption, see
-    `process/timeouts.py`.
+    `process/task_call.py`.
     """
 
     __slots__ = (

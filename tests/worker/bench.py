@@ -21,11 +21,10 @@ from django_delayq.worker.lease_table import LeaseTable
 from django_delayq.worker.line import Line
 from django_delayq.worker.logs import JobLog
 from django_delayq.worker.process.consumer import Consumer, JobBuffer, Pace
-from django_delayq.worker.process.coroutines import Coroutines
 from django_delayq.worker.process.executor import Executor
 from django_delayq.worker.process.mover import Mover
 from django_delayq.worker.process.settler import Adopter, Settler
-from django_delayq.worker.process.timeouts import SoftTimer
+from django_delayq.worker.process.task_call import Coroutines, SoftTimer
 from django_delayq.worker.receivers import SignalReceiver
 from django_delayq.worker.supervisor.deadlines import Deadlines
 from django_delayq.worker.supervisor.fork import Child

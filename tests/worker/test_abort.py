@@ -6,7 +6,7 @@ import pytest
 
 from django_delayq import ids
 from django_delayq.states import Change
-from django_delayq.worker.process import timeouts
+from django_delayq.worker.process import task_call
 from tests.stage import sqlite
 from tests.worker.conftest import Shop, eventually
 
@@ -38,7 +38,7 @@ def test_a_thread_is_interrupted_and_its_connections_are_closed(shop: Shop) -> N
     assert shop.ran() == ["began 1", "interrupted 1"]
     assert shop.happened(id) == ["scheduled", "claimed", "cancel_requested", "cancelled"]
     assert shop.detail(id, "cancelled")["c"] == "django_delayq.exceptions.Cancelled"
-    assert shop.detail(id, "cancelled")["m"] == timeouts.ABORTED
+    assert shop.detail(id, "cancelled")["m"] == task_call.ABORTED
     assert "in _spin" in shop.detail(id, "cancelled")["t"]
     next_one = shop.put("open_files")
     eventually(lambda: "succeeded" in shop.happened(next_one))

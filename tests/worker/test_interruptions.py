@@ -14,7 +14,7 @@ import pytest
 import django_delayq as delayq
 from django_delayq import ids
 from django_delayq.states import Change
-from django_delayq.worker.process import timeouts
+from django_delayq.worker.process import task_call
 from django_delayq.worker.process.task_process import ABORT
 from django_delayq.worker.supervisor.deadlines import LAST_LOOK
 from tests.worker.bench import Bench
@@ -177,7 +177,7 @@ def test_an_abort_reaches_no_other_job_and_not_the_worker() -> None:
     def harass() -> None:
         while not stop.is_set():
             for run in runs[now : now + 2]:
-                timeouts.raise_in_thread(run, delayq.Cancelled)
+                task_call.raise_in_thread(run, delayq.Cancelled)
 
     now = interrupted = 0
     thread = threading.Thread(target=harass)
@@ -185,7 +185,7 @@ def test_an_abort_reaches_no_other_job_and_not_the_worker() -> None:
     try:
         for now, run in enumerate(runs):  # noqa: B007  # the other thread looks at it
             try:
-                timeouts.call(run, lambda: sum(range(300)), set())
+                task_call.call(run, lambda: sum(range(300)), set())
             except delayq.Cancelled:
                 interrupted += 1
                 assert run.cancel_token == {}
@@ -199,7 +199,7 @@ def test_an_abort_reaches_no_other_job_and_not_the_worker() -> None:
 def test_a_run_that_ends_while_it_is_interrupted_waits_for_that_and_drops_it(monkeypatch: pytest.MonkeyPatch) -> None:
     run: Any = SimpleNamespace(args=(), kwargs={}, row=0, turn=1, cancel_token=None)
     begun, taken, waits = threading.Event(), threading.Event(), threading.Event()
-    raise_in = timeouts._set_async_exc
+    raise_in = task_call._set_async_exc
 
     def late(thread: int, kind: type[BaseException] | None) -> None:
         if kind is not None:
@@ -209,21 +209,21 @@ def test_a_run_that_ends_while_it_is_interrupted_waits_for_that_and_drops_it(mon
 
     def interrupt_it() -> None:
         begun.wait()
-        timeouts.raise_in_thread(run, delayq.Cancelled)
+        task_call.raise_in_thread(run, delayq.Cancelled)
 
     def work() -> str:
         begun.set()
         taken.wait()
         return "done"
 
-    monkeypatch.setattr(timeouts, "_set_async_exc", late)
-    monkeypatch.setattr(timeouts.clock, "sleep", lambda _seconds: waits.set())
+    monkeypatch.setattr(task_call, "_set_async_exc", late)
+    monkeypatch.setattr(task_call.clock, "sleep", lambda _seconds: waits.set())
     thread = threading.Thread(target=interrupt_it)
     thread.start()
-    assert timeouts.call(run, work, set()) == "done"
+    assert task_call.call(run, work, set()) == "done"
     thread.join()
     assert waits.is_set()
-    assert not timeouts._raising.locked()
+    assert not task_call._raising.locked()
     assert run.cancel_token == {}
 
 
@@ -234,11 +234,11 @@ def test_a_run_is_interrupted_once() -> None:
     def work() -> None:
         for kind in (delayq.SoftTimeout, delayq.Cancelled):
             try:
-                timeouts.raise_in_thread(run, kind)
+                task_call.raise_in_thread(run, kind)
                 sum(range(10))
             except (delayq.SoftTimeout, delayq.Cancelled) as error:
                 heard.append(type(error))
 
-    timeouts.call(run, work, set())
+    task_call.call(run, work, set())
     assert heard == [delayq.SoftTimeout]
     assert run.cancel_token == {}

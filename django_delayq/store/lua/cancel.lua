@@ -6,7 +6,7 @@
 --   lacking: the state of a missing job according to its row, see epoch.lua: a waiting one is ended, so that neither a late publication
 --     nor a restore can start it; 'scheduled': it has certainly not started, here or elsewhere; '' unknown
 --   If the job may be running, here or elsewhere, a request is stored. claim carries it out if no worker runs the job.
---   abort: a running job is interrupted instead of only asked to stop, see worker/process/timeouts.py, even if its cancel was requested
+--   abort: a running job is interrupted instead of only asked to stop, see worker/process/task_call.py, even if its cancel was requested
 --     before. A waiting job is cancelled
 -- Returns the epoch and the id of the event ('' if nothing changed), then per id: status id. status: done (also if it was cancelled
 --   before), running (a request is stored), finished, unknown; id: the job that was found, '' if none. In the given epoch: only the epoch.

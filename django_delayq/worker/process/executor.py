@@ -14,9 +14,8 @@ from django_delayq.store.scripts.record import read
 from django_delayq.worker import outcome
 from django_delayq.worker.current import CURRENT, AnyTask, CurrentJob, Run, need_effects
 from django_delayq.worker.lease_table import NEVER, UNKNOWN_TASK, LeaseTable
-from django_delayq.worker.process import stray_copies, timeouts
-from django_delayq.worker.process.coroutines import Coroutines
-from django_delayq.worker.process.timeouts import SoftTimer
+from django_delayq.worker.process import task_call
+from django_delayq.worker.process.task_call import Coroutines, SoftTimer
 from django_delayq.worker.receivers import Missing, Receiver, Receivers, Wrap, no_carrier
 
 
@@ -68,7 +67,7 @@ class Executor:
                 if run.task.is_async:
                     self._coroutines.interrupt(run)
                 else:
-                    timeouts.raise_in_thread(run, Cancelled)
+                    task_call.raise_in_thread(run, Cancelled)
 
     # what may not run
 
@@ -143,7 +142,7 @@ class Executor:
         hard, retry_ms = 0.0, NEVER
         if run.timeout is not None:
             backoff = outcome.backoff_of(run.options, task.backoff, run.line.backoff)
-            hard = run.started + timeouts.hard_limit(run.timeout)
+            hard = run.started + task_call.hard_limit(run.timeout)
             retry_ms = outcome.foreseen_ms(backoff, run.job.attempt, run.header.max_attempts, run.line.backoff)
         number = self._numbers.get(task.name, UNKNOWN_TASK)
         self._leases.start(run.row, started=run.started, task=number, hard=hard, retry_ms=retry_ms)
@@ -173,11 +172,11 @@ class Executor:
     def _call_here(self, run: Run, fn: Callable[..., Any]) -> Any:
         try:
             timeout, aborted = run.timeout, self._aborted
-            result = timeouts.call(run, fn, aborted) if timeout is None else self._timer.call(run, timeout, fn, aborted)
+            result = task_call.call(run, fn, aborted) if timeout is None else self._timer.call(run, timeout, fn, aborted)
         except BaseException as error:
-            stray_copies.end(error)
+            task_call.end_fork(error)
             raise
-        stray_copies.end(None)  # here, so that a fork does not commit the transaction of an atomic run
+        task_call.end_fork(None)  # here, so that a fork does not commit the transaction of an atomic run
         return result
 
 

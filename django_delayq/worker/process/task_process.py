@@ -40,14 +40,13 @@ from django_delayq.worker.current import Run
 from django_delayq.worker.lease_table import LeaseTable
 from django_delayq.worker.line import Line
 from django_delayq.worker.logs import JobLog
-from django_delayq.worker.process import stray_copies
+from django_delayq.worker.process import task_call
 from django_delayq.worker.process.consumer import Consumer, JobBuffer, Pace
-from django_delayq.worker.process.coroutines import Coroutines
 from django_delayq.worker.process.executor import Executor
 from django_delayq.worker.process.mover import Mover
 from django_delayq.worker.process.node_threads import Movers, Settlers, ready
 from django_delayq.worker.process.settler import Adopter, Settler, Settles
-from django_delayq.worker.process.timeouts import SoftTimer
+from django_delayq.worker.process.task_call import Coroutines, SoftTimer
 from django_delayq.worker.receivers import SignalReceiver
 from django_delayq.worker.spec import WorkerSpec
 from django_delayq.worker.tally import LatestText, Tally
@@ -249,7 +248,7 @@ def main(
     """The main function of the forked child. `circuits`: where it writes its open circuits."""
     if circuits is not None and spec.hooks.watch_circuits is not None:
         spec.hooks.watch_circuits(circuits.write)
-    stray_copies.expect()
+    task_call.watch_forks()
     logs.gather()
     code = TaskProcess(spec, worker, ends, leases, tally).run()
     leases.leave()

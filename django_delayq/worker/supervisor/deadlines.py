@@ -24,7 +24,7 @@ from django_delayq.worker.supervisor.fork import Child
 
 logger = Logger("django_delayq.worker")
 
-PASS = 1.0  # seconds between checks; a run that starts after one has at least five seconds, see `timeouts.hard_limit`
+PASS = 1.0  # seconds between checks; a run that starts after one has at least five seconds, see `task_call.hard_limit`
 SHORTEST = 0.1
 NO_END = float("inf")
 ABORT_PATIENCE = 5.0  # seconds that an aborted run has to end, as after a short timeout
