@@ -24,9 +24,9 @@ from django_delayq.periodic import due_ticks
 from django_delayq.periodic.due_ticks import TickLoop, UnendingLoop
 from django_delayq.producer.stores import stores
 from django_delayq.worker.hanging_calls import PatientThread
+from django_delayq.worker.line import links_of
 from django_delayq.worker.loop import LoopProcess, Stop
 from django_delayq.worker.spec import Hooks
-from django_delayq.worker.supervisor.server_links import links_of
 from django_delayq.worker.tally import LatestText
 
 NODE_COOLDOWN: Final = 4.0  # seconds without calls to a node of a Cluster that did not answer

@@ -1,4 +1,4 @@
-"""The lines that a worker serves: one per partition of each queue."""
+"""The lines that a worker serves, one per partition of each queue, and the links to their servers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 from django_delayq.conf import Config
 from django_delayq.ladder import Ladder
 from django_delayq.signing import Signer
-from django_delayq.store.connection.places import Places
+from django_delayq.store.connection.places import Nodes, Places
 from django_delayq.store.scripts.queue import QueueStore
 
 ALL: Final[Mapping[str, Collection[int]]] = MappingProxyType({})  # the partitions of each queue
@@ -74,3 +74,8 @@ def lines_of(config: Config, queues: Mapping[str, int], shares: Mapping[str, Col
             for partition in shares.get(name, queue.served)
         ]
     return tuple(found)
+
+
+def links_of(config: Config, name: str) -> Nodes:
+    """The servers of the queues, for a process with that name."""
+    return Nodes(config.redis, config.own_servers, name=name)

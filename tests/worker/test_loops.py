@@ -17,7 +17,7 @@ from django_delayq.store.connection.link import Cooldown
 from django_delayq.worker.lease_table import RUNNING, WAITING
 from django_delayq.worker.supervisor.deadlines import LAST_LOOK
 from django_delayq.worker.supervisor.lease_extender import LeaseExtender, longest_pause
-from django_delayq.worker.supervisor.server_links import COOLDOWN, SLOW
+from django_delayq.worker.supervisor.supervisor import COOLDOWN, SLOW
 from django_delayq.worker.supervisor.worker_beat import Tidy
 from tests.worker.bench import Bench
 

@@ -16,7 +16,7 @@ from django_delayq.store.connection.error_replies import StoreRefused
 from django_delayq.store.connection.link import Link
 from django_delayq.worker.spec import Hooks
 from django_delayq.worker.supervisor.process_recovery import DeadProcess, ProcessRecovery
-from django_delayq.worker.supervisor.server_links import ServerLinks
+from django_delayq.worker.supervisor.supervisor import ServerLinks
 from tests.links import opened
 
 pytestmark = pytest.mark.usefixtures("delayq_redis")

@@ -38,10 +38,9 @@ from django_delayq.store.reads.inspector import Inspector
 from django_delayq.text import visible
 from django_delayq.worker import logs
 from django_delayq.worker.current import CURRENT
-from django_delayq.worker.line import lines_of
+from django_delayq.worker.line import lines_of, links_of
 from django_delayq.worker.spec import Hooks, WorkerSpec
 from django_delayq.worker.supervisor import worker_beat
-from django_delayq.worker.supervisor.server_links import links_of
 from django_delayq.worker.supervisor.supervisor import Supervisor
 
 logger = Logger("django_delayq.worker")

@@ -17,34 +17,39 @@ from __future__ import annotations
 import os
 import select
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from django_delayq import clock, signals
+from django_delayq import clock, conf, signals
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.logger import Logger
 from django_delayq.store.connection.error_replies import StoreError
+from django_delayq.store.connection.link import Link
+from django_delayq.store.connection.places import Places
 from django_delayq.store.scripts.queue import Kind
 from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from django_delayq.worker import loop
+from django_delayq.worker.line import Line
 from django_delayq.worker.loop import Loop, LoopSchedule
 from django_delayq.worker.process import task_process
 from django_delayq.worker.process.task_process import GAVE_UP, LEAVE, NOW, QUIET, RETIRE
 from django_delayq.worker.spec import WorkerSpec
-from django_delayq.worker.supervisor import lease_files, systemd, worker_beat
+from django_delayq.worker.supervisor import lease_files, probe, worker_beat
 from django_delayq.worker.supervisor.deadlines import Deadlines
-from django_delayq.worker.supervisor.fork import Child, Forker, Slot
+from django_delayq.worker.supervisor.fork import Child, Forker, Recycler, Reloader, Slot
 from django_delayq.worker.supervisor.lease_extender import LeaseExtender, longest_pause
 from django_delayq.worker.supervisor.os_signals import Order, OsSignals
 from django_delayq.worker.supervisor.probe import Answer, Probe, judged, not_found
 from django_delayq.worker.supervisor.process_recovery import HostRecovery, ProcessRecovery
-from django_delayq.worker.supervisor.recycling import Recycler, Reloader
-from django_delayq.worker.supervisor.server_links import ServerLinks
-from django_delayq.worker.supervisor.worker_metrics import WorkerMetrics
+from django_delayq.worker.supervisor.worker_beat import WorkerMetrics
 from django_delayq.worker.tally import LatestText
 
 logger = Logger("django_delayq.worker")
 
+COOLDOWN: Final = 0.5  # seconds after a failed call in which no loop of the supervisor waits for that server,
+SLOW: Final = 0.5  # and with several servers also after a call that took longer than this
+WAITS: Final = 8  # of the shortest lease, the part for which a call waits there: two servers at a time may hang, and the map with them
+LEAST: Final = 0.25  # seconds
 LAST_WORD: Final = 2.0  # seconds between "give back what runs" and SIGKILL
 LOOPS_END: Final = 15.0  # seconds for a loop process to finish what is ready
 HANGS: Final = 0.25  # seconds for either if Redis is away: nothing can be given back or read then
@@ -105,7 +110,7 @@ class Supervisor:
             self._probe = Probe(spec.health_port, answers, host=spec.health_host)
             self._forker.to_close.append(self._probe.close)
             loops.append(self._probe)
-        self._systemd = systemd.from_environment(self._begun)
+        self._systemd = probe.systemd_from_environment(self._begun)
         if self._systemd is not None:
             self._forker.to_close.append(self._systemd.close)
             loops.append(self._systemd)
@@ -399,3 +404,60 @@ class Supervisor:
         slots = (*self._tasks, *self._loop_slots)
         seen = self._worker_metrics.figures(self.facts(), self._children(), slots, reached=self._beat.reached())
         return Answer("200 OK", body(seen))
+
+
+class ServerLinks:
+    """The links of a supervisor. A slow server must not delay the work on other servers."""
+
+    def __init__(self, places: Places, lines: Sequence[Line]) -> None:
+        self._places = places
+        self._held = list(dict.fromkeys(line.store.link for line in lines)) or [places.shared]
+        self._all = list(dict.fromkeys([places.shared, *self._held]))
+        longest = max(LEAST, min(line.lease for line in lines) / WAITS) if lines else 0.0
+        several = len(self._all) > 1 or self._all[0].moves
+        for link in self._all:
+            link.set_cooldown(COOLDOWN, SLOW if several else 0.0, longest if several else 0.0)
+
+    @property
+    def where(self) -> str:
+        """The addresses of all servers. They stay the same when masters change and slots move."""
+        return " ".join(dict.fromkeys(link.home for link in self._all))
+
+    @property
+    def count(self) -> int:
+        """The number of servers, or of slots of a Cluster, that have its lines."""
+        return len(self._held)
+
+    @property
+    def away(self) -> bool:
+        """Whether no server answers on which it may hold jobs."""
+        return all(link.away for link in self._held)
+
+    def lost(self, queues: Sequence[str]) -> bool:
+        """Whether no server answers that has one of these queues. Without queues, the same as `away`."""
+        known = conf.get().partitions
+        parts = ((queue, partition) for queue in queues for partition in range(known.get(queue, 1)))
+        return all(self._places.of(queue, partition).away for queue, partition in parts) if queues else self.away
+
+    def answers(self, shared: bool) -> bool:
+        """Whether a server of its lines answers; for a worker without lines, the shared server. `shared`: whether the shared server
+        has just answered.
+        """
+        if shared and any(link.home == self._places.shared.home for link in self._held):
+            return True
+        asked = self._places.shared.met
+        servers = {link.met: link for link in self._held if link.met is not asked}
+        return any(map(_answers, sorted(servers.values(), key=lambda link: link.away)))  # a server that hung may hang again
+
+    def hurry(self, deadline: float) -> None:
+        """See `Link.hurry`."""
+        for link in self._all:
+            link.hurry(deadline)
+
+
+def _answers(link: Link) -> bool:
+    try:
+        link.execute("PING")
+    except StoreUnavailable:
+        return False
+    return True

@@ -1,4 +1,4 @@
-"""Small loops of the supervisor: the beat that shows the worker, and the tidying of expired entries in Redis."""
+"""Small loops of the supervisor: the beat that shows the worker, and the tidying of expired entries in Redis. And its metrics."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import json
 import os
 import random
 import socket
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from django_delayq import clock
 from django_delayq.exceptions import DelayqError, StoreUnavailable
@@ -17,9 +18,13 @@ from django_delayq.store.connection.link import Link
 from django_delayq.store.scripts import formats
 from django_delayq.store.scripts.queue import QueueStore
 from django_delayq.store.scripts.worker_registry import WorkerRegistry
-from django_delayq.worker.lease_table import RUNNING, WAITING, LeaseSlot
+from django_delayq.worker import tally
+from django_delayq.worker.lease_table import RUNNING, SETTLING, WAITING, LeaseSlot
 from django_delayq.worker.spec import WorkerSpec
-from django_delayq.worker.supervisor.recycling import resident_memory
+from django_delayq.worker.supervisor.fork import Child, Slot, resident_memory
+from django_delayq.worker.supervisor.lease_extender import LeaseExtender
+from django_delayq.worker.supervisor.process_recovery import ProcessRecovery
+from django_delayq.worker.tally import Tally, WorkerFigures
 
 EVERY = 5.0
 TIDY_EVERY = 60.0
@@ -27,6 +32,8 @@ MOST_SHOWN = 20
 MOST_TARGETS = 100
 CIRCUITS = 16_384  # bytes for the report of a process about its open circuits
 LATE = 15.0  # seconds without a beat after which a worker is not ready
+STALE: Final = 60.0  # seconds; older reports of the process of records are ignored
+LEASE_STATES: Final = {WAITING: "waiting", RUNNING: "running", SETTLING: "settling"}
 
 
 class Beat:
@@ -215,3 +222,57 @@ def boot_id() -> str:
 def new_worker_id() -> str:
     """host:pid:random."""
     return f"{host()}:{os.getpid()}:{os.urandom(3).hex()}"
+
+
+class WorkerMetrics:
+    """1. Gives each task process a tally. 2. Keeps the counts of processes that have ended. 3. Adds up all counts for each request. It
+    reads shared memory only, so it never waits.
+    """
+
+    def __init__(self, spec: WorkerSpec, *, extender: LeaseExtender, recovery: ProcessRecovery) -> None:
+        self._spec = spec
+        self._extender = extender
+        self._recovery = recovery
+        self._past = Tally(len(spec.lines), len(spec.tasks)).read()
+
+    def tally(self) -> Tally:
+        """A tally for a process that is about to be forked."""
+        return Tally(len(self._spec.lines), len(self._spec.tasks))
+
+    def ended(self, child: Child) -> None:
+        """Adds the counts of an ended child, and frees its memory."""
+        if child.tally is not None:
+            self._past = [a + b for a, b in zip(self._past, child.tally.read(), strict=True)]
+            child.tally.close()
+            child.tally = None
+
+    def figures(self, facts: Mapping[str, Any], children: Iterable[Child], slots: Iterable[Slot], *, reached: bool) -> WorkerFigures:
+        """The figures of the worker. `facts`: the facts of the beat."""
+        lines, counts, leases = self._spec.lines, self._past, Counter[tuple[str, str]]()
+        processes = {"task": 0, "loop": 0}
+        for child in children:
+            processes["loop" if child.leases is None else "task"] += 1
+            if child.tally is not None:
+                counts = [a + b for a, b in zip(counts, child.tally.read(), strict=True)]
+            for held in child.leases.held() if child.leases is not None else ():
+                leases[lines[held.line].queue, LEASE_STATES[held.state]] += 1
+        slots = list(slots)
+        died = {(slot.name, "died"): slot.died for slot in slots}
+        return WorkerFigures(
+            lines=tally.figures([line.queue for line in lines], counts),
+            given_back=dict(self._recovery.ended),
+            lost=dict(self._extender.lost),
+            leases=leases,
+            restarts=died | {(slot.name, "replaced"): slot.replaced for slot in slots},
+            processes=processes,
+            facts=facts,
+            tasks=self._spec.tasks,
+            reached=reached,
+            records=self._records(),
+        )
+
+    def _records(self) -> Mapping[str, Any] | None:
+        """The recent reports of all processes of records; None: there is no recent report."""
+        texts = [text for report in self._spec.reports if (text := report.read())]
+        said = [one for one in map(json.loads, texts) if clock.monotonic() - one["at"] < STALE]
+        return {key: [each for one in said for each in one[key]] for key in ("mirrors", "samples")} if said else None

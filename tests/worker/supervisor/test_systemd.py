@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from django_delayq.worker.supervisor import systemd
+from django_delayq.worker.supervisor import probe
 from tests.worker.conftest import Shop, eventually
 
 
@@ -124,13 +124,13 @@ def test_a_listener_that_is_gone_ends_no_worker_and_is_told_of_once(shop: Shop, 
 
 
 def test_nobody_is_told_anything_where_nobody_listens() -> None:
-    assert systemd.from_environment(lambda: True, {}) is None
-    assert systemd.from_environment(lambda: True, {"NOTIFY_SOCKET": "vsock:2:1234"}) is None
+    assert probe.systemd_from_environment(lambda: True, {}) is None
+    assert probe.systemd_from_environment(lambda: True, {"NOTIFY_SOCKET": "vsock:2:1234"}) is None
 
 
 def test_a_watchdog_of_another_process_is_none_of_ours(listen: Listen) -> None:
     listening = listen()
-    told = systemd.from_environment(
+    told = probe.systemd_from_environment(
         lambda: False, {"NOTIFY_SOCKET": listening.address, "WATCHDOG_USEC": "1000000", "WATCHDOG_PID": str(os.getppid())}
     )
     assert told is not None
@@ -141,10 +141,10 @@ def test_a_watchdog_of_another_process_is_none_of_ours(listen: Listen) -> None:
 
 def test_a_worker_is_ready_once_and_then_again_only_if_it_was_not_heard(tmp_path: Path, listen: Listen) -> None:
     address = str(tmp_path / "late")
-    told = systemd.Systemd(address, 0.0, lambda: True)
-    assert told.poll() <= systemd.LOOK  # nothing is listening yet, so it is sent again
+    told = probe.Systemd(address, 0.0, lambda: True)
+    assert told.poll() <= probe.READY_LOOK  # nothing is listening yet, so it is sent again
     listening = listen(address)
     told.poll()
-    assert told.poll() > systemd.LOOK
+    assert told.poll() > probe.READY_LOOK
     assert listening.hear() == ["READY=1"]
     told.close()
