@@ -17,7 +17,7 @@ from typing import Any
 from django.conf import settings
 
 import django_delayq as delayq
-from django_delayq.periodic import deployments, due_ticks, overlap
+from django_delayq.periodic import due_ticks, overlap
 from django_delayq.periodic.declarations import Declaration, declarations
 from tests.app import record, tasks
 from tests.laws.almanac import Limits, Plan
@@ -114,7 +114,7 @@ def _noted(what: str, step: Callable[..., Any], version: str) -> Callable[..., A
 def _hurry() -> None:
     ms = timedelta(milliseconds=1)
     due_ticks.NEAR, due_ticks.FAR, due_ticks.LATE = LIMITS.near * ms, (LIMITS.near + 1000) * ms, LIMITS.late * ms
-    deployments.NOTED, deployments.ALIVE, deployments.RETIRED = LIMITS.look / 2 * ms, LIMITS.alive * ms, LIMITS.retired * ms
+    due_ticks.NOTED, due_ticks.ALIVE, due_ticks.RETIRED = LIMITS.look / 2 * ms, LIMITS.alive * ms, LIMITS.retired * ms
     overlap.SHORTEST, overlap.LONGEST, overlap.UNKNOWN = 0.2, 2.0, 1.0
     due_ticks.LOOK, due_ticks.IDLE = LIMITS.look * ms, LIMITS.look / 1000
 
@@ -127,7 +127,7 @@ def begin(version: str, count: int) -> None:
         version=version, plans={name: _fields(plan) for name, plan in plans().items()}
     )
     due_ticks.TickLoop.poll = _noted("pass", due_ticks.TickLoop.poll, version)
-    deployments.Deployments.look = _noted("look", deployments.Deployments.look, version)
+    due_ticks.Deployments.look = _noted("look", due_ticks.Deployments.look, version)
 
 
 def _fields(plan: Plan) -> dict[str, Any]:

@@ -127,14 +127,12 @@ UNMARKED |= {
         "delete": "by hand, and once more if need be",
         "_begin_and_save": "within the transaction of its callers",
     },
-    "periodic/deployments.py": {
+    "periodic/due_ticks.py": {
         "look": "old notes, which say nothing",
         "_note": "notes of what is declared, made anew twice a minute",
         "_created": "the next look of any worker makes what is not there",
         "_put_in_force": "within the transaction of `locked`; the next look of any worker does it again",
         "_retire_one": "the same",
-    },
-    "periodic/due_ticks.py": {
         "_note_problem": "a text beside a schedule that cannot be written",
         "_save": "within the transaction of `_write`",
     },

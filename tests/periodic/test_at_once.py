@@ -16,8 +16,7 @@ from django_delayq.exceptions import ConfigError
 from django_delayq.mirror import checkpoint
 from django_delayq.models import Job, Periodic, SeenDeclaration, Tick
 from django_delayq.periodic import schedules
-from django_delayq.periodic.deployments import Deployments
-from django_delayq.periodic.due_ticks import TickWriter
+from django_delayq.periodic.due_ticks import Deployments, TickWriter
 from tests.periodic.conftest import Code, fates
 from tests.tasks_for_tests import close_order
 

@@ -9,7 +9,7 @@ import pytest
 from django_delayq import clock as clocks
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.models import Event, Job, Periodic, SeenDeclaration, Tick
-from django_delayq.periodic import deployments, schedule_rows, schedules
+from django_delayq.periodic import due_ticks, schedule_rows, schedules
 from django_delayq.producer.stores import stores
 from django_delayq.store.scripts.queue import Outcome
 from tests.periodic.conftest import Code, fates, in_redis
@@ -77,7 +77,7 @@ def test_versions_do_not_take_turns(old, new, clock):
 def test_old_code_that_looked_before_the_new_one_came_changes_nothing(old, new, clock, monkeypatch):
     old.poll()
     clock.advance(seconds=31)
-    note = deployments.Deployments._note
+    note = due_ticks.Deployments._note
 
     def late(self, mine, now):  # between its look and what it does about it, the new code comes
         seen = note(self, mine, now)
@@ -85,7 +85,7 @@ def test_old_code_that_looked_before_the_new_one_came_changes_nothing(old, new, 
             new.loop._deployments.look(now)
         return seen
 
-    monkeypatch.setattr(deployments.Deployments, "_note", late)
+    monkeypatch.setattr(due_ticks.Deployments, "_note", late)
     old.loop._deployments.look(clock.moment)
     assert Periodic.objects.get().args == ["new"]
 
@@ -168,7 +168,7 @@ def slow(clock, monkeypatch):
     monkeypatch.setattr(clocks, "monotonic", lambda: passed[0])
 
     def slowly(seconds: float, name: str) -> None:
-        owner = schedule_rows if name == "cancel_withdrawn" else deployments.Deployments
+        owner = schedule_rows if name == "cancel_withdrawn" else due_ticks.Deployments
         quick = getattr(owner, name)
 
         def act(*args, **options):
