@@ -16,7 +16,7 @@ from django_delayq.conf import QueueConfig
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
 from django_delayq.models import UNRESOLVED, Attempt, Event, Job, database, database_clock
-from django_delayq.producer.outbox import rows
+from django_delayq.producer.outbox.jobs import changed_values
 from django_delayq.producer.outbox.rows import UnfinishedRow
 from django_delayq.states import FINISHED, UNFINISHED, AttemptOutcome, EndingKind, EventKind, State
 from django_delayq.store.scripts.decode import position
@@ -104,14 +104,11 @@ class RestoreProgress:
 
 def apply_pending_changes(queue: str, partition: int, folded: str) -> None:
     """Applies changes that were answered with "done" and whose events are lost. All events of Redis are folded before."""
-    now = database.ago()
     failpoint("restore.take_in")
     for change in pending_changes(queue, partition, folded):
-        row = Job.objects.filter(pk=change.job, state__in=UNFINISHED, settled="")
-        if change.kind is EventKind.CANCELLED:
-            row.update(state=State.CANCELLED.value, finished_at=now, error=rows.clean(change.reason))
-        elif change.run_at is not None:
-            row.update(state=State.SCHEDULED.value, run_at=change.run_at)  # the job was waiting then, whatever its row says
+        if change.kind is EventKind.CANCELLED or change.run_at is not None:
+            row = Job.objects.filter(pk=change.job, state__in=UNFINISHED, settled="")
+            row.update(**changed_values(change.kind, change.run_at, change.reason))
     failpoint("restore.taken_in")
 
 

@@ -107,10 +107,11 @@ def apply(row: StoredJob, told: RowUpdate) -> bool:
     the mirror has read the event. Events that the mirror applies in the meantime are older, or are this change itself; the row is
     correct in both cases. A success is final.
     """
-    job, values, seen = row.record.id, _values(told), row.seen
+    job, run_at, seen = row.record.id, clock.from_ms(told.run_at_ms), row.seen
+    values = changed_values(told.kind, run_at, told.reason)
     detail: Any = {"abort": True} if told.abort else None
     if told.kind == EventKind.RESCHEDULED:
-        detail = {"run_at": clock.from_ms(told.run_at_ms).isoformat()}
+        detail = {"run_at": run_at.isoformat()}
     own = Job.objects.filter(pk=job)
     mine = without_committed_run(own.filter(durable=True, settled="")).exclude(state=State.SUCCEEDED.value)
     with database.atomic():
@@ -289,21 +290,18 @@ def _unpublished(jobs: Collection[UUID]):  # type: ignore[no-untyped-def]  # the
     return Job.objects.filter(UNPUBLISHED, pk__in=jobs)
 
 
-def _values(told: RowUpdate) -> dict[str, Any]:
-    """The values that the mirror would write, see `fold`."""
-    now = database.ago()
-    if told.kind == EventKind.CANCELLED:
-        error = rows.clean(told.reason)
-        return {
-            "state": State.CANCELLED.value,
-            "finished_at": now,
-            "error": error,
-            "published": Coalesce("published", now),
-        }
-    if told.kind == EventKind.CANCEL_REQUESTED:
+def changed_values(kind: str, run_at: datetime | None, reason: str) -> dict[str, Any]:
+    """The columns that a cancel, a cancel request or a new date changes, as the mirror writes them; see `fold`. A restore uses them,
+    too.
+    """
+    now = database_clock.ago()
+    if kind == EventKind.CANCELLED:
+        published = Coalesce("published", now)
+        return {"state": State.CANCELLED.value, "finished_at": now, "error": rows.clean(reason), "published": published}
+    if kind == EventKind.CANCEL_REQUESTED:
         return {"cancel_requested": True}
     waits = Case(When(state=State.RUNNING.value, then=Value(State.SCHEDULED.value)), default=F("state"))  # now waiting, says Redis
-    return {"run_at": clock.from_ms(told.run_at_ms), "delay_ms": None, "state": waits}
+    return {"run_at": run_at, "delay_ms": None, "state": waits}
 
 
 def _each(column: str, values: Mapping[UUID, Any]) -> Case:
