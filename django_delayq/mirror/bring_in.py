@@ -68,7 +68,10 @@ class BringInLoop:
         away = self._away()
         now = database.now()
         if self.queue.horizon:
-            self._check_keys(now, away)
+            young = database_clock.written(now - self._young, now)
+            waiting = far_rows.unchecked(self.queue.name, self.queue.served, young, MOST, away=away)
+            for publisher, jobs in self._dealt(waiting):
+                horizon.check(publisher, jobs)
             self._say_late(now)
         began = clock.monotonic()
         brought = self.bring_in(now, away)
@@ -110,12 +113,6 @@ class BringInLoop:
         if len(away) == len(self._publishers):
             raise next(iter(silent.errors.values()))
         return away
-
-    def _check_keys(self, now: datetime, away: Collection[int]) -> None:
-        young = database.written(now - self._young, now)
-        waiting = far_rows.unchecked(self.queue.name, self.queue.served, young, MOST, away=away)
-        for publisher, jobs in self._dealt(waiting):
-            horizon.check(publisher, jobs)
 
     def _dealt(self, jobs: Sequence[UUID]) -> list[tuple[Publisher, list[UUID]]]:
         """The jobs grouped by the publisher of their partition."""

@@ -236,7 +236,11 @@ class MirrorLoop:
         entry.
         """
         refused: list[RefusedItem] = []
-        for single in _singles(entry):
+        by_job: dict[str, list[Any]] = {}
+        for one in entry.items:
+            by_job.setdefault(one.fields[0] if one.fields else "", []).append(one)
+        for items in by_job.values():
+            single = entry._replace(items=tuple(items))
             if trouble := self._refused_twice(single):
                 code, error = trouble
                 refused += [RefusedItem(single, item, code, str(error)) for item in single.items]
@@ -315,10 +319,15 @@ class MirrorLoop:
         wanted = list(job_ids(entries))
         jobs: dict[UUID, JobRow] = {}
         attempts: dict[tuple[UUID, str], RunRow] = {}
+        backend = database.connection()
+        bulk, columns = (bulk_arrays, KNOWN) if bulk_arrays.serve(backend) else (bulk_values, WHOLE)
         for start in range(0, len(wanted), CHUNK):
             chunk = wanted[start : start + CHUNK]
-            jobs |= {job.id: job for job in self._jobs(chunk)}
-            attempts |= {(run.job_id, run.fence): run for run in self._open_runs(chunk)}
+            for row in bulk.found(Job, columns, "id", chunk, "TRUE", backend):
+                job = jobs[row[0]] = JobRow(*row)
+                job.known = True
+            for row in bulk.found(Attempt, ATTEMPT_COLUMNS, "job_id", chunk, "finished_at IS NULL", backend):
+                attempts[row[0], row[1]] = RunRow(*row)
         return Batch(
             queue=self.queue.name,
             partition=self.partition,
@@ -361,22 +370,6 @@ class MirrorLoop:
             found |= committed_runs(ended[start : start + CHUNK])
         return found
 
-    def _jobs(self, ids: Sequence[UUID]) -> list[JobRow]:
-        backend = database.connection()
-        if bulk_arrays.serve(backend):
-            found = bulk_arrays.found(Job, KNOWN, "id", ids, "TRUE", backend)
-        else:
-            found = bulk_values.found(Job, WHOLE, "id", ids, "TRUE", backend)
-        jobs = [JobRow(*row) for row in found]
-        for job in jobs:
-            job.known = True
-        return jobs
-
-    def _open_runs(self, ids: Sequence[UUID]) -> list[RunRow]:
-        backend = database.connection()
-        found = (bulk_arrays if bulk_arrays.serve(backend) else bulk_values).found
-        return [RunRow(*row) for row in found(Attempt, ATTEMPT_COLUMNS, "job_id", ids, "finished_at IS NULL", backend)]
-
     def _records(self, entries: list[Entry], jobs: dict[UUID, JobRow]) -> dict[UUID, bytes]:
         """The records that Redis keeps of failed jobs without a row. Only these records have the arguments of the jobs."""
         wanted = [id for id in ids_of(entries, ENDED_BADLY) if id not in jobs]
@@ -387,7 +380,9 @@ class MirrorLoop:
         return found
 
     def save(self, batch: Batch) -> None:
-        drop = self._not_kept(batch)
+        drop = set[UUID]()
+        if self.queue.audit == "failures":
+            drop = {id for id, job in batch.changed.items() if job.state in FINISHED and job.state != State.FAILED}
         kept = [job for id, job in batch.changed.items() if id not in drop]
         runs = [run for (id, _), run in batch.changed_attempts.items() if id not in drop]
         self._write_rows(kept, runs)
@@ -404,11 +399,6 @@ class MirrorLoop:
                 Attempt.objects.filter(job_id__in=chunk).delete()
                 Event.objects.filter(job_id__in=chunk).delete()
                 Job.objects.filter(pk__in=chunk).delete()
-
-    def _not_kept(self, batch: Batch) -> set[UUID]:
-        if self.queue.audit != "failures":
-            return set()
-        return {id for id, job in batch.changed.items() if job.state in FINISHED and job.state != State.FAILED}
 
     def _write_rows(self, jobs: list[JobRow], runs: list[RunRow]) -> None:
         backend = database.connection()
@@ -479,11 +469,3 @@ class MirrorLoop:
             self.save(batch)
             kept.delete()
         return True
-
-
-def _singles(entry: Entry) -> list[Entry]:
-    """One entry per job, so that one bad row does not affect the others."""
-    by_job: dict[str, list[Any]] = {}
-    for one in entry.items:
-        by_job.setdefault(one.fields[0] if one.fields else "", []).append(one)
-    return [entry._replace(items=tuple(items)) for items in by_job.values()]

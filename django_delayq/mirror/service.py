@@ -119,7 +119,9 @@ class LoopRunner:
             if self.failures == 1 and is_news(error):
                 logger.warning("%s waits. Nothing is lost: %s", self.name, error)
             self.next = clock.monotonic() + min(self._longest, 0.25 * 2 ** min(self.failures, 10))
-            _drop_broken_connections()
+            for connection in connections.all(initialized_only=True):
+                if not connection.in_atomic_block:
+                    connection.close()
             return
         if self.failures:
             logger.warning("%s continues; failed passes: %d", self.name, self.failures)
@@ -156,7 +158,7 @@ class Service:
     ) -> None:
         queues = list(queues)
         parts = [(queue, partition) for queue in queues for partition in shares.get(queue.name, queue.served)]
-        self._links = links = {(queue.name, partition): places.of(queue.name, partition) for queue, partition in parts}
+        links = self._links = {(queue.name, partition): places.of(queue.name, partition) for queue, partition in parts}
         several = set(links.values())
         if len(several) > 1 and not all(link.moves for link in several):  # loops of one server would wait for the other
             raise ValueError(
@@ -164,76 +166,39 @@ class Service:
             )
         common: Any = {"prefix": config.prefix}
         signed: Any = {**common, "signer": config.signer}
+
+        def runner(kind: str, loop: Loop, queue: QueueConfig, partition: int | None = None, **timing: Any) -> LoopRunner:
+            if partition is None:  # a loop of all partitions of the queue
+                return LoopRunner(f"{kind} {queue.name}", loop, link=None if queue.divided else places.of(queue.name, 0), **timing)
+            return LoopRunner(f"{kind} {queue.label(partition)}", loop, link=links[queue.name, partition], **timing)
+
         self.mirrors = [
             MirrorLoop(places, queue, partition=partition, patiently=patiently, **signed)
             for queue, partition in parts
             if "mirror" in roles
         ]
-        auto = config.restore == "auto"
         # Restores come first, since workers wait for them after a restart of Redis.
-        self._runners = [
-            LoopRunner(
-                f"restore of {queue.label(partition)}",
-                RestoreLoop(places, queue, partition=partition, auto=auto, **signed),
-                longest=0.5,
-                idle=restore.IDLE,
-                asleep=EPOCH_INTERVAL,
-                link=links[queue.name, partition],
-            )
+        timing: Any = {"longest": 0.5, "idle": restore.IDLE, "asleep": EPOCH_INTERVAL}
+        auto = config.restore == "auto"
+        self._restores = [
+            runner("restore of", RestoreLoop(places, queue, partition=partition, auto=auto, **signed), queue, partition, **timing)
             for queue, partition in parts
             if roles
         ]
-        self._restores = list(self._runners)
-        self._folders = [
-            LoopRunner(
-                f"the mirror of {one.queue.label(one.partition)}",
-                one,
-                idle=mirror_loop.IDLE,
-                asleep=STREAM,
-                races=True,
-                link=links[one.queue.name, one.partition],
-            )
-            for one in self.mirrors
-        ]
-        self._runners += self._folders
+        timing = {"idle": mirror_loop.IDLE, "asleep": STREAM, "races": True}
+        self._folders = [runner("the mirror of", one, one.queue, one.partition, **timing) for one in self.mirrors]
+        self._runners = [*self._restores, *self._folders]
         if "relay" in roles:
             looks = {queue.name: SharedLook(queue.name) for queue in queues if queue.divided}
-            self._runners += [
-                LoopRunner(
-                    f"the relay of {queue.label(partition)}",
-                    RelayLoop(places, queue, partition=partition, look=looks.get(queue.name), **signed),
-                    idle=relay.IDLE,
-                    asleep=ROWS,
-                    link=links[queue.name, partition],
-                )
-                for queue, partition in parts
-            ]
-            self._runners += [
-                LoopRunner(
-                    f"bringing in far jobs of {queue.name}",
-                    BringInLoop(places, queue, **signed),
-                    link=None if queue.divided else places.of(queue.name, 0),
-                )
-                for queue in queues
-            ]
+            for queue, partition in parts:
+                one = RelayLoop(places, queue, partition=partition, look=looks.get(queue.name), **signed)
+                self._runners.append(runner("the relay of", one, queue, partition, idle=relay.IDLE, asleep=ROWS))
+            self._runners += [runner("bringing in far jobs of", BringInLoop(places, queue, **signed), queue) for queue in queues]
         self._after_outage = list(self._runners)  # these have something to do after Redis was unavailable
         if "mirror" in roles:
-            self._runners += [
-                LoopRunner(
-                    f"prune of {queue.name}",
-                    PruneLoop(places, queue),
-                    link=None if queue.divided else places.of(queue.name, 0),
-                )
-                for queue in queues
-            ]
-            self._runners += [
-                LoopRunner(
-                    f"tidy of {queue.label(partition)}",
-                    TidyLoop(places, queue, partition=partition, **common),
-                    link=links[queue.name, partition],
-                )
-                for queue, partition in parts
-            ]
+            self._runners += [runner("prune of", PruneLoop(places, queue), queue) for queue in queues]
+            for queue, partition in parts:
+                self._runners.append(runner("tidy of", TidyLoop(places, queue, partition=partition, **common), queue, partition))
         heard = [(links[one.queue.name, one.partition], one.log.keys) for one in self.mirrors]
         self._line = event_line(heard) if heard else None
         self._listen_at = 0.0
@@ -393,9 +358,3 @@ class Service:
                 )
                 if isinstance(error, StoreUnavailable):
                     away.add(server)
-
-
-def _drop_broken_connections() -> None:
-    for connection in connections.all(initialized_only=True):
-        if not connection.in_atomic_block:
-            connection.close()

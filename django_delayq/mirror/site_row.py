@@ -35,7 +35,7 @@ class DatabaseSite:
         if under_test.derives_site():
             return DERIVED.id(prefix)
         try:
-            found, known = _read(_id_and_checkpoints)
+            found, known = _read(lambda: (Site.objects.values_list("site", flat=True).first(), _checkpoints()))
         except Error as error:
             raise SiteRefused(code="site_unknown", cause=str(error).strip().rstrip(".")) from error
         if found is None:
@@ -61,10 +61,6 @@ class DatabaseSite:
             return _apart(_checkpoints)
         except Error:
             return None
-
-
-def _id_and_checkpoints() -> tuple[str | None, dict[tuple[str, int], Facts]]:
-    return Site.objects.values_list("site", flat=True).first(), _checkpoints()
 
 
 def _checkpoints(**wanted: Any) -> dict[tuple[str, int], Facts]:
@@ -96,15 +92,15 @@ def _read(read: Callable[[], T]) -> T:
 
 def _apart(read: Callable[[], T]) -> T:
     """Reads over a separate connection, which is closed afterwards. The caller's transaction may see an older state."""
+
+    def read_and_close() -> T:
+        try:
+            return read()
+        finally:
+            connections.close_all()
+
     with ThreadPoolExecutor(1, "delayq-site") as apart:
-        return apart.submit(_with_own_connection, read).result()
-
-
-def _with_own_connection(read: Callable[[], T]) -> T:
-    try:
-        return read()
-    finally:
-        connections.close_all()
+        return apart.submit(read_and_close).result()
 
 
 @receiver(setting_changed, dispatch_uid="delayq.site")
