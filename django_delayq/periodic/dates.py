@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from itertools import count
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -126,10 +127,12 @@ class Dates:
             raise ValueError(f"{moment!r} is naive: it has no time zone.")
         try:
             if self.every_ms:
-                yield from self._periods(moment)
+                for number in count((moment - _EPOCH) // _MILLISECOND // self.every_ms + 1):
+                    yield _EPOCH + number * self.every_ms * _MILLISECOND
             elif self.fires:
                 zone, since = zone_of(self.timezone), moment.astimezone(UTC).replace(microsecond=0)
-                yield from self._fixed(since, zone) if self._is_fixed else self._elapsed(since, zone)
+                fixed = not any(field.startswith("*") for field in self.cron.split()[:2])
+                yield from self._fixed(since, zone) if fixed else self._elapsed(since, zone)
         except OverflowError:  # the end of the year 9999
             return
 
@@ -173,16 +176,6 @@ class Dates:
         if self.every_ms or not self.fires:
             return self.text
         return f"{_walls(self.cron, _ANY_DAY).explain()}, {self.timezone}"
-
-    @property
-    def _is_fixed(self) -> bool:
-        return not any(field.startswith("*") for field in self.cron.split()[:2])
-
-    def _periods(self, moment: datetime) -> Iterator[datetime]:
-        number = (moment - _EPOCH) // _MILLISECOND // self.every_ms
-        while True:
-            number += 1
-            yield _EPOCH + number * self.every_ms * _MILLISECOND
 
     def _fixed(self, since: datetime, zone: ZoneInfo) -> Iterator[datetime]:
         # Starting at the local time of `since` loses no tick, because the clock has shown all earlier times. Times that repeat in an

@@ -65,12 +65,9 @@ class Declaration:
 
     def __post_init__(self) -> None:
         if not self.fingerprint:
-            object.__setattr__(self, "fingerprint", self._hash())
-
-    def _hash(self) -> str:
-        dates = (self.dates.cron, self.dates.every_ms, self.dates.timezone, self.dates.jitter_ms)
-        fields = [self.name, self.task, dates, self.missed, self.overlap, self.args, sorted(self.kwargs.items())]
-        return hashlib.sha256(codec.dumps(fields)).hexdigest()[:12]
+            dates = (self.dates.cron, self.dates.every_ms, self.dates.timezone, self.dates.jitter_ms)
+            fields = [self.name, self.task, dates, self.missed, self.overlap, self.args, sorted(self.kwargs.items())]
+            object.__setattr__(self, "fingerprint", hashlib.sha256(codec.dumps(fields)).hexdigest()[:12])
 
 
 class Declarations:
@@ -175,8 +172,9 @@ def periodic(
     where = f"@periodic in {place}"
     if unknown:
         strange = next(iter(unknown))
-        hint = f"The options are: {', '.join(OPTIONS)}."
-        raise ConfigError(f"{where}: {strange!r} is an unknown option{_meant(strange)}.", hint=hint)
+        known = _ELSEWHERE.get(strange)
+        meant = f" (here it is {known})" if known else did_you_mean(strange, ("cron", *OPTIONS))
+        raise ConfigError(f"{where}: {strange!r} is an unknown option{meant}.", hint=f"The options are: {', '.join(OPTIONS)}.")
     if given or not isinstance(cron, str):
         shown = given[0] if given else cron
         raise ConfigError(
@@ -184,9 +182,7 @@ def periodic(
             hint="Write @periodic('0 3 * * *') or @periodic(every='10m'); every other option has a name.",
         )
     dates = _dates(cron, every, timezone, jitter, where)
-    for option, value, known in (("missed", missed, MISSED), ("overlap", overlap, OVERLAP)):
-        if value not in known:
-            raise ConfigError(f"{where}: {option}={value!r} is not one of {', '.join(known)}{did_you_mean(value, known)}.")
+    check_policies(where, missed, overlap)
     arguments, named = _arguments(args, kwargs, where)
 
     def decorate(function: Any) -> Task[Any, Any]:
@@ -236,11 +232,6 @@ _ELSEWHERE: Final = {
 }
 
 
-def _meant(strange: str) -> str:
-    known = _ELSEWHERE.get(strange)
-    return f" (here it is {known})" if known else did_you_mean(strange, ("cron", *OPTIONS))
-
-
 def _dates(cron: str, every: clock.Delay | None, timezone: str | None, jitter: clock.Delay | None, where: str) -> Dates:
     if every is not None and timezone is not None:
         raise ConfigError(
@@ -250,6 +241,13 @@ def _dates(cron: str, every: clock.Delay | None, timezone: str | None, jitter: c
     if timezone is None:
         timezone = conf.project_timezone() if every is None and cron else "UTC"
     return Dates.of(cron, every=every, timezone=timezone, jitter=jitter, where=where)
+
+
+def check_policies(where: str, missed: str, overlap: str) -> None:
+    """Raises ConfigError if one of the policies is unknown."""
+    for option, value, known in (("missed", missed, MISSED), ("overlap", overlap, OVERLAP)):
+        if value not in known:
+            raise ConfigError(f"{where}: {option}={value!r} is not one of {', '.join(known)}{did_you_mean(value, known)}.")
 
 
 def _arguments(args: Any, kwargs: Any, where: str) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -195,7 +195,10 @@ class TickWriter:
             failpoint("ticks.write")
         failpoint("ticks.written")
         for row, found in batch.missed:
-            _log_missed(row, found)
+            first, last = found.since or found.missed[0], found.missed[-1]
+            count = f"more than {len(found.missed)}" if found.since else str(len(found.missed))
+            text = "schedule %s: %s of its ticks, from %s to %s, have passed without a job (missed=%r)"
+            logger.warning(text, row.name, count, first, last, row.missed)
         return len(batch.rows)
 
     def _locked(self, schedules: Sequence[int]) -> list[Periodic]:
@@ -248,7 +251,9 @@ class TickWriter:
                 ticks.filter(job_id=binding.id).update(job_id=job.id)
         schedules.bulk_update(batch.rows, ["decided_to", "write_at", "problem"])
         for row, found in batch.missed:
-            note(row, "periodic_missed", batch.now, **_missed_detail(found))
+            first, last = found.missed[0].isoformat(), found.missed[-1].isoformat()
+            detail: dict[str, Any] = {"since": found.since.isoformat()} if found.since else {}
+            note(row, "periodic_missed", batch.now, missed=len(found.missed), first=first, last=last, **detail)
 
 
 def _before_withdrawn(found: DueTicks, decided_to: datetime, now: datetime, withdrawn: Sequence[datetime]) -> DueTicks:
@@ -259,19 +264,6 @@ def _before_withdrawn(found: DueTicks, decided_to: datetime, now: datetime, with
     jobs, missed = ([at for at in some if at < held] for some in (found.jobs, found.missed))
     end = max([decided_to, *jobs, *missed])
     return replace(found, jobs=jobs, missed=missed, decided_to=end, write_at=now + HELD_UP)
-
-
-def _missed_detail(found: DueTicks) -> dict[str, Any]:
-    detail: dict[str, Any] = {"missed": len(found.missed), "first": found.missed[0].isoformat(), "last": found.missed[-1].isoformat()}
-    return detail if found.since is None else {**detail, "since": found.since.isoformat()}
-
-
-def _log_missed(row: Periodic, found: DueTicks) -> None:
-    first, last = found.since or found.missed[0], found.missed[-1]
-    count = f"more than {len(found.missed)}" if found.since else str(len(found.missed))
-    logger.warning(
-        "schedule %s: %s of its ticks, from %s to %s, have passed without a job (missed=%r)", row.name, count, first, last, row.missed
-    )
 
 
 class _Due(NamedTuple):
@@ -320,21 +312,19 @@ class TickLoop:
             left = self._deployments.look(now)
             now = schedule_rows.now()
             self._looked = None if left else now
-        due = self._due(now)
-        due = [one for one in due if not self._is_blocked(one, now)]
+        found = Periodic.objects.filter(models.Q(write_at__lte=now) | models.Q(withdrawing=True)).order_by("write_at")
+        due = [_Due(*row) for row in found.values_list(*_Due._fields)]
+        due = [one for one in due if not now < self._blocked.get(one.pk, (now, ""))[0] <= now + BLOCKED]
         left |= self._withdraw([one for one in due if one.withdrawing], now)
         mine = [one for one in due if one.write_at is not None and one.write_at <= now and self._is_mine(one)]
         done = self._write(mine[:BATCH], now)
-        self._note_unknown_tasks(due, now)
+        for one in due:
+            if one.owner == Periodic.Owner.ADMIN and not self._is_mine(one):  # no worker seems to have its task
+                self._note_problem(one, DelayqError(code="task_unknown", name=one.task), now)
         if len(mine) > BATCH or done or left:
             return 0.0
-        return SOON if mine else self._until_next(now)
-
-    def _due(self, now: datetime) -> list[_Due]:
-        found = Periodic.objects.filter(models.Q(write_at__lte=now) | models.Q(withdrawing=True)).order_by("write_at")
-        return [_Due(*row) for row in found.values_list(*_Due._fields)]
-
-    def _until_next(self, now: datetime) -> float:
+        if mine:
+            return SOON
         following = Periodic.objects.filter(write_at__gt=now).order_by("write_at").values_list("write_at", flat=True).first()
         return IDLE if following is None else min(IDLE, (following - now).total_seconds())
 
@@ -381,10 +371,6 @@ class TickLoop:
                 self._block(one, error, now)
         return done
 
-    def _is_blocked(self, one: _Due, now: datetime) -> bool:
-        until, _ = self._blocked.get(one.pk, (now, ""))
-        return now < until <= now + BLOCKED
-
     def _block(self, one: _Due, error: Exception, now: datetime) -> None:
         """Pauses this schedule. Logs the reason once, and notes it in the row if no other worker writes it either."""
         _, before = self._blocked.get(one.pk, (now, ""))
@@ -393,12 +379,6 @@ class TickLoop:
         if reason != before:
             logger.error("schedule %s cannot run here: %s", one.name, error, exc_info=None if isinstance(error, DelayqError) else error)
         self._note_problem(one, error, now)
-
-    def _note_unknown_tasks(self, due: Sequence[_Due], now: datetime) -> None:
-        """Notes schedules of the admin whose task no worker seems to have."""
-        for one in due:
-            if one.owner == Periodic.Owner.ADMIN and not self._is_mine(one):
-                self._note_problem(one, DelayqError(code="task_unknown", name=one.task), now)
 
     def _note_problem(self, one: _Due, error: Exception, now: datetime) -> None:
         if one.problem is None and one.write_at is not None and one.write_at < now - UNWRITTEN:

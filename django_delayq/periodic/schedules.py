@@ -21,7 +21,7 @@ from django_delayq.logger import Logger
 from django_delayq.models import Periodic, Tick, database
 from django_delayq.periodic import schedule_rows
 from django_delayq.periodic.dates import Dates
-from django_delayq.periodic.declarations import MAX_NAME, MISSED, OVERLAP, TICK_OPTIONS, check_jobs, tick_meta
+from django_delayq.periodic.declarations import MAX_NAME, TICK_OPTIONS, check_jobs, check_policies, tick_meta
 from django_delayq.periodic.schedule_rows import begin, dates_of, locked, note, withdraw
 from django_delayq.producer import job as jobs
 from django_delayq.producer.lookup import check_words
@@ -123,7 +123,8 @@ def run_now(name: str, actor: str, reason: str = "") -> jobs.Job:
     check_words("run_now()", actor, reason)
     with _living(name) as row:
         task, now = registry.get(row.task), schedule_rows.now()
-        at = _free_instant(row, now)
+        last = Tick.objects.filter(schedule=row, by_hand=True).order_by("-at").values_list("at", flat=True).first()
+        at = now if last is None or last < now else last + MICROSECOND  # different for two calls at the same time on a coarse clock
         job = put_in(
             task,
             TICK_OPTIONS._replace(using=database.alias()),
@@ -172,7 +173,7 @@ def create(
     check_words("create()", actor, reason)
     if not 0 < len(name) <= MAX_NAME or not name.isprintable() or name != name.strip():
         raise ConfigError(f"{where}: a name has 1 to {MAX_NAME} printable characters, with no space at either end.")
-    _check_policies(where, missed, overlap)
+    check_policies(where, missed, overlap)
     dates = _dates(cron, every, timezone, jitter, where)
     given: Any = dict(kwargs or {})
     row = Periodic(
@@ -223,7 +224,7 @@ def change(
     """
     where = f"schedule {name!r}"
     check_words("change()", actor, reason)
-    _check_policies(where, missed, overlap)
+    check_policies(where, missed, overlap)
     dates = _dates(cron, every, timezone, jitter, where)
     with _living(name) as row:
         if row.owner != Periodic.Owner.ADMIN:
@@ -301,12 +302,6 @@ def _dates(cron: str, every: clock.Delay | None, timezone: str, jitter: clock.De
     return dates
 
 
-def _check_policies(where: str, missed: str, overlap: str) -> None:
-    for option, value, known in (("missed", missed, MISSED), ("overlap", overlap, OVERLAP)):
-        if value not in known:
-            raise ConfigError(f"{where}: {option}={value!r} is not one of {', '.join(known)}{did_you_mean(value, known)}.")
-
-
 def _listed(args: Sequence[Any]) -> Any:
     if isinstance(args, str | bytes) or not isinstance(args, Sequence):
         raise PayloadError(f"args={args!r} must be a list of arguments.")
@@ -332,13 +327,6 @@ def _cancel_withdrawn(schedule: int) -> None:
         schedule_rows.cancel_withdrawn(schedule)
     except (DelayqError, StoreError, DriverError) as error:
         logger.warning("a worker will cancel the waiting jobs of a schedule: %s", error)
-
-
-def _free_instant(row: Periodic, now: datetime) -> datetime:
-    """Returns different instants for two calls at the same time on a coarse clock."""
-    mine = Tick.objects.filter(schedule=row, by_hand=True)
-    last = mine.order_by("-at").values_list("at", flat=True).first()
-    return now if last is None or last < now else last + MICROSECOND
 
 
 __all__ = (
