@@ -223,10 +223,6 @@ class LeaseTable:
         state = self._bytes[at + _STATE]
         return state if state != EMPTY and self._u32[at >> 2] == held.turn else None
 
-    def lost(self, held: LeaseSlot) -> None:
-        """Records for the process that it no longer owns the job."""
-        self.lose(held.row, held.turn)
-
     def cancel(self, held: LeaseSlot) -> None:
         """Records for the process that the job should stop."""
         self._u32[(self._base + held.row * _ROW + _CANCEL_TURN) >> 2] = held.turn

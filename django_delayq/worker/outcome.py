@@ -67,7 +67,11 @@ def of_error(run: Run, error: BaseException) -> Outcome:
         reason, shown = error.reason, error.__cause__ or error.__context__
     kind, delay = kind_and_delay(run, error)
     if kind == "fail" and isinstance(error, NotYet):
-        error = shown = _gave_up(run.job.asks, error, shown)
+        gave_up = GaveUp(steps=run.job.asks, reason=error.reason)
+        if shown is not None:
+            gave_up.__cause__ = shown
+            gave_up.__traceback__ = error.__traceback__
+        error = shown = gave_up
     if kind == "fail" and shown is None:
         shown = error.with_traceback(None)
     if run.leases.is_cancelled(run.row, run.turn):
@@ -106,14 +110,6 @@ def poison(run: Run, code: str, text: str) -> Outcome:
     """The outcome of a job that can never run."""
     run.poison = code
     return run.outcome("fail", codec.dumps({"c": "Poison", "m": clean(text), "p": code}), reason=text)
-
-
-def _gave_up(steps: int, error: NotYet, cause: BaseException | None) -> GaveUp:
-    found = GaveUp(steps=steps, reason=error.reason)
-    if cause is not None:
-        found.__cause__ = cause
-        found.__traceback__ = error.__traceback__
-    return found
 
 
 # when the next attempt follows

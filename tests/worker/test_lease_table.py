@@ -53,7 +53,7 @@ def test_what_was_said_about_a_job_means_nothing_to_the_next_one_in_its_row(leas
     (held,) = leases.held()
     leases.empty(1)
     second = put(leases, good_until=50.0)
-    leases.lost(held)
+    leases.lose(held.row, held.turn)
     leases.cancel(held)
     leases.extended(held, 1000.0)
     assert leases.is_lost(1, first)

@@ -134,7 +134,7 @@ def test_a_job_that_is_lost_before_it_began_does_not_run(bench: Bench) -> None:
     bench.put("run")
     bench.move()
     (held,) = bench.leases.held()
-    bench.leases.lost(held)
+    bench.leases.lose(held.row, held.turn)
     bench.consumers[0].poll(bench.take())
     assert ran == []
     assert len(bench.free) == 20

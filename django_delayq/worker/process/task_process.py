@@ -155,9 +155,11 @@ class TaskProcess:
         for consumer in self._consumers:
             consumer.start()
         self._loner.start()
-        while not self._now and not (self._leaving and self._empty()):
+        suspects = self._mover.suspects
+        while not self._now and not (self._leaving and len(self._free) == self._leases.rows):
             pause = self._mover.poll()
-            self._run_suspect()
+            if self._leaving and suspects and self._leases.rows - len(self._free) == len(suspects):
+                self._alone.put([suspects.popleft()])
             if self._burst and not self._leaving and self._mover.dry:
                 self._leave()
                 continue
@@ -165,7 +167,10 @@ class TaskProcess:
                 return GAVE_UP
             self._sleep(pause)
         if self._now:
-            self._give_back_running()
+            for consumer in (*self._consumers, self._loner):
+                running = consumer.running
+                if running is not None:
+                    self._settler.add(running, running.outcome("snooze", b'{"d":"the worker was stopped"}'))
             self._settler.end(LAST_SETTLE)
         else:
             self._alone.close()
@@ -173,11 +178,6 @@ class TaskProcess:
                 consumer.join(5.0)
             self._settler.end(5.0)
         return 0
-
-    def _run_suspect(self) -> None:
-        suspects = self._mover.suspects
-        if self._leaving and suspects and self._leases.rows - len(self._free) == len(suspects):
-            self._alone.put([suspects.popleft()])
 
     def _sleep(self, seconds: float) -> None:
         for descriptor in ready((self._ends.commands, self._ends.alive, self._room_read, self._mover.descriptor), seconds):
@@ -201,7 +201,9 @@ class TaskProcess:
         if any(command in commands for command in (RETIRE, LEAVE, NOW)):
             self._leave()
         if LEAVE in commands or NOW in commands:
-            self._give_back_suspects()
+            for waiting in (*self._mover.suspects, *self._alone.close()):
+                self._settler.add(waiting, waiting.outcome("snooze"))
+            self._mover.suspects.clear()
         self._now = self._now or NOW in commands
 
     def _leave(self) -> None:
@@ -211,20 +213,6 @@ class TaskProcess:
         if not self._mover.quiet:
             self._mover.hush()
         self._mover.give_back(self._buffer.close())
-
-    def _empty(self) -> bool:
-        return len(self._free) == self._leases.rows
-
-    def _give_back_running(self) -> None:
-        for consumer in (*self._consumers, self._loner):
-            running = consumer.running
-            if running is not None:
-                self._settler.add(running, running.outcome("snooze", b'{"d":"the worker was stopped"}'))
-
-    def _give_back_suspects(self) -> None:
-        for waiting in (*self._mover.suspects, *self._alone.close()):
-            self._settler.add(waiting, waiting.outcome("snooze"))
-        self._mover.suspects.clear()
 
     def _wake(self) -> None:
         try:

@@ -76,9 +76,11 @@ class Deadlines:
             if child.deaf and child.deaf_since is None:
                 child.deaf_since = now
                 self._give_up(child, held, now)
-            ends = [self._ends_at(child, one) for one in held if (one.row, one.turn) not in child.deaf]
-            if child.deaf and child.deaf_since is not None:
-                ends.append(child.deaf_since + LAST_LOOK)
+            ends = [_deadline(child, one) for one in held if (one.row, one.turn) not in child.deaf]
+            if child.deaf_since is not None:  # then jobs without a timeout must end, too
+                ends = [child.deaf_since + self._grace if end == NO_END else end for end in ends]
+                if child.deaf:
+                    ends.append(child.deaf_since + LAST_LOOK)
             next_at = min([next_at, *(end for end in ends if end > now)])
             if child.deaf and max(ends) <= now:
                 failpoint("deadlines.kill")
@@ -92,13 +94,6 @@ class Deadlines:
             return []
         held = [one for one in child.leases.held() if (one.row, one.turn) in child.deaf]
         return [(one.line, self._item(child, child.leases, one)) for one in held]
-
-    def _ends_at(self, child: Child, held: LeaseSlot) -> float:
-        """When a job must have ended. Without a deaf run in the process, only the deadline of the job counts."""
-        deadline = _deadline(child, held)
-        if deadline == NO_END and child.deaf_since is not None:
-            return child.deaf_since + self._grace
-        return deadline
 
     def _give_up(self, child: Child, held: Sequence[LeaseSlot], now: float) -> None:
         for one in held:

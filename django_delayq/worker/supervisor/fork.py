@@ -155,7 +155,7 @@ class Forker:
         signals.before_fork.send_robust(sender=None, worker=worker, process=name)
         closed |= self._close()  # connections that a receiver has opened
         self._unclosed = still_open(closed)
-        threads = other_threads()
+        threads = ", ".join(one.name for one in threading.enumerate() if one is not threading.current_thread())  # not copied
         sys.stdout.flush()
         sys.stderr.flush()
         read, write = os.pipe()
@@ -204,7 +204,7 @@ class Forker:
         # Handlers that do nothing, not SIG_IGN, which the subprocesses of a task would inherit. Ctrl-C and service managers send
         # their signals to all processes, but only the supervisor decides.
         for sign in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
-            signal.signal(sign, _do_nothing)
+            signal.signal(sign, lambda *_: None)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os_signals.show_when_stuck()
         os.close(self._alive_write)
@@ -234,10 +234,6 @@ def _owns_its_connections(name: str, closed: Mapping[int, str], threads: str) ->
     return True
 
 
-def _do_nothing(*_: object) -> None:
-    pass
-
-
 def still_open(closed: Mapping[int, str]) -> dict[int, str]:
     """Those of these sockets that this process has open: the name by the inode."""
     return {inode: closed[inode] for inode, _ in _sockets() if inode in closed} if closed else {}
@@ -246,11 +242,6 @@ def still_open(closed: Mapping[int, str]) -> dict[int, str]:
 def described() -> str:
     """All open sockets of this process, for the log: "fd 1 unix, fd 7 to 10.0.0.5:443"."""
     return ", ".join(f"fd {descriptor} {_peer(descriptor)}" for _, descriptor in _sockets())
-
-
-def other_threads() -> str:
-    """The names of the other threads, which a fork does not copy."""
-    return ", ".join(thread.name for thread in threading.enumerate() if thread is not threading.current_thread())
 
 
 def _sockets() -> list[tuple[int, int]]:
@@ -328,13 +319,10 @@ class Slot:
         self._young_deaths = self._young_deaths + 1 if now - child.born < SHORT_LIFE else 0
         pause = min(0.25 * 2.0**self._young_deaths, LONGEST_PAUSE) if self._young_deaths > 1 else 0.0
         self._fill_at = now + pause
-        logger.error("%s (pid %d) %s; started again in %.1f s", child.name, child.pid, _how(child), pause)
+        code = child.exit_code or 0
+        how = f"was killed by {signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
+        logger.error("%s (pid %d) %s; started again in %.1f s", child.name, child.pid, how, pause)
         return child
-
-
-def _how(child: Child) -> str:
-    code = child.exit_code or 0
-    return f"was killed by {signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
 
 
 class Recycler:

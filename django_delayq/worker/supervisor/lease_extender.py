@@ -89,7 +89,10 @@ class LeaseExtender:
             if began < patience and not node.away:
                 node.cooldown.end()
             try:
-                self._extend_all(line, kept, node)
+                for start in range(0, len(kept), MOST):
+                    self._extend(line, kept[start : start + MOST])
+                    if start + MOST < len(kept):
+                        node.cooldown.end()  # the rest of this line follows now: each pass would leave out the same leases
                 self._asked[line] = began
                 self._failed.pop(node, None)
                 if node.cooldown.active:
@@ -134,12 +137,6 @@ class LeaseExtender:
         failed = self._failed.get(line.store.link.server, 0.0)
         return failed, self._asked[line] if failed else 0.0
 
-    def _extend_all(self, line: Line, kept: Sequence[Kept], node: Link) -> None:
-        for start in range(0, len(kept), MOST):
-            self._extend(line, kept[start : start + MOST])
-            if start + MOST < len(kept):
-                node.cooldown.end()  # the rest of this line follows now: each pass would leave out the same leases
-
     def _extend(self, line: Line, kept: Sequence[Kept]) -> None:
         progress = {held.id: held.progress for _, held in kept if held.progress_turn}
         sent = self._monotonic()
@@ -171,6 +168,6 @@ class LeaseExtender:
                 child.abort(held, self._monotonic())
             elif answer == "lost" and leases.state(held) not in (None, SETTLING):
                 # The job is still in its row, so it was not settled during the call.
-                leases.lost(held)
+                leases.lose(held.row, held.turn)
                 self.lost[line.queue] += 1
                 logger.warning("job %s: its lease is lost. Another worker may run it", held.id)

@@ -178,7 +178,7 @@ def _open(path: Path, store: str, seen: dict[str, Origin | None]) -> LeaseFile |
         ours = head is not None and head.store == store
         if head is None or not ours or not head.origin.gone():
             seen[path.name] = head.origin if head is not None and ours else None
-            if _age(descriptor) > _OLD:
+            if clock.wall_ms() / 1000 - os.fstat(descriptor).st_mtime > _OLD:
                 path.unlink(missing_ok=True)
             return None
         if head.layout != LAYOUT:  # of another version: its jobs wait until their leases expire
@@ -214,26 +214,16 @@ def _head(descriptor: int) -> Head | None:
     return head if whole else None
 
 
-def _age(descriptor: int) -> float:
-    return clock.wall_ms() / 1000 - os.fstat(descriptor).st_mtime
-
-
 @cache
 def _machine() -> str:
     # The start of the machine, since a process id is valid only until the next start; and the namespaces, since it is not valid in
     # another container, and a time of birth is not valid under another clock.
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return " ".join([boot, os.readlink("/proc/self/ns/pid"), _time_space()])
+        pids, times = Path("/proc/self/ns/pid"), Path("/proc/self/ns/time")  # the latter since Linux 5.6
+        return " ".join([boot, os.readlink(pids), os.readlink(times) if times.is_symlink() else "-"])
     except OSError:
         return ""
-
-
-def _time_space() -> str:
-    try:
-        return os.readlink("/proc/self/ns/time")
-    except FileNotFoundError:  # before Linux 5.6
-        return "-"
 
 
 def _lives(pid: int, born: str) -> bool:

@@ -115,15 +115,12 @@ class Probe:
                 sock, _address = self._listener.accept()
                 sock.setblocking(False)
                 if len(self._clients) >= MOST_CLIENTS:
-                    self._make_room()
+                    oldest = next(iter(self._clients))
+                    self.ready(oldest)  # its request may have come in the meantime
+                    if oldest in self._clients:
+                        self._drop(oldest)
                 self._clients[sock.fileno()] = _Client(sock)
                 self.ready(sock.fileno())
-
-    def _make_room(self) -> None:
-        oldest = next(iter(self._clients))
-        self.ready(oldest)  # its request may have come in the meantime
-        if oldest in self._clients:
-            self._drop(oldest)
 
     def _serve(self, client: _Client) -> None:
         if not client.answer:

@@ -188,7 +188,7 @@ class ProcessRecovery:
                 item.id,
                 f" ({task})" if task else "",
                 item.attempt,
-                _told(item.detail),
+                json.loads(item.detail)["d"] if item.detail else "the cause is unknown",
                 extra={"job_id": item.id, "task": task, "queue": queue, "attempt": item.attempt, "worker": dead.worker},
             )
 
@@ -224,10 +224,6 @@ class ProcessRecovery:
 
 def _item(id: str, attempt: int, fence: str, kind: Kind, detail: bytes = b"") -> Outcome:
     return Outcome(id, attempt, fence, kind, detail=detail)
-
-
-def _told(detail: bytes) -> str:
-    return str(json.loads(detail)["d"]) if detail else "the cause is unknown"
 
 
 PASS: Final = 1.0  # seconds between passes

@@ -17,7 +17,8 @@ from __future__ import annotations
 import os
 import select
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 from django_delayq import clock, conf, signals
@@ -77,7 +78,7 @@ class Supervisor:
         self._forker.to_close.append(self._places.close)
         self._born = 0
         self._tasks = [Slot(f"task-{n}", self._fork_task) for n in range(1, spec.processes + 1)]
-        self._loop_slots = [Slot(one.name, self._fork_loops(one)) for one in spec.loop_processes]
+        self._loop_slots = [Slot(one.name, partial(self._fork_loops, one)) for one in spec.loop_processes]
         self._leaving: list[Child] = []
         self._recovery = ProcessRecovery(lines=lines, tasks=spec.tasks)
         self._deadlines = Deadlines(
@@ -130,7 +131,7 @@ class Supervisor:
         signals.worker_started.send_robust(sender=None, worker=self._spec.worker)
         try:
             self._tend()
-            while not self._over():
+            while not (self._stopping and self._loops_told and not self._children()):
                 pause = self._loops.poll()
                 if self._stopping:
                     self._stop_loops()
@@ -184,11 +185,8 @@ class Supervisor:
         child.lease_file, child.tally, child.circuits = lease_file, tally, circuits
         return child
 
-    def _fork_loops(self, one: loop.LoopProcess) -> Callable[[str], Child]:
-        def fork(name: str) -> Child:
-            return self._forker.fork(name, self._spec.worker, lambda ends: loop.main(one, ends.commands, ends.alive))
-
-        return fork
+    def _fork_loops(self, one: loop.LoopProcess, name: str) -> Child:
+        return self._forker.fork(name, self._spec.worker, lambda ends: loop.main(one, ends.commands, ends.alive))
 
     def _in_slots(self) -> list[Child]:
         return [slot.child for slot in self._tasks if slot.child is not None]
@@ -337,9 +335,6 @@ class Supervisor:
         if self._give_up_at == float("inf"):
             self._give_up_at = clock.monotonic() + RECOVERY_END
         return clock.monotonic() < self._give_up_at
-
-    def _over(self) -> bool:
-        return self._stopping and self._loops_told and not self._children()
 
     def _end(self) -> None:
         for child in self._children():  # only if the supervisor itself has failed

@@ -366,7 +366,7 @@ def test_progress_of_a_lost_job_raises(bench: Bench) -> None:
     def task():
         (held,) = bench.leases.held()
         delayq.current().progress(1, 2)
-        bench.leases.lost(held)
+        bench.leases.lose(held.row, held.turn)
         delayq.current().progress(2, 2)
 
     outcome = run(bench, task)
