@@ -1,4 +1,6 @@
-"""Claims jobs when they are due, and no more than can run soon. Between claims it waits on its own clock."""
+"""Claims jobs when they are due, and no more than can run soon. Between claims it waits on its own clock. Runs in the main thread of a
+task process, next to consumers and settler; with several servers, in a thread for each (`node_threads.py`).
+"""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ process stops it.
 Its process stops claiming. The other jobs there continue until their own timeout, jobs without a timeout for `grace` seconds. Then
 the process is killed. Only after that is the deaf run settled, as a failed attempt or as cancelled. As long as the run may still have
 effects, its lease is kept, so that no other worker runs the job at the same time. The other jobs that are killed with it are evicted,
-which does not count as an attempt.
+which does not count as an attempt. Runs in the supervisor.
 """
 
 from __future__ import annotations
