@@ -36,12 +36,7 @@ def serve(connection: BaseDatabaseWrapper) -> bool:
 
 
 def found(
-    model: type[Model],
-    columns: Sequence[str],
-    by: str,
-    ids: Sequence[UUID],
-    where: str,
-    connection: BaseDatabaseWrapper,
+    model: type[Model], columns: Sequence[str], by: str, ids: Sequence[UUID], where: str, connection: BaseDatabaseWrapper
 ) -> list[tuple[Any, ...]]:
     """The rows whose column `by` is one of these ids, if they meet the condition."""
     names = ", ".join(f'"{name}"' for name in columns)
@@ -67,11 +62,7 @@ def upsert(
     wanted = ", ".join(f'"{name}"' for name in names)
     changes = ", ".join(f'"{name}" = EXCLUDED."{name}"' for name in updated)
     target = ", ".join(f'"{name}"' for name in unique)
-    _execute(
-        f"INSERT INTO {_table(model)} ({wanted}) {given} ON CONFLICT ({target}) DO UPDATE SET {changes}",
-        values,
-        connection,
-    )
+    _execute(f"INSERT INTO {_table(model)} ({wanted}) {given} ON CONFLICT ({target}) DO UPDATE SET {changes}", values, connection)
 
 
 def update(model: type[Model], columns: Sequence[str], rows: Sequence[Any], key: str, connection: BaseDatabaseWrapper) -> None:
@@ -81,9 +72,7 @@ def update(model: type[Model], columns: Sequence[str], rows: Sequence[Any], key:
     changes = ", ".join(f'"{name}" = given."{name}"' for name in columns)
     listed = ", ".join(f'"{name}"' for name in names)
     _execute(
-        f'UPDATE {table} SET {changes} FROM ({given}) AS given ({listed}) WHERE {table}."{key}" = given."{key}"',
-        values,
-        connection,
+        f'UPDATE {table} SET {changes} FROM ({given}) AS given ({listed}) WHERE {table}."{key}" = given."{key}"', values, connection
     )
 
 

@@ -17,12 +17,7 @@ from django.db.models.constants import OnConflict
 
 
 def found(
-    model: type[Model],
-    columns: Sequence[str],
-    by: str,
-    ids: Sequence[UUID],
-    where: str,
-    connection: BaseDatabaseWrapper,
+    model: type[Model], columns: Sequence[str], by: str, ids: Sequence[UUID], where: str, connection: BaseDatabaseWrapper
 ) -> list[tuple[Any, ...]]:
     """The rows whose column `by` is one of these ids, if they meet the condition."""
     if not ids:

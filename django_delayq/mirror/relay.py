@@ -254,9 +254,7 @@ class RelayLoop:
                 logger.error("job %s of %s cannot be published and fails: %s", row.id, self.queue.name, error)
                 failpoint("relay.give_up")
                 Job.objects.filter(pk=row.pk, published__isnull=True).update(
-                    state=State.FAILED.value,
-                    finished_at=database.ago(),
-                    error=rows.clean(f"cannot be published: {error}"),
+                    state=State.FAILED.value, finished_at=database_clock.ago(), error=rows.clean(f"cannot be published: {error}")
                 )
                 failpoint("relay.gave_up")
 

@@ -76,14 +76,7 @@ class RestoreLoop:
     """
 
     def __init__(
-        self,
-        places: Places,
-        queue: QueueConfig,
-        *,
-        prefix: str,
-        partition: int = 0,
-        auto: bool = True,
-        signer: Signer | None = None,
+        self, places: Places, queue: QueueConfig, *, prefix: str, partition: int = 0, auto: bool = True, signer: Signer | None = None
     ) -> None:
         self.queue = queue
         self.auto = auto

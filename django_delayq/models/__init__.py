@@ -295,10 +295,7 @@ class Attempt(DelayqModel):
     started_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(_("started at"))
     finished_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(_("finished at"), null=True, blank=True)
     outcome: models.CharField[str, str] = models.CharField(
-        _("outcome"),
-        max_length=10,
-        default=AttemptOutcome.RUNNING.value,
-        choices=OUTCOMES,
+        _("outcome"), max_length=10, default=AttemptOutcome.RUNNING.value, choices=OUTCOMES
     )
     error_class: models.CharField[str, str] = models.CharField(_("error class"), max_length=200, blank=True, default="")
     message: models.TextField[str, str] = models.TextField(_("message"), blank=True, default="")

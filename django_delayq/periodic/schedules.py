@@ -79,13 +79,7 @@ def turn_on(name: str, actor: str, reason: str = "") -> Periodic:
 
 
 def override(
-    name: str,
-    *,
-    cron: str = "",
-    every: clock.Delay | None = None,
-    timezone: str = "",
-    actor: str,
-    reason: str = "",
+    name: str, *, cron: str = "", every: clock.Delay | None = None, timezone: str = "", actor: str, reason: str = ""
 ) -> Periodic:
     """Replaces the dates of the schedule until the override is dropped: by a cron in a time zone, by default the schedule's own, or by
     a period. The jitter stays. Waiting ticks are cancelled, and written anew with the new dates.
@@ -329,14 +323,4 @@ def _cancel_withdrawn(schedule: int) -> None:
         logger.warning("a worker will cancel the waiting jobs of a schedule: %s", error)
 
 
-__all__ = (
-    "change",
-    "create",
-    "delete",
-    "drop_override",
-    "get",
-    "override",
-    "run_now",
-    "turn_off",
-    "turn_on",
-)
+__all__ = ("change", "create", "delete", "drop_override", "get", "override", "run_now", "turn_off", "turn_on")

@@ -142,10 +142,7 @@ class LeaseExtender:
         sent = self._monotonic()
         failpoint("lease_extender.extend")
         answers = line.store.extend(
-            [(held.id, held.fence) for _, held in kept],
-            worker=self._worker,
-            lease_ms=line.lease_ms,
-            progress=progress,
+            [(held.id, held.fence) for _, held in kept], worker=self._worker, lease_ms=line.lease_ms, progress=progress
         )
         failpoint("lease_extender.extended")
         for child, held in kept:

@@ -295,11 +295,6 @@ class HostRecovery:
         logger.warning("%s stopped without a shutdown, as did its supervisor (pid %d)", head.worker, head.origin.pid)
         self._recovery.add(
             DeadProcess(
-                worker=head.worker,
-                lines=lines,
-                held=list(leases.held()),
-                claims=leases.nonces(lines),
-                ran="crash",
-                settled=file.remove,
+                worker=head.worker, lines=lines, held=list(leases.held()), claims=leases.nonces(lines), ran="crash", settled=file.remove
             )
         )
