@@ -107,11 +107,12 @@ def apply(row: StoredJob, told: RowUpdate) -> bool:
     the mirror has read the event. Events that the mirror applies in the meantime are older, or are this change itself; the row is
     correct in both cases. A success is final.
     """
-    job, run_at, seen = row.record.id, clock.from_ms(told.run_at_ms), row.seen
-    values = changed_values(told.kind, run_at, told.reason)
+    job, seen, run_at = row.record.id, row.seen, None
     detail: Any = {"abort": True} if told.abort else None
     if told.kind == EventKind.RESCHEDULED:
+        run_at = clock.from_ms(told.run_at_ms)
         detail = {"run_at": run_at.isoformat()}
+    values = changed_values(told.kind, run_at, told.reason)
     own = Job.objects.filter(pk=job)
     mine = without_committed_run(own.filter(durable=True, settled="")).exclude(state=State.SUCCEEDED.value)
     with database.atomic():
