@@ -30,11 +30,6 @@ TYPES: Final = {
 ESCAPED: Final = str.maketrans({"\\": "\\\\", '"': '\\"'})
 
 
-def serve(connection: BaseDatabaseWrapper) -> bool:
-    """Whether this database has arrays."""
-    return connection.vendor == "postgresql"
-
-
 def found(
     model: type[Model], columns: Sequence[str], by: str, ids: Sequence[UUID], where: str, connection: BaseDatabaseWrapper
 ) -> list[tuple[Any, ...]]:

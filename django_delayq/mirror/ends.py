@@ -79,13 +79,11 @@ class EndTeller:
     def tell(self, entries: Sequence[Entry], since: str) -> None:
         """Sends the signal for each job that these entries end, with the state of its row now. First it sends it for the entries up
         to `since` that were folded and perhaps not sent: by an earlier mirror, or by this one when the database or Redis failed.
-        Without a receiver it does nothing.
+        Call it if there is a receiver.
 
         Raises:
             StoreUnavailable, DatabaseError: the next call sends the rest.
         """
-        if not signals.job_ended.has_listeners():
-            return
         again, self._again = self._again, True  # stays True until everything is sent
         after = FIRST
         while again and (page := [entry for entry in self._log.read(after, PAGE) if position(entry.id) <= position(since)]):

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from itertools import starmap
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from django.db.models import F, QuerySet
 
-from django_delayq import clock, ids
+from django_delayq import clock, ids, signals
 from django_delayq.conf import QueueConfig
 from django_delayq.failpoints import failpoint
-from django_delayq.mirror import bulk_arrays, bulk_values, prune, set_aside
+from django_delayq.mirror import bulk_arrays, bulk_values, set_aside
 from django_delayq.mirror.checkpoint import CheckpointTaken, check_site, locked_checkpoint, restored_behind
 from django_delayq.mirror.database_errors import about_data, may_be_size
 from django_delayq.mirror.ends import EndTeller, Patiently, now_and_here, schedule_followers
@@ -31,7 +32,7 @@ from django_delayq.models import Attempt, Event, Job, SetAside, database
 from django_delayq.producer.outbox import committed_runs, pauses
 from django_delayq.producer.outbox.rows import JOB_COLUMNS, KNOWN, REQUEUE_ASKED, WHOLE, JobRow, RunRow, clean
 from django_delayq.signing import Signer
-from django_delayq.states import FINISHED, EventKind, State
+from django_delayq.states import FINISHED, PUT_OFF, EventKind, State
 from django_delayq.store.connection.places import Places
 from django_delayq.store.scripts.decode import position
 from django_delayq.store.scripts.events import FIRST, Entry, EventLog, Lag, NewerEvents, item
@@ -45,6 +46,8 @@ PAGE: Final = 25  # entries per read
 ITEMS: Final = 5000  # a batch ends with the entry that reaches this many items
 IDLE: Final = 0.25  # seconds between looks at an empty stream
 TAKEN: Final = 0.3  # seconds until the next look whether another mirror has folded these entries
+ARRAYS: Final = ("postgresql",)  # databases that take rows as arrays
+PUT_OFF_KEPT: Final = 10  # attempts in a row, of one job
 CHUNK: Final = 500  # rows per statement, and ids per query: SQLite takes 999 variables in its older builds
 
 JOB_FIELDS: Final = (
@@ -163,7 +166,8 @@ class MirrorLoop:
             passed = self._fold_apart(refused.entries[0])
         self.folded += len(passed.entries)
         if passed.upto is not None:
-            self.ends.tell(passed.entries, passed.since)
+            if signals.job_ended.has_listeners():
+                self.ends.tell(passed.entries, passed.since)
             failpoint("mirror.trim")
             self.log.trim(passed.upto, surplus=passed.surplus, server=passed.server, found=passed.found, token=passed.token)
             failpoint("mirror.trimmed")
@@ -308,7 +312,8 @@ class MirrorLoop:
             for entry in entries:
                 batch.fold(entry)
             self.save(batch)
-            schedule_followers(batch.failed)
+            if batch.failed:
+                schedule_followers(batch.failed)
         except Exception as error:
             code = about_data(error)
             if not code and not may_be_size(error):
@@ -320,7 +325,7 @@ class MirrorLoop:
         jobs: dict[UUID, JobRow] = {}
         attempts: dict[tuple[UUID, str], RunRow] = {}
         backend = database.connection()
-        bulk, columns = (bulk_arrays, KNOWN) if bulk_arrays.serve(backend) else (bulk_values, WHOLE)
+        bulk, columns = (bulk_arrays, KNOWN) if backend.vendor in ARRAYS else (bulk_values, WHOLE)
         for start in range(0, len(wanted), CHUNK):
             chunk = wanted[start : start + CHUNK]
             for row in bulk.found(Job, columns, "id", chunk, "TRUE", backend):
@@ -386,12 +391,13 @@ class MirrorLoop:
         kept = [job for id, job in batch.changed.items() if id not in drop]
         runs = [run for (id, _), run in batch.changed_attempts.items() if id not in drop]
         self._write_rows(kept, runs)
-        prune.drop_put_off(runs)
+        drop_put_off(runs)
         events = [event for event in batch.events if event.job_id not in drop]
         Event.objects.bulk_create(events, batch_size=CHUNK, ignore_conflicts=True)
         if batch.answered:
             Event.objects.filter(pk__in=batch.answered).delete()
-        set_aside.write(batch.aside, self.queue.name, self.partition)
+        if batch.aside:
+            set_aside.write(batch.aside, self.queue.name, self.partition)
         if drop:
             gone = list(drop)
             for start in range(0, len(gone), CHUNK):
@@ -403,7 +409,7 @@ class MirrorLoop:
     def _write_rows(self, jobs: list[JobRow], runs: list[RunRow]) -> None:
         backend = database.connection()
         writer: Any = bulk_values
-        if bulk_arrays.serve(backend):
+        if backend.vendor in ARRAYS:
             writer = bulk_arrays
             known = [job for job in jobs if job.known]
             jobs = [job for job in jobs if not job.known]
@@ -469,3 +475,19 @@ class MirrorLoop:
             self.save(batch)
             kept.delete()
         return True
+
+
+def drop_put_off(runs: Iterable[RunRow]) -> None:
+    """Keeps the last ten runs in a row of each job with a run here that was put off. Such runs have the same number, because they do
+    not count as attempts. Otherwise a task that polls every few seconds would leave thousands of rows a day.
+    """
+    wanted = list({run.job_id for run in runs if run.outcome in PUT_OFF})
+    for start in range(0, len(wanted), CHUNK):
+        found = Attempt.objects.filter(job_id__in=wanted[start : start + CHUNK], outcome__in=PUT_OFF)
+        seen, gone = Counter[tuple[UUID, int]](), []
+        for id, job, number in found.order_by("-id").values_list("id", "job_id", "number"):
+            seen[job, number] += 1
+            if seen[job, number] > PUT_OFF_KEPT:
+                gone.append(id)
+        for first in range(0, len(gone), CHUNK):
+            Attempt.objects.filter(pk__in=gone[first : first + CHUNK]).delete()

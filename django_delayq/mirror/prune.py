@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any, Final
-from uuid import UUID
 
 from django.db.models import Exists, OuterRef
 
@@ -18,13 +16,11 @@ from django_delayq.mirror.checkpoint import checkpoint_of, locked_checkpoint
 from django_delayq.models import Attempt, Event, Job, Operation, SetAside, Step, Tick, database
 from django_delayq.producer.outbox import agreed_clock, period_keys
 from django_delayq.producer.outbox.agreed_clock import ClocksDiffer
-from django_delayq.producer.outbox.rows import RunRow
-from django_delayq.states import FINISHED, PUT_OFF, EndingKind, State
+from django_delayq.states import FINISHED, EndingKind, State
 from django_delayq.store.connection.places import Places
 from django_delayq.store.scripts.queue import QueueStore
 
 BATCH: Final = 500
-PUT_OFF_KEPT: Final = 10  # attempts in a row, of one job
 PAUSE: Final = 60.0
 MERGED_KEPT: Final = timedelta(hours=1)
 MERGED_SEEN: Final = timedelta(days=2)  # how far back the first look goes
@@ -194,22 +190,6 @@ class TidyLoop:
             return None
         folded_ms = int(checkpoint.last_event.partition("-")[0])
         return min(folded_ms, clock.to_ms(now) - FAILED_IN_REDIS_MS)
-
-
-def drop_put_off(runs: Iterable[RunRow]) -> None:
-    """Keeps the last ten runs in a row of each job with a run here that was put off. Such runs have the same number, because they do
-    not count as attempts. Otherwise a task that polls every few seconds would leave thousands of rows a day.
-    """
-    wanted = list({run.job_id for run in runs if run.outcome in PUT_OFF})
-    for start in range(0, len(wanted), BATCH):
-        found = Attempt.objects.filter(job_id__in=wanted[start : start + BATCH], outcome__in=PUT_OFF)
-        seen, gone = Counter[tuple[UUID, int]](), []
-        for id, job, number in found.order_by("-id").values_list("id", "job_id", "number"):
-            seen[job, number] += 1
-            if seen[job, number] > PUT_OFF_KEPT:
-                gone.append(id)
-        for first in range(0, len(gone), BATCH):
-            Attempt.objects.filter(pk__in=gone[first : first + BATCH]).delete()
 
 
 def old_ticks(config: Config, now: datetime) -> Any:

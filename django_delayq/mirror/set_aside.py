@@ -21,8 +21,6 @@ SPARE: Final = 65_536  # bytes of a statement besides the value
 
 def write(refused: Sequence[RefusedItem], queue: str, partition: int) -> None:
     """Keeps these items within the caller's transaction. Items that already have a row stay as they are."""
-    if not refused:
-        return
     most = _packet()
     found = [_row(one, queue, partition, most) for one in refused]
     model = SetAside.objects

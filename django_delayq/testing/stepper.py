@@ -22,7 +22,6 @@ from django_delayq.worker.line import Line, lines_of
 from django_delayq.worker.logs import JobLog
 from django_delayq.worker.process.settler import Adopter, Settler
 from django_delayq.worker.receivers import SignalReceiver
-from django_delayq.worker.spec import nothing
 
 WORKER: Final = "test:1:kit"
 ENDS_OF_RUNS: Final = (Exception, SystemExit, GeneratorExit, CancelledError)  # exceptions that a worker treats as the end of a run
@@ -73,7 +72,7 @@ class Stepper:
         self._leases.worker = WORKER
         self._free: deque[int] = deque()
         adopter = Adopter(leases=self._leases, worker=WORKER)
-        self._settler = Settler(leases=self._leases, free=self._free, adopter=adopter, worker=WORKER, settled=nothing)
+        self._settler = Settler(leases=self._leases, free=self._free, adopter=adopter, worker=WORKER, settled=lambda: None)
         self._executor = executor(self._leases, SignalReceiver(), JobLog(WORKER), faults)
 
     def close(self) -> None:

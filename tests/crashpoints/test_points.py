@@ -58,6 +58,7 @@ UNMARKED = {
         "retry": "by hand: whoever tries again sees what has come of it",
         "_retry_entry": "the same",
         "save": "within the transaction of `_fold_batch`, which alone is committed",
+        "drop_put_off": "the same",
     },
     "producer/outbox/jobs.py": {
         "note_requeue": "a note that stays is good for one requeue, and who asked for it did mean one",
@@ -93,7 +94,6 @@ UNMARKED = {
         "again": "a lock that changes nothing",
     },
     "mirror/prune.py": {
-        "drop_put_off": "within the transaction of `MirrorLoop._fold_batch`",
         "_step": "what is left goes ten minutes later",
     },
     "mirror/relay.py": {"_note": "within the turn of `_answered`"},

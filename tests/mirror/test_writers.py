@@ -10,7 +10,7 @@ from django.db import DatabaseError, connection
 
 import django_delayq as delayq
 from django_delayq import clock, ids
-from django_delayq.mirror import bulk_arrays, bulk_values
+from django_delayq.mirror import bulk_arrays, bulk_values, mirror_loop
 from django_delayq.mirror.mirror_loop import ATTEMPT_COLUMNS, ATTEMPT_FIELDS, JOB_COLUMNS, JOB_FIELDS
 from django_delayq.models import Attempt, Job, JSONText
 from django_delayq.producer.outbox import rows
@@ -23,7 +23,7 @@ NASTY = 'quote " \' back \\ \\" {a,b} NULL %s % \n\t ü 你好 🙂'
 
 @pytest.fixture(params=[bulk_arrays, bulk_values], ids=["arrays", "values"])
 def writer(request, transactional_db):
-    if request.param is bulk_arrays and not bulk_arrays.serve(connection):
+    if request.param is bulk_arrays and connection.vendor not in mirror_loop.ARRAYS:
         pytest.skip("of PostgreSQL alone")
     return request.param
 
@@ -144,7 +144,7 @@ def test_a_payload_that_only_looks_like_one_is_not_kept_as_it_is(delayq_redis, t
 
 def test_rows_are_the_same_value_by_value(orders, monkeypatch):
     """A life, folded in the way of databases without arrays."""
-    monkeypatch.setattr(bulk_arrays, "serve", lambda _connection: False)
+    monkeypatch.setattr(mirror_loop, "ARRAYS", ())
     durable = delayq.schedule(close_order, 7, note=NASTY)
     other = delayq.schedule(ping.using(queue="orders", durability="redis"), [NASTY])
     orders.fold()
