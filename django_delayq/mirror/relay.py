@@ -130,12 +130,8 @@ class RelayLoop:
                 return IDLE
             self._mark = position(self.log.last_id()), now
         mark, at = self._mark
-        if mark > self._folded():
-            # Entries are removed only after they are folded. Without this look, a checkpoint that was lost or restored from a backup
-            # would stop the relay until the next event of the queue.
-            first = self.log.read(FIRST, 1)
-            if first and position(first[0].id) <= mark:
-                return PAUSE
+        if mark > self._folded() and self._waits(mark):
+            return PAUSE
         if self._push(at) < MOST:
             self._mark = self._after = None
             self._there_before, self._there = self._there, set()
@@ -148,6 +144,13 @@ class RelayLoop:
         if checkpoint.generation not in ("", self.log.generation()):
             return 0, 0
         return position(checkpoint.last_event)
+
+    def _waits(self, mark: tuple[int, int]) -> bool:
+        """Whether an entry up to the mark is still in the stream. Entries are removed only after they are folded. Without this look,
+        a checkpoint that was lost or restored from a backup would stop the relay until the next event of the queue.
+        """
+        first = self.log.read(FIRST, 1)
+        return bool(first) and position(first[0].id) <= mark
 
     def _unpublished(self, mark: datetime, now: datetime) -> QuerySet[Job]:
         return self._rows().exclude(database.written(mark - timedelta(seconds=self._young), now))

@@ -45,7 +45,7 @@ def test_a_read_that_fails_leaves_the_callers_transaction_whole(database, monkey
         with connection.cursor() as cursor:
             cursor.execute("SELECT no_such_column FROM delayq_site")
 
-    monkeypatch.setattr("django_delayq.mirror.site_row._id_and_checkpoints", refuse)
+    monkeypatch.setattr("django_delayq.mirror.site_row._checkpoints", refuse)
     with transaction.atomic():
         with pytest.raises(SiteRefused):
             database.id("delayq")
