@@ -47,7 +47,7 @@ class DelayqConfig(AppConfig):
         outbox.load()
         site.install(DatabaseSite())
         current.install_effects(current.Effects(atomic_runs.run_atomic, atomic_runs.once))
-        inline.install(_run_at_once)
+        commit.install_inline(_run_at_once)
         signals.command_refused.connect(logger.log_refused)
         autodiscover_modules("tasks")
         worker_modules.load()

@@ -14,7 +14,7 @@ from django_delayq.mirror import restore_rows
 from django_delayq.mirror.checkpoint import locked_checkpoint, needs_restore
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.mirror.restore_rows import end_of, leave_to_a_person, unknown_end
-from django_delayq.models import UNPUBLISHED, Job, database_clock
+from django_delayq.models import UNPUBLISHED, Job, database
 from django_delayq.producer.outbox import rows
 from django_delayq.signing import Signer
 from django_delayq.states import UNFINISHED, State

@@ -27,7 +27,7 @@ from django_delayq.management.output import duration, print_json, progress
 from django_delayq.management.queue_findings import as_documents, finding, redis_findings
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.relay import unlisted_requests
-from django_delayq.models import PARKED_ROWS, UNPUBLISHED, Job, Periodic, SetAside, database, database_clock
+from django_delayq.models import PARKED_ROWS, UNPUBLISHED, Job, Periodic, SetAside, database
 from django_delayq.producer.stores import stores
 from django_delayq.states import PARKED_ARGUMENTS, PARKED_CARRIERS, PARKED_SIGNATURE, PARKED_TASK
 from django_delayq.store.reads.fitness import (

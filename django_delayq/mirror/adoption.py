@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 from django_delayq import ids
 from django_delayq.conf import Config, QueueConfig
 from django_delayq.findings import Finding
-from django_delayq.models import Attempt, Checkpoint, Event, Job, Site, UncheckedKey, database, database_clock
+from django_delayq.models import Attempt, Checkpoint, Event, Job, Site, UncheckedKey, database
 from django_delayq.producer.outbox import rows
 from django_delayq.states import UNFINISHED, AttemptOutcome, EventKind, State
 from django_delayq.store.connection.link import Link

@@ -39,7 +39,7 @@ def run_atomic(run: CurrentJob, call: Callable[[], Any]) -> Any:
             result = call()
             run.check_lease()
             kept = _kept(result, conf.get().queue(run.queue).max_payload)
-            Step.objects.create(job_id=run.id, fence=run.nonce, at=database_clock.ago(), result=kept)
+            Step.objects.create(job_id=run.id, fence=run.nonce, at=database.ago(), result=kept)
             _guard_hooks(run)
             failpoint("effects.commit")
     except BaseException:
@@ -75,7 +75,7 @@ def once(run: CurrentJob, name: str) -> Iterator[bool]:
             return
         run.check_lease()
         try:
-            Step.objects.create(job_id=run.id, name=name, fence=run.nonce, at=database_clock.ago())
+            Step.objects.create(job_id=run.id, name=name, fence=run.nonce, at=database.ago())
         except IntegrityError:
             raise LeaseLost(
                 f"job {run.id}: another run has done the step {name!r} at the same time, so the changes of this run in that step are "

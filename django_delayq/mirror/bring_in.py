@@ -68,7 +68,7 @@ class BringInLoop:
         away = self._away()
         now = database.now()
         if self.queue.horizon:
-            young = database_clock.written(now - self._young, now)
+            young = database.written(now - self._young, now)
             waiting = far_rows.unchecked(self.queue.name, self.queue.served, young, MOST, away=away)
             for publisher, jobs in self._dealt(waiting):
                 horizon.check(publisher, jobs)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
 from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
 from django_delayq import clock, ids
@@ -72,6 +72,9 @@ NO_PROBLEM: Final = PUT_OFF | {AttemptOutcome.SUCCEEDED}
 ENDED: Final = "ended"  # the row has ended, and with SIGNING no event takes it out of that state, unless a requeue was asked for here
 OUT_OF_ENDS: Final = frozenset({EventKind.REQUEUED, EventKind.RESTORED})  # these kinds only mean that a job continues
 _full: Final = lru_cache(maxsize=20_000)(ids.full)  # a batch asks for each id half a dozen times
+
+
+DateT = TypeVar("DateT", bound=datetime | None)
 
 
 class RefusedItem(NamedTuple):
@@ -172,7 +175,7 @@ def _is_deeper(value: Any, most: int) -> bool:
     return bool(level)
 
 
-def moment(ms: Any, otherwise: datetime) -> datetime:
+def moment(ms: Any, otherwise: DateT) -> datetime | DateT:
     try:
         return clock.from_ms(int(ms)) if isinstance(ms, (int, float)) and ms > 0 else otherwise
     except (ValueError, OverflowError):

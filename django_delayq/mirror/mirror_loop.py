@@ -29,7 +29,8 @@ from django_delayq.mirror.fold import (
     perhaps_logged,
 )
 from django_delayq.models import Attempt, Event, Job, SetAside, database
-from django_delayq.producer.outbox import committed_runs, pauses
+from django_delayq.producer.outbox import pauses
+from django_delayq.producer.outbox.jobs import committed_runs
 from django_delayq.producer.outbox.rows import JOB_COLUMNS, KNOWN, REQUEUE_ASKED, WHOLE, JobRow, RunRow, clean
 from django_delayq.signing import Signer
 from django_delayq.states import FINISHED, PUT_OFF, EventKind, State

@@ -21,10 +21,11 @@ from django_delayq.job_meta import in_payload
 from django_delayq.logger import Logger
 from django_delayq.mirror.checkpoint import checkpoint_of, known_of, locked_checkpoint
 from django_delayq.mirror.restore_rows import leave_to_a_person, unknown_end
-from django_delayq.models import UNPUBLISHED, CommitRequest, Job, database, database_clock
-from django_delayq.models.fixed_query import ExistsQuery
-from django_delayq.producer import at_commit, homes, outbox
-from django_delayq.producer.outbox import committed_runs, requests, rows
+from django_delayq.models import UNPUBLISHED, CommitRequest, Job, database
+from django_delayq.models.database import ExistsQuery
+from django_delayq.producer import changes, homes, outbox
+from django_delayq.producer.outbox import requests, rows
+from django_delayq.producer.outbox.jobs import end_committed
 from django_delayq.producer.outbox.shapes import StoredJob
 from django_delayq.producer.publish import Publisher, late
 from django_delayq.signing import Signer
@@ -257,7 +258,7 @@ class RelayLoop:
                 logger.error("job %s of %s cannot be published and fails: %s", row.id, self.queue.name, error)
                 failpoint("relay.give_up")
                 Job.objects.filter(pk=row.pk, published__isnull=True).update(
-                    state=State.FAILED.value, finished_at=database_clock.ago(), error=rows.clean(f"cannot be published: {error}")
+                    state=State.FAILED.value, finished_at=database.ago(), error=rows.clean(f"cannot be published: {error}")
                 )
                 failpoint("relay.gave_up")
 
@@ -280,7 +281,7 @@ class CommitRequestLoop:
         """
         if not self._any.found():
             return REQUEST_IDLE
-        now = database_clock.now()
+        now = database.now()
         waiting = _with_homes().exclude(at__gt=now - self._young, at__lte=now)
         away: StoreUnavailable | StoreError | None = None
         held: set[tuple[UUID | None, str, str]] = set()
@@ -289,7 +290,7 @@ class CommitRequestLoop:
                 about = request.job, request.queue, request.key
                 try:
                     if about not in held:
-                        at_commit.carry_out(request, late=True)
+                        changes.carry_out(request, late=True)
                 except (StoreUnavailable, StoreError) as error:
                     away = error
                     held.add(about)  # later changes of the same job wait, in their order

@@ -27,8 +27,9 @@ from django_delayq.mirror.checkpoint import (
 )
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.restore_rows import RECENT_MS, PendingChange, RestoreProgress, changes_unknown_to, pending_changes
-from django_delayq.models import Checkpoint, Event, Job, database_clock
-from django_delayq.producer.outbox import committed_runs, pauses, rows
+from django_delayq.models import Checkpoint, Event, Job, database
+from django_delayq.producer.outbox import pauses, rows
+from django_delayq.producer.outbox.jobs import end_committed
 from django_delayq.producer.outbox.rows import UnfinishedRow
 from django_delayq.signing import Signer
 from django_delayq.states import EventKind, State

@@ -15,7 +15,7 @@ from django_delayq import clock, ids
 from django_delayq.conf import QueueConfig
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
-from django_delayq.models import UNRESOLVED, Attempt, Event, Job, database, database_clock
+from django_delayq.models import UNRESOLVED, Attempt, Event, Job, database
 from django_delayq.producer.outbox.jobs import changed_values
 from django_delayq.producer.outbox.rows import UnfinishedRow
 from django_delayq.states import FINISHED, UNFINISHED, AttemptOutcome, EndingKind, EventKind, State
@@ -56,7 +56,7 @@ def pending_changes(
     A process that changes a job writes the Event row itself, under the id of the stream entry of the change. The change is pending
     until the row folds that entry or a later one. `after`: only changes after this Event row, and changes of these `jobs`.
     """
-    present_ms = clock.to_ms(database_clock.now())
+    present_ms = clock.to_ms(database.now())
     recent_ms = max(0, min(position(folded)[0], present_ms) - RECENT_MS)
     events = Event.objects.filter(
         queue=queue,
@@ -201,7 +201,7 @@ def mark_lost(log: EventLog, queue: QueueConfig, partition: int) -> Iterator[flo
 
 def give_up(queue: str, partition: int, jobs: Sequence[UUID]) -> int:
     """Makes these rows unresolved, except those that have ended. Returns the number of rows."""
-    now = database_clock.ago()
+    now = database.ago()
     with database.atomic():
         found = list(unfinished_redis_only(queue, partition).filter(pk__in=jobs).select_for_update().values_list("id", flat=True))
         leave_to_a_person(Job.objects.filter(pk__in=found), LOST)

@@ -8,7 +8,7 @@ from typing import Any, Final
 from django_delayq import clock
 from django_delayq.logger import Logger
 from django_delayq.mirror.fold import RefusedItem, item_job
-from django_delayq.models import SetAside, database, database_clock
+from django_delayq.models import SetAside, database
 from django_delayq.producer.outbox import rows
 from django_delayq.store.scripts.events import Entry
 

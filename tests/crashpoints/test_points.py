@@ -77,7 +77,10 @@ UNMARKED = {
         "keep": "within the transaction of its caller",
         "end": "kept, it is carried out once more, which changes nothing; tests/mirror/test_at_commit.py plays that",
     },
-    "producer/outbox/rows.py": {"note": "within the transactions of those who call it"},
+    "producer/outbox/rows.py": {
+        "note": "within the transactions of those who call it",
+        "insert": "within the transaction of its caller, who has the failpoints",
+    },
     "producer/outbox/period_keys.py": {
         "take": "with the row of the job; for a job without a row, tests/contrib/gateway/test_idempotency.py kills processes around it",
         "release": "a key that stays has a job that was refused, and the answer names that job",
@@ -93,9 +96,7 @@ UNMARKED = {
         "fold": "within the transaction of `MirrorLoop._fold_batch`",
         "again": "a lock that changes nothing",
     },
-    "mirror/prune.py": {
-        "_step": "what is left goes ten minutes later",
-    },
+    "mirror/prune.py": {"_step": "what is left goes ten minutes later"},
     "mirror/relay.py": {"_note": "within the turn of `_answered`"},
     "mirror/restore.py": {"poll": "a turn that only reads"},
     "mirror/checkpoint.py": {

@@ -9,7 +9,7 @@ import pytest
 from django_delayq import clock, conf, ids
 from django_delayq.mirror import prune
 from django_delayq.mirror.prune import OldTicksLoop
-from django_delayq.models import Job, Periodic, Tick, database_clock
+from django_delayq.models import Job, Periodic, Tick, database
 from django_delayq.producer.outbox.agreed_clock import ClocksDiffer
 from django_delayq.producer.stores import stores
 

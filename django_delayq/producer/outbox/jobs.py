@@ -295,7 +295,7 @@ def changed_values(kind: str, run_at: datetime | None, reason: str) -> dict[str,
     """The columns that a cancel, a cancel request or a new date changes, as the mirror writes them; see `fold`. A restore uses them,
     too.
     """
-    now = database_clock.ago()
+    now = database.ago()
     if kind == EventKind.CANCELLED:
         published = Coalesce("published", now)
         return {"state": State.CANCELLED.value, "finished_at": now, "error": rows.clean(reason), "published": published}
