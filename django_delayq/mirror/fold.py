@@ -86,12 +86,6 @@ class RefusedItem(NamedTuple):
     text: str = ""
 
 
-def job_ids(entries: list[Entry]) -> set[UUID]:
-    """The ids of all jobs in these entries."""
-    found = (item_job(item) for entry in entries for item in entry.items)
-    return {id for id in found if id is not None}
-
-
 def is_strange(entry: Entry) -> bool:
     """Whether an item is of a kind that this release does not know."""
     return any(item.kind not in KINDS for item in entry.items)
@@ -111,10 +105,14 @@ def perhaps_logged(entries: list[Entry], jobs: Mapping[UUID, JobRow]) -> set[tup
     return found
 
 
-def ids_of(entries: list[Entry], kinds: Collection[EventKind]) -> list[UUID]:
-    """The ids of all jobs for which these entries contain one of these kinds."""
-    found = (item_job(item) for entry in entries for item in entry.items if item.kind in kinds)
-    return [id for id in found if id is not None]
+def ids_of(entries: list[Entry], kinds: Collection[EventKind] | None = None) -> list[UUID]:
+    """The ids of the jobs of these entries, or of the items of these kinds, each once."""
+    found: dict[UUID, None] = {}
+    for entry in entries:
+        for item in entry.items:
+            if (kinds is None or item.kind in kinds) and (id := item_job(item)) is not None:
+                found[id] = None
+    return list(found)
 
 
 def item_job(item: Item) -> UUID | None:

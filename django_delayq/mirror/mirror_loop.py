@@ -20,12 +20,12 @@ from django_delayq.mirror.ends import EndTeller, Patiently, now_and_here, schedu
 from django_delayq.mirror.fold import (
     ENDED_BADLY,
     ENDED_OTHERWISE,
+    OF_QUEUES,
     OF_RUNS,
     Batch,
     RefusedItem,
     ids_of,
     is_strange,
-    job_ids,
     perhaps_logged,
 )
 from django_delayq.models import Attempt, Event, Job, SetAside, database
@@ -36,7 +36,8 @@ from django_delayq.signing import Signer
 from django_delayq.states import FINISHED, PUT_OFF, EventKind, State
 from django_delayq.store.connection.places import Places
 from django_delayq.store.scripts.decode import position
-from django_delayq.store.scripts.events import FIRST, Entry, EventLog, Lag, NewerEvents, item
+from django_delayq.store.scripts.events import FIRST, Entry, EventLog, Lag, NewerEvents
+from django_delayq.store.scripts.events import item as item_of
 from django_delayq.store.scripts.formats import FORMAT
 from django_delayq.store.scripts.queue import MOST, QueueStore
 from django_delayq.store.scripts.recovery import EpochStore
@@ -216,8 +217,9 @@ class MirrorLoop:
             if way is None:
                 self._write(entries)
                 for entry in entries:
-                    if position(entry.id) > position(checkpoint.last_event):  # an old copy repeats events that have passed
-                        pauses.fold(self.queue.name, self.partition, entry)
+                    of_queue = not OF_QUEUES.isdisjoint([item.kind for item in entry.items])
+                    if of_queue and position(entry.id) > position(checkpoint.last_event):
+                        pauses.fold(self.queue.name, self.partition, entry)  # an old copy repeats events that have passed
             elif not way(entries):
                 return AGAIN
             last = entries[-1].id
@@ -231,7 +233,9 @@ class MirrorLoop:
             )
             failpoint("mirror.commit")
         failpoint("mirror.committed")
-        surplus = sum(len(entry.items) - 1 for entry in entries if entry.items)
+        surplus = 0
+        for entry in entries:
+            surplus += max(0, len(entry.items) - 1)
         token = last_token(tokens)
         return Passed(last, epoch.server, surplus, True, since=after, entries=entries, found=found, token=token)
 
@@ -322,7 +326,7 @@ class MirrorLoop:
             raise _Refused(entries, code, error) from error
 
     def load(self, entries: list[Entry]) -> Batch:
-        wanted = list(job_ids(entries))
+        wanted = ids_of(entries)
         jobs: dict[UUID, JobRow] = {}
         attempts: dict[tuple[UUID, str], RunRow] = {}
         backend = database.connection()
@@ -334,6 +338,7 @@ class MirrorLoop:
                 job.known = True
             for row in bulk.found(Attempt, ATTEMPT_COLUMNS, "job_id", chunk, "finished_at IS NULL", backend):
                 attempts[row[0], row[1]] = RunRow(*row)
+        logged = perhaps_logged(entries, jobs)
         return Batch(
             queue=self.queue.name,
             partition=self.partition,
@@ -341,18 +346,18 @@ class MirrorLoop:
             jobs=jobs,
             attempts=attempts,
             records=self._records(entries, jobs),
-            logged=self._logged(perhaps_logged(entries, jobs)),
+            logged=logged and self._logged(logged),
             signer=self.signer,
             committed=self._committed(entries),
-            asked=self._requested_requeues(entries),
+            asked=self._requested_requeues(entries) if self.signer is not None else {},
         )
 
     def _requested_requeues(self, entries: list[Entry]) -> dict[UUID, list[int]]:
-        """The notes of requeues that were asked for here, oldest first. With a signer only; see `fold.py`. It locks the notes: it then
-        reads them as they are now, and not as they were when the transaction began.
+        """The notes of requeues that were asked for here, oldest first; see `fold.py`. It locks the notes: it then reads them as they
+        are now, and not as they were when the transaction began.
         """
         found: dict[UUID, list[int]] = {}
-        wanted = [] if self.signer is None else list(set(ids_of(entries, {EventKind.REQUEUED})))
+        wanted = ids_of(entries, {EventKind.REQUEUED})
         for start in range(0, len(wanted), CHUNK):
             notes = Event.objects.filter(job_id__in=wanted[start : start + CHUNK], kind=REQUEUE_ASKED)
             for id, note in notes.select_for_update().order_by("pk").values_list("job_id", "pk"):
@@ -371,7 +376,7 @@ class MirrorLoop:
     def _committed(self, entries: list[Entry]) -> dict[UUID, Any]:
         """The jobs that ended without success although an atomic run has committed, with the result of that run."""
         found: dict[UUID, Any] = {}
-        ended = list(set(ids_of(entries, ENDED_OTHERWISE)))  # also jobs without a run in their rows: Redis may have forgotten it
+        ended = ids_of(entries, ENDED_OTHERWISE)  # also jobs without a run in their rows: Redis may have forgotten it
         for start in range(0, len(ended), CHUNK):
             found |= committed_runs(ended[start : start + CHUNK])
         return found
@@ -386,14 +391,15 @@ class MirrorLoop:
         return found
 
     def save(self, batch: Batch) -> None:
+        kept, runs, events = list(batch.changed.values()), list(batch.changed_attempts.values()), batch.events
         drop = set[UUID]()
         if self.queue.audit == "failures":
-            drop = {id for id, job in batch.changed.items() if job.state in FINISHED and job.state != State.FAILED}
-        kept = [job for id, job in batch.changed.items() if id not in drop]
-        runs = [run for (id, _), run in batch.changed_attempts.items() if id not in drop]
+            drop = {job.id for job in kept if job.state in FINISHED and job.state != State.FAILED}
+            kept = [job for job in kept if job.id not in drop]
+            runs = [run for run in runs if run.job_id not in drop]
+            events = [event for event in events if event.job_id not in drop]
         self._write_rows(kept, runs)
         drop_put_off(runs)
-        events = [event for event in batch.events if event.job_id not in drop]
         Event.objects.bulk_create(events, batch_size=CHUNK, ignore_conflicts=True)
         if batch.answered:
             Event.objects.filter(pk__in=batch.answered).delete()
@@ -458,7 +464,7 @@ class MirrorLoop:
             found = list(kept.order_by("item"))
             if not found:
                 return True  # another process has folded them meanwhile
-            first, items = found[0], tuple(item(one.kind, bytes(one.raw), one.item) for one in found)
+            first, items = found[0], tuple(item_of(one.kind, bytes(one.raw), one.item) for one in found)
             entry = Entry(first.stream_id, clock.to_ms(first.at), first.actor, first.why, items)
             batch = self.load([entry])
             runs = Attempt.objects.filter(job_id__in=list(batch.jobs)).values_list(*ATTEMPT_COLUMNS)  # also those that are over

@@ -5,7 +5,6 @@ A run that begins writes itself into the schedule's row as the holder, unless th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -15,27 +14,15 @@ from django_delayq import ids
 from django_delayq.exceptions import Skip, Snooze, StoreUnavailable
 from django_delayq.models import Attempt, Periodic, Tick
 from django_delayq.producer.stores import stores
-from django_delayq.states import PERIODIC, AttemptOutcome
+from django_delayq.states import AttemptOutcome
 from django_delayq.store.connection.error_replies import StoreError
 from django_delayq.worker.current import CurrentJob, current
-from django_delayq.worker.receivers import Wrap
 
 UNKNOWN: Final = 10.0  # seconds until the next check after the database or Redis was unavailable
 SHORTEST, LONGEST = 1.0, 30.0  # limits of the seconds between two checks: a quarter of the time that the run has waited
 TRIES: Final = 5
 LOST: Final = (AttemptOutcome.RUNNING, AttemptOutcome.CRASHED)
 Fate = Tick.Fate
-
-
-def guarded(wrap: Wrap | None) -> Wrap:
-    """Adds the check to what a worker calls around runs. For other jobs it costs one look into their meta."""
-
-    def guard(fn: Callable[..., Any], meta: Mapping[str, Any], is_async: bool) -> Callable[..., Any]:
-        if PERIODIC in meta:
-            check(meta[PERIODIC])
-        return fn if wrap is None else wrap(fn, meta, is_async)
-
-    return guard
 
 
 def check(tick: Any) -> None:

@@ -87,7 +87,8 @@ def executor(leases: OneRun, *receivers: Receiver) -> Executor:
         coroutines=CoroutinesHere(nothing),
         timer=NoTimer(),
         missing=carriers.missing,
-        wrap=overlap.guarded(carriers.wrapped if conf.get().carriers else None),
+        wrap=carriers.wrapped if conf.get().carriers else None,
+        check_tick=overlap.check,
     )
 
 

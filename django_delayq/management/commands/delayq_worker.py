@@ -302,7 +302,8 @@ def _spec(
         hooks=replace(
             measured,
             missing=carriers.missing,
-            wrap=overlap.guarded(carriers.wrapped if config.carriers else None),
+            wrap=carriers.wrapped if config.carriers else None,
+            check_tick=overlap.check,
             watch_circuits=_circuits().tell_to if config.http is not None else None,
         ),
         loop_processes=[process for process, _ in processes],

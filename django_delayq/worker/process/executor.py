@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from django_delayq import clock, codec, ids
 from django_delayq.exceptions import Cancelled, DelayqError, PayloadError, UnknownTask
-from django_delayq.states import PARKED_ARGUMENTS, PARKED_CARRIERS, PARKED_SIGNATURE, PARKED_TASK
+from django_delayq.states import PARKED_ARGUMENTS, PARKED_CARRIERS, PARKED_SIGNATURE, PARKED_TASK, PERIODIC
 from django_delayq.store.scripts.queue import Outcome
 from django_delayq.store.scripts.record import read
 from django_delayq.worker import outcome
@@ -36,6 +36,7 @@ class Executor:
         timer: SoftTimer,
         missing: Missing = no_carrier,
         wrap: Wrap | None = None,
+        check_tick: Callable[[Any], None] | None = None,
     ) -> None:
         self._leases = leases
         self._find_task = find_task
@@ -43,6 +44,7 @@ class Executor:
         self._receivers = Receivers(receivers)
         self._missing = missing
         self._wrap = wrap
+        self._check_tick = check_tick
         self._timer = timer
         self._coroutines = coroutines
         self._parked = ParkedJobs()
@@ -131,11 +133,6 @@ class Executor:
     # what runs
 
     def _perform(self, run: Run) -> Outcome:
-        self._begin(run)
-        result, error = self._call_as_current(run)
-        return outcome.of_result(run, result) if error is None else outcome.of_error(run, error)
-
-    def _begin(self, run: Run) -> None:
         task = run.task
         run.timeout = run.options.get("timeout") or task.timeout or run.line.timeout
         run.started_ms = int(run.zero_ms + run.started * 1000)
@@ -147,6 +144,8 @@ class Executor:
         number = self._numbers.get(task.name, UNKNOWN_TASK)
         self._leases.start(run.row, started=run.started, task=number, hard=hard, retry_ms=retry_ms)
         run.current = CurrentJob(run)
+        result, error = self._call_as_current(run)
+        return outcome.of_result(run, result) if error is None else outcome.of_error(run, error)
 
     def _call_as_current(self, run: Run) -> tuple[Any, BaseException | None]:
         assert run.current is not None
@@ -161,8 +160,11 @@ class Executor:
 
     def _call(self, run: Run, current: CurrentJob) -> Any:
         task, fn = run.task, run.task.fn
+        meta = run.options.get("meta") or {}
+        if PERIODIC in meta and self._check_tick is not None:
+            self._check_tick(meta[PERIODIC])
         if self._wrap is not None:
-            fn = self._wrap(fn, run.options.get("meta") or {}, task.is_async)
+            fn = self._wrap(fn, meta, task.is_async)
         if task.is_async:
             return self._coroutines.call(run, fn, self._aborted)
         if task.atomic:

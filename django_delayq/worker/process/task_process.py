@@ -107,6 +107,7 @@ class TaskProcess:
             timer=SoftTimer(),
             missing=spec.hooks.missing,
             wrap=spec.hooks.wrap,
+            check_tick=spec.hooks.check_tick,
         )
 
         def consumer(number: int, buffer: JobBuffer) -> Consumer:
