@@ -24,483 +24,348 @@ class FindingKind(NamedTuple):
     remedy: str
 
 
+def _kinds(command: str, level: Level, **rows: tuple[str, str]) -> dict[str, FindingKind]:
+    """Rows of one command, as code -> meaning and remedy."""
+    return {code: FindingKind(level, command, *texts) for code, texts in rows.items()}
+
+
 KINDS: Final[Mapping[str, FindingKind]] = {
-    # Settings and tasks
-    "E001": FindingKind(
-        "error",
+    **_kinds(
         CHECK,
-        "DELAYQ contains an unknown key.",
-        "Correct or remove the key. The message suggests a known key with a similar name.",
-    ),
-    "E002": FindingKind(
         "error",
+        E001=("DELAYQ contains an unknown key.", "Correct or remove the key. The message suggests a known key with a similar name."),
+        E002=("A setting has an invalid type or value.", "To see which values a setting accepts, run manage.py delayq settings."),
+        E003=(
+            "REDIS does not lead to a Redis server: the alias, the URL, the factory or an option is invalid.",
+            "Use a URL such as 'redis://localhost:6379/1'.",
+        ),
+        E004=("A task uses a queue that is not listed in QUEUES.", "Add the queue to DELAYQ['QUEUES']."),
+        E005=(
+            "Two functions are registered as tasks with the same name.",
+            "Set a different name= for one of them. Otherwise, only the first function runs.",
+        ),
+        E006=("DATABASE is not an alias in DATABASES.", "Set DATABASE to an alias in DATABASES."),
+        E007=("SIGNING is enabled, but Django has no SECRET_KEY.", "Set SECRET_KEY, or disable SIGNING."),
+        E008=(
+            "An entry in CARRIERS cannot be imported, is not a carrier, or has the same name as another carrier.",
+            "Correct the entry. A carrier is a class with the methods pack and wrap.",
+        ),
+        E030=("OPTIONS of a backend in TASKS contains an unknown key.", "Correct or remove the key."),
+        E031=(
+            "OPTIONS of a backend in TASKS contains an invalid value.",
+            "Correct the value. If you remove it, the setting of the queue applies.",
+        ),
+        E032=(
+            "QUEUES of a backend in TASKS contains a queue that is not listed in DELAYQ.",
+            "Add the queue to DELAYQ['QUEUES'], or remove it from TASKS.",
+        ),
+        E033=(
+            "The cron expression of a schedule never matches a date.",
+            "Correct the expression. For the last day of every month, use L as the day of the month.",
+        ),
+        E034=(
+            "A schedule has a cron expression, but the package cronsim is not installed.",
+            'Run pip install "django-delayq[cron]", or use every= instead.',
+        ),
+        E035=("The jobs of a schedule cannot be created.", "Correct args and kwargs of the schedule, or the task."),
+        E036=("USE_TZ is disabled, so rows of jobs would contain local times.", "Set USE_TZ to True, which is Django's default."),
+        E037=("HTTP is set, but the package urllib3 is not installed.", 'Run pip install "django-delayq[http]".'),
+        E038=(
+            "A task uses a queue of messages (CONSUMER is 'pull').",
+            "Choose a queue that workers serve. To add a message for your consumers, call delayq.push().",
+        ),
+        E050=("The KEY of a target starts with PREFIX, or two targets have the same KEY.", "Use a different key for each target."),
+        E060=(
+            "OBJECT_URL cannot be imported, or is not a function.",
+            "Correct the dotted path. The function takes a job and returns a URL or None.",
+        ),
+        E065=("TASK_MODULES contains a module that does not exist.", "Correct the name of the module, or remove it."),
+    ),
+    **_kinds(
         CHECK,
-        "A setting has an invalid type or value.",
-        "To see which values a setting accepts, run manage.py delayq settings.",
-    ),
-    "E003": FindingKind(
-        "error",
-        CHECK,
-        "REDIS does not lead to a Redis server: the alias, the URL, the factory or an option is invalid.",
-        "Use a URL such as 'redis://localhost:6379/1'.",
-    ),
-    "E004": FindingKind("error", CHECK, "A task uses a queue that is not listed in QUEUES.", "Add the queue to DELAYQ['QUEUES']."),
-    "E005": FindingKind(
-        "error",
-        CHECK,
-        "Two functions are registered as tasks with the same name.",
-        "Set a different name= for one of them. Otherwise, only the first function runs.",
-    ),
-    "E006": FindingKind("error", CHECK, "DATABASE is not an alias in DATABASES.", "Set DATABASE to an alias in DATABASES."),
-    "E007": FindingKind("error", CHECK, "SIGNING is enabled, but Django has no SECRET_KEY.", "Set SECRET_KEY, or disable SIGNING."),
-    "E008": FindingKind(
-        "error",
-        CHECK,
-        "An entry in CARRIERS cannot be imported, is not a carrier, or has the same name as another carrier.",
-        "Correct the entry. A carrier is a class with the methods pack and wrap.",
-    ),
-    "E030": FindingKind("error", CHECK, "OPTIONS of a backend in TASKS contains an unknown key.", "Correct or remove the key."),
-    "E031": FindingKind(
-        "error",
-        CHECK,
-        "OPTIONS of a backend in TASKS contains an invalid value.",
-        "Correct the value. If you remove it, the setting of the queue applies.",
-    ),
-    "E032": FindingKind(
-        "error",
-        CHECK,
-        "QUEUES of a backend in TASKS contains a queue that is not listed in DELAYQ.",
-        "Add the queue to DELAYQ['QUEUES'], or remove it from TASKS.",
-    ),
-    "E033": FindingKind(
-        "error",
-        CHECK,
-        "The cron expression of a schedule never matches a date.",
-        "Correct the expression. For the last day of every month, use L as the day of the month.",
-    ),
-    "E034": FindingKind(
-        "error",
-        CHECK,
-        "A schedule has a cron expression, but the package cronsim is not installed.",
-        'Run pip install "django-delayq[cron]", or use every= instead.',
-    ),
-    "E035": FindingKind(
-        "error", CHECK, "The jobs of a schedule cannot be created.", "Correct args and kwargs of the schedule, or the task."
-    ),
-    "E036": FindingKind(
-        "error",
-        CHECK,
-        "USE_TZ is disabled, so rows of jobs would contain local times.",
-        "Set USE_TZ to True, which is Django's default.",
-    ),
-    "E037": FindingKind(
-        "error", CHECK, "HTTP is set, but the package urllib3 is not installed.", 'Run pip install "django-delayq[http]".'
-    ),
-    "E038": FindingKind(
-        "error",
-        CHECK,
-        "A task uses a queue of messages (CONSUMER is 'pull').",
-        "Choose a queue that workers serve. To add a message for your consumers, call delayq.push().",
-    ),
-    "E050": FindingKind(
-        "error",
-        CHECK,
-        "The KEY of a target starts with PREFIX, or two targets have the same KEY.",
-        "Use a different key for each target.",
-    ),
-    "E060": FindingKind(
-        "error",
-        CHECK,
-        "OBJECT_URL cannot be imported, or is not a function.",
-        "Correct the dotted path. The function takes a job and returns a URL or None.",
-    ),
-    "E065": FindingKind(
-        "error", CHECK, "TASK_MODULES contains a module that does not exist.", "Correct the name of the module, or remove it."
-    ),
-    "W002": FindingKind(
         "warning",
-        CHECK,
-        "Jobs and a cache use the same Redis database, so cache.clear() deletes the jobs.",
-        "Use a different database number or a separate server for the jobs.",
+        W002=(
+            "Jobs and a cache use the same Redis database, so cache.clear() deletes the jobs.",
+            "Use a different database number or a separate server for the jobs.",
+        ),
+        W003=(
+            "ATOMIC_REQUESTS is set for a database other than DATABASE, so schedule() raises an error in requests.",
+            "Set DATABASE to that alias, or pass using= or durability='redis' to schedule().",
+        ),
+        W004=(
+            "REDIS contains options of redis-py that have no effect, such as max_connections or socket_timeout.",
+            "Remove these options. Each process opens the connections that it needs, and delayq sets the timeouts.",
+        ),
+        W045=(
+            "django-tenants is installed, and all tenants share keys, concurrency names and locks.",
+            "Include the tenant in each of them, such as key=f'{schema}:order:{pk}'. Then add 'delayq.W045' to SILENCED_SYSTEM_CHECKS.",
+        ),
+        W070=(
+            "The connection pool of a database has fewer connections than a worker process has threads.",
+            "Increase the size of the pool, or start workers with fewer --threads.",
+        ),
     ),
-    "W003": FindingKind(
+    **_kinds(
+        DEPLOY,
+        "error",
+        E009=(
+            "INLINE is enabled and DEBUG is disabled, so jobs do not run in workers.",
+            "Remove INLINE from the production settings, and start workers.",
+        ),
+        E010=(
+            "Redis can evict jobs when its memory is full.",
+            "Set maxmemory-policy to noeviction, or use a separate server for the jobs. An evicted job is lost without an error.",
+        ),
+        E011=("The server is older than Redis 6.2 or Valkey 7.2.", "Upgrade the server."),
+        E012=("The server is a replica, which does not accept writes.", "Set DELAYQ['REDIS'] to the primary."),
+        E013=(
+            "The server is a node of a Redis Cluster, but REDIS contains the URL of a single server.",
+            "Use a URL that starts with redis+cluster:// and lists several nodes.",
+        ),
+        E014=("The server is a Sentinel.", "Use a URL that starts with redis+sentinel:// and contains the name of the master."),
+        E015=(
+            "The server does not have the database number in REDIS.",
+            "Use a database number that the server has at the end of the URL.",
+        ),
+        E016=(
+            "The Sentinels do not know a master with the name in REDIS.",
+            (
+                "Use the name that their `sentinel monitor` line defines. To list the known masters, run redis-cli -p 26379 SENTINEL "
+                "MASTERS."
+            ),
+        ),
+        E017=(
+            "REDIS contains the URL of a Cluster, but the server is not a node of a Cluster.",
+            "Use the URL of a single server, which starts with redis://.",
+        ),
+        E018=("Some slots of the Cluster have no node. Queues in these slots do not work.", "Run redis-cli --cluster fix."),
+        E019=(
+            "Some nodes of the Cluster cannot be reached from this host.",
+            (
+                "Check that the nodes are running. If they are, correct the addresses that they announce: cluster-announce-ip, "
+                "cluster-announce-hostname, and cluster-preferred-endpoint-type."
+            ),
+        ),
+        E020=(
+            "The server or the Sentinels require TLS, but the URL in REDIS does not use it.",
+            "Use a URL that starts with rediss://, rediss+sentinel:// or rediss+cluster://.",
+        ),
+        E022=(
+            "A server has fewer replicas than REPLICAS requires, or the Redis user has no permission for WAIT.",
+            "Start more replicas, or reduce REPLICAS.",
+        ),
+        E025=(
+            "The queues in Redis belong, or may belong, to another site. The database is a copy, or the site has moved.",
+            "For a copy, set a different PREFIX. If the site has moved, run manage.py delayq adopt.",
+        ),
+    ),
+    **_kinds(
+        DEPLOY,
         "warning",
-        CHECK,
-        "ATOMIC_REQUESTS is set for a database other than DATABASE, so schedule() raises an error in requests.",
-        "Set DATABASE to that alias, or pass using= or durability='redis' to schedule().",
+        W010=(
+            "Redis does not write to disk, so a restart deletes its contents.",
+            "Set appendonly to yes. Durable jobs are restored from the database, but jobs with redis durability are lost.",
+        ),
+        W011=(
+            "Redis only writes snapshots, so a crash loses all changes since the last snapshot.",
+            "Set appendonly to yes and appendfsync to everysec.",
+        ),
+        W012=(
+            "The clocks of this host and of the Redis host differ by more than a second.",
+            (
+                "Run an NTP client on both hosts. Redis decides by its own clock when a job is due, but your code calculates "
+                "dates with the clock of this host."
+            ),
+        ),
+        W013=("Redis cannot be reached, or rejects the credentials.", "Check DELAYQ['REDIS'], and check that the server is running."),
+        W014=(
+            "Redis is on another host, but the connection does not use TLS.",
+            "Use rediss:// or rediss+sentinel:// in DELAYQ['REDIS']. If the network is private, you can silence this check.",
+        ),
+        W015=(
+            "Redis is on another host and does not require a password.",
+            (
+                "Create a Redis user for delayq and add it to DELAYQ['REDIS']. To list the rights that it needs, run manage.py "
+                "delayq settings REDIS."
+            ),
+        ),
+        W016=(
+            "The connection uses TLS, but does not verify the certificate or the host name of the server.",
+            (
+                "Remove ssl_cert_reqs and ssl_check_hostname from DELAYQ['REDIS'] or the cache, and set ssl_ca_certs to the "
+                "certificate authority."
+            ),
+        ),
+        W017=(
+            "Redis is on another host, but SIGNING is disabled.",
+            "Set DELAYQ['SIGNING'] to True. For details, run manage.py delayq settings SIGNING.",
+        ),
+        W018=(
+            "Other users of this host can read or replace the files of the embedded server.",
+            "Use a directory that belongs to the user of the site, with mode 0700.",
+        ),
+        W019=(
+            "Workers answer health probes on all addresses of their host.",
+            "Set --health-host to the address that the probes use. If a firewall protects the port, you can silence this check.",
+        ),
+        W020=(
+            "Django, redis or django-redis is newer than the versions that this release was tested with.",
+            "Upgrade django-delayq. If there is no newer release, run your tests and silence this check.",
+        ),
+        W021=(
+            "ALLOW in HTTP permits deliveries to this host, to its local network link, or to every address.",
+            "Allow only the networks of your partners.",
+        ),
+        W022=(
+            "A queue is in use, but no running worker has the role mirror for it.",
+            "Start a worker with the roles mirror and relay for this queue.",
+        ),
+        W024=(
+            "Slots of the Cluster are being moved, or a move has stopped halfway. Queues in these slots wait.",
+            "Wait until the move has finished. If no move is running, run redis-cli --cluster fix.",
+        ),
+        W025=(
+            "A master of the Cluster has no replica. If the master fails, its queues stop.",
+            "Run redis-cli --cluster add-node NEW OLD --cluster-slave.",
+        ),
+        W026=(
+            "cluster-require-full-coverage is enabled, so if one master fails, the queues of all masters stop.",
+            "On every node, run CONFIG SET cluster-require-full-coverage no and CONFIG REWRITE.",
+        ),
+        W027=("One master has more than twice its share of the partitions of a queue.", "Move some of the slots to other masters."),
+        W028=(
+            "A partition has more jobs than the Cluster can move without delays.",
+            "Increase PARTITIONS of the queue, or set a HORIZON, which keeps later jobs in the database.",
+        ),
+        W040=(
+            "The gateway is installed, but the settings do not enforce TLS.",
+            "Set SECURE_SSL_REDIRECT to True. If a proxy terminates TLS and rejects plain requests, set SECURE_PROXY_SSL_HEADER.",
+        ),
+        W041=(
+            "The gateway counts requests in a cache that processes do not share.",
+            "For CACHES['default'], use a backend that all processes share, such as Redis with a different database number.",
+        ),
+        W071=(
+            "The pools of all worker processes together can open more connections than the database server allows (PostgreSQL only).",
+            "Reduce the size of the pool, run fewer processes, or increase max_connections.",
+        ),
     ),
-    "W004": FindingKind(
-        "warning",
-        CHECK,
-        "REDIS contains options of redis-py that have no effect, such as max_connections or socket_timeout.",
-        "Remove these options. Each process opens the connections that it needs, and delayq sets the timeouts.",
-    ),
-    "W045": FindingKind(
-        "warning",
-        CHECK,
-        "django-tenants is installed, and all tenants share keys, concurrency names and locks.",
-        "Include the tenant in each of them, such as key=f'{schema}:order:{pk}'. Then add 'delayq.W045' to SILENCED_SYSTEM_CHECKS.",
-    ),
-    "W070": FindingKind(
-        "warning",
-        CHECK,
-        "The connection pool of a database has fewer connections than a worker process has threads.",
-        "Increase the size of the pool, or start workers with fewer --threads.",
-    ),
-    # The server
-    "E009": FindingKind(
-        "error",
-        DEPLOY,
-        "INLINE is enabled and DEBUG is disabled, so jobs do not run in workers.",
-        "Remove INLINE from the production settings, and start workers.",
-    ),
-    "E010": FindingKind(
-        "error",
-        DEPLOY,
-        "Redis can evict jobs when its memory is full.",
-        "Set maxmemory-policy to noeviction, or use a separate server for the jobs. An evicted job is lost without an error.",
-    ),
-    "E011": FindingKind("error", DEPLOY, "The server is older than Redis 6.2 or Valkey 7.2.", "Upgrade the server."),
-    "E012": FindingKind(
-        "error", DEPLOY, "The server is a replica, which does not accept writes.", "Set DELAYQ['REDIS'] to the primary."
-    ),
-    "E013": FindingKind(
-        "error",
-        DEPLOY,
-        "The server is a node of a Redis Cluster, but REDIS contains the URL of a single server.",
-        "Use a URL that starts with redis+cluster:// and lists several nodes.",
-    ),
-    "E014": FindingKind(
-        "error",
-        DEPLOY,
-        "The server is a Sentinel.",
-        "Use a URL that starts with redis+sentinel:// and contains the name of the master.",
-    ),
-    "E015": FindingKind(
-        "error",
-        DEPLOY,
-        "The server does not have the database number in REDIS.",
-        "Use a database number that the server has at the end of the URL.",
-    ),
-    "E016": FindingKind(
-        "error",
-        DEPLOY,
-        "The Sentinels do not know a master with the name in REDIS.",
-        "Use the name that their `sentinel monitor` line defines. To list the known masters, run redis-cli -p 26379 SENTINEL MASTERS.",
-    ),
-    "E017": FindingKind(
-        "error",
-        DEPLOY,
-        "REDIS contains the URL of a Cluster, but the server is not a node of a Cluster.",
-        "Use the URL of a single server, which starts with redis://.",
-    ),
-    "E018": FindingKind(
-        "error", DEPLOY, "Some slots of the Cluster have no node. Queues in these slots do not work.", "Run redis-cli --cluster fix."
-    ),
-    "E019": FindingKind(
-        "error",
-        DEPLOY,
-        "Some nodes of the Cluster cannot be reached from this host.",
-        "Check that the nodes are running. If they are, correct the addresses that they announce: cluster-announce-ip, "
-        "cluster-announce-hostname, and cluster-preferred-endpoint-type.",
-    ),
-    "E020": FindingKind(
-        "error",
-        DEPLOY,
-        "The server or the Sentinels require TLS, but the URL in REDIS does not use it.",
-        "Use a URL that starts with rediss://, rediss+sentinel:// or rediss+cluster://.",
-    ),
-    "E021": FindingKind(
-        "error",
+    **_kinds(
         RIGHTS,
-        "The Redis user has no permission for a command that workers need, or for keys that start with PREFIX.",
-        "Grant the Redis user the rights that manage.py delayq settings REDIS prints.",
-    ),
-    "E022": FindingKind(
         "error",
-        DEPLOY,
-        "A server has fewer replicas than REPLICAS requires, or the Redis user has no permission for WAIT.",
-        "Start more replicas, or reduce REPLICAS.",
+        E021=(
+            "The Redis user has no permission for a command that workers need, or for keys that start with PREFIX.",
+            "Grant the Redis user the rights that manage.py delayq settings REDIS prints.",
+        ),
+        D001=("Migrations of delayq have not been applied.", "Run manage.py migrate."),
     ),
-    "E025": FindingKind(
+    **_kinds(
+        DOCTOR,
         "error",
-        DEPLOY,
-        "The queues in Redis belong, or may belong, to another site. The database is a copy, or the site has moved.",
-        "For a copy, set a different PREFIX. If the site has moved, run manage.py delayq adopt.",
+        D003=("The database cannot be reached.", "Check DATABASES, and check that the database server is running."),
+        D007=("Redis, or a master of a Cluster, cannot be reached.", "Check DELAYQ['REDIS'], and check that the server is running."),
+        D012=(
+            "The events of a queue that are not in the database have reached half of MIRROR_MAX_EVENTS.",
+            "Run a worker with the role mirror. If one is running, check its log and the database.",
+        ),
+        D021=(
+            "A queue in Redis has a newer format than this process supports.",
+            "Upgrade django-delayq in this process to the release that wrote the format.",
+        ),
+        D022=("A queue has a HORIZON, but no worker has the role relay for it.", "Start a worker with the role relay for this queue."),
+        D023=(
+            "Jobs beyond the HORIZON of a queue reach Redis too late.",
+            "Check the log of the workers with the role relay, and the speed of the database.",
+        ),
+        D026=(
+            "Jobs are in partitions that PARTITIONS and FORMER_PARTITIONS do not include.",
+            "Add the number in the message to FORMER_PARTITIONS, and deploy.",
+        ),
+        D029=(
+            "The clocks of the database and of Redis differ by five minutes or more. Until this is fixed, no old rows are deleted.",
+            "Run an NTP client on the hosts of the database and of Redis.",
+        ),
+        D030=("A schedule cannot create jobs.", "For details, run manage.py delayq periodic NAME."),
+        D033=(
+            "Jobs are unresolved: no event shows how they ended, or whether they ran before Redis lost them.",
+            (
+                "To list them, run manage.py delayq list --state unresolved. Find out what each job did. Then run manage.py "
+                "delayq mark-succeeded ID, mark-failed ID or requeue ID."
+            ),
+        ),
+        D050=("The Redis user has no permission to write to the keys of targets.", "Add the keys to the rights of the Redis user."),
+        D051=("The key of a target holds a value of a type other than its KIND.", "Use a different KEY, or delete the value."),
+        D038=(
+            "There are committed changes for jobs of a queue that QUEUES does not list, so no process carries them out.",
+            (
+                "Add the queue to QUEUES again, and run a worker with the role relay. If you no longer need its jobs, delete the "
+                "rows of these changes from the table delayq_commit_request."
+            ),
+        ),
     ),
-    "W010": FindingKind(
-        "warning",
-        DEPLOY,
-        "Redis does not write to disk, so a restart deletes its contents.",
-        "Set appendonly to yes. Durable jobs are restored from the database, but jobs with redis durability are lost.",
-    ),
-    "W011": FindingKind(
-        "warning",
-        DEPLOY,
-        "Redis only writes snapshots, so a crash loses all changes since the last snapshot.",
-        "Set appendonly to yes and appendfsync to everysec.",
-    ),
-    "W012": FindingKind(
-        "warning",
-        DEPLOY,
-        "The clocks of this host and of the Redis host differ by more than a second.",
-        "Run an NTP client on both hosts. Redis decides by its own clock when a job is due, but your code calculates "
-        "dates with the clock of this host.",
-    ),
-    "W013": FindingKind(
-        "warning",
-        DEPLOY,
-        "Redis cannot be reached, or rejects the credentials.",
-        "Check DELAYQ['REDIS'], and check that the server is running.",
-    ),
-    "W014": FindingKind(
-        "warning",
-        DEPLOY,
-        "Redis is on another host, but the connection does not use TLS.",
-        "Use rediss:// or rediss+sentinel:// in DELAYQ['REDIS']. If the network is private, you can silence this check.",
-    ),
-    "W015": FindingKind(
-        "warning",
-        DEPLOY,
-        "Redis is on another host and does not require a password.",
-        "Create a Redis user for delayq and add it to DELAYQ['REDIS']. To list the rights that it needs, run manage.py "
-        "delayq settings REDIS.",
-    ),
-    "W016": FindingKind(
-        "warning",
-        DEPLOY,
-        "The connection uses TLS, but does not verify the certificate or the host name of the server.",
-        "Remove ssl_cert_reqs and ssl_check_hostname from DELAYQ['REDIS'] or the cache, and set ssl_ca_certs to the "
-        "certificate authority.",
-    ),
-    "W017": FindingKind(
-        "warning",
-        DEPLOY,
-        "Redis is on another host, but SIGNING is disabled.",
-        "Set DELAYQ['SIGNING'] to True. For details, run manage.py delayq settings SIGNING.",
-    ),
-    "W018": FindingKind(
-        "warning",
-        DEPLOY,
-        "Other users of this host can read or replace the files of the embedded server.",
-        "Use a directory that belongs to the user of the site, with mode 0700.",
-    ),
-    "W019": FindingKind(
-        "warning",
-        DEPLOY,
-        "Workers answer health probes on all addresses of their host.",
-        "Set --health-host to the address that the probes use. If a firewall protects the port, you can silence this check.",
-    ),
-    "W020": FindingKind(
-        "warning",
-        DEPLOY,
-        "Django, redis or django-redis is newer than the versions that this release was tested with.",
-        "Upgrade django-delayq. If there is no newer release, run your tests and silence this check.",
-    ),
-    "W021": FindingKind(
-        "warning",
-        DEPLOY,
-        "ALLOW in HTTP permits deliveries to this host, to its local network link, or to every address.",
-        "Allow only the networks of your partners.",
-    ),
-    "W022": FindingKind(
-        "warning",
-        DEPLOY,
-        "A queue is in use, but no running worker has the role mirror for it.",
-        "Start a worker with the roles mirror and relay for this queue.",
-    ),
-    "W024": FindingKind(
-        "warning",
-        DEPLOY,
-        "Slots of the Cluster are being moved, or a move has stopped halfway. Queues in these slots wait.",
-        "Wait until the move has finished. If no move is running, run redis-cli --cluster fix.",
-    ),
-    "W025": FindingKind(
-        "warning",
-        DEPLOY,
-        "A master of the Cluster has no replica. If the master fails, its queues stop.",
-        "Run redis-cli --cluster add-node NEW OLD --cluster-slave.",
-    ),
-    "W026": FindingKind(
-        "warning",
-        DEPLOY,
-        "cluster-require-full-coverage is enabled, so if one master fails, the queues of all masters stop.",
-        "On every node, run CONFIG SET cluster-require-full-coverage no and CONFIG REWRITE.",
-    ),
-    "W027": FindingKind(
-        "warning",
-        DEPLOY,
-        "One master has more than twice its share of the partitions of a queue.",
-        "Move some of the slots to other masters.",
-    ),
-    "W028": FindingKind(
-        "warning",
-        DEPLOY,
-        "A partition has more jobs than the Cluster can move without delays.",
-        "Increase PARTITIONS of the queue, or set a HORIZON, which keeps later jobs in the database.",
-    ),
-    "W040": FindingKind(
-        "warning",
-        DEPLOY,
-        "The gateway is installed, but the settings do not enforce TLS.",
-        "Set SECURE_SSL_REDIRECT to True. If a proxy terminates TLS and rejects plain requests, set SECURE_PROXY_SSL_HEADER.",
-    ),
-    "W041": FindingKind(
-        "warning",
-        DEPLOY,
-        "The gateway counts requests in a cache that processes do not share.",
-        "For CACHES['default'], use a backend that all processes share, such as Redis with a different database number.",
-    ),
-    "W071": FindingKind(
-        "warning",
-        DEPLOY,
-        "The pools of all worker processes together can open more connections than the database server allows (PostgreSQL only).",
-        "Reduce the size of the pool, run fewer processes, or increase max_connections.",
-    ),
-    # The doctor
-    "D001": FindingKind("error", RIGHTS, "Migrations of delayq have not been applied.", "Run manage.py migrate."),
-    "D002": FindingKind(
-        "warning",
+    **_kinds(
         DOCTOR,
-        "Committed jobs have waited for more than a minute to be published to Redis.",
-        "Run a worker with the roles mirror and relay. If one is running, check its log.",
-    ),
-    "D003": FindingKind(
-        "error", DOCTOR, "The database cannot be reached.", "Check DATABASES, and check that the database server is running."
-    ),
-    "D004": FindingKind(
-        "warning", DOCTOR, "No worker serves a queue, or no worker has the role mirror for it.", "Start a worker for this queue."
-    ),
-    "D005": FindingKind("warning", DOCTOR, "A queue is paused.", "To resume it, run manage.py delayq resume QUEUE."),
-    "D006": FindingKind(
         "warning",
-        DOCTOR,
-        "Events of a queue reach the database more than a minute late.",
-        "Run a worker with the role mirror. If one is running, check its log and the database.",
+        D002=(
+            "Committed jobs have waited for more than a minute to be published to Redis.",
+            "Run a worker with the roles mirror and relay. If one is running, check its log.",
+        ),
+        D004=("No worker serves a queue, or no worker has the role mirror for it.", "Start a worker for this queue."),
+        D005=("A queue is paused.", "To resume it, run manage.py delayq resume QUEUE."),
+        D006=(
+            "Events of a queue reach the database more than a minute late.",
+            "Run a worker with the role mirror. If one is running, check its log and the database.",
+        ),
+        D011=(
+            "The database rejected events of a queue.",
+            "To list the events, run manage.py delayq set-aside. After you have fixed the cause, add --retry.",
+        ),
+        D014=(
+            "The Redis user can run commands that delayq never uses, such as FLUSHALL.",
+            "Use a different user in DELAYQ['REDIS']. To list the rights that it needs, run manage.py delayq settings REDIS.",
+        ),
+        D025=(
+            "A queue has its own REDIS, but some of its jobs are still on the shared server, where no worker runs them.",
+            "Remove REDIS from the queue until its jobs with redis durability have run. Durable jobs run on the new server.",
+        ),
+        D027=(
+            "FORMER_PARTITIONS of a queue is no longer needed.",
+            "Remove it from the settings and deploy. Until then, each job with a key uses two partitions.",
+        ),
+        D028=("FORMER_PARTITIONS of a queue is still needed.", "Keep the setting until these jobs have run."),
+        D031=(
+            "The ticks of a schedule are more than a minute late.",
+            (
+                "Run a worker with the role relay whose code declares the schedule. A schedule that no code declares is retired "
+                "within an hour."
+            ),
+        ),
+        D032=(
+            "A schedule was retired in the last week, because no code declares it.",
+            "If you removed the schedule on purpose, ignore this warning. It disappears after a week.",
+        ),
+        D035=(
+            (
+                "Jobs are parked: the workers do not have their task, have it with different parameters, or do not have a "
+                "carrier or the signing key."
+            ),
+            "Deploy workers of the release that scheduled these jobs, or add the module of the task to TASK_MODULES.",
+        ),
+        D036=("Redis rejects an optional command. The message describes the effect.", "Allow the command if possible."),
     ),
-    "D007": FindingKind(
+    **_kinds(
+        DEEP,
         "error",
-        DOCTOR,
-        "Redis, or a master of a Cluster, cannot be reached.",
-        "Check DELAYQ['REDIS'], and check that the server is running.",
+        D008=("Unfinished jobs in the database are not in Redis.", FIX),
+        D009=("Jobs in Redis are finished in the database, so they would run again.", FIX),
+        D034=("Unfinished jobs in the database have ended in Redis, but no event shows how.", FIX),
+        D037=("Jobs have a record in Redis but no date, so no worker runs them. Redis rejected a command of a script.", FIX),
     ),
-    "D011": FindingKind(
+    **_kinds(
+        DEEP,
         "warning",
-        DOCTOR,
-        "The database rejected events of a queue.",
-        "To list the events, run manage.py delayq set-aside. After you have fixed the cause, add --retry.",
-    ),
-    "D012": FindingKind(
-        "error",
-        DOCTOR,
-        "The events of a queue that are not in the database have reached half of MIRROR_MAX_EVENTS.",
-        "Run a worker with the role mirror. If one is running, check its log and the database.",
-    ),
-    "D014": FindingKind(
-        "warning",
-        DOCTOR,
-        "The Redis user can run commands that delayq never uses, such as FLUSHALL.",
-        "Use a different user in DELAYQ['REDIS']. To list the rights that it needs, run manage.py delayq settings REDIS.",
-    ),
-    "D021": FindingKind(
-        "error",
-        DOCTOR,
-        "A queue in Redis has a newer format than this process supports.",
-        "Upgrade django-delayq in this process to the release that wrote the format.",
-    ),
-    "D022": FindingKind(
-        "error",
-        DOCTOR,
-        "A queue has a HORIZON, but no worker has the role relay for it.",
-        "Start a worker with the role relay for this queue.",
-    ),
-    "D023": FindingKind(
-        "error",
-        DOCTOR,
-        "Jobs beyond the HORIZON of a queue reach Redis too late.",
-        "Check the log of the workers with the role relay, and the speed of the database.",
-    ),
-    "D025": FindingKind(
-        "warning",
-        DOCTOR,
-        "A queue has its own REDIS, but some of its jobs are still on the shared server, where no worker runs them.",
-        "Remove REDIS from the queue until its jobs with redis durability have run. Durable jobs run on the new server.",
-    ),
-    "D026": FindingKind(
-        "error",
-        DOCTOR,
-        "Jobs are in partitions that PARTITIONS and FORMER_PARTITIONS do not include.",
-        "Add the number in the message to FORMER_PARTITIONS, and deploy.",
-    ),
-    "D027": FindingKind(
-        "warning",
-        DOCTOR,
-        "FORMER_PARTITIONS of a queue is no longer needed.",
-        "Remove it from the settings and deploy. Until then, each job with a key uses two partitions.",
-    ),
-    "D028": FindingKind(
-        "warning", DOCTOR, "FORMER_PARTITIONS of a queue is still needed.", "Keep the setting until these jobs have run."
-    ),
-    "D029": FindingKind(
-        "error",
-        DOCTOR,
-        "The clocks of the database and of Redis differ by five minutes or more. Until this is fixed, no old rows are deleted.",
-        "Run an NTP client on the hosts of the database and of Redis.",
-    ),
-    "D030": FindingKind("error", DOCTOR, "A schedule cannot create jobs.", "For details, run manage.py delayq periodic NAME."),
-    "D031": FindingKind(
-        "warning",
-        DOCTOR,
-        "The ticks of a schedule are more than a minute late.",
-        "Run a worker with the role relay whose code declares the schedule. A schedule that no code declares is retired "
-        "within an hour.",
-    ),
-    "D032": FindingKind(
-        "warning",
-        DOCTOR,
-        "A schedule was retired in the last week, because no code declares it.",
-        "If you removed the schedule on purpose, ignore this warning. It disappears after a week.",
-    ),
-    "D033": FindingKind(
-        "error",
-        DOCTOR,
-        "Jobs are unresolved: no event shows how they ended, or whether they ran before Redis lost them.",
-        "To list them, run manage.py delayq list --state unresolved. Find out what each job did. Then run manage.py "
-        "delayq mark-succeeded ID, mark-failed ID or requeue ID.",
-    ),
-    "D035": FindingKind(
-        "warning",
-        DOCTOR,
-        "Jobs are parked: the workers do not have their task, have it with different parameters, or do not have a "
-        "carrier or the signing key.",
-        "Deploy workers of the release that scheduled these jobs, or add the module of the task to TASK_MODULES.",
-    ),
-    "D036": FindingKind(
-        "warning", DOCTOR, "Redis rejects an optional command. The message describes the effect.", "Allow the command if possible."
-    ),
-    "D050": FindingKind(
-        "error",
-        DOCTOR,
-        "The Redis user has no permission to write to the keys of targets.",
-        "Add the keys to the rights of the Redis user.",
-    ),
-    "D051": FindingKind(
-        "error", DOCTOR, "The key of a target holds a value of a type other than its KIND.", "Use a different KEY, or delete the value."
-    ),
-    "D008": FindingKind("error", DEEP, "Unfinished jobs in the database are not in Redis.", FIX),
-    "D009": FindingKind("error", DEEP, "Jobs in Redis are finished in the database, so they would run again.", FIX),
-    "D010": FindingKind("warning", DEEP, "Jobs in Redis have no row in the database.", FIX),
-    "D013": FindingKind("warning", DEEP, "Redis has lost unfinished jobs of redis durability. It is unknown whether they ran.", FIX),
-    "D034": FindingKind("error", DEEP, "Unfinished jobs in the database have ended in Redis, but no event shows how.", FIX),
-    "D037": FindingKind(
-        "error", DEEP, "Jobs have a record in Redis but no date, so no worker runs them. Redis rejected a command of a script.", FIX
-    ),
-    "D038": FindingKind(
-        "error",
-        DOCTOR,
-        "There are committed changes for jobs of a queue that QUEUES does not list, so no process carries them out.",
-        "Add the queue to QUEUES again, and run a worker with the role relay. If you no longer need its jobs, delete the "
-        "rows of these changes from the table delayq_commit_request.",
+        D010=("Jobs in Redis have no row in the database.", FIX),
+        D013=("Redis has lost unfinished jobs of redis durability. It is unknown whether they ran.", FIX),
     ),
 }
 
