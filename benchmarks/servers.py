@@ -14,7 +14,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from django_delayq.store.connection.cluster_slots import SLOTS, slot_of
+from django_delayq.store.connection.cluster import slot_of
+from django_delayq.store.connection.error_replies import SLOTS
 from django_delayq.store.keys import tag
 from tests.servers import MariaDBServer, PostgresServer, RedisServer, ServerMissing, bound, folder
 from tests.topologies import ClusterServers, valkey_program

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
@@ -54,8 +54,8 @@ def check_settings(**_: Any) -> list[CheckMessage]:
         *_zones(),
         *_alias(config),
         *_not_obeyed(config),
-        *_carriers(config),
-        *_object_url(config),
+        *_loadable("E008", carriers.load, config.carriers),
+        *_loadable("E060", job_links.load, config.object_url or ""),
         *_task_modules(config),
         *_database(config),
         *messages(narrow_pools()),
@@ -70,22 +70,14 @@ def check_tasks(**_: Any) -> list[CheckMessage]:
     if conf.problems():
         return []
     queues = conf.get().queues
-    found: list[CheckMessage] = [
-        check_message(
-            "E004",
-            f"The task {task.name} uses the queue {task.queue!r}, which is not listed in DELAYQ['QUEUES'].",
-            f"Add the queue, or use one of these: {', '.join(sorted(queues))}.",
-        )
-        for task in registry
-        if task.queue not in queues
-    ]
-    found += [
-        check_message(
-            "E038", f"The task {task.name} uses the queue {task.queue!r}, which is a queue of messages (its CONSUMER is 'pull')."
-        )
-        for task in registry
-        if task.queue in queues and queues[task.queue].pulled
-    ]
+    found: list[CheckMessage] = []
+    for task in registry:
+        uses = f"The task {task.name} uses the queue {task.queue!r}, which is"
+        if task.queue not in queues:
+            hint = f"Add the queue, or use one of these: {', '.join(sorted(queues))}."
+            found.append(check_message("E004", f"{uses} not listed in DELAYQ['QUEUES'].", hint))
+        elif queues[task.queue].pulled:
+            found.append(check_message("E038", f"{uses} a queue of messages (its CONSUMER is 'pull')."))
     for name, places in registry.duplicates.items():
         found.append(check_message("E005", f"{len(places)} functions are registered as the task {name!r}: {', '.join(places)}."))
     return found
@@ -93,7 +85,7 @@ def check_tasks(**_: Any) -> list[CheckMessage]:
 
 def check_inline(**_: Any) -> list[CheckMessage]:
     """Checks that production does not run jobs inline."""
-    if conf.problems() or not conf.runs_inline_in_production():
+    if conf.problems() or conf.is_debug() or not conf.get().inline:
         return []
     message = "DELAYQ['INLINE'] is enabled and DEBUG is disabled: jobs run in requests, immediately and without retries."
     return [check_message("E009", message)]
@@ -106,7 +98,7 @@ def check_server(**_: Any) -> list[CheckMessage]:
     config = conf.get()
     found = messages(version_findings(installed()))
     for redis in config.servers:
-        found += [_named(one, _of(config, redis)) for one in _server(config, redis)]
+        found += messages(_server(config, redis), _of(config, redis))
     return found
 
 
@@ -123,10 +115,7 @@ def check_rights(databases: Collection[str] | None = None, **_: Any) -> list[Che
             if is_embedded(redis) or not kind_findings(redis):
                 there = place(redis, name="delayq:check")
                 try:
-                    found += [
-                        _named(one, _of(config, redis))
-                        for one in messages(rights_findings(there, config.prefix, probed_on(config, redis)))
-                    ]
+                    found += messages(rights_findings(there, config.prefix, probed_on(config, redis)), _of(config, redis))
                 finally:
                     there.close()
     return found
@@ -144,46 +133,41 @@ def missing_migrations() -> list[Finding]:
     return [Finding("D001", said)] if plan else []
 
 
-def _named(message: CheckMessage, whose: str) -> CheckMessage:
-    message.msg = f"{whose}{message.msg}"
-    return message
-
-
-def _server(config: conf.Config, redis: RedisSpec) -> list[CheckMessage]:
+def _server(config: conf.Config, redis: RedisSpec) -> Iterator[Finding]:
     try:
         # Before the first connection, which starts an embedded server and corrects the mode of its directory.
-        found = messages(link_findings(redis, signed=bool(config.signer)))
+        found = list(link_findings(redis, signed=bool(config.signer)))
         unfit = kind_findings(redis)
     except ConfigError:
-        return []  # E003 reports it
+        return  # E003 reports it
+    yield from (*found, *unfit)
     if unfit:
-        return [*found, *messages(unfit)]
+        return
     try:
-        found += messages(cluster_findings(redis, config.prefix, divided(config, redis)))
+        yield from cluster_findings(redis, config.prefix, divided(config, redis))
         there = place(redis, name="delayq:check")
         try:
             inspector = Inspector(there, prefix=config.prefix)
             facts = [inspector.server(link=link) for link in there.nodes()]
-            found += messages(dict.fromkeys(one for of_server in facts for one in server_findings(of_server)))
-            found += messages(replica_findings(there, replicas_wanted(config, redis)))
-            found += messages(site_findings(there, config.prefix, parts_on(config, redis)))
+            yield from dict.fromkeys(one for of_server in facts for one in server_findings(of_server))
+            yield from replica_findings(there, replicas_wanted(config, redis))
+            yield from site_findings(there, config.prefix, parts_on(config, redis))
             if all(one.role in ("", "master") for one in facts) and redis == config.redis:
                 check_workers(there, config.prefix)
                 workers = WorkerRegistry(there, prefix=config.prefix).all()
-                found += messages(probe_findings(workers))
-                found += messages(wide_pools(workers))
+                yield from probe_findings(workers)
+                yield from wide_pools(workers)
                 pulled = [queue.name for queue in config.queues.values() if queue.pulled]
-                found += messages(record_findings(list(config.queues), workers, pulled=pulled))
+                yield from record_findings(list(config.queues), workers, pulled=pulled)
         finally:
             there.close()
     except StoreUnavailable as error:
-        found.append(check_message("W013", str(error)))
+        yield Finding("W013", str(error))
     except SiteRefused as error:
         if error.code != UNKNOWN:  # a check may run without a database
-            found.append(check_message("E025", str(error)))
+            yield Finding("E025", str(error))
     except DelayqError as error:
-        found.append(check_message("W013", str(error), "See delayq.E003."))
-    return found
+        yield Finding("W013", str(error), "See delayq.E003.")
 
 
 def replicas_wanted(config: conf.Config, redis: RedisSpec) -> list[tuple[str, int, int]]:
@@ -219,9 +203,9 @@ def installed() -> dict[str, str]:
     return found
 
 
-def messages(findings: Iterable[Finding]) -> list[CheckMessage]:
-    """These findings as messages of Django's system checks."""
-    return [check_message(one.code, one.message, one.hint) for one in findings]
+def messages(findings: Iterable[Finding], of: str = "") -> list[CheckMessage]:
+    """These findings as messages of Django's system checks. `of`: see `_of`."""
+    return [check_message(one.code, f"{of}{one.message}", one.hint) for one in findings]
 
 
 def _zones() -> Iterator[CheckMessage]:
@@ -233,18 +217,11 @@ def _zones() -> Iterator[CheckMessage]:
         )
 
 
-def _carriers(config: conf.Config) -> Iterator[CheckMessage]:
+def _loadable(code: str, load: Callable[[Any], object], given: Any) -> Iterator[CheckMessage]:
     try:
-        carriers.load(config.carriers)
+        load(given)
     except ConfigError as error:
-        yield check_message("E008", error.fields["message"], error.fields["hint"])
-
-
-def _object_url(config: conf.Config) -> Iterator[CheckMessage]:
-    try:
-        job_links.load(config.object_url or "")
-    except ConfigError as error:
-        yield check_message("E060", error.fields["message"], error.fields["hint"])
+        yield check_message(code, error.fields["message"], error.fields["hint"])
 
 
 def _task_modules(config: conf.Config) -> Iterator[CheckMessage]:

@@ -140,9 +140,12 @@ def _look(value: Any, path: str, depth: int, above: list[int]) -> None:
         if depth >= MAX_DEPTH:
             raise PayloadError(code="value_depth", path=_cut(path, 400), most=MAX_DEPTH)
         above.append(id(value))
-        for key, item in _items(value):
-            if kind is dict:
-                _look_at_key(key, path)
+        for key, item in list(value.items()) if kind is dict else enumerate(value):
+            if kind is dict and type(key) is not str:
+                what = f"has the key {shown(key)} of type {_named(type(key))}, and JSON keys are text"
+                raise _refusal(path, what, "pass str keys")
+            if kind is dict and not is_utf8(str(key)):
+                raise PayloadError(code="name_surrogate", path=_cut(path, 400), name=shown(key))
             _look(item, f"{path}[{shown(key)}]", depth + 1, above)
         above.pop()
     elif kind is str:
@@ -158,20 +161,8 @@ def _look(value: Any, path: str, depth: int, above: list[int]) -> None:
         raise _refusal(path, f"is of type {_named(kind)}, which JSON does not give back", _remedy(value))
 
 
-def _look_at_key(key: object, path: str) -> None:
-    if type(key) is not str:
-        kind = _named(type(key))
-        raise _refusal(path, f"has the key {shown(key)} of type {kind}, and JSON keys are text", "pass str keys")
-    if not is_utf8(key):
-        raise PayloadError(code="name_surrogate", path=_cut(path, 400), name=shown(key))
-
-
 def _refusal(path: str, what: str, remedy: str) -> PayloadError:
     return PayloadError(f"{_cut(path, 400)} {what}; {remedy}")
-
-
-def _items(value: Any) -> list[tuple[object, object]]:
-    return list(value.items()) if type(value) is dict else list(enumerate(value))
 
 
 def _remedy(value: object) -> str:

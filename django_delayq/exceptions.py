@@ -304,19 +304,26 @@ class LockTaken(DelayqError):
 class ControlFlow(Exception):
     """Root of what a task raises to say how its run ends. No errors; but `except Exception` in a task catches them."""
 
+    unreasoned = ""  # the text without a reason
+
+    def __init__(self, reason: str = "", *args: object) -> None:
+        super().__init__(*(args or (reason,)))
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason or self.unreasoned
+
 
 class Retry(ControlFlow):
     """Raise it in a task to run the job again. The attempt counts. `delay` is a timedelta, a number of seconds or text; None: the
     backoff of the task.
     """
 
-    def __init__(self, delay: clock.Delay | None = None, reason: str = "") -> None:
-        super().__init__(delay, reason)
-        self.delay = None if delay is None else clock.seconds(delay)
-        self.reason = reason
+    unreasoned = "retry"
 
-    def __str__(self) -> str:
-        return self.reason or "retry"
+    def __init__(self, delay: clock.Delay | None = None, reason: str = "") -> None:
+        super().__init__(reason, delay, reason)
+        self.delay = None if delay is None else clock.seconds(delay)
 
 
 class Snooze(ControlFlow):
@@ -324,13 +331,11 @@ class Snooze(ControlFlow):
     and at least one second.
     """
 
-    def __init__(self, delay: clock.Delay, reason: str = "") -> None:
-        super().__init__(delay, reason)
-        self.delay = max(SHORTEST_SNOOZE, clock.seconds(delay))
-        self.reason = reason
+    unreasoned = "snooze"
 
-    def __str__(self) -> str:
-        return self.reason or "snooze"
+    def __init__(self, delay: clock.Delay, reason: str = "") -> None:
+        super().__init__(reason, delay, reason)
+        self.delay = max(SHORTEST_SNOOZE, clock.seconds(delay))
 
 
 class NotYet(ControlFlow):
@@ -338,23 +343,13 @@ class NotYet(ControlFlow):
     not count. After the last delay, the job fails with `GaveUp`.
     """
 
-    def __init__(self, reason: str = "") -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return self.reason or "not yet"
+    unreasoned = "not yet"
 
 
 class Fail(ControlFlow):
     """Raise it in a task to fail the job without a retry."""
 
-    def __init__(self, reason: str = "") -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return self.reason or "failed by the task"
+    unreasoned = "failed by the task"
 
 
 class Skip(ControlFlow):
@@ -362,10 +357,6 @@ class Skip(ControlFlow):
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return self.reason
 
 
 class Cancelled(BaseException):

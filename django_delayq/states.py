@@ -50,20 +50,6 @@ class Change(StrEnum):
     PENDING = "pending"  # it is part of the open transaction, and is carried out at its commit (`at_commit=True`)
 
 
-class OutcomeKind(StrEnum):
-    """The verb of an outcome that `settle` receives for a run."""
-
-    ACK = "ack"
-    RETRY = "retry"
-    SNOOZE = "snooze"
-    ASK = "ask"
-    EVICT = "evict"
-    PARK = "park"
-    FAIL = "fail"
-    CRASH = "crash"
-    CANCEL = "cancel"
-
-
 class AttemptOutcome(StrEnum):
     """How one run ended, as its row in the database says it; `RUNNING` until it has ended."""
 

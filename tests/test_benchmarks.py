@@ -14,7 +14,7 @@ from benchmarks.run import Run
 from benchmarks.servers import Masters, slot, valkey_program
 from benchmarks.sightings import Watch
 from benchmarks.systems import ALL, OWN, ROOT, System
-from django_delayq.store.connection.cluster_slots import SLOTS
+from django_delayq.store.connection.error_replies import SLOTS
 from tests.conftest import missing
 
 PAGE = (ROOT / "docs" / "topics" / "benchmarks.md").read_text()

@@ -24,7 +24,7 @@ from django_delayq.logger import LOGGERS
 from django_delayq.management.settings_command import HTTP_MEANINGS
 from django_delayq.setting_readers import HTTP
 from django_delayq.store.keys import NAMES
-from django_delayq.store.scripts.loader import SCRIPTS
+from tests.store.board import SCRIPTS
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

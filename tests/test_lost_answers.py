@@ -28,12 +28,13 @@ from django_delayq.store.keys import Keys
 from django_delayq.store.scripts import loader, site
 from django_delayq.store.scripts.events import FIRST
 from django_delayq.store.scripts.lock_store import LockStore
-from django_delayq.store.scripts.queue import OfferStore, Outcome, QueueStore
+from django_delayq.store.scripts.queue import Outcome, QueueStore
 from django_delayq.store.scripts.record import JobRecord, ScheduleItem
 from django_delayq.store.scripts.recovery import EpochStore
 from tests.cut_line import CutLine, socket_of, through
 from tests.links import package_link
 from tests.promises import PROMISES
+from tests.store.board import SCRIPTS
 from tests.tasks_for_tests import close_order, ping
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -106,7 +107,7 @@ def world(settings, redis_server, monkeypatch) -> Iterator[World]:
     settings.ROOT_URLCONF = "tests.contrib.gateway.gateway_urls"
     stores.reset()
     cache.clear()
-    for name in loader.SCRIPTS:  # so that each call of a script is one request
+    for name in SCRIPTS:  # so that each call of a script is one request
         redis_server.link.execute("SCRIPT", "LOAD", loader.load(name, Keys("delayq", "")).text)
     for name in queues:  # a queue without a site is given one by a call before
         redis_server.link.execute("HSET", Keys("delayq", name)["meta"], "site", site.of("delayq"))
@@ -269,7 +270,7 @@ def extend(world: World, job: Any) -> str:
 
 
 def offer(world: World, job: Any) -> str:
-    told = OfferStore(stores.queue("redis", 0)).offer(STREAM, b"{}", id=job.id, attempt=job.attempt, nonce=job.fence)
+    told = stores.queue("redis", 0).offer(STREAM, b"{}", id=job.id, attempt=job.attempt, nonce=job.fence)
     return told.status
 
 

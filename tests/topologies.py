@@ -16,7 +16,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
-from django_delayq.store.connection.cluster_slots import slot_of
+from django_delayq.store.connection.cluster import slot_of
 from tests.ports import BUS, free_port
 from tests.servers import PASSWORD, USER, WAIT, RedisServer, Server, ServerMissing, cluster_rules, redis_program
 from tests.wires import Wires

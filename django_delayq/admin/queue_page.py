@@ -23,8 +23,7 @@ from django_delayq.producer.stores import stores
 from django_delayq.producer.task import registry
 from django_delayq.store.reads import queue_depth
 from django_delayq.store.reads.fitness import unkept
-from django_delayq.store.reads.message_consumers import MessageConsumer, MessageConsumers
-from django_delayq.store.reads.queue_depth import NamesSeen, QueueDepth
+from django_delayq.store.reads.queue_depth import MessageConsumer, MessageConsumers, NamesSeen, QueueDepth
 from django_delayq.store.reads.reach import Reach
 from django_delayq.text import visible
 

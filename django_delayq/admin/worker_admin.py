@@ -28,7 +28,7 @@ from django_delayq.console.why_not_yet import PULLED_LATELY
 from django_delayq.console.wording import duration, error_text
 from django_delayq.models import Attempt, Worker
 from django_delayq.producer.stores import stores
-from django_delayq.store.reads.message_consumers import HeldMessage, MessageConsumer, MessageConsumers, PulledQueue
+from django_delayq.store.reads.queue_depth import HeldMessage, MessageConsumer, MessageConsumers, PulledQueue
 from django_delayq.store.scripts import decode
 from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from django_delayq.text import visible

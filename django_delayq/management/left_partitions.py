@@ -67,9 +67,7 @@ def _counts(places: Places, what: str, parts: Sequence[Keys]) -> list[int]:
     """The number of fields of this hash in each partition."""
     found: dict[int, int] = {}
     for link, there in by_node(places, parts).items():
-        for keys, reply in zip(there, link.execute_many([("HLEN", keys[what]) for keys in there]), strict=True):
-            if isinstance(reply, Exception):
-                raise reply
+        for keys, reply in zip(there, link.ask(*(("HLEN", keys[what]) for keys in there)), strict=True):
             found[keys.partition] = int(reply)
     return [found[keys.partition] for keys in parts]
 

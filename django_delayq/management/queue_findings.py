@@ -32,6 +32,7 @@ from django_delayq.states import State
 from django_delayq.store.connection.address import RedisSpec, is_cluster, way
 from django_delayq.store.connection.link import Link
 from django_delayq.store.connection.server_kind import kind_findings
+from django_delayq.store.keys import Keys
 from django_delayq.store.reads.cluster_health import cluster_findings
 from django_delayq.store.reads.fitness import (
     optional_findings,
@@ -44,7 +45,6 @@ from django_delayq.store.reads.fitness import (
 )
 from django_delayq.store.reads.inspector import Inspector
 from django_delayq.store.scripts import formats
-from django_delayq.store.scripts.queue import QueueStore
 from django_delayq.store.scripts.replicas import replica_findings
 from django_delayq.store.scripts.site import SiteRefused
 from django_delayq.store.scripts.worker_registry import WorkerRegistry
@@ -178,12 +178,11 @@ def _queue_findings(name: str, queue: conf.QueueConfig, workers: Sequence[dict[s
     """Findings of a queue, from the partitions that can be reached. `workers`: None if they are unknown."""
     formats_there: dict[int, int] = {}
 
-    def look(_: Link, there: list[QueueStore]) -> None:
-        formats_there.update(
-            {store.partition: formats.number(store.link.execute("HGET", store.keys["meta"], "format")) for store in there}
-        )
+    def look(link: Link, there: list[Keys]) -> None:
+        replies = link.ask(*(("HGET", keys["meta"], "format") for keys in there))
+        formats_there.update({keys.partition: formats.number(reply) for keys, reply in zip(there, replies, strict=True)})
 
-    stores.from_each([name], lambda reach: reach.each(stores.places, stores.parts(name), look))
+    stores.from_each([name], lambda reach: reach.each(stores.places, [store.keys for store in stores.parts(name)], look))
     if newer := _newer_findings(name, max(formats_there.values())):
         return newer  # this release cannot read the rest
     config = conf.get()

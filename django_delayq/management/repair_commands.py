@@ -25,6 +25,7 @@ from django_delayq.models import SetAside
 from django_delayq.producer.stores import stores
 from django_delayq.signing import Signer, Standing
 from django_delayq.store.connection.link import Link
+from django_delayq.store.keys import Keys
 from django_delayq.store.reads.reach import Reach
 from django_delayq.store.scripts import site
 from django_delayq.store.scripts.queue import MOST, QueueStore
@@ -228,14 +229,14 @@ def _lacking(names: list[str], reach: Reach) -> dict[str, RestoreLoop]:
     common: Any = {"prefix": config.prefix, "signer": config.signer}
     found: dict[str, RestoreLoop] = {}
 
-    def look(_link: Link, there: list[QueueStore]) -> None:
-        for store in there:
-            queue = config.queue(store.queue)
-            loop = RestoreLoop(stores.places, queue, partition=store.partition, **common)
+    def look(_link: Link, there: list[Keys]) -> None:
+        for keys in there:
+            queue = config.queue(keys.queue)
+            loop = RestoreLoop(stores.places, queue, partition=keys.partition, **common)
             if needs_restore(*loop.look()):
-                found[queue.label(store.partition)] = loop
+                found[queue.label(keys.partition)] = loop
 
-    reach.each(stores.places, [store for name in names for store in stores.parts(name)], look)
+    reach.each(stores.places, [store.keys for name in names for store in stores.parts(name)], look)
     return found
 
 

@@ -113,7 +113,7 @@ class Puller:
 
     def leave(self) -> None:
         """Stops listening, and hands the timer over."""
-        if self.wake.listens:  # else a wake-up might be lost here
+        if self.wake.armed:  # else a wake-up might be lost here
             self.wake.close()
         if self._idle:
             self._idle = False

@@ -82,10 +82,7 @@ def _workers(places: Places, prefix: str) -> Adoptable:
 
 def _part(store: QueueStore, queue: QueueConfig) -> Adoptable:
     keys = store.keys
-    own, jobs, failed = store.link.execute_many([("HGET", keys["meta"], "site"), ("HLEN", keys["jobs"]), ("ZCARD", keys["failed"])])
-    for reply in (own, jobs, failed):
-        if isinstance(reply, Exception):
-            raise reply
+    own, jobs, failed = store.link.ask(("HGET", keys["meta"], "site"), ("HLEN", keys["jobs"]), ("ZCARD", keys["failed"]))
     found = decode.text(own)
     try:
         standing = "own" if check_queue(store).site else "new"
@@ -191,7 +188,7 @@ def check_queue(store: QueueStore) -> Epoch:
     if not epoch.site:
         site.check_address(store.keys.prefix, store.queue, store.link.home, known(), again)
     else:
-        site.mark_verified(store.keys.prefix, store.queue, store.partition, store.link.home)
+        site.verified.add((store.keys.prefix, store.queue, store.partition, store.link.home))
     site.check_mirror(store.keys, store.link.home, epoch.trimmed, known(), again)
     return epoch
 

@@ -28,7 +28,7 @@ from django_delayq.store.connection.commands import CommandRefused
 from django_delayq.store.connection.error_replies import StoreError
 from django_delayq.store.connection.link import Link
 from django_delayq.store.connection.places import Places
-from django_delayq.store.scripts.event_line import EventLine, EventLines, event_line
+from django_delayq.store.connection.wake import EventLine, EventLines, event_line
 from django_delayq.store.scripts.site import is_news
 from django_delayq.worker.loop import Loop
 

@@ -20,11 +20,10 @@ from django_delayq.store.scripts import site
 from django_delayq.store.scripts.site import NO_FACTS, Facts, SiteRefused
 
 T = TypeVar("T")
-DERIVED: Final = site.Derived()
 FACTS: Final = "queue", "partition", "address", "last_event", "mirror_tokens", "format"
 
 
-class DatabaseSite:
+class DatabaseSite(site.Database):
     """Asks the database. A process that knows the id keeps it, even if the database fails later."""
 
     def __init__(self) -> None:
@@ -33,7 +32,7 @@ class DatabaseSite:
     def id(self, prefix: str) -> str:
         """See `site.Database`. In tests the row is truncated, cloned or left over, so the id is derived from the prefix."""
         if under_test.derives_site():
-            return DERIVED.id(prefix)
+            return super().id(prefix)
         try:
             found, known = _read(lambda: (Site.objects.values_list("site", flat=True).first(), _checkpoints()))
         except Error as error:

@@ -244,7 +244,7 @@ class StoreSet:
         store, known = self.queue(name, partition), partial(site.partition_facts, name, partition)
         epoch, trimmed = store.stand()
         site.check_mirror(store.keys, store.link.home, trimmed, known(), partial(known, apart=True))
-        site.mark_verified(store.keys.prefix, name, partition, store.link.home)
+        site.verified.add((store.keys.prefix, name, partition, store.link.home))
         self._epochs[name, partition] = epoch
         return epoch
 

@@ -98,47 +98,19 @@ from functools import lru_cache
 
 from django_delayq.store.connection.link import Opening
 
+_PLAIN = (
+    "jobs leases runs cancels asks offered names holders blocked waiters progress keys claims failed finished events wake meta stats "
+    "spread locks asked"
+)
 NAMES: dict[str, str] = {
-    "jobs": "jobs",
-    "high": "schedule:high",
-    "normal": "schedule:normal",
-    "low": "schedule:low",
-    "leases": "leases",
-    "runs": "runs",
-    "cancels": "cancels",
-    "asks": "asks",
-    "offered": "offered",
-    "names": "names",
-    "holders": "holders",
-    "blocked": "blocked",
-    "waiters": "waiters",
-    "progress": "progress",
-    "keys": "keys",
-    "claims": "claims",
-    "failed": "failed",
-    "finished": "finished",
-    "events": "events",
-    "wake": "wake",
-    "meta": "meta",
-    "stats": "stats",
-    "spread": "spread",
-    "locks": "locks",
+    **{short: short for short in _PLAIN.split()},
+    **{band: f"schedule:{band}" for band in ("high", "normal", "low")},
+    **{f"probe_{kind}": f"probe:{kind}" for kind in ("hash", "zset", "stream", "list", "text")},
     "lock_ends": "locks:ends",
     "lock_waits": "locks:waits",
     "unlocked": "locks:unlocked",
-    "probe_hash": "probe:hash",
-    "probe_zset": "probe:zset",
-    "probe_stream": "probe:stream",
-    "probe_list": "probe:list",
-    "probe_text": "probe:text",
     "workers": "",
-    "asked": "asked",
 }
-
-
-def workers_key(prefix: str) -> str:
-    """The hash with the beats of live workers."""
-    return f"{prefix}:{{workers}}"
 
 
 def tag(queue: str, partition: int) -> str:

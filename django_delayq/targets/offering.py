@@ -16,7 +16,7 @@ from django_delayq.producer.task import Task, make_task, registry
 from django_delayq.setting_readers import OfferTarget
 from django_delayq.states import OFFER
 from django_delayq.store.connection.error_replies import StoreError, StoreRefused
-from django_delayq.store.scripts.queue import OfferReply, OfferStore
+from django_delayq.store.scripts.queue import OfferReply
 from django_delayq.text import nearest
 from django_delayq.worker.current import CurrentJob, running
 
@@ -121,7 +121,7 @@ def _push(job: CurrentJob, target: OfferTarget, body: bytes) -> OfferReply:
     while True:
         left -= 1
         try:
-            store = OfferStore(stores.with_job(job.queue, job.id))
+            store = stores.with_job(job.queue, job.id)
             failpoint("offer.push")
             reply = store.offer(target, body, id=job.short_id, attempt=job.attempt, nonce=job.nonce, worker=job.worker)
             failpoint("offer.pushed")

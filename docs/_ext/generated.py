@@ -344,11 +344,9 @@ def refusals(_: str = "") -> str:
 
 def scripts(_: str = "") -> str:
     """Every script, by the first line of its header, and its cost."""
-    from django_delayq.store.scripts.loader import SCRIPTS
-
     rows = []
-    for name in SCRIPTS:
-        header = (PACKAGE / "store" / "lua" / f"{name}.lua").read_text()
+    for path in sorted((PACKAGE / "store" / "lua").glob("*.lua")):
+        name, header = path.stem, path.read_text()
         moves = re.search(rf"^-- {name}: (.+)$", header, flags=re.MULTILINE)
         cost = re.search(r"^-- (O\(.+)$", header, flags=re.MULTILINE)
         rows.append((code(name), _arrows(sentence(moves[1] if moves else "")), _escaped(cost[1].rstrip(".") if cost else "")))

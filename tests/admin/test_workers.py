@@ -11,7 +11,7 @@ from django.contrib.admin.models import LogEntry
 from django_delayq import clock, conf, ids
 from django_delayq.models import Event
 from django_delayq.producer.stores import stores
-from django_delayq.store.keys import workers_key
+from django_delayq.store.keys import Keys
 from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from tests.admin.conftest import QUEUES, WORKERS, beat, lose_redis, said, sent_live
 
@@ -117,7 +117,7 @@ def test_a_worker_that_is_gone_is_dismissed_by_who_may_stop_workers(orders, staf
 
 
 def test_what_stands_in_redis_is_shown_as_text_and_breaks_nothing(orders, staff):
-    key, now_ms = workers_key(conf.get().prefix), clock.wall_ms()
+    key, now_ms = Keys(conf.get().prefix, "workers")["workers"], clock.wall_ms()
     for id, facts in {
         NASTY: {"beat": now_ms, "host": NASTY, "queues": [NASTY, 7], "state": NASTY, "version": NASTY, "sides": [NASTY]},
         "": {"beat": now_ms},

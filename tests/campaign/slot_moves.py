@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from django_delayq.store.connection.cluster_slots import slot_of
+from django_delayq.store.connection.cluster import slot_of
 from tests.campaign.failovers import MasterFault
 from tests.campaign.masters import ClusterMasters, Pair
 from tests.campaign.stage import Stage

@@ -24,7 +24,7 @@ from django_delayq.models import Job, UncheckedKey
 from django_delayq.producer.outbox import jobs
 from django_delayq.producer.queues import purge
 from django_delayq.producer.stores import stores
-from django_delayq.store.connection.cluster_slots import slot_of
+from django_delayq.store.connection.cluster import slot_of
 from django_delayq.store.keys import tag
 from tests.depths import queue_depth
 from tests.management.conftest import run

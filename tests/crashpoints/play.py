@@ -11,7 +11,7 @@ from pathlib import Path
 
 from django_delayq.store.connection.link import Link
 from django_delayq.store.connection.places import Places
-from django_delayq.store.keys import Keys, workers_key
+from django_delayq.store.keys import Keys
 from tests.crashpoints import judge
 from tests.crashpoints.actors import READ, Actor, fork, target, worker
 from tests.crashpoints.cases import LEASE, Case
@@ -160,7 +160,8 @@ class Play:
 
     def _beats(self, actor: Actor) -> bool:
         """Whether it has come so far that it obeys signals."""
-        return any(f":{actor.pid}:".encode() in name for name in self.places.shared.execute("HKEYS", workers_key(self.prefix)))
+        beats = self.places.shared.execute("HKEYS", Keys(self.prefix, "workers")["workers"])
+        return any(f":{actor.pid}:".encode() in name for name in beats)
 
     def _running_by_its_row(self) -> bool:
         if self.case.kind == "atomic":  # on SQLite nobody else can write while it runs

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from django_delayq.store.scripts.loader import SCRIPTS
 from tests.crashpoints.cases import AFTER, BEFORE, DURABLE, FEW, KEYED, KINDS, OFFERING, POINTS, cases, tenth
+from tests.store.board import SCRIPTS
 
 PACKAGE = Path(__file__).parents[2] / "django_delayq"
 CALLS = {*SCRIPTS, "cancel_one", "resume", "adopt", "beat", "leave"} - {"inspect"}

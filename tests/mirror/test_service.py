@@ -13,7 +13,7 @@ from django_delayq.mirror import service as services
 from django_delayq.mirror.service import LoopRunner, Service
 from django_delayq.models import Job
 from django_delayq.producer.stores import stores
-from django_delayq.store.connection.cluster_slots import slot_of
+from django_delayq.store.connection.cluster import slot_of
 from django_delayq.store.connection.link import Link, connect
 from django_delayq.store.connection.places import Nodes
 from django_delayq.store.keys import tag
@@ -75,7 +75,7 @@ def test_what_came_before_the_line_was_armed_is_folded_too(server):
 
 
 def test_a_silence_calls_nobody_but_the_mirror(server, service, monkeypatch):
-    monkeypatch.setattr("django_delayq.store.scripts.event_line.BLOCK", 0.1)
+    monkeypatch.setattr("django_delayq.store.connection.wake.EventLine.waits", 0.1)
     delayq.schedule(close_order, 1, delay="1h")
     rest(service)  # armed anew, for a tenth of a second
     assert called(service)
@@ -136,7 +136,7 @@ def test_without_leave_to_listen_it_looks_four_times_a_second(server, caplog):
 def test_a_line_that_does_not_answer_in_its_time_is_broken(service):
     service._line._until = clock.monotonic() - 1
     assert service._line.answered()
-    service._line._connection._sock.settimeout(0.1)
+    service._line.connection._sock.settimeout(0.1)
     service._hear(service._line)
     assert service.descriptor == -1
     rest(service)

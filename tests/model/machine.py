@@ -21,7 +21,7 @@ from django_delayq.store.connection.error_replies import StoreError
 from django_delayq.store.connection.link import Link
 from django_delayq.store.keys import NAMES, tag
 from django_delayq.store.scripts.events import FIRST, EventLog
-from django_delayq.store.scripts.queue import Claim, OfferStore, Outcome, QueueStore
+from django_delayq.store.scripts.queue import Claim, Outcome, QueueStore
 from django_delayq.store.scripts.record import Changed, ClaimedJob, JobRecord, ScheduleItem
 from django_delayq.store.scripts.recovery import EpochStore
 from tests.laws import dump as dumps
@@ -97,7 +97,6 @@ class QueueMachine(RuleBasedStateMachine):
         self.partition = partition
         self.store = store(link, prefix=f"model{next(_examples)}", queue="q", partition=partition)
         self.epoch = EpochStore(self.store)
-        self.offers = OfferStore(self.store)
         self.target = OfferTarget(name="out", key=f"{self.store.keys.prefix}-{{{tag('q', partition)}}}", kind="list", maxlen=None)
         self.log = EventLog(link, self.store.keys)
         self.model = Model("g1", server_of(link))
@@ -127,7 +126,7 @@ class QueueMachine(RuleBasedStateMachine):
     def call(self, name: str, *args: Any, **options: Any) -> Any:
         """The same call to both sides; everything is compared."""
         self.sent = [*self.sent[-20:], (name, args, options)]
-        side = next(side for side in (self.store, self.epoch, self.offers) if hasattr(side, name))
+        side = next(side for side in (self.store, self.epoch) if hasattr(side, name))
         found: Any = Restoring
         try:
             found = getattr(side, name)(*args, now_ms=self.now, **options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from typing import get_args
 
 import pytest
 
@@ -13,10 +14,10 @@ from django_delayq.states import (
     AttemptOutcome,
     Change,
     EventKind,
-    OutcomeKind,
     State,
     Transition,
 )
+from django_delayq.store.scripts.queue import Kind
 
 
 def rows(verb: str) -> set[tuple[State | None, State, str]]:
@@ -120,7 +121,7 @@ def test_every_state_can_be_reached_from_nothing() -> None:
 
 
 def test_every_settling_outcome_is_a_verb_of_the_settle_script() -> None:
-    assert {row.verb for row in TRANSITIONS if row.script == "settle"} == {str(kind) for kind in OutcomeKind}
+    assert {row.verb for row in TRANSITIONS if row.script == "settle"} == set(get_args(Kind))
 
 
 def test_every_end_of_an_attempt_has_its_event() -> None:

@@ -10,8 +10,7 @@ import django_delayq as delayq
 from django_delayq import conf, ids
 from django_delayq.producer.publish import Publisher
 from django_delayq.producer.stores import stores
-from django_delayq.store.connection.cluster import SlotLink
-from django_delayq.store.connection.cluster_slots import slot_of
+from django_delayq.store.connection.cluster import SlotLink, slot_of
 from django_delayq.store.keys import tag
 from tests.partitioned import claim
 from tests.tasks_for_tests import close_order

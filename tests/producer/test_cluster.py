@@ -20,8 +20,7 @@ from django_delayq.management.queue_findings import _left_behind
 from django_delayq.models import Job
 from django_delayq.producer.queues import purge
 from django_delayq.producer.stores import stores
-from django_delayq.store.connection.cluster import Node
-from django_delayq.store.connection.cluster_slots import slot_of
+from django_delayq.store.connection.cluster import Node, slot_of
 from django_delayq.store.keys import tag
 from django_delayq.store.scripts.queue import QueueStore
 from tests.depths import queue_depth

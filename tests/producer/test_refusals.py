@@ -11,9 +11,10 @@ from django_delayq.models import Job
 from django_delayq.producer.stores import stores
 from django_delayq.store.connection.error_replies import REFUSALS, StoreRefused
 from django_delayq.store.keys import Keys
-from django_delayq.store.scripts.loader import SCRIPTS, load
+from django_delayq.store.scripts.loader import load
 from tests import servers
 from tests.mirror.conftest import orders
+from tests.store.board import SCRIPTS
 from tests.tasks_for_tests import close_order, ping
 from tests.topologies import ToldNode
 

@@ -17,7 +17,7 @@ from django_delayq.ids import short
 from django_delayq.models import Job
 from django_delayq.producer.breaker import CircuitOpen
 from django_delayq.producer.stores import TIMEOUT, stores
-from django_delayq.store.connection.cluster_slots import slot_of
+from django_delayq.store.connection.cluster import slot_of
 from django_delayq.store.connection.link import Link, Wire
 from django_delayq.store.scripts import replicas
 from django_delayq.store.scripts.queue import QueueStore

@@ -14,7 +14,7 @@ from django_delayq.exceptions import StoreUnavailable
 from django_delayq.producer import lookup
 from django_delayq.producer.stores import stores
 from django_delayq.states import Change
-from django_delayq.store.connection.cluster_slots import slot_of
+from django_delayq.store.connection.cluster import slot_of
 from django_delayq.store.connection.error_replies import StoreRefused
 from django_delayq.store.keys import tag
 from django_delayq.store.reads.inspector import Inspector

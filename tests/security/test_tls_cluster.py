@@ -12,7 +12,7 @@ from urllib.parse import quote
 import pytest
 
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.store.connection.cluster_slots import slot_of
+from django_delayq.store.connection.cluster import slot_of
 from django_delayq.store.connection.link import connect
 from django_delayq.store.connection.places import Places, place
 from django_delayq.store.connection.server_kind import kind_findings

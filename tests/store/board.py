@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.resources import files
 from typing import Any
 from uuid import UUID
 
@@ -16,6 +17,8 @@ from tests.links import package_link
 NOW = 1_800_000_000_000  # ms; every test passes its own time
 LEASE = 30_000
 
+LUA = files("django_delayq.store").joinpath("lua")
+SCRIPTS = sorted(one.name.removesuffix(".lua") for one in LUA.iterdir() if one.name.endswith(".lua"))
 ZSETS = ("high", "normal", "low", "blocked", "leases", "failed", "finished")
 HASHES = ("runs", "asks", "names", "offered", "cancels", "progress", "keys")
 LEX = ("holders", "waiters")  # name, what orders, id

@@ -12,8 +12,7 @@ from django_delayq.store.connection import server_kind
 from django_delayq.store.connection.address import address, resolve
 from django_delayq.store.connection.error_replies import StoreRefused
 from django_delayq.store.connection.server_kind import kind_findings
-from django_delayq.store.connection.wake import WakeLine
-from django_delayq.store.scripts.event_line import EventLine
+from django_delayq.store.connection.wake import EventLine, WakeLine
 from tests.conftest import missing
 from tests.links import opened
 from tests.servers import PASSWORD, USER, RedisServer, redis_program

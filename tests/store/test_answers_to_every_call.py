@@ -96,8 +96,8 @@ LOCKS: dict[str, tuple[str, Call]] = {
     "unlock": ("EVALSHA", lambda board: locks(board).unlock("l", "t", now_ms=NOW)),
 }
 OF = {QueueStore: STORE, EpochStore: EPOCH, EventLog: EVENTS, LockStore: LOCKS}
-# Calls without a command, and `resign`, which uses `run` like all scripts.
-OTHERS = {"new_generation", "run", "written", "signs", "resign", "asks", "read", "row", "line"}
+# Calls without a command, and `resign` and `offer`, which run a script like all others.
+OTHERS = {"new_generation", "run", "written", "signs", "resign", "offer", "asks", "read", "row", "line"}
 CALLS = {f"{kind.__name__}.{name}": call for kind, calls in OF.items() for name, call in calls.items()}
 
 

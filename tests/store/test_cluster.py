@@ -11,19 +11,17 @@ from django_delayq import clock, ids
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.setting_readers import OfferTarget
 from django_delayq.store.connection import cluster as cluster_links
-from django_delayq.store.connection.cluster import Node
-from django_delayq.store.connection.cluster_slots import slot_of
+from django_delayq.store.connection.cluster import Node, slot_of
 from django_delayq.store.connection.error_replies import StoreRefused
 from django_delayq.store.connection.places import Places, by_node, place
-from django_delayq.store.connection.wake import WakeLine
+from django_delayq.store.connection.wake import EventLines, WakeLine, event_line
 from django_delayq.store.keys import Keys
 from django_delayq.store.reads.figures import Figures
 from django_delayq.store.reads.inspector import Inspector
 from django_delayq.store.scripts import loader
 from django_delayq.store.scripts import queue as queue_module
-from django_delayq.store.scripts.event_line import EventLines, event_line
 from django_delayq.store.scripts.lock_store import LockStore
-from django_delayq.store.scripts.queue import OfferStore, QueueStore, ScheduleItem
+from django_delayq.store.scripts.queue import QueueStore, ScheduleItem
 from django_delayq.store.scripts.record import JobRecord
 from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from tests.conftest import missing
@@ -292,7 +290,7 @@ def test_events_of_several_slots_are_heard_on_one_descriptor(fresh, places):
 
 
 def test_of_several_event_lines_one_that_breaks_is_told_and_the_others_are_read(fresh, places, monkeypatch):
-    monkeypatch.setattr("django_delayq.store.scripts.event_line.BLOCK", 300.0)  # else another line wakes us by then
+    monkeypatch.setattr("django_delayq.store.connection.wake.EventLine.waits", 300.0)  # else another line wakes us by then
     there = places(fresh)
     parts = [(there.of(queue, 0), Keys("t:x", queue)) for queue in QUEUES]
     lines = event_line(parts)
@@ -343,7 +341,7 @@ def test_offers_go_to_a_target_of_any_slot(fresh, places, key, kind):
     target = OfferTarget(name="shipping", key=key, kind=kind, maxlen=1)
 
     def offered(number: int) -> str:
-        return OfferStore(board.store).offer(target, b"7", id=ids.short(job_id(number)), attempt=1, nonce="n1", now_ms=NOW).status
+        return board.store.offer(target, b"7", id=ids.short(job_id(number)), attempt=1, nonce="n1", now_ms=NOW).status
 
     for number in (1, 2, 3):
         board.put(number)
@@ -365,7 +363,7 @@ def test_an_offer_to_another_slot_whose_note_is_lost_is_made_again(fresh, places
     target = OfferTarget(name="shipping", key="shipping-out", kind="list", maxlen=None)
 
     def offered() -> str:
-        return OfferStore(board.store).offer(target, b"7", id=ids.short(job_id(1)), attempt=1, nonce="n1", now_ms=NOW).status
+        return board.store.offer(target, b"7", id=ids.short(job_id(1)), attempt=1, nonce="n1", now_ms=NOW).status
 
     real = queue_module._push
 

@@ -12,7 +12,7 @@ from django_delayq import clock
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.store.connection import cluster as cluster_links
 from django_delayq.store.connection import cluster as room
-from django_delayq.store.connection import cluster_slots
+from django_delayq.store.connection import error_replies
 from django_delayq.store.connection.cluster import Cluster, SlotLink
 from django_delayq.store.connection.error_replies import StoreRefused
 from django_delayq.store.connection.link import HURRIED
@@ -325,12 +325,12 @@ def test_a_node_rests_for_those_who_have_more_to_do_and_hurries_with_all(nodes, 
 
 def test_redirects_are_read_from_what_new_and_old_clients_make_of_them():
     old = Exception("MOVED 3999 10.0.0.2:6381")
-    assert cluster_slots.redirect(old) == cluster_slots.Redirect(True, 3999, "10.0.0.2", 6381)
-    assert cluster_slots.redirect(Exception("ASK 1 ::1:6381")) == cluster_slots.Redirect(False, 1, "::1", 6381)
+    assert error_replies.redirect(old) == error_replies.Redirect(True, 3999, "10.0.0.2", 6381)
+    assert error_replies.redirect(Exception("ASK 1 ::1:6381")) == error_replies.Redirect(False, 1, "::1", 6381)
     new = type("AskError", (Exception,), {})("12 node-2.example:7000")
-    assert cluster_slots.redirect(new) == cluster_slots.Redirect(False, 12, "node-2.example", 7000)
+    assert error_replies.redirect(new) == error_replies.Redirect(False, 12, "node-2.example", 7000)
     for text in ("3999 10.0.0.2:6381", "MOVED 99999 h:1", "MOVED 1 h:99999", "MOVED", "the slot MOVED 1 h:1"):
-        assert cluster_slots.redirect(Exception(text)) is None
+        assert error_replies.redirect(Exception(text)) is None
 
 
 def test_who_has_no_patience_finds_the_successor_of_a_master_that_says_it_is_down(nodes, cluster, time):

@@ -8,12 +8,12 @@ import pytest
 
 from django_delayq import ids
 from django_delayq.setting_readers import OfferTarget
-from django_delayq.store.scripts import formats, loader
+from django_delayq.store.scripts import formats
 from django_delayq.store.scripts.lock_store import LockStore
-from django_delayq.store.scripts.queue import OfferStore, ScheduleItem
+from django_delayq.store.scripts.queue import ScheduleItem
 from django_delayq.store.scripts.recovery import EpochStore
 from tests.laws.dump import read as read_all
-from tests.store.board import LEASE, NOW, job_id, record
+from tests.store.board import LEASE, NOW, SCRIPTS, job_id, record
 
 TARGET = OfferTarget(name="out", key="shipping-out", kind="list", maxlen=None)
 CALLS = {
@@ -26,7 +26,7 @@ CALLS = {
     "requeue": lambda board: board.store.requeue(job_id(1), record(1)),
     "pause": lambda board: board.store.pause(),
     "purge": lambda board: board.store.purge(),
-    "offer": lambda board: OfferStore(board.store).offer(TARGET, b"1", id=ids.short(job_id(1)), attempt=1, nonce="n1"),
+    "offer": lambda board: board.store.offer(TARGET, b"1", id=ids.short(job_id(1)), attempt=1, nonce="n1"),
     "resign": lambda board: board.store.run("resign", None, "", "", "id", "0" * 40, b"record"),
     "sweep": lambda board: EpochStore(board.store).sweep("g"),
     "tidy": lambda board: board.store.tidy(tombstones_ms=0, failed_before_ms=NOW),
@@ -59,7 +59,7 @@ def everything(board):
 
 
 def test_each_script_is_asked():
-    assert set(loader.SCRIPTS) == (set(CALLS) | {"probe"}) - {"the reader of the stream"}, "the probe has keys of its own alone"
+    assert set(SCRIPTS) == (set(CALLS) | {"probe"}) - {"the reader of the stream"}, "the probe has keys of its own alone"
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -301,13 +301,13 @@ def test_a_wake_line_of_which_a_firewall_has_forgotten_connects_anew(board, monk
     monkeypatch.setattr(clock, "monotonic", lambda: now[0])
     line = WakeLine(board.link, [board.keys])
     line.arm()
-    connection = line._connection
+    connection = line.connection
     now[0] += 34
     line.arm()
-    assert line._connection is connection
+    assert line.connection is connection
     now[0] += 2
     line.arm()
-    assert line._connection is not connection
+    assert line.connection is not connection
     line.close()
 
 
@@ -316,7 +316,7 @@ def test_a_wake_line_for_which_nobody_has_called_waits_again(board, monkeypatch)
     line = WakeLine(board.link, [board.keys])
     line.arm()
     assert line.wait(30)
-    assert (line.drain(), line.listens) == ("", False)
+    assert (line.drain(), line.armed) == ("", False)
     line.arm()
     board.link.execute("LPUSH", board.keys["wake"], "1")
     assert line.drain() == board.keys["wake"]

@@ -10,7 +10,6 @@ import pytest
 from django_delayq import ids
 from django_delayq.setting_readers import OfferTarget
 from django_delayq.store.connection.error_replies import StoreError, StoreRefused
-from django_delayq.store.scripts.queue import OfferStore
 from django_delayq.store.scripts.recovery import EpochStore
 from tests.links import package_link
 from tests.store.board import NOW, Board, job_id
@@ -26,7 +25,7 @@ class Offering(Board):
 
     def offer(self, number: int = 1, target: OfferTarget = STREAM, *, attempt: int = 1, nonce: str = "n1", body: bytes = BODY) -> str:
         short = ids.short(job_id(number))
-        return OfferStore(self.store).offer(target, body, id=short, attempt=attempt, nonce=nonce, now_ms=NOW).status
+        return self.store.offer(target, body, id=short, attempt=attempt, nonce=nonce, now_ms=NOW).status
 
     def running(self, *numbers: int) -> None:
         for number in numbers:
@@ -78,7 +77,7 @@ def test_what_stands_there_is_what_other_languages_are_promised(board, target):
 def test_the_answer_says_where_it_is_and_so_does_the_next_one(board, target):
     board.running(1, 2)
     board.offer(1, target)
-    places = [OfferStore(board.store).offer(target, BODY, id=entry(2)[0], attempt=1, nonce="n1", now_ms=NOW).place for _ in range(2)]
+    places = [board.store.offer(target, BODY, id=entry(2)[0], attempt=1, nonce="n1", now_ms=NOW).place for _ in range(2)]
     last = "2" if target.kind == "list" else board.link.execute("XREVRANGE", target.key, "+", "-", "COUNT", 1)[0][0].decode()
     assert places == [last, last]
 

@@ -9,7 +9,7 @@ import pytest
 from django_delayq import checks
 from django_delayq.management.queue_findings import redis_findings
 from django_delayq.producer.stores import stores
-from django_delayq.store.connection.cluster_slots import slot_of
+from django_delayq.store.connection.cluster import slot_of
 from django_delayq.store.keys import tag
 from django_delayq.store.reads import cluster_health
 from django_delayq.store.reads.cluster_health import BY_KEY, moves_as_a_whole

@@ -14,11 +14,12 @@ from django_delayq.store.connection.commands import BY_NAME, COMMANDS, ON_CLUSTE
 from django_delayq.store.connection.link import connect
 from django_delayq.store.keys import Keys
 from django_delayq.store.reads.fitness import TRIED, optional_findings, rights_findings
-from django_delayq.store.scripts.loader import SCRIPTS, load
+from django_delayq.store.scripts.loader import load
 from tests import servers
 from tests.conftest import missing
 from tests.links import opened
 from tests.servers import RedisServer, redis_program
+from tests.store.board import SCRIPTS
 from tests.topologies import valkey_program
 
 PACKAGE = Path(commands.__file__).parents[2]
@@ -73,7 +74,7 @@ def test_the_rights_of_the_documents_are_those_of_the_table():
 
 def test_every_required_command_is_tried_or_used_at_the_start():
     used = {"evalsha", "script|load", "select", "wait"}  # by the probe itself, by the connection, and by the look at replicas
-    assert {command.name for command in COMMANDS if command.required} == {command.name for command in TRIED} | used
+    assert {command.name for command in COMMANDS if not command.instead} == {command.name for command in TRIED} | used
     assert TRIED[0].name == "unlink"
 
 

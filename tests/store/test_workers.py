@@ -8,8 +8,10 @@ import pytest
 
 from django_delayq import clock
 from django_delayq.store.connection.link import Cooldown
-from django_delayq.store.keys import workers_key
+from django_delayq.store.keys import Keys
 from django_delayq.store.scripts.worker_registry import ASKED_MS, WorkerRegistry
+
+WORKERS = Keys("t", "workers")
 
 
 @pytest.fixture
@@ -38,9 +40,9 @@ def test_the_last_request_counts(registry):
 
 def test_who_is_not_there_is_not_asked(registry, board):
     assert not registry.ask("nobody", "stop", by="x")
-    board.link.execute("HSET", workers_key("t"), "a", json.dumps({"beat": clock.wall_ms() - 31_000}))
+    board.link.execute("HSET", WORKERS["workers"], "a", json.dumps({"beat": clock.wall_ms() - 31_000}))
     assert not registry.ask("a", "stop", by="x")
-    assert board.link.execute("EXISTS", f"{workers_key('t')}:asked") == 0
+    assert board.link.execute("EXISTS", WORKERS["asked"]) == 0
 
 
 @pytest.mark.parametrize("ahead", [-3_600_000, 3_600_000])
@@ -74,15 +76,15 @@ def test_nothing_else_can_be_asked(registry):
 def test_what_is_no_request_or_an_old_one_is_dropped(registry, board, litter):
     registry.beat("a", {})
     value = litter.replace(b"%d", str(clock.wall_ms() + ASKED_MS // 2).encode())
-    board.link.execute("HSET", f"{workers_key('t')}:asked", "a", value)
+    board.link.execute("HSET", WORKERS["asked"], "a", value)
     assert registry.all()[0]["asked"] == ""
-    board.link.execute("HSET", f"{workers_key('t')}:asked", "a", value)
+    board.link.execute("HSET", WORKERS["asked"], "a", value)
     assert registry.asked("a") is None
-    assert board.link.execute("EXISTS", f"{workers_key('t')}:asked") == 0
+    assert board.link.execute("EXISTS", WORKERS["asked"]) == 0
 
 
 def test_a_worker_that_leaves_takes_its_request_along(registry, board):
     registry.beat("a", {})
     registry.ask("a", "stop", by="x")
     registry.leave("a")
-    assert board.link.execute("EXISTS", f"{workers_key('t')}:asked", workers_key("t")) == 0
+    assert board.link.execute("EXISTS", WORKERS["asked"], WORKERS["workers"]) == 0

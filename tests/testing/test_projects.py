@@ -47,7 +47,7 @@ class {name}(TransactionTestCase):
         job = close.using(delay="30m").schedule(1)
         store, prefix = stores.queue("default", 0), conf.get().prefix
         found = store.link.execute("HGET", store.keys["meta"], "site").decode()
-        assert found == site.of(prefix) == site.Derived().id(prefix), found
+        assert found == site.of(prefix) == site.Database().id(prefix), found
         assert stores.inspector().job("default", job.id) is not None
 """
 GIVEN = ("ENGINE", "NAME", "USER", "PASSWORD", "HOST", "PORT", "OPTIONS")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from django_delayq.store.connection.cluster_slots import slot_of
+from django_delayq.store.connection.cluster import slot_of
 from django_delayq.store.keys import tag
 from tests.topologies import ClusterServers
 from tests.worker.conftest import Shop, eventually

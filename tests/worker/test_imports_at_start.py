@@ -51,7 +51,7 @@ WEB = {
     ),
     "producer.outbox": "agreed_clock far_rows jobs pauses period_keys requests rows shapes",
     "store": "keys connection reads scripts",
-    "store.connection": ("address cluster_slots commands connection_options embedded error_replies link places sentinels wake"),
+    "store.connection": ("address commands connection_options embedded error_replies link places sentinels wake"),
     "store.reads": "reach",
     "store.scripts": ("decode events formats loader lock_store queue record recovery replicas site worker_registry"),
     "worker": "current",

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from django_delayq import codec, ids
-from django_delayq.store.connection.cluster_slots import slot_of
+from django_delayq.store.connection.cluster import slot_of
 from django_delayq.store.keys import Keys, tag
 from django_delayq.store.reads.inspector import Inspector
 from django_delayq.store.scripts.events import EventLog

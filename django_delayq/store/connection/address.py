@@ -5,10 +5,10 @@ from __future__ import annotations
 import ipaddress
 import re
 import ssl
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any, Final, NamedTuple, TypeAlias
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from redis import Redis
 from redis.cluster import RedisCluster
@@ -19,7 +19,7 @@ from django_delayq.exceptions import ConfigError
 from django_delayq.setting_readers import is_embedded
 from django_delayq.store.connection import embedded, sentinels
 from django_delayq.store.connection.connection_options import checked, known, left_out, wrong_option
-from django_delayq.store.connection.sentinels import Entrance, Sentinels, SentinelUrl
+from django_delayq.store.connection.sentinels import Entrance, Sentinels
 
 RedisSpec: TypeAlias = "str | Mapping[str, Any]"
 CLUSTER_SCHEMES: Final = ("redis+cluster://", "rediss+cluster://")
@@ -73,11 +73,6 @@ def address(spec: RedisSpec) -> str:
         ConfigError: the value leads nowhere.
     """
     return "" if is_embedded(spec) else where(resolve(spec)[1])
-
-
-def embedded_fault(spec: RedisSpec) -> str:
-    """Why the directory of that embedded server is not private; "" if it is private, or does not exist yet."""
-    return embedded.fault(spec["EMBEDDED"] if isinstance(spec, Mapping) else None)
 
 
 def way(spec: RedisSpec) -> Way:
@@ -187,45 +182,64 @@ def _from_url(url: str, options: Mapping[str, Any]) -> tuple[type[Connection], d
 
 
 def _from_sentinel_url(url: str, options: Mapping[str, Any]) -> tuple[type[Connection], dict[str, Any]]:
-    found = _split(url, 'DELAYQ["REDIS"]')
-    entrances, kwargs = sentinels.entrances(found.places, found.connection_class, {**found.kwargs, **options})
+    found = _SeveralServers(url, "+sentinel", sentinels.LINE)
+    name, _, database = found.path.partition("/")
+    if not name:
+        raise found.refused("it has no name of a master")
+    name = unquote(name)
+    if not sentinels.MASTER.fullmatch(name) or not re.fullmatch(r"\d*", database):
+        raise found.refused("what follows the Sentinels is no name and number of a database")
+    connection_class, kwargs = found.rest(database or "0")
+    at = sentinels.places(found.hosts, sentinels.PORT)
+    if not at:
+        raise found.refused("what follows names no Sentinels")
+    entrances, kwargs = sentinels.entrances(at, connection_class, {**kwargs, **options})
     named = [(made, _named(made, checked(made, one))) for made, one in entrances]
-    return found.connection_class, {**checked(found.connection_class, kwargs), "sentinels": Sentinels(found.name, named)}
+    return connection_class, {**checked(connection_class, kwargs), "sentinels": Sentinels(name, named)}
 
 
 def _from_cluster_url(url: str, options: Mapping[str, Any]) -> tuple[type[Connection], dict[str, Any]]:
-    def refused(wrong: str) -> ConfigError:
-        return ConfigError(f'DELAYQ["REDIS"] begins with {scheme}://, and {wrong}.', hint=f"Write {CLUSTER_LINE}. {HOW_ENCODED}")
-
-    scheme, _, rest = url.partition("://")
-    front, question, query = rest.partition("?")
-    credentials, at, rest = front.rpartition("@")
-    hosts, _, database = rest.partition("/")
-    found = sentinels.places(hosts, PORT)
-    if not found:
-        raise refused("what follows names no nodes")
-    try:
-        kwargs = dict(parse_url(f"{scheme.removesuffix('+cluster')}://{credentials}{at}node/{question}{query}"))
-    except ValueError as error:
-        raise refused(f"what follows is no usable address{wrong_option(error)}") from None
-    connection_class = kwargs.pop("connection_class", Connection)
+    found = _SeveralServers(url, "+cluster", CLUSTER_LINE)
+    at = sentinels.places(found.hosts, PORT)
+    if not at:
+        raise found.refused("what follows names no nodes")
+    connection_class, kwargs = found.rest("")
     given = {**kwargs, **options}
-    if database not in ("", "0") or given.pop("db", 0):
-        raise refused("a Redis Cluster has database 0 only")
+    if found.path not in ("", "0") or given.pop("db", 0):
+        raise found.refused("a Redis Cluster has database 0 only")
     taken = checked(connection_class, {name: value for name, value in given.items() if name not in ("host", "port")})
-    return connection_class, {**taken, "cluster": found}
+    return connection_class, {**taken, "cluster": at}
+
+
+class _SeveralServers:
+    """The parts of a URL of Sentinels or of a Cluster. `hosts`: a list separated by commas. `line`: an example of such a URL."""
+
+    def __init__(self, url: str, kind: str, line: str) -> None:
+        self._scheme, _, rest = url.partition("://")
+        front, *self._query = rest.partition("?")
+        *self._credentials, rest = front.rpartition("@")
+        self.hosts, _, self.path = rest.partition("/")
+        self._kind, self._line = kind, line
+
+    def refused(self, wrong: str) -> ConfigError:
+        """The error for that reason. Its text quotes nothing of the URL but the scheme."""
+        return ConfigError(f'DELAYQ["REDIS"] begins with {self._scheme}://, and {wrong}.', hint=f"Write {self._line}. {HOW_ENCODED}")
+
+    def rest(self, database: str) -> tuple[type[Connection], dict[str, Any]]:
+        """The class of the connections, and their arguments without host and port."""
+        url = "".join((self._scheme.removesuffix(self._kind), "://", *self._credentials, "server/", database, *self._query))
+        try:
+            kwargs = dict(parse_url(url))
+        except ValueError as error:
+            raise self.refused(f"what follows is no usable address{wrong_option(error)}") from None
+        connection_class = kwargs.pop("connection_class", Connection)
+        return connection_class, {key: value for key, value in kwargs.items() if key not in ("host", "port")}
 
 
 def not_obeyed(spec: RedisSpec) -> list[str]:
     """The options in that value of `DELAYQ["REDIS"]` that the package ignores."""
     url, options = (spec.get("URL", ""), spec.get("OPTIONS", {})) if isinstance(spec, Mapping) else (spec, {})
     return left_out([*options, *parse_qs(url.partition("?")[2])]) if "://" in url else []
-
-
-def _split(url: str, place: str) -> SentinelUrl:
-    scheme = SCHEME.match(url)
-    begins = f"{place} begins with {scheme[0] if scheme else ''}"
-    return sentinels.split_url(url, lambda wrong: ConfigError(f"{begins}, and {wrong}.", hint=f"Write {sentinels.LINE}. {HOW_ENCODED}"))
 
 
 def _check(url: Any, place: str) -> None:
@@ -241,7 +255,8 @@ def _check(url: Any, place: str) -> None:
     _, *behind = re.split(r"[/?#]", url[scheme.end() :], maxsplit=1)
     several = url.startswith((*sentinels.SCHEMES, *CLUSTER_SCHEMES))
     try:
-        usable = "@" not in "".join(behind) and (several or _is_readable(url))
+        host = None if several else parse_url(url).get("host")
+        usable = "@" not in "".join(behind) and (host is None or HOST.fullmatch(host))
     except ValueError as error:
         raise ConfigError(f"{said}, and what follows is no usable address{wrong_option(error)}.", hint=HOW) from None
     if not usable:
@@ -250,22 +265,15 @@ def _check(url: Any, place: str) -> None:
         raise ConfigError(f"{said}, and what follows the host is no database number.", hint=HOW)
 
 
-def _is_readable(url: str) -> bool:
-    host = parse_url(url).get("host")
-    return host is None or HOST.fullmatch(host) is not None
-
-
 def _call_factory(path: str) -> Redis | RedisCluster:
     module, _, attribute = path.rpartition(".")
     try:
         factory = getattr(import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise ConfigError(f'DELAYQ["REDIS"] names the factory {path!r}, which cannot be imported: {error}.') from error
-    client: Any = None
-    with _Unsaid() as unsaid:
-        client = factory()
-    if unsaid.error:
-        raise ConfigError(f"The factory {path!r} in DELAYQ['REDIS'] raised {unsaid.error}.", hint=f"Call it by hand. {HOW}")
+    client, raised = _attempted(factory)
+    if raised:
+        raise ConfigError(f"The factory {path!r} in DELAYQ['REDIS'] raised {raised}.", hint=f"Call it by hand. {HOW}")
     if not isinstance(client, Redis | RedisCluster):
         said = f"The factory {path!r} in DELAYQ['REDIS'] returned {type(client).__name__}; it must return a redis.Redis."
         raise ConfigError(said, hint=_way_out(client))
@@ -279,18 +287,12 @@ def _way_out(client: object) -> str:
     return ""
 
 
-class _Unsaid:
-    """Catches an error of a client or a factory, and keeps only its class: the text may quote parts of the address."""
-
-    error = ""
-
-    def __enter__(self) -> _Unsaid:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
-        if kind is not None and issubclass(kind, Exception):
-            self.error = kind.__name__
-        return bool(self.error)
+def _attempted(make: Callable[[], Any]) -> tuple[Any, str]:
+    """The result, and the class of the error if it raised one: the text of the error may quote parts of the address."""
+    try:
+        return make(), ""
+    except Exception as error:
+        return None, type(error).__name__
 
 
 def _from_cache(alias: str) -> tuple[type[Connection], dict[str, Any]]:
@@ -305,22 +307,21 @@ def _from_cache(alias: str) -> tuple[type[Connection], dict[str, Any]]:
     place = f"LOCATION of the cache {alias!r} in DELAYQ['REDIS']"
     for url in _locations(caches.settings[alias].get("LOCATION")):
         _check(url, place)
-    client: Any = None
-    with _Unsaid() as unsaid:
-        cache = caches[alias]
-        inner: Any = getattr(cache, "client", None) or getattr(cache, "_cache", None)
-        get_client = getattr(inner, "get_client", None)
-        client = get_client(write=True) if get_client else None
-    if unsaid.error:
-        raise ConfigError(
-            f"{place} is refused by its client, which raises {unsaid.error}.", hint=SHARDED if unsaid.error in SHARDS else HOW
-        )
+    client, error = _attempted(lambda: _client_of(caches[alias]))
+    if error:
+        raise ConfigError(f"{place} is refused by its client, which raises {error}.", hint=SHARDED if error in SHARDS else HOW)
     if not isinstance(client, Redis | RedisCluster):
         raise ConfigError(
-            f"The cache {alias!r} in DELAYQ['REDIS'] is a {type(cache).__name__}, which is not on Redis.",
+            f"The cache {alias!r} in DELAYQ['REDIS'] is a {type(caches[alias]).__name__}, which is not on Redis.",
             hint=_way_out(client) or "Use an alias of django-redis or of django.core.cache.backends.redis, or write a URL.",
         )
     return _from_client(client)
+
+
+def _client_of(cache: Any) -> Any:
+    inner = getattr(cache, "client", None) or getattr(cache, "_cache", None)
+    get_client = getattr(inner, "get_client", None)
+    return get_client(write=True) if get_client else None
 
 
 def _locations(location: Any) -> Iterator[str]:

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import os
 import threading
+from binascii import crc_hqx
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from redis.connection import Connection
 from redis.exceptions import ResponseError
@@ -15,15 +16,56 @@ from redis.exceptions import ResponseError
 from django_delayq import clock
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.store import keys
-from django_delayq.store.connection import cluster_slots
-from django_delayq.store.connection.cluster_slots import SLOTS, Address, slot_of
-from django_delayq.store.connection.error_replies import StoreError, StoreRefused
+from django_delayq.store.connection.error_replies import SLOTS, UNKNOWN, StoreError, StoreRefused, redirect
 from django_delayq.store.connection.link import HURRIED, Cooldown, Link, Reply
 
 LOOK: Final = 1.0  # seconds between looks at the map, at least
 PATIENCE: Final = 0.5  # seconds for one node to report the map; another node also knows it
 
+Address = tuple[str, int]  # host and port
 MakesConnection = Callable[[str, int, float], Connection]  # host, port, seconds for the connection and for a reply
+
+
+def slot_of(key: str) -> int:
+    """The slot of a key: computed from the text in its first braces if that is not empty, else from the whole key."""
+    _, opened, rest = key.partition("{")
+    tag, closed, _ = rest.partition("}")
+    return crc_hqx((tag if opened and closed and tag else key).encode(), 0) % SLOTS
+
+
+class SlotRange(NamedTuple):
+    """A range of slots that one master serves, with the addresses of the master and its replicas."""
+
+    first: int
+    last: int
+    master: Address
+    replicas: tuple[Address, ...]
+
+
+def slot_ranges(reply: Any, asked: str) -> list[SlotRange]:
+    """Reads the answer to CLUSTER SLOTS of the node at the host `asked`.
+
+    Raises:
+        ValueError: the answer is not a valid list of slots.
+    """
+    try:
+        found = [SlotRange(int(first), int(last), *_nodes(nodes, asked)) for first, last, *nodes in reply]
+    except (TypeError, ValueError, IndexError, AttributeError) as error:
+        raise ValueError(f"its list of slots has an unknown form: {error}") from None
+    for one in found:
+        if not 0 <= one.first <= one.last < SLOTS:
+            raise ValueError(f"it lists slots {one.first} to {one.last}")
+    return found
+
+
+def _nodes(nodes: Sequence[Any], asked: str) -> tuple[Address, tuple[Address, ...]]:
+    master, *replicas = (_address(node, asked) for node in nodes)
+    return master, tuple(replicas)
+
+
+def _address(node: Any, asked: str) -> Address:
+    host = "" if node[0] is None else node[0].decode()
+    return asked if host in UNKNOWN else host, int(node[1])
 
 
 class Node(Link):
@@ -45,8 +87,9 @@ class MapLocks:
         self.making = threading.Lock()
 
 
-class ClusterMap:
-    """The map of which node of a Cluster serves which slot. Thread-safe; survives a fork.
+class Cluster:
+    """A Cluster as a place, see `store/connection/places.py`, with the map of which node serves which slot. It is thread-safe, and
+    survives a fork.
 
     Args:
         make: makes an unconnected client connection.
@@ -71,6 +114,26 @@ class ClusterMap:
         self._cooldown_policy = 0.0, 0.0, 0.0
         self._deadline: float | None = None
         self._own_locks = MapLocks()
+        self._links: dict[int, SlotLink] = {}
+
+    @property
+    def shared(self) -> SlotLink:
+        """See `Places`. The link for the keys of the workers."""
+        return self.link(slot_of("{workers}"))
+
+    def of(self, queue: str, partition: int) -> SlotLink:
+        """See `Places`. The link of the slot of that partition."""
+        return self.link(slot_of(f"{{{keys.tag(queue, partition)}}}"))
+
+    on_shared = of
+
+    def link(self, slot: int) -> SlotLink:
+        """The link that follows that slot."""
+        found = self._links.get(slot)
+        if found is None:
+            with self._locks.making:
+                found = self._links.setdefault(slot, SlotLink(self, slot))
+        return found
 
     def nodes(self, queue: str = "") -> Sequence[Link]:
         """See `Places`: all masters that serve slots."""
@@ -174,7 +237,7 @@ class ClusterMap:
         for address in dict.fromkeys([*(one for one in (*self._heard_of, *self._seeds) if one not in last), *last]):
             asked = Node(self._make, address, patience)
             try:
-                told = cluster_slots.served(asked.execute("CLUSTER", "SLOTS"), address[0])
+                told = slot_ranges(asked.execute("CLUSTER", "SLOTS"), address[0])
             except (StoreUnavailable, StoreError, ValueError) as error:
                 cause = error.fields.get("cause", "") if isinstance(error, StoreUnavailable) else ""
                 cause = cause or str(error).rstrip(".")
@@ -190,7 +253,7 @@ class ClusterMap:
                 return
             self._trouble = StoreUnavailable(code="redis_away", where=self.where, cause=f"{asked.where}, knows of no slots")
 
-    def _take(self, told: Iterable[cluster_slots.SlotRange], teller: Address) -> None:
+    def _take(self, told: Iterable[SlotRange], teller: Address) -> None:
         served: list[Node | None] = [None] * SLOTS
         masters: list[Address] = []
         replicas: list[Address] = []
@@ -308,7 +371,7 @@ class SlotLink(Link):
 
     def heard(self, error: Exception) -> None:
         """See `Link`. Handles a slot that has moved, and a node that is gone."""
-        told = cluster_slots.redirect(error) if isinstance(error, ResponseError) else None
+        told = redirect(error) if isinstance(error, ResponseError) else None
         node = self._cluster.known(self.slot)
         if told is None:
             self._cluster.look(node)
@@ -435,32 +498,3 @@ def _part(commands: Sequence[tuple[Any, ...]], number: int) -> range:
     """
     waits = number + 1 < len(commands) and commands[number + 1][0] == "WAIT"
     return range(number, number + 1 + waits)
-
-
-class Cluster(ClusterMap):
-    """A Cluster as a place, see `store/connection/places.py`. It finds links by its map."""
-
-    def __init__(self, make: MakesConnection, seeds: Sequence[Address], *, timeout: float, patience: float = 0.0) -> None:
-        super().__init__(make, seeds, timeout=timeout, patience=patience)
-        self._links: dict[int, SlotLink] = {}
-
-    @property
-    def shared(self) -> SlotLink:
-        """See `Places`. The link for the keys of the workers."""
-        return self.link(slot_of(keys.workers_key("")))
-
-    def of(self, queue: str, partition: int) -> SlotLink:
-        """See `Places`. The link of the slot of that partition."""
-        return self.link(slot_of(f"{{{keys.tag(queue, partition)}}}"))
-
-    def on_shared(self, queue: str, partition: int) -> SlotLink:
-        """See `Places`."""
-        return self.of(queue, partition)
-
-    def link(self, slot: int) -> SlotLink:
-        """The link that follows that slot."""
-        found = self._links.get(slot)
-        if found is None:
-            with self._locks.making:
-                found = self._links.setdefault(slot, SlotLink(self, slot))
-        return found

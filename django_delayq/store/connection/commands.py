@@ -27,11 +27,6 @@ class Command(NamedTuple):
     instead: str = ""
 
     @property
-    def required(self) -> bool:
-        """Whether the package cannot go on without it."""
-        return not self.instead
-
-    @property
     def words(self) -> str:
         """As people write it: "CLIENT SETNAME"."""
         return self.name.replace("|", " ").upper()

@@ -9,6 +9,7 @@ import inspect
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Final
 from weakref import WeakSet
 
@@ -132,7 +133,7 @@ def unconnected(connection_class: type[Connection], kwargs: Mapping[str, Any], *
             **kwargs,
             "socket_timeout": timeout,
             "socket_connect_timeout": timeout,
-            "redis_connect_func": Greeting(name, where, kwargs.get("redis_connect_func")),
+            "redis_connect_func": partial(_greet, name, where, kwargs.get("redis_connect_func")),
             "retry": Retry(NoBackoff(), 0),
             "health_check_interval": 0,
             "decode_responses": False,
@@ -147,24 +148,17 @@ def unconnected(connection_class: type[Connection], kwargs: Mapping[str, Any], *
     return connection
 
 
-class Greeting:
-    """Logs a new connection in, and gives its name, which nothing needs."""
-
-    def __init__(self, name: str, where: str, log_in: Callable[[Connection], None] | None) -> None:
-        self._name = name
-        self._where = where
-        self._log_in = log_in
-
-    def __call__(self, connection: Connection) -> None:
-        if self._log_in is None:
-            connection.on_connect()  # type: ignore[no-untyped-call]  # redis-py types only some methods
-        else:
-            self._log_in(connection)
-        if not self._name or is_refused(self._where, SETNAME):
-            return
-        connection.send_command("CLIENT", "SETNAME", self._name, check_health=False)  # type: ignore[no-untyped-call]  # redis-py types only some methods
-        try:
-            connection.read_response()
-        except ResponseError as error:
-            if not refused(self._where, SETNAME, error):
-                raise
+def _greet(name: str, where: str, log_in: Callable[[Connection], None] | None, connection: Connection) -> None:
+    """Logs a new connection in, and gives it its name, which nothing needs."""
+    if log_in is None:
+        connection.on_connect()  # type: ignore[no-untyped-call]  # redis-py types only some methods
+    else:
+        log_in(connection)
+    if not name or is_refused(where, SETNAME):
+        return
+    connection.send_command("CLIENT", "SETNAME", name, check_health=False)  # type: ignore[no-untyped-call]  # redis-py types only some methods
+    try:
+        connection.read_response()
+    except ResponseError as error:
+        if not refused(where, SETNAME, error):
+            raise

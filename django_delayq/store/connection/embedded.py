@@ -42,6 +42,7 @@ LOCK_SECONDS = 30.0  # to wait for another process that starts or stops the serv
 # The files that this module and its server put into the directory.
 OURS: Final = (".gitignore", "lock", "running", "valkey.sock", "valkey.log", "valkey.pid", "appendonlydir")
 LEFT: Final = ("temp-", "dump.rdb")  # the names of files that a killed server leaves begin with these
+SETTINGS: Final = "--port 0 --unixsocketperm 600 --appendonly yes --appendfsync everysec --maxmemory-policy noeviction --daemonize yes"
 OTHERS: Final = 0o077  # rights of others than the owner
 
 
@@ -109,15 +110,12 @@ def look(directory: str | os.PathLike[str] | None = None) -> EmbeddedServer:
     """
     home = _home(directory)
     if not (home / "running").is_file():
-        return EmbeddedServer(directory=home)
+        return EmbeddedServer(home)
     with _locked(home), _opened(home / "running") as running:
-        if _take(running):
-            return EmbeddedServer(directory=home)
-        with contextlib.suppress(OSError, ValueError):
-            return EmbeddedServer(
-                directory=home, pid=int((home / "valkey.pid").read_text()), answers=_ready(_say(_socket(home), b"PING\r\n"))
-            )
-        return EmbeddedServer(directory=home)  # it is starting or stopping
+        if not _take(running):
+            with contextlib.suppress(OSError, ValueError):  # it is starting or stopping
+                return EmbeddedServer(home, int((home / "valkey.pid").read_text()), _ready(_say(_socket(home), b"PING\r\n")))
+    return EmbeddedServer(home)
 
 
 def server_program() -> str:
@@ -221,17 +219,13 @@ def _socket(home: Path) -> str:
     if len(os.fsencode(path)) <= LONGEST_SOCKET:
         return path
     digest = hashlib.sha256(os.fsencode(home)).hexdigest()[:16]
-    return str(_own_folder() / f"{digest}.sock")
-
-
-def _own_folder() -> Path:
-    """A folder in the shared temporary directory that only this user can enter. Elsewhere another user could start a server first."""
+    # A folder in the shared temporary directory that only this user can enter. Elsewhere another user could start a server first.
     folder = Path(tempfile.gettempdir(), f"delayq-{os.getuid()}")
     folder.mkdir(mode=0o700, exist_ok=True)
     facts = folder.lstat()
     if facts.st_uid != os.getuid() or facts.st_mode & 0o077:
         raise PermissionError(f"{folder}, where its socket goes since that path is too long for one, belongs to others too")
-    return folder
+    return str(folder / f"{digest}.sock")
 
 
 @contextlib.contextmanager
@@ -302,31 +296,8 @@ def _start(home: Path, path: str) -> None:
         if _take(running):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)  # of a server that was killed
-            command = [
-                program,
-                "--port",
-                "0",
-                "--unixsocket",
-                path,
-                "--unixsocketperm",
-                "600",
-                "--dir",
-                str(home),
-                "--appendonly",
-                "yes",
-                "--appendfsync",
-                "everysec",
-                "--save",
-                "",
-                "--maxmemory-policy",
-                "noeviction",
-                "--pidfile",
-                str(home / "valkey.pid"),
-                "--logfile",
-                str(log),
-                "--daemonize",
-                "yes",
-            ]
+            places = ("--unixsocket", path, "--dir", home, "--pidfile", home / "valkey.pid", "--logfile", log)
+            command = [program, *SETTINGS.split(), "--save", "", *map(str, places)]
             with _opened(log) as output:
                 begun = subprocess.run(
                     command,
@@ -342,7 +313,9 @@ def _start(home: Path, path: str) -> None:
                 raise StoreUnavailable(f"The embedded server {program} ended with code {begun.returncode}. See {log}.")
     deadline = clock.monotonic() + START_SECONDS
     while not _ready(_say(path, b"PING\r\n")):
-        if _ended(home):
+        with _opened(home / "running") as running:
+            ended = _take(running)
+        if ended:
             raise StoreUnavailable(f"The embedded server {program} exited during its start. See {log}.")
         if clock.monotonic() > deadline:
             raise StoreUnavailable(f"The embedded server {program} did not come up in {START_SECONDS:g} s. See {log}.")
@@ -355,8 +328,3 @@ def _end_with(owner: int, home: Path) -> None:
     subprocess.run(
         ["sh", "-c", f"({wait}) >/dev/null 2>&1 </dev/null &", "sh", str(owner), str(home)], start_new_session=True, check=False
     )
-
-
-def _ended(home: Path) -> bool:
-    with _opened(home / "running") as running:
-        return _take(running)

@@ -11,7 +11,6 @@ from typing import Final, NamedTuple
 from redis.exceptions import RedisError, ResponseError
 
 from django_delayq.exceptions import DelayqError, StoreUnavailable
-from django_delayq.store.connection.cluster_slots import Redirect, redirect
 
 CODED = re.compile(r"[A-Z]{3,} ")  # an error with a code and a text of its own; the client removes ERR
 
@@ -75,6 +74,23 @@ CODES_OF_CLASSES: Final[Mapping[str, str]] = {
 CODE: Final = re.compile(r"(?:(?:Error running script .*?|@user_script: ?\d+): -?)?([A-Z]{3,}) ")
 PLACE: Final = re.compile(r"\.? script: [0-9a-f]{40}, on @user_script:\d+\.?$")
 
+# Newer clients turn the code of a redirect into a class and remove it from the text. A node that does not know the name of the other
+# leaves it out, or writes "?".
+REDIRECT: Final = re.compile(r"(?:(?P<kind>MOVED|ASK) )?(?P<slot>\d{1,5}) (?P<host>\S*):(?P<port>\d{1,5})")
+SLOTS: Final = 16_384  # of a Cluster
+UNKNOWN: Final = ("", "?")  # host names
+
+
+class Redirect(NamedTuple):
+    """The node that serves a key, according to another node. `moved`: True if all further commands must go there; False if only the
+    redirected command must. `host`: "" for the host of the node that redirects.
+    """
+
+    moved: bool
+    slot: int
+    host: str
+    port: int
+
 
 class StoreError(DelayqError):
     """Redis answered with an error that is not temporary: a wrong type, a refused command, a broken script. `reply`: the whole reply
@@ -104,6 +120,18 @@ def code_of(error: RedisError) -> str:
     """The code of an error reply; "" for one without a code, whose text is for people."""
     found = CODE.match(str(error))
     return CODES_OF_CLASSES.get(type(error).__name__, found[1] if found else "")
+
+
+def redirect(error: RedisError) -> Redirect | None:
+    """The redirect in that reply of a node; None if it is another reply."""
+    found = REDIRECT.fullmatch(str(error))
+    kind = CODES_OF_CLASSES.get(type(error).__name__) or (found and found["kind"])
+    if found is None or kind not in ("MOVED", "ASK"):
+        return None
+    slot, port = int(found["slot"]), int(found["port"])
+    if slot >= SLOTS or not 0 < port < 65_536:
+        return None
+    return Redirect(kind == "MOVED", slot, "" if found["host"] in UNKNOWN else found["host"], port)
 
 
 def answered(error: ResponseError, where: str, misplaced: str = "redis_cluster") -> StoreRefused | StoreError:

@@ -203,9 +203,7 @@ class Link:
         """See `shared`."""
         return self
 
-    def on_shared(self, queue: str, partition: int) -> Link:
-        """See `shared`."""
-        return self
+    on_shared = of
 
     def beside(self, key: str) -> Link:
         """A link to a foreign key on the same server or in the same Cluster: this link, if one script may use both."""
@@ -240,10 +238,19 @@ class Link:
             StoreUnavailable: the server cannot be reached, did not answer in time, or refuses for the time being.
             StoreError: the server answered with another error.
         """
-        reply = self.execute_many((command,))[0]
-        if isinstance(reply, Exception):
-            raise reply
-        return reply
+        return self.ask(command)[0]
+
+    def ask(self, *commands: tuple[Any, ...]) -> list[Reply]:
+        """Like `execute_many`, but raises the first error reply.
+
+        Raises:
+            StoreUnavailable, StoreError: as for `execute`.
+        """
+        replies = self.execute_many(commands)
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise reply
+        return replies
 
     def execute_many(self, commands: Sequence[tuple[Any, ...]]) -> list[Reply]:
         """Sends several commands in one write and returns their replies in order. An error reply is returned as an exception object
@@ -320,7 +327,7 @@ class Link:
 
     def leads(self, connection: Connection) -> bool:
         """Whether that connection leads to the current server, as far as is known. A master may have been replaced."""
-        return self._sentinels is None or self._sentinels.lead_to(connection)
+        return self._sentinels is None or self._sentinels.master == (connection.host, int(connection.port))
 
     def heard(self, error: Exception) -> None:
         """Receives an error reply from a connection that has its own owner. The reply may show that the server has moved."""

@@ -8,28 +8,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from redis.connection import Connection
 
 from django_delayq.store.connection.address import RedisSpec, resolve
 from django_delayq.store.connection.connection_options import unconnected
 from django_delayq.store.connection.link import Link, link_to
-
-
-class Partitioned(Protocol):
-    """An object that names its queue and partition, as `Keys` and the lines of a worker do."""
-
-    @property
-    def queue(self) -> str:
-        """The name of the queue."""
-
-    @property
-    def partition(self) -> int:
-        """The number of the partition, from 0."""
-
-
-PartitionedT = TypeVar("PartitionedT", bound=Partitioned)
+from django_delayq.store.keys import Keys
 
 
 class Places(Protocol):
@@ -141,11 +127,11 @@ def place(spec: RedisSpec, *, name: str, timeout: float = 2.0, patience: float =
     return Cluster(make, kwargs["cluster"], timeout=timeout, patience=patience)
 
 
-def by_node(places: Places, parts: Iterable[PartitionedT]) -> dict[Link, list[PartitionedT]]:
+def by_node(places: Places, parts: Iterable[Keys]) -> dict[Link, list[Keys]]:
     """Groups these partitions by server, in the order of the first partition of each. The key is the link of that first partition. On
     a Cluster this link also reaches the other partitions.
     """
-    found: dict[Link, tuple[Link, list[PartitionedT]]] = {}
+    found: dict[Link, tuple[Link, list[Keys]]] = {}
     for part in parts:
         link = places.of(part.queue, part.partition)
         found.setdefault(link.server, (link, []))[1].append(part)

@@ -1,4 +1,4 @@
-"""The Sentinels that watch over a master, and the URL that names them. They are asked for the current master, over separate short
+"""The Sentinels that watch over a master. They are asked for the current master, over separate short
 connections, each time a connection is made. The client library has this too. But its pools have no time limit, and treat a demoted
 master as a broken connection.
 """
@@ -6,19 +6,16 @@ master as a broken connection.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeAlias
-from urllib.parse import unquote
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeAlias
 
 from redis.backoff import NoBackoff
-from redis.connection import Connection, SSLConnection, parse_url
+from redis.connection import Connection, SSLConnection
 from redis.exceptions import ConnectionError, RedisError
 from redis.retry import Retry
 
 from django_delayq import clock
-from django_delayq.exceptions import ConfigError
 from django_delayq.store.connection import connection_options
-from django_delayq.store.connection.connection_options import wrong_option
 
 SCHEMES: Final = ("redis+sentinel://", "rediss+sentinel://")
 PORT: Final = 26379
@@ -94,10 +91,6 @@ class Sentinels:
         except (RedisError, OSError):
             self._look_at = clock.monotonic() + RARELY
 
-    def lead_to(self, connection: Connection) -> bool:
-        """Whether that connection goes to the master, as far as is known."""
-        return self.master == (connection.host, int(connection.port))
-
 
 def _asked(entrance: Entrance, name: str) -> tuple[str, int] | None:
     connection_class, kwargs = entrance
@@ -115,42 +108,6 @@ def _asked(entrance: Entrance, name: str) -> tuple[str, int] | None:
 
 def _place(entrance: Entrance) -> str:
     return f"{entrance[1].get('host', 'localhost')}:{entrance[1].get('port', PORT)}"
-
-
-class SentinelUrl(NamedTuple):
-    """The parts of a URL with Sentinels: their addresses, the name of the master, and the rest as in a plain URL."""
-
-    places: Sequence[tuple[str, int]]
-    name: str
-    connection_class: type[Connection]
-    kwargs: Mapping[str, Any]
-
-
-def split_url(url: str, refuse: Callable[[str], ConfigError]) -> SentinelUrl:
-    """Splits a URL that begins with one of `SCHEMES`. `refuse` makes the error from a reason.
-
-    Raises:
-        ConfigError: the URL names no Sentinel or no master, or is not valid. The text quotes no part of the URL.
-    """
-    scheme, _, rest = url.partition("://")
-    front, question, query = rest.partition("?")
-    credentials, at, rest = front.rpartition("@")
-    hosts, _, path = rest.partition("/")
-    name, _, database = path.partition("/")
-    if not name:
-        raise refuse("it has no name of a master")
-    name = unquote(name)
-    found = places(hosts, PORT)
-    if not MASTER.fullmatch(name) or not re.fullmatch(r"\d*", database):
-        raise refuse("what follows the Sentinels is no name and number of a database")
-    try:
-        kwargs = dict(parse_url(f"{scheme.removesuffix('+sentinel')}://{credentials}{at}sentinel/{database or 0}{question}{query}"))
-    except ValueError as error:
-        raise refuse(f"what follows is no usable address{wrong_option(error)}") from None
-    if not found:
-        raise refuse("what follows names no Sentinels")
-    connection_class = kwargs.pop("connection_class", Connection)
-    return SentinelUrl(found, name, connection_class, {key: value for key, value in kwargs.items() if key not in ("host", "port")})
 
 
 def places(text: str, default: int) -> list[tuple[str, int]]:

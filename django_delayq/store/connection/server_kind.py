@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from redis.connection import SSLConnection
@@ -55,7 +55,11 @@ def kind_findings(redis: RedisSpec, *, timeout: float = 2.0) -> list[Finding]:
             finally:
                 link.close()
         if hung_up and not tls and not kwargs.keys() & {"path", "sentinels"} and _speaks_tls(nodes_of(one)[0], timeout):
-            return [_tls_finding(one, by_cluster)]
+            place = _place(*nodes_of(one)[0])
+            kind, database = ("+cluster", "") if by_cluster else ("", f"/{one.get('db') or 0}")
+            line = f"rediss{kind}://[user:password@]{place}{database}"
+            hint = f"Set DELAYQ['REDIS'] to {line}, and ssl_ca_certs to the file of the certificate authority."
+            return [Finding("E020", f"The server at {place} requires TLS, but the URL does not use it.", hint)]
     return []
 
 
@@ -82,18 +86,6 @@ def _speaks_tls(address: tuple[str, int], timeout: float) -> bool:
 def _place(host: str, port: int) -> str:
     """The address in the form of a URL."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _tls_finding(kwargs: Mapping[str, Any], by_cluster: bool) -> Finding:
-    scheme = "rediss+cluster" if by_cluster else "rediss"
-    place = _place(*nodes_of(kwargs)[0])
-    database = "" if by_cluster else f"/{kwargs.get('db') or 0}"
-    return Finding(
-        "E020",
-        f"The server at {place} requires TLS, but the URL does not use it.",
-        f"Set DELAYQ['REDIS'] to {scheme}://[user:password@]{place}{database}, and ssl_ca_certs to the file of the certificate "
-        f"authority.",
-    )
 
 
 def _of_sentinels(sentinels: Sentinels, database: int) -> Finding | None:
@@ -131,18 +123,25 @@ def _found(link: Link, kwargs: Mapping[str, Any], tls: bool, by_cluster: bool) -
         yield Finding(
             "E013",
             f"Redis at {place} is a node of a Redis Cluster, but the URL is that of a single server.",
-            f"Set DELAYQ['REDIS'] to {_cluster_line(kwargs, tls)} with several nodes, separated by commas.",
+            f"Set DELAYQ['REDIS'] to {_url(kwargs, tls, '+cluster')} with several nodes, separated by commas.",
         )
     elif by_cluster and not clustered and not {"redis_mode:sentinel", "server_mode:sentinel"} & set(facts):
         yield Finding(
             "E017",
             f"The server at {place} is not a node of a Redis Cluster.",
-            f"Set DELAYQ['REDIS'] to {'rediss' if tls else 'redis'}://[user:password@]{kwargs.get('host')}:{kwargs.get('port')}/0.",
+            f"Set DELAYQ['REDIS'] to {_url(kwargs, tls)}/0.",
         )
     elif by_cluster and clustered:
         return
     elif "redis_mode:sentinel" in facts or "server_mode:sentinel" in facts:
-        yield _sentinel_finding(place, _line(kwargs, tls), _masters(link))
+        names = _masters(link)
+        line = f"{_url(kwargs, tls, '+sentinel')}/{names[0] if names else 'mymaster'}/{kwargs.get('db') or 0}"
+        told = f"Its masters are {', '.join(names)}." if names else "Use the name in its `sentinel monitor`."
+        yield Finding(
+            "E014",
+            f"The server at {place} is a Sentinel, which stores no jobs.",
+            f"Set DELAYQ['REDIS'] to {line} with all Sentinels, separated by commas. {told}",
+        )
     elif (number := int(kwargs.get("db") or 0)) and _refuses(link, number):
         count = _databases(link)
         yield Finding(
@@ -153,24 +152,9 @@ def _found(link: Link, kwargs: Mapping[str, Any], tls: bool, by_cluster: bool) -
         )
 
 
-def _cluster_line(kwargs: Mapping[str, Any], tls: bool) -> str:
-    """A setting that replaces the address of a node."""
-    return f"{'rediss' if tls else 'redis'}+cluster://[user:password@]{kwargs.get('host', 'localhost')}:{kwargs.get('port', PORT)}"
-
-
-def _line(kwargs: Mapping[str, Any], tls: bool) -> str:
-    """A setting that replaces the address of a Sentinel; the name of the master is missing."""
-    scheme = "rediss+sentinel" if tls else "redis+sentinel"
-    return f"{scheme}://[user:password@]{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}/{{name}}/{kwargs.get('db') or 0}"
-
-
-def _sentinel_finding(place: str, line: str, names: Sequence[str]) -> Finding:
-    told = f"Its masters are {', '.join(names)}." if names else "Use the name in its `sentinel monitor`."
-    return Finding(
-        "E014",
-        f"The server at {place} is a Sentinel, which stores no jobs.",
-        f"Set DELAYQ['REDIS'] to {line.format(name=names[0] if names else 'mymaster')} with all Sentinels, separated by commas. {told}",
-    )
+def _url(kwargs: Mapping[str, Any], tls: bool, kind: str = "") -> str:
+    """The beginning of a setting that replaces the address of that server."""
+    return f"{'rediss' if tls else 'redis'}{kind}://[user:password@]{kwargs.get('host', 'localhost')}:{kwargs.get('port', PORT)}"
 
 
 def _refuses(link: Link, number: int) -> bool:

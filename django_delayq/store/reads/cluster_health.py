@@ -10,11 +10,9 @@ from typing import Final, NamedTuple
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.findings import Finding
 from django_delayq.store import keys
-from django_delayq.store.connection import cluster_slots
 from django_delayq.store.connection.address import RedisSpec, is_cluster
-from django_delayq.store.connection.cluster import Node
-from django_delayq.store.connection.cluster_slots import SLOTS, SlotRange, slot_of
-from django_delayq.store.connection.error_replies import StoreError, StoreRefused
+from django_delayq.store.connection.cluster import Node, SlotRange, slot_of, slot_ranges
+from django_delayq.store.connection.error_replies import SLOTS, StoreError, StoreRefused
 from django_delayq.store.connection.link import Link
 from django_delayq.store.connection.places import Places, place
 from django_delayq.store.keys import Keys
@@ -97,7 +95,7 @@ OPEN: Final = re.compile(r"\[(?P<slot>\d+)-(?P<way>[<>])-(?P<other>[0-9a-f]+)\]"
 COVERAGE: Final = "cluster-require-full-coverage"
 
 
-def cluster_findings(redis: RedisSpec, prefix: str, queues: Sequence[Divided], *, timeout: float = 2.0) -> list[Finding]:
+def cluster_findings(redis: RedisSpec, prefix: str, queues: Sequence[Divided]) -> list[Finding]:
     """The problems of the Cluster at that value of `DELAYQ["REDIS"]`; none if it is a single server.
 
     Args:
@@ -110,7 +108,7 @@ def cluster_findings(redis: RedisSpec, prefix: str, queues: Sequence[Divided], *
     """
     if not is_cluster(redis):
         return []
-    there = place(redis, name="delayq:check", timeout=timeout)
+    there = place(redis, name="delayq:check")
     try:
         masters = there.nodes()
         away: list[Link] = []
@@ -148,24 +146,22 @@ def _findings(masters: Sequence[Link], away: list[Link]) -> Iterator[Finding]:
             f"Run redis-cli --cluster fix {_place(masters[0])}",
         )
     if opened:
+        moves = _some(f"{slot} {way}" for slot, way in opened.items())
         yield Finding(
             "W024",
-            f"Slots of the Cluster are being moved, or a move has stopped halfway: {_some(map(_way, opened.items()))}. Queues in "
+            f"Slots of the Cluster are being moved, or a move has stopped halfway: {moves}. Queues in "
             f"these slots wait until the move has finished.",
             f"If no move is running, run redis-cli --cluster fix {_place(masters[0])}",
         )
     if alone:
         yield Finding("W025", f"These masters of the Cluster have no replica: {_some(alone)}. If one of them fails, its queues stop.")
     if strict:
-        yield Finding(
-            "W026",
-            f"{COVERAGE} is enabled, so if one master fails, the queues of all masters stop.",
-        )
+        yield Finding("W026", f"{COVERAGE} is enabled, so if one master fails, the queues of all masters stop.")
 
 
 def _served(link: Link) -> list[SlotRange]:
     with suppress(ValueError, StoreError):
-        return cluster_slots.served(link.execute("CLUSTER", "SLOTS"), _place(link).rpartition(":")[0])
+        return slot_ranges(link.execute("CLUSTER", "SLOTS"), _place(link).rpartition(":")[0])
     return []
 
 
@@ -200,16 +196,8 @@ def _needs_all(link: Link) -> bool:
     return False
 
 
-def _way(opened: tuple[int, str]) -> str:
-    return f"{opened[0]} {opened[1]}"
-
-
 def _place(link: Link) -> str:
-    return _text(link.address) if isinstance(link, Node) else link.where
-
-
-def _text(address: tuple[str, int]) -> str:
-    return f"{address[0]}:{address[1]}"
+    return "{}:{}".format(*link.address) if isinstance(link, Node) else link.where
 
 
 def _some(names: Iterable[str]) -> str:

@@ -22,17 +22,8 @@ from django_delayq.store.scripts.record import BANDS
 
 MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 60 * MINUTE_MS
-KINDS: Final = (  # that scripts count per minute
-    "scheduled",
-    "succeeded",
-    "retried",
-    "snoozed",
-    "failed",
-    "cancelled",
-    "crashed",
-    "requeued",
-    "restored",
-)
+# The kinds that scripts count per minute.
+KINDS: Final = ("scheduled", "succeeded", "retried", "snoozed", "failed", "cancelled", "crashed", "requeued", "restored")
 MOST_US: Final = 1_000  # in Redis, for the ZCOUNTs of a forecast: the whole dashboard must stay below 2 ms
 COUNT_US: Final = ((1_000, 0.4), (10_000, 1.0))  # the cost of one in a band of up to so many jobs
 COUNT_US_BEYOND: Final = 2.0  # in one of 50,000
@@ -112,8 +103,7 @@ class Figures:
     def hours(self, queues: Sequence[str]) -> list[Spread]:
         """The last hour of each queue."""
         now_ms = self._now_ms(queues)
-        raws = self._spreads(queues)
-        return [spread.decode(raw, now_ms) for raw in raws]
+        return [spread.decode(raw, now_ms) for raw in self._spreads(queues)]
 
     def slots(self, queues: Sequence[str]) -> list[SlotCounts]:
         """The last hour of each queue, slot by slot."""

@@ -15,8 +15,9 @@ from redis.exceptions import ResponseError
 
 from django_delayq.findings import Finding
 from django_delayq.setting_readers import OfferTarget, is_embedded
-from django_delayq.store.connection.address import RedisSpec, embedded_fault, way
-from django_delayq.store.connection.commands import BY_NAME, COMMANDS, Command
+from django_delayq.store.connection import embedded
+from django_delayq.store.connection.address import RedisSpec, way
+from django_delayq.store.connection.commands import BY_NAME, COMMANDS
 from django_delayq.store.connection.error_replies import REFUSALS, StoreError, code_of
 from django_delayq.store.connection.link import Link
 from django_delayq.store.connection.places import Places
@@ -27,20 +28,13 @@ from django_delayq.store.scripts.site import SiteRefused
 
 OLDEST: Final = {"redis": (6, 2), "valkey": (7, 2)}
 MOST_SKEW: Final = 1.0  # seconds
-NEWEST: Final = {
-    "Django": (6, 1),
-    "redis": (8,),
-    "django-redis": (7,),
-}  # the newest versions that the tests have used
+NEWEST: Final = {"Django": (6, 1), "redis": (8,), "django-redis": (7,)}  # the newest versions that the tests have used
 
 
 def target_findings(targets: Sequence[tuple[OfferTarget, str]]) -> list[Finding]:
     """Findings about targets, see `Inspector.targets`."""
     found = [
-        Finding(
-            "D051",
-            f"The key {target.key!r} of the target {target.name!r} is not a {target.kind}, so offers to it fail.",
-        )
+        Finding("D051", f"The key {target.key!r} of the target {target.name!r} is not a {target.kind}, so offers to it fail.")
         for target, wrong in targets
         if wrong == "type"
     ]
@@ -92,7 +86,7 @@ def link_findings(redis: RedisSpec, *, signed: bool) -> Iterator[Finding]:
         ConfigError: the value is invalid.
     """
     if is_embedded(redis):
-        if fault := embedded_fault(redis):
+        if fault := embedded.fault(redis["EMBEDDED"] if isinstance(redis, Mapping) else None):
             yield Finding("W018", f"Other users of this host can read or block the jobs of the embedded server: {fault}.")
         return
     seen = way(redis)
@@ -214,7 +208,7 @@ def _of_server(link: Link, prefix: str, keys: Keys) -> Iterator[Finding]:
     if refused:
         named = ", ".join(command.words for command in refused)
         features = ", ".join(dict.fromkeys(command.needs for command in refused))
-        yield _finding(link, prefix, f"rejects {named}, which is required for {features}", _names(refused))
+        yield _finding(link, prefix, f"rejects {named}, which is required for {features}", tuple(command.name for command in refused))
 
 
 def optional_findings(link: Link, keys: Keys) -> Iterator[Finding]:
@@ -233,10 +227,6 @@ def optional_findings(link: Link, keys: Keys) -> Iterator[Finding]:
                 f"Redis at {link.where} rejects {command.words}, which is used for {command.needs}. {command.instead}",
                 f"If possible, grant the right: redis-cli ACL SETUSER <user> {_quoted(name)}",
             )
-
-
-def _names(commands: Iterable[Command]) -> tuple[str, ...]:
-    return tuple(command.name for command in commands)
 
 
 def _finding(link: Link, prefix: str, what: str, names: tuple[str, ...]) -> Finding:

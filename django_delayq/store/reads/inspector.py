@@ -109,9 +109,9 @@ class Inspector:
         found: dict[Keys, QueueDepth] = {}
 
         def look(link: Link, there: list[Keys]) -> None:
-            now_ms = _now_ms(link)
+            now_ms = decode.time_ms(link.execute("TIME"))
             commands = [depth_commands(keys, now_ms) for keys in there]
-            replies = iter(_ask(link, *(command for of_one in commands for command in of_one)))
+            replies = iter(link.ask(*(command for of_one in commands for command in of_one)))
             for keys, of_one in zip(there, commands, strict=True):
                 own = list(islice(replies, len(of_one)))
                 site.check(keys.prefix, keys.queue, link.home, decode.text(own[-1][-1]))
@@ -162,7 +162,7 @@ class Inspector:
         found: list[UUID] = []
 
         def look(link: Link, there: list[Keys]) -> None:
-            replies = _ask(link, *(("ZRANGE", keys[key], 0, most - 1) for keys in there))
+            replies = link.ask(*(("ZRANGE", keys[key], 0, most - 1) for keys in there))
             found.extend(id for members in replies for member in members if (id := decode.job_id(member)) is not None)
 
         self._reach.each(self._places, self._parts.of_each(queues), look)
@@ -207,7 +207,7 @@ class Inspector:
 
     def _holder(self, keys: Keys, key: str) -> UUID | None:
         link = self._link(keys)
-        holder, own = _ask(link, ("HGET", keys["keys"], key), ("HGET", keys["meta"], "site"))
+        holder, own = link.ask(("HGET", keys["keys"], key), ("HGET", keys["meta"], "site"))
         site.check(keys.prefix, keys.queue, link.home, decode.text(own))
         id = None if holder is None else decode.job_id(holder)
         if id is None:
@@ -226,7 +226,7 @@ class Inspector:
         def look(link: Link, there: list[Keys]) -> None:
             keys = [part["events"] for part in there]
             looks = (("XRANGE", key, "-", "+", "COUNT", 1) for key in keys)
-            time, *replies = _ask(link, ("TIME",), *(("XLEN", key) for key in keys), *looks)
+            time, *replies = link.ask(("TIME",), *(("XLEN", key) for key in keys), *looks)
             now_ms = decode.time_ms(time)
             for part, length, first in zip(there, replies[: len(keys)], replies[len(keys) :], strict=True):
                 date = decode.moment_ms(first[0][0].partition(b"-")[0]) if first else now_ms
@@ -245,7 +245,8 @@ class Inspector:
         """
         link = link or self._places.shared
         round_trip, skew = sorted(_trip(link) for _ in range(trips))[trips // 2]
-        facts = _info(link.execute("INFO"))
+        lines = link.execute("INFO").decode("utf-8", "replace").splitlines()
+        facts: dict[str, str] = dict(line.split(":", 1) for line in lines if ":" in line)
         flavour = "valkey" if "valkey_version" in facts else "redis"
         version = facts.get(f"{flavour}_version", facts.get("redis_version", "0"))
         return ServerFacts(
@@ -271,7 +272,7 @@ class Inspector:
             looks: list[tuple[Any, ...]] = [("XLEN", target.key)]
             if target.kind == "list":
                 looks = [("LLEN", target.key), ("LTRIM", target.key, 0, -1)]
-            errors = [reply for reply in _ask(link, *looks, strict=False) if isinstance(reply, StoreError)]
+            errors = [reply for reply in link.execute_many(looks) if isinstance(reply, StoreError)]
             wrong = any(error.reply.startswith("WRONGTYPE") for error in errors)
             found.append((target, "type" if wrong else "rights" if errors else ""))
         return found
@@ -281,12 +282,12 @@ class Inspector:
         Returns none if the user may not ask (a restricted one may not), or the server does not report it.
         """
         link = link or self._places.shared
-        user = _ask(link, ("ACL", "WHOAMI"), strict=False)[0]
+        user = link.execute_many([("ACL", "WHOAMI")])[0]
         if isinstance(user, Exception):
             return []
-        replies = _ask(link, *(("ACL", "DRYRUN", user, *command) for command in commands), strict=False)
+        replies = link.execute_many([("ACL", "DRYRUN", user, *command) for command in commands])
         if any(isinstance(reply, Exception) for reply in replies):  # before Redis 7: the rules of the user, if they allow everything
-            rules = _ask(link, ("ACL", "GETUSER", user), strict=False)[0]
+            rules = link.execute_many([("ACL", "GETUSER", user)])[0]
             return list(commands) if isinstance(rules, list) and b"+@all" in rules else []
         return [command for command, reply in zip(commands, replies, strict=True) if reply == b"OK"]
 
@@ -300,27 +301,10 @@ def _trip(link: Link) -> tuple[float, float]:
 
 
 def _snapshots(link: Link) -> bool:
-    reply = _ask(link, ("CONFIG", "GET", "save"), strict=False)[0]
+    reply = link.execute_many([("CONFIG", "GET", "save")])[0]
     if isinstance(reply, Exception):
         return True  # a managed server hides CONFIG; we cannot claim that it has no persistence
     return len(reply) == 2 and bool(reply[1])
-
-
-def _now_ms(link: Link) -> int:
-    return decode.time_ms(link.execute("TIME"))
-
-
-def _ask(link: Link, *commands: tuple[Any, ...], strict: bool = True) -> list[Any]:
-    replies = link.execute_many(commands)
-    for reply in replies:
-        if strict and isinstance(reply, Exception):
-            raise reply
-    return replies
-
-
-def _info(raw: bytes) -> dict[str, str]:
-    pairs = (line.partition(":") for line in raw.decode("utf-8", "replace").splitlines() if ":" in line)
-    return {name: value for name, _, value in pairs}
 
 
 def _is_nowhere(job: UUID, _queue: str, _now_ms: int, values: Sequence[bytes]) -> bool:

@@ -1,12 +1,13 @@
-"""The depth of queues: their jobs, the concurrency names and their holders, and the lists and streams of targets. All functions only
-read.
+"""The depth of queues: their jobs, the concurrency names and their holders, the consumers of messages, and the lists and streams of
+targets. All functions only read.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, Final, Literal
 from uuid import UUID
 
@@ -17,6 +18,7 @@ from django_delayq.store.connection.places import Places
 from django_delayq.store.keys import Keys
 from django_delayq.store.reads.reach import WHOLE, Reach
 from django_delayq.store.scripts import decode
+from django_delayq.store.scripts.queue import TAG
 from django_delayq.store.scripts.record import BANDS
 
 MOST_BESIDE = 399  # items of an entry besides the first, as in lua/include/untold.lua
@@ -154,11 +156,7 @@ def concurrency_names(places: Places, parts: Sequence[Keys], reach: Reach = WHOL
 
     def ask(link: Link, there: list[Keys]) -> None:
         keys = [part[key] for part in there for key in ("holders", "waiters")]
-        found = link.execute_many([("ZRANGE", key, "-", "+", "BYLEX", "LIMIT", 0, LOOKED + 1) for key in keys])
-        for reply in found:
-            if isinstance(reply, Exception):
-                raise reply
-        replies.extend(found)
+        replies.extend(link.ask(*(("ZRANGE", key, "-", "+", "BYLEX", "LIMIT", 0, LOOKED + 1) for key in keys)))
 
     reach.each(places, parts, ask)
     holders: dict[bytes, list[UUID]] = {}
@@ -174,12 +172,8 @@ def concurrency_names(places: Places, parts: Sequence[Keys], reach: Reach = WHOL
         for name in {**holders, **waits}
         if name
     ]
-    figures.sort(key=_most_waited_for)
+    figures.sort(key=lambda one: (-one.waiting, -len(one.holders), one.name))
     return NamesSeen(figures=figures, cut=max(map(len, replies), default=0) > LOOKED)
-
-
-def _most_waited_for(one: NameFigures) -> tuple[int, int, str]:
-    return -one.waiting, -len(one.holders), one.name
 
 
 MOST_GROUPS: Final = 20  # of one stream
@@ -225,7 +219,7 @@ def target_lengths(link: Link, targets: Sequence[OfferTarget]) -> list[TargetLen
 
 def summed_lengths(looks: Sequence[Sequence[TargetLength]]) -> list[TargetLength]:
     """The lengths of the same targets on several servers, added up: an offer goes to the server of its job's queue."""
-    return [one[0] if len(one) == 1 else _summed_length(one) for one in zip(*looks, strict=True)]
+    return [_summed_length(one) for one in zip(*looks, strict=True)]
 
 
 def _summed_length(those: Sequence[TargetLength]) -> TargetLength:
@@ -259,3 +253,106 @@ def _group(flat: Sequence[Any]) -> ReaderGroup:
         pending=told.get("pending", 0),
         lag=lag if isinstance(lag, int) else None,
     )
+
+
+MOST_READ: Final = 200  # consumers, and held messages, that are read
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldMessage:
+    """A message that a consumer holds. `id`: short. `lease_ms`: when its lease ends, in ms since 1970."""
+
+    id: str
+    fence: str
+    attempt: int
+    lease_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageConsumer:
+    """A consumer that has pulled messages within a day. `claimed_ms`: when it last got messages. `held`: its messages, in the order
+    in which their leases end. `name` is "" for leases of an unknown consumer: it pulled long ago, or the message was restored from
+    its row.
+    """
+
+    name: str
+    claimed_ms: int
+    held: Sequence[HeldMessage] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PulledQueue:
+    """`asked_ms`: when a consumer last asked for messages or extended a lease; 0 for never. `held`: the number of held messages.
+    `cut`: not all consumers, or not all messages that they hold, were read.
+    """
+
+    queue: str
+    now_ms: int
+    asked_ms: int
+    held: int
+    consumers: Sequence[MessageConsumer]
+    cut: bool
+
+
+class MessageConsumers:
+    """The message consumers of the queues of one prefix.
+
+    Raises (all methods):
+        StoreUnavailable, StoreError: as `Link.execute`.
+    """
+
+    def __init__(self, places: Places, *, prefix: str) -> None:
+        self._places = places
+        self._prefix = prefix
+
+    def of_each(self, queues: Sequence[str], reach: Reach = WHOLE) -> list[PulledQueue]:
+        """The consumers of these queues, each of which has one partition."""
+        found: list[PulledQueue] = []
+        parts = [Keys.of(self._prefix, queue, 0) for queue in queues]
+        reach.each(self._places, parts, lambda _link, there: found.extend(self.of(keys.queue) for keys in there))
+        return found
+
+    def of(self, queue: str) -> PulledQueue:
+        """The consumers of that queue, in two round trips. It reads at most MOST_READ of each kind."""
+        keys, link = Keys(self._prefix, queue), self._places.of(queue, 0)
+        time, alive, (cursor, claims), count, leases = link.ask(
+            ("TIME",),
+            ("HGET", keys["meta"], "alive"),
+            ("HSCAN", keys["claims"], 0, "COUNT", MOST_READ),
+            ("ZCARD", keys["leases"]),
+            ("ZRANGE", keys["leases"], 0, MOST_READ - 1, "WITHSCORES"),
+        )
+        held = self._held(link, keys, leases)
+        consumers = []
+        for name, claim in islice(zip(claims[::2], claims[1::2], strict=True), MOST_READ):
+            nonce, _, rest = claim.partition(b" ")
+            mine = held.pop(decode.text(nonce)[:TAG], ())
+            claimed_ms = decode.moment_ms(rest.partition(b" ")[0])
+            consumers.append(MessageConsumer(name=decode.text(name), claimed_ms=claimed_ms, held=mine))
+        others = sorted((one for rest in held.values() for one in rest), key=lambda one: one.lease_ms)
+        consumers.sort(key=lambda one: -one.claimed_ms)
+        if others:
+            consumers.append(MessageConsumer(name="", claimed_ms=0, held=others))
+        return PulledQueue(
+            queue=queue,
+            now_ms=decode.time_ms(time),
+            asked_ms=decode.moment_ms(alive or b"0"),
+            held=count,
+            consumers=consumers,
+            cut=cursor != b"0" or len(claims) > 2 * MOST_READ or count > MOST_READ,
+        )
+
+    def _held(self, link: Link, keys: Keys, leases: Sequence[bytes]) -> dict[str, list[HeldMessage]]:
+        """The held messages by the first characters of their nonces."""
+        found: defaultdict[str, list[HeldMessage]] = defaultdict(list)
+        if not leases:
+            return found
+        runs = link.execute("HMGET", keys["runs"], *leases[::2])
+        for id, end, run in zip(leases[::2], leases[1::2], runs, strict=True):
+            parts = decode.text(run or b"").split(":")
+            if decode.job_id(id) is not None and len(parts) >= 4:
+                fence = parts[3]
+                found[fence[:TAG]].append(
+                    HeldMessage(id=id.decode(), fence=fence, attempt=decode.number(parts[0].encode()), lease_ms=decode.moment_ms(end))
+                )
+        return found

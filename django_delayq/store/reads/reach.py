@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import Final
 from uuid import UUID
 
 from django_delayq import ids
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.store.connection.link import Link
-from django_delayq.store.connection.places import PartitionedT, Places, by_node
+from django_delayq.store.connection.places import Places, by_node
 from django_delayq.store.keys import Keys
 from django_delayq.store.scripts.site import is_refusal
 
@@ -46,30 +46,23 @@ class Partitions:
         return Keys.of(self.prefix, queue, ids.partition(job))
 
 
-class Reach(Protocol):
-    """Asks each server about the partitions that it has."""
-
-    def each(self, places: Places, parts: Iterable[PartitionedT], ask: Callable[[Link, list[PartitionedT]], None]) -> None:
-        """Calls `ask` once for each server of these partitions, in the order of the first partition of each."""
-
-
-class WholeReach:
-    """Ends the read if a server cannot be asked.
+class Reach:
+    """Asks each server about the partitions that it has. This one ends the read if a server cannot be asked.
 
     Raises:
         StoreUnavailable, StoreError: the errors of `ask`.
     """
 
-    def each(self, places: Places, parts: Iterable[PartitionedT], ask: Callable[[Link, list[PartitionedT]], None]) -> None:
-        """See `Reach`."""
+    def each(self, places: Places, parts: Iterable[Keys], ask: Callable[[Link, list[Keys]], None]) -> None:
+        """Calls `ask` once for each server of these partitions, in the order of the first partition of each."""
         for link, there in by_node(places, parts).items():
             ask(link, there)
 
 
-WHOLE: Final = WholeReach()
+WHOLE: Final = Reach()
 
 
-class PartialReach:
+class PartialReach(Reach):
     """Tries a server that cannot be asked once, and then leaves it out. `missing`: its partitions, by queue and number, with the
     error.
 
@@ -82,7 +75,7 @@ class PartialReach:
         self._away: dict[Link, StoreUnavailable] = {}
         self.missing: dict[tuple[str, int], StoreUnavailable] = {}
 
-    def each(self, places: Places, parts: Iterable[PartitionedT], ask: Callable[[Link, list[PartitionedT]], None]) -> None:
+    def each(self, places: Places, parts: Iterable[Keys], ask: Callable[[Link, list[Keys]], None]) -> None:
         """See `Reach`."""
         for link, there in by_node(places, parts).items():
             error = self._away.get(link.server)

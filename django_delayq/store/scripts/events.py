@@ -90,16 +90,10 @@ class EventLog:
             SiteRefused: the queue belongs to another site.
         """
         # The format is read last: entries of a newer format are written only after the field has it.
-        raw, meta = self._link.execute_many(
-            [
-                ("XRANGE", self.keys["events"], f"({after}", "+", "COUNT", count),
-                ("HMGET", self.keys["meta"], "format", "site"),
-            ]
+        raw, (format, own) = self._link.ask(
+            ("XRANGE", self.keys["events"], f"({after}", "+", "COUNT", count),
+            ("HMGET", self.keys["meta"], "format", "site"),
         )
-        for reply in (raw, meta):
-            if isinstance(reply, Exception):
-                raise reply
-        format, own = meta
         site.check(self.keys.prefix, self.keys.queue, self._link.home, decode.text(own))
         formats.check(self.keys.queue, format)
         return [_entry(id, pairs) for id, pairs in raw]
@@ -122,23 +116,20 @@ class EventLog:
         """The records that Redis keeps of these short ids, at most 200; b"" for those it does not have."""
         return [raw or b"" for raw in self._link.execute("HMGET", self.keys["jobs"], *ids)] if ids else []
 
-    def unknown(self, jobs: Sequence[UUID]) -> list[UUID]:
-        """The jobs among these, at most 200, that Redis does not know, neither by a record nor by a tombstone."""
+    def unknown(self, jobs: Sequence[UUID], *, tombstones: bool = False) -> list[UUID]:
+        """The jobs among these, at most 200, that Redis does not know, neither by a record nor by a tombstone. With `tombstones`: those
+        for which it has only a tombstone.
+        """
         if not jobs:
             return []
         names = [ids.short(id) for id in jobs]
         ends = self._link.execute("ZMSCORE", self.keys["finished"], *names)
-        there = zip(self.records(names), ends, strict=True)
-        return [id for id, (record, end) in zip(jobs, there, strict=True) if not record and end is None]
+        there = zip(jobs, self.records(names), ends, strict=True)
+        return [id for id, record, end in there if not record and (end is not None) == tombstones]
 
     def ended(self, jobs: Sequence[UUID]) -> list[UUID]:
         """The jobs among these, at most 200, for which Redis has only a tombstone."""
-        if not jobs:
-            return []
-        names = [ids.short(id) for id in jobs]
-        ends = self._link.execute("ZMSCORE", self.keys["finished"], *names)
-        there = zip(self.records(names), ends, strict=True)
-        return [id for id, (record, end) in zip(jobs, there, strict=True) if not record and end is not None]
+        return self.unknown(jobs, tombstones=True)
 
     def jobs(self) -> Iterator[list[tuple[str, bool]]]:
         """Pairs of short id and durability for all jobs in Redis, a few hundred at a time. A job may come twice."""
@@ -157,10 +148,7 @@ class EventLog:
         """Finds which of these entries are in the stream. Returns pairs of an entry id and the short id of a job in it."""
         wanted, found = sorted(entries), set()
         for start in range(0, len(wanted), 200):
-            asked = [("XRANGE", self.keys["events"], id, id) for id in wanted[start : start + 200]]
-            for reply in self._link.execute_many(asked):
-                if isinstance(reply, Exception):
-                    raise reply
+            for reply in self._link.ask(*(("XRANGE", self.keys["events"], id, id) for id in wanted[start : start + 200])):
                 for entry in (_entry(id, pairs) for id, pairs in reply):
                     found |= {(entry.id, item.fields[0]) for item in entry.items if item.fields}
         return found

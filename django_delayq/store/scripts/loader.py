@@ -19,32 +19,6 @@ from django_delayq.store.keys import NAMES, Keys
 from django_delayq.store.scripts import decode, formats, site
 
 LOADS: Final = 3  # the server may forget a script again between its load and its call
-SCRIPTS = (
-    "schedule",
-    "claim",
-    "extend",
-    "settle",
-    "offer",
-    "cancel",
-    "reschedule",
-    "requeue",
-    "pause",
-    "purge",
-    "resign",
-    "tidy",
-    "trim",
-    "restore",
-    "sweep",
-    "confirm",
-    "assign",
-    "epoch",
-    "lock",
-    "prolong",
-    "unlock",
-    "show",
-    "inspect",
-    "probe",
-)
 ACCEPTS: Final = {"inspect": "none", "assign": "any"}  # which scripts accept a queue without an id, or of any site; see begin.lua
 
 
@@ -174,7 +148,7 @@ def _begin(link: Link, keys: Keys, found: str) -> None:
             site.check(keys.prefix, queue, link.home, decode.text(owner))
     place = keys.prefix, keys.queue, keys.partition, link.home
     format = formats.FORMAT
-    if keys.jobs and not site.is_verified(*place):
+    if keys.jobs and place not in site.verified:
         known = partial(site.partition_facts, keys.queue, keys.partition)
         facts = known()
         site.check_address(keys.prefix, keys.queue, link.home, facts, partial(known, apart=True))
@@ -184,7 +158,7 @@ def _begin(link: Link, keys: Keys, found: str) -> None:
     [assigned, _] = run(link, load("assign", keys), keys, "", "", "", "", "", "", format)
     link.cooldown.end()
     site.check(keys.prefix, keys.queue, link.home, decode.text(assigned))
-    site.mark_verified(*place)
+    site.verified.add(place)
 
 
 def _answered(replies: list[Any]) -> list[Any]:
@@ -213,8 +187,3 @@ def _said(text: str) -> bytes:
 def target(job: UUID | str) -> str:
     """The argument of a script for a job: its id, or its business key as text."""
     return ids.short(job) if isinstance(job, UUID) else "=" + job
-
-
-def flag(said: bool) -> str:
-    """The argument of a script for a boolean."""
-    return "1" if said else "0"

@@ -96,6 +96,15 @@ class Tidied(NamedTuple):
 
 
 _claimed: Final[Callable[[tuple[Any, ...]], ClaimedJob]] = partial(tuple.__new__, ClaimedJob)  # without Python code for each job
+FREE: Final = b"free"
+OfferStatus = Literal["offered", "again", "cancel", "lost", "gone"]
+
+
+class OfferReply(NamedTuple):
+    """The result of an offer, see offer.lua. `place`: the id of its entry; for a list, its length afterwards; else ""."""
+
+    status: OfferStatus
+    place: str
 
 
 class QueueStore:
@@ -242,7 +251,7 @@ class QueueStore:
         `want` 0 claims nothing and hands the timer over. `nonce` must be new for each new claim, and consist of letters and digits.
         """
         site.raise_if_refused(self.keys)
-        told = (nonce, min(want, MOST), lease_ms, max_crashes, epoch, max_events, loader.flag(wary), away_ms)
+        told = (nonce, min(want, MOST), lease_ms, max_crashes, epoch, max_events, "1" if wary else "0", away_ms)
         pulled = (pulled_ms, older_ms) if pulled_ms else ()
         reply = self.run("claim", self._time(now_ms), worker, "", *told, *pulled)
         generation, server = decode.text(reply[0]), decode.text(reply[1])
@@ -289,6 +298,31 @@ class QueueStore:
         for id, attempt, fence, kind, delay_ms, detail, ran_ms, _error, _reason in items:
             arguments += (id, attempt, fence, kind, delay_ms, detail, bucket(ran_ms) if ran_ms >= 0 else b"")
         return [SETTLED[answer] for answer in self.run("settle", now_ms, worker, "", max_crashes, *arguments)]
+
+    def offer(
+        self, target: OfferTarget, body: bytes, *, id: str, attempt: int, nonce: str, worker: str = "", now_ms: int | None = None
+    ) -> OfferReply:
+        """Puts the `body` (JSON) of the job with that short id into the target, unless that was done before. This is one call, or
+        three on a Cluster if the target's key is in another slot than the queue. Then, if the caller crashes before the last call,
+        the body is pushed again.
+
+        Raises:
+            StoreUnavailable: StoreRefused with `full`: no memory is left, and nothing was written.
+            StoreError: `reply` begins with WRONGTYPE if the target's key has another type.
+        """
+        content, there = _content(target, id, body), self.link.beside(target.key)
+
+        def sent(*words: Any, beside: str = "") -> Any:
+            told = (*loader.head(now_ms, worker, ""), id, attempt, nonce, *words)
+            return loader.run(self.link, loader.load("offer", self.keys), self.keys, *told, beside=beside)
+
+        if there is self.link:
+            status, place = sent(target.kind, "" if target.maxlen is None else target.maxlen, *content, beside=target.key)
+        else:
+            status, place = sent("look", "")
+            if status == FREE:
+                status, place = sent("note", "", _push(there, target, content))
+        return OfferReply(status.decode(), decode.text(place))
 
     def cancel(
         self,
@@ -426,50 +460,6 @@ class QueueStore:
 def bounded(items: Sequence[Any]) -> None:
     if len(items) > MOST:
         raise StoreError(f"{len(items)} jobs in one call; a script takes at most {MOST}. Send them in several calls.")
-
-
-FREE: Final = b"free"
-OfferStatus = Literal["offered", "again", "cancel", "lost", "gone"]
-
-
-class OfferReply(NamedTuple):
-    """The result of an offer, see offer.lua. `place`: the id of its entry; for a list, its length afterwards; else ""."""
-
-    status: OfferStatus
-    place: str
-
-
-class OfferStore:
-    """Offers of the jobs of one partition. A call is one script, and safe to repeat."""
-
-    def __init__(self, store: QueueStore) -> None:
-        self._store = store
-
-    def offer(
-        self, target: OfferTarget, body: bytes, *, id: str, attempt: int, nonce: str, worker: str = "", now_ms: int | None = None
-    ) -> OfferReply:
-        """Puts the `body` (JSON) of the job with that short id into the target, unless that was done before. This is one call, or
-        three on a Cluster if the target's key is in another slot than the queue. Then, if the caller crashes before the last call,
-        the body is pushed again.
-
-        Raises:
-            StoreUnavailable: as `QueueStore`; StoreRefused with `full`: no memory is left, and nothing was written.
-            StoreError: as `QueueStore`; `reply` begins with WRONGTYPE if the target's key has another type.
-        """
-        script, link = loader.load("offer", self._store.keys), self._store.link
-        told = (*loader.head(now_ms, worker, ""), id, attempt, nonce)
-        content = _content(target, id, body)
-        there = link.beside(target.key)
-        if there is link:
-            most = "" if target.maxlen is None else target.maxlen
-            status, place = loader.run(link, script, self._store.keys, *told, target.kind, most, *content, beside=target.key)
-            return OfferReply(status.decode(), decode.text(place))
-        status, place = loader.run(link, script, self._store.keys, *told, "look", "")
-        if status != FREE:
-            return OfferReply(status.decode(), decode.text(place))
-        place = _push(there, target, content)
-        status, place = loader.run(link, script, self._store.keys, *told, "note", "", place)
-        return OfferReply(status.decode(), decode.text(place))
 
 
 def _push(link: Link, target: OfferTarget, content: tuple[Any, ...]) -> Any:

@@ -35,9 +35,9 @@ def fresh_generation() -> str:
 
 
 class RestoreItem(NamedTuple):
-    """A job that Redis may not have. `id` is short. With a fence it is a run that this worker holds, else a row. For a row, `attempt`
-    and `crashes` count the runs before. `due_ms`: its date, or the end of its lease, but at least `delay_ms` after Redis' now.
-    `unsure_ms`, `begun`, `asks`: see restore.lua.
+    """A job that Redis may not have, in the order of restore.lua. `id` is short. With a fence it is a run that this worker holds, else
+    a row. For a row, `attempt` and `crashes` count the runs before. `due_ms`: its date, or the end of its lease, but at least
+    `delay_ms` after Redis' now. `unsure_ms`, `begun`, `asks`: see restore.lua.
     """
 
     id: str
@@ -179,19 +179,7 @@ class EpochStore:
         bounded(items)
         arguments: list[Any] = [self._store.new_generation, epoch, progress]
         for item in items:
-            arguments += (
-                item.id,
-                item.record,
-                item.attempt,
-                item.crashes,
-                item.fence,
-                item.due_ms,
-                item.delay_ms,
-                item.unsure_ms,
-                item.begun,
-                item.asks,
-                _name(item.record),
-            )
+            arguments += (*item, _name(item.record))
         reply = self._store.run("restore", now_ms, by, why, *arguments)
         return decode.text(reply[0]), [answer.decode() for answer in reply[1:]]
 

@@ -13,7 +13,7 @@ import re
 import secrets
 import socket
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from django_delayq import clock
 from django_delayq.exceptions import DelayqError
@@ -36,11 +36,6 @@ from django_delayq.store.scripts.decode import position
 # wiped or rolled back afterwards, its token says nothing about the copy. Without the note the copy would bring its old rows into Redis.
 TOKEN: Final = re.compile(rb"(\d{1,15})-[0-9a-f]{16}")
 REFUSED_PREFIX: Final = "refused "  # precedes the tokens
-
-
-def token_in(raw: bytes | None) -> str:
-    """The token in that field of meta; "" if the field is empty, or if no mirror has written it."""
-    return raw.decode() if raw is not None and TOKEN.fullmatch(raw) else ""
 
 
 def has_written(tokens: str, token: str) -> bool:
@@ -109,15 +104,17 @@ class Trimmed(NamedTuple):
 
     @staticmethod
     def read(upto: bytes | None, token: bytes | None) -> Trimmed:
-        """From the fields of meta."""
-        return Trimmed(decode.text(upto), token_in(token))
+        """From the fields of meta. The token is "" if no mirror has written it."""
+        return Trimmed(decode.text(upto), token.decode() if token is not None and TOKEN.fullmatch(token) else "")
 
     def __str__(self) -> str:
         return _turn(self.upto, self.token)
 
 
-class Database(Protocol):
-    """The questions of this process to its database; see `mirror/site_row.py`."""
+class Database:
+    """The questions of this process to its database; see `mirror/site_row.py`. This class is for processes without a database, as in
+    tests: the prefix says which site it is, so no comparison can fail.
+    """
 
     def id(self, prefix: str) -> str:
         """The id of the site.
@@ -125,6 +122,7 @@ class Database(Protocol):
         Raises:
             SiteRefused: the database does not tell it.
         """
+        return "t" + hashlib.sha256(prefix.encode()).hexdigest()[:15]
 
     def partition_facts(self, queue: str, partition: int, *, apart: bool = False) -> Facts | None:
         """The facts about that partition; None: no fact can contradict Redis. `apart`: as they are committed now, whatever the caller's
@@ -133,28 +131,17 @@ class Database(Protocol):
         Raises:
             SiteRefused: the database does not tell it.
         """
+        return None
 
     def all_partition_facts(self) -> Mapping[tuple[str, int], Facts] | None:
         """The facts about all partitions that the mirror has met, or None: no fact contradicts Redis, or the database is away."""
+        return None
 
 
-class Derived:
-    """For processes without a database to ask, as in tests: the prefix says which site it is, so no comparison can fail."""
-
-    def id(self, prefix: str) -> str:
-        """An id that is the same in all processes with this prefix."""
-        return "t" + hashlib.sha256(prefix.encode()).hexdigest()[:15]
-
-    def partition_facts(self, _queue: str, _partition: int, *, apart: bool = False) -> None:
-        """None: without a database there are no facts."""
-
-    def all_partition_facts(self) -> None:
-        """None: without a database there are no facts."""
-
-
-_database: Database = Derived()
+_database = Database()
 _site_ids: dict[str, str] = {}
-_verified: set[tuple[str, str, int, str]] = set()  # queues that had the id of this site: prefix, name, partition, address
+# Queues that had the id of this site, as prefix, name, partition and address. If such a queue is empty now, it was wiped.
+verified: set[tuple[str, str, int, str]] = set()
 _refused: dict[tuple[str, str, int], SiteRefused] = {}  # queues that another database records, by the last check of this process
 _logged: dict[tuple[object, ...], float] = {}  # refusals, each with its time
 
@@ -169,7 +156,7 @@ def install(database: Database) -> None:
 def forget() -> None:
     """Forgets all answers of the database, because the settings may name another one."""
     _site_ids.clear()
-    _verified.clear()
+    verified.clear()
     _refused.clear()
 
 
@@ -210,16 +197,6 @@ def check_address(prefix: str, queue: str, where: str, facts: Facts | None, agai
         facts = again()
     if facts is not None and facts.address not in ("", here):
         raise SiteRefused(code="site_moved", queue=queue, where=where, ours=of(prefix), known=facts.address)
-
-
-def is_verified(prefix: str, queue: str, partition: int, where: str) -> bool:
-    """Whether this process has found that queue with the id of this site, at that address: if it is empty now, it was wiped."""
-    return (prefix, queue, partition, where) in _verified
-
-
-def mark_verified(prefix: str, queue: str, partition: int, where: str) -> None:
-    """Notes that the queue had the id of this site."""
-    _verified.add((prefix, queue, partition, where))
 
 
 def check_mirror(

@@ -97,7 +97,7 @@ class WorkerRegistry:
         Raises:
             SiteRefused: the workers belong to another site, unless `of_any_site`.
         """
-        flat, asked, time, own = self._replies(
+        flat, asked, time, own = self.link.ask(
             ("HGETALL", self._key), ("HGETALL", self._asked), ("TIME",), ("HGET", self.keys["meta"], "site")
         )
         if not of_any_site:
@@ -135,13 +135,6 @@ class WorkerRegistry:
         """See show.lua."""
         found: bytes | None = loader.run(self.link, loader.load("show", self.keys), self.keys, "", "", "", worker, facts, request)
         return found
-
-    def _replies(self, *commands: tuple[Any, ...]) -> list[Any]:
-        replies = self.link.execute_many(commands)
-        for reply in replies:
-            if isinstance(reply, Exception):
-                raise reply
-        return replies
 
     def _now_ms(self) -> int:
         now_ms = decode.time_ms(self.link.execute("TIME"))

@@ -252,7 +252,7 @@ class Mover:
         failpoint("mover.arm")
         if self._breaks.over:
             self.wake.arm_for([watch.line.store.keys for watch in self._watches if not watch.strange])
-        self._hears = self.wake.listens
+        self._hears = self.wake.armed
         failpoint("mover.armed")
         return max(0.0, min(LONGEST_WAIT, min(watch.at for watch in self._watches) - self._monotonic()))
 

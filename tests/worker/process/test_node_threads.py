@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from django_delayq import clock, codec, ids
-from django_delayq.store.connection.cluster_slots import slot_of
+from django_delayq.store.connection.cluster import slot_of
 from django_delayq.store.connection.link import Link
 from django_delayq.store.connection.places import place
 from django_delayq.store.keys import tag
@@ -128,7 +128,7 @@ class Process:
     def waits(self, part: int) -> bool:
         """Whether its mover listens, and holds nothing."""
         mover = self.movers[part]
-        return mover.wake.listens and not mover.trouble.failures
+        return mover.wake.armed and not mover.trouble.failures
 
     def all_wait(self, *but: int) -> None:
         eventually(lambda: all(self.waits(part) for part in range(PARTS) if part not in but), "all movers listen")

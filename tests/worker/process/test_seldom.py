@@ -128,7 +128,7 @@ def test_who_cannot_be_called_asks_every_second(clocked):
 
 def test_a_call_that_may_have_been_lost_with_its_line_is_no_reason_to_sleep_on(clocked):
     clocked.poll(5)
-    connection: Any = clocked.bench.mover.wake._connection
+    connection: Any = clocked.bench.mover.wake.connection
     connection._sock.shutdown(socket.SHUT_RDWR)
     clocked.bench.mover.token()
     assert clocked.poll(5)[0] <= 6

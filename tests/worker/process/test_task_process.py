@@ -19,7 +19,7 @@ OURS, THEIRS = (f"2-00000000000000{last}" for last in ("aa", "bb"))
 Checkpoints = Mapping[tuple[str, int], Facts] | None
 
 
-class Database(site.Derived):
+class Database(site.Database):
     """One that answers with these checkpoints, one after the other; the last one again."""
 
     def __init__(self, *answers: Checkpoints) -> None:
