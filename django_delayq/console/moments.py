@@ -6,7 +6,7 @@ import re
 from datetime import datetime, time, timedelta
 
 from django.utils.dateparse import parse_date, parse_datetime
-from django.utils.timezone import get_current_timezone, is_naive, localtime, make_aware
+from django.utils.timezone import get_current_timezone, is_naive, make_aware
 
 from django_delayq import clock
 
@@ -21,13 +21,14 @@ def parse_moment(text: str, at: datetime) -> datetime:
     Raises:
         ValueError: the text is none of these, or no database can hold the moment.
     """
+    today = at.astimezone(get_current_timezone()).date()
     if text[:1] in ("+", "-"):
         delay = timedelta(seconds=clock.seconds(text[1:]))
         moment = at + delay if text[0] == "+" else at - delay
     elif text in DAYS:
-        moment = datetime.combine(localtime(at).date() + timedelta(days=DAYS[text]), time.min)
+        moment = datetime.combine(today + timedelta(days=DAYS[text]), time.min)
     elif TIME.fullmatch(text):
-        moment = datetime.combine(localtime(at).date(), time.fromisoformat(text.zfill(5) if len(text) < 6 else text.zfill(8)))
+        moment = datetime.combine(today, time.fromisoformat(text.zfill(5) if len(text) < 6 else text.zfill(8)))
     elif found := parse_datetime(text):
         moment = found
     elif day := parse_date(text):

@@ -12,7 +12,6 @@ from operator import or_
 from typing import Any
 from uuid import UUID
 
-from django.conf import settings
 from django.core.management.base import CommandError
 from django.db.models import QuerySet
 from django.utils import translation
@@ -209,7 +208,7 @@ def moment(text: str, option: str) -> datetime:
         found = parse_moment(text, at)
     except (ValueError, OverflowError):
         raise CommandError(
-            f'{option} {text}: use a date such as 2030-01-31T18:00:00+01:00, "2030-01-31 18:00" (time zone {settings.TIME_ZONE}), '
+            f'{option} {text}: use a date such as 2030-01-31T18:00:00+01:00, "2030-01-31 18:00" (time zone {conf.project_timezone()}), '
             "18:00 (today) or +10m.",
             returncode=USAGE,
         ) from None

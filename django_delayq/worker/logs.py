@@ -15,9 +15,7 @@ import threading
 from collections import deque
 from typing import Any, Final
 
-from django.conf import settings
-
-from django_delayq import clock
+from django_delayq import clock, conf
 from django_delayq.exceptions import ControlFlow, Skip
 from django_delayq.logger import LOGGERS, Logger, class_name, debug_traceback, summary, traceback
 from django_delayq.store.scripts.queue import Outcome
@@ -246,7 +244,7 @@ class JobLog:
         shown = error.__cause__ or error.__context__ if isinstance(error, ControlFlow) else error
         if shown is not None and outcome.kind not in PUT_OFF:
             text += f"; {summary(shown)}"
-            if settings.DEBUG:
+            if conf.is_debug():
                 fields["traceback"] = debug_traceback(shown)
             elif outcome.kind != "retry":
                 fields["traceback"] = traceback(shown)
