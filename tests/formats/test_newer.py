@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 
 import pytest
 
@@ -12,9 +13,9 @@ from django_delayq.exceptions import StoreUnavailable
 from django_delayq.models import Checkpoint, Job, Site
 from django_delayq.producer.stores import stores
 from django_delayq.store.scripts import formats, site
-from tests.formats.stage import eventually
 from tests.mirror.conftest import Orders
 from tests.tasks_for_tests import close_order
+from tests.worker.conftest import eventually
 
 NEWER = formats.FORMAT + 1
 
@@ -90,23 +91,31 @@ def test_a_queue_that_redis_has_lost_starts_with_the_format_that_the_database_kn
         assert stores.link.execute("HGET", by_database.store.keys["meta"], "format") == b"%d" % format
 
 
+PUT = """
+import django_delayq as delayq
+from tests.app.shop.tasks import count
+for number in range(20):
+    delayq.schedule(count.using(queue="slow" if number % 10 == 9 else "default"), number)
+"""
+
+
 @pytest.mark.slow
-def test_a_worker_waits_and_says_so_once(stage):
-    stage.manage("migrate", "-v", "0")
-    stage.link.execute("HSET", "delayq:{orders}:meta", "format", NEWER)
-    worker = stage.work("worker", "--processes", "1")
-    stage.run("rolling.push", "web", "20")  # some of them in another queue
+def test_a_worker_waits_and_says_so_once(durable):
+    durable.link.execute("HSET", "delayq:{default}:meta", "format", NEWER)
+    worker = durable.work("--roles", "move,mirror,relay", "--processes", "1")
+    durable.manage("shell", "-v", "0", "-c", PUT)  # some of them in another queue
 
     def said() -> list[str]:
-        return [line.partition("WARNING")[2] for line in stage.log("worker").splitlines() if "has format" in line]
+        return [line.partition("WARNING")[2] for line in worker.text().splitlines() if "has format" in line]
 
     # Each loop that finds it reports it: the mover, relay and tidy.
-    eventually(lambda: any(" queue orders: " in line for line in said()), "the warning")
-    eventually(lambda: any(run.name.startswith("web") for run in stage.runs()), "work of the other queue")
-    assert not [run for run in stage.runs() if int(run.name.partition(" ")[2]) % 10 != 9]
+    eventually(lambda: any(" queue default: " in line for line in said()), "the warning")
+    eventually(durable.counts, "work of the other queue")
+    assert durable.counts().keys() <= {9, 19}
     assert len(said()) == len(set(said()))
-    assert worker.poll() is None
-    stage.link.execute("HSET", "delayq:{orders}:meta", "format", formats.FORMAT)
-    eventually(lambda: len({run.name for run in stage.runs()}) == 20, "all of them")
-    stage.leave(worker)
-    assert "FormatNewer" not in stage.log("worker")  # a sentence, no traceback
+    assert worker.alive
+    durable.link.execute("HSET", "delayq:{default}:meta", "format", formats.FORMAT)
+    eventually(lambda: len(durable.counts()) == 20, "all of them")
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0
+    assert "FormatNewer" not in worker.text()  # a sentence, no traceback
