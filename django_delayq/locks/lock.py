@@ -186,7 +186,9 @@ class Lock:
         holding, self._holding = self._holding, None
         if holding is None:
             return None
-        good = self._was_good(holding)
+        if holding.stands_still:
+            process_leases().poll(still=True)
+        good = holding.process == os.getpid() and not holding.lost and holding.present() < holding.good_until
         process_leases().drop(holding)
         if holding.process != os.getpid():
             return holding.error()
@@ -194,11 +196,6 @@ class Lock:
         # If the reply of the first release was lost, the second finds nothing to release, although the lock was held.
         held = not holding.lost and (answer == "done" or (answer == "unknown" and good))
         return None if held else holding.error()
-
-    def _was_good(self, holding: Holding) -> bool:
-        if holding.stands_still:
-            process_leases().poll(still=True)
-        return holding.process == os.getpid() and not holding.lost and holding.present() < holding.good_until
 
     def _give_back(self, step: float | None) -> None:
         """Releases a lock that was taken after the caller was cancelled."""

@@ -22,7 +22,6 @@ from django_delayq.mirror.checkpoint import (
     needs_restore,
     note_address,
     note_refused,
-    note_restored,
     note_server,
 )
 from django_delayq.mirror.mirror_loop import MirrorLoop
@@ -216,7 +215,7 @@ class RestoreLoop:
     def _confirm(self, epoch: Epoch, checkpoint: Checkpoint) -> None:
         self._well, self._look_at = (epoch.generation, epoch.server, epoch.server), clock.monotonic() + LOOK
         if self._lost is None and epoch.generation and checkpoint.way_back:
-            self._lost = self._mark_lost(checkpoint.way_back)
+            self._lost = restore_rows.mark_lost(self.log, self.queue, self.partition, checkpoint.way_back)
         if not epoch.generation or epoch.confirmed == epoch.server:
             if epoch.generation and not checkpoint.address:  # the process that confirmed the epoch stopped before this
                 note_address(self.store)
@@ -351,10 +350,6 @@ class RestoreLoop:
 
     def _note(self, epoch: Epoch, generation: str) -> None:
         note_server(self.queue.name, self.partition, epoch.server, generation)
-
-    def _mark_lost(self, way_back: str) -> Iterator[float]:
-        yield from restore_rows.mark_lost(self.log, self.queue, self.partition)
-        note_restored(self.queue.name, self.partition, way_back)
 
     def _go_on(self, target: Epoch, phase: str, *, renew: str = "", behind: str = "", mirrored: str = "") -> None:
         """Notes the phase of the restore in Redis, and that this process works on it."""

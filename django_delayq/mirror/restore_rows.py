@@ -15,6 +15,7 @@ from django_delayq import clock, ids
 from django_delayq.conf import QueueConfig
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
+from django_delayq.mirror.checkpoint import note_restored
 from django_delayq.models import UNRESOLVED, Attempt, Event, Job, database
 from django_delayq.producer.outbox.jobs import changed_values
 from django_delayq.producer.outbox.rows import UnfinishedRow
@@ -173,9 +174,10 @@ def unfinished_redis_only(queue: str, partition: int) -> Any:
     return found.exclude(UNRESOLVED)
 
 
-def mark_lost(log: EventLog, queue: QueueConfig, partition: int) -> Iterator[float]:
+def mark_lost(log: EventLog, queue: QueueConfig, partition: int, way_back: str) -> Iterator[float]:
     """Makes the rows of jobs that Redis has lost unresolved, after everything else is restored and confirmed. A worker that runs such
     a job has the time of one lease to adopt it. Yields seconds to wait; one step per page.
+    Then notes that the restore is complete; `way_back`: see `note_restored`.
     """
     found: list[UUID] = []
     after = UUID(int=0)
@@ -197,6 +199,7 @@ def mark_lost(log: EventLog, queue: QueueConfig, partition: int) -> Iterator[flo
             queue.name,
             len(found),
         )
+    note_restored(queue.name, partition, way_back)
 
 
 def give_up(queue: str, partition: int, jobs: Sequence[UUID]) -> int:

@@ -102,13 +102,7 @@ class Run:
         return self.cancel_token is not None and not self.cancel_token
 
     def outcome(
-        self,
-        kind: Kind,
-        detail: bytes = b"",
-        delay_ms: int = 0,
-        ran_ms: int = -1,
-        error: BaseException | None = None,
-        reason: str = "",
+        self, kind: Kind, detail: bytes = b"", delay_ms: int = 0, ran_ms: int = -1, error: BaseException | None = None, reason: str = ""
     ) -> Outcome:
         """The value that the job ends in."""
         job = self.job

@@ -108,21 +108,7 @@ class LeaseTable:
         self._bytes[at + _STATE] = EMPTY
         turn = (self._u32[at >> 2] + 1) & 0xFFFFFFFF
         _CLAIMED.pack_into(
-            self._map,
-            at,
-            turn,
-            EMPTY,
-            line,
-            attempt,
-            UNKNOWN_TASK,
-            0,
-            taken,
-            0.0,
-            0.0,
-            NEVER,
-            good_until,
-            id.encode(),
-            fence.encode(),
+            self._map, at, turn, EMPTY, line, attempt, UNKNOWN_TASK, 0, taken, 0.0, 0.0, NEVER, good_until, id.encode(), fence.encode()
         )
         self._bytes[at + _STATE] = WAITING
         return turn

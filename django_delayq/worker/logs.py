@@ -254,13 +254,7 @@ class JobLog:
 
     def _fields(self, run: Run, task: str) -> dict[str, Any]:
         job = run.job
-        return {
-            "job_id": job.id,
-            "task": task,
-            "queue": one_line(job.queue),
-            "attempt": job.attempt,
-            "worker": self._worker,
-        }
+        return {"job_id": job.id, "task": task, "queue": one_line(job.queue), "attempt": job.attempt, "worker": self._worker}
 
 
 def _level(outcome: Outcome) -> int:

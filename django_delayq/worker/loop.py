@@ -159,26 +159,10 @@ def main(process: LoopProcess, commands: int, alive: int) -> int:
     return 0
 
 
-class Together:
-    """The loops of several that cannot reach their common server. The error is logged once for all of them."""
-
-    def __init__(self) -> None:
-        self._away: set[ErrorPause] = set()
-
-    def begins(self, pause: ErrorPause) -> bool:
-        """Records that a loop cannot reach the server. Returns whether it is the first."""
-        self._away.add(pause)
-        return len(self._away) == 1
-
-    def ends(self, pause: ErrorPause) -> bool:
-        """Records that a loop reaches the server. Returns whether it was the last that could not."""
-        self._away.discard(pause)
-        return not self._away
-
-
 class ErrorPause:
     """How long to pause after errors in a row. The pause doubles, with jitter, so that a hundred workers do not return at the same
-    time. It logs the first error and the end of the errors. With `together`, it logs them once for all these loops.
+    time. It logs the first error and the end of the errors. `together` is the set of the loops that cannot reach a server that they
+    share with this one: then it logs them once for all these loops.
     """
 
     def __init__(self, name: str, *, longest: float = LONGEST, rand: Callable[[], float] = random.random) -> None:
@@ -188,8 +172,8 @@ class ErrorPause:
         self._since = 0.0
         self.failures = 0
         self.error: StoreUnavailable | None = None  # the last error, until a pass succeeds
-        self.together: Together | None = None
-        self._said_with: Together | None = None  # the loops with which it lost the server
+        self.together: set[ErrorPause] | None = None
+        self._lost_with: set[ErrorPause] | None = None  # the loops with which it lost the server
 
     @property
     def lasts(self) -> float:
@@ -203,11 +187,11 @@ class ErrorPause:
         if self.failures == 1:
             self._since = clock.monotonic()
             unreached = isinstance(error, StoreUnavailable) and not isinstance(error, StoreRefused)
-            self._said_with = self.together if unreached else None
-            if self._said_with is not None and not self._said_with.begins(self):
-                pass  # another loop has logged it
-            elif not is_news(error):
-                pass  # it was reported within a minute
+            self._lost_with = self.together if unreached else None
+            if self._lost_with is not None:
+                self._lost_with.add(self)
+            if (self._lost_with is not None and len(self._lost_with) > 1) or not is_news(error):
+                pass  # another loop has logged it, or it was reported within a minute
             elif isinstance(error, SiteRefused):
                 logger.error("%s: %s Its jobs wait.", self.name, error)
             elif isinstance(error, (StoreUnavailable, FormatNewer)) or (isinstance(error, StoreError) and error.nothing_done):
@@ -222,7 +206,9 @@ class ErrorPause:
     def worked(self) -> None:
         """Records a pass without an error."""
         if self.failures:
-            if self._said_with is None or self._said_with.ends(self):
+            if self._lost_with is not None:
+                self._lost_with.discard(self)
+            if not self._lost_with:
                 logger.warning("%s: works again after %.1f s; errors: %d", self.name, clock.monotonic() - self._since, self.failures)
             self.failures, self.error = 0, None
 

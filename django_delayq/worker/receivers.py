@@ -31,11 +31,6 @@ Wrap = Callable[[Callable[..., Any], Mapping[str, Any], bool], Callable[..., Any
 Missing = Callable[[Mapping[str, Any] | None], list[str]]
 
 
-def no_carrier(_meta: Mapping[str, Any] | None) -> list[str]:
-    """No carrier is missing, because no job has propagated context."""
-    return []
-
-
 class Receiver(Protocol):
     """Observes runs, in the thread that runs the task: logs, signals, database connections.
 

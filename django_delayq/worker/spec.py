@@ -10,7 +10,7 @@ from django_delayq.store.connection.places import Places
 from django_delayq.worker.current import AnyTask
 from django_delayq.worker.line import Line
 from django_delayq.worker.loop import LoopProcess
-from django_delayq.worker.receivers import Missing, Receiver, Wrap, no_carrier
+from django_delayq.worker.receivers import Missing, Receiver, Wrap
 from django_delayq.worker.tally import LatestText, WorkerFigures
 
 
@@ -23,18 +23,19 @@ class Hooks:
     """The functions that the worker calls around jobs. With them, the worker does not depend on the database.
 
     `receivers`: receivers of runs. `before_fork` and `end_thread` are called before a process is forked, and at the end of a thread
-    that runs jobs; both must not raise. `before_fork` closes connections, and returns the name of each socket that it has closed,
-    by its inode. `missing`: returns the carriers that a job needs and this worker lacks, from the meta of the job. `wrap`: returns
-    the function of a task for one run, from the function, the meta of the job, and whether it is a coroutine function; None: the
-    function itself. `check_tick`: checks, as the current job, whether a tick of a schedule may run now; it gets the tick of the
-    meta. `metrics`: makes the response of `GET /metrics`; None: the worker counts nothing for it, and `no_metrics` has the reason.
-    `watch_circuits`: in a task process, it gets a function that takes the open circuits as JSON; None: there are no circuits.
+    that runs jobs; both must not raise. `before_fork` closes connections, and returns the name of each socket that it has closed, by
+    its inode. `missing`: returns the carriers that a job needs and this worker lacks, from the meta of the job; None: there are no
+    carriers. `wrap`: returns the function of a task for one run, from the function, the meta of the job, and whether it is a
+    coroutine function; None: the function itself. `check_tick`: checks, as the current job, whether a tick of a schedule may run now;
+    it gets the tick of the meta. `metrics`: makes the response of `GET /metrics`; None: the worker counts nothing for it, and
+    `no_metrics` has the reason. `watch_circuits`: in a task process, it gets a function that takes the open circuits as JSON; None:
+    there are no circuits.
     """
 
     receivers: Sequence[Receiver] = ()
     before_fork: Callable[[], Mapping[int, str]] = dict
     end_thread: Callable[[], None] = nothing
-    missing: Missing = no_carrier
+    missing: Missing | None = None
     wrap: Wrap | None = None
     check_tick: Callable[[Any], None] | None = None
     metrics: Callable[[WorkerFigures], bytes] | None = None

@@ -148,14 +148,7 @@ class Consumer:
     """
 
     def __init__(
-        self,
-        number: int,
-        *,
-        buffer: JobBuffer,
-        executor: Executor,
-        settler: Settles,
-        pace: Pace,
-        end_thread: Callable[[], None],
+        self, number: int, *, buffer: JobBuffer, executor: Executor, settler: Settles, pace: Pace, end_thread: Callable[[], None]
     ) -> None:
         self._buffer = buffer
         self._executor = executor

@@ -16,7 +16,7 @@ from django_delayq.worker.current import CURRENT, AnyTask, CurrentJob, Run, need
 from django_delayq.worker.lease_table import NEVER, UNKNOWN_TASK, LeaseTable
 from django_delayq.worker.process import task_call
 from django_delayq.worker.process.task_call import Coroutines, SoftTimer
-from django_delayq.worker.receivers import Missing, Receiver, Receivers, Wrap, no_carrier
+from django_delayq.worker.receivers import Missing, Receiver, Receivers, Wrap
 
 
 class Executor:
@@ -34,7 +34,7 @@ class Executor:
         receivers: Sequence[Receiver],
         coroutines: Coroutines,
         timer: SoftTimer,
-        missing: Missing = no_carrier,
+        missing: Missing | None = None,
         wrap: Wrap | None = None,
         check_tick: Callable[[Any], None] | None = None,
     ) -> None:
@@ -118,7 +118,7 @@ class Executor:
         except PayloadError as error:  # before the call, which runs the task's code and counts as an attempt
             reason = f"{error} Check whether a parameter was added or removed, or whether a deploy is in progress."
             return self._park(run, error, reason, PARKED_ARGUMENTS, "poison-arguments")
-        if (meta := run.options.get("meta")) and (names := self._missing(meta)):
+        if self._missing is not None and (meta := run.options.get("meta")) and (names := self._missing(meta)):
             reason = f"DELAYQ['CARRIERS'] lacks {', '.join(names)}, which this job needs. Check whether a deploy is in progress."
             return self._park(run, None, reason, PARKED_CARRIERS, "poison-carriers")
         return None

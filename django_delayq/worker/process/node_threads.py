@@ -21,7 +21,7 @@ from django_delayq.store.connection.error_replies import StoreRefused
 from django_delayq.store.connection.link import Link
 from django_delayq.store.scripts.queue import Outcome
 from django_delayq.worker.current import Run
-from django_delayq.worker.loop import ErrorPause, Together
+from django_delayq.worker.loop import ErrorPause
 from django_delayq.worker.process.mover import Mover
 from django_delayq.worker.process.settler import Settler
 
@@ -57,7 +57,7 @@ class NodeThread(ABC, Generic[LoopT]):
     def __init__(self, at: Link, of: NodeThreads[LoopT], name: str) -> None:
         self.at = at
         self.loops: list[LoopT] = []
-        self.together = Together()
+        self.together: set[ErrorPause] = set()
         self._of = of
         self._due: dict[LoopT, float] = {}
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)

@@ -264,13 +264,7 @@ class Adopter:
         lock: the settler holds it while it settles, so that a job is not adopted while it is given back.
     """
 
-    def __init__(
-        self,
-        *,
-        leases: LeaseTable,
-        worker: str,
-        monotonic: Callable[[], float] = clock.monotonic,
-    ) -> None:
+    def __init__(self, *, leases: LeaseTable, worker: str, monotonic: Callable[[], float] = clock.monotonic) -> None:
         self._leases = leases
         self._worker = worker
         self._monotonic = monotonic
@@ -306,10 +300,7 @@ class Adopter:
             return False
         adopted = sum(answer == "adopted" for answer in answers)
         logger.warning(
-            "queue %s: jobs of this process are confirmed after the change in Redis (%d of %d)",
-            line.queue,
-            adopted,
-            len(held),
+            "queue %s: jobs of this process are confirmed after the change in Redis (%d of %d)", line.queue, adopted, len(held)
         )
         return True
 

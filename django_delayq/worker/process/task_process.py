@@ -87,13 +87,7 @@ class TaskProcess:
         adopters = {link: Adopter(leases=leases, worker=worker) for link in nodes}
         settlers = {
             link: Settler(
-                leases=leases,
-                free=self._free,
-                adopter=adopter,
-                worker=worker,
-                settled=self._settled,
-                tally=tally,
-                counting=counting,
+                leases=leases, free=self._free, adopter=adopter, worker=worker, settled=self._settled, tally=tally, counting=counting
             )
             for link, adopter in adopters.items()
         }
@@ -112,12 +106,7 @@ class TaskProcess:
 
         def consumer(number: int, buffer: JobBuffer) -> Consumer:
             return Consumer(
-                number,
-                buffer=buffer,
-                executor=executor,
-                settler=self._settler,
-                pace=pace,
-                end_thread=spec.hooks.end_thread,
+                number, buffer=buffer, executor=executor, settler=self._settler, pace=pace, end_thread=spec.hooks.end_thread
             )
 
         self._consumers = [consumer(number, self._buffer) for number in range(1, spec.threads + 1)]
@@ -227,12 +216,7 @@ class TaskProcess:
 
 
 def main(
-    spec: WorkerSpec,
-    worker: str,
-    ends: Ends,
-    leases: LeaseTable,
-    tally: Tally | None = None,
-    circuits: LatestText | None = None,
+    spec: WorkerSpec, worker: str, ends: Ends, leases: LeaseTable, tally: Tally | None = None, circuits: LatestText | None = None
 ) -> int:
     """The main function of the forked child. `circuits`: where it writes its open circuits."""
     if circuits is not None and spec.hooks.watch_circuits is not None:

@@ -299,11 +299,6 @@ class Slot:
             self._fill_at = clock.monotonic() + NO_ROOM_PAUSE
             logger.error("%s cannot be started. The next attempt follows in %.0f s: %s", self.name, NO_ROOM_PAUSE, error)
 
-    def vacate(self) -> None:
-        """Frees the slot, because its process is about to end and another may start."""
-        self.replaced += 1
-        self.child = None
-
     def leave(self, *, burst: bool, stopping: bool) -> Child:
         """Frees the slot, because its process has ended. Returns the process."""
         child = self.child

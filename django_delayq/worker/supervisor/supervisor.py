@@ -259,7 +259,7 @@ class Supervisor:
     def _replace(self, child: Child, command: bytes = RETIRE) -> None:
         for slot in self._tasks:
             if slot.child is child:
-                slot.vacate()
+                slot.replaced, slot.child = slot.replaced + 1, None  # its process is about to end, and another may start
                 self._leaving.append(child)
         child.tell(command)
 
