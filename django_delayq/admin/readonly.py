@@ -22,12 +22,12 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext as now
 from django.utils.translation import ngettext
 
-from django_delayq import clock, conf, ids
+from django_delayq import conf, ids
 from django_delayq.console import verbs
 from django_delayq.console.verbs import Verb, apply
 from django_delayq.console.wording import error_text
 from django_delayq.exceptions import DelayqError
-from django_delayq.models import Event, Job, Operation
+from django_delayq.models import Event, Job, Operation, database
 from django_delayq.producer.outbox import rows
 from django_delayq.states import Change
 
@@ -222,7 +222,7 @@ def note(request: HttpRequest, kind: str, reason: str, *, of: Job | None = None,
     Event.objects.create(
         job=of,
         queue=of.queue if of else "",
-        at=clock.now(),
+        at=database.ago(),
         kind=kind,
         actor=rows.clean(actor(request), 200),
         reason=rows.clean(reason),

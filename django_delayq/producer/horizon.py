@@ -27,11 +27,12 @@ logger = Logger("django_delayq.producer")
 
 
 def is_far(plan: Plan) -> bool:
-    """Whether a job is written as a far row. The clock of this host is exact enough: the database's clock decides which rows are
-    brought in, and when.
-    """
-    left = plan.delay_ms if plan.delay_ms is not None else (plan.due_ms or 0) - clock.wall_ms()
-    return left > plan.template.horizon_ms > 0
+    """Whether a job is written as a far row, by Redis' clock. The database's clock decides which rows are brought in, and when."""
+    horizon_ms = plan.template.horizon_ms
+    if not horizon_ms:
+        return False
+    left = plan.delay_ms if plan.delay_ms is not None else (plan.due_ms or 0) - stores.now_ms(plan.queue)
+    return left > horizon_ms
 
 
 class HorizonRows:

@@ -13,11 +13,14 @@ from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
+from django.core.cache import cache
 from django.db import connection, transaction
 
 import django_delayq as delayq
-from django_delayq import clock, conf
+from django_delayq import clock, conf, ids
 from django_delayq.console.operation_loop import OperationLoop
+from django_delayq.contrib.gateway import tokens
+from django_delayq.contrib.gateway.models import ALL, KeptAnswer, Token
 from django_delayq.locks.lock import process_leases
 from django_delayq.mirror.bring_in import BringInLoop
 from django_delayq.mirror.prune import OldOperationsLoop, OldTicksLoop, PruneLoop, TidyLoop
@@ -29,11 +32,14 @@ from django_delayq.periodic.dates import Dates
 from django_delayq.periodic.declarations import Declaration
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import registry
+from django_delayq.store.keys import Keys
+from django_delayq.store.scripts.lock_store import LockStore
 from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from django_delayq.targets import delivery
 from django_delayq.targets.circuits import circuits
 from django_delayq.worker.supervisor.worker_beat import Beat, Tidy
 from tests.clocks.world import PREFIX, Line, World
+from tests.contrib.gateway.conftest import Caller
 from tests.targets.conftest import SECRET
 from tests.targets.conftest import TASK as DELIVERY
 from tests.targets.offers.conftest import TARGETS
@@ -80,6 +86,8 @@ def world(host, settings, monkeypatch, delayq_redis, transactional_db) -> Iterat
         "far": {"HORIZON": "2h"},
     }
     http = {"ALLOW": ["127.0.0.0/8"], "SECRETS": {"partner": SECRET}, "BREAKER": 1, "PAUSE": "1h", "READ": 5, "TIMEOUT": 5}
+    settings.ROOT_URLCONF = "tests.contrib.gateway.gateway_urls"
+    cache.clear()
     settings.DELAYQ = {**settings.DELAYQ, "PREFIX": PREFIX, "QUEUES": queues, "HTTP": http, "TARGETS": TARGETS}
     monkeypatch.setattr(registry, "_tasks", {**registry._tasks, DELIVERY.name: DELIVERY, OFFER.name: OFFER})
     monkeypatch.setattr("django_delayq.targets.circuits.uniform", lambda least, _most: least)  # no pause is longer by chance
@@ -99,6 +107,8 @@ def schedules(world: World) -> None:
     delayq.schedule(close_order.using(key="waiting", on_conflict="earliest", delay="1h"), 23)
     delayq.schedule(close_order.using(queue="far", delay="4h"), 24)
     delayq.schedule(close_order.using(queue="far", run_at=world.now() + 90 * HOUR, key="far", on_conflict="latest"), 25)
+    for number, hours in enumerate((1, 3, 90), 31):
+        delayq.schedule(close_order.using(queue="far", run_at=world.now() + hours * HOUR), number)
 
 
 async def schedules_by_async_code(world: World) -> None:
@@ -167,6 +177,9 @@ def locks(world: World) -> None:
         process_leases().poll()
         lock.check()
         assert lock.held
+    LockStore(world.link, Keys.of(PREFIX, "default", 0)).lock("order:43", "another", lease_ms=60_000, holder="another")
+    with pytest.raises(delayq.LockTaken), delayq.lock("order:43", queue="default"):
+        pytest.fail("another host has the lock")
 
 
 def runs(world: World) -> None:
@@ -262,6 +275,22 @@ def pushes_and_pulls(world: World) -> None:
         first_end = clock.from_ms(batch.lease_end_ms)
         assert abs(first_end - world.now()) < HOUR / 6
     world.fold()
+
+
+def asks_the_gateway(world: World) -> None:
+    """A request that is repeated, kept answers on both sides of 24 hours, and tokens that live and that have expired."""
+    token, text = tokens.make("partner", queues=[ALL], verbs=[ALL], expires="1h")
+    caller = Caller(text, token)
+    for hours in (23, 25):
+        at = world.now() - hours * HOUR
+        KeptAnswer.objects.create(digest=f"{hours}", request="", job=ids.new(), created_at=at, held_until=at, status=200)
+    for key in ("one", "two"):
+        first, again = (caller.post("jobs", {"task": close_order.name, "args": [41], "delay": "1h"}, key=key) for _ in range(2))
+        assert (first.status_code, again.json()["id"]) == (201, first.json()["id"])
+    assert {row.digest for row in KeptAnswer.objects.filter(request="")} == {"23"}
+    Token.objects.update(expires_at=world.now() - HOUR / 60)
+    assert caller.get(f"jobs/{first.json()['id']}").status_code == 401
+    Token.objects.all().delete()  # their letters are chance
 
 
 def declares(world: World) -> None:
@@ -405,7 +434,8 @@ CALLS: dict[str, Act] = {
     ),
     **dict.fromkeys(("adeliver", "aoffer", "apush", "apull"), async_to_sync(delivers_and_more_by_async_code)),
 }
-ACTS = {act: name for name, act in {**CALLS, **LOOPS}.items() if act is not WORKER}
+OTHERS: dict[str, Act] = {"gateway": asks_the_gateway}
+ACTS = {act: name for name, act in {**CALLS, **LOOPS, **OTHERS}.items() if act is not WORKER}
 
 
 def test_every_public_call_is_in_the_table():
