@@ -4,6 +4,7 @@ Threads of the worker share a client. Its sockets end at a set time, however slo
 
 from __future__ import annotations
 
+import logging
 import socket
 import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -210,6 +211,17 @@ class Limits(NamedTuple):
 
 
 _LIMITS: Final[ContextVar[Limits]] = ContextVar("django_delayq.http.limits")
+
+
+class DeliveryFilter(logging.Filter):
+    """Drops the records of urllib3 about deliveries: they contain the query string and targets of redirects, which may have secrets."""
+
+    def filter(self, _record: logging.LogRecord) -> bool:
+        """Whether the record is about another request."""
+        return _LIMITS.get(None) is None
+
+
+logging.getLogger("urllib3.connectionpool").addFilter(DeliveryFilter())
 
 
 @contextmanager

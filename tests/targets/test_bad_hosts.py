@@ -10,6 +10,7 @@ from email.utils import format_datetime
 from urllib.parse import quote
 
 import pytest
+import urllib3
 
 import django_delayq
 from django_delayq.contrib.http import circuits, header_secret
@@ -353,6 +354,18 @@ def test_a_secret_that_the_host_repeats_in_any_form_is_kept_by_nobody(delayq, ho
         form for form in (*forms(TOKEN), f"{TOKEN[:4]}:", f"{TOKEN[:4]}.invalid", TOKEN[:4], "10.90.109.57") if form.lower() in told
     ] == []
     assert job.state in ("failed", "succeeded")
+
+
+def test_no_log_of_urllib3_has_the_query_of_a_delivery_or_the_target_of_a_redirect(delayq, host, caplog):
+    caplog.set_level("DEBUG", "urllib3")
+    last = host()
+    partner = host(answer(307, Location=last.url(f"/{TOKEN}?key={TOKEN}")))
+    deliver(partner.url(f"/hook?key={TOKEN}"), json=1, redirects=1)
+    delayq.run_due()
+    assert f" /{TOKEN}?" in last.requests[0].line
+    assert TOKEN not in caplog.text
+    urllib3.PoolManager().request("GET", last.url("/of-the-project"), retries=False)
+    assert "/of-the-project" in caplog.text
 
 
 def test_a_signature_sends_no_secret_so_the_answer_is_kept(delayq, host):
