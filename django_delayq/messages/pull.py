@@ -21,6 +21,7 @@ from django_delayq.producer.options import duration
 from django_delayq.producer.stores import stores
 from django_delayq.states import MESSAGE, PARKED_SIGNATURE
 from django_delayq.store.connection.wake import BROKEN, WakeLine
+from django_delayq.store.scripts import site
 from django_delayq.store.scripts.queue import MOST, TAG, Claim, Outcome, QueueStore
 from django_delayq.store.scripts.record import ClaimedJob, Header, read
 from django_delayq.worker import outcome
@@ -73,7 +74,7 @@ class Puller:
             StoreUnavailable: Redis did not answer twice. The next call gets what Redis may have claimed for this one.
             SiteRefused: the queue belongs to another site, or another database records it.
         """
-        stores.meet(self.queue.name, 0)
+        site.admit(self._store.link, self._store.keys)
         again = bool(self._nonce)
         if not again:
             self._nonce, self._asked = self._fresh(), ask

@@ -47,6 +47,7 @@ ENTRIES: Final = 200  # per transaction; an entry holds up to 200 jobs
 PAGE: Final = 25  # entries per read
 ITEMS: Final = 5000  # a batch ends with the entry that reaches this many items
 IDLE: Final = 0.25  # seconds between looks at an empty stream
+TOKEN_LASTS: Final = 30.0  # seconds; then an idle mirror makes a new token, so that older copies of the database are recognized
 TAKEN: Final = 0.3  # seconds until the next look whether another mirror has folded these entries
 ARRAYS: Final = ("postgresql",)  # databases that take rows as arrays
 PUT_OFF_KEPT: Final = 10  # attempts in a row, of one job
@@ -137,6 +138,7 @@ class MirrorLoop:
         self.first_commands = (("XLEN", self.log.keys["events"]),)  # the service may send them with those of other loops
         self.ends = EndTeller(self.log, queue.name, patiently)
         self.folded = 0  # entries, by this object
+        self._token, self._look_at = "", 0.0  # the token in Redis at the last look, and when (monotonic) to look again
         self._most = ENTRIES  # halved after a refusal, so that the refused entry is soon alone; then doubled again
 
     def poll(self, replies: Sequence[Any] = ()) -> float:
@@ -145,7 +147,7 @@ class MirrorLoop:
         Raises:
             StoreUnavailable, NewerEvents, DatabaseError, InterfaceError: nothing is lost; call again later.
         """
-        if (replies[0] if replies else self.log.length()) == 0:
+        if (replies[0] if replies else self.log.length()) == 0 and not self._has_old_token():
             return IDLE
         try:
             return 0.0 if self.fold().more else IDLE
@@ -174,6 +176,14 @@ class MirrorLoop:
             self.log.trim(passed.upto, surplus=passed.surplus, server=passed.server, found=passed.found, token=passed.token)
             failpoint("mirror.trimmed")
         return passed
+
+    def _has_old_token(self) -> bool:
+        """Whether no mirror of this queue has made a token for a while."""
+        if clock.monotonic() < self._look_at:
+            return False
+        found, known = self.epoch.look(FIRST).trimmed.token, self._token
+        self._token, self._look_at = found, clock.monotonic() + TOKEN_LASTS
+        return found == known != ""
 
     def drain(self) -> int:
         """Folds all entries that can be folded now. Returns the number of batches."""
@@ -209,12 +219,13 @@ class MirrorLoop:
             failpoint("mirror.fold")
             if self.epoch.look(checkpoint.last_event).server != epoch.server:
                 return AGAIN  # the source of these entries is not known: an older server may have taken over
-            tokens, found = checkpoint.mirror_tokens or "", epoch.trimmed.token
-            if not entries:
-                token = last_token(tokens)
-                return Passed(after if after != FIRST else None, epoch.server, 0, False, since=after, found=found, token=token)
-            tokens = tokens_after(tokens, found)
-            if way is None:
+            found = epoch.trimmed.token
+            tokens = tokens_after(checkpoint.mirror_tokens or "", found)
+            if not entries:  # it trims again, if the trim after the last turn was lost; or it is idle, and moves the token on
+                if after == FIRST:
+                    return NOTHING
+                mine.update(mirror_tokens=tokens)
+            elif way is None:
                 self._write(entries)
                 for entry in entries:
                     of_queue = not OF_QUEUES.isdisjoint([item.kind for item in entry.items])
@@ -222,22 +233,23 @@ class MirrorLoop:
                         pauses.fold(self.queue.name, self.partition, entry)  # an old copy repeats events that have passed
             elif not way(entries):
                 return AGAIN
-            last = entries[-1].id
-            restored = restored_behind(checkpoint, generation)
-            mine.update(
-                generation=generation,
-                restored=restored,
-                last_event=last,
-                updated_at=clock.from_ms(entries[-1].at_ms),
-                mirror_tokens=tokens,
-            )
+            last = after
+            if entries:
+                last = entries[-1].id
+                mine.update(
+                    generation=generation,
+                    restored=restored_behind(checkpoint, generation),
+                    last_event=last,
+                    updated_at=clock.from_ms(entries[-1].at_ms),
+                    mirror_tokens=tokens,
+                )
             failpoint("mirror.commit")
         failpoint("mirror.committed")
         surplus = 0
         for entry in entries:
             surplus += max(0, len(entry.items) - 1)
         token = last_token(tokens)
-        return Passed(last, epoch.server, surplus, True, since=after, entries=entries, found=found, token=token)
+        return Passed(last, epoch.server, surplus, bool(entries), since=after, entries=entries, found=found, token=token)
 
     def _fold_apart(self, entry: Entry) -> Passed:
         """Folds an entry that was refused alone, job by job. If a job is refused twice more, alone and with rows that were read

@@ -70,7 +70,6 @@ class PipelinedCall:
         self._read()
         try:
             with stores.guarded(publisher.store.queue, publisher.store.partition, schedules=True, answers=False):
-                stores.meet(publisher.store.queue, publisher.store.partition)
                 answer = publisher.send(batch, "")
         except StoreUnavailable as error:
             raise with_jobs(error, batch) from error
@@ -368,7 +367,6 @@ def _send_safely(publisher: Publisher, batch: Sequence[Plan], answer: Callable[[
         with stores.guarded(publisher.store.queue, publisher.store.partition, schedules=True, asks=answer is None):
             if answer is not None:
                 return publisher.finish(batch, answer())
-            stores.meet(publisher.store.queue, publisher.store.partition)
             return publisher.publish(batch)
     except StoreUnavailable as error:
         answered = isinstance(error, (StoreRefused, ReplicasLack)) or isinstance(error.__cause__, StoreError)
@@ -377,7 +375,6 @@ def _send_safely(publisher: Publisher, batch: Sequence[Plan], answer: Callable[[
         lost = not error.nothing_done
     try:
         with stores.guarded(publisher.store.queue, publisher.store.partition):
-            stores.meet(publisher.store.queue, publisher.store.partition)
             return publisher.resolve_repeats(batch, publisher.publish(batch))
     except StoreUnavailable as error:
         if lost:  # refused or not, the first call may have succeeded

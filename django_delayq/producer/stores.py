@@ -230,16 +230,6 @@ class StoreSet:
                 return ""
         return known
 
-    def meet(self, name: str, partition: int) -> None:
-        """Asks once whether the queue belongs to this database; for jobs without rows. Call it under `guarded`: then a server that
-        does not answer is waited for only once, and the breaker opens.
-
-        Raises:
-            StoreUnavailable, StoreError: Redis cannot be reached; SiteRefused: the queue belongs to another site.
-        """
-        if (name, partition) not in self._epochs:
-            self._ask_epoch(name, partition)
-
     def _ask_epoch(self, name: str, partition: int) -> str:
         store, known = self.queue(name, partition), partial(site.partition_facts, name, partition)
         epoch, trimmed = store.stand()

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import pytest
 
 import django_delayq as delayq
-from django_delayq import under_test
+from django_delayq import clock, under_test
+from django_delayq.mirror import mirror_loop
 from django_delayq.mirror.checkpoint import note_refused
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.models import Checkpoint, Site
+from django_delayq.producer import queues
 from django_delayq.producer.stores import stores
 from django_delayq.store.scripts import site
 from django_delayq.store.scripts.events import FIRST, EventLog
@@ -118,6 +122,81 @@ def test_of_two_databases_whose_turns_cross_the_one_that_trims_first_goes_on(com
     theirs.here()
     other.drain()
     assert in_redis(compared) == tokens().split()[-1]
+
+
+def test_an_idle_mirror_makes_a_new_token_so_an_older_copy_is_refused(compared, monkeypatch):
+    event()
+    compared.fold()
+    copy = Copied()
+    compared.mirror.poll()
+    assert copy.fields["mirror_tokens"] == tokens(), "it has seen the token in Redis a moment ago"
+    monkeypatch.setattr(mirror_loop, "TOKEN_LASTS", 0.0)
+    later = clock.monotonic() + 60
+    monkeypatch.setattr(clock, "monotonic", lambda: later)
+    compared.mirror.poll()
+    assert in_redis(compared) == tokens().split()[-1] != copy.fields["mirror_tokens"].split()[-1]
+    copy.here()
+    with pytest.raises(SiteRefused):
+        RestoreLoop(stores.link, compared.config, prefix="delayq").look()
+
+
+def test_of_several_idle_mirrors_one_makes_the_token(compared, monkeypatch):
+    event()
+    compared.fold()
+    mirrors = [compared.mirror, *(MirrorLoop(stores.link, compared.config, prefix="delayq") for _ in range(9))]
+    now = clock.monotonic()
+    before = int(in_redis(compared).partition("-")[0])
+    for second in range(301):
+        monkeypatch.setattr(clock, "monotonic", lambda: now + second)  # noqa: B023  # called in this pass
+        mirrors[second % 10].poll()
+    made = int(in_redis(compared).partition("-")[0]) - before
+    assert 5 <= made <= 30
+
+
+CHANGES = {
+    "schedule": lambda job: delayq.schedule(close_order, 2),
+    "schedule, redis durability": lambda job: delayq.schedule(close_order, 2, durability="redis"),
+    "schedule, held key, latest": lambda job: delayq.schedule(close_order, 2, key="k", delay="2h", on_conflict="latest"),
+    "cancel": lambda job: delayq.cancel(job),
+    "cancel by key": lambda job: delayq.cancel(key="k", queue="orders"),
+    "reschedule": lambda job: delayq.reschedule(job, delay="2h"),
+    "run now": lambda job: delayq.run_now(job),
+    "requeue": lambda job: delayq.requeue(job),
+    "pause": lambda job: delayq.pause("orders"),
+    "resume": lambda job: delayq.resume("orders"),
+    "purge": lambda job: list(queues.purge("orders")),
+    "lock": lambda job: delayq.lock("name", queue="orders").__enter__(),
+}
+
+
+@pytest.mark.parametrize("change", list(CHANGES))
+def test_a_process_of_a_copy_is_refused_at_its_first_change_of_any_kind(compared, change):
+    job = delayq.schedule(close_order, 1, delay="1h", key="k")
+    compared.fold()
+    copy = Copied()
+    event()
+    compared.fold()
+    copy.here()
+    site.forget()  # a new process
+    stores.forget()
+    before = contents(compared)
+    with ExitStack() as refused:
+        if change not in ("schedule", "schedule, held key, latest"):  # these rows wait in the copy
+            refused.enter_context(pytest.raises(delayq.StoreUnavailable, match="another database with the same id"))
+        CHANGES[change](job)
+    assert contents(compared) == before
+
+
+def contents(orders) -> list[object]:
+    """What Redis has of the queue, except what reads note."""
+    link, keys = orders.store.link, orders.store.keys
+    meta = link.execute("HMGET", keys["meta"], "paused", "mirror_token", "asked")
+    return [
+        meta,
+        link.execute("XLEN", keys["events"]),
+        link.execute("ZRANGE", keys["normal"], 0, -1, "WITHSCORES"),
+        link.execute("HLEN", keys["locks"]),
+    ]
 
 
 def test_several_mirrors_of_one_database_take_turns(compared):

@@ -346,7 +346,7 @@ def test_the_clock_of_a_web_host_decides_no_date(orders, unpublished, monkeypatc
 
 
 def test_a_schedule_whose_answer_is_lost_is_one_job(orders, lost_reply):
-    stores.meet("orders", 0)
+    stores.epoch("orders", 0)
     lost_reply(1)
     job = delayq.schedule(close_order, 7, durability="redis")
     assert job.created is True
@@ -366,7 +366,7 @@ def test_the_first_job_of_a_process_waits_for_a_silent_server_twice(orders, lost
 
 
 def test_a_schedule_that_may_have_happened_says_of_which_job(orders, lost_reply):
-    stores.meet("orders", 0)
+    stores.epoch("orders", 0)
     lost_reply(2)
     with pytest.raises(delayq.StoreUnavailable, match="makes another job") as trouble:
         delayq.schedule(close_order, 7, durability="redis")

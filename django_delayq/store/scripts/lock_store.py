@@ -8,7 +8,7 @@ from typing import Final, Literal, NamedTuple
 from django_delayq.store.connection.link import Link
 from django_delayq.store.connection.wake import ListeningLine
 from django_delayq.store.keys import Keys
-from django_delayq.store.scripts import decode, loader
+from django_delayq.store.scripts import decode, loader, site
 from django_delayq.store.scripts.queue import bounded
 
 WAITS_MS: Final = 2_000  # how long one look counts as a waiting caller; callers that wait look more often
@@ -39,6 +39,7 @@ class LockStore(NamedTuple):
         """Returns the fence if the caller has the lock now, or already had it: the same `token` gets the same fence. `waits`: if
         another caller holds the lock, this one waits for it and wants to be notified when it is free.
         """
+        site.admit(self.link, self.keys)
         found, *told = loader.run(
             self.link,
             loader.load("lock", self.keys),

@@ -191,7 +191,7 @@ class QueueStore:
         `epoch`: the epoch for which the sender's knowledge is valid; in another one there are no replies, and nothing is written.
         """
         bounded(items)
-        site.raise_if_refused(self.keys)
+        site.admit(self.link, self.keys)
         arguments: list[Any] = [max_events, epoch, mode]
         now, short, written = clock.monotonic(), ids.short, self.written
         for item in items:
@@ -338,7 +338,7 @@ class QueueStore:
         rows of jobs that Redis does not have: "running"; a date in ms until which they wait; "scheduled" for jobs that were cancelled
         before in another epoch; "" if not known.
         """
-        site.raise_if_refused(self.keys)
+        site.admit(self.link, self.keys)
         bounded(jobs)
         reply = self.run("cancel", now_ms, actor, reason, lacking, "", "1" if abort else "", *map(ids.short, jobs))
         return [Change(status.decode()) for status in reply[2::2]]
@@ -358,7 +358,7 @@ class QueueStore:
         """Like `cancel`, for one job. `job`: an id, or the business key as text. `unless`: in that epoch nothing is done, and the
         result is `unknown`.
         """
-        site.raise_if_refused(self.keys)
+        site.admit(self.link, self.keys)
         told = lacking, unless, "1" if abort else "", loader.target(job)
         return Changed.read(self.run("cancel", now_ms, actor, reason, *told, replicas=replicas))
 
@@ -380,7 +380,7 @@ class QueueStore:
         see `cancel_one`. `lacking` "waited": another server has made this change before, so the job is moved even if it is due here
         and not confirmed.
         """
-        site.raise_if_refused(self.keys)
+        site.admit(self.link, self.keys)
         told = "" if due_ms is None else due_ms, delay_ms or 0, unless, lacking, policy, loader.target(job)
         return moved(self._sent("reschedule", now_ms, actor, reason, *told, replicas=replicas))
 
@@ -401,7 +401,7 @@ class QueueStore:
         caller knows that it failed or was cancelled; otherwise Redis must still know its cancellation. `unresolved`: a person
         decides, whatever Redis knows of its end. Returns the change, and the job or the holder of its key (conflict).
         """
-        site.raise_if_refused(self.keys)
+        site.admit(self.link, self.keys)
         given, name = (self.written(record), told_of(record.payload)) if record else (b"", "")
         told = ids.short(job), given, "unresolved" if unresolved else "1" if vouched else "", name
         status, holder, _ = self.run("requeue", now_ms, actor, reason, "" if due_ms is None else due_ms, delay_ms, *told)
@@ -411,15 +411,17 @@ class QueueStore:
         """No job is claimed until `resume`; running jobs continue. Returns False if the queue was paused already. With `on_way_back`,
         also returns False if no restore is under way.
         """
+        site.admit(self.link, self.keys)
         return bool(self.run("pause", now_ms, actor, reason, "1", "1" if on_way_back else ""))
 
     def resume(self, *, actor: str = "", reason: str = "", now_ms: int | None = None) -> bool:
         """Jobs are claimed again. Returns False if the queue was not paused."""
+        site.admit(self.link, self.keys)
         return bool(self.run("pause", now_ms, actor, reason, "0"))
 
     def purge(self, *, limit: int = MOST, actor: str = "", reason: str = "", now_ms: int | None = None) -> tuple[int, int]:
         """Cancels scheduled jobs, at most `limit` (up to 200). Returns the number of cancelled jobs, and the number that is left."""
-        site.raise_if_refused(self.keys)
+        site.admit(self.link, self.keys)
         cancelled, left = self.run("purge", now_ms, actor, reason, min(limit, MOST))
         return int(cancelled), int(left)
 

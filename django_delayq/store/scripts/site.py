@@ -13,11 +13,13 @@ import re
 import secrets
 import socket
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final, NamedTuple
 
 from django_delayq import clock
 from django_delayq.exceptions import DelayqError
 from django_delayq.store.connection.error_replies import StoreError
+from django_delayq.store.connection.link import Link
 from django_delayq.store.keys import Keys
 from django_delayq.store.scripts import decode
 from django_delayq.store.scripts.decode import position
@@ -143,6 +145,7 @@ _site_ids: dict[str, str] = {}
 # Queues that had the id of this site, as prefix, name, partition and address. If such a queue is empty now, it was wiped.
 verified: set[tuple[str, str, int, str]] = set()
 _refused: dict[tuple[str, str, int], SiteRefused] = {}  # queues that another database records, by the last check of this process
+_compared: set[tuple[str, str, int]] = set()  # queues whose mirror this process has compared with its database: prefix, name, partition
 _logged: dict[tuple[object, ...], float] = {}  # refusals, each with its time
 
 
@@ -158,6 +161,7 @@ def forget() -> None:
     _site_ids.clear()
     verified.clear()
     _refused.clear()
+    _compared.clear()
 
 
 def of(prefix: str) -> str:
@@ -227,11 +231,33 @@ def check_mirror(
         looks += 1
         facts = again()
     _refused.pop(place, None)
+    _compared.add(place)
+
+
+def admit(link: Link, keys: Keys) -> None:
+    """Refuses to change a queue that another database records. The first call in a process asks Redis and the database, and so do all
+    calls of a process that was refused. The others send nothing.
+
+    Raises:
+        SiteRefused: another database records the queue, or it belongs to another site.
+    """
+    if (keys.prefix, keys.queue, keys.partition) in _compared:
+        if _refused:
+            raise_if_refused(keys)
+        return
+    own, upto, token = link.execute("HMGET", keys["meta"], "site", "mirrored", "mirror_token")
+    if own is None:  # nobody records it yet; the script that follows gives it an id
+        _compared.add((keys.prefix, keys.queue, keys.partition))
+        return
+    check(keys.prefix, keys.queue, link.home, decode.text(own))
+    verified.add((keys.prefix, keys.queue, keys.partition, link.home))
+    known = partial(partition_facts, keys.queue, keys.partition)
+    check_mirror(keys, link.home, Trimmed.read(upto, token), known(), partial(known, apart=True))
 
 
 def raise_if_refused(keys: Keys) -> None:
-    """Refuses to claim, schedule, cancel, reschedule, requeue or purge jobs of a queue if `check_mirror` found last in this process
-    that another database records it. Running jobs are still settled, or they would run twice. This sends nothing to Redis.
+    """Refuses to claim jobs of a queue if `check_mirror` found last in this process that another database records it. Running jobs are
+    still settled, or they would run twice. This sends nothing to Redis.
 
     Raises:
         SiteRefused: another database records the queue.
