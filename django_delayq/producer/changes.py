@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Final, Literal
 from uuid import UUID
@@ -34,6 +34,7 @@ logger = Logger("django_delayq.producer")
 
 PACKAGE: Final = "django_delayq"
 Policy = Literal["", "earliest", "latest"]
+POLICY: Final = "schedule"  # the actor of a change that a policy makes
 STRONGEST: Final = (Change.RUNNING, Change.CONFLICT, Change.DONE, Change.FINISHED)  # of several jobs of a key: what must be known first
 
 
@@ -98,6 +99,11 @@ class Move:
         self.actor, self.reason, self._policy, self._request = actor, reason, policy, request
         self._delay_ms, self._due_ms = delay_ms, due_ms
 
+    @property
+    def date(self) -> int | str:
+        """The date as a script takes it."""
+        return self._due_ms if self._delay_ms is None else f"+{self._delay_ms}"
+
     def ask(self, store: QueueStore, target: UUID | str, lacking: str, unless: str, replicas: Replicas | None = None) -> Changed:
         due_ms = self._due_ms if self._delay_ms is None else None
         return store.reschedule(
@@ -135,6 +141,7 @@ class Move:
             reason=self.reason,
             proposed=self._policy != "",
             request=self._request,
+            item=changed.item,
         )
 
     def request_of(self, job: UUID | None, queue: str, key: str) -> ChangeRequest:
@@ -195,6 +202,32 @@ def one(act: Cancel | Move, id: UUID, queue: str | None) -> Change:
         if not isinstance(act, Cancel) or not act.follows(row.holder):
             return change
         id, queue = row.holder, row.queue
+
+
+def by_policy(policy: Policy, moves: Sequence[tuple[UUID, Move]], store: QueueStore) -> list[Change]:
+    """Gives the holders of keys, at most 200 of one partition, the dates of new jobs with this policy. One call asks Redis, and one
+    transaction updates the rows. Jobs whose rows show more than Redis knows are changed one by one.
+
+    Raises:
+        StoreUnavailable, DatabaseError: see `changes.cancel`.
+    """
+    name, alone = store.queue, stores.replicas(store.queue) is None
+    rows = {row.record.id: row for row in (outbox.jobs.read([*dict(moves)]) if outbox.installed else ())}
+
+    def is_usual(row: StoredJob | None) -> bool:
+        return alone if row is None else row.queue == name and (row.unfinished or (alone and row.redis_only))
+
+    asked = [(id, move) for id, move in moves if is_usual(rows.get(id))]
+    epoch, found = "", list[Changed]()
+    if asked:
+        with stores.guarded(name, store.partition):
+            epoch, found = store.reschedule_many([(id, move.date) for id, move in asked], actor=POLICY, reason=policy, policy=policy)
+    replies = list(zip(asked, found, strict=True))
+    answers: dict[UUID, Change] = {id: changed.change for (id, _), changed in replies if changed.change is not Change.UNKNOWN}
+    told = {id: (move, rows[id], changed) for (id, move), changed in replies if changed.event and id in rows and rows[id].unfinished}
+    if told:
+        answers |= dict(zip(told, _keep_all([*told.values()], epoch, store), strict=True))
+    return [answers[id] if id in answers else one(move, id, name) for id, move in moves]
 
 
 def of_key(act: Cancel | Move, queue: str, key: str, *, spared: Callable[[Collection[UUID]], set[UUID]] | None = None) -> Change:
@@ -317,6 +350,24 @@ def _keep(act: Cancel | Move, row: StoredJob, lacking: str, changed: Changed) ->
     if transaction.get_connection(using).in_atomic_block:
         transaction.on_commit(tell, using=using, robust=True)
         return changed.change
+    return tell()
+
+
+def _keep_all(moves: Sequence[tuple[Move, StoredJob, Changed]], epoch: str, store: QueueStore) -> list[Change]:
+    """Like `_keep`, for several moves that one call has made in that epoch."""
+    using = conf.get().database
+
+    def tell() -> list[Change]:
+        told = outbox.jobs.apply_moves([(row, move.row_update(changed)) for move, row, changed in moves])
+        with stores.guarded(store.queue, store.partition):
+            now, _ = store.reschedule_many([], unless=epoch)
+        if now != epoch or epoch.rpartition(":")[2] in outbox.jobs.servers(store.queue, store.partition)[1:]:
+            return [_keep(move, row, _lacking(row), changed) for move, row, changed in moves]
+        return [changed.change if done else Change.FINISHED for (_, _, changed), done in zip(moves, told, strict=True)]
+
+    if transaction.get_connection(using).in_atomic_block:
+        transaction.on_commit(tell, using=using, robust=True)
+        return [changed.change for _, _, changed in moves]
     return tell()
 
 

@@ -107,6 +107,8 @@ class Publisher:
 
     def _held(self, items: Sequence[ScheduleItem], waiting: Sequence[WaitingRow]) -> dict[UUID, ScheduleReply]:
         holders = {row.key: row for row in waiting if row.unresolved}
+        if not holders:
+            return {}
         found = [(item, _beside_unresolved(item, holders[item.key])) for item in items if item.key in holders]
         denied = self._tell(found, "")
         return {item.id: FORBIDDEN if item.id in denied else reply for item, reply in found}
@@ -119,20 +121,21 @@ class Publisher:
         if named and conf.get().queue(self.store.queue).horizon:
             outbox.far_rows.bring_in_keys(self.store.queue, named)
 
-    def publish_before(self, items: Sequence[ScheduleItem]) -> dict[UUID, ScheduleReply]:
+    def publish_before(self, items: Sequence[ScheduleItem], waiting: Sequence[WaitingRow] | None = None) -> dict[UUID, ScheduleReply]:
         """Publishes the older rows of the same keys that Redis lacks. Otherwise such a row, published late, would find the key free
-        after a newer job has run. Returns those of `items` that must not be published, see `held`.
+        after a newer job has run. Returns those of `items` that must not be published, see `held`. `waiting`: the rows of these keys,
+        if they were read after the commit.
         """
         own, passed, older = {item.id for item in items}, set(), []
-        keys = {item.key for item in items if item.key}
-        waiting = outbox.jobs.waiting(self.store.queue, keys) if keys else []
+        if waiting is None:
+            keys = {item.key for item in items if item.key}
+            waiting = outbox.jobs.waiting(self.store.queue, keys) if keys else []
         for row in waiting:
             if row.id in own:
                 passed.add(row.key)
             elif row.key not in passed and not row.unresolved:
                 older.append(row.id)
-        lacking = self._lacking(older)
-        if lacking:
+        if older and (lacking := self._lacking(older)):
             self.publish_rows(lacking)
         return self._held(items, waiting)
 

@@ -22,12 +22,12 @@ from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
 from django_delayq.producer import changes, commit, horizon, outbox
 from django_delayq.producer.breaker import Silent, Untaken, with_jobs
-from django_delayq.producer.changes import Move, Policy
+from django_delayq.producer.changes import Move
 from django_delayq.producer.commit import Plan, Publication
 from django_delayq.producer.horizon import HorizonRows
 from django_delayq.producer.job import Job
 from django_delayq.producer.options import JobTemplate
-from django_delayq.producer.outbox.shapes import AlreadyScheduled, Once
+from django_delayq.producer.outbox.shapes import AlreadyScheduled, Once, WaitingRow
 from django_delayq.producer.publish import Publisher, Sent
 from django_delayq.producer.stores import stores
 from django_delayq.states import Change
@@ -249,7 +249,8 @@ def _unmerged(plans: Sequence[Plan]) -> list[Plan]:
     for plan, reply in replies.items():
         if reply.status in REFUSED:
             raise _refused(plan, reply)
-    merged = [plan for plan, reply in replies.items() if reply.status != "moved" or _moved(plan, reply.id)]
+    moved = _moved({plan: reply.id for plan, reply in replies.items() if reply.status == "moved"})
+    merged = [plan for plan, reply in replies.items() if reply.status != "moved" or plan in moved]
     for plan in merged:
         _answer(plan, replies[plan])
     return [plan for plan in plans if plan not in merged]
@@ -311,16 +312,20 @@ def _held_by_rows(plans: Sequence[Plan], queue: str) -> Iterator[tuple[Plan, Sch
             yield plan, ScheduleReply(status, holder.id, 0) if plan.may_know(holder.task) else FORBIDDEN
 
 
-def _moved(plan: Plan, holder: UUID) -> bool:
-    """Gives the holder this date, as any other change does. Returns False if that is not possible now. Then the script decides when
-    the new job is scheduled.
+def _moved(holders: Mapping[Plan, UUID]) -> set[Plan]:
+    """Gives each holder the date of its plan, as any other change does. Returns the plans whose holders now have a date that fits. For
+    the others, the script decides when the new job is scheduled.
     """
-    try:
-        policy: Policy = "earliest" if plan.on_conflict == "earliest" else "latest"
-        move = Move("schedule", policy, plan.left_ms(clock.monotonic()), plan.due_ms or 0, policy)
-        return changes.one(move, holder, plan.queue) in (Change.DONE, Change.RUNNING)
-    except (StoreUnavailable, Error):
-        return False
+    fit, now = set(), clock.monotonic()
+    for policy in ("earliest", "latest"):
+        for (name, partition), group in _by_store([plan for plan in holders if plan.on_conflict == policy]):
+            moves = [(holders[plan], Move(changes.POLICY, policy, plan.left_ms(now), plan.due_ms or 0, policy)) for plan in group]
+            try:
+                answers = changes.by_policy(policy, moves, stores.queue(name, partition))
+            except (StoreUnavailable, Error):
+                continue
+            fit |= {plan for plan, change in zip(group, answers, strict=True) if change in (Change.DONE, Change.RUNNING)}
+    return fit
 
 
 def _publish(plans: Sequence[Plan], pipelined: PipelinedCall | None = None, *, alone: bool) -> None:
@@ -457,12 +462,10 @@ def _publish_rows(plans: Sequence[Plan], *, alone: bool) -> None:
             try:
                 for batch in batches((plan for plan in group if plan not in late), MOST):
                     raced = bool(batch[0].template.horizon_ms) and horizon.meet(batch, name)
-                    if not alone and (keys := {plan.key for plan in batch if plan.key}):
-                        for request in outbox.requests.about(name, (), keys):
-                            changes.carry_out(request, late=True)
+                    found = None if alone else _look(name, batch)
                     with stores.guarded(name, partition, schedules=True):
                         asks = raced or not alone or any(plan.on_conflict == "after" for plan in batch)  # else Redis has been asked
-                        held = publisher.publish_before(batch) if asks else {}
+                        held = publisher.publish_before(batch, found) if asks else {}
                         free = [plan for plan in batch if plan.id not in held]
                         refused += [*_answered_by_id(batch, held), *(_send_rows(publisher, free) if free else ())]
             except StoreUnavailable as error:  # only this server failed; rows on other servers are published
@@ -475,6 +478,19 @@ def _publish_rows(plans: Sequence[Plan], *, alone: bool) -> None:
         logger.warning("Committed jobs left to the relay, because the database does not answer: %d: %s", len(plans), error)
     if refused:
         _tell_refused(refused, alone=alone)
+
+
+def _look(queue: str, plans: Sequence[Plan]) -> list[WaitingRow] | None:
+    """The rows of these keys, as `publish_before` needs them. The query that reads them also tells whether transactions have committed
+    changes. If they may have, the changes for these keys are made first, and the rows must be read again: the result is None.
+    """
+    keys = {plan.key for plan in plans if plan.key}
+    found = outbox.jobs.waiting(queue, keys, with_requests=True) if keys else []
+    if not keys or (found and not found[0].requests):
+        return found
+    for request in outbox.requests.about(queue, (), keys):
+        changes.carry_out(request, late=True)
+    return None
 
 
 def _send_rows(publisher: Publisher, batch: Sequence[Plan]) -> list[KeyTaken]:

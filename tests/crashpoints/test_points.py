@@ -64,6 +64,8 @@ UNMARKED = {
         "note_requeue": "a note that stays is good for one requeue, and who asked for it did mean one",
         "forget_requeue": "the same",
         "resolve": "one transaction of a person, who sees what became of it",
+        "apply_moves": "the transaction of `apply` for several rows; `apply` has the failpoints",
+        "_note": "within the transactions of those who call it",
     },
     "producer/outbox/far_rows.py": {
         "contest": "within the transaction of its caller, who has the failpoints",

@@ -60,6 +60,7 @@ STORE: dict[str, tuple[str, Call]] = {
     "cancel": ("EVALSHA", lambda board: board.store.cancel([job_id(2)], now_ms=NOW)),
     "cancel_one": ("EVALSHA", lambda board: board.store.cancel_one(job_id(2), now_ms=NOW)),
     "reschedule": ("EVALSHA", lambda board: board.store.reschedule(job_id(2), due_ms=NOW + 1, now_ms=NOW)),
+    "reschedule_many": ("EVALSHA", lambda board: board.store.reschedule_many([(job_id(2), NOW + 1)], now_ms=NOW)),
     "requeue": ("EVALSHA", lambda board: board.store.requeue(job_id(3), record(3), now_ms=NOW)),
     "pause": ("EVALSHA", lambda board: board.store.pause(now_ms=NOW)),
     "resume": ("EVALSHA", lambda board: board.store.resume(now_ms=NOW)),

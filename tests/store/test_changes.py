@@ -100,8 +100,8 @@ def test_cancel_by_key(board):
 def test_cancel_does_nothing_in_the_epoch_that_it_is_told(board):
     board.put(1, NOW + 5000, key="order 7")
     epoch = board.store.cancel_one(job_id(2)).epoch
-    assert board.store.cancel_one(job_id(1), unless=epoch) == (Change.UNKNOWN, None, epoch, "", 0)
-    assert board.store.reschedule(job_id(1), delay_ms=0, unless=epoch) == (Change.UNKNOWN, None, epoch, "", 0)
+    assert board.store.cancel_one(job_id(1), unless=epoch) == (Change.UNKNOWN, None, epoch, "", 0, 0)
+    assert board.store.reschedule(job_id(1), delay_ms=0, unless=epoch) == (Change.UNKNOWN, None, epoch, "", 0, 0)
     assert board.store.cancel_one("order 7", unless="other:epoch")[:3] == (Change.DONE, job_id(1), epoch)
 
 

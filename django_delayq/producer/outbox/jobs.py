@@ -14,7 +14,7 @@ from django.db.models.functions import Coalesce
 from django_delayq import clock, ids
 from django_delayq.exceptions import PayloadError
 from django_delayq.failpoints import failpoint
-from django_delayq.models import SUCCEEDED_HERE, UNENDED, UNPUBLISHED, UNRESOLVED, Checkpoint, Event, Job, Step, database
+from django_delayq.models import SUCCEEDED_HERE, UNENDED, UNPUBLISHED, UNRESOLVED, Checkpoint, CommitRequest, Event, Job, Step, database
 from django_delayq.models.database import FixedQuery, Placeholder
 from django_delayq.producer.outbox import requests, rows
 from django_delayq.producer.outbox.rows import REQUEUE_ASKED
@@ -23,7 +23,7 @@ from django_delayq.producer.outbox.shapes import RowUpdate, StoredJob, WaitingRo
 from django_delayq.states import REQUEUEABLE, UNFINISHED, EndingKind, EventKind, State
 from django_delayq.store.scripts.decode import position
 
-_waiting: dict[str, FixedQuery] = {}  # by database alias
+_waiting: dict[tuple[str, bool], FixedQuery] = {}  # by database alias, and whether it looks for requests
 TRIES: Final = 3  # the mirror may fold another event of the job in the meantime, but not often
 ENDED: Final = 100  # rows in one statement: each takes five variables, and older builds of SQLite allow 999
 EDITED: Final = "edited"  # an event that no script writes: the arguments were changed. Its detail has the old ones
@@ -66,22 +66,25 @@ def keyed(queue: str, keys: Collection[str]) -> list[tuple[UUID, str]]:
     return [(id, key) for id, key in found.order_by("created_at", "id").values_list("id", "key") if key in keys]
 
 
-def waiting(queue: str, keys: Collection[str]) -> list[WaitingRow]:
-    """The rows of these keys that Redis has not confirmed, and the unresolved rows, oldest first. One query reads both."""
+def waiting(queue: str, keys: Collection[str], *, with_requests: bool = False) -> list[WaitingRow]:
+    """The rows of these keys that Redis has not confirmed, and the unresolved rows, oldest first. One query reads both, and, if
+    `with_requests`, looks for stored requests.
+    """
     if len(keys) == 1:  # every call of schedule() with a key
-        query = _waiting.get(alias := database.alias())
+        query = _waiting.get(place := (database.alias(), with_requests))
         if query is None:
-            query = _waiting[alias] = FixedQuery(_unconfirmed().filter(queue=Placeholder("queue"), key=Placeholder("key")))
+            fixed = _unconfirmed(with_requests).filter(queue=Placeholder("queue"), key=Placeholder("key"))
+            query = _waiting[place] = FixedQuery(fixed)
         found = query.rows(queue=queue, key=next(iter(keys)))
     else:
         # No key is "". PostgreSQL does not derive that itself for more than a hundred keys, and the indexes leave out rows without a
         # key.
-        found = list(_unconfirmed().filter(queue=queue, key__in=keys).exclude(key=""))
+        found = list(_unconfirmed(with_requests).filter(queue=queue, key__in=keys).exclude(key=""))
     waiting = []
-    for _, id, key, ending, task, state, durable, far, settled in sorted(found):
+    for _, id, key, ending, task, state, durable, far, settled, *asked in sorted(found):
         unresolved = ending == EndingKind.UNKNOWN
         if (unresolved or (durable and state == State.SCHEDULED)) and not far and settled == "" and key in keys:
-            waiting.append(WaitingRow(id, key, unresolved, task))
+            waiting.append(WaitingRow(id, key, unresolved, task, any(asked)))
     return waiting
 
 
@@ -107,11 +110,8 @@ def apply(row: StoredJob, told: RowUpdate) -> bool:
     the mirror has read the event. Events that the mirror applies in the meantime are older, or are this change itself; the row is
     correct in both cases. A success is final.
     """
-    job, seen, run_at = row.record.id, row.seen, None
-    detail: Any = {"abort": True} if told.abort else None
-    if told.kind == EventKind.RESCHEDULED:
-        run_at = clock.from_ms(told.run_at_ms)
-        detail = {"run_at": run_at.isoformat()}
+    job, seen = row.record.id, row.seen
+    run_at = clock.from_ms(told.run_at_ms) if told.kind == EventKind.RESCHEDULED else None
     values = changed_values(told.kind, run_at, told.reason)
     own = Job.objects.filter(pk=job)
     mine = without_committed_run(own.filter(durable=True, settled="")).exclude(state=State.SUCCEEDED.value)
@@ -121,9 +121,7 @@ def apply(row: StoredJob, told: RowUpdate) -> bool:
                 return True  # the mirror was first
             failpoint("outbox.tell")
             if mine.filter(last_event=seen).update(**values):
-                if told.proposed:
-                    Event.objects.filter(job=job, kind=told.kind, actor=told.actor, reason=told.reason).delete()
-                rows.note(job, row.queue, told.kind, told.actor, told.reason, detail, told.event)
+                _note([(row, told)])
                 break
             if told.kind == EventKind.CANCELLED and committed_runs([job]):
                 end_committed(own)
@@ -140,6 +138,49 @@ def apply(row: StoredJob, told: RowUpdate) -> bool:
         failpoint("outbox.tell_commit")
     failpoint("outbox.told")
     return True
+
+
+def apply_moves(moves: Sequence[tuple[StoredJob, RowUpdate]]) -> list[bool]:
+    """Like `apply`, for new dates of at most 200 different jobs. Rows that another transaction has changed or locked are updated one
+    by one, so two batches never wait for each other.
+    """
+    if len(moves) == 1:
+        return [apply(*moves[0])]
+    own = Job.objects.filter(pk__in=[row.record.id for row, _ in moves], durable=True, settled="")
+    mine = without_committed_run(own).exclude(state=State.SUCCEEDED.value)
+    with database.atomic():
+        if database.connection().features.has_select_for_update_skip_locked:
+            mine = mine.select_for_update(skip_locked=True)
+        else:
+            mine.update(last_event=F("last_event"))  # takes the lock on all databases
+        there = dict(mine.values_list("pk", "last_event"))
+        free = [
+            (row, told) for row, told in moves if there.get(row.record.id) == row.seen and position(row.seen) < position(told.event)
+        ]
+        for batch in (free[start : start + ENDED] for start in range(0, len(free), ENDED)):
+            dates = {row.record.id: clock.from_ms(told.run_at_ms) for row, told in batch}
+            values = changed_values(EventKind.RESCHEDULED, None, "") | {"run_at": _each("run_at", dates)}
+            Job.objects.filter(pk__in=list(dates)).update(**values)
+        _note(free)
+    done = {row.record.id for row, _ in free}
+    return [row.record.id in done or apply(row, told) for row, told in moves]
+
+
+def _note(changes: Sequence[tuple[StoredJob, RowUpdate]]) -> None:
+    """Writes the events of changes of one kind by one actor."""
+    if not changes:
+        return
+    _, one = changes[0]
+    if one.proposed:
+        jobs = [row.record.id for row, _ in changes]
+        Event.objects.filter(job__in=jobs, kind=one.kind, actor=one.actor, reason=one.reason).delete()
+    events = []
+    for row, told in changes:
+        detail: Any = {"abort": True} if told.abort else None
+        if told.kind == EventKind.RESCHEDULED:
+            detail = {"run_at": clock.from_ms(told.run_at_ms).isoformat()}
+        events.append(rows.event_of(row.record.id, row.queue, told.kind, told.actor, told.reason, detail, told.event, told.item))
+    Event.objects.bulk_create(events, ignore_conflicts=True)
 
 
 def committed_runs(jobs: Iterable[UUID]) -> dict[UUID, Any]:
@@ -312,8 +353,9 @@ def _each(column: str, values: Mapping[UUID, Any]) -> Case:
     return Case(*whens, default=F(column), output_field=field)
 
 
-def _unconfirmed() -> QuerySet[Job, tuple[Any, ...]]:
-    return Job.objects.filter(state__in=UNENDED, published__isnull=True).order_by().values_list(*WAITING)
+def _unconfirmed(with_requests: bool) -> QuerySet[Job, tuple[Any, ...]]:
+    rows = Job.objects.filter(state__in=UNENDED, published__isnull=True).order_by()
+    return rows.values_list(*WAITING, Exists(CommitRequest.objects.all())) if with_requests else rows.values_list(*WAITING)
 
 
 def _read(row: Job, now: datetime | None) -> StoredJob:

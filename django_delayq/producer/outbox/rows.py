@@ -208,13 +208,17 @@ def note(
     actor: str,
     reason: str,
     detail: Any = None,
-    event: str = "",
 ) -> None:
-    """Writes an event that happened here, or, with `event`, the event with that stream id in Redis. The mirror writes that event too
-    when it reads it. `queue`: the queue of the job, if it is known.
-    """
+    """Writes an event that happened here. `queue`: the queue of the job, if it is known."""
     queue = queue or Job.objects.values_list("queue", flat=True).get(pk=job)
-    row = Event(
+    Event.objects.bulk_create([event_of(job, queue, kind, actor, reason, detail)], ignore_conflicts=True)
+
+
+def event_of(job: UUID, queue: str, kind: str, actor: str, reason: str, detail: Any, event: str = "", item: int = 0) -> Event:
+    """The row of an event that happened here, or, with `event` and `item`, at that place of the stream in Redis. The mirror writes the
+    latter too when it reads it.
+    """
+    return Event(
         job_id=job,
         queue=queue,
         at=database.ago(),
@@ -222,10 +226,9 @@ def note(
         actor=clean(actor, 200),
         reason=clean(reason),
         stream_id=event or f"row:{ids.new().hex}",
-        item=item_of(ids.partition(job), 0),
+        item=item_of(ids.partition(job), item),
         detail=detail,
     )
-    Event.objects.bulk_create([row], ignore_conflicts=True)
 
 
 def error_of(detail: Mapping[str, Any]) -> str:

@@ -49,14 +49,22 @@ class StoredJob(NamedTuple):
         """Whether Redis must have it."""
         return self.state in UNFINISHED and self.record.durable and not (self.settled or self.far or self.unresolved)
 
+    @property
+    def redis_only(self) -> bool:
+        """Whether only Redis decides about it: the row of a job of redis durability that has not ended."""
+        return self.state in UNFINISHED and not (self.record.durable or self.settled or self.unresolved)
+
 
 class WaitingRow(NamedTuple):
-    """A row that Redis has not confirmed. `unresolved`: it must not be published, and it holds its key."""
+    """A row that Redis has not confirmed. `unresolved`: it must not be published, and it holds its key. `requests`: whether there were
+    any stored requests, of whatever job, if that was asked for.
+    """
 
     id: UUID
     key: str
     unresolved: bool
     task: str
+    requests: bool = False
 
 
 class ChangeRequest(NamedTuple):
@@ -82,9 +90,10 @@ class ChangeRequest(NamedTuple):
 class RowUpdate(NamedTuple):
     """A change that Redis has made and answered, for the row.
 
-    `event`: the stream id of the event that reports the change to the mirror. `kind`: the kind of that event. `run_at_ms`: the new
-    date of a moved job. `proposed`: another call of `schedule` moved it; only the last such move is recorded. `abort`: the cancel
-    request is an abort. `request`: the stored request that this change carries out, 0 for none; its row is deleted with this update.
+    `event`: the stream id of the event that reports the change to the mirror, `item`: the place there, and `kind`: its kind.
+    `run_at_ms`: the new date of a moved job. `proposed`: another call of `schedule` moved it; only the last such move is recorded.
+    `abort`: the cancel request is an abort. `request`: the stored request that this change carries out, 0 for none; its row is
+    deleted with this update.
     """
 
     event: str
@@ -95,6 +104,7 @@ class RowUpdate(NamedTuple):
     proposed: bool = False
     abort: bool = False
     request: int = 0
+    item: int = 0
 
 
 class Once(NamedTuple):

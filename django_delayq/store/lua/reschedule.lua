@@ -1,31 +1,34 @@
 -- reschedule: scheduled -> scheduled, with another date (run now: delay 0)
 -- keys: jobs high normal low leases failed finished keys events wake meta names holders blocked waiters
 -- include: begin tries bulk priority_bands concurrency_limit wake unique_key epoch
--- ARGV: now by why, due ('' to use delay), delay ms from Redis's now, the epoch in which nothing may be done ('' none), the state of
---   a missing job according to its row ('' unknown; see epoch.lua: one that may run counts as running; 'waited': also of an existing job:
---   another server made this change before, so it had not started), policy, then ids (at most 200); a leading '=' marks a key
+-- ARGV: now by why, the epoch in which nothing may be done ('' none), the state of a missing job according to its row ('' unknown; see
+--   epoch.lua: one that may run counts as running; 'waited': also of an existing job: another server made this change before, so it had
+--   not started), policy, then per job (at most 200): id date; an id with a leading '=' is a key
+--   date: ms; with a leading plus a delay from Redis's now
 --   policy: 'earliest' or 'latest': a date that already fits stays, without an event; '' changes every date
--- Returns the epoch and the id of the event ('' if nothing changed), then per id: status id due (the current date). status:
---   done, running, finished, unknown. In the given epoch: only the epoch.
+-- Returns the epoch and the id of the event ('' if nothing changed), then per job: status id due (the current date) item. status:
+--   done, running, finished, unknown; item: the place of its item in the event, -1 if nothing changed. In the given epoch: only the epoch.
 -- O(log N) per job.
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory
 try_writes()
 present()
-local asked, delay, unless, lacking, policy, FIRST = ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8], 9
+local unless, lacking, policy, FIRST = ARGV[4], ARGV[5], ARGV[6], 7
 local epoch = (generation or '') .. ':' .. server()
 if unless == epoch then
   return {epoch}
 end
-local wanted = tonumber(asked) or (now + tonumber(delay))
 local reply = {epoch, ''}
-for i = FIRST, #ARGV do
-  local id = ARGV[i]
+for i = FIRST, #ARGV, 2 do
+  local id, when = ARGV[i], ARGV[i + 1]
   if string.sub(id, 1, 1) == '=' then
     id = holder_of(string.sub(id, 2)) or ''
   end
   local record = id ~= '' and redis.call('HGET', k_jobs, id)
   local band = record and header(record)
-  local status, due = 'unknown', wanted
+  local status, due, item = 'unknown', tonumber(when), -1
+  if string.byte(when) == 43 then -- a plus: a delay
+    due = now + due
+  end
   local date = tonumber(band and (named and date_of(id, band) or redis.call('ZSCORE', BANDS[band], id)) or '')
   if (record and redis.call('ZSCORE', k_leases, id)) or (date and lacking ~= 'waited' and may_run(date, true)) then
     status = 'running'
@@ -38,6 +41,7 @@ for i = FIRST, #ARGV do
       if named then
         moved(id, band)
       end
+      item = events_n / 2
       event('rescheduled', id .. ' ' .. int(due) .. (policy ~= '' and ' ' .. policy or ''))
       wake_for(due)
     end
@@ -47,7 +51,7 @@ for i = FIRST, #ARGV do
     status = 'running'
   end
   local n = #reply
-  reply[n + 1], reply[n + 2], reply[n + 3] = status, id, int(due)
+  reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4] = status, id, int(due), item
 end
 if named then
   wake_for(call_waiters())

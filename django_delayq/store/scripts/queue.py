@@ -381,8 +381,27 @@ class QueueStore:
         and not confirmed.
         """
         site.admit(self.link, self.keys)
-        told = "" if due_ms is None else due_ms, delay_ms or 0, unless, lacking, policy, loader.target(job)
+        told = unless, lacking, policy, loader.target(job), f"+{delay_ms or 0}" if due_ms is None else due_ms
         return moved(self._sent("reschedule", now_ms, actor, reason, *told, replicas=replicas))
+
+    def reschedule_many(
+        self,
+        jobs: Sequence[tuple[UUID, int | str]],
+        *,
+        actor: str = "",
+        reason: str = "",
+        unless: str = "",
+        policy: Literal["", "earliest", "latest"] = "",
+        now_ms: int | None = None,
+    ) -> tuple[str, list[Changed]]:
+        """Like `reschedule`, for several jobs, each with a date in ms or a delay, such as "+5000". Returns the epoch, and one result
+        per job. In the epoch `unless` there are no results.
+        """
+        site.admit(self.link, self.keys)
+        bounded(jobs)
+        told = [value for id, date in jobs for value in (ids.short(id), date)]
+        epoch, *reply = self.run("reschedule", now_ms, actor, reason, unless, "", policy, *told)
+        return decode.text(epoch), [Changed.read((epoch, reply[0], *reply[n : n + 4])) for n in range(1, len(reply), 4)]
 
     def requeue(
         self,

@@ -404,8 +404,8 @@ _made: Final[Callable[[tuple[ScheduleStatus, UUID, int]], ScheduleReply]] = part
 
 class Changed(NamedTuple):
     """The result of cancelling or rescheduling one job. `id`: the job, perhaps found by its key. `epoch`: the epoch in which that
-    happened, see `Claim.epoch`. `event`: the stream id of its event, "" if nothing has changed. `due_ms`: the date after a
-    reschedule.
+    happened, see `Claim.epoch`. `event`: the stream id of its event, "" if nothing has changed; `item`: its place in that event.
+    `due_ms`: the date after a reschedule.
     """
 
     change: Change
@@ -413,15 +413,23 @@ class Changed(NamedTuple):
     epoch: str
     event: str = ""
     due_ms: int = 0
+    item: int = 0
 
     @classmethod
     def read(cls, reply: Sequence[Any]) -> Changed:
         """Reads the reply of cancel.lua or reschedule.lua for one job."""
-        epoch, event, status, id, due = [*reply, *_UNKNOWN[len(reply) :]]
-        return cls(Change(status.decode()), decode.job_id(id), decode.text(epoch), decode.text(event), int(due))
+        epoch, event, status, id, due, item = [*reply, *_UNKNOWN[len(reply) :]]
+        return cls(
+            Change(status.decode()),
+            decode.job_id(id),
+            decode.text(epoch),
+            decode.text(event) if item >= 0 else "",
+            int(due),
+            max(item, 0),
+        )
 
 
-_UNKNOWN: Final[list[Any]] = [b"", b"", b"unknown", b"", 0]  # the rest of a reply that has the epoch alone
+_UNKNOWN: Final[list[Any]] = [b"", b"", b"unknown", b"", 0, 0]  # the rest of a reply that has the epoch alone
 
 
 def moved(replies: Sequence[Sequence[Any]]) -> Changed:
