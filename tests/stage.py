@@ -30,6 +30,17 @@ def spawned(start: Callable[[], T]) -> T:
     return _spawner.submit(start).result()
 
 
+def eventually(check: Callable[[], T], what: str | Callable[[], str] = "it", patience: float = 2 * WAIT) -> T:
+    """Polls until `check` returns something true, and returns that. `what`: what did not happen otherwise."""
+    deadline = time.monotonic() + patience
+    while not (found := check()):
+        if time.monotonic() > deadline:
+            said = what if isinstance(what, str) else what()
+            raise AssertionError(f"Not within {patience} s: {said}. The last look gave {found!r}")
+        time.sleep(0.02)
+    return found
+
+
 def sqlite(name: Path | str, *, timeout: float = 20, pragmas: str = "", **more: Any) -> dict[str, Any]:
     """An entry of DATABASES."""
     options = {

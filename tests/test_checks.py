@@ -29,8 +29,8 @@ from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from tests import servers
 from tests.security.test_tls import certificates, tls
 from tests.servers import USER, as_package
-from tests.stage import ROOT
-from tests.topologies import ClusterNode, ClusterServers, SentinelServer, until
+from tests.stage import ROOT, eventually
+from tests.topologies import ClusterNode, ClusterServers, SentinelServer
 
 __all__ = ["certificates", "tls"]  # fixtures
 
@@ -473,7 +473,7 @@ def test_e022_more_replicas_wanted_than_there_are(settings, own_redis):
     assert "REPLICAS of 'pings' requires up to 1." in said
     assert any(found["code"] == "E022" for found in redis_findings())
     own_redis(replicaof=f"127.0.0.1 {server.port}")
-    until(lambda: "state=online" in server.call("INFO", "replication", whole=True), "the replica does not follow")
+    eventually(lambda: "state=online" in server.call("INFO", "replication", whole=True), "the replica does not follow")
     assert "delayq.E022" not in deploy(settings, as_package(server.url), QUEUES=queues)
     assert server.call("ACL", "SETUSER", USER, "-wait") == "+OK"
     assert "has no permission for WAIT" in deploy(settings, as_package(server.url), QUEUES=queues)["delayq.E022"]
@@ -490,7 +490,9 @@ def test_a_cluster_is_looked_at_as_a_whole(settings):
         cluster.settle(slot, to)
         assert cluster.masters[2].call("CONFIG", "SET", "cluster-require-full-coverage", "yes") == "+OK"
         cluster.replicas[0].stop()
-        until(lambda: "slave,fail " in cluster.masters[0].call("CLUSTER", "NODES", whole=True), "nobody sees that the replica is gone")
+        eventually(
+            lambda: "slave,fail " in cluster.masters[0].call("CLUSTER", "NODES", whole=True), "nobody sees that the replica is gone"
+        )
         assert list(deploy(settings, cluster.root_url, SIGNING=True)) == ["delayq.W015", "delayq.W025", "delayq.W026"]
 
 

@@ -9,7 +9,6 @@ import math
 import secrets
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import count
@@ -18,7 +17,8 @@ from typing import Any, BinaryIO, Self
 
 from django_delayq.store.connection.cluster import slot_of
 from tests.ports import BUS, free_port
-from tests.servers import PASSWORD, USER, WAIT, RedisServer, Server, ServerMissing, cluster_rules, redis_program
+from tests.servers import PASSWORD, USER, RedisServer, Server, ServerMissing, cluster_rules, redis_program
+from tests.stage import eventually
 from tests.wires import Wires
 
 SLOTS = 16_384
@@ -93,10 +93,8 @@ class ClusterNode(RedisServer):
     def meet(self, other: ClusterNode) -> None:
         """Makes one Cluster of both, and waits until each knows that all slots are served."""
         assert self.call("CLUSTER", "MEET", "127.0.0.1", str(other.port)) == "+OK"
-        deadline = time.monotonic() + WAIT
-        while not all("cluster_state:ok" in node.call("CLUSTER", "INFO", whole=True) for node in (self, other)):
-            assert time.monotonic() < deadline, "the nodes do not find each other"
-            time.sleep(0.02)
+        both = (self, other)
+        eventually(lambda: all("cluster_state:ok" in node.call("CLUSTER", "INFO", whole=True) for node in both), "that they meet")
 
 
 class ClusterServers:
@@ -129,7 +127,7 @@ class ClusterServers:
                 self.wires.begin()
             for node in self.nodes:
                 node.start()
-            until(self._well, "the Cluster does not come up")
+            eventually(self._well, "the Cluster does not come up")
         except BaseException:
             self.__exit__()
             raise
@@ -201,7 +199,7 @@ class ClusterServers:
         for node in (to, source, *(one for one in self.leading if one not in (to, source))):
             assert node.call("CLUSTER", "SETSLOT", str(slot), "NODE", to.id) == "+OK"
         # A node that completes it before all have heard of it can get an epoch that was given before. Then chance decides.
-        until(lambda: len({node.epoch() for node in self.leading}) == 1, "not all hear of the move")
+        eventually(lambda: len({node.epoch() for node in self.leading}) == 1, "not all hear of the move")
 
     def _lines(self, own: ClusterNode) -> Iterator[str]:
         for number, node in enumerate(self.nodes):
@@ -218,14 +216,6 @@ class ClusterServers:
         known = (node.call("CLUSTER", "INFO", whole=True) for node in self.nodes)
         synced = ("master_link_status:up" in node.call("INFO", "replication", whole=True) for node in self.replicas)
         return all("cluster_state:ok" in told for told in known) and all(synced)
-
-
-def until(check: Callable[[], bool], what: str) -> None:
-    """Waits for that; `what` is part of the error if it does not happen."""
-    deadline = time.monotonic() + WAIT
-    while not check():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
 
 
 class SentinelServer(Server):
@@ -294,7 +284,7 @@ class Trio:
             sentinel = SentinelServer(self.master, name=self.name, password=self.password)
             self.sentinels.append(sentinel)
             sentinel.start()
-        self._until(self._complete, "the Sentinels do not find each other")
+        eventually(self._complete, "the Sentinels do not find each other")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -324,7 +314,7 @@ class Trio:
             asked = (sentinel.call("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.name) for sentinel in self.sentinels)
             return all(answer.endswith(port) for answer in asked) and "role:master" in server.call("INFO", "replication", whole=True)
 
-        self._until(done, "the replica is not promoted")
+        eventually(done, "the replica is not promoted")
 
     def wait_equal(self) -> None:
         """Waits until the replica has answered for all that the master has written just now."""
@@ -335,11 +325,11 @@ class Trio:
             )
             return f"offset={told.get('master_repl_offset', '?')}," in told.get("slave0", "")
 
-        self._until(equal, "the replica does not keep up")
+        eventually(equal, "the replica does not keep up")
 
     def wait_synced(self) -> None:
         """Waits until the replica has all that the master has."""
-        self._until(lambda: "state=online" in self.master.call("INFO", "replication", whole=True), "the replica does not follow")
+        eventually(lambda: "state=online" in self.master.call("INFO", "replication", whole=True), "the replica does not follow")
 
     def _complete(self) -> bool:
         for sentinel in self.sentinels:
@@ -348,12 +338,6 @@ class Trio:
             if facts.get(b"num-other-sentinels") != b"2" or facts.get(b"num-slaves") != b"1" or facts.get(b"flags") != b"master":
                 return False
         return "state=online" in self.master.call("INFO", "replication", whole=True)
-
-    def _until(self, check: Any, what: str) -> None:
-        deadline = time.monotonic() + WAIT
-        while not check():
-            assert time.monotonic() < deadline, what
-            time.sleep(0.05)
 
 
 class ToldNode:

@@ -11,8 +11,8 @@ from django_delayq.store.connection.cluster import slot_of
 from django_delayq.store.connection.places import place
 from django_delayq.store.keys import Keys, tag
 from tests.servers import RedisServer
-from tests.stage import spawned
-from tests.topologies import PROGRAMS, ClusterNode, ClusterServers, Trio, until
+from tests.stage import eventually, spawned
+from tests.topologies import PROGRAMS, ClusterNode, ClusterServers, Trio
 from tests.wires import Wires
 
 BANDS = ("high", "normal", "low")
@@ -68,7 +68,7 @@ class Masters(ABC):
             found[:] = self.pairs()
             return bool(found)
 
-        until(well, "the servers do not come to rest")
+        eventually(well, "the servers do not come to rest")
         return found
 
     def due(self) -> int:

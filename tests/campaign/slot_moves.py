@@ -8,7 +8,8 @@ from django_delayq.store.connection.cluster import slot_of
 from tests.campaign.failovers import MasterFault
 from tests.campaign.masters import ClusterMasters, Pair
 from tests.campaign.stage import Stage
-from tests.topologies import ClusterNode, until
+from tests.stage import eventually
+from tests.topologies import ClusterNode
 
 FEW = 4  # keys
 
@@ -74,7 +75,7 @@ class MoveAtOnce(MoveSlot):
         assert source.call("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", self.to.id) == "+OK"
 
     def undo(self, pair: Pair) -> None:
-        until(lambda: self.to.tells(self.slot) == "me", "the slot does not come")
+        eventually(lambda: self.to.tells(self.slot) == "me", "the slot does not come")
 
 
 ALL: tuple[type[MasterFault], ...] = (MoveSlot, HalfMove, MoveAtOnce)

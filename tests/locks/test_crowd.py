@@ -14,7 +14,7 @@ import pytest
 import django_delayq as delayq
 from tests.app import record
 from tests.servers import as_package
-from tests.stage import Actor, project, sqlite
+from tests.stage import Actor, eventually, project, sqlite
 
 pytestmark = pytest.mark.slow
 
@@ -55,9 +55,9 @@ def said(folder, what: str) -> list[dict]:
     return [line for line in record.lines(folder, "holder-*.jsonl") if line["what"] == what]
 
 
-def test_the_lock_of_a_killed_holder_is_the_next_one_s_when_its_lease_has_ended(start, tmp_path, until):
+def test_the_lock_of_a_killed_holder_is_the_next_one_s_when_its_lease_has_ended(start, tmp_path):
     holder = start("holds")
-    until(lambda: bool(said(tmp_path, "took")))
+    eventually(lambda: bool(said(tmp_path, "took")))
     with pytest.raises(delayq.LockTaken), delayq.lock("till"):
         raise AssertionError
     holder.kill_tree()
@@ -66,9 +66,9 @@ def test_the_lock_of_a_killed_holder_is_the_next_one_s_when_its_lease_has_ended(
         assert said(tmp_path, "lost") == []
 
 
-def test_a_holder_that_is_frozen_for_longer_than_its_lease_hears_so_when_it_goes_on_and_has_the_smaller_number(start, tmp_path, until):
+def test_a_holder_that_is_frozen_for_longer_than_its_lease_hears_so_when_it_goes_on_and_has_the_smaller_number(start, tmp_path):
     holder = start("holds")
-    until(lambda: bool(said(tmp_path, "took")))
+    eventually(lambda: bool(said(tmp_path, "took")))
     os.kill(holder.pid, signal.SIGSTOP)
     with delayq.lock("till", wait="60s") as lock:
         os.kill(holder.pid, signal.SIGCONT)

@@ -19,7 +19,7 @@ from django_delayq.store.scripts import lock_store
 from django_delayq.store.scripts.lock_store import LockStore
 from tests.links import losing
 from tests.servers import as_package
-from tests.stage import many_open_files
+from tests.stage import eventually, many_open_files
 
 KEYS = Keys.of("delayq", "default", 0)
 
@@ -100,7 +100,7 @@ def test_a_process_with_many_open_files_waits_as_others_do(redis_server):
         delayq.lock("a", wait="20ms").__enter__()
 
 
-def test_who_waits_gets_it_when_it_is_given_back(redis_server, until):
+def test_who_waits_gets_it_when_it_is_given_back(redis_server):
     got, order = threading.Event(), []
 
     def waits() -> None:
@@ -111,7 +111,7 @@ def test_who_waits_gets_it_when_it_is_given_back(redis_server, until):
     thread = threading.Thread(target=waits)
     with delayq.lock("a") as lock:
         thread.start()
-        until(lambda: redis_server.link.execute("ZSCORE", KEYS["lock_waits"], "a"))
+        eventually(lambda: redis_server.link.execute("ZSCORE", KEYS["lock_waits"], "a"))
         assert not got.is_set()
         order.append(("first", lock.fence))
     assert got.wait(30)
@@ -120,7 +120,7 @@ def test_who_waits_gets_it_when_it_is_given_back(redis_server, until):
     assert order[0][1] < order[1][1]
 
 
-def test_who_waits_is_woken_and_does_not_ask_meanwhile(redis_server, monkeypatch, until):
+def test_who_waits_is_woken_and_does_not_ask_meanwhile(redis_server, monkeypatch):
     """The sleep between two looks is an hour, so a look after the sleep would come too late."""
     from django_delayq.locks import lock as module
 
@@ -143,7 +143,7 @@ def test_who_waits_is_woken_and_does_not_ask_meanwhile(redis_server, monkeypatch
     with delayq.lock("a", lease="1h"):
         monkeypatch.setattr(LockStore, "lock", counted)
         thread.start()
-        until(lambda: waited_for("a"))
+        eventually(lambda: waited_for("a"))
         others = LockStore(stores.link, KEYS)
         for name in ("b", "c"):  # what others wait for is no reason to look
             assert real(others, name, "one", lease_ms=60_000, holder="x")
@@ -162,7 +162,7 @@ def test_who_waits_for_one_that_has_vanished_gets_it_when_its_lease_has_ended(re
         assert lock.held
 
 
-def test_a_lease_is_extended_while_the_block_runs_and_by_one_thread(redis_server, until):
+def test_a_lease_is_extended_while_the_block_runs_and_by_one_thread(redis_server):
     before = set(threading.enumerate())  # threads of other tests' servers may run a little longer
 
     def extenders() -> int:
@@ -176,7 +176,7 @@ def test_a_lease_is_extended_while_the_block_runs_and_by_one_thread(redis_server
 
     with delayq.lock("a", lease="3s") as one, delayq.lock("b", lease="3s") as other:
         for _ in range(3):
-            until(partial(later, ends()))
+            eventually(partial(later, ends()))
         assert one.held
         assert other.held
         assert extenders() == 1
@@ -192,18 +192,18 @@ def test_what_is_not_held_for_long_needs_no_thread_at_all(redis_server):
 
 
 @pytest.mark.slow
-def test_the_thread_of_a_server_where_nothing_is_held_ends_and_another_begins_with_the_next_lock(redis_server, until, monkeypatch):
+def test_the_thread_of_a_server_where_nothing_is_held_ends_and_another_begins_with_the_next_lock(redis_server, monkeypatch):
     monkeypatch.setattr(lock_module, "IDLE", 0.05)
     lock_module._by_process.clear()
     for _ in range(2):
         with delayq.lock("a", lease="6s") as lock:
             ends = lock._holding.good_until
-            until(lambda lock=lock, ends=ends: lock._holding.good_until > ends)
+            eventually(lambda lock=lock, ends=ends: lock._holding.good_until > ends)
             assert lock.held
-        until(lambda: not lock_module.process_leases()._threads)
+        eventually(lambda: not lock_module.process_leases()._threads)
 
 
-def test_a_lock_that_nobody_has_a_reference_to_is_not_extended(redis_server, until):
+def test_a_lock_that_nobody_has_a_reference_to_is_not_extended(redis_server):
     lock = delayq.lock("a", lease="200ms")
     lock.__enter__()
     del lock
@@ -212,7 +212,7 @@ def test_a_lock_that_nobody_has_a_reference_to_is_not_extended(redis_server, unt
         pass
 
 
-def test_the_thread_outlives_what_it_meets(redis_server, monkeypatch, until, caplog):
+def test_the_thread_outlives_what_it_meets(redis_server, monkeypatch, caplog):
     real, failed = LockStore.prolong, []
 
     def fails(self, held, **how):
@@ -224,7 +224,7 @@ def test_the_thread_outlives_what_it_meets(redis_server, monkeypatch, until, cap
     monkeypatch.setattr(LockStore, "prolong", fails)
     with delayq.lock("a", lease="6s") as lock:
         first = redis_server.link.execute("ZSCORE", KEYS["lock_ends"], "a")
-        until(lambda: redis_server.link.execute("ZSCORE", KEYS["lock_ends"], "a") > first)
+        eventually(lambda: redis_server.link.execute("ZSCORE", KEYS["lock_ends"], "a") > first)
         assert lock.held
     assert "RuntimeError" in caplog.text
     assert "The next attempt follows" in caplog.text
@@ -239,10 +239,10 @@ def steal(redis_server, name: str = "a") -> None:
     assert LockStore(stores.link, KEYS).lock(name, "thief", lease_ms=60_000, holder="thief")
 
 
-def test_a_lock_that_somebody_else_has_is_lost_at_the_next_look(redis_server, until):
+def test_a_lock_that_somebody_else_has_is_lost_at_the_next_look(redis_server):
     with pytest.raises(delayq.LeaseLost) as told, delayq.lock("a", lease="300ms") as lock:
         steal(redis_server)
-        until(lambda: not lock.held)
+        eventually(lambda: not lock.held)
         with pytest.raises(delayq.LeaseLost):
             lock.check()
     assert (told.value.code, told.value.fields) == ("lock_lost", {"lock": "a", "fence": lock.fence})
@@ -264,12 +264,12 @@ def test_an_error_of_the_block_is_not_hidden_by_a_lost_lock(redis_server, caplog
     assert "was lost" in caplog.text
 
 
-def test_behind_a_wipe_somebody_else_gets_it_with_a_higher_number_and_the_former_one_hears(redis_server, until):
+def test_behind_a_wipe_somebody_else_gets_it_with_a_higher_number_and_the_former_one_hears(redis_server):
     with pytest.raises(delayq.LeaseLost), delayq.lock("a", lease="300ms") as former:
         redis_server.link.execute("FLUSHALL")
         with delayq.lock("a", wait="60s") as latter:
             assert latter.fence > former.fence
-            until(lambda: not former.held)
+            eventually(lambda: not former.held)
             assert latter.held
 
 
@@ -282,7 +282,7 @@ def test_a_look_outside_of_the_block_says_so(redis_server):
 # Redis
 
 
-def test_while_redis_is_away_nothing_is_taken_and_what_is_held_is_held_for_its_lease(own_redis, settings, until):
+def test_while_redis_is_away_nothing_is_taken_and_what_is_held_is_held_for_its_lease(own_redis, settings):
     server = own_redis()
     settings.DELAYQ = {**settings.DELAYQ, "REDIS": server.url}
     assert conf.get().redis == server.url
@@ -290,7 +290,7 @@ def test_while_redis_is_away_nothing_is_taken_and_what_is_held_is_held_for_its_l
         server.stop()
         with pytest.raises(delayq.StoreUnavailable):
             delayq.lock("b").__enter__()
-        until(lambda: not lock.held)
+        eventually(lambda: not lock.held)
         with pytest.raises(delayq.LeaseLost):
             lock.check()
 
@@ -305,7 +305,7 @@ def test_a_block_that_ends_within_its_lease_was_held_though_redis_cannot_be_told
 
 
 @pytest.mark.slow
-def test_a_server_that_stands_still_costs_the_locks_that_it_keeps_and_no_other(own_redis, settings, monkeypatch, until):
+def test_a_server_that_stands_still_costs_the_locks_that_it_keeps_and_no_other(own_redis, settings, monkeypatch):
     frozen, other = own_redis(), own_redis()
     queues = {"default": {}, "others": {"REDIS": as_package(other.url)}}
     settings.DELAYQ = {**settings.DELAYQ, "REDIS": frozen.url, "QUEUES": queues}
@@ -326,8 +326,8 @@ def test_a_server_that_stands_still_costs_the_locks_that_it_keeps_and_no_other(o
         lost.__enter__()
         frozen.pause()
         try:
-            until(lambda: "good" in extended, 60.0)  # while the call to the other server hangs
-            until(lambda: not lost.held, 60.0)
+            eventually(lambda: "good" in extended, 60.0)  # while the call to the other server hangs
+            eventually(lambda: not lost.held, 60.0)
             with pytest.raises(delayq.LeaseLost):
                 lost.check()
         finally:
@@ -370,14 +370,14 @@ def test_a_lock_that_was_given_back_without_a_reply_was_held_to_the_end(redis_se
     assert names(redis_server) == []
 
 
-def test_a_lock_that_is_lost_is_not_taken_for_held_because_a_reply_was_lost(redis_server, lose, until):
+def test_a_lock_that_is_lost_is_not_taken_for_held_because_a_reply_was_lost(redis_server, lose):
     lose("unlock", 1)
     with pytest.raises(delayq.LeaseLost), delayq.lock("a", lease="300ms") as lock:
         steal(redis_server)
-        until(lambda: not lock.held)
+        eventually(lambda: not lock.held)
 
 
-def test_a_copy_of_the_process_does_not_hold_what_its_parent_holds_and_takes_locks_of_its_own(redis_server, until):
+def test_a_copy_of_the_process_does_not_hold_what_its_parent_holds_and_takes_locks_of_its_own(redis_server):
     with delayq.lock("a") as lock:
         reader, writer = os.pipe()
         child = os.fork()
@@ -394,7 +394,7 @@ def test_a_copy_of_the_process_does_not_hold_what_its_parent_holds_and_takes_loc
                     said += " left"
                 with delayq.lock("b", lease="3s") as own:
                     first = stores.link.execute("ZSCORE", KEYS["lock_ends"], "b")
-                    until(lambda: stores.link.execute("ZSCORE", KEYS["lock_ends"], "b") > first)  # by a thread of the copy's own
+                    eventually(lambda: stores.link.execute("ZSCORE", KEYS["lock_ends"], "b") > first)  # by a thread of the copy's own
                     said += " held" if own.held else " lost"
             finally:
                 os.write(writer, said.encode())

@@ -6,11 +6,11 @@ import pytest
 from django.db import transaction
 
 import django_delayq as delayq
-from django_delayq import clock
 from django_delayq.exceptions import KeyTaken, PayloadError, StoreUnavailable
 from django_delayq.models import Job
 from django_delayq.producer.stores import stores
 from tests.depths import queue_depth
+from tests.stage import eventually
 from tests.tasks_for_tests import close_order, ping
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("delayq_redis")]
@@ -18,13 +18,6 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("
 
 def bindings(*numbers, **options):
     return (close_order.using(delay="1h", durability="redis", **options).bind(number) for number in numbers)
-
-
-def wait_until(check) -> None:
-    deadline = clock.monotonic() + 30
-    while not check():
-        assert clock.monotonic() < deadline
-        clock.sleep(0.01)
 
 
 def waiting() -> int:
@@ -119,7 +112,7 @@ def test_redis_goes_away_in_between(own_redis, settings):
 
     def cut():
         yield from bindings(*range(450))
-        wait_until(lambda: waiting() == 400)
+        eventually(lambda: waiting() == 400)
         server.kill()
         yield from bindings(*range(450, 800))
 

@@ -25,8 +25,9 @@ from django_delayq.store.scripts.record import ClaimedJob
 from django_delayq.store.scripts.replicas import COOLDOWN, Replicas, ReplicasLack
 from tests.links import opened
 from tests.servers import RedisServer, as_package
+from tests.stage import eventually
 from tests.tasks_for_tests import close_order
-from tests.topologies import ClusterServers, Trio, until
+from tests.topologies import ClusterServers, Trio
 
 CLUSTER = "abcdefgh"  # queues, of which some are on each master
 LACKING = r"on 0 of 1 replicas"
@@ -49,7 +50,7 @@ class Pair:
 
     def follow(self) -> None:
         assert self.replica.call("REPLICAOF", "127.0.0.1", str(self.master.port)).startswith("+OK")
-        until(self._equal, "the replica does not follow")
+        eventually(self._equal, "the replica does not follow")
 
     def _equal(self) -> bool:
         told = dict(
@@ -208,7 +209,7 @@ def test_a_master_that_becomes_a_replica_while_it_waits_has_not_refused_what_it_
     pair.replica.pause()
 
     def demote() -> None:
-        until(lambda: "blocked_clients:0" not in pair.master.call("INFO", "clients", whole=True), "nobody waits")
+        eventually(lambda: "blocked_clients:0" not in pair.master.call("INFO", "clients", whole=True), "nobody waits")
         pair.master.call("REPLICAOF", "127.0.0.1", "1")
 
     thread = threading.Thread(target=demote)
@@ -266,7 +267,7 @@ def test_a_replica_that_comes_back_in_time_is_waited_for(pair):
     pair.replica.pause()
 
     def come_back() -> None:
-        until(lambda: pair.waits() >= 2, "nobody asks again")
+        eventually(lambda: pair.waits() >= 2, "nobody asks again")
         pair.replica.resume()
 
     thread = threading.Thread(target=come_back)
@@ -285,7 +286,7 @@ def test_a_job_that_begins_before_the_replica_has_its_new_date_was_moved(pair):
     band, claimed = "delayq:{sure}:schedule:normal", list[ClaimedJob]()
 
     def begin() -> None:
-        until(lambda: pair.master.call("ZCOUNT", band, "-inf", str(clock.wall_ms())) == ":1", "nobody moves it")
+        eventually(lambda: pair.master.call("ZCOUNT", band, "-inf", str(clock.wall_ms())) == ":1", "nobody moves it")
         link = opened(pair.master.url)
         store = QueueStore(link, prefix="delayq", queue="sure")
         claimed.extend(store.claim("host:1:w", "p1", want=1, lease_ms=30_000, max_crashes=3).jobs)
@@ -353,7 +354,7 @@ def acknowledged(queue: str, most: int = 200) -> list[delayq.Job]:
 def test_what_was_answered_survives_a_failover_to_a_replica_that_had_stood_still(pair, queue):
     """Without `REPLICAS` it does not: that is what it is for."""
     before = [delayq.schedule(close_order, n, delay="1h", queue=queue) for n in range(20)]
-    until(lambda: all(has(pair.replica, job, queue) for job in before), "the replica does not keep up")
+    eventually(lambda: all(has(pair.replica, job, queue) for job in before), "the replica does not keep up")
     pair.replica.pause()
     pair.master.call("CLIENT", "KILL", "TYPE", "replica")  # else it finds in its socket what came while it stood still
     jobs = acknowledged(queue)
@@ -416,5 +417,5 @@ def test_of_a_cluster_the_replicas_of_the_queues_own_master_are_waited_for(clust
     jobs = acknowledged(one)
     assert len(jobs) == 200
     master.kill()
-    until(lambda: "role:master" in replica.call("INFO", "replication", whole=True), "the replica is not elected")
+    eventually(lambda: "role:master" in replica.call("INFO", "replication", whole=True), "the replica is not elected")
     assert all(has(replica, job, one) for job in jobs)

@@ -23,7 +23,7 @@ from tests.ports import free_port
 from tests.security.test_tls import Certificates, certificates, certify, tls
 from tests.servers import PASSWORD, USER
 from tests.store.test_cluster import item
-from tests.topologies import ClusterServers, SentinelServer, until
+from tests.topologies import ClusterServers, SentinelServer
 from tests.worker.conftest import Shop, eventually
 from tests.worker.test_cluster import ClusterSite
 
@@ -186,7 +186,7 @@ def test_after_a_failover_sentinels_lead_to_the_next_master_by_tls(certificates,
     by_tls = {"tls_replication": "yes"}
     master = tls(**by_tls)
     replica = tls(**by_tls, replicaof=f"127.0.0.1 {master.tls_port}", repl_diskless_sync_delay="0")
-    until(lambda: "state=online" in master.call("INFO", "replication", whole=True), "the replica does not follow")
+    eventually(lambda: "state=online" in master.call("INFO", "replication", whole=True), "the replica does not follow")
     port = str(free_port())
     watched = SimpleNamespace(port=master.tls_port)
     sentinel = SentinelServer(watched, quorum=1, tls_port=port, **by_tls, **files(certificates))
@@ -196,11 +196,11 @@ def test_after_a_failover_sentinels_lead_to_the_next_master_by_tls(certificates,
     request.addfinalizer(link.close)
     store = QueueStore(link, prefix="t:tls", queue="a")
     assert store.schedule([item()])[0].status == "created"
-    until(lambda: str(replica.tls_port).encode() in sentinel.call("SENTINEL", "REPLICAS", "mymaster"), "no replica is known")
-    until(lambda: replica.call("HLEN", Keys("t:tls", "a")["jobs"]) == ":1", "the replica does not get the job")
+    eventually(lambda: str(replica.tls_port).encode() in sentinel.call("SENTINEL", "REPLICAS", "mymaster"), "no replica is known")
+    eventually(lambda: replica.call("HLEN", Keys("t:tls", "a")["jobs"]) == ":1", "the replica does not get the job")
     master.kill()
-    until(lambda: "role:master" in replica.call("INFO", "replication", whole=True), "the replica is not promoted")
-    until(lambda: scheduled(store), "the link does not find the next master")
+    eventually(lambda: "role:master" in replica.call("INFO", "replication", whole=True), "the replica is not promoted")
+    eventually(lambda: scheduled(store), "the link does not find the next master")
     assert replica.call("HLEN", Keys("t:tls", "a")["jobs"]) == ":2"
 
 

@@ -26,8 +26,9 @@ from django_delayq.store.scripts.record import JobRecord
 from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from tests.conftest import missing
 from tests.depths import queue_depths
+from tests.stage import eventually
 from tests.store.board import NOW, Board, job_id
-from tests.topologies import ClusterNode, ClusterServers, redis_program, until, valkey_program
+from tests.topologies import ClusterNode, ClusterServers, redis_program, valkey_program
 
 PROGRAMS: dict[str, Callable[[], str]] = {"redis": redis_program, "valkey": valkey_program}
 QUEUES = ("a", "b", "c", "d", "e", "f")
@@ -259,11 +260,11 @@ def test_who_waits_on_a_slot_that_moves_hears_of_it_and_finds_the_new_place(fres
     events.arm()
     to = moved(fresh, "a")
     for line in (wake, events):
-        until(lambda line=line: line.wait(0.1) if line is wake else line.answered(), "the node does not tell")
+        eventually(lambda line=line: line.wait(0.1) if line is wake else line.answered(), "the node does not tell")
         with pytest.raises(StoreUnavailable):
             line.drain()
         line.arm()
-    until(lambda: "blocked_clients:2" in to.call("INFO", "clients", whole=True), "nobody waits at the new place")
+    eventually(lambda: "blocked_clients:2" in to.call("INFO", "clients", whole=True), "nobody waits at the new place")
     QueueStore(there, prefix="t:x", queue="a").schedule([item()])
     link.execute("LPUSH", keys["wake"], "1")
     assert wake.drain() == keys["wake"]
@@ -297,7 +298,7 @@ def test_of_several_event_lines_one_that_breaks_is_told_and_the_others_are_read(
     lines.arm()
     QueueStore(there, prefix="t:x", queue="b").schedule([item()])
     moved(fresh, "a")
-    until(lambda: sum(line.answered() for line in lines._lines) == 2, "two of them hear something")
+    eventually(lambda: sum(line.answered() for line in lines._lines) == 2, "two of them hear something")
     with pytest.raises(StoreUnavailable):
         lines.drain()
     lines.arm()

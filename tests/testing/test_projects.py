@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from django.db import connection
 from django.test.utils import _TestState
 
 from django_delayq import conf, under_test
+from tests.stage import eventually
 from tests.testing.projects import IN_MEMORY, project, run, run_pytest
 
 FIXTURE = """
@@ -140,10 +140,7 @@ def test_no_comparison_of_sites_fails_in_processes_of_xdist(tmp_path, own_redis)
 
 def ended(folder: Path) -> None:
     """The server ended with its run, and left nothing behind."""
-    deadline = time.monotonic() + 30
-    while list(folder.glob("delayq-test-*")):
-        assert time.monotonic() < deadline, list(folder.glob("delayq-test-*/*"))
-        time.sleep(0.1)
+    eventually(lambda: not list(folder.glob("delayq-test-*")), lambda: f"an end without {list(folder.glob('delayq-test-*/*'))}")
 
 
 REMEDIES = ('pip install "django-delayq[embedded]"', 'DELAYQ["TEST_REDIS"]', "DELAYQ_TEST_REDIS_URL")

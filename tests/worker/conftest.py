@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import sys
-import time
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -25,21 +24,8 @@ from tests import servers
 from tests.links import package_link
 from tests.servers import as_package
 from tests.stage import Actor, manage, project, sqlite
+from tests.stage import eventually as eventually
 from tests.worker.bench import Bench
-
-PATIENCE = 30.0
-
-
-def eventually(check: Callable[[], Any], what: str = "it", patience: float = PATIENCE) -> Any:
-    """Polls until `check` returns something true, and returns that."""
-    deadline = time.monotonic() + patience
-    while True:
-        found = check()
-        if found:
-            return found
-        if time.monotonic() > deadline:
-            pytest.fail(f"{what} did not happen within {patience} s; the last look gave {found!r}")
-        time.sleep(0.02)
 
 
 class Shop:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.stage import ROOT
-from tests.topologies import ClusterServers, until
+from tests.topologies import ClusterServers
 from tests.wires import FEW, Wires
 from tests.worker.conftest import Shop, eventually
 from tests.worker.test_cluster import SCHEDULE, ClusterSite
@@ -58,11 +58,11 @@ def test_both_sides_go_on_and_nothing_is_lost(shop: Shop, redis_server, wires: W
     replica = cluster.replica_of(cut_off)
     assert replica is not None
     site.put((HERE, (1000, 1010), 20.0, 0.0), (SURE, (1100, 1110), 20.0, 0.0))  # long after the election
-    until(lambda: site.rows("SELECT count(*) FROM delayq_job WHERE published IS NULL") == [(0,)], "not all are published")
+    eventually(lambda: site.rows("SELECT count(*) FROM delayq_job WHERE published IS NULL") == [(0,)], "not all are published")
     wires.split([FEW, cut_off.address])
     assert of_the_few(site, (HERE, (2000, 2010), 0.0, 0.0), (THERE, (2100, 2110), 0.0, 0.0)) == "", "these have rows"
-    until(lambda: "role:master" in replica.call("INFO", "replication", whole=True), "no replica is elected")
-    until(lambda: "cluster_state:fail" in cut_off.call("CLUSTER", "INFO", whole=True), "who is cut off does not give up")
+    eventually(lambda: "role:master" in replica.call("INFO", "replication", whole=True), "no replica is elected")
+    eventually(lambda: "cluster_state:fail" in cut_off.call("CLUSTER", "INFO", whole=True), "who is cut off does not give up")
     assert REFUSED.search(of_the_few(site, (SURE, (4000, 4001), 0.0, 0.0))), "nobody answers for what no replica has"
     site.put((HERE, (3000, 3010), 0.0, 0.0), (THERE, (3100, 3110), 0.0, 0.0))
     eventually(

@@ -6,26 +6,16 @@ import http.client
 import json
 import socket
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 from tests import stage
 from tests.servers import as_package
+from tests.stage import eventually
 
 BASE = "/queue/v1/"
 QUEUES = {"default": {}, "mail": {"CONSUMER": "pull", "DURABILITY": "redis", "BACKOFF": "100ms", "LEASE": 1.0, "MAX_ATTEMPTS": 1000}}
 Seen = TypeVar("Seen")
-
-
-def until(look: Callable[[], Seen | None], what: str | Callable[[], str], seconds: float = 60) -> Seen:
-    """Waits until `look` returns a true value, and returns it. After `seconds` the test fails with the message `what`."""
-    deadline = time.monotonic() + seconds
-    while not (seen := look()):
-        assert time.monotonic() < deadline, what if isinstance(what, str) else what()
-        time.sleep(0.02)
-    return seen
 
 
 class OverSocket(http.client.HTTPConnection):
@@ -109,7 +99,7 @@ class Served:
     def start(self) -> None:
         """Starts the server, and returns when it answers."""
         self.server.start()
-        until(self._listens, self.server.text)
+        eventually(self._listens, self.server.text)
 
     def kill(self) -> None:
         """Kills the server, as the death of its host does."""

@@ -20,9 +20,8 @@ from django_delayq.models import Job
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import registry
 from tests.contrib.gateway.conftest import Caller
-from tests.contrib.gateway.served import until
 from tests.depths import queue_depth
-from tests.stage import Actor
+from tests.stage import Actor, eventually
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGE = (DOCS / "more" / "gateway.md").read_text()
@@ -120,14 +119,16 @@ def test_a_consumer_acks_what_it_has_packed_and_retries_what_it_could_not(
             depth = queue_depth(queue)
             return (depth.due, depth.running, depth.retrying) == (0, 0, 1)
 
-        until(settled, actor.text)
+        eventually(settled, actor.text)
         later = delayq.push(queue, {"order": 4})
-        until(lambda: state(later) == "finished" or not actor.alive, actor.text)
+        eventually(lambda: state(later) == "finished" or not actor.alive, actor.text)
         assert actor.alive, actor.text()
     finally:
         actor.kill_tree()
         # Its last request waits on; later, its error would be that of another test, since the queue is not listed there.
-        until(lambda: not [one for one in threading.enumerate() if one not in before and "process_request" in one.name], actor.text)
+        eventually(
+            lambda: not [one for one in threading.enumerate() if one not in before and "process_request" in one.name], actor.text
+        )
     assert [state(job) for job in good] == ["finished"] * 3
     assert state(bad) == "scheduled"
     assert sorted(line for line in actor.text().splitlines() if line.startswith("packed")) == [

@@ -14,9 +14,9 @@ import pytest
 from tests import servers
 from tests.app import record
 from tests.contrib.gateway.consumer import LEASE
-from tests.contrib.gateway.served import Served, until
+from tests.contrib.gateway.served import Served
 from tests.messages.held import held, overlaps
-from tests.stage import Actor
+from tests.stage import Actor, eventually
 
 pytestmark = pytest.mark.slow
 
@@ -60,7 +60,7 @@ def push(served: Served, body: Any) -> str:
 
 def test_a_push_ends_the_wait(served, redis):
     asked = served.client.ask("queues/mail/pull", {"wait": 60})
-    until(lambda: waiting(redis) == 1, "nobody waits")
+    eventually(lambda: waiting(redis) == 1, "nobody waits")
     id = push(served, {"order": 7})
     answer = served.client.answer(asked)
     assert (answer.status, answer.body["wait"]) == (200, 60)
@@ -74,7 +74,7 @@ def test_a_wait_that_is_over_answers_with_nothing(served):
 def test_many_that_wait_hold_up_nobody_and_each_gets_its_own(served, redis):
     once = {"wait": 60, "lease": "5m"}  # on a busy machine a shorter one ends before the last consumer has its message
     asked = [served.client.ask("queues/mail/pull", once) for _ in range(WAITING)]
-    until(lambda: waiting(redis) == WAITING, "not all of them wait")
+    eventually(lambda: waiting(redis) == WAITING, "not all of them wait")
     assert served.client.get("queues").status == 200
     pushed = {push(served, number) for number in range(WAITING)}
     answers = [served.client.answer(one) for one in asked]
@@ -86,9 +86,9 @@ def test_many_that_wait_hold_up_nobody_and_each_gets_its_own(served, redis):
 def test_for_a_client_that_went_away_while_it_waited_nothing_is_claimed(served, redis):
     for _ in range(3):
         asked = served.client.ask("queues/mail/pull", {"wait": 60})
-        until(lambda: waiting(redis) == 1, "nobody waits")
+        eventually(lambda: waiting(redis) == 1, "nobody waits")
         asked.close()
-        until(lambda: waiting(redis) == 0, "it still waits")
+        eventually(lambda: waiting(redis) == 0, "it still waits")
     id = push(served, 1)
     assert (figures(served)["due"], figures(served)["running"]) == (1, 0)
     (message,) = served.client.post("queues/mail/pull").body["messages"]
@@ -108,19 +108,19 @@ def test_what_was_claimed_for_a_client_that_took_no_answer_comes_again(served):
             got.add(message["id"])
         return got == pushed
 
-    until(pulled, "some of them are lost")
+    eventually(pulled, "some of them are lost")
     assert figures(served)["scheduled"] == figures(served)["running"] == 0
 
 
 def test_without_redis_a_pull_is_503_also_one_that_waits(served, redis):
     asked = served.client.ask("queues/mail/pull", {"wait": 60})
-    until(lambda: waiting(redis) == 1, "nobody waits")
+    eventually(lambda: waiting(redis) == 1, "nobody waits")
     redis.kill()
     for answer in (served.client.answer(asked), served.client.post("queues/mail/pull")):
         assert (answer.status, answer.body["code"]) == (503, "store_away")
         assert int(answer.headers["Retry-After"]) > 0
     redis.start()
-    id = until(lambda: _pushed(served), "it does not come back")
+    id = eventually(lambda: _pushed(served), "it does not come back")
     assert [message["id"] for message in served.client.post("queues/mail/pull", {"wait": 10}).body["messages"]] == [id]
 
 
@@ -138,7 +138,7 @@ def test_of_five_consumers_over_http_none_holds_what_another_holds_and_nothing_i
             actor = Actor(tmp_path / f"{number}.log", [sys.executable, "-m", "tests.contrib.gateway.consumer", *words], {})
             actor.start()
             actors.append(actor)
-        until(lambda: len(settled(tmp_path)) > 20, "nobody acks")
+        eventually(lambda: len(settled(tmp_path)) > 20, "nobody acks")
         served.kill()
         served.start()
         codes = [actor.wait(120) for actor in actors]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from copy import copy
 from typing import Any
 
@@ -19,6 +19,7 @@ from django_delayq.worker.lease_table import SETTLING, WAITING
 from django_delayq.worker.process import settler as module
 from django_delayq.worker.process.settler import AGAIN
 from django_delayq.worker.tally import Tally, figures
+from tests.stage import eventually
 from tests.worker.bench import Bench
 
 ROWS = 20
@@ -80,13 +81,6 @@ def adoption(bench: Bench, monkeypatch, *first: str) -> None:
         return [*words, *(real(line, runs[len(words) :]) if runs[len(words) :] else [])]
 
     monkeypatch.setattr(bench.adopter, "adopt", adopt)
-
-
-def wait_for(happened: Callable[[], bool]) -> None:
-    until = clock.monotonic() + 30
-    while not happened():
-        assert clock.monotonic() < until
-        clock.sleep(0.002)
 
 
 def test_a_row_is_free_again_when_redis_knows_of_the_end(bench: Bench) -> None:
@@ -199,7 +193,7 @@ def test_its_thread_is_woken_by_what_ends(bench: Bench) -> None:
     try:
         for done in (1, 2):
             runs = ended(bench)
-            wait_for(lambda done=done: bench.settled == done)  # type: ignore[misc]  # bound here
+            eventually(lambda done=done: bench.settled == done)  # type: ignore[misc]  # bound here
             assert is_over(bench, runs)
     finally:
         bench.settler.end(20)
