@@ -25,7 +25,7 @@ from django_delayq.periodic.due_ticks import TickLoop, UnendingLoop
 from django_delayq.producer.stores import stores
 from django_delayq.worker.hanging_calls import PatientThread
 from django_delayq.worker.line import links_of
-from django_delayq.worker.loop import LoopProcess, Stop
+from django_delayq.worker.loop import LoopProcess, PipeStop
 from django_delayq.worker.spec import Hooks
 from django_delayq.worker.tally import LatestText
 
@@ -71,7 +71,7 @@ def _keep_records(
     report: LatestText | None,
     counted: Callable[[], list[Sample]] | None,
     common: bool,
-    stop: Stop,
+    stop: PipeStop,
 ) -> None:
     """The function of one of these processes. `common`: it also does what belongs to no queue."""
     places = links_of(config, "delayq-records")

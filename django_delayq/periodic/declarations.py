@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, Protocol, TypeVar, get_args, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeVar, get_args, overload
 
 from django.core.checks import CheckMessage
 
@@ -103,12 +103,6 @@ class Declarations:
 declarations: Final = Declarations()
 
 
-class Declared(Protocol):
-    """The decorator that `periodic(…)` returns. It turns a function into a task."""
-
-    def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
-
-
 @overload
 def periodic(
     cron: str,
@@ -120,7 +114,7 @@ def periodic(
     name: str | None = None,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
-) -> Declared: ...
+) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
 
 @overload
@@ -133,7 +127,7 @@ def periodic(
     name: str | None = None,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
-) -> Declared: ...
+) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
 
 def periodic(

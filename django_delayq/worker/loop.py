@@ -35,16 +35,6 @@ class Loop(Protocol):
         """Does one pass. Returns the seconds until the next one; 0: at once."""
 
 
-class Stop(Protocol):
-    """The signal that ends a loop."""
-
-    def is_set(self) -> bool:
-        """Whether the loop must end now."""
-
-    def wait(self, seconds: float, also: int = -1) -> bool:
-        """Sleeps, at most `seconds`, until it is set, or until the descriptor `also` can be read; returns whether it is set."""
-
-
 class _Part:
     def __init__(self, loop: Loop, longest: float) -> None:
         self.loop = loop
@@ -80,37 +70,23 @@ class LoopSchedule:
             if part.loop is loop:
                 part.at = 0.0
 
-    def drain(self, most: int = 1_000) -> None:
-        """Runs one more pass of each loop, and further passes while a loop returns 0 (at most `most`)."""
-        for part in self._parts:
-            part.at = 0.0
-        for _ in range(most):
-            if self.poll() > 0:
-                return
-
-
-def run(loops: Iterable[Loop], stop: Stop) -> None:
-    """Runs loops until `stop` is set, and then drains them, so that no ready work is left."""
-    schedule = LoopSchedule(loops)
-    while not stop.is_set():
-        stop.wait(schedule.poll())
-    schedule.drain()
-
 
 @dataclass(frozen=True, slots=True)
 class LoopProcess:
-    """A process that runs next to the task processes. `target` runs in the child until its `Stop` is set. Then it finishes the ready
-    work (bounded) and returns; `loop.run` does that for a list of loops. If it ends or fails before, it is started again. It opens
+    """A process that runs next to the task processes. `target` runs in the child until its stop is set. Then it finishes the ready
+    work (bounded) and returns. If it ends or fails before, it is started again. It opens
     its connections after the fork. `queues`: the queues whose server it works on; without queues it has nothing to finish.
     """
 
     name: str
-    target: Callable[[Stop], None]
+    target: Callable[[PipeStop], None]
     queues: tuple[str, ...] = ()
 
 
 class PipeStop:
-    """Set by the first byte on a pipe from the supervisor. If the supervisor is gone, this process ends at once."""
+    """The signal that ends a loop process: the first byte on a pipe from the supervisor. If the supervisor is gone, the process ends at
+    once.
+    """
 
     def __init__(self, commands: int, alive: int) -> None:
         self._commands = commands
@@ -125,7 +101,7 @@ class PipeStop:
         return self._look(0.0)
 
     def wait(self, seconds: float, also: int = -1) -> bool:
-        """Sleeps, at most `seconds`, until it is set, or until the descriptor `also` can be read."""
+        """Sleeps, at most `seconds`, until it is set, or until the descriptor `also` can be read. Returns whether it is set."""
         if also >= 0:
             self._poll.register(also, select.POLLIN)
         deadline = clock.monotonic() + seconds

@@ -152,17 +152,13 @@ def figures(queues: Sequence[str], counts: Sequence[int]) -> list[LineFigures]:
         found.append(
             LineFigures(
                 queue=queue,
-                ran=_histogram(line[_RAN:_LATE]),
-                late=_histogram(line[_LATE:_ENDED]),
+                ran=Histogram(line[_RAN + 1 : _LATE], line[_RAN] / 1000),
+                late=Histogram(line[_LATE + 1 : _ENDED], line[_LATE] / 1000),
                 lost=line[_LOST],
                 ended={(task, kinds[kind]): count for (task, kind), count in ended.items()},
             )
         )
     return found
-
-
-def _histogram(numbers: Sequence[int]) -> Histogram:
-    return Histogram(numbers[1:], numbers[0] / 1000)
 
 
 SIZE: Final = 1 << 22  # bytes; unused pages take no memory

@@ -18,7 +18,7 @@ from django_delayq import clock, failpoints
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from django_delayq.worker import logs
-from django_delayq.worker.loop import ErrorPause, LoopSchedule, PipeStop, run
+from django_delayq.worker.loop import ErrorPause, LoopSchedule, PipeStop
 from django_delayq.worker.process import executor
 from django_delayq.worker.process.consumer import Pace
 from django_delayq.worker.process.executor import ParkedJobs
@@ -39,20 +39,6 @@ class Counter:
         if pause < 0:
             raise StoreUnavailable("Redis is away.")
         return pause
-
-
-class After:
-    """A stop that is set after some waits."""
-
-    def __init__(self, waits: int) -> None:
-        self.waits = waits
-
-    def is_set(self) -> bool:
-        return self.waits <= 0
-
-    def wait(self, seconds: float) -> bool:
-        self.waits -= 1
-        return self.is_set()
 
 
 def test_a_schedule_of_loops_calls_each_loop_when_its_time_has_come() -> None:
@@ -97,12 +83,6 @@ def test_an_error_of_one_loop_does_not_stop_the_others(caplog) -> None:
     schedule.poll()
     assert caplog.text.count("Redis is away") == 1
     assert "errors: 2" in caplog.text
-
-
-def test_loops_are_drained_when_they_are_stopped() -> None:
-    loop = Counter(1000, 0, 0, 5)
-    run([loop], After(1))
-    assert loop.passes == 4
 
 
 def test_pauses_after_errors_double_up_to_a_limit() -> None:
