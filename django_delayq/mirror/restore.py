@@ -175,22 +175,20 @@ class RestoreLoop:
         items = []
         for row in batch:
             try:
-                items.append(self._item(row))
+                item = self.epoch.row(
+                    rows.record_of(row),
+                    runs=row.state == State.RUNNING,
+                    attempts=row.attempts,
+                    crashes=row.crashes,
+                    due_ms=clock.to_ms(row.run_at),
+                    asks=row.asked or 0,
+                    cancel=row.cancel_requested,
+                    lease_ms=self.queue.lease_ms,
+                )
+                items.append(item)
             except PayloadError as error:
                 logger.error("job %s of %s cannot be restored: %s", row.id, self.queue.name, error)
         return items
-
-    def _item(self, row: UnfinishedRow) -> RestoreItem:
-        return self.epoch.row(
-            rows.record_of(row),
-            runs=row.state == State.RUNNING,
-            attempts=row.attempts,
-            crashes=row.crashes,
-            due_ms=clock.to_ms(row.run_at),
-            asks=row.asked or 0,
-            cancel=row.cancel_requested,
-            lease_ms=self.queue.lease_ms,
-        )
 
     # --- all is there ---
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 
@@ -58,11 +58,8 @@ def turn_off(name: str, actor: str, reason: str = "") -> Periodic:
     check_words("turn_off()", actor, reason)
     with _living(name) as row:
         if row.enabled:
-            now = schedule_rows.now()
             row.enabled = False
-            withdraw(row, now, actor=actor)
-            _begin_and_save(row, now)
-            note(row, "periodic_off", now, actor=actor, reason=reason)
+            _save(row, "periodic_off", actor, reason)
     return row
 
 
@@ -71,10 +68,8 @@ def turn_on(name: str, actor: str, reason: str = "") -> Periodic:
     check_words("turn_on()", actor, reason)
     with _living(name) as row:
         if not row.enabled:
-            now = schedule_rows.now()
             row.enabled = True
-            _begin_and_save(row, now)
-            note(row, "periodic_on", now, actor=actor, reason=reason)
+            _save(row, "periodic_on", actor, reason, withdraws=False)
     return row
 
 
@@ -92,7 +87,7 @@ def override(
         zone = timezone or (row.timezone if row.cron else "") or "UTC"
         given = _dates(cron, every, "UTC" if every is not None else zone, None, f"override({name!r})")
         row.override_cron, row.override_every_ms, row.override_timezone = given.cron, given.every_ms, given.timezone
-        _redate(row, actor, reason, dates=dates_of(row).text)
+        _save(row, "periodic_dates", actor, reason, dates=dates_of(row).text)
     return row
 
 
@@ -102,7 +97,7 @@ def drop_override(name: str, actor: str, reason: str = "") -> Periodic:
     with _living(name) as row:
         if row.overridden:
             row.override_cron, row.override_every_ms, row.override_timezone = "", 0, ""
-            _redate(row, actor, reason, dates=dates_of(row).text, dropped=True)
+            _save(row, "periodic_dates", actor, reason, dates=dates_of(row).text, dropped=True)
     return row
 
 
@@ -229,10 +224,7 @@ def change(
         row.cron, row.every_ms, row.timezone, row.jitter_ms = dates.cron, dates.every_ms, dates.timezone, dates.jitter_ms
         row.missed, row.overlap = missed, overlap
         check_jobs(row)
-        now = schedule_rows.now()
-        withdraw(row, now, actor=actor)
-        _begin_and_save(row, now)
-        note(row, "periodic_changed", now, actor=actor, reason=reason, task=row.task, dates=dates.text)
+        _save(row, "periodic_changed", actor, reason, task=row.task, dates=dates.text)
     return row
 
 
@@ -302,18 +294,16 @@ def _listed(args: Sequence[Any]) -> Any:
     return list(args)
 
 
-def _redate(row: Periodic, actor: str, reason: str, **detail: Any) -> None:
+def _save(row: Periodic, kind: str, actor: str, reason: str, *, withdraws: bool = True, **detail: Any) -> None:
+    """Lets the schedule begin anew from now on, and writes an event of this kind. `withdraws`: its waiting ticks are cancelled."""
     now = schedule_rows.now()
-    withdraw(row, now, actor=actor)
-    _begin_and_save(row, now)
-    note(row, "periodic_dates", now, actor=actor, reason=reason, **detail)
-
-
-def _begin_and_save(row: Periodic, now: datetime) -> None:
+    if withdraws:
+        withdraw(row, now, actor=actor)
     begin(row, now, now)
     row.save(using=database.alias())
     if row.withdrawing:
         transaction.on_commit(partial(_cancel_withdrawn, row.pk), using=database.alias(), robust=True)
+    note(row, kind, now, actor=actor, reason=reason, **detail)
 
 
 def _cancel_withdrawn(schedule: int) -> None:

@@ -128,7 +128,7 @@ UNMARKED |= {
         "run_now": "by hand: who has no answer looks whether it runs",
         "create": "by hand: a second one of the name is refused",
         "delete": "by hand, and once more if need be",
-        "_begin_and_save": "within the transaction of its callers",
+        "_save": "within the transaction of its callers",
     },
     "periodic/due_ticks.py": {
         "look": "old notes, which say nothing",
