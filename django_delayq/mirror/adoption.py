@@ -211,9 +211,8 @@ def site_findings(places: Places, prefix: str, parts: Iterable[tuple[str, int]])
     Raises:
         StoreUnavailable, StoreError: a server cannot be asked.
     """
-    texts: dict[str, None] = {}
     try:
-        texts.update(dict.fromkeys(map(str, refusals(places, prefix, parts))))
+        texts = dict.fromkeys(map(str, refusals(places, prefix, parts)))
     except SiteRefused:
         return []
     return [Finding("E025", text) for text in texts]

@@ -18,41 +18,14 @@ FOLDING: Final = (ValueError, OverflowError, LookupError, TypeError, RecursionEr
 SENDING: Final = (ValueError, OverflowError, RecursionError)
 
 POSTGRESQL_CLASS: Final = "22"  # data exceptions: too long, out of range, not in this encoding
-POSTGRESQL: Final = frozenset(
-    {
-        "54000",  # larger than an index takes
-        "23503",
-        "23505",
-        "23514",
-        "23P01",  # a constraint: counts once the row has been read anew, since it may have been a race
-    }
-)
-MYSQL: Final = frozenset(
-    {
-        1153,  # a packet larger than max_allowed_packet
-        1264,
-        1265,
-        1292,
-        1366,
-        1406,
-        1441,  # out of range, truncated, no such value, not in this character set, too long
-        1062,
-        1452,
-        1586,
-        3819,
-        4025,  # a constraint
-    }
-)
-SQLITE: Final = frozenset(
-    {
-        "SQLITE_TOOBIG",
-        "SQLITE_MISMATCH",
-        "SQLITE_CONSTRAINT_UNIQUE",
-        "SQLITE_CONSTRAINT_PRIMARYKEY",
-        "SQLITE_CONSTRAINT_CHECK",
-        "SQLITE_CONSTRAINT_FOREIGNKEY",
-    }
-)
+# 54000: larger than an index takes. The others are constraints: they count once the row has been read anew, since it may have been a
+# race.
+POSTGRESQL: Final = frozenset({"54000", "23503", "23505", "23514", "23P01"})
+# 1153: a packet larger than max_allowed_packet. 1264 to 1441: out of range, truncated, no such value, not in this character set, too
+# long. The others are constraints.
+MYSQL: Final = frozenset({1153, 1264, 1265, 1292, 1366, 1406, 1441, 1062, 1452, 1586, 3819, 4025})
+SQLITE_CONSTRAINTS: Final = ("UNIQUE", "PRIMARYKEY", "CHECK", "FOREIGNKEY")
+SQLITE: Final = frozenset({"SQLITE_TOOBIG", "SQLITE_MISMATCH", *(f"SQLITE_CONSTRAINT_{name}" for name in SQLITE_CONSTRAINTS)})
 CUT: Final = frozenset({1153, 2006, 2013})  # MySQL ends a connection so, also when it was sent too much
 
 
