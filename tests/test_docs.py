@@ -21,7 +21,7 @@ from django_delayq.contrib.gateway.urls import ROUTES
 from django_delayq.contrib.prometheus.metrics import METRICS
 from django_delayq.findings import KINDS
 from django_delayq.logger import LOGGERS
-from django_delayq.management.settings_command import HTTP_MEANINGS
+from django_delayq.management.look_commands import HTTP_MEANINGS
 from django_delayq.setting_readers import HTTP
 from django_delayq.store.keys import NAMES
 from tests.store.board import SCRIPTS

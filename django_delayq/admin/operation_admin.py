@@ -32,7 +32,7 @@ from django_delayq.admin.forms import OperationForm, operation_form, reason_give
 from django_delayq.admin.job_admin import JobAdmin
 from django_delayq.admin.listing import chosen, unknown_parameters
 from django_delayq.admin.readonly import ReadOnlyAdmin, actor, log, note
-from django_delayq.console import keyset, operation_loop, operation_parts, overview, selection
+from django_delayq.console import keyset, operation_loop, overview, selection
 from django_delayq.console.overview import leased
 from django_delayq.console.selection import Selection
 from django_delayq.console.verbs import VERBS, Verb
@@ -312,7 +312,7 @@ class OperationAdmin(ReadOnlyAdmin):
             reason=visible(operation.reason),
             refreshing=not operation.over,
             trouble=_trouble(operation),
-            later="" if operation.over else ", ".join(operation_parts.labels(operation)),
+            later="" if operation.over else ", ".join(operation_loop.labels(operation)),
             options={OPTIONS.get(name, name): value for name, value in operation.options.items()},
         )
         page = TemplateResponse(request, "admin/delayq/operation/page.html", context)

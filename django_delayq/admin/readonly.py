@@ -199,15 +199,14 @@ def actor(request: HttpRequest) -> str:
 
 def carry_out(request: HttpRequest, verb: Verb, jobs: Iterable[Job], *, reason: str, **date: Any) -> Report:
     """Applies a verb to each job, and logs those that changed."""
-    report, named = Report(), {job.pk: job for job in jobs}
-    touched: list[Job] = []
-    for id, answer in apply(verb.act, [(job.pk, job.queue) for job in named.values()], actor=actor(request), reason=reason, **date):
+    report, touched = Report(), list[Job]()
+    for job, answer in apply(verb.act, jobs, actor=actor(request), reason=reason, **date):
         if isinstance(answer, DelayqError):
-            report.errors.setdefault(error_text(answer), []).append(ids.short(id))
+            report.errors.setdefault(error_text(answer), []).append(ids.short(job.pk))
             continue
         report.counts[answer] += 1
         if answer in verb.effects:
-            touched.append(named[id])
+            touched.append(job)
     log(request, Job, [(str(job.pk), str(job)) for job in touched], _sentence(verb, reason))
     return report
 

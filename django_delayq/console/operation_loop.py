@@ -6,9 +6,12 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import reduce
 from itertools import islice
+from operator import or_
 from typing import Any, Final
 from uuid import UUID
 
@@ -17,8 +20,7 @@ from django.db import Error as DriverError
 from django.db.models import Q, QuerySet
 
 from django_delayq import clock, conf, ids
-from django_delayq.console import keyset, operation_parts, verbs
-from django_delayq.console.operation_parts import Chunk, ChunkResult, Stretch
+from django_delayq.console import keyset, verbs
 from django_delayq.console.selection import Selection
 from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.failpoints import failpoint
@@ -47,6 +49,144 @@ VERBS: Final[dict[str, Callable[..., Change]]] = {name: verb.act for name, verb 
 PURGE: Final = "purge"
 
 
+Part = tuple[str, int]  # a queue, and the number of a partition
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """The jobs of these partitions after `last`, by id. None: all jobs that are in no other stretch."""
+
+    parts: frozenset[Part] | None
+    last: UUID | None
+
+    def has(self, part: Part) -> bool:
+        return self.parts is not None and part in self.parts
+
+    def without(self, others: Sequence[Stretch], last: UUID | None) -> Stretch:
+        """The rest of the stretch, after `last`."""
+        gone = frozenset(part for other in others for part in other.parts or ())
+        return Stretch((self.parts or frozenset()) - gone, last)
+
+
+@dataclass(slots=True)
+class ChunkResult:
+    """The result of a chunk. `at`: the number of the job at which it ended, because the rest of the stretch cannot be reached. `error`:
+    of the last job that failed.
+    """
+
+    counts: Counter[str] = field(default_factory=Counter)
+    done: list[Job] = field(default_factory=list)
+    passed: list[Stretch] = field(default_factory=list)
+    at: int | None = None
+    error: StoreUnavailable | StoreError | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """Jobs of a stretch that are handled together, by id. `others`: stretches that are left for later; `last`: the last id of the
+    chunk; `more`: whether there may be more in the stretch; `again`: whether these jobs had been started before.
+    """
+
+    stretch: Stretch
+    others: Sequence[Stretch]
+    jobs: Sequence[Job]
+    last: UUID | None
+    more: bool
+    again: bool = False
+
+    def before(self, number: int) -> UUID | None:
+        """The last id before this job."""
+        return self.jobs[number - 1].pk if number else self.stretch.last
+
+    def left(self, operation: Operation, result: ChunkResult) -> dict[str, Any]:
+        last, rest, over = self.last, list[str](), not self.more and result.at is None
+        if result.at is not None:  # the rest of the stretch is on unreachable servers
+            last = self.before(result.at)
+            alone = self.stretch.parts is None and not (self.others or result.passed)
+            rest = [str(job.pk) for job in self.jobs[result.at :]] if self.again and alone else []
+        later = [*self.others, *result.passed]
+        if self.stretch.parts is None:
+            return {"last": operation.upto if over else last, "passed_over": _written(later), "chunk": rest}
+        if not over:  # after the others, which are next
+            later.insert(len(self.others), self.stretch.without(result.passed, last))
+        return {"last": operation.last, "passed_over": _written(later), "chunk": rest}
+
+
+def _open_stretches(operation: Operation) -> list[Stretch]:
+    """The stretches that are not done yet, in order."""
+    first = [] if operation.last == operation.upto else [Stretch(None, operation.last)]
+    return [*first, *left_for_later(operation)]
+
+
+def left_for_later(operation: Operation) -> list[Stretch]:
+    return [
+        Stretch(frozenset((queue, partition) for queue, partition in each["parts"]), UUID(each["last"]) if each["last"] else None)
+        for each in operation.passed_over or ()
+    ]
+
+
+def _written(stretches: Iterable[Stretch]) -> list[dict[str, Any]] | None:
+    """The stretches, as the column stores them."""
+    return [{"parts": sorted(each.parts or ()), "last": each.last.hex if each.last else None} for each in stretches] or None
+
+
+def labels(operation: Operation) -> list[str]:
+    """The queues of stretches that are left for later, with a number if a queue has several partitions."""
+    known = conf.get().queues
+    parts = sorted({part for stretch in left_for_later(operation) for part in stretch.parts or ()})
+    return [known[queue].label(partition) if queue in known else queue for queue, partition in parts]
+
+
+def _in_stretch(rows: QuerySet[Job], stretch: Stretch, others: Sequence[Stretch], wanted: Selection) -> QuerySet[Job]:
+    """The jobs of a stretch that existed when the operation was created, by the clock of the database: ids contain the clock of web
+    hosts. For rows that the mirror wrote, only the id is known.
+    """
+    if wanted.at_ms:
+        rows = rows.filter(Q(durable=False) | Q(created_at__lt=clock.from_ms(wanted.at_ms + 1)))
+    if stretch.parts is not None:
+        return rows.filter(_in_parts(stretch.parts))
+    elsewhere = frozenset(part for other in others for part in other.parts or ())
+    return rows.exclude(_in_parts(elsewhere)) if elsewhere else rows
+
+
+def _parts_away(stretch: Stretch, others: Sequence[Stretch], part: Part, wanted: Selection) -> frozenset[Part] | None:
+    """The partitions of a stretch that are on the same unreachable server as this one; None if all of them are."""
+    parts = _all_parts(wanted) if stretch.parts is None else stretch.parts
+    parts = frozenset(each for each in parts if not any(other.has(each) for other in others))
+    try:
+        server = stores.places.of(*part).server
+        away = frozenset(each for each in parts if stores.places.of(*each).server is server) | {part}
+    except StoreUnavailable:  # the places are unknown
+        return None
+    return away if parts - away else None
+
+
+def _part_of(job: Job) -> Part:
+    """The queue and the partition of a job."""
+    return job.queue, ids.partition(job.pk)
+
+
+def _options(operation: Operation) -> dict[str, Any]:
+    """The arguments of the verb besides the job: `delay` in seconds, or `run_at`."""
+    given = dict(operation.options)
+    if "run_at" in given:
+        given["run_at"] = datetime.fromisoformat(given["run_at"])
+    return given
+
+
+def _all_parts(wanted: Selection) -> frozenset[Part]:
+    only = wanted.queue or wanted.search.value("queue")
+    queues = conf.get().queues.items()
+    return frozenset((name, partition) for name, queue in queues if only in ("", name) for partition in queue.served)
+
+
+def _in_parts(parts: frozenset[Part]) -> Q:
+    by_queue: dict[str, list[int]] = {}
+    for queue, partition in sorted(parts):
+        by_queue.setdefault(queue, []).append(partition)
+    return reduce(or_, (Q(queue=queue, partition__in=numbers) for queue, numbers in by_queue.items()))
+
+
 class OperationLoop:
     """Carries out operations on many jobs.
 
@@ -68,7 +208,7 @@ class OperationLoop:
 
     def __init__(self) -> None:
         self.me = secrets.token_hex(8)
-        self._any = ExistsQuery(self._all().filter(stage__in=(Stage.WAITING, Stage.RUNNING)))
+        self._any = ExistsQuery(_going_on())
         self._purges: dict[UUID, Iterator[int]] = {}  # those under way, with their position
         self._hindered: dict[UUID, float] = {}  # where queues are on several servers: those whose server was away, and until when
         self._counted: dict[UUID, tuple[int, UUID | None]] = {}  # those that are being counted: the count, and the position
@@ -80,7 +220,7 @@ class OperationLoop:
             StoreUnavailable, StoreError, DatabaseError: call again later.
         """
         now = clock.monotonic()
-        found = self._open() if self._any.found() else []
+        found = list(_going_on(self._free()).order_by("id")[:AT_ONCE]) if self._any.found() else []
         open_ones = {operation.pk for operation in found}
         self._purges = {id: steps for id, steps in self._purges.items() if id in open_ones}
         self._counted = {id: counted for id, counted in self._counted.items() if id in open_ones}
@@ -101,12 +241,6 @@ class OperationLoop:
             raise error
         return min(pauses, default=IDLE)
 
-    def _all(self) -> Any:
-        return Operation.objects.all()
-
-    def _open(self) -> list[Operation]:
-        return list(self._all().filter(self._free(), stage__in=(Stage.WAITING, Stage.RUNNING)).order_by("id")[:AT_ONCE])
-
     def _turn(self, operation: Operation) -> float:
         try:
             return self._held(operation) if self._take(operation) else IDLE
@@ -124,54 +258,42 @@ class OperationLoop:
         try:
             return self._purge(operation) if operation.verb == PURGE else self._step(operation)
         except (StoreUnavailable, StoreError) as error:
-            self._all().filter(pk=operation.pk, holder=self.me).update(**hindered(error))
+            self._mine(operation).update(**hindered(error))
             raise
 
     def _pause(self, operation: Operation, why: Exception, **only: Any) -> None:
         """Pauses the operation, unless a person has cancelled it in the meantime."""
-        going_on = self._all().filter(pk=operation.pk, stage__in=(Stage.WAITING, Stage.RUNNING), **only)
-        going_on.update(stage=Stage.PAUSED, **hindered(why))
-
-    def _now(self) -> datetime:
-        return database.now()
+        _going_on(pk=operation.pk, **only).update(stage=Stage.PAUSED, **hindered(why))
 
     def _free(self) -> Q:
         return Q(held_until__isnull=True) | Q(held_until__lt=database.ago()) | Q(holder=self.me)
 
     def _take(self, operation: Operation) -> bool:
-        now = self._now()
+        now = database.now()
         mine = {"holder": self.me, "held_until": now + timedelta(seconds=LEASE)}
-        open_ones = self._all().filter(self._free(), pk=operation.pk, stage__in=(Stage.WAITING, Stage.RUNNING))
         if operation.holder != self.me or operation.paced_from is None:  # the time in between is not caught up in a rush
             mine |= {"paced_from": now, "paced_seen": operation.seen}
         first = operation.started_at is None
         if first:
             mine |= {"started_at": now, "stage": Stage.RUNNING}
         failpoint("operations.take")
-        taken = open_ones.update(**mine)
+        taken = _going_on(self._free(), pk=operation.pk).update(**mine)
         failpoint("operations.taken")
         if not taken:
             return False
         for name, value in mine.items():
             setattr(operation, name, value)
-        if first and (expected := self._expected(operation)) is not None:
-            self._expect(operation, expected)
+        if first and operation.verb != PURGE:
+            expected = keyset.count_up_to(chosen(operation), Job.objects.filter(pk__lte=operation.upto), MOST_COUNTED)
+            if expected is not None and expected <= MOST_COUNTED:  # an index finds them, and they are not too many
+                self._expect(operation, expected)
         return True
-
-    def _expected(self, operation: Operation) -> int | None:
-        """The number of matching jobs, if an index finds them and they are not too many."""
-        if operation.verb == PURGE:
-            return None
-        ahead = Job.objects.filter(pk__lte=operation.upto)
-        count = keyset.count_up_to(chosen(operation), ahead, MOST_COUNTED)
-        return None if count is None or count > MOST_COUNTED else count
 
     def _expect(self, operation: Operation, expected: int) -> None:
         """Starts the pace now: so many jobs in so much time."""
-        operation.expected, operation.paced_from = expected, self._now()
-        mine = self._all().filter(pk=operation.pk, holder=self.me)
+        operation.expected, operation.paced_from = expected, database.now()
         failpoint("operations.expect")
-        mine.update(expected=expected, paced_from=operation.paced_from)
+        self._mine(operation).update(expected=expected, paced_from=operation.paced_from)
         failpoint("operations.expected")
 
     def _count_on(self, operation: Operation) -> None:
@@ -198,13 +320,14 @@ class OperationLoop:
         if operation.seconds and operation.expected is None:
             self._count_on(operation)
             return 0.0
-        room, wait = pace(operation, self._now())
+        room, wait = pace(operation, database.now())
         if room <= 0:
             return wait
-        stretches = operation_parts.open_ones(operation)
-        again = list(_light().filter(pk__in=operation.chunk).order_by("pk")) if operation.chunk else []
+        stretches = _open_stretches(operation)
+        light = Job.objects.defer("args", "kwargs", "options", "result", "error")
+        again = list(light.filter(pk__in=operation.chunk).order_by("pk")) if operation.chunk else []
         if again:  # from an earlier record keeper; their part comes first
-            part = operation_parts.part_of(again[0])
+            part = _part_of(again[0])
             own = next((each for each in stretches if each.has(part)), stretches[0])
             stretches = [own, *(each for each in stretches if each is not own)]
         error: StoreUnavailable | StoreError | None = None
@@ -222,7 +345,7 @@ class OperationLoop:
         """Does a chunk, or repeats the chunk that was begun. Jobs on a server that is away are postponed if there are jobs on other
         servers.
         """
-        others = [each for each in operation_parts.left(operation) if each.parts != stretch.parts]
+        others = [each for each in left_for_later(operation) if each.parts != stretch.parts]
         if again:
             chunk = Chunk(stretch=stretch, others=others, jobs=again, last=again[-1].pk, more=True, again=True)
         else:
@@ -238,7 +361,9 @@ class OperationLoop:
             **left,
             **(hindered(told.error) if told.error is not None or not left["passed_over"] else {}),
         )
-        self._log(operation, told.done)
+        if told.done and operation.user:  # as for a job that a person changed by hand
+            said = ": ".join(filter(None, (f"{operation.verb} (operation {ids.short(operation.pk)})", operation.reason)))
+            verbs.write_admin_log(operation.user, Job, [(str(job.pk), str(job)) for job in told.done], said)
         if told.at is not None and told.error is not None:
             raise told.error
         if not operation.passed_over and operation.last == operation.upto:
@@ -265,13 +390,13 @@ class OperationLoop:
         logger.info("operation %s (%s) is finished: %s", operation.pk, operation.verb, operation.counts)
 
     def _mine(self, operation: Operation) -> Any:
-        return self._all().filter(pk=operation.pk, holder=self.me)
+        return Operation.objects.filter(pk=operation.pk, holder=self.me)
 
     def _next(self, operation: Operation, stretch: Stretch, others: Sequence[Stretch], size: int) -> Chunk:
         wanted = chosen(operation)
         ahead, edge = self._window(operation, stretch.last)
         most = keyset.STEP if wanted.search.by_argument else size
-        looked = list(operation_parts.of(wanted.rows(ahead), stretch, others, wanted).order_by("pk")[:most])
+        looked = list(_in_stretch(wanted.rows(ahead), stretch, others, wanted).order_by("pk")[:most])
         jobs = [job for job in looked if wanted.search.exact(job)][:size]
         last, more = edge or (looked[-1].pk if looked else stretch.last), edge is not None
         if len(jobs) == size or len(looked) == most:
@@ -280,26 +405,22 @@ class OperationLoop:
 
     def _do(self, operation: Operation, chunk: Chunk) -> ChunkResult:
         told = ChunkResult()
-        options, wanted = operation_parts.options(operation), chosen(operation)
-        for number, job in enumerate(chunk.jobs):
-            part = operation_parts.part_of(job)
-            if any(each.has(part) for each in told.passed):
-                continue
-            try:
-                change = VERBS[operation.verb](job.pk, queue=job.queue, actor=operation.actor, reason=operation.reason, **options)
-            except (StoreUnavailable, StoreError) as error:
-                told.error = error
-                away = operation_parts.cut(chunk.stretch, [*chunk.others, *told.passed], part, wanted)
+        options, wanted = _options(operation), chosen(operation)
+        reached = (job for job in chunk.jobs if not any(each.has(_part_of(job)) for each in told.passed))
+        for job, answer in verbs.apply(VERBS[operation.verb], reached, actor=operation.actor, reason=operation.reason, **options):
+            if isinstance(answer, (StoreUnavailable, StoreError)):
+                told.error, number = answer, chunk.jobs.index(job)
+                away = _parts_away(chunk.stretch, [*chunk.others, *told.passed], _part_of(job), wanted)
                 if away is None:
                     told.at = number
-                    return told
+                    break
                 told.passed.append(Stretch(away, chunk.before(number)))
                 continue
-            except DelayqError as error:
-                logger.warning("operation %s leaves job %s alone: %s", operation.pk, job.pk, error)
+            if isinstance(answer, DelayqError):
+                logger.warning("operation %s leaves job %s alone: %s", operation.pk, job.pk, answer)
                 told.counts["left"] += 1
             else:
-                told.counts["again" if chunk.again and change is not Change.DONE else change.value] += 1
+                told.counts["again" if chunk.again and answer is not Change.DONE else answer.value] += 1
             told.done.append(job)
         return told
 
@@ -308,7 +429,12 @@ class OperationLoop:
         steps = self._purges.pop(operation.pk, None) or queues.purge(
             str(operation.selection.get("queue", "")), actor=operation.actor, reason=operation.reason
         )
-        done, away = operation_parts.taken(islice(steps, STEPS))
+        done, away = list[int](), None
+        try:
+            for count in islice(steps, STEPS):
+                done.append(count)
+        except StoreUnavailable as error:
+            away = error
         over = away is None and len(done) < STEPS
         if len(done) == STEPS:  # goes on where it is: begun anew, it would look at the same rows until the mirror has folded them
             self._purges[operation.pk] = steps
@@ -319,13 +445,6 @@ class OperationLoop:
         if over:
             self._finish(operation)
         return 0.0
-
-    def _log(self, operation: Operation, jobs: Sequence[Job]) -> None:
-        """Logs a change as for a job that a person changed by hand."""
-        if not jobs or not operation.user:
-            return
-        said = ": ".join(part for part in (f"{operation.verb} (operation {ids.short(operation.pk)})", operation.reason) if part)
-        verbs.write_admin_log(operation.user, Job, [(str(job.pk), str(job)) for job in jobs], said)
 
 
 def chosen(operation: Operation) -> Selection:
@@ -358,5 +477,6 @@ def refused(operation: Operation) -> DelayqError | None:
     return DelayqError(code="permission_gone", actor=operation.actor, permission=missing[0]) if missing else None
 
 
-def _light() -> Any:
-    return Job.objects.defer("args", "kwargs", "options", "result", "error")
+def _going_on(*where: Q, **more: Any) -> QuerySet[Operation]:
+    """The operations that wait or run."""
+    return Operation.objects.filter(*where, stage__in=(Stage.WAITING, Stage.RUNNING), **more)

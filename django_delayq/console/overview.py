@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import pairwise
@@ -19,6 +19,7 @@ from django_delayq import clock, conf
 from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.models import FAR, PARKED_ROWS, UNPUBLISHED, UNRESOLVED, Job, database
 from django_delayq.producer.outbox.far_rows import is_late
+from django_delayq.producer.put import batches
 from django_delayq.producer.stores import Missing, stores
 from django_delayq.states import State
 from django_delayq.store.connection.error_replies import StoreError
@@ -228,9 +229,14 @@ def count_absent() -> int:
     by_queue: dict[str, set[UUID]] = {}
     for id, queue in (row for end in ends for row in end):
         by_queue.setdefault(queue, set()).add(id)
+    known = by_queue.keys() & conf.get().queues.keys()
+
+    def count_there(reach: Reach) -> int:
+        rows = ((queue, batch) for queue in known for batch in batches(by_queue[queue], 200))
+        return sum(view is not None for queue, batch in rows for view in stores.inspector(reach).jobs(queue, batch))
+
     try:
-        known = by_queue.keys() & conf.get().queues.keys()
-        there, missing = stores.from_each(known, lambda reach: _there(by_queue, known, reach))
+        there, missing = stores.from_each(known, count_there)
     except DOWN:
         return count
     asked = sum(map(len, by_queue.values()))
@@ -239,16 +245,6 @@ def count_absent() -> int:
 
 def count_unresolved() -> int:
     return bounded(Job.objects.filter(UNRESOLVED))
-
-
-def _there(rows: Mapping[str, Set[UUID]], queues: Iterable[str], reach: Reach) -> int:
-    """The number of these rows that Redis has."""
-    there = 0
-    for queue in queues:
-        ids = list(rows[queue])
-        for start in range(0, len(ids), 200):
-            there += sum(view is not None for view in stores.inspector(reach).jobs(queue, ids[start : start + 200]))
-    return there
 
 
 def _waiting() -> models.QuerySet[Job]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
 from django.apps import apps
@@ -19,10 +19,11 @@ from django.utils.translation import ngettext_lazy
 
 from django_delayq import ids
 from django_delayq.exceptions import DelayqError, StoreUnavailable
+from django_delayq.models import Job
 from django_delayq.producer import acts
-from django_delayq.producer.breaker import Silent
 from django_delayq.producer.stores import stores
 from django_delayq.states import REQUEUEABLE, UNFINISHED, Change, State
+from django_delayq.store.connection.link import FanOut, Link
 from django_delayq.text import visible
 
 Act = Callable[..., Change]
@@ -198,25 +199,33 @@ VERBS: Final = {
 }
 
 
-def apply(act: Act, jobs: Iterable[tuple[UUID, str | None]], **how: Any) -> Iterator[tuple[UUID, Change | DelayqError]]:
-    """Calls `act` for each job, given by its id and its queue, and yields the answer or the error. A server that is away is tried once;
-    jobs on other servers go on, and so do those after a job that is refused.
+class NamedJob(NamedTuple):
+    """A job, with its queue if that is known."""
+
+    id: UUID
+    queue: str | None
+
+
+J = TypeVar("J", bound=NamedJob | Job)
+
+
+def apply(act: Act, jobs: Iterable[J], **how: Any) -> Iterator[tuple[J, Change | DelayqError]]:
+    """Calls `act` for each job, and yields the answer or the error. A server that is away is tried once; jobs on other servers go on,
+    and so do those after a job that is refused.
     """
-    away = Silent()
-    for id, queue in jobs:
-        link = node = None
-        answer: Change | DelayqError | None = None
+
+    def link(job: J) -> Link | None:
+        return stores.places.of(job.queue, ids.partition(job.id)) if job.queue else None
+
+    def call(job: J) -> Change | DelayqError:
         try:
-            if queue:
-                link = stores.places.of(queue, ids.partition(id))
-                node, answer = link.server, away.error(link)
-            if answer is None:
-                answer = act(id, queue=queue, **how)
+            return act(job.id, queue=job.queue, **how)
+        except StoreUnavailable:
+            raise
         except DelayqError as error:
-            answer = error
-            if link and node and isinstance(error, StoreUnavailable):
-                away.note(link, node, error)
-        yield id, answer
+            return error
+
+    return FanOut[J]().each(jobs, link, call)
 
 
 def write_admin_log(user: object, model: type[Model], objects: Iterable[tuple[str, str]], sentence: str, flag: int = CHANGE) -> None:

@@ -112,7 +112,7 @@ def of(job: Job, view: JobView | None, trouble: str) -> list[Why]:
     if job.queue not in conf.get().queues:
         return [Why("queue_unlisted", {"queue": job.queue})]
     if view is None:
-        return [_far(job) if job.derived == "far" else _not_in_redis(job, trouble)]
+        return [_not_in_redis(job, trouble)]
     wait = (view.date_ms - view.now_ms) / 1000
     later = [_later(job, view, wait)] if wait > 0 else []
     depth, workers = _seen(job)
@@ -130,7 +130,10 @@ def of(job: Job, view: JobView | None, trouble: str) -> list[Why]:
         return [*later, Why("quiet_workers" if present else "no_worker", {"queue": job.queue})]
     if wait <= 0 and view.blocked:
         return [_blocked(job, view)]
-    return [*later, *_outside(job, view, serving, due=wait <= 0)] or [_crowded(depth, serving)]
+    if found := [*later, *_outside(job, view, serving, due=wait <= 0)]:
+        return found
+    slots, busy = sum(map(overview.slots, serving)), sum(overview.whole(worker, "busy") for worker in serving)
+    return [Why("crowded", {"slots": slots, "due": depth.due}) if busy >= slots > 0 else Why("soon")]
 
 
 def sentences(found: Sequence[Why], date: Callable[[datetime], str] = second) -> str:
@@ -160,13 +163,10 @@ def _shown(value: Any, date: Callable[[datetime], str]) -> Any:
     return visible(value) if isinstance(value, str) else value
 
 
-def _far(job: Job) -> Why:
-    """A far job is not in Redis."""
-    horizon = conf.get().queue(job.queue).horizon
-    return Why("far", {"date": job.run_at, "horizon": float(horizon)}) if horizon else Why("far_no_horizon", {"date": job.run_at})
-
-
 def _not_in_redis(job: Job, trouble: str) -> Why:
+    if job.derived == "far":
+        horizon = conf.get().queue(job.queue).horizon
+        return Why("far", {"date": job.run_at, "horizon": float(horizon)}) if horizon else Why("far_no_horizon", {"date": job.run_at})
     if job.published is None and job.durable:
         return Why("outbox_away" if trouble else "outbox")
     return Why("redis_away", {"date": job.run_at}) if trouble else Why("redis_unknown")
@@ -223,8 +223,7 @@ def _place(job: Job, argument: str) -> str:
 
 def _blocked(job: Job, view: JobView) -> Why:
     """The job waits for its concurrency name."""
-    with stores.guarded(job.queue, ids.partition(job.pk)):  # its concurrency name is there too
-        held = stores.inspector().job(job.queue, view.name_holder) if view.name_holder else None
+    held = stores.view_of(view.name_holder, job.queue) if view.name_holder else None
     if held is None:
         return Why("name_free", {"name": view.name})
     fields = {"name": view.name, "job": ids.short(held.id), "date": clock.from_ms(held.turn // 1000)}
@@ -242,12 +241,6 @@ def _pulled(depth: QueueDepth, now_ms: int) -> Why:
     if not depth.asked_ms:
         return Why("never_pulled", {"queue": depth.queue})
     return Why("to_be_pulled") if ago < PULLED_LATELY else Why("not_pulled", {"queue": depth.queue, "duration": ago})
-
-
-def _crowded(depth: QueueDepth, serving: Sequence[dict[str, Any]]) -> Why:
-    slots = sum(map(overview.slots, serving))
-    busy = sum(overview.whole(worker, "busy") for worker in serving)
-    return Why("crowded", {"slots": slots, "due": depth.due}) if busy >= slots > 0 else Why("soon")
 
 
 def _seen(job: Job) -> tuple[QueueDepth, list[dict[str, Any]] | None]:

@@ -7,16 +7,15 @@ from __future__ import annotations
 import getpass
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TextIO
-from uuid import UUID
 
 from django.core.management.base import CommandError
 from django.template.defaultfilters import pluralize
 
 from django_delayq import conf, ids
 from django_delayq.console import overview
-from django_delayq.console.verbs import Verb, apply
+from django_delayq.console.verbs import NamedJob, Verb, apply
 from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.management.job_filters import USAGE, known_queue, moment, named_key, named_queues, seconds, targets
 from django_delayq.management.output import print_json, progress
@@ -66,13 +65,13 @@ def change(verb: Verb, out: TextIO, options: dict[str, Any]) -> int:
     if not options["ids"] and len(chosen) >= ASK_FROM and not options["yes"]:
         confirm(f"This will {verb.command} {len(chosen)} jobs. Continue? [y/N] ")
     answers: list[dict[str, Any]] = []
-    errors: list[tuple[UUID, DelayqError]] = []
+    errors: list[tuple[NamedJob, DelayqError]] = []
     with progress(len(chosen), verb.command, quiet=options["json"]) as advance:
-        for id, answer in apply(verb.act, [(job.id, job.queue) for job in chosen], **how):
+        for job, answer in apply(verb.act, chosen, **how):
             if isinstance(answer, DelayqError):
-                errors.append((id, answer))
+                errors.append((job, answer))
             else:
-                answers.append({"id": id, "change": answer})
+                answers.append({"id": job.id, "change": answer})
                 advance(1)
     if not errors:
         return _report(out, options, verb, answers)
@@ -85,11 +84,11 @@ def change(verb: Verb, out: TextIO, options: dict[str, Any]) -> int:
     ) from errors[-1][1]
 
 
-def _by_cause(errors: Sequence[tuple[UUID, DelayqError]]) -> Iterator[str]:
+def _by_cause(errors: Sequence[tuple[NamedJob, DelayqError]]) -> Iterator[str]:
     """A sentence for each cause, with the first jobs that it stopped."""
     causes: dict[str, list[str]] = {}
-    for id, error in errors:
-        causes.setdefault(str(error), []).append(ids.short(id))
+    for job, error in errors:
+        causes.setdefault(str(error), []).append(ids.short(job.id))
     for cause, jobs in causes.items():
         yield f"{', '.join(jobs[:5])}{', …' * (len(jobs) > 5)}: {cause}"
 
@@ -120,19 +119,12 @@ def _report(out: TextIO, options: dict[str, Any], verb: Verb, answers: Sequence[
     return 0 if all_done else 1
 
 
-def pause(out: TextIO, options: dict[str, Any]) -> int:
-    return _turn(out, options, queues.pause, paused=True, words=("is paused", "is already paused"))
-
-
-def resume(out: TextIO, options: dict[str, Any]) -> int:
-    return _turn(out, options, queues.resume, paused=False, words=("is resumed", "is not paused"))
-
-
-def _turn(out: TextIO, options: dict[str, Any], turn: Callable[..., bool], *, paused: bool, words: tuple[str, str]) -> int:
+def pause(out: TextIO, options: dict[str, Any], *, paused: bool) -> int:
+    """Pauses or resumes a queue."""
     queue = known_queue(options["queue"]) or ""
-    changed = turn(queue, actor=actor(), reason=options["reason"])
-    document = {"queue": queue, "paused": paused, "changed": changed}
-    return print_result(out, options, document, f"{queue} {words[0] if changed else words[1]}.")
+    changed = (queues.pause if paused else queues.resume)(queue, actor=actor(), reason=options["reason"])
+    done, same = ("is paused", "is already paused") if paused else ("is resumed", "is not paused")
+    return print_result(out, options, {"queue": queue, "paused": paused, "changed": changed}, f"{queue} {done if changed else same}.")
 
 
 def purge(out: TextIO, options: dict[str, Any]) -> int:
@@ -145,7 +137,8 @@ def purge(out: TextIO, options: dict[str, Any]) -> int:
         return print_result(out, options, {"queue": queue, "would_cancel": total}, text, missing or None)
     if (total or missing) and not options["yes"]:
         without = f" (not counting {', '.join(missing)}, which cannot be reached)" if missing else ""
-        _typed(queue, f"This cancels all scheduled jobs of {queue}: {total}{without}. Type the name of the queue to continue: ")
+        question = f"This cancels all scheduled jobs of {queue}: {total}{without}. Type the name of the queue to continue: "
+        confirm(question, queue)
     done = 0
     try:
         with progress(total, f"purging {queue}", quiet=options["json"]) as advance:
@@ -209,18 +202,8 @@ def print_result(
     return 1 if missing else 0
 
 
-def confirm(question: str) -> None:
-    """Returns after a yes. Raises CommandError after any other answer, or without a terminal."""
-    if _answer(question).strip().lower() not in ("y", "yes"):
-        raise CommandError("Nothing was changed.")
-
-
-def _typed(wanted: str, question: str) -> None:
-    if _answer(question).strip() != wanted:
-        raise CommandError("Nothing was changed: this is not the name of the queue.")
-
-
-def _answer(question: str) -> str:
+def confirm(question: str, name: str = "") -> None:
+    """Returns after a yes, or after this name. Raises CommandError after any other answer, or without a terminal."""
     if not sys.stdin.isatty():
         raise CommandError(
             "This command needs confirmation, but standard input is not a terminal. Add --yes, or use --dry-run to see the effect.",
@@ -228,4 +211,8 @@ def _answer(question: str) -> str:
         )
     sys.stderr.write(question)
     sys.stderr.flush()
-    return sys.stdin.readline()
+    answer = sys.stdin.readline().strip()
+    if name and answer != name:
+        raise CommandError("Nothing was changed: this is not the name of the queue.")
+    if not name and answer.lower() not in ("y", "yes"):
+        raise CommandError("Nothing was changed.")

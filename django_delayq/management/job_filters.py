@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime
 from functools import reduce
 from itertools import islice
@@ -21,6 +20,7 @@ from django_delayq.console import keyset, selection
 from django_delayq.console.moments import TIME, parse_moment
 from django_delayq.console.search_fields import STATES
 from django_delayq.console.selection import Selection
+from django_delayq.console.verbs import NamedJob
 from django_delayq.models import Job, database, of_state
 from django_delayq.producer.task import registry
 from django_delayq.text import did_you_mean, nearest
@@ -29,14 +29,6 @@ USAGE = 2
 NARROWING = ("state", "task", "search")  # filters, besides the queue
 LONG = frozenset({"args", "kwargs", "options", "result", "error"})  # columns
 STEP = 2000  # rows read at a time
-
-
-@dataclass(frozen=True, slots=True)
-class NamedJob:
-    """A job, with its queue if that is known."""
-
-    id: UUID
-    queue: str | None
 
 
 def add_filters(parser: ArgumentParser, *, limit: int | None) -> None:
@@ -98,10 +90,10 @@ def filtered(options: dict[str, Any]) -> tuple[list[Job], list[str]]:
     """The matching rows, newest first, at most `limit`; and remarks about the search."""
     wanted, partly = chosen(options), False
     if wanted.search.loose:  # its meaning depends on the order of the list in the admin
-        page = keyset.page(wanted, _rows(), options["limit"])
+        page = keyset.page(wanted, Job.objects.all(), options["limit"])
         jobs, partly = sorted(page.jobs, key=lambda job: job.pk, reverse=True), page.partly
     else:
-        jobs = list(_found(wanted, _rows(), "-id", options["limit"]))
+        jobs = list(_found(wanted, Job.objects.all(), "-id", options["limit"]))
     with translation.override("en"):
         remarks = selection.search_remarks(wanted.search)
         if partly or not jobs:
@@ -110,10 +102,6 @@ def filtered(options: dict[str, Any]) -> tuple[list[Job], list[str]]:
         if not jobs and others:
             remarks.append(f"Try instead: {' | '.join(others)}")
     return jobs, remarks
-
-
-def _rows() -> QuerySet[Job]:
-    return Job.objects.all()
 
 
 def _found(wanted: Selection, rows: QuerySet[Job], order: str, limit: int | None) -> Iterator[Job]:
@@ -131,7 +119,7 @@ def _known_task(options: dict[str, Any]) -> str | None:
     names = registry.names()
     if task is None or task in names:
         return task
-    rows = _rows().filter(task=task)
+    rows = Job.objects.filter(task=task)
     if not (rows.filter(queue=queue) if queue else rows).exists():
         raise CommandError(f"--task {task}: no such task{near_task(task, names)}.", returncode=USAGE)
     return task
@@ -177,7 +165,7 @@ def targets(options: dict[str, Any], *, states: frozenset[str]) -> list[NamedJob
             raise CommandError(
                 f"task:{term.value} matches several tasks: {', '.join(term.tasks)}. Select one with --task.", returncode=USAGE
             )
-    rows = _rows().defer(*LONG - wanted.search.columns)
+    rows = Job.objects.defer(*LONG - wanted.search.columns)
     if not wanted.shown_view:
         rows = rows.filter(reduce(or_, map(of_state, states)))
     return [NamedJob(job.pk, job.queue) for job in _found(wanted, rows, "id", options.get("limit"))]

@@ -1,7 +1,9 @@
-"""The subcommands that only read: status, list and inspect; and embedded, which shows or stops the embedded server."""
+"""The subcommands that only read: status, list, inspect and settings; and embedded, which shows or stops the embedded server."""
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, Final, TextIO
@@ -26,9 +28,9 @@ from django_delayq.setting_readers import is_embedded
 from django_delayq.states import NO_LIMIT, State
 from django_delayq.store.connection import embedded
 from django_delayq.store.connection.address import address
-from django_delayq.store.connection.link import Link
+from django_delayq.store.connection.commands import COMMANDS, ON_CLUSTERS, rights
 from django_delayq.store.reads.inspector import JobView
-from django_delayq.text import one_line
+from django_delayq.text import did_you_mean, one_line
 
 EMBEDDED_ACTS: Final = ("status", "stop")
 
@@ -98,19 +100,8 @@ def inspect(out: TextIO, options: dict[str, Any]) -> int:
     config = conf.get()
     id = _named_id(options)
     job = Job.objects.filter(pk=id).first()
-    redis, trouble = None, ""
-    away: set[Link] = set()
-    for name in [job.queue] if job else list(config.queues):
-        node = stores.places.of(name, ids.partition(id)).server
-        if redis is not None or node in away:
-            continue
-        try:
-            redis = stores.inspector().job(name, id)
-        except overview.DOWN as error:  # another server can have it
-            trouble = str(error)
-            away.add(node)
-    if redis is not None:
-        trouble = ""
+    redis, error = stores.find_view([job.queue] if job else config.queues, id)
+    trouble = str(error or "")
     if job is None and redis is None:
         trouble = trouble or f"There is no job {ids.short(id)} in Redis or in the database."
     document: dict[str, Any] = {"job": job_document(job, redis) if job else None, "redis": None, "attempts": [], "events": []}
@@ -217,14 +208,20 @@ def _print_status(out: TextIO, document: dict[str, Any]) -> None:
             known = [(name, *map(overview.count_text, counts.values())) for name, counts in document["rows"].items()]
             print_table(out, ("queue", *State), known)
     else:
-        rows = []
+        rows, away = list[Any](), dict[str, list[str]]()
         for row in document["queues"]:
             rows.append(_status_row(row, row["queue"], "?" if row["workers"] is None else row["workers"]))
-            rows += [_part_row(part, f"  {row['queue']}/{part['partition']}") for part in row.get("partitions", ())]
+            for part in row.get("partitions", ()):  # with the address in the column of the workers
+                name = f"{row['queue']}/{part['partition']}"
+                if "error" in part:
+                    away.setdefault(part["error"], []).append(name)
+                    rows.append((f"  {name}", *["?"] * 6, part["place"], "?", "unreachable"))
+                else:
+                    rows.append(_status_row(part, f"  {name}", part["place"]))
         print_table(out, _HEAD, rows)
         for name, why in document["missing"].items():
             out.write(f"\n{one_line(name)} is not included: {one_line(why)}\n")
-        for why, names in _parts_away(document).items():
+        for why, names in away.items():
             out.write(f"\nNot included in the totals: {one_line(', '.join(names))}. {one_line(why)}\n")
         if document["unseen"]:
             out.write(f"\nThe workers are unknown: {one_line(document['unseen'])}\n")
@@ -253,10 +250,6 @@ def _print_status(out: TextIO, document: dict[str, Any]) -> None:
         out.write(f"\n{document['database']}\n")
 
 
-def _blocked(row: dict[str, Any]) -> str:
-    return f"{row['blocked']:,} waiting for a name" if row["blocked"] else ""
-
-
 def _without(row: dict[str, Any]) -> str:
     """The partitions of a queue that are not in the totals, or are paused although the queue is not."""
     if "partitions" not in row:
@@ -266,24 +259,10 @@ def _without(row: dict[str, Any]) -> str:
     return ", ".join(filter(None, (f"without {away} of {count} partitions" if away else "", partly)))
 
 
-def _parts_away(document: dict[str, Any]) -> dict[str, list[str]]:
-    """The partitions that cannot be reached, by error."""
-    found: dict[str, list[str]] = {}
-    for part in (part for row in document["queues"] for part in row.get("partitions", ()) if "error" in part):
-        found.setdefault(part["error"], []).append(f"{part['queue']}/{part['partition']}")
-    return found
-
-
-def _part_row(part: dict[str, Any], name: str) -> tuple[Any, ...]:
-    """The line of a partition. It has the address in the column of the workers."""
-    if "error" in part:
-        return (name, *["?"] * 6, part["place"], "?", "unreachable")
-    return _status_row(part, name, part["place"])
-
-
 def _status_row(row: dict[str, Any], name: str, workers: Any) -> tuple[Any, ...]:
     """The line of a queue or a partition."""
-    remark = f"restoring, {row['restoring']} rows" if row["restoring"] else ", ".join(filter(None, (paused(row), _blocked(row))))
+    blocked = f"{row['blocked']:,} waiting for a name" if row["blocked"] else ""
+    remark = f"restoring, {row['restoring']} rows" if row["restoring"] else ", ".join(filter(None, (paused(row), blocked)))
     remark = ", ".join(filter(None, (_without(row), remark)))
     numbers = (row["scheduled"], row["due"], row["running"], row["retrying"], row["failed"])
     return (name, *numbers, duration(row["oldest_late_ms"] / 1000), workers, f"{row['events']} events", remark)
@@ -338,3 +317,66 @@ def embedded_server(out: TextIO, options: dict[str, Any]) -> int:
             f"A server is running in {after.directory}, process {after.pid}, {how}. To stop it, run manage.py delayq embedded stop.\n"
         )
     return 0 if options["act"] == "stop" or after.answers else 1
+
+
+WIDTH: Final = 96
+
+
+HTTP_MEANINGS: Final[Mapping[str, str]] = {
+    "ALLOW": "List of networks, such as '10.1.0.0/16'. Deliveries may reach these networks although they are not public.",
+    "SECRETS": "Dict of names to secrets, or to lists of secrets. A secret that begins with whsec_ signs deliveries; headers can use "
+    "any secret. All secrets of a list sign, and headers use the first one.",
+    "PROXY": "URL of a proxy, with its port. All deliveries go through the proxy, and the proxy decides where they may go. The "
+    "environment has no effect.",
+    "CA": "File or folder of certificates to trust besides those of the system.",
+    "CONNECT": "Duration. Limit for a connection to one address, and for its TLS handshake.",
+    "READ": "Duration. Limit for the longest silence.",
+    "TIMEOUT": "Duration. Limit for a whole attempt, unless the delivery has its own.",
+    "MAX_ANSWER": "Bytes, at least 2048. How much of an answer is read. 2 KB of it are kept.",
+    "GONE": "List of status codes. An answer with one of them fails the delivery without a retry.",
+    "PER_HOST": "Whole number, at least 1. How many requests a process sends to one host at the same time.",
+    "BREAKER": "Whole number, or None. After so many failures in a row, a process sends nothing to the host for a while.",
+    "PAUSE": "Duration. How long that pause is at first.",
+    "QUEUE": "Name of the queue for deliveries that name none.",
+}
+# The rights that the Redis user of a project needs, for keys that start with PREFIX.
+RIGHTS: Final = f"resetchannels ~delayq:* -@all {rights(COMMANDS)}"
+CLUSTER_RIGHTS: Final = rights(ON_CLUSTERS)
+REDIS_RIGHTS: Final = (
+    f"The Redis user needs these rights (delayq: is the PREFIX): ACL SETUSER delayq on >PASSWORD {RIGHTS}; on a Cluster also "
+    f"{CLUSTER_RIGHTS}"
+)
+
+
+def settings(out: TextIO, options: dict[str, Any]) -> int:
+    """Prints one setting, or all. It does not read the settings of the project, which may be invalid."""
+    name = str(options["name"] or "").upper()
+    if name and name not in conf.SETTINGS:
+        raise CommandError(f"Unknown setting {options['name']}{did_you_mean(name, conf.SETTINGS)}.", returncode=USAGE)
+    documents = [document(key) for key in ([name] if name else conf.SETTINGS)]
+    if options["json"]:
+        print_json(out, documents)
+        return 0
+    for one in documents:
+        place = {"project": "", "both": " (per queue, too)", "queue": " (of a queue)"}[conf.SETTINGS[one["name"]].scope]
+        out.write(f"{one['name']}{place}\n")
+        keys = [f"{key}: {text}" for key, text in HTTP_MEANINGS.items()] if one["name"] == "HTTP" else []
+        for text in (f"default: {one['default']!r}", f"accepts: {one['accepts']}", one["meaning"], *keys):
+            for line in textwrap.wrap(text, WIDTH, break_on_hyphens=False):
+                out.write(f"    {line}\n")
+    if not name:
+        out.write('A duration is a number of seconds, or text such as "30s", "1h30m", "7d".\n')
+    return 0
+
+
+def document(key: str) -> dict[str, Any]:
+    """Describes one setting."""
+    row = conf.SETTINGS[key]
+    rights = f" {REDIS_RIGHTS}" if key == "REDIS" else ""
+    return {
+        "name": key,
+        "default": row.default,
+        "accepts": row.accepts,
+        "meaning": row.meaning + rights,
+        "per_queue": row.scope != "project",
+    }

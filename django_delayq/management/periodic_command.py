@@ -31,7 +31,10 @@ def periodic(out: TextIO, options: dict[str, Any]) -> int:
     if on or off or run_now:
         if name is None:
             raise CommandError("Specify the name of the schedule: manage.py delayq periodic NAME --on", returncode=USAGE)
-        return _run(out, options, name) if run_now else _turn(out, options, name, on=on)
+        if run_now:
+            job = schedules.run_now(name, actor(), options["reason"])
+            return print_result(out, options, {"name": name, "job": job.id}, f"{name}: the job {shown(job.id)} is due now.")
+        return _turn(out, options, name, on=on)
     return _list(out, options) if name is None else _show(out, options, name)
 
 
@@ -91,7 +94,7 @@ def _print(out: TextIO, document: dict[str, Any]) -> None:
             (
                 tick["at"],
                 tick["state"],
-                _late(tick["late_s"]),
+                clock.text(round(tick["late_s"])) if (tick["late_s"] or 0) >= 1 else "",
                 tick["job"],
                 f"hand, {tick['actor']}" if tick["by_hand"] else tick["actor"],
             )
@@ -113,11 +116,6 @@ def _turn(out: TextIO, options: dict[str, Any], name: str, *, on: bool) -> int:
     return print_result(out, options, document, f"{name} is {'' if changed else 'already '}{'on' if on else 'off'}.")
 
 
-def _run(out: TextIO, options: dict[str, Any], name: str) -> int:
-    job = schedules.run_now(name, actor(), options["reason"])
-    return print_result(out, options, {"name": name, "job": job.id}, f"{name}: the job {shown(job.id)} is due now.")
-
-
 def _document(row: Periodic, last: TickView | None, most: int) -> dict[str, Any]:
     """A schedule as a JSON document. Sensitive values are masked."""
     dates, trouble = schedule_rows.dates_of(row), ""
@@ -126,6 +124,8 @@ def _document(row: Periodic, last: TickView | None, most: int) -> dict[str, Any]
     except ConfigError as error:
         following, trouble = [], str(error)
     args, kwargs = masking.arguments(row.task, row.args, row.kwargs)
+    with translation.override(None):  # commands are always in English
+        trouble = schedule_views.problem(row) or trouble
     return {
         "name": row.name,
         "state": schedule_views.standing(row),
@@ -139,15 +139,10 @@ def _document(row: Periodic, last: TickView | None, most: int) -> dict[str, Any]
         "missed": row.missed,
         "overlap": row.overlap,
         "retired_at": row.retired_at,
-        "trouble": _problem(row) or trouble,
+        "trouble": trouble,
         "next": following,
         "last": None if last is None else _tick(last),
     }
-
-
-def _problem(row: Periodic) -> str:
-    with translation.override(None):  # commands are always in English
-        return schedule_views.problem(row)
 
 
 def _tick(view: TickView) -> dict[str, Any]:
@@ -160,7 +155,3 @@ def _tick(view: TickView) -> dict[str, Any]:
         "by_hand": view.tick.by_hand,
         "actor": view.tick.actor,
     }
-
-
-def _late(seconds: float | None) -> str:
-    return "" if seconds is None or seconds < 1 else clock.text(round(seconds))

@@ -8,6 +8,7 @@ import sys
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final, TextIO
 
 from django.core.management.base import CommandError
@@ -145,23 +146,18 @@ def _usage() -> Iterator[None]:
 def _given(options: dict[str, Any]) -> dict[str, Any]:
     """Reads the options that were given, for `delayq.schedule`."""
     given = {name: options[name] for name in OPTIONS if options.get(name) is not None}
-    found = {name: READERS.get(OPTIONS[name].kind, _as_it_is)(value, f"--{name.replace('_', '-')}") for name, value in given.items()}
+    found = {
+        name: read(value, f"--{name.replace('_', '-')}") if (read := READERS.get(OPTIONS[name].kind)) else value
+        for name, value in given.items()
+    }
     if found.get("key") == "":  # for example from an unset shell variable
         raise CommandError("--key is empty.", returncode=USAGE)
     if "queue" in found:
         known_queue(found["queue"])
-    return found | {"meta": _meta(found.get("meta", {}), options["reason"])}
-
-
-def _meta(meta: dict[str, Any], reason: str) -> dict[str, Any]:
-    for name in (SCHEDULED_BY, SCHEDULED_WHY):
-        if name in meta:
-            raise CommandError(f"--meta cannot contain {name}: the command uses this name itself.", returncode=USAGE)
-    return {**meta, SCHEDULED_BY: actor(), **({SCHEDULED_WHY: reason} if reason else {})}
-
-
-def _as_it_is(value: Any, _: str) -> Any:
-    return value
+    meta, reason = found.get("meta", {}), options["reason"]
+    for name in meta.keys() & {SCHEDULED_BY, SCHEDULED_WHY}:
+        raise CommandError(f"--meta cannot contain {name}: the command uses this name itself.", returncode=USAGE)
+    return {**found, "meta": {**meta, SCHEDULED_BY: actor(), **({SCHEDULED_WHY: reason} if reason else {})}}
 
 
 def _expires(text: str, where: str) -> Any:
@@ -200,17 +196,13 @@ def _json(text: str, where: str, kind: type | None = None) -> Any:
     return found
 
 
-def _object(text: str, where: str) -> Any:
-    return _json(text, where, dict)
-
-
 EXAMPLES: Final = {"duration": ", as in 90s, 1h30m, 2d", "date": ", as in 2030-01-31T18:00:00+01:00"}
 METAVARS: Final = {"date": "DATE", "object": "JSON"}
 READERS: Final[Mapping[str | None, Callable[[Any, str], Any]]] = {
     "duration": seconds,
     "date": moment,
     "expiry": _expires,
-    "object": _object,
+    "object": partial(_json, kind=dict),
 }
 
 

@@ -22,6 +22,7 @@ from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.restore import ACTOR, RestoreLoop
 from django_delayq.mirror.set_aside import CHUNK
 from django_delayq.models import SetAside
+from django_delayq.producer.put import batches
 from django_delayq.producer.stores import stores
 from django_delayq.signing import Signer, Standing
 from django_delayq.store.connection.link import Link
@@ -173,9 +174,7 @@ def _sign_again(queue: str, items: list[tuple[str, bytes]]) -> int:
     parts: dict[QueueStore, list[tuple[str, bytes]]] = {}
     for id, read in items:
         parts.setdefault(stores.with_job(queue, ids.full(id)), []).append((id, read))
-    return sum(
-        store.resign(some[start : start + MOST]).count("done") for store, some in parts.items() for start in range(0, len(some), MOST)
-    )
+    return sum(store.resign(batch).count("done") for store, some in parts.items() for batch in batches(some, MOST))
 
 
 def _standing_text(found: Counter[Standing]) -> str:
@@ -254,7 +253,8 @@ def set_aside(out: TextIO, options: dict[str, Any]) -> int:
     if options["retry"]:
         return _retry_events(out, options, names)
     total = kept.count()
-    found = [_masked_event(row) for row in kept.values(*SHOWN)[: options["limit"]]]
+    hidden = {"text": masking.MASK} if masking.hides() else {}  # the error text may quote a masked value
+    found: list[dict[str, Any]] = [{**row, **hidden} for row in kept.values(*SHOWN)[: options["limit"]]]
     if options["json"]:
         print_json(out, {"total": total, "events": found})
         return 0
@@ -268,11 +268,6 @@ def set_aside(out: TextIO, options: dict[str, Any]) -> int:
     if total > len(found):
         out.write(f"… and {total - len(found)} more.\n")
     return 0
-
-
-def _masked_event(row: dict[str, Any]) -> dict[str, Any]:
-    """A row without the error text, which may quote a masked value."""
-    return {**row, "text": masking.MASK} if masking.hides() else row
 
 
 def _retry_events(out: TextIO, options: dict[str, Any], names: list[str]) -> int:
@@ -292,15 +287,9 @@ def _retry_events(out: TextIO, options: dict[str, Any], names: list[str]) -> int
         for (name, partition), keys in wanted.items():
             common: Any = {"prefix": config.prefix, "signer": config.signer}
             mirror = MirrorLoop(stores.places, config.queue(name), partition=partition, **common)
-            for start in range(0, len(keys), CHUNK):
-                chunk = keys[start : start + CHUNK]
+            for chunk in batches(keys, CHUNK):
                 taken, left = mirror.retry(chunk)
                 done, refused = done + taken, refused + left
                 advance(len(chunk))
-    print_result(
-        out,
-        options,
-        {"taken_in": done, "refused": refused},
-        f"Saved events: {done}. Rejected again: {refused}.",
-    )
+    print_result(out, options, {"taken_in": done, "refused": refused}, f"Saved events: {done}. Rejected again: {refused}.")
     return 1 if refused else 0

@@ -17,10 +17,10 @@ from django_delayq.logger import Logger
 from django_delayq.models import Job, database
 from django_delayq.models.database import ExistsQuery
 from django_delayq.producer import horizon
-from django_delayq.producer.breaker import Silent
 from django_delayq.producer.outbox import far_rows
 from django_delayq.producer.publish import Publisher
 from django_delayq.signing import Signer
+from django_delayq.store.connection.link import FanOut
 from django_delayq.store.connection.places import Places
 from django_delayq.store.scripts.queue import MOST, QueueStore
 
@@ -100,18 +100,11 @@ class BringInLoop:
         Raises:
             StoreUnavailable: no partition answers.
         """
-        silent, away = Silent(), list[int]()
-        for partition, publisher in enumerate(self._publishers):
-            link, server = publisher.store.link, publisher.store.link.server
-            if link not in silent:
-                try:
-                    publisher.store.epoch()
-                    continue
-                except StoreUnavailable as error:
-                    silent.note(link, server, error)
-            away.append(partition)
+        fan_out = FanOut[Publisher]()
+        asked = fan_out.each(self._publishers, lambda one: one.store.link, lambda one: one.store.epoch())
+        away = [partition for partition, (_, answer) in enumerate(asked) if isinstance(answer, StoreUnavailable)]
         if len(away) == len(self._publishers):
-            raise next(iter(silent.errors.values()))
+            fan_out.raise_first()
         return away
 
     def _dealt(self, jobs: Sequence[UUID]) -> list[tuple[Publisher, list[UUID]]]:

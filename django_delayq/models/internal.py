@@ -181,9 +181,8 @@ class Checkpoint(DelayqModel):
 class Operation(DelayqModel):
     """One verb for all jobs that match, in steps: `console.operation_loop` carries it out. `selection`: the arguments of `Selection`.
     Jobs that were scheduled after the start (`upto`) are not included. `last`: the last job that was processed. `chunk`: the jobs
-    that are being processed. `passed_over`: jobs left for later because their server was unavailable, NULL for none, see
-    `console.operation_parts`. `problem`: why the operation does not continue, as the code and fields of an error; NULL for no
-    problem.
+    that are being processed. `passed_over`: jobs left for later because their server was unavailable, NULL for none.
+    `problem`: why the operation does not continue, as the code and fields of an error; NULL for no problem.
     """
 
     class Stage(models.TextChoices):

@@ -79,8 +79,7 @@ def _take(job: CurrentJob, name: str) -> str:
 
 def _runs(queue: str, id: str, nonce: str) -> bool:
     """Whether that run still has its lease."""
-    job = ids.full(id)
-    view = stores.view_of(job, queue)
+    view = stores.view_of(ids.full(id), queue)
     return view is not None and view.state == "running" and view.fence == nonce and view.date_ms > view.now_ms
 
 

@@ -2,8 +2,7 @@
 
 `Breaker`: the circuit breaker of `schedule`. After a failure the next schedules fail at once, so that a web process does not wait for
 the timeout in every request while Redis is down. After a short cooldown one call tries again. The breaker never stops calls that a
-person asks for by name, such as a cancel. `Silent`: the servers that one pass over many partitions no longer calls. `Untaken`: the
-log lines about jobs that Redis did not take.
+person asks for by name, such as a cancel. `Untaken`: the log lines about jobs that Redis did not take.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from django_delayq import clock, ids
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
-from django_delayq.store.connection.error_replies import StoreError, StoreRefused, for_callers
+from django_delayq.store.connection.error_replies import StoreError, StoreRefused, for_callers, is_refusal
 from django_delayq.store.connection.link import Link
 from django_delayq.store.scripts.record import JobRecord
 from django_delayq.store.scripts.replicas import ReplicasLack
-from django_delayq.store.scripts.site import REPEAT, is_refusal
+from django_delayq.store.scripts.site import REPEAT
 
 logger = Logger("django_delayq.producer")
 
@@ -94,32 +93,6 @@ class Guard:
                 self._breaker.note(error)
         elif isinstance(error, StoreError):  # callers know one error only
             raise for_callers(error) from error
-
-
-class Silent:
-    """The links that one pass no longer calls: links of a server that did not answer, links that were refused, and all links of a
-    server that refused two of them. A call waits for a refusal to pass, so each one costs time. The first refusal may concern only
-    one slot of a Cluster, which is moving to another server, while the other slots work.
-
-    `errors`: the last error of each server.
-    """
-
-    def __init__(self) -> None:
-        self.errors: dict[Link, StoreUnavailable] = {}
-        self._silent: set[Link] = set()
-
-    def __contains__(self, link: Link) -> bool:
-        return bool(self._silent) and (link in self._silent or link.server in self._silent)
-
-    def error(self, link: Link) -> StoreUnavailable | None:
-        """Why that link is left out; None if it is not."""
-        return self.errors.get(link.server) if link in self else None
-
-    def note(self, link: Link, server: Link, error: StoreUnavailable) -> None:
-        """A call by that link has failed. `server`: to which it led before; by now it may lead to the successor."""
-        if not is_refusal(error):  # which is about one queue: the server is well
-            self._silent.add(server if server in self.errors or not isinstance(error, StoreRefused) else link)
-        self.errors[server] = error
 
 
 class Untaken:

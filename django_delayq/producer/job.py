@@ -10,11 +10,10 @@ from uuid import UUID
 from asgiref.sync import sync_to_async
 from django.db import connections
 
-from django_delayq import clock, conf, ids
+from django_delayq import clock, conf
 from django_delayq.exceptions import ConfigError, JobFailed, NotFinished, ResultGone, StoreUnavailable
 from django_delayq.producer import acts, async_api, lookup, outbox
 from django_delayq.producer.async_api import refuse_loop, twin
-from django_delayq.producer.breaker import Silent
 from django_delayq.producer.commit import JobRef
 from django_delayq.producer.options import duration
 from django_delayq.producer.stores import stores
@@ -167,31 +166,20 @@ def _find(id: UUID, queue: str | None) -> Job | None:
             due_ms=row.run_at_ms,
             created=True,
         )
-    names = [queue] if queue else list(conf.get().queues)
-    away = Silent()
-    for name in names:
-        link = stores.places.of(name, ids.partition(id))
-        node = link.server
-        if link in away:
-            continue
-        try:
-            view = stores.view_of(id, name)
-        except StoreUnavailable as error:  # another server may have the job
-            away.note(link, node, error)
-            continue
-        if view is not None:
-            record = view.record
-            return Job(
-                id=id,
-                queue=name,
-                task=record.task if record else "",
-                key=record.key if record else "",
-                due_ms=view.date_ms if view.state == "scheduled" else None,
-                created=True,
-            )
-    for unavailable in away.errors.values():
-        raise unavailable
-    return None
+    view, error = stores.find_view([queue] if queue else conf.get().queues, id)
+    if view is None:
+        if error is not None:
+            raise error
+        return None
+    record = view.record
+    return Job(
+        id=id,
+        queue=view.queue,
+        task=record.task if record else "",
+        key=record.key if record else "",
+        due_ms=view.date_ms if view.state == "scheduled" else None,
+        created=True,
+    )
 
 
 def _holds(id: UUID, queue: str) -> bool:

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable
 from uuid import UUID
 
 from django_delayq import conf, ids
-from django_delayq.exceptions import ConfigError, PayloadError, StoreUnavailable
+from django_delayq.exceptions import ConfigError, PayloadError
 from django_delayq.producer import outbox
-from django_delayq.producer.breaker import Silent
 from django_delayq.producer.commit import JobRef
 from django_delayq.producer.outbox.shapes import StoredJob
 from django_delayq.producer.stores import stores
 from django_delayq.states import Change
+from django_delayq.store.connection.link import FanOut
 from django_delayq.store.scripts.record import validate_key
 
 
@@ -99,21 +99,11 @@ def everywhere(job: UUID, ask: Callable[[str], Change]) -> Change:
     """The first answer of a queue that knows the job. If a server is away, the search continues, and the error is raised only if no
     other server has the job.
     """
-    away = Silent()
-    for name in conf.get().queues:
-        link = stores.places.of(name, ids.partition(job))
-        node = link.server
-        if link in away:
-            continue
-        try:
-            change = ask(name)
-        except StoreUnavailable as error:
-            away.note(link, node, error)
-            continue
-        if change is not Change.UNKNOWN:
+    fan_out = FanOut[str]()
+    for _, change in fan_out.each(conf.get().queues, lambda name: stores.places.of(name, ids.partition(job)), ask):
+        if isinstance(change, Change) and change is not Change.UNKNOWN:
             return change
-    for unavailable in away.errors.values():
-        raise unavailable
+    fan_out.raise_first()
     return Change.UNKNOWN
 
 

@@ -7,11 +7,11 @@ Redis is away, the call raises; after a commit of a transaction of the caller, t
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any, Final, TypeVar
+from operator import attrgetter
+from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
 from django.db import Error, connections, transaction
@@ -21,7 +21,7 @@ from django_delayq.exceptions import KeyTaken, StoreUnavailable
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
 from django_delayq.producer import changes, commit, horizon, outbox
-from django_delayq.producer.breaker import Silent, Untaken, with_jobs
+from django_delayq.producer.breaker import Untaken, with_jobs
 from django_delayq.producer.changes import Move
 from django_delayq.producer.commit import Plan, Publication
 from django_delayq.producer.horizon import HorizonRows
@@ -32,18 +32,26 @@ from django_delayq.producer.publish import Publisher, Sent
 from django_delayq.producer.stores import stores
 from django_delayq.states import Change
 from django_delayq.store.connection.error_replies import StoreError, StoreRefused
-from django_delayq.store.connection.link import Link
+from django_delayq.store.connection.link import FanOut
 from django_delayq.store.scripts.queue import MOST
 from django_delayq.store.scripts.record import CREATED, FORBIDDEN, REFUSED, ScheduleReply, ScheduleStatus
 from django_delayq.store.scripts.replicas import ReplicasLack
 
 T = TypeVar("T")
 K = TypeVar("K")
+LINK: Final = attrgetter("publisher.store.link")
 logger = Logger("django_delayq.producer")
 
 HELD: Final = frozenset({"kept", "moved", "taken", "running"})  # replies about the holder of a key
 UNREACHED: Final = "redis_away"  # the next call may find a server, such as the next primary
 LATE_PUBLISH: Final = 30.0  # seconds; a commit later than that is left to the relay
+
+
+class PlanGroup(NamedTuple):
+    """The plans for one partition of a queue."""
+
+    publisher: Publisher
+    plans: list[Plan]
 
 
 class PipelinedCall:
@@ -156,7 +164,7 @@ def put_all(
         if pipelined is not None:
             pipelined.collect()  # before that, the holder of a key is not known
         fresh = _unmerged(plans)
-    for (using, durable), group in _by(fresh, lambda template: (template.using, template.durable)):
+    for (using, durable), group in _by(fresh, attrgetter("using", "durable")):
         if durable:
             if pipelined is not None:
                 pipelined.collect()  # jobs that were passed first are sent first
@@ -258,29 +266,25 @@ def _unmerged(plans: Sequence[Plan]) -> list[Plan]:
 
 def _held(plans: Sequence[Plan]) -> dict[Plan, ScheduleReply]:
     """Returns the replies for jobs whose keys other jobs hold. Redis is asked before a row is written, once per partition."""
-    away, found = Silent(), dict[Plan, ScheduleReply]()
+    found = dict[Plan, ScheduleReply]()
     open = {using for using in {plan.template.using for plan in plans} if commit.is_open(connections[using])}
-    for (name, partition), group in _by_store([plan for plan in plans if plan.key and plan.template.using not in open]):
-        publisher = Publisher.of(name, partition)
-        link, node = publisher.store.link, publisher.store.link.server
-        if link not in away:
-            try:
-                held = _ask(publisher, group)
-                if held and _catch_up(name, held):
-                    held = _ask(publisher, group)
-                found.update(held)
-                continue
-            except StoreUnavailable as error:
-                away.note(link, node, error)
-        found.update(_held_by_rows([plan for plan in group if plan.durable and plan.on_conflict in ("keep", "error")], name))
+    keyed = _by_store([plan for plan in plans if plan.key and plan.template.using not in open])
+    for group, held in FanOut[PlanGroup]().each(keyed, LINK, _ask) if keyed else ():
+        if isinstance(held, StoreUnavailable):
+            durable = [plan for plan in group.plans if plan.durable and plan.on_conflict in ("keep", "error")]
+            found.update(_held_by_rows(durable, group.publisher.store.queue))
+        else:
+            found.update(held)
     return found
 
 
-def _ask(publisher: Publisher, plans: Sequence[Plan]) -> dict[Plan, ScheduleReply]:
+def _ask(group: PlanGroup, last: bool = False) -> dict[Plan, ScheduleReply]:
+    publisher, plans = group
     with stores.guarded(publisher.store.queue, publisher.store.partition, schedules=True):
         replies = publisher.ask(plans)
     asked = zip(plans, replies, strict=True)
-    return {plan: reply for plan, reply in asked if reply.id != plan.id and reply.status not in ("behind", "asked")}
+    held = {plan: reply for plan, reply in asked if reply.id != plan.id and reply.status not in ("behind", "asked")}
+    return _ask(group, last=True) if held and not last and _catch_up(publisher.store.queue, held) else held
 
 
 def _catch_up(queue: str, held: Mapping[Plan, ScheduleReply]) -> bool:
@@ -318,10 +322,10 @@ def _moved(holders: Mapping[Plan, UUID]) -> set[Plan]:
     """
     fit, now = set(), clock.monotonic()
     for policy in ("earliest", "latest"):
-        for (name, partition), group in _by_store([plan for plan in holders if plan.on_conflict == policy]):
+        for publisher, group in _by_store([plan for plan in holders if plan.on_conflict == policy]):
             moves = [(holders[plan], Move(changes.POLICY, policy, plan.left_ms(now), plan.due_ms or 0, policy)) for plan in group]
             try:
-                answers = changes.by_policy(policy, moves, stores.queue(name, partition))
+                answers = changes.by_policy(policy, moves, publisher.store)
             except (StoreUnavailable, Error):
                 continue
             fit |= {plan for plan, change in zip(group, answers, strict=True) if change in (Change.DONE, Change.RUNNING)}
@@ -333,11 +337,9 @@ def _publish(plans: Sequence[Plan], pipelined: PipelinedCall | None = None, *, a
     refused: list[KeyTaken] = []
     if pipelined is not None and pipelined.open:
         pipelined.collect()
-    for (name, partition), group in _by_store(plans):
-        publisher = Publisher.of(name, partition, durable=False)
-        for start in range(0, len(group), MOST):
-            batch = group[start : start + MOST]
-            horizon.meet_in_redis(batch, name)
+    for publisher, group in _by_store(plans, durable=False):
+        for batch in batches(group, MOST):
+            horizon.meet_in_redis(batch, publisher.store.queue)
             if pipelined is not None and pipelined.open:
                 pipelined.start(publisher, batch)
                 continue
@@ -450,29 +452,25 @@ def _publish_rows(plans: Sequence[Plan], *, alone: bool) -> None:
     if late:
         logger.warning("jobs (%d) were committed after more than %.0f s; the relay publishes them", len(late), LATE_PUBLISH)
     refused: list[KeyTaken] = []
-    away = Silent()
-    lacking: Counter[Link] = Counter()  # how many jobs each server did not accept
+
+    def publish(group: PlanGroup) -> None:
+        publisher, name = group.publisher, group.publisher.store.queue
+        for batch in batches([plan for plan in group.plans if plan not in late], MOST):
+            raced = bool(batch[0].template.horizon_ms) and horizon.meet(batch, name)
+            found = None if alone else _look(name, batch)
+            with stores.guarded(name, publisher.store.partition, schedules=True):
+                asks = raced or not alone or any(plan.on_conflict == "after" for plan in batch)  # else Redis has been asked
+                held = publisher.publish_before(batch, found) if asks else {}
+                free = [plan for plan in batch if plan.id not in held]
+                refused.extend([*_answered_by_id(batch, held), *(_send_rows(publisher, free) if free else ())])
+
+    groups = _by_store(plans)
+    fan_out = FanOut[PlanGroup]()
     try:
-        for (name, partition), group in _by_store(plans):
-            publisher = Publisher.of(name, partition)
-            link, node = publisher.store.link, publisher.store.link.server
-            if link in away:
-                lacking[node] += len(group)
-                continue
-            try:
-                for batch in batches((plan for plan in group if plan not in late), MOST):
-                    raced = bool(batch[0].template.horizon_ms) and horizon.meet(batch, name)
-                    found = None if alone else _look(name, batch)
-                    with stores.guarded(name, partition, schedules=True):
-                        asks = raced or not alone or any(plan.on_conflict == "after" for plan in batch)  # else Redis has been asked
-                        held = publisher.publish_before(batch, found) if asks else {}
-                        free = [plan for plan in batch if plan.id not in held]
-                        refused += [*_answered_by_id(batch, held), *(_send_rows(publisher, free) if free else ())]
-            except StoreUnavailable as error:  # only this server failed; rows on other servers are published
-                away.note(link, node, error)
-                lacking[node] += len(group)
-        for node, unavailable in away.errors.items():
-            waiting.note(node, lacking[node], unavailable)
+        for _ in fan_out.each(groups, LINK, publish):
+            pass
+        for server, unavailable in fan_out.errors.items():
+            waiting.note(server, sum(len(group.plans) for group in fan_out.missed[server]), unavailable)
             signals.store_unavailable.send_robust(sender=None, error=unavailable)
     except Error as error:
         logger.warning("Committed jobs left to the relay, because the database does not answer: %d: %s", len(plans), error)
@@ -523,17 +521,19 @@ def _by(plans: Sequence[Plan], trait: Callable[[JobTemplate], K]) -> Iterable[tu
     return groups.items()
 
 
-def _by_store(plans: Sequence[Plan]) -> Iterable[tuple[tuple[str, int], list[Plan]]]:
+def _by_store(plans: Sequence[Plan], *, durable: bool = True) -> list[PlanGroup]:
     """Groups plans by queue and partition."""
-    for queue, group in _by(plans, lambda template: template.queue.name):
-        if not group[0].template.divided:
-            yield (queue, 0), group
-            continue
+    found: list[PlanGroup] = []
+    for queue, group in _by(plans, attrgetter("queue.name")):
         parts: dict[int, list[Plan]] = {}
-        for plan in group:
-            parts.setdefault(plan.partition, []).append(plan)
+        if not group[0].template.divided:
+            parts = {0: group}
+        else:
+            for plan in group:
+                parts.setdefault(plan.partition, []).append(plan)
         for partition, part in parts.items():
-            yield (queue, partition), part
+            found.append(PlanGroup(Publisher.of(queue, partition, durable=durable), part))
+    return found
 
 
 def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:

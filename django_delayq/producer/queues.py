@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import TypeVar
+from uuid import UUID
 
 from django_delayq import conf, ids
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.producer import acts, outbox
 from django_delayq.producer.async_api import refuse_loop, twin
-from django_delayq.producer.breaker import Silent
 from django_delayq.producer.lookup import check_words
 from django_delayq.producer.stores import stores
 from django_delayq.states import Change
+from django_delayq.store.connection.error_replies import is_refusal
+from django_delayq.store.connection.link import FanOut
 from django_delayq.store.scripts.queue import MOST, QueueStore
-from django_delayq.store.scripts.site import is_refusal
 
 T = TypeVar("T")
 
@@ -29,11 +30,11 @@ def pause(queue: str, *, actor: str = "", reason: str = "") -> bool:
     refuse_loop("delayq.apause(…)")
     check_words("pause()", actor, reason)
 
-    def in_one(store: QueueStore) -> Iterator[bool]:
+    def in_one(store: QueueStore) -> tuple[bool, bool]:
         changed = store.pause(actor=actor, reason=reason)
         if outbox.installed:  # also after a lost reply, when the queue is paused already
             outbox.pauses.note(queue, store.partition, actor, reason, first=changed)
-        yield changed
+        return changed, False
 
     return any([*_each(queue, in_one)])
 
@@ -49,11 +50,7 @@ def resume(queue: str, *, actor: str = "", reason: str = "") -> bool:
     named = conf.get().queue(queue).name
     if outbox.installed:
         outbox.pauses.forget(named)
-
-    def in_one(store: QueueStore) -> Iterator[bool]:
-        yield store.resume(actor=actor, reason=reason)
-
-    return any([*_each(named, in_one)])
+    return any([*_each(named, lambda store: (store.resume(actor=actor, reason=reason), False))])
 
 
 apause, aresume = twin(pause), twin(resume)
@@ -76,69 +73,66 @@ def purge(queue: str, *, actor: str = "", reason: str = "") -> Iterator[int]:
             raise
         away = error
 
-    def empty(store: QueueStore) -> Iterator[int]:
-        left = cancelled = 1
-        while left and cancelled:
-            cancelled, left = store.purge(actor=actor, reason=reason)
-            yield cancelled
+    def empty(store: QueueStore) -> tuple[int, bool]:
+        cancelled, left = store.purge(actor=actor, reason=reason)
+        return cancelled, bool(left and cancelled)
 
     yield from _each(named, empty)
     if away is not None:
         raise away
 
 
-def _each(queue: str, act: Callable[[QueueStore], Iterator[T]]) -> Iterator[T]:
-    """Yields the steps of `act` for all partitions. If the server of one partition is away, the others still run. It is safe to call
-    this again.
+def _each(queue: str, act: Callable[[QueueStore], tuple[T, bool]]) -> Iterator[T]:
+    """Yields the results of `act` for all partitions; it also returns whether to call it again. If the server of one partition is
+    away, the others still run. It is safe to call this again.
 
     Raises:
         StoreUnavailable: with several partitions, it names those that were not reached.
     """
-    config = conf.get().queue(queue)
-    away, missed = Silent(), list[str]()
-    for store in stores.parts(queue):
-        node = store.link.server
-        try:
-            if store.link not in away:
-                steps = act(store)
-                while True:
-                    with stores.guarded(queue, store.partition):
-                        step = next(steps, None)
-                    if step is None:
-                        break
-                    yield step
-                continue
-        except StoreUnavailable as error:
-            if not config.divided or is_refusal(error):
-                raise
-            away.note(store.link, node, error)
-        missed.append(config.label(store.partition))
-    if missed:
-        first = next(iter(away.errors.values()))
+    config, parts = conf.get().queue(queue), stores.parts(queue)
+    first: StoreUnavailable | None = None
+    missed: list[str] = []
+
+    def guarded(store: QueueStore) -> tuple[T, bool]:
+        with stores.guarded(queue, store.partition):
+            return act(store)
+
+    for store, answer in FanOut[QueueStore]().each(parts, lambda store: store.link, guarded):
+        if isinstance(answer, StoreUnavailable):
+            if not config.divided or is_refusal(answer):
+                raise answer
+            first = first or answer
+            missed.append(config.label(store.partition))
+            continue
+        result, more = answer
+        yield result
+        if more:
+            parts.append(store)  # after the others
+    if first is not None:
         raise StoreUnavailable(code="partitions_away", partitions=", ".join(missed), cause=str(first)) from first
 
 
 def _purge_rows(queue: str, actor: str, reason: str) -> Iterator[int]:
     if not outbox.installed:
         return
-    last, away = None, Silent()
+    config, fan_out = conf.get().queue(queue), FanOut[tuple[int, list[UUID]]]()
+
+    def cancel(part: tuple[int, list[UUID]]) -> int:
+        partition, there = part
+        with stores.guarded(queue, partition):  # most of these rows are only not mirrored yet: Redis has the jobs
+            views = stores.inspector().jobs(queue, there)
+        lacking = [id for id, view in zip(there, views, strict=True) if view is None]
+        return [acts.cancel(id, queue=queue, actor=actor, reason=reason) for id in lacking].count(Change.DONE)
+
+    last = None
     while cancelled := outbox.far_rows.purge(queue, MOST, actor, reason):
         yield cancelled
     while rows := outbox.jobs.unpublished(queue, last, MOST):
         last = rows[-1]
-        for partition, there in ids.by_partition(rows).items():
-            link = stores.places.of(queue, partition)
-            node = link.server
-            if link in away:
-                continue
-            try:
-                with stores.guarded(queue, partition):  # most of these rows are only not mirrored yet: Redis has the jobs
-                    views = stores.inspector().jobs(queue, there)
-                lacking = [id for id, view in zip(there, views, strict=True) if view is None]
-                yield [acts.cancel(id, queue=queue, actor=actor, reason=reason) for id in lacking].count(Change.DONE)
-            except StoreUnavailable as error:
-                if not conf.get().queue(queue).divided or is_refusal(error):
-                    raise
-                away.note(link, node, error)
-    for unavailable in away.errors.values():
-        raise unavailable
+        parts = ids.by_partition(rows).items()
+        for _, answer in fan_out.each(parts, lambda part: stores.places.of(queue, part[0]), cancel):
+            if not isinstance(answer, StoreUnavailable):
+                yield answer
+            elif not config.divided or is_refusal(answer):
+                raise answer
+    fan_out.raise_first()

@@ -19,7 +19,8 @@ from django_delayq.exceptions import StoreUnavailable
 from django_delayq.producer import outbox
 from django_delayq.producer.breaker import COOLDOWN, Breaker, Guard
 from django_delayq.setting_readers import SETTING
-from django_delayq.store.connection.link import Link
+from django_delayq.store.connection.error_replies import is_refusal
+from django_delayq.store.connection.link import FanOut, Link
 from django_delayq.store.connection.places import Nodes, Places
 from django_delayq.store.reads.reach import WHOLE, PartialReach, Reach
 from django_delayq.store.scripts import site
@@ -187,6 +188,14 @@ class StoreSet:
         with self.guarded(queue, ids.partition(job)):
             return self.inspector().job(queue, job)
 
+    def find_view(self, queues: Iterable[str], job: UUID) -> tuple[JobView | None, StoreUnavailable | None]:
+        """The job in the first of these queues that has it; or None, and the error of the first server that cannot be reached."""
+        fan_out, partition = FanOut[str](), ids.partition(job)
+        for _, view in fan_out.each(queues, lambda name: self.places.of(name, partition), partial(self.view_of, job)):
+            if view is not None and not isinstance(view, StoreUnavailable):
+                return view, None
+        return None, next(iter(fan_out.errors.values()), None)
+
     def figures(self, reach: Reach = WHOLE) -> Figures:
         """Reads numbers over time, for the admin and the commands."""
         from django_delayq.store.reads.figures import Figures  # needed for the admin only
@@ -225,7 +234,7 @@ class StoreSet:
                 with self.guarded(name, partition, schedules=True):
                     known = self._ask_epoch(name, partition)
             except StoreUnavailable as error:
-                if not site.is_refusal(error):  # a refusal is about this queue, not about its server
+                if not is_refusal(error):  # a refusal is about this queue, not about its server
                     self._unasked[breaker] = clock.monotonic() + COOLDOWN
                 return ""
         return known

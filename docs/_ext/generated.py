@@ -89,7 +89,7 @@ def sentence(text: str) -> str:
 def settings(_: str = "") -> str:
     """Every key of DELAYQ."""
     from django_delayq import conf
-    from django_delayq.management.settings_command import document
+    from django_delayq.management.look_commands import document
 
     return "\n".join(_setting(**document(name)) for name in conf.SETTINGS)
 
@@ -97,7 +97,7 @@ def settings(_: str = "") -> str:
 def http_settings(_: str = "") -> str:
     """Every key of DELAYQ["HTTP"]."""
     from django_delayq import setting_readers
-    from django_delayq.management.settings_command import HTTP_MEANINGS
+    from django_delayq.management.look_commands import HTTP_MEANINGS
 
     rows = [(code(name), literal(default), plain(HTTP_MEANINGS[name])) for name, (default, _) in setting_readers.HTTP.items()]
     return table(("Key", "Default", "Meaning"), rows)

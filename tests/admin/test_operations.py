@@ -11,7 +11,7 @@ from django.contrib.auth.models import Permission, User
 
 import django_delayq as delayq
 from django_delayq import clock
-from django_delayq.console import keyset, operation_loop, operation_parts
+from django_delayq.console import keyset, operation_loop
 from django_delayq.console.operation_loop import OperationLoop
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.models import Event, Job, Operation
@@ -446,7 +446,7 @@ def test_what_is_on_a_server_that_is_away_is_left_for_later_and_the_others_go_on
         work(loop)
     operation.refresh_from_db()
     assert (operation.stage, operation.counts, operation.seen) == (Stage.RUNNING, {"done": 5}, 5)
-    assert operation_parts.labels(operation) == ["redis"]
+    assert operation_loop.labels(operation) == ["redis"]
     assert operation.problem["code"] == "redis_away"
     two_servers.resume()
     stores.forget()

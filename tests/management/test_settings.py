@@ -9,7 +9,7 @@ import pytest
 
 import django_delayq
 from django_delayq import checks, conf
-from django_delayq.management.settings_command import CLUSTER_RIGHTS, RIGHTS
+from django_delayq.management.look_commands import CLUSTER_RIGHTS, RIGHTS
 from tests import servers
 
 

@@ -94,7 +94,7 @@ def test_what_a_web_process_loads_when_it_is_asked_for_a_worker_has_before_it_fo
 
 
 def test_of_the_commands_a_worker_has_its_own_in_memory():
-    own = ["", ".commands", ".commands.delayq_worker", ".left_partitions", ".worker_site"]
+    own = ["", ".commands", ".commands.delayq_worker", ".left_partitions"]
     assert within(loaded(WORKER), "django_delayq.management") == [f"django_delayq.management{name}" for name in own]
 
 

@@ -21,7 +21,6 @@ from django_delayq.management.output import Visible
 from django_delayq.management.periodic_command import periodic
 from django_delayq.management.put_commands import add_put_commands
 from django_delayq.management.repair_commands import adopt, resign, restore, set_aside
-from django_delayq.management.settings_command import settings
 from django_delayq.text import did_you_mean, visible
 
 Run = Callable[[TextIO, dict[str, Any]], int]
@@ -87,8 +86,8 @@ class Command(BaseCommand):
                 )
         add_put_commands(add)
         for name, run, text in (
-            ("pause", change_commands.pause, "stop claims of jobs in a queue; running jobs continue"),
-            ("resume", change_commands.resume, "allow claims of jobs in a paused queue again"),
+            ("pause", partial(change_commands.pause, paused=True), "stop claims of jobs in a queue; running jobs continue"),
+            ("resume", partial(change_commands.pause, paused=False), "allow claims of jobs in a paused queue again"),
         ):
             act = add(name, run, text, document="`queue`, `paused`, `changed`")
             act.add_argument("queue", metavar="QUEUE", help="name of the queue")
@@ -187,7 +186,7 @@ class Command(BaseCommand):
         own.add_argument("act", nargs="?", choices=look_commands.EMBEDDED_ACTS, default="status", help="status by default")
         add(
             "settings",
-            settings,
+            look_commands.settings,
             "explain the settings, with their defaults",
             document="a list of `name`, `default`, `accepts`, `meaning`, `per_queue`",
         ).add_argument("name", nargs="?", metavar="NAME", help="only this setting")

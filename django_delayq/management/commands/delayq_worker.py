@@ -7,6 +7,7 @@ import re
 import sys
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -14,6 +15,7 @@ from io import StringIO
 from typing import Any, Final
 
 from django.core.management.base import BaseCommand, CommandError, OutputWrapper
+from django.db import Error
 from django.utils.module_loading import import_string
 
 import django_delayq
@@ -23,18 +25,22 @@ from django_delayq.conf import Config
 from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.logger import Logger
 from django_delayq.management.left_partitions import serving_what_is_left
-from django_delayq.management.worker_site import check_site
+from django_delayq.mirror.adoption import UNKNOWN, check_workers, refusals
+from django_delayq.mirror.checkpoint import note_refused
 from django_delayq.mirror.database_connections import THREADS, hooks, narrow_pools
+from django_delayq.models import database
 from django_delayq.periodic import overlap
 from django_delayq.producer import carriers, job
 from django_delayq.producer.task import registry
 from django_delayq.store.connection import cluster  # noqa: F401  # a web process loads it when asked, a worker before it forks
 from django_delayq.store.connection.address import RedisSpec
-from django_delayq.store.connection.places import place
+from django_delayq.store.connection.places import Places, place
 from django_delayq.store.connection.server_kind import kind_findings
 from django_delayq.store.reads import figures  # noqa: F401  # loaded before the fork, too
 from django_delayq.store.reads.fitness import rights_findings, server_findings
 from django_delayq.store.reads.inspector import Inspector
+from django_delayq.store.scripts import site
+from django_delayq.store.scripts.site import SiteRefused
 from django_delayq.text import visible
 from django_delayq.worker import logs
 from django_delayq.worker.current import CURRENT
@@ -131,7 +137,8 @@ class Command(BaseCommand):
         own = [config.queue(name).redis for name in queues]
         for redis in [config.redis, *(one for one in config.servers if one in own and one != config.redis)]:
             self._check_server(redis, config, burst=options["burst"])
-        self._check_site(config, queues, burst=options["burst"])
+        with closing(links_of(config, "delayq-check")) as places:
+            check_site(places, config, queues, self._warn, burst=options["burst"])
         config = self._serving_what_is_left(config, queues, shared_out=bool(options["partitions"]))
         spec = _spec(config, queues, _shares(config, queues, options["partitions"]), roles, options)
         if spec.processes and options["threads"] != THREADS:  # of the default the system checks speak
@@ -153,14 +160,11 @@ class Command(BaseCommand):
         try:
             for unfit in kind_findings(redis):
                 raise CommandError(visible(f"delayq.{unfit.code}: {unfit} The worker does not start."))
-            there = place(redis, name="delayq-check")
-            try:
+            with closing(place(redis, name="delayq-check")) as there:
                 inspector = Inspector(there, prefix=config.prefix)
                 for finding in rights_findings(there, config.prefix, probed_on(config, redis)):
                     raise CommandError(visible(f"delayq.{finding.code}: {finding} The worker does not start."))
                 found = [one for link in there.nodes() for one in server_findings(inspector.server(link=link))]
-            finally:
-                there.close()
         except StoreUnavailable as error:
             if burst:
                 raise CommandError(visible(str(error))) from error
@@ -173,19 +177,9 @@ class Command(BaseCommand):
                 raise CommandError(visible(f"delayq.{finding.code}: {finding} The worker does not start."))
             self._warn(f"delayq.{finding.code}: {finding}")
 
-    def _check_site(self, config: Config, queues: Iterable[str], *, burst: bool) -> None:
-        places = links_of(config, "delayq-check")
-        try:
-            check_site(places, config, queues, self._warn, burst=burst)
-        finally:
-            places.close()
-
     def _serving_what_is_left(self, config: Config, queues: Iterable[str], *, shared_out: bool) -> Config:
-        places = links_of(config, "delayq-check")
-        try:
+        with closing(links_of(config, "delayq-check")) as places:
             found = serving_what_is_left(places, config, queues)
-        finally:
-            places.close()
         # Partitions of the settings are served in any case, however many others still hold jobs.
         many = not shared_out and _lines(found, queues) > MOST_LINES >= _lines(config, queues)
         for name in queues:
@@ -222,6 +216,45 @@ class Command(BaseCommand):
         if spec.health_address:
             lines.append(f"  health     {spec.health_address}")
         self.stdout.write("\n".join(lines))
+
+
+WAIT: Final = 1.0  # seconds between queries to a database that does not answer
+
+
+def check_site(places: Places, config: Config, queues: Iterable[str], warn: Callable[[str], None], *, burst: bool) -> None:
+    """Refuses queues of another site. If the database cannot be reached, the worker waits for it, and logs that once. With `burst`, it
+    does not wait.
+
+    Raises:
+        CommandError: the worker does not start.
+    """
+    parts = [(name, partition) for name in queues for partition in config.queue(name).served]
+    # Includes the other queues: a worker of this prefix also registers, and the site of those queues may not have registered yet.
+    parts += [(name, 0) for name in config.queues if (name, 0) not in parts]
+    waits = False
+    while True:
+        try:
+            return _refuse(places, config.prefix, parts)
+        except SiteRefused as error:
+            if burst or error.code != UNKNOWN:
+                with suppress(Error):
+                    note_refused(error)
+                raise CommandError(visible(f"{error} The worker does not start.")) from error
+            if not waits:
+                warn(f"{error} The worker is waiting for the database.")
+            waits = True
+            database.connection().close()  # a broken connection stays broken
+            clock.sleep(WAIT)
+
+
+def _refuse(places: Places, prefix: str, parts: list[tuple[str, int]]) -> None:
+    site.of(prefix)  # before any fork, even without Redis, because all processes of the worker inherit it
+    for part in parts:
+        with suppress(StoreUnavailable):  # it has been reported, and the loops wait for the server
+            for refusal in refusals(places, prefix, [part]):
+                raise refusal
+    with suppress(StoreUnavailable):
+        check_workers(places, prefix)
 
 
 class _LogStream(StringIO):

@@ -151,6 +151,11 @@ def answered(error: ResponseError, where: str, misplaced: str = "redis_cluster")
     return refused
 
 
+def is_refusal(error: DelayqError) -> bool:
+    """Whether the queue of a call is of another site: `SiteRefused`, or the error that a producer raises instead. The server works."""
+    return error.code.startswith("site_")
+
+
 def for_callers(error: StoreError) -> StoreUnavailable:
     """The exception for callers of the package: the call was refused, or its outcome is not known."""
     kind = StoreRefused if error.nothing_done else StoreUnavailable

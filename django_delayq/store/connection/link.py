@@ -2,7 +2,8 @@
 
 The client library repeats a command by itself after a connection error. Our scripts are safe to repeat, but the second answer
 differs: a cancel that this call has just done would return "finished". And a caller that waits must know how long. So a `Link` checks
-a connection before use, sends a command once, and then raises `StoreUnavailable`. Loops that have time call again.
+a connection before use, sends a command once, and then raises `StoreUnavailable`. Loops that have time call again. `FanOut` makes one
+pass over several links.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import re
 import select
 import socket
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from redis.connection import Connection
 from redis.exceptions import AuthenticationError, AuthorizationError, BusyLoadingError, NoScriptError, RedisError, ResponseError
@@ -25,8 +26,11 @@ from django_delayq.exceptions import TEXTS, ConfigError, StoreUnavailable
 from django_delayq.store.connection import connection_options
 from django_delayq.store.connection.address import RedisSpec, resolve, where
 from django_delayq.store.connection.connection_options import unconnected
-from django_delayq.store.connection.error_replies import CODED, StoreError, StoreRefused, answered, cause_of, for_callers
+from django_delayq.store.connection.error_replies import CODED, StoreError, StoreRefused, answered, cause_of, for_callers, is_refusal
 from django_delayq.store.connection.sentinels import Sentinels
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 def _plain(command: tuple[Any, ...]) -> bytes:
@@ -485,3 +489,48 @@ def link_to(connection_class: type[Connection], kwargs: Mapping[str, Any], *, na
 
     place_name = where(kwargs)
     return Link(make, place_name, sentinels)
+
+
+class FanOut(Generic[T]):
+    """One pass over jobs, queues or partitions, which may be on several servers. If a server does not answer, the pass does not call it
+    again, and the others go on. A call waits for a refusal to pass, so each refusal costs time. The first one may concern only one
+    slot of a Cluster, which is moving to another server, while the other slots work. So the pass leaves out a link that was refused,
+    and all links of a server that refused two of them.
+
+    `errors`: the last error of each server. `missed`: the items that were not reached on each server.
+    """
+
+    def __init__(self) -> None:
+        self.errors: dict[Link, StoreUnavailable] = {}
+        self.missed: dict[Link, list[T]] = {}
+        self._silent: set[Link] = set()
+
+    def each(
+        self, items: Iterable[T], link_of: Callable[[T], Link | None], call: Callable[[T], R]
+    ) -> Iterator[tuple[T, R | StoreUnavailable]]:
+        """Yields each item with the result of its call, or with the error of its server. `link_of`: None if the server is unknown."""
+        for item in items:
+            link = link_of(item)
+            server = link and link.server  # before the call: after it, the link may lead to the successor
+            error = self.errors.get(server) if server and (link in self._silent or server in self._silent) else None
+            if error is None:
+                try:
+                    result = call(item)
+                except StoreUnavailable as unavailable:
+                    error = unavailable
+                    if link and server:
+                        if not is_refusal(error):  # which is about one queue: the server works
+                            alone = isinstance(error, StoreRefused) and server not in self.errors
+                            self._silent.add(link if alone else server)
+                        self.errors[server] = error
+                else:
+                    yield item, result
+                    continue
+            if server:
+                self.missed.setdefault(server, []).append(item)
+            yield item, error
+
+    def raise_first(self) -> None:
+        """Raises the error of the first server that was not reached."""
+        for error in self.errors.values():
+            raise error

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
+from operator import itemgetter
 from types import MappingProxyType
 from typing import Final
 from uuid import UUID
 
 from django_delayq import ids
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.store.connection.link import Link
+from django_delayq.store.connection.error_replies import is_refusal
+from django_delayq.store.connection.link import FanOut, Link
 from django_delayq.store.connection.places import Places, by_node
 from django_delayq.store.keys import Keys
-from django_delayq.store.scripts.site import is_refusal
 
 ONE: Final[Mapping[str, int]] = MappingProxyType({})  # of each queue
 
@@ -72,27 +73,22 @@ class PartialReach(Reach):
 
     def __init__(self, guarded: Callable[[str, int], AbstractContextManager[None]]) -> None:
         self._guarded = guarded
-        self._away: dict[Link, StoreUnavailable] = {}
+        self._fan_out = FanOut[tuple[Link, list[Keys]]]()
         self.missing: dict[tuple[str, int], StoreUnavailable] = {}
 
     def each(self, places: Places, parts: Iterable[Keys], ask: Callable[[Link, list[Keys]], None]) -> None:
         """See `Reach`."""
-        for link, there in by_node(places, parts).items():
-            error = self._away.get(link.server)
-            left = there
-            while error is None and left:
-                try:
-                    with self._guarded(left[0].queue, left[0].partition):
-                        ask(link, left)
-                    break
-                except StoreUnavailable as unavailable:
-                    if not is_refusal(unavailable):
-                        error = self._away[link.server] = unavailable
-                        break
-                    # Only this queue belongs to another site.
-                    refused = [part for part in left if part.queue == unavailable.fields.get("queue")] or left
-                    self.missing |= {(part.queue, part.partition): unavailable for part in refused}
-                    left = [part for part in left if part not in refused]
+        groups = [*by_node(places, [part for part in parts if (part.queue, part.partition) not in self.missing]).items()]
+
+        def read(group: tuple[Link, list[Keys]]) -> None:
+            link, there = group
+            with self._guarded(there[0].queue, there[0].partition):
+                ask(link, there)
+
+        for (link, there), error in self._fan_out.each(groups, itemgetter(0), read):
             if error is not None:
-                for part in left:
-                    self.missing.setdefault((part.queue, part.partition), error)
+                refused = is_refusal(error)  # of one queue, which belongs to another site
+                gone = [part for part in there if not refused or part.queue == error.fields.get("queue")] or there
+                self.missing |= {(part.queue, part.partition): error for part in gone}
+                if left := [part for part in there if part not in gone]:
+                    groups.append((link, left))

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from django_delayq import clock
 from django_delayq.exceptions import DelayqError
-from django_delayq.store.connection.error_replies import StoreError
+from django_delayq.store.connection.error_replies import StoreError, is_refusal
 from django_delayq.store.connection.link import Link
 from django_delayq.store.keys import Keys
 from django_delayq.store.scripts import decode
@@ -285,11 +285,6 @@ def all_partition_facts() -> Mapping[tuple[str, int], Facts] | None:
 def partition_facts(queue: str, partition: int, *, apart: bool = False) -> Facts | None:
     """See `Database`."""
     return _database.partition_facts(queue, partition, apart=apart)
-
-
-def is_refusal(error: DelayqError) -> bool:
-    """Whether an error is a `SiteRefused`, or the error that a producer raises instead."""
-    return error.code.startswith("site_")
 
 
 def is_news(error: BaseException) -> bool:
