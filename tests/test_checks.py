@@ -471,7 +471,7 @@ def test_e022_more_replicas_wanted_than_there_are(settings, own_redis):
     queues = {"pings": {"DURABILITY": "redis", "REPLICAS": 1}, "orders": {}}
     said = deploy(settings, as_package(server.url), QUEUES=queues)["delayq.E022"]
     assert "REPLICAS of 'pings' requires up to 1." in said
-    assert any(found["code"] == "E022" for found in redis_findings())
+    assert any(found.code == "E022" for found in redis_findings())
     own_redis(replicaof=f"127.0.0.1 {server.port}")
     eventually(lambda: "state=online" in server.call("INFO", "replication", whole=True), "the replica does not follow")
     assert "delayq.E022" not in deploy(settings, as_package(server.url), QUEUES=queues)

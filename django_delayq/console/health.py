@@ -23,9 +23,9 @@ from django.utils.translation import ngettext
 from django_delayq import clock, conf
 from django_delayq.console import overview, schedule_views
 from django_delayq.console.overview import DOWN, FRESH, MOST_COUNTED, Overview, QueueView
-from django_delayq.exceptions import StoreUnavailable
 from django_delayq.models import UNPUBLISHED, UNRESOLVED, Job, SetAside, database
 from django_delayq.producer.stores import stores
+from django_delayq.store.connection.link import Link
 from django_delayq.store.reads.figures import QueueCounts
 from django_delayq.store.reads.fitness import MOST_SKEW, server_findings, unmirrored
 from django_delayq.store.reads.inspector import ServerFacts
@@ -153,23 +153,24 @@ class Sign:
 
 def redis_signs(seen: Overview) -> list[Sign]:
     """The signs that come from Redis. If Redis cannot be reached, the list has only the sign `redis`."""
-    shared, others = None, dict[str, ServerFacts]()
-    if seen.error is None:
-        links = stores.servers()
-        for part, link in links.items():
-            with suppress(*DOWN), stores.guarded(*part, schedules=len(links) > 1):
-                facts = stores.inspector().server(TRIPS, link=link)
-                if part[0]:
-                    others[link.where] = facts
-                else:
-                    shared = facts
+    facts = _server_facts(TRIPS) if seen.error is None else {}
+    shared = facts.pop(stores.link, None)
     found = [_reach_sign(shared, [name for names, _ in seen.left_out for name in names])]
-    if shared is not None or others:
+    if shared is not None or facts:
         found += _queue_signs(seen)
     if shared is not None:
         found += _server_signs(shared)
-    for where, facts in others.items():  # only what is wrong there
-        found += [replace(sign, value=f"{sign.value} ({where})") for sign in _server_signs(facts) if sign.level != "well"]
+    for link, other in facts.items():  # only what is wrong there
+        found += [replace(sign, value=f"{sign.value} ({link.where})") for sign in _server_signs(other) if sign.level != "well"]
+    return found
+
+
+def _server_facts(trips: int = 1) -> dict[Link, ServerFacts]:
+    """The facts of each server that can be reached."""
+    links, found = stores.servers(), dict[Link, ServerFacts]()
+    for part, link in links.items():
+        with suppress(*DOWN), stores.guarded(*part, schedules=len(links) > 1):
+            found[link] = stores.inspector().server(trips, link=link)
     return found
 
 
@@ -187,15 +188,14 @@ def row_signs(unpublished: int) -> list[Sign]:
         late = sum(queue.late for queue in queues)
         value = overview.count_shown(sum(queue.count for queue in queues)) + (", " + now("late in reaching Redis") if late else "")
         found.append(_sign("far", value, {"far_late": late}, page="job", query={"state": "far"}))
-    wrong = schedule_views.count_wrong()
+    trouble, late, retired = schedule_views.count_wrong().values()
     texts = (
-        ("trouble", ngettext("%(count)d with problems", "%(count)d with problems", wrong["trouble"])),
-        ("late", ngettext("%(count)d late", "%(count)d late", wrong["late"])),
-        ("retired", ngettext("%(count)d retired", "%(count)d retired", wrong["retired"])),
+        (trouble, ngettext("%(count)d with problems", "%(count)d with problems", trouble)),
+        (late, ngettext("%(count)d late", "%(count)d late", late)),
+        (retired, ngettext("%(count)d retired", "%(count)d retired", retired)),
     )
-    if value := ", ".join(text % {"count": wrong[name]} for name, text in texts if wrong[name]):
-        measured = {"trouble": wrong["trouble"], "ticks_late": wrong["late"], "retired": wrong["retired"]}
-        found.append(_sign("schedules", value, measured, page="periodic"))
+    if value := ", ".join(text % {"count": count} for count, text in texts if count):
+        found.append(_sign("schedules", value, {"trouble": trouble, "ticks_late": late, "retired": retired}, page="periodic"))
     return found
 
 
@@ -306,22 +306,16 @@ def _redis_samples() -> list[Sample]:
     names = [queue.name for queue in seen.queues]
     counted, away = stores.from_each(names, lambda reach: stores.figures(reach).counts(names))
     counts = {one.queue: one for one in counted if one.queue not in away.queues}
-    links = stores.servers()
-    several = len(links) > 1
-    facts: list[ServerFacts] = []
-    for part, link in links.items():
-        try:
-            with stores.guarded(*part, schedules=several):
-                facts.append(stores.inspector().server(link=link))
-        except StoreUnavailable:
-            if not several:
-                raise
-    whole = not (seen.left_out or away) and len(facts) == len(links)
+    facts = list(_server_facts().values())
+    if not facts:
+        return down_sample("redis")
+    whole = not (seen.left_out or away) and len(facts) == len(stores.servers())
     found: list[Sample] = [("delayq_up", {"part": "redis"}, int(whole))]
     found += [sample for queue in seen.queues if queue.name in counts for sample in _queue_samples(queue, counts[queue.name])]
-    states = Counter(_worker_state(worker) for worker in seen.workers if not worker.get("died"))
-    found += [("delayq_workers", {"state": state}, states[state]) for state in STATES]
+    reported = ("silent" if worker["silent"] else str(worker.get("state", "")) for worker in seen.workers if not worker.get("died"))
+    states = Counter(state if state in STATES else "working" for state in reported)
     found += [
+        *(("delayq_workers", {"state": state}, states[state]) for state in STATES),
         ("delayq_slots", {}, sum(map(overview.slots, seen.present))),
         ("delayq_slots_busy", {}, sum(overview.whole(worker, "busy") for worker in seen.present)),
         *_server_samples(facts),
@@ -331,8 +325,6 @@ def _redis_samples() -> list[Sample]:
 
 def _server_samples(facts: Sequence[ServerFacts]) -> list[Sample]:
     """For several servers, each sample has the worst value."""
-    if not facts:
-        return []
     fullest = max(facts, key=lambda one: (one.used_memory / one.maxmemory if one.maxmemory else 0.0, one.used_memory))
     return [
         ("delayq_redis_round_trip_seconds", {}, max(one.round_trip for one in facts)),
@@ -346,6 +338,11 @@ def _server_samples(facts: Sequence[ServerFacts]) -> list[Sample]:
 
 def _queue_samples(queue: QueueView, counts: QueueCounts) -> list[Sample]:
     depth, of = queue.depth, {"queue": queue.name}
+    parts, workers = list[Sample](), list[Sample]()
+    if conf.get().queue(queue.name).divided:  # no other sample includes the partitions that cannot be reached
+        parts = [("delayq_queue_partitions", of, queue.partitions), ("delayq_queue_partitions_away", of, len(queue.away))]
+    if not queue.pulled and queue.workers is not None:
+        workers = [("delayq_queue_workers", of, queue.workers), ("delayq_queue_slots", of, queue.slots)]
     return [
         *(
             ("delayq_jobs", {**of, "state": state}, count)
@@ -358,31 +355,14 @@ def _queue_samples(queue: QueueView, counts: QueueCounts) -> list[Sample]:
         ("delayq_jobs_failed_lately", {**of, "within": "1d"}, counts.failed_day),
         ("delayq_oldest_late_seconds", of, queue.oldest_late),
         ("delayq_queue_paused", of, depth.paused),
-        *(_partition_samples(queue) if conf.get().queue(queue.name).divided else []),
-        *(
-            []
-            if queue.pulled or queue.workers is None
-            else [("delayq_queue_workers", of, queue.workers), ("delayq_queue_slots", of, queue.slots)]
-        ),  # it lacks none
+        *parts,
+        *workers,
         ("delayq_mirror_lag_events", of, depth.events),
         ("delayq_mirror_lag_jobs", of, depth.untold),
         ("delayq_mirror_lag_seconds", of, queue.lag.seconds),
         ("delayq_tombstones", of, counts.tombstones),
         *(("delayq_jobs_last_minute", {**of, "kind": kind}, count) for kind, count in counts.minute.items()),
     ]
-
-
-def _partition_samples(queue: QueueView) -> list[Sample]:
-    """The number of partitions, and of those that cannot be reached. No other sample includes the latter."""
-    return [
-        ("delayq_queue_partitions", {"queue": queue.name}, queue.partitions),
-        ("delayq_queue_partitions_away", {"queue": queue.name}, len(queue.away)),
-    ]
-
-
-def _worker_state(worker: Mapping[str, object]) -> str:
-    state = "silent" if worker["silent"] else str(worker.get("state", ""))
-    return state if state in STATES else "working"
 
 
 def _row_samples() -> list[Sample]:

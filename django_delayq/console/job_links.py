@@ -89,9 +89,8 @@ def _object_url(job: Job) -> Any:
 
 def _log(job: Job, template: str) -> str:
     ended = job.finished_at if job.state in FINISHED else None
-    until = (
-        ended + AROUND if ended else _next_hour(clock.now()) + HOUR
-    )  # a full hour, so that a page that refreshes itself does not change
+    hour = clock.now().replace(minute=0, second=0, microsecond=0)  # so that a page that refreshes itself does not change
+    until = ended + AROUND if ended else hour + 2 * HOUR
     values = {
         "id": job.short_id,
         "queue": job.queue,
@@ -104,7 +103,3 @@ def _log(job: Job, template: str) -> str:
 
 def _utc(moment: datetime) -> str:
     return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
-
-
-def _next_hour(moment: datetime) -> datetime:
-    return moment.replace(minute=0, second=0, microsecond=0) + HOUR

@@ -67,7 +67,7 @@ def page(selection: Selection, jobs: QuerySet[Job], size: int, *, after: str = "
         ValueError: the cursor does not belong to this order.
     """
     back, cursor = (True, before) if before else (False, after)
-    order = tuple(map(_turned, selection.order)) if back else selection.order
+    order = tuple(field[1:] if field.startswith("-") else f"-{field}" for field in selection.order) if back else selection.order
     start = _read(order, cursor) if cursor else None
     edge_of = cache(lambda frame, turned, behind: _edge(jobs.filter(frame), turned, behind))
     reading = sum(road.frame is not None for road in selection.roads)
@@ -77,7 +77,8 @@ def page(selection: Selection, jobs: QuerySet[Job], size: int, *, after: str = "
     edge = min(edges, key=lambda values: _rank(order, values), default=None)
     places = list(islice(_merged(stretches, None if edge is None else _rank(order, edge)), size + 1))
     more = len(places) > size
-    found = _jobs(jobs, [pk for _, pk in places[:size]])
+    there = jobs.in_bulk([pk for _, pk in places[:size]])
+    found = [there[pk] for _, pk in places[:size] if pk in there]
     onward = written(order, _values(order, found[-1])) if more and found else ""
     unfinished = not more and edge is not None
     if unfinished and edge is not None:
@@ -118,15 +119,11 @@ def _stretch(
 
 
 def _places(road: Road, ordered: QuerySet[Job], order: Sequence[str], columns: Iterable[str], step: int) -> Iterator[Place]:
-    """The places of matching rows. Only the columns that decide about a match are read."""
-    for row in through(_lightly(ordered, order, columns), order, step, growing=True):
+    """The places of matching rows. Only the fields of the order and the columns that decide are read, and JSON is not decoded."""
+    light = ordered.annotate(**read_raw(columns)).values_list(*_columns(order, columns)[0], named=True)
+    for row in through(light, order, step, growing=True):
         if road.exact(row):
             yield _rank(order, row), row.id
-
-
-def _lightly(rows: QuerySet[Job], order: Sequence[str], columns: Iterable[str]) -> QuerySet[Job, Any]:
-    """Rows with only the fields of the order and these columns. JSON is not decoded."""
-    return rows.annotate(**read_raw(columns)).values_list(*_columns(order, columns)[0], named=True)
 
 
 def _columns(order: Sequence[str], columns: Iterable[str]) -> tuple[tuple[str, ...], type[Any]]:
@@ -150,12 +147,6 @@ def _merged(stretches: Sequence[_Stretch], last: tuple[int, ...] | None) -> Iter
         if place != seen:
             yield place
         seen = place
-
-
-def _jobs(jobs: QuerySet[Job], wanted: Sequence[UUID]) -> list[Job]:
-    """The rows with these ids, in that order."""
-    found = {job.pk: job for job in jobs.filter(pk__in=wanted)} if wanted else {}
-    return [found[pk] for pk in wanted if pk in found]
 
 
 def _by_key(road: Road, rows: QuerySet[Job], order: Sequence[str], start: Sequence[Any] | None, columns: Iterable[str]) -> _Stretch:
@@ -218,10 +209,6 @@ def _edge(frame: QuerySet[Job], order: Sequence[str], start: Sequence[Any] | Non
         ahead = ahead.filter(beyond(order, start))
     found = list(ahead[WINDOW : WINDOW + 1])  # the only offset, which is bounded: it skips index keys and not rows
     return found[0] if found else None
-
-
-def _turned(field: str) -> str:
-    return field[1:] if field.startswith("-") else f"-{field}"
 
 
 def _values(order: Sequence[str], job: Any) -> tuple[Any, ...]:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from django_delayq import conf
 from django_delayq.exceptions import PayloadError
-from django_delayq.producer.task import Task, registry
+from django_delayq.producer.task import registry
 from django_delayq.states import DELIVERY, MESSAGE
 
 MASK: Final = "***"
@@ -68,7 +68,12 @@ def _delivery(kwargs: dict[str, Any]) -> dict[str, Any]:
 
 def _arguments(task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
     known = registry.find(task)
-    if known is None or not _fit(known, args, kwargs):
+    try:
+        if known is not None:
+            known.check_arguments(args, kwargs)
+    except PayloadError:  # the parameters of the function have other names
+        known = None
+    if known is None:
         return ([MASK for _ in args], dict.fromkeys(kwargs, MASK)) if hides() else (list(args), dict(kwargs))
     names = names_of(task)
     if not names:
@@ -76,8 +81,7 @@ def _arguments(task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tup
     signature = known.signature
     called = _called(signature, len(args))
     shown = [MASK if name in names else value(item, names) for name, item in zip(called, args, strict=True)]
-    rest = _rest(signature)
-    if rest in names:  # def task(**secrets)
+    if any(one.kind is one.VAR_KEYWORD and name in names for name, one in signature.parameters.items()):  # def task(**secrets)
         own = signature.parameters
         return shown, {name: value(item, names) if name in own else MASK for name, item in kwargs.items()}
     return shown, value(dict(kwargs), names)
@@ -128,15 +132,6 @@ def _is_gone(task: str) -> bool:
     return task != MESSAGE and registry.find(task) is None
 
 
-def _fit(task: Task[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether the parameters of the function have these names."""
-    try:
-        task.check_arguments(args, kwargs)
-    except PayloadError:
-        return False
-    return True
-
-
 def _called(signature: inspect.Signature, count: int) -> list[str]:
     """The parameter name of each positional argument. All arguments of `*rest` have the same name."""
     found: list[str] = []
@@ -146,7 +141,3 @@ def _called(signature: inspect.Signature, count: int) -> list[str]:
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
             found.append(name)
     return (found + [""] * count)[:count]
-
-
-def _rest(signature: inspect.Signature) -> str:
-    return next((name for name, one in signature.parameters.items() if one.kind is one.VAR_KEYWORD), "")

@@ -70,7 +70,8 @@ def ticks_of(row: Periodic, most: int, *, behind: Tick | None = None) -> list[Ti
 
 def seen(ticks: Sequence[Tick]) -> list[TickView]:
     """The ticks with their jobs, in two queries."""
-    now, jobs = clock.now(), _jobs(ticks)
+    now, light = clock.now(), Job.objects.defer("args", "kwargs", "options", "result")
+    jobs = light.in_bulk([tick.job_id for tick in ticks if tick.job_id is not None])
     begun = dict(Attempt.objects.filter(job_id__in=jobs).order_by().values_list("job_id").annotate(Min("started_at")) if jobs else ())
     return [_view(tick, jobs.get(tick.job_id) if tick.job_id else None, begun, now) for tick in ticks]
 
@@ -106,13 +107,6 @@ def wrong() -> dict[str, Q]:
 def count_wrong() -> dict[str, int]:
     """The number of schedules for each condition of `wrong()`, in one query."""
     return Periodic.objects.aggregate(**{name: Count("pk", filter=which) for name, which in wrong().items()})
-
-
-def _jobs(ticks: Sequence[Tick]) -> dict[UUID, Job]:
-    wanted = [tick.job_id for tick in ticks if tick.job_id is not None]
-    if not wanted:
-        return {}
-    return Job.objects.defer("args", "kwargs", "options", "result").in_bulk(wanted)
 
 
 def _view(tick: Tick, job: Job | None, begun: dict[Any, datetime], now: datetime) -> TickView:

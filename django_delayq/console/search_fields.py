@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from operator import ge, lt
 from typing import Any, Final
 from uuid import UUID
 
@@ -141,10 +142,6 @@ def of_tasks(value: str, tasks: Sequence[str]) -> Term:
     return Term("task", value, rows, lambda row: row.task in meant, ("task",), tasks=tuple(tasks))
 
 
-def _queue(value: str, sense: Sense) -> Term:
-    return Term("queue", value, Q(queue=value), lambda row: row.queue == value, ("queue",))
-
-
 def _state(value: str, sense: Sense) -> Term:
     value = value.lower()
     if value not in STATES:
@@ -215,14 +212,9 @@ def _is(value: str, sense: Sense) -> Term:
     return Term("is", BLOCKED, rows, lambda row: row.state == State.SCHEDULED.value and row.id in ids, ("id", "state"), few=True)
 
 
-def _after(value: str, sense: Sense) -> Term:
+def _dated(word: str, lookup: str, holds: Callable[[Any, Any], bool], value: str, sense: Sense) -> Term:
     moment = _moment(value, sense.at)
-    return Term("after", value, Q(run_at__gte=moment), lambda row: row.run_at >= moment, ("run_at",))
-
-
-def _before(value: str, sense: Sense) -> Term:
-    moment = _moment(value, sense.at)
-    return Term("before", value, Q(run_at__lt=moment), lambda row: row.run_at < moment, ("run_at",))
+    return Term(word, value, Q(**{f"run_at__{lookup}": moment}), lambda row: holds(row.run_at, moment), ("run_at",))
 
 
 def _moment(value: str, at: datetime) -> datetime:
@@ -244,7 +236,10 @@ def _arg(value: str, sense: Sense) -> Term:
         is_open = seen.get(row.task)
         if is_open and hasattr(row, "args_json") and not any(each in row.args_json or each in row.kwargs_json for each in written):
             return False
-        return is_open is not None and shows(row.task, name) and _is_one_of(_by_name(row), name, wanted)
+        if is_open is None or not shows(row.task, name):
+            return False
+        args, kwargs = _shown(row)
+        return _is_one_of({**dict(zip(registry.get(row.task).signature.parameters, args, strict=False)), **kwargs}, name, wanted)
 
     return Term("arg", value, Q(task__in=sorted(tasks)), holds, ARGUMENTS, rough=True, tasks=tuple(sorted(tasks)))
 
@@ -264,7 +259,11 @@ def _named_value(value: str) -> tuple[str, list[Any]]:
         raise Refused(now("enter a name and a value, as in arg:order_id=77."))
     if given.count("[") + given.count("{") > MOST_BRACKETS:
         raise Refused(now("a value can have at most %(most)d brackets.") % {"most": MOST_BRACKETS})
-    return name, _values(given)
+    try:
+        found = json.loads(given)
+    except ValueError:  # no JSON: it is text
+        return name, [given]
+    return name, [found] if isinstance(found, str) else [found, given]  # 77 is the number and the text
 
 
 def _host(value: str, sense: Sense) -> Term:
@@ -305,15 +304,6 @@ def has(task: str, argument: str) -> bool:
     return argument in parameters or bool(rest)
 
 
-def _values(given: str) -> list[Any]:
-    """77 matches the number and the text. Invalid JSON is text."""
-    try:
-        value = json.loads(given)
-    except ValueError:
-        return [given]
-    return [value] if isinstance(value, str) else [value, given]
-
-
 def read_raw(columns: Iterable[str]) -> dict[str, Any]:
     """For `annotate`: the undecoded text of these JSON columns. Terms read `args_json` instead of `args`."""
     return {f"{name}_json": ExpressionWrapper(F(name), output_field=TextField()) for name in columns if name in JSON}
@@ -343,11 +333,6 @@ def _shown(row: Any) -> tuple[list[Any], dict[str, Any]]:
     return masking.arguments(row.task, _given(row, "args"), _given(row, "kwargs"))
 
 
-def _by_name(row: Any) -> dict[str, Any]:
-    args, kwargs = _shown(row)
-    return {**dict(zip(registry.get(row.task).signature.parameters, args, strict=False)), **kwargs}
-
-
 def _is_one_of(given: Mapping[str, Any], name: str, wanted: Sequence[Any]) -> bool:
     found = given.get(name, masking.MASK)
     return found != masking.MASK and any(type(found) is type(each) and found == each for each in wanted)
@@ -368,7 +353,7 @@ READERS: Final[dict[str, Callable[[str, Sense], Term]]] = {
     "id": _id,
     "key": _key,
     "task": _task,
-    "queue": _queue,
+    "queue": lambda value, _: Term("queue", value, Q(queue=value), lambda row: row.queue == value, ("queue",)),
     "state": _state,
     "error": _error,
     "arg": _arg,
@@ -376,8 +361,8 @@ READERS: Final[dict[str, Callable[[str, Sense], Term]]] = {
     "host": _host,
     "target": _target,
     "worker": _worker,
-    "after": _after,
-    "before": _before,
+    "after": lambda value, sense: _dated("after", "gte", ge, value, sense),
+    "before": lambda value, sense: _dated("before", "lt", lt, value, sense),
     "fingerprint": _fingerprint,
     "is": _is,
 }

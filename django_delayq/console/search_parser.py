@@ -223,7 +223,8 @@ class _Reader:
         if token[0] == "-":
             self.complaints.append(now("%(word)s must be followed by a condition.") % {"word": "-"})
             return None
-        if token[3] is None and _opens(value.partition("=")[2] if word in OPEN_ENDED else value):
+        unquoted = value.partition("=")[2] if word in OPEN_ENDED else value  # JSON text ends its own quotation
+        if token[3] is None and unquoted.startswith('"') and unquoted.count('"') % 2 == 1:
             said = now("%(text)s: the quotation mark is not closed. Put the whole value in quotes: %(example)s.")
             self.complaints.append(said % {"text": token[0], "example": 'error:"not found", arg:"name=two words"'})
             return None
@@ -253,11 +254,6 @@ class _Reader:
             return None
         self.remarks.append(_unknown(word))
         return free_text(text, self.sense)
-
-
-def _opens(value: str) -> bool:
-    """Whether an unquoted value starts a quotation that does not end. JSON text ends its own quotation."""
-    return value.startswith('"') and value.count('"') % 2 == 1
 
 
 def _unknown(word: str) -> str:

@@ -94,12 +94,12 @@ class Selection:
         """The parsed text."""
         return search_parser.parse(self.text, self._at, self.tasks)
 
-    @property
+    @cached_property
     def shown_view(self) -> str:
         """The view, which the text can name too."""
         return self.view or self.search.value("state")
 
-    @property
+    @cached_property
     def order(self) -> tuple[str, ...]:
         """The fields to sort by. The last one is the primary key."""
         name = self.by.removeprefix("-")
@@ -107,7 +107,7 @@ class Selection:
             return _ORDERS.get(self.shown_view, ("-id",))
         return tuple(f"-{field}" for field in _OTHERS[name]) if self.by.startswith("-") else _OTHERS[name]
 
-    @property
+    @cached_property
     def sorts(self) -> tuple[str, ...]:
         """The fields that an index can sort by in both directions."""
         view = self.shown_view

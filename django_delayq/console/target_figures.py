@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from django.db.models import QuerySet, TextField
+from django.db.models import TextField
 from django.db.models.functions import Left, Right
 
 from django_delayq.console import overview
@@ -105,7 +105,7 @@ def of_hosts() -> TargetsSeen:
     """The hosts of deliveries, in at most six queries."""
     rows, cut = _newest(DELIVERY, tail=Right("kwargs", TAIL, output_field=TextField()))
     unread = [row["id"] for row in rows if not _HOST.search(row["tail"])][:UNREAD]
-    whole: dict[UUID, Any] = dict(_rows().filter(pk__in=unread).values_list("pk", "kwargs")) if unread else {}
+    whole: dict[UUID, Any] = dict(Job.objects.filter(pk__in=unread).values_list("pk", "kwargs")) if unread else {}
     found: dict[str, TargetFigures] = {}
     for row in rows:
         read = _HOST.search(row["tail"])
@@ -132,7 +132,7 @@ def _newest(task: str, *read: str, **made: Any) -> tuple[list[dict[str, Any]], f
     rows: list[dict[str, Any]] = []
     cut = set()
     for state in STATES:
-        ordered = _rows().filter(task=task, state=state.value).order_by("-run_at", "-id")  # the order of an index
+        ordered = Job.objects.filter(task=task, state=state.value).order_by("-run_at", "-id")  # the order of an index
         names = ("id", "state", "attempts", "started_at", "finished_at", *read)
         begins = Left("result", START, output_field=TextField())
         found = list(
@@ -158,15 +158,8 @@ def _tell_statuses(figures: Sequence[TargetFigures]) -> None:
         if one.error and one.last_job in told:
             problem, text = told[one.last_job]
             one.error = text or one.error
-            one.status = _whole((problem.get("fields") or {}).get("status")) if isinstance(problem, dict) else None
-
-
-def _rows() -> QuerySet[Job]:
-    return Job.objects.all()
-
-
-def _whole(value: Any) -> int | None:
-    return value if type(value) is int and 0 <= value < 2**31 else None
+            status: Any = (problem.get("fields") or {}).get("status") if isinstance(problem, dict) else None
+            one.status = status if type(status) is int and 0 <= status < 2**31 else None
 
 
 class OpenCircuit(NamedTuple):

@@ -131,7 +131,8 @@ def format_error(code: str, fields: Mapping[str, Any]) -> str:
     if code == ConfigError.code and "message" in fields:
         return visible(" ".join(str(fields[name]) for name in ("message", "hint") if fields.get(name)))
     try:
-        return str(SENTENCES[code]) % {name: _shown(name, value) for name, value in fields.items()}
+        grouped = {name: number_format(fields[name], force_grouping=True) for name in GROUPED & fields.keys()}
+        return str(SENTENCES[code]) % {**{name: visible(str(value)) for name, value in fields.items()}, **grouped}
     except KeyError:
         return visible(f"{code} {fields}")
 
@@ -143,10 +144,6 @@ def death(problem: Any) -> str:
         return str(sentence) % {name: visible(str(value)) for name, value in problem["fields"].items()} if sentence else ""
     except KeyError:  # a newer release can have other fields
         return ""
-
-
-def _shown(name: str, value: Any) -> str:
-    return number_format(value, force_grouping=True) if name in GROUPED else visible(str(value))
 
 
 def second(moment: datetime) -> str:

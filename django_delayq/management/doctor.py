@@ -6,6 +6,7 @@ It changes nothing unless --fix is given. Then it repairs differences between Re
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal, TextIO
 from uuid import UUID
 
@@ -17,23 +18,32 @@ from django.utils import translation
 
 from django_delayq import clock, conf, ids
 from django_delayq.checks import installed, missing_migrations
+from django_delayq.conf import QueueConfig
 from django_delayq.console import overview, schedule_views
 from django_delayq.console.health import MEASURES
+from django_delayq.exceptions import PayloadError
 from django_delayq.findings import Finding
 from django_delayq.management.change_commands import confirm
-from django_delayq.management.compare import Comparison, Orphans
 from django_delayq.management.job_filters import USAGE
 from django_delayq.management.output import duration, print_json, progress
-from django_delayq.management.queue_findings import as_documents, finding, redis_findings
+from django_delayq.management.queue_findings import redis_findings
+from django_delayq.mirror import restore_rows
+from django_delayq.mirror.checkpoint import locked_checkpoint, needs_restore
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.relay import unlisted_requests
+from django_delayq.mirror.restore import RestoreLoop
+from django_delayq.mirror.restore_rows import end_of, leave_to_a_person, unknown_end
 from django_delayq.models import PARKED_ROWS, UNPUBLISHED, Job, Periodic, SetAside, database
+from django_delayq.producer.outbox import rows
 from django_delayq.producer.stores import stores
-from django_delayq.states import PARKED_ARGUMENTS, PARKED_CARRIERS, PARKED_SIGNATURE, PARKED_TASK
-from django_delayq.store.reads.fitness import (
-    link_findings,
-    version_findings,
-)
+from django_delayq.signing import Signer
+from django_delayq.states import PARKED_ARGUMENTS, PARKED_CARRIERS, PARKED_SIGNATURE, PARKED_TASK, UNFINISHED, State
+from django_delayq.store.connection.places import Places
+from django_delayq.store.reads.fitness import link_findings, version_findings
+from django_delayq.store.reads.inspector import Inspector, JobView
+from django_delayq.store.scripts.decode import position
+from django_delayq.store.scripts.events import FIRST
+from django_delayq.store.scripts.queue import MOST
 
 MOST_PARKED = 20  # queues and tasks in the findings
 _PARKED_WHY = {
@@ -69,122 +79,84 @@ def doctor(out: TextIO, options: dict[str, Any]) -> int:
     """Prints all findings, each with its hint. Exit code 1 if one of them is an error."""
     if options["fix"] and not options["deep"]:
         raise CommandError("--fix requires --deep.", returncode=USAGE)
-    findings = _settings_findings()
-    if not UNUSABLE & {finding["code"] for finding in findings}:
-        findings += [*_link_findings(), *_database_findings()]
-        unusable = any(finding["code"] in ("D001", "D003") for finding in findings)  # then the id of the site is not available either
-        findings += [finding for finding in redis_findings() if not (unusable and finding["code"] == "D003")]
-        if options["deep"] and not any(finding["code"] in INCOMPARABLE for finding in findings):
+    checks = [message for message in run_checks() if (message.id or "").startswith("delayq.")]
+    findings = [Finding((message.id or "").removeprefix("delayq."), message.msg, message.hint or "") for message in checks]
+    if not UNUSABLE & {finding.code for finding in findings}:
+        config = conf.get()
+        findings += version_findings(installed())
+        findings += [one for redis in config.servers for one in link_findings(redis, signed=bool(config.signer))]
+        findings += _database_findings()
+        unusable = any(finding.code in ("D001", "D003") for finding in findings)  # then the id of the site is not available either
+        findings += [finding for finding in redis_findings() if not (unusable and finding.code == "D003")]
+        if options["deep"] and not any(finding.code in INCOMPARABLE for finding in findings):
             findings += _orphans(options)
-    errors = sum(finding["level"] == "error" for finding in findings)
+    errors = sum(finding.level == "error" for finding in findings)
     if options["json"]:
-        print_json(out, {"ok": not errors, "findings": findings})
+        print_json(out, {"ok": not errors, "findings": list(map(asdict, findings))})
     elif not findings:
         out.write("No problems found.\n")
     else:
         for finding in findings:
-            out.write(f"{finding['level'].upper():<8} {finding['code']} {finding['message']}\n")
-            if finding["hint"]:
-                out.write(f"         {finding['hint']}\n")
+            out.write(f"{finding.level.upper():<8} {finding.code} {finding.message}\n")
+            if finding.hint:
+                out.write(f"         {finding.hint}\n")
     return 1 if errors else 0
 
 
-def _settings_findings() -> list[dict[str, str]]:
-    found = [message for message in run_checks() if (message.id or "").startswith("delayq.")]
-    return [finding((message.id or "").removeprefix("delayq."), message.msg, message.hint or "") for message in found]
-
-
-def _link_findings() -> list[dict[str, str]]:
-    config = conf.get()
-    links = [one for redis in config.servers for one in link_findings(redis, signed=bool(config.signer))]
-    return as_documents([*version_findings(installed()), *links])
-
-
-def _database_findings() -> list[dict[str, str]]:
+def _database_findings() -> list[Finding]:
     try:
-        if missing := missing_migrations():
-            return as_documents(missing)
-        kept = SetAside.objects.values_list("queue").annotate(Count("pk"), Min("noticed_at")).order_by("queue")
-        aside = [
-            finding(
-                "D011",
-                f"The database rejected events of {queue!r}: {count}, the first at {first:%Y-%m-%d %H:%MZ}. The rows of "
-                "their jobs are out of date.",
-                f"To list the events, run manage.py delayq set-aside --queue {queue}. After you have fixed the cause, add --retry.",
-            )
-            for queue, count, first in kept
-        ]
-        aside += [
-            *_unresolved_findings(),
-            *as_documents(_schedule_findings()),
-            *_parked_findings(),
-            *_far_findings(),
-            *_unlisted_findings(),
-        ]
-        waiting = Job.objects.filter(UNPUBLISHED, durable=True)
-        first = waiting.order_by("id").values_list("created_at", flat=True).first()
-        age = (database.now() - first).total_seconds() if first else 0.0
-        if MEASURES["outbox_age"].is_finding(age) and overview.count_absent():
-            return [
-                *aside,
-                finding("D002", f"The outbox has jobs that are not in Redis. The oldest has waited for {duration(age)}."),
-            ]
+        return missing_migrations() or list(_row_findings())
     except DatabaseError as error:
-        return [finding("D003", f"The database {database.alias()!r} cannot be read: {error}")]
-    return aside
+        return [Finding("D003", f"The database {database.alias()!r} cannot be read: {error}")]
 
 
-def _unresolved_findings() -> list[dict[str, str]]:
-    count = overview.count_unresolved()
-    if not count:
-        return []
-    jobs = "1 job is" if count == 1 else f"{overview.count_text(count)} jobs are"
-    return [
-        finding(
-            "D033",
-            f"{jobs} unresolved: no event of this site shows how they ended. Another site may use this Redis "
-            f"database, or Redis lost data.",
+def _row_findings() -> Iterator[Finding]:
+    kept = SetAside.objects.values_list("queue").annotate(Count("pk"), Min("noticed_at")).order_by("queue")
+    for queue, count, first in kept:
+        yield Finding(
+            "D011",
+            f"The database rejected events of {queue!r}: {count}, the first at {first:%Y-%m-%d %H:%MZ}. The rows of their jobs are out "
+            "of date.",
+            f"To list the events, run manage.py delayq set-aside --queue {queue}. After you have fixed the cause, add --retry.",
         )
-    ]
-
-
-def _unlisted_findings() -> list[dict[str, str]]:
-    """Committed changes that no process with these settings carries out."""
-    return [
-        finding(
-            "D038",
-            f"No process carries out {count} committed change{'' if count == 1 else 's'} of jobs in the queue {queue!r}: "
-            "DELAYQ['QUEUES'] does not list it.",
-        )
-        for queue, count in unlisted_requests().items()
-    ]
-
-
-def _parked_findings() -> list[dict[str, str]]:
-    """Jobs that workers parked because they cannot run them."""
-    found = []
+    if count := overview.count_unresolved():
+        jobs = "1 job is" if count == 1 else f"{overview.count_text(count)} jobs are"
+        text = f"{jobs} unresolved: no event of this site shows how they ended."
+        yield Finding("D033", f"{text} Another site may use this Redis database, or Redis lost data.")
+    yield from _schedule_findings()
     parked = Job.objects.filter(PARKED_ROWS).values_list("queue", "task", "fingerprint").annotate(Count("pk"))
     for queue, task, code, count in parked.order_by("queue", "task", "fingerprint")[:MOST_PARKED]:
         jobs = f"{count} {'job is' if count == 1 else 'jobs are'} parked in {queue!r}"
         why, hint = _PARKED_WHY[code]
-        found.append(finding("D035", f"{jobs}: {why.format(task=task)}", f"{hint} A job fails a day after it was first parked."))
-    return found
+        yield Finding("D035", f"{jobs}: {why.format(task=task)}", f"{hint} A job fails a day after it was first parked.")
+    for far in overview.far_queues():
+        if far.late:
+            text = f"Far jobs of {far.name!r} are late: the first is due at {far.first:%Y-%m-%d %H:%MZ}, but it is not in Redis."
+            yield Finding("D023", text)
+    for queue, count in unlisted_requests().items():  # committed changes that no process with these settings carries out
+        text = f"No process carries out {count} committed change{'' if count == 1 else 's'} of jobs in the queue {queue!r}"
+        yield Finding("D038", f"{text}: DELAYQ['QUEUES'] does not list it.")
+    first = Job.objects.filter(UNPUBLISHED, durable=True).order_by("id").values_list("created_at", flat=True).first()
+    age = (database.now() - first).total_seconds() if first else 0.0
+    if MEASURES["outbox_age"].is_finding(age) and overview.count_absent():
+        yield Finding("D002", f"The outbox has jobs that are not in Redis. The oldest has waited for {duration(age)}.")
 
 
-def _far_findings() -> list[dict[str, str]]:
-    found = []
-    for queue in overview.far_queues():
-        if queue.late:
-            found.append(
-                finding(
-                    "D023",
-                    f"Far jobs of {queue.name!r} are late: the first is due at {queue.first:%Y-%m-%d %H:%MZ}, but it is not in Redis.",
-                )
-            )
-    return found
+def _schedule_findings() -> Iterator[Finding]:
+    """Schedules with a problem, late ones, and ones that were retired lately."""
+    which = schedule_views.wrong()
+    rows = Periodic.objects.order_by("name")
+    for row in rows.filter(which["trouble"])[:MOST_SCHEDULES]:
+        with translation.override(None):  # commands are always in English
+            text = f"The schedule {row.name!r} creates no jobs: {schedule_views.problem(row)}"
+        yield Finding("D030", text, f"For details, run manage.py delayq periodic {row.name!r}")
+    for row in rows.filter(which["late"])[:MOST_SCHEDULES]:
+        yield Finding("D031", f"No ticks of the schedule {row.name!r} have been written since {row.write_at:%Y-%m-%d %H:%MZ}.")
+    for row in rows.filter(which["retired"])[:MOST_SCHEDULES]:
+        yield Finding("D032", f"The schedule {row.name!r} was retired at {row.retired_at:%Y-%m-%d %H:%MZ} because no code declares it.")
 
 
-def _orphans(options: dict[str, Any]) -> list[dict[str, str]]:
+def _orphans(options: dict[str, Any]) -> list[Finding]:
     config = conf.get()
     common: Any = {"prefix": config.prefix, "signer": config.signer}
     parts = [(queue, partition) for queue in config.queues.values() for partition in queue.served]
@@ -195,7 +167,7 @@ def _orphans(options: dict[str, Any]) -> list[dict[str, str]]:
     if fixed:
         _fix(sides, orphans, options)
     hint = "These differences have been repaired." if fixed else ""
-    found: list[dict[str, str]] = []
+    found: list[Finding] = []
     for name in orphans:
         there, left = orphans[name], sides[name].left
         for code, jobs, what in (
@@ -216,7 +188,7 @@ def _orphans(options: dict[str, Any]) -> list[dict[str, str]]:
                 if jobs is left.nowhere:
                     remedy = f"Requeue or cancel each of these jobs, as in manage.py delayq requeue {ids.short(jobs[0])}"
                 level: Literal["warning", ""] = "warning" if fixed and not stays else ""
-                found.append(finding(code, f"{what.format(queue=repr(name))}: {len(jobs)} ({shown}).", remedy, level))
+                found.append(Finding(code, f"{what.format(queue=repr(name))}: {len(jobs)} ({shown}).", remedy, level))
     return found
 
 
@@ -248,19 +220,202 @@ def _mirrored(mirror: MirrorLoop) -> Iterator[None]:
         yield
 
 
-def _schedule_findings() -> Iterator[Finding]:
-    """Schedules with a problem, late ones, and ones that were retired lately."""
-    which = schedule_views.wrong()
-    rows = Periodic.objects.order_by("name")
-    for row in rows.filter(which["trouble"])[:MOST_SCHEDULES]:
-        with translation.override(None):  # commands are always in English
-            why = schedule_views.problem(row)
-        yield Finding("D030", f"The schedule {row.name!r} creates no jobs: {why}", _details_hint(row))
-    for row in rows.filter(which["late"])[:MOST_SCHEDULES]:
-        yield Finding("D031", f"No ticks of the schedule {row.name!r} have been written since {row.write_at:%Y-%m-%d %H:%MZ}.")
-    for row in rows.filter(which["retired"])[:MOST_SCHEDULES]:
-        yield Finding("D032", f"The schedule {row.name!r} was retired at {row.retired_at:%Y-%m-%d %H:%MZ} because no code declares it.")
+PATIENCE: Final = 30.0  # seconds for the mirror to catch up
+NO_END: Final = "why it failed did not reach the database"
 
 
-def _details_hint(row: Periodic) -> str:
-    return f"For details, run manage.py delayq periodic {row.name!r}"
+@dataclass(slots=True)
+class Orphans:
+    """Jobs that only one side has. `missing`: unfinished rows that are not in Redis; `risen`: unfinished jobs in Redis with a finished
+    row; `rowless`: jobs in Redis without a row (unfinished ones if `AUDIT` keeps a row for each, and failed ones within their
+    retention); `lost`: unfinished rows of redis durability that are not in Redis; `ended`: unfinished rows whose job ended in Redis,
+    without an event that shows how; `nowhere`: jobs with a record in Redis and no date, which no claim finds, without those that the
+    relay schedules.
+    """
+
+    missing: list[UUID] = field(default_factory=list)
+    risen: list[UUID] = field(default_factory=list)
+    rowless: list[UUID] = field(default_factory=list)
+    lost: list[UUID] = field(default_factory=list)
+    ended: list[UUID] = field(default_factory=list)
+    nowhere: list[UUID] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return sum(map(len, (self.missing, self.risen, self.rowless, self.lost, self.ended, self.nowhere)))
+
+
+class Comparison:
+    """1. Reads both sides in batches, and notes the differences. 2. Waits until the mirror has written the events of that time. For a
+    job of redis durability that ran, it also waits for a lease, because its worker may still adopt it. 3. Checks the differences
+    again, and drops those that were in progress. `fix` restores or removes jobs, writes rows, or marks lost jobs as unresolved.
+    `left`: what `fix` cannot repair, because no worker could run the job, Redis was wiped in the meantime, or the record is
+    unreadable or not signed.
+
+    Raises (all methods):
+        StoreUnavailable, DatabaseError: call again later.
+    """
+
+    def __init__(self, places: Places, queue: QueueConfig, *, prefix: str, partition: int = 0, signer: Signer | None = None) -> None:
+        self.queue = queue
+        self.loop = RestoreLoop(places, queue, prefix=prefix, partition=partition, signer=signer)
+        self._signer = signer
+        self.left = Orphans()
+        self._inspector = Inspector(places, prefix=prefix)
+
+    def find(self, wait: Iterator[None]) -> Orphans:
+        """All differences. `wait`: each step lets some time pass and the mirror work."""
+        suspects = Orphans()
+        for batch in self._unfinished(self.loop.unfinished()):
+            suspects.missing += self.loop.log.unknown(batch)
+            suspects.ended += self.loop.log.ended(batch)
+        for batch in self._unfinished(self._of_redis()):
+            suspects.lost += self.loop.log.unknown(batch)
+        for batch in self._in_redis():
+            self._judge(batch, suspects)
+            suspects.nowhere += self._inspector.nowhere(self.queue.name, batch)
+        told = not suspects or self._wait_for_mirror(wait)
+        found = Orphans()
+        if told and suspects.lost and not needs_restore(*self.loop.look()):
+            found.lost = self._lost(suspects.lost, wait)
+        for batch in _batches(suspects.missing):
+            found.missing += self.loop.log.unknown(self._still(batch))
+        for batch in _batches(suspects.ended) if told else ():
+            found.ended += self.loop.log.ended(self._still(batch))
+        for batch in _batches(suspects.nowhere):
+            unpublished = set(Job.objects.filter(UNPUBLISHED, pk__in=batch).values_list("id", flat=True))
+            found.nowhere += [id for id in self._inspector.nowhere(self.queue.name, batch) if id not in unpublished]
+        for batch in _batches([*suspects.risen, *suspects.rowless]):
+            self._judge(batch, found)
+        return found
+
+    def fix(self, orphans: Orphans) -> Iterator[int]:
+        """Restores missing jobs, removes risen jobs and writes missing rows. Yields the number of checked jobs after every step of at
+        most 200.
+        """
+        for batch in _batches(orphans.missing):
+            epoch = self.loop.store.epoch()
+            found = restore_rows.fields_of(self.loop.unfinished().filter(pk__in=batch))
+            self.loop.epoch.restore(self.loop.items(found), epoch=epoch, actor="doctor")
+            self.left.missing += self.loop.log.unknown([row.id for row in found])
+            yield len(batch)
+        for batch in _batches(orphans.risen):
+            known = Job.objects.filter(pk__in=batch).values_list("id", "state", "settled")
+            self.loop.epoch.drop([ids.short(id) for id, *row in known if end_of(*row)], actor="doctor")
+            yield len(batch)
+        for batch in _batches(orphans.rowless):
+            self._write_rows(batch)
+            yield len(batch)
+        for batch in _batches(orphans.lost):
+            restore_rows.give_up(self.queue.name, self.loop.partition, self.loop.log.unknown(batch))
+            yield len(batch)
+        for batch in _batches(orphans.ended):
+            with locked_checkpoint(self.queue.name, self.loop.partition):  # a mirror can be writing the rows
+                leave_to_a_person(self.loop.unfinished().filter(pk__in=batch), unknown_end("finished"))
+            yield len(batch)
+
+        for batch in _batches(orphans.nowhere):
+            self._place(batch)
+            yield len(batch)
+
+    def _place(self, batch: list[UUID]) -> None:
+        """Schedules the jobs that have no date, by their rows. A job without a row is `left`."""
+        epoch, rows = self.loop.store.epoch(), Job.objects.filter(pk__in=batch)
+        ended = [ids.short(id) for id, *row in rows.values_list("id", "state", "settled") if end_of(*row)]
+        self.loop.epoch.drop(ended, actor="doctor")
+        waiting = restore_rows.fields_of(rows.filter(state__in=UNFINISHED, settled=""))
+        self.loop.epoch.restore(self.loop.items(waiting), epoch=epoch, actor="doctor")
+        self.left.nowhere += self._inspector.nowhere(self.queue.name, batch)
+
+    def _still(self, batch: list[UUID]) -> list[UUID]:
+        still = set(self.loop.unfinished().filter(pk__in=batch).values_list("id", flat=True))
+        return [id for id in batch if id in still]
+
+    def _of_redis(self) -> Any:
+        return restore_rows.unfinished_redis_only(self.queue.name, self.loop.partition)
+
+    def _lost(self, suspects: list[UUID], wait: Iterator[None]) -> list[UUID]:
+        if self._of_redis().filter(pk__in=suspects, state=State.RUNNING).exists():
+            until = clock.monotonic() + self.queue.lease
+            while clock.monotonic() < until:
+                next(wait)
+        found = []
+        for batch in _batches(suspects):
+            still = set(self._of_redis().filter(pk__in=batch).values_list("id", flat=True))
+            found += self.loop.log.unknown([id for id in batch if id in still])
+        return found
+
+    def _unfinished(self, rows: Any) -> Iterator[list[UUID]]:
+        after: UUID | None = None
+        while True:
+            found = rows if after is None else rows.filter(pk__gt=after)
+            batch = list(found.order_by("id").values_list("id", flat=True)[:MOST])
+            if batch:
+                yield batch
+            if len(batch) < MOST:
+                return
+            after = batch[-1]
+
+    def _in_redis(self) -> Iterator[list[UUID]]:
+        for found in self.loop.log.jobs():
+            yield from _batches([ids.full(id) for id, _ in found])
+
+    def _judge(self, batch: list[UUID], found: Orphans) -> None:
+        views = self._inspector.jobs(self.queue.name, batch)
+        there = [view for view in views if view is not None and view.state != "finished"]
+        known = Job.objects.filter(pk__in=[view.id for view in there])
+        ends = {id: end_of(state, settled) for id, state, settled in known.values_list("id", "state", "settled")}
+        for view in there:
+            if view.id not in ends:
+                if self._needs_row(view):
+                    found.rowless.append(view.id)
+            elif ends[view.id] and view.state != "failed":
+                found.risen.append(view.id)
+
+    def _needs_row(self, view: JobView) -> bool:
+        if view.state != "failed":
+            return self.queue.audit == "full"
+        kept = self.queue.retention["failed"]
+        return kept is None or view.now_ms - view.date_ms < kept * 1000
+
+    def _wait_for_mirror(self, wait: Iterator[None]) -> bool:
+        mark, until = position(self.loop.log.last_id()), clock.monotonic() + PATIENCE
+        while (first := self.loop.log.read(FIRST, 1)) and position(first[0].id) <= mark:
+            if clock.monotonic() > until:
+                return False
+            next(wait)
+        return True
+
+    def _write_rows(self, batch: list[UUID]) -> None:
+        made, now = [], database.now()
+        for view in self._inspector.jobs(self.queue.name, batch):
+            if view is None:
+                continue  # it has ended in the meantime
+            signed = self._signer is None or self._signer.verifies(view.raw, queue=self.queue.name, id=ids.short(view.id))
+            if view.record is None or not signed:
+                self.left.rowless.append(view.id)
+                continue
+            date = clock.from_ms(view.date_ms)
+            try:
+                row = rows.new_row(
+                    view.record,
+                    self.queue.name,
+                    date,
+                    state=view.state,
+                    created_at=now,
+                    published=now,
+                    attempts=view.attempt,
+                    crashes=view.crashes,
+                )
+            except PayloadError:
+                self.left.rowless.append(view.id)
+                continue
+            if view.state == "failed":
+                row.finished_at, row.error = date, row.error or NO_END
+                row.fingerprint = rows.fingerprint(row.error)
+            made.append(rows.model_of(row))
+        Job.objects.bulk_create(made, ignore_conflicts=True)
+
+
+def _batches(found: list[UUID]) -> Iterator[list[UUID]]:
+    for start in range(0, len(found), MOST):
+        yield found[start : start + MOST]

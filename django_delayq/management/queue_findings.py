@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from django.db import DatabaseError
 from django.template.defaultfilters import pluralize
@@ -17,7 +18,7 @@ from django_delayq.console import keyset, overview
 from django_delayq.console.health import MEASURES
 from django_delayq.console.overview import DOWN, QueueView
 from django_delayq.exceptions import ConfigError, DelayqError, StoreUnavailable
-from django_delayq.findings import Finding, Level
+from django_delayq.findings import Finding
 from django_delayq.job_meta import in_meta
 from django_delayq.management.left_partitions import left_partitions
 from django_delayq.management.look_commands import paused
@@ -43,7 +44,6 @@ from django_delayq.store.reads.fitness import (
     unkept,
     unmirrored,
 )
-from django_delayq.store.reads.inspector import Inspector
 from django_delayq.store.scripts import formats
 from django_delayq.store.scripts.replicas import replica_findings
 from django_delayq.store.scripts.site import SiteRefused
@@ -53,33 +53,28 @@ RISKY: Final = (("FLUSHALL",), ("CONFIG", "SET", "appendonly", "no"))  # delayq 
 CHUNK: Final = 1000
 
 
-def finding(code: str, message: str, hint: str = "", level: Level | Literal[""] = "") -> dict[str, str]:
-    return asdict(Finding(code, message, hint, level))
-
-
-def as_documents(findings: Iterable[Finding]) -> list[dict[str, str]]:
-    return [asdict(found) for found in findings]
-
-
-def redis_findings() -> list[dict[str, str]]:
+def redis_findings() -> list[Finding]:
     """All findings. If a server cannot be reached, only that is reported; the other masters of a Cluster are checked."""
     config = conf.get()
-    found: list[dict[str, str]] = []
+    found: list[Finding] = []
     well: list[RedisSpec] = []
     silent: set[str] = set()  # addresses that do not answer, each reported once
 
-    def away(name: str, error: Exception) -> None:
-        place = str(error.fields.get("where", error)) if isinstance(error, DelayqError) else str(error)
-        if place not in silent:
-            silent.add(place)
-            found.append(_away(name, error))
+    def away(name: str, error: DelayqError) -> None:
+        place = str(error.fields.get("where", error))
+        if place in silent:
+            return
+        silent.add(place)
+        setting = f"REDIS of the queue {name!r}" if name else "DELAYQ['REDIS']"
+        hint = f"Check {setting}, and check that the server is running."
+        found.append(Finding("D003", str(error)) if error.code == UNKNOWN else Finding("D007", str(error), hint))
 
-    def of_servers(name: str, redis: RedisSpec) -> list[dict[str, str]]:
+    def of_servers(name: str, redis: RedisSpec) -> Iterator[Finding]:
         gone: set[Link] = set()
-        of_each: list[dict[str, str]] = []
+        of_each: list[Finding] = []
         for link in stores.places.nodes(name):
             try:
-                of_each += [one for one in _server_findings(redis, link) if one not in of_each]
+                of_each += list(_server_findings(redis, link))
             except DOWN as error:
                 if not is_cluster(redis):
                     raise
@@ -87,39 +82,44 @@ def redis_findings() -> list[dict[str, str]]:
                 away(name, error)
         wanted = [one for one in replicas_wanted(config, redis) if not gone or stores.places.of(*one[:2]).server not in gone]
         parts = [one for one in probed_on(config, redis) if not gone or stores.places.of(*one).server not in gone]
-        optional = optional_findings(stores.places.of(*parts[0]), stores.queue(*parts[0]).keys) if parts else ()
-        rights = rights_findings(stores.places, config.prefix, parts)
-        return [*as_documents(rights), *of_each, *as_documents([*replica_findings(stores.places, wanted), *optional])]
+        yield from rights_findings(stores.places, config.prefix, parts)
+        yield from dict.fromkeys(of_each)
+        yield from replica_findings(stores.places, wanted)
+        if parts:
+            yield from optional_findings(stores.places.of(*parts[0]), stores.queue(*parts[0]).keys)
 
     for name, redis in _servers(config):
         try:
             if unfit := kind_findings(redis):
-                found += as_documents(unfit)
+                found += unfit
                 continue
-            found += as_documents(cluster_findings(redis, config.prefix, divided(config, redis)))
-            found += of_servers(name, redis)
+            found += cluster_findings(redis, config.prefix, divided(config, redis))
+            found += list(of_servers(name, redis))
             well.append(redis)
         except (*DOWN, ConfigError) as error:  # also an embedded server that does not start
             away(name, error)
     workers: list[dict[str, Any]] | None = None
 
-    def ask(redis: RedisSpec, name: str, read: Callable[[], list[dict[str, str]]]) -> None:
+    def ask(redis: RedisSpec, name: str, read: Callable[[], Iterator[Finding]]) -> None:
         if redis in well:
             try:
-                found.extend(read())
+                found.extend([*read()])  # all of them, or none
             except DOWN as error:  # it failed in the meantime, or is one of several
                 if not is_cluster(redis):
                     well.remove(redis)
                 away(name, error)
 
-    def of_workers() -> list[dict[str, str]]:
+    def of_workers() -> Iterator[Finding]:
         nonlocal workers
         try:
             check_workers(stores.places, config.prefix)
         except SiteRefused as error:
-            return [] if error.code == UNKNOWN else [finding("E025", str(error))]
+            if error.code != UNKNOWN:
+                yield Finding("E025", str(error))
+            return
         workers = [worker for worker in WorkerRegistry(stores.link, prefix=config.prefix).all() if not worker["silent"]]
-        return as_documents([*probe_findings(workers), *wide_pools(workers)])
+        yield from probe_findings(workers)
+        yield from wide_pools(workers)
 
     ask(config.redis, "", of_workers)
     for name, queue in config.queues.items():
@@ -137,44 +137,22 @@ def _servers(config: conf.Config) -> list[tuple[str, RedisSpec]]:
     return found
 
 
-def _away(name: str, error: Exception) -> dict[str, str]:
-    if isinstance(error, DelayqError) and error.code == UNKNOWN:
-        return finding("D003", str(error))
-    place = f"REDIS of the queue {name!r}" if name else "DELAYQ['REDIS']"
-    return finding("D007", str(error), f"Check {place}, and check that the server is running.")
-
-
-def _server_findings(redis: RedisSpec, link: Link) -> list[dict[str, str]]:
+def _server_findings(redis: RedisSpec, link: Link) -> Iterator[Finding]:
     inspector = stores.inspector()
-    found = [
-        *as_documents(server_findings(inspector.server(link=link))),
-        *_clock_findings(link),
-        *_rights_findings(inspector, redis, link),
-    ]
-    return [*found, *as_documents(target_findings(inspector.targets(conf.get().targets.values(), link=link)))]
-
-
-def _clock_findings(link: Link) -> list[dict[str, str]]:
-    """Whether the clocks of the database and of this server differ so much that no old rows are deleted."""
+    yield from server_findings(inspector.server(link=link))
     try:
-        agreed_clock.now([link])
+        agreed_clock.now([link])  # while the clocks differ, no old rows are deleted
     except agreed_clock.ClocksDiffer as error:
-        return [finding("D029", str(error))]
+        yield Finding("D029", str(error))
     except DatabaseError:
         pass  # D003 reports it
-    return []
+    risky = inspector.may(*RISKY, link=link) if way(redis).network and not is_embedded(redis) else ()
+    if names := " and ".join(" ".join(command[:2]) for command in risky):
+        yield Finding("D014", f"The Redis user of this project has permission for {names}, which delayq never uses.")
+    yield from target_findings(inspector.targets(conf.get().targets.values(), link=link))
 
 
-def _rights_findings(inspector: Inspector, redis: RedisSpec, link: Link) -> list[dict[str, str]]:
-    if is_embedded(redis) or not way(redis).network:
-        return []
-    names = " and ".join(" ".join(command[:2]) for command in inspector.may(*RISKY, link=link))
-    if not names:
-        return []
-    return [finding("D014", f"The Redis user of this project has permission for {names}, which delayq never uses.")]
-
-
-def _queue_findings(name: str, queue: conf.QueueConfig, workers: Sequence[dict[str, Any]] | None) -> list[dict[str, str]]:
+def _queue_findings(name: str, queue: QueueConfig, workers: Sequence[dict[str, Any]] | None) -> Iterator[Finding]:
     """Findings of a queue, from the partitions that can be reached. `workers`: None if they are unknown."""
     formats_there: dict[int, int] = {}
 
@@ -183,148 +161,94 @@ def _queue_findings(name: str, queue: conf.QueueConfig, workers: Sequence[dict[s
         formats_there.update({keys.partition: formats.number(reply) for keys, reply in zip(there, replies, strict=True)})
 
     stores.from_each([name], lambda reach: reach.each(stores.places, [store.keys for store in stores.parts(name)], look))
-    if newer := _newer_findings(name, max(formats_there.values())):
-        return newer  # this release cannot read the rest
+    if (format := max(formats_there.values())) > formats.FORMAT:  # this release cannot read the rest
+        yield Finding("D021", str(formats.FormatNewer(name, format)))
+        return
     config = conf.get()
     if strange := site_findings(stores.places, config.prefix, [(name, partition) for partition in formats_there]):
-        return as_documents(strange)
-    of_partitions = as_documents(partition_findings(queue, list(formats_there)))
+        yield from strange
+        return
+    of_partitions = list(partition_findings(queue, list(formats_there)))
     [view], _ = overview.queue_views([name], workers)
-    found = [*([] if workers is None else _worker_findings(view, queue, workers)), *of_partitions]
+    if workers is not None:
+        yield from _worker_findings(view, queue, workers)
+    yield from of_partitions
     if view.depth.paused:
-        found.append(
-            finding(
-                "D005",
-                f"The queue {name!r} is {paused(asdict(view.depth))}.",
-                f"To resume it, run manage.py delayq resume {name}",
-            )
-        )
+        hint = f"To resume it, run manage.py delayq resume {name}"
+        yield Finding("D005", f"The queue {name!r} is {paused(asdict(view.depth))}.", hint)
     if MEASURES["backlog"].is_finding(view.backlog):
         text = f"The mirror of {name!r} is {view.depth.untold:,} jobs behind. At {config.most_events:,}, Redis rejects new jobs."
-        found.append(finding("D012", text))
+        yield Finding("D012", text)
     if MEASURES["lag"].is_finding(view.lag.seconds):
         text = f"The mirror of {name!r} is {duration(view.lag.seconds)} behind. Events to write: {view.lag.entries:,}."
-        found.append(finding("D006", text))
-    return found
+        yield Finding("D006", text)
 
 
-def _worker_findings(view: QueueView, queue: conf.QueueConfig, workers: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
+def _worker_findings(view: QueueView, queue: QueueConfig, workers: Sequence[dict[str, Any]]) -> Iterator[Finding]:
     name = queue.name
     start = f"To start one, run manage.py delayq_worker --roles mirror,relay --queues {name}"
-    found: list[dict[str, str]] = []
     if view.unserved:
         hint = f"To start one, run manage.py delayq_worker --queues {name}"
-        found.append(finding("D004", f"No worker serves the queue {name!r}.", hint))
+        yield Finding("D004", f"No worker serves the queue {name!r}.", hint)
     elif queue.pulled and unkept([name], workers):
-        found.append(finding("D004", f"No worker has the role mirror for the queue {name!r}, from which consumers pull.", start))
+        yield Finding("D004", f"No worker has the role mirror for the queue {name!r}, from which consumers pull.", start)
     elif not queue.pulled and unmirrored([name], workers):
         text = f"No worker has the role mirror for the queue {name!r}, so the rows of its jobs are not updated."
-        found.append(finding("D004", text, start))
-    return [*found, *_relay_findings(queue, workers)]
+        yield Finding("D004", text, start)
+    relayed = [worker.get("brings_in") for worker in workers]
+    if queue.horizon is not None and not any(isinstance(names, list) and name in names for names in relayed):
+        text = f"No worker has the role relay for the queue {name!r}, which has a HORIZON, so its far jobs are not moved into Redis."
+        yield Finding("D022", text, start)
 
 
-def _left_behind(name: str) -> list[dict[str, str]]:
+def _left_behind(name: str) -> Iterator[Finding]:
     """Jobs that are still on the shared server, although their queue has its own server now."""
     parts = stores.parts(name)
     if name not in conf.get().own_servers or any(store.link.home == stores.link.home for store in parts):
-        return []
-    count = sum(stores.link.execute("HLEN", store.keys["jobs"]) for store in parts)
-    if not count:
-        return []
-    return [
-        finding(
+        return
+    if count := sum(stores.link.execute("HLEN", store.keys["jobs"]) for store in parts):
+        yield Finding(
             "D025",
             f"The queue {name!r} has its own REDIS, but {count:,} of its jobs {pluralize(count, 'is,are')} on the server of "
             "DELAYQ['REDIS'], where no worker runs them.",
-            "Durable jobs run on the new server, from their rows. If there are jobs of redis durability, remove REDIS "
-            "from the queue until "
-            f"they have run. Then delete {parts[0].keys['jobs']} and all keys with the same prefix from the old server.",
+            "Durable jobs run on the new server, from their rows. If there are jobs of redis durability, remove REDIS from the queue "
+            f"until they have run. Then delete {parts[0].keys['jobs']} and all keys with the same prefix from the old server.",
         )
-    ]
 
 
-def _relay_findings(queue: conf.QueueConfig, workers: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
-    """Whether a worker moves the far jobs of a queue into Redis."""
-    relayed = [worker.get("brings_in") for worker in workers]
-    if queue.horizon is None or any(isinstance(names, list) and queue.name in names for names in relayed):
-        return []
-    return [
-        finding(
-            "D022",
-            f"No worker has the role relay for the queue {queue.name!r}, which has a HORIZON, so its far jobs are not "
-            f"moved into Redis.",
-            f"To start one, run manage.py delayq_worker --roles mirror,relay --queues {queue.name}",
-        )
-    ]
-
-
-def _newer_findings(name: str, format: int) -> list[dict[str, str]]:
-    if format <= formats.FORMAT:
-        return []
-    return [finding("D021", str(formats.FormatNewer(name, format)))]
-
-
-def partition_findings(queue: QueueConfig, there: Collection[int]) -> list[Finding]:
-    """`there`: the partitions that can be reached.
+def partition_findings(queue: QueueConfig, there: Collection[int]) -> Iterator[Finding]:
+    """Partitions with jobs that the settings do not include, and whether FORMER_PARTITIONS can be removed, if that is known. `there`:
+    the partitions that can be reached.
 
     Raises:
         StoreUnavailable, StoreError: one of them cannot be reached any more.
     """
-    return [*_unserved(queue), *_former(queue, there)]
-
-
-def _unserved(queue: QueueConfig) -> list[Finding]:
-    """Partitions with jobs that the settings do not include."""
-    try:
-        held = left_partitions(stores.places, queue)
-    except StoreUnavailable:  # D007 reports it
-        return []
-    count, last = sum(held.values()), max(held, default=0)
-    if not count:
-        return []
-    return [
-        Finding(
-            code="D026",
-            message=f"Jobs of {queue.name!r} in partitions that PARTITIONS and FORMER_PARTITIONS do not include: {count:,}. Only "
-            "workers that start from now on run them.",
-            hint=f"Add {last + 1} to FORMER_PARTITIONS of this queue and deploy. Keep it until delayq doctor reports "
-            f"that you can remove it.",
-        )
-    ]
-
-
-def _former(queue: QueueConfig, there: Collection[int]) -> list[Finding]:
-    """Whether FORMER_PARTITIONS can be removed. No finding if that is unknown."""
+    with suppress(StoreUnavailable):  # D007 reports it
+        if held := left_partitions(stores.places, queue):
+            yield Finding(
+                "D026",
+                f"Jobs of {queue.name!r} in partitions that PARTITIONS and FORMER_PARTITIONS do not include: {sum(held.values()):,}. "
+                "Only workers that start from now on run them.",
+                f"Add {max(held) + 1} to FORMER_PARTITIONS of this queue and deploy. Keep it until delayq doctor reports that you can "
+                "remove it.",
+            )
     if not queue.former_partitions:
-        return []
+        return
     away = sum(_away_from_home(queue, partition) for partition in there)
-    left = sum(_jobs(queue, partition) for partition in there if partition >= queue.partitions)
+    past = [stores.queue(queue.name, partition) for partition in there if partition >= queue.partitions]
+    left = sum(store.link.execute("HLEN", store.keys["jobs"]) for store in past)
     try:
         rows = _rows_away_from_home(queue)
     except DatabaseError:  # D003 reports it
         rows = None
     if away or left or rows:
-        return [
-            Finding(
-                code="D028",
-                message=f"FORMER_PARTITIONS of {queue.name!r} is still needed. Keys and names in former partitions: "
-                f"{away:,}. Jobs in former "
-                f"partitions: {left:,}." + (f" Unpublished and far jobs that go to former partitions: {rows:,}." if rows else ""),
-            )
-        ]
-    if rows is None or len(there) < len(queue.served):
-        return []
-    return [
-        Finding(
-            code="D027",
-            message=f"You can remove FORMER_PARTITIONS of {queue.name!r}: no keys, names or jobs are left in former partitions.",
-        )
-    ]
-
-
-def _jobs(queue: QueueConfig, partition: int) -> int:
-    store = stores.queue(queue.name, partition)
-    return int(store.link.execute("HLEN", store.keys["jobs"]))
+        text = f"FORMER_PARTITIONS of {queue.name!r} is still needed. Keys and names in former partitions: {away:,}."
+        text += f" Jobs in former partitions: {left:,}."
+        text += f" Unpublished and far jobs that go to former partitions: {rows:,}." if rows else ""
+        yield Finding("D028", text)
+    elif rows is not None and len(there) >= len(queue.served):
+        text = f"You can remove FORMER_PARTITIONS of {queue.name!r}: no keys, names or jobs are left in former partitions."
+        yield Finding("D027", text)
 
 
 def _rows_away_from_home(queue: QueueConfig) -> int:

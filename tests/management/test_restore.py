@@ -8,7 +8,7 @@ import pytest
 
 import django_delayq as delayq
 from django_delayq import clock, conf, ids
-from django_delayq.management import compare
+from django_delayq.management import doctor
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.models import Job
@@ -123,7 +123,7 @@ def test_fix_brings_back_no_row_that_is_not_the_queues_unfinished_one_any_more(o
     lost, other = orders.scheduled(2)
     forget(orders, lost)
     forget(orders, other)
-    side = compare.Comparison(stores.places, orders.config, prefix=conf.get().prefix)
+    side = doctor.Comparison(stores.places, orders.config, prefix=conf.get().prefix)
     found = side.find(repeat(None))
     assert set(found.missing) == {lost.id, other.id}
     Job.objects.filter(pk=lost.id).update(**meanwhile)
@@ -153,7 +153,7 @@ def test_fix_brings_back_all_that_the_rows_say(orders, redis_server):
     before = {job.id: stores.inspector().job("orders", job.id).record for job in (waits, retried, runs)}
     names = ("jobs", "high", "normal", "leases", "runs", "keys")
     redis_server.link.execute("DEL", *(orders.store.keys[name] for name in names))
-    side = compare.Comparison(stores.places, orders.config, prefix=conf.get().prefix)
+    side = doctor.Comparison(stores.places, orders.config, prefix=conf.get().prefix)
     found = side.find(repeat(None))
     assert set(found.missing) == set(before)
     list(side.fix(found))
@@ -356,7 +356,7 @@ def test_what_the_mirror_has_not_told_yet_is_not_called_lost(run, orders, monkey
     orders.fold()
     orders.settle(orders.claim()[0], "ack")
     orders.store.tidy(tombstones_ms=-1, now_ms=clock.wall_ms() + 10)
-    monkeypatch.setattr(compare, "PATIENCE", 0.0)
+    monkeypatch.setattr(doctor, "PATIENCE", 0.0)
     monkeypatch.setattr(MirrorLoop, "poll", lambda self: 1.0)
     assert orphans(run, "--fix", "--yes") == {}
     assert Job.objects.get(pk=job.id).state == "scheduled"

@@ -204,7 +204,7 @@ def test_doctor_tells_of_a_server_that_goes_while_it_looks(own, monkeypatch):
         return found
 
     monkeypatch.setattr(queue_findings, "partition_findings", going)
-    found = [one["message"] for one in queue_findings.redis_findings() if one["code"] == "D007"]
+    found = [one.message for one in queue_findings.redis_findings() if one.code == "D007"]
     assert [own.url.partition("://")[2].partition("?")[0] in message for message in found] == [True]
 
 

@@ -33,7 +33,7 @@ def told(settings) -> Told:
     def say(cluster: ClusterServers, **options: object) -> dict[str, str]:
         settings.DELAYQ = {**settings.DELAYQ, "REDIS": cluster.root_url, "QUEUES": {"orders": options, "mail": {}}}
         said = {str(one.id): f"{one.msg} {one.hint}" for one in checks.check_server()}
-        codes = {f"delayq.{one['code']}" for one in redis_findings()}
+        codes = {f"delayq.{one.code}" for one in redis_findings()}
         ours = {"delayq.W027", "delayq.W028"}
         assert codes & ours == set(said) & ours
         return {code: text for code, text in said.items() if code in ours}
