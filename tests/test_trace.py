@@ -86,7 +86,7 @@ def within(found: Figures, limits: Figures) -> None:
 
 
 def test_schedule_with_a_key_in_a_transaction(warm):
-    within(Trace().of(lambda: put(9)), Figures(28, 158, 97))
+    within(Trace().of(lambda: put(9)), Figures(27, 148, 92))
 
 
 def test_from_schedule_to_the_row_of_the_ended_job(warm):
@@ -94,12 +94,12 @@ def test_from_schedule_to_the_row_of_the_ended_job(warm):
         put(9)
         warm.advance("1h")
 
-    within(Trace().of(whole), Figures(47, 314, 341))
+    within(Trace().of(whole), Figures(46, 305, 336))
 
 
 def test_cancel_by_key(warm):
     put(9)
-    within(Trace().of(lambda: cancel_by_key("o:9")), Figures(29, 123, 187))
+    within(Trace().of(lambda: cancel_by_key("o:9")), Figures(29, 125, 190))
 
 
 def test_cancel_of_selected_jobs_in_the_admin(warm):
@@ -113,4 +113,4 @@ def test_cancel_of_selected_jobs_in_the_admin(warm):
 
     cancel(put(10))
     job = put(9)
-    within(Trace().of(lambda: cancel(job)), Figures(46, 313, 650))
+    within(Trace().of(lambda: cancel(job)), Figures(46, 315, 652))
