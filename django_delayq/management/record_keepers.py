@@ -80,8 +80,8 @@ def _keep_records(
     for link in {places.of(queue, partition) for queue in queues for partition in config.queue(queue).served}:
         if link.moves:  # one of its nodes can hang
             link.set_cooldown(NODE_COOLDOWN)
-    patiently = PatientThread(close_old_connections).run
-    service = Service(places, config, [config.queue(name) for name in queues], roles, patiently=patiently, shares=shares)
+    call_within = PatientThread(close_old_connections).run
+    service = Service(places, config, [config.queue(name) for name in queues], roles, call_within=call_within, shares=shares)
     if common and "mirror" in roles:
         operations = OperationLoop()
         service.add(LoopRunner("operations", operations, idle=operation_loop.IDLE, asleep=operation_loop.ORDERS))

@@ -44,7 +44,7 @@ CRASHES: Final = "poison-crashes"
 PAGE: Final = 200  # entries per read
 CHUNK: Final = 500  # ends whose rows are read at once: a page may have 40,000, and SQLite takes 999 variables in its older builds
 
-Patiently = Callable[[Callable[[], None], float], bool]
+CallWithin = Callable[[Callable[[], None], float], bool]
 
 
 class End(NamedTuple):
@@ -55,28 +55,28 @@ class End(NamedTuple):
     cause: EndCause
 
 
-def now_and_here(call: Callable[[], None], _seconds: float) -> bool:
+def call_directly(call: Callable[[], None], _seconds: float) -> bool:
     """Calls it without a time limit."""
     call()
     return True
 
 
-class EndTeller:
+class JobEndedSender:
     """Sends the ends of one queue.
 
     Args:
-        patiently: calls a function, waits at most so many seconds, and returns whether it came back. The caller passes it because the
+        call_within: calls a function, waits at most so many seconds, and returns whether it came back. The caller passes it because the
             mirror has no threads.
     """
 
-    def __init__(self, log: EventLog, queue: str, patiently: Patiently) -> None:
+    def __init__(self, log: EventLog, queue: str, call_within: CallWithin) -> None:
         self._log = log
         self._queue = queue
-        self._patiently = patiently
+        self._call_within = call_within
         self._again = True
         self._left_until = 0.0
 
-    def tell(self, entries: Sequence[Entry], since: str) -> None:
+    def send(self, entries: Sequence[Entry], since: str) -> None:
         """Sends the signal for each job that these entries end, with the state of its row now. First it sends it for the entries up
         to `since` that were folded and perhaps not sent: by an earlier mirror, or by this one when the database or Redis failed.
         Call it if there is a receiver.
@@ -106,7 +106,7 @@ class EndTeller:
                     "queue %s: job_ended is not sent for some jobs (%d), because receivers are too slow", self._queue, len(ends) - place
                 )
                 return
-            if not self._patiently(lambda end=end, row=row: self._call(end, row), PATIENCE):  # type: ignore[misc]  # bound per turn
+            if not self._call_within(lambda end=end, row=row: self._call(end, row), PATIENCE):  # type: ignore[misc]  # bound per turn
                 self._left_until = clock.monotonic() + LEFT
                 logger.error("the receivers of job_ended take longer than %g s for job %s; they pause for a minute", PATIENCE, end.id)
 

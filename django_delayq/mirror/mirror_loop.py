@@ -16,7 +16,7 @@ from django_delayq.failpoints import failpoint
 from django_delayq.mirror import bulk_arrays, bulk_values, set_aside
 from django_delayq.mirror.checkpoint import CheckpointTaken, check_site, locked_checkpoint, restored_behind
 from django_delayq.mirror.database_errors import about_data, may_be_size
-from django_delayq.mirror.ends import EndTeller, Patiently, now_and_here, schedule_followers
+from django_delayq.mirror.ends import CallWithin, JobEndedSender, call_directly, schedule_followers
 from django_delayq.mirror.fold import (
     ENDED_BADLY,
     ENDED_OTHERWISE,
@@ -127,7 +127,7 @@ class MirrorLoop:
         prefix: str,
         partition: int = 0,
         signer: Signer | None = None,
-        patiently: Patiently = now_and_here,
+        call_within: CallWithin = call_directly,
     ) -> None:
         self.queue = queue
         self.signer = signer
@@ -136,7 +136,7 @@ class MirrorLoop:
         self.epoch = EpochStore(self.store)
         self.log = EventLog(self.store.link, self.store.keys)
         self.first_commands = (("XLEN", self.log.keys["events"]),)  # the service may send them with those of other loops
-        self.ends = EndTeller(self.log, queue.name, patiently)
+        self.ends = JobEndedSender(self.log, queue.name, call_within)
         self.folded = 0  # entries, by this object
         self._token, self._look_at = "", 0.0  # the token in Redis at the last look, and when (monotonic) to look again
         self._most = ENTRIES  # halved after a refusal, so that the refused entry is soon alone; then doubled again
@@ -171,7 +171,7 @@ class MirrorLoop:
         self.folded += len(passed.entries)
         if passed.upto is not None:
             if signals.job_ended.has_listeners():
-                self.ends.tell(passed.entries, passed.since)
+                self.ends.send(passed.entries, passed.since)
             failpoint("mirror.trim")
             self.log.trim(passed.upto, surplus=passed.surplus, server=passed.server, found=passed.found, token=passed.token)
             failpoint("mirror.trimmed")

@@ -18,7 +18,7 @@ from django_delayq.exceptions import StoreUnavailable
 from django_delayq.logger import Logger
 from django_delayq.mirror import mirror_loop, relay, restore
 from django_delayq.mirror.bring_in import BringInLoop
-from django_delayq.mirror.ends import Patiently, now_and_here
+from django_delayq.mirror.ends import CallWithin, call_directly
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.prune import PruneLoop, TidyLoop
 from django_delayq.mirror.relay import RelayLoop, SharedLook
@@ -142,7 +142,7 @@ class Service:
 
     Args:
         roles: "mirror" (with prune and tidy) and "relay".
-        patiently: how the receivers of `job_ended` are called, see `EndTeller`.
+        call_within: how the receivers of `job_ended` are called, see `JobEndedSender`.
         shares: for some queues, the only partitions to serve.
     """
 
@@ -153,7 +153,7 @@ class Service:
         queues: Iterable[QueueConfig],
         roles: Sequence[str] = ROLES,
         *,
-        patiently: Patiently = now_and_here,
+        call_within: CallWithin = call_directly,
         shares: Mapping[str, Collection[int]] = ALL,
     ) -> None:
         queues = list(queues)
@@ -173,7 +173,7 @@ class Service:
             return LoopRunner(f"{kind} {queue.label(partition)}", loop, link=links[queue.name, partition], **timing)
 
         self.mirrors = [
-            MirrorLoop(places, queue, partition=partition, patiently=patiently, **signed)
+            MirrorLoop(places, queue, partition=partition, call_within=call_within, **signed)
             for queue, partition in parts
             if "mirror" in roles
         ]

@@ -137,7 +137,7 @@ def test_what_could_not_be_told_for_the_database_is_told_with_the_next_pass(orde
         raise DatabaseError
 
     with monkeypatch.context() as patch, pytest.raises(DatabaseError):
-        patch.setattr(ends.EndTeller, "_send", refuses)
+        patch.setattr(ends.JobEndedSender, "_send", refuses)
         orders.fold()
     assert told == []
     orders.fold()
@@ -168,7 +168,7 @@ def test_a_receiver_that_hangs_is_left_and_the_mirror_goes_on(orders, monkeypatc
         free.wait(60)
 
     signals.job_ended.connect(hangs)
-    mirror = MirrorLoop(stores.link, orders.config, prefix="delayq", patiently=PatientThread(connections.close_all).run)
+    mirror = MirrorLoop(stores.link, orders.config, prefix="delayq", call_within=PatientThread(connections.close_all).run)
     try:
         jobs = delayq.schedule_many(close_order.bind(number) for number in range(5))
         for claimed in orders.claim():
@@ -195,7 +195,7 @@ def test_a_thread_that_was_left_ends_and_the_next_call_has_another():
 
 
 def test_without_a_receiver_nobody_is_asked(orders, django_assert_num_queries, monkeypatch):
-    monkeypatch.setattr(ends.EndTeller, "_send", lambda *_given: pytest.fail("it was told"))
+    monkeypatch.setattr(ends.JobEndedSender, "_send", lambda *_given: pytest.fail("it was told"))
     delayq.schedule(close_order, 7)
     orders.settle(orders.claim()[0], "ack")
     orders.fold()
