@@ -673,9 +673,9 @@ ELSEWHERE: dict[str, tuple[str, str, str]] = {
         "tests/mirror/test_atomic_runs.py::test_a_stale_run_that_ends_after_the_next_one_leaves_nothing",
     ),
     "delivery-once": (
-        "tests/targets/test_lost_deliveries.py::test_the_first_request_is_lost",
-        "tests/targets/test_lost_deliveries.py::test_the_first_answer_is_lost",
-        "tests/targets/test_lost_deliveries.py::test_the_repeat_comes_after_the_receiver_has_acted",
+        "tests/targets/test_delivery.py::test_the_first_request_is_lost",
+        "tests/targets/test_delivery.py::test_the_first_answer_is_lost",
+        "tests/targets/test_delivery.py::test_the_repeat_comes_after_the_receiver_has_acted",
     ),
 }
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from django.db import connection
@@ -13,10 +16,12 @@ from django.utils import translation
 import django_delayq as delayq
 from django_delayq import clock, ids
 from django_delayq.admin import JobAdmin
-from django_delayq.console import keyset, overview
+from django_delayq.console import keyset, overview, why_not_yet
 from django_delayq.models import Job
+from django_delayq.producer.stores import stores
 from tests.admin.conftest import JOBS, act, choose, lose_redis, page
-from tests.tasks_for_tests import close_order
+from tests.admin.test_job_page import moments, why, works
+from tests.tasks_for_tests import ask_bank, close_order
 
 
 def rows(response) -> list[Job]:
@@ -362,3 +367,89 @@ def test_a_stranger_and_a_bad_address_get_no_part(orders, staff, client):
     assert client.get(f"{JOBS}?live=1").status_code == 302
     assert staff("view_queue").get(f"{JOBS}?live=1").status_code == 403
     assert staff().get(f"{JOBS}?live=1&nonsense=1").status_code == 400
+
+
+PROJECT = """
+import django
+from django.conf import settings
+from django.template import engines
+
+settings.configure(
+    INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth", "django_delayq"],
+    TEMPLATES=[{"BACKEND": "django.template.backends.django.DjangoTemplates", "APP_DIRS": True}],
+)
+django.setup()
+template = "{% load delayq %}{{ task|task_name|breakable }} {{ text|visible }} {{ number|grouped }} {{ date|moment }}"
+print(engines["django"].from_string(template).render({"task": "shop.tasks", "text": "<b>", "number": 7, "date": None}))
+"""
+
+
+def test_templates_that_use_the_tags_render_without_the_admin():
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", PROJECT], cwd=root, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout.strip(), done.returncode) == ("shop.<wbr>tasks &lt;b&gt; 7", 0), done.stderr
+
+
+def ask(orders, job: delayq.Job, times: int, delay: int) -> None:
+    for number in range(times):
+        [run] = orders.claim()
+        orders.settle(run, "ask", delay=delay if number == times - 1 else 0, detail=b'{"d":"the bank has not booked it"}')
+    orders.fold()
+
+
+@pytest.fixture
+def asking(orders):
+    """A job that has polled two of three times, and polls again in ten minutes."""
+    job = delayq.schedule(ask_bank, 7, delay=0)
+    ask(orders, job, 2, 600_000)
+    return job
+
+
+def test_page_and_list_say_how_often_it_has_asked_and_when_it_does_again(orders, staff, asking):
+    works()
+    text = staff().get(page(asking)).content.decode()
+    assert "polled 2 of 3, next in" in text
+    assert "0/10, polled 2 of 3" in staff().get(JOBS).content.decode()
+    assert why(staff(), asking).startswith("The condition was not met yet (polled 2 of 3). The next check is in ")
+
+
+def test_the_timeline_has_each_time_it_asked_and_what_comes_if_the_answer_is_still_not_yet(orders, staff, asking):
+    seen = moments(staff(), asking)
+    assert seen.count("attempt 1 the bank has not booked it") == 2
+    assert "polled if the condition is still not met" in seen
+    Job.objects.filter(pk=asking.id).update(run_at=clock.now())
+    asking.run_now()
+    ask(orders, asking, 1, 600_000)
+    assert "failed if the condition is still not met" in moments(staff(), asking)
+
+
+def test_without_redis_or_its_task_the_page_says_what_is_known(orders, asking):
+    row = Job.objects.get(pk=asking.id)
+    assert why_not_yet.poll_progress(row, None).startswith("polled 2 of 3, next in ")
+    row.task = "shop.gone"
+    assert why_not_yet.poll_count(row) == "polled 2 times"
+    row.asked = 1
+    assert why_not_yet.poll_count(row) == "polled once"
+    row.asked = None
+    assert why_not_yet.poll_progress(row, None) == ""
+
+
+def test_of_a_job_that_runs_or_has_ended_no_next_date_is_told(orders, asking):
+    asking.run_now()
+    [run] = orders.claim()
+    orders.fold()
+    view = stores.inspector().job("orders", asking.id)
+    assert why_not_yet.poll_progress(Job.objects.get(pk=asking.id), view) == "polled 2 of 3"
+    orders.settle(run, "ack")
+    orders.fold()
+    assert why_not_yet.poll_progress(Job.objects.get(pk=asking.id), stores.inspector().job("orders", asking.id)) == "polled 2 of 3"
+
+
+def test_a_job_without_a_limit_of_attempts_is_tried_until_it_expires(orders, staff):
+    job = delayq.schedule(close_order, 7, max_attempts=0, expires=timedelta(hours=2), delay="1h")
+    orders.fold()
+    text = staff().get(page(job)).content.decode()
+    assert "0 / ∞" in text
+    assert "99999999" not in text
+    assert "0/∞" in staff().get(JOBS).content.decode()
+    assert moments(staff(), job)[-1].startswith("failed retried until it expires, at ")

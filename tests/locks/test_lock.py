@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import threading
 from functools import partial
+from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -418,3 +421,19 @@ def test_in_async_code_the_block_is_an_async_one(redis_server):
 
     with pytest.raises(SynchronousOnlyOperation, match="async with delayq"):
         asyncio.run(wrong())
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "more" / "locks.md").read_text()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_fence_is_written_under_the_lock() -> None:
+    code = re.findall(r"```python\n(.+?)```", PAGE, flags=re.DOTALL)[0]
+    order, fences = mock.Mock(), []
+    for _ in range(2):
+        exec(code, {"delayq": delayq, "ask_partner": lambda order: 7, "order": 42, "Order": order})
+        written = order.objects.filter.return_value.update.call_args.kwargs
+        assert written["price"] == 7
+        assert order.objects.filter.call_args.kwargs == {"pk": 42, "fence__lt": written["fence"]}
+        fences.append(written["fence"])
+    assert fences[0] < fences[1]

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 import django_delayq as delayq
+from benchmarks import own_servers
+from benchmarks.own_servers import Size
 from django_delayq import conf
 from django_delayq.mirror.mirror_loop import MirrorLoop
+from django_delayq.models import Attempt, Checkpoint, Job
 from django_delayq.producer.stores import stores
+from django_delayq.store.connection import embedded
 from django_delayq.store.connection.link import Link
-from tests.management.conftest import beat
+from tests.management.conftest import Terminal, beat, lose_redis
 from tests.tasks_for_tests import close_order
 
 
@@ -134,3 +144,132 @@ def test_restore_says_what_the_healthy_server_lacks_and_names_the_one_that_is_aw
     assert answer.code == 1
     assert "Restored jobs: 1 of 1" in answer.out
     assert orders.in_redis(job) == "scheduled"
+
+
+GOOD = {
+    "ping": {"p50": 0.1, "p99": 0.3},
+    "schedule": {"single": 9000.0, "many": 90_000.0},
+    "outbox": {"p50": 1.0, "p99": 3.0, "single": 900.0, "many": 9000.0},
+    "work": {"p50": 1.0, "p99": 5.0, "lost": 0.0, "rate": 10_000.0},
+    "mirror": {"rate": 3000.0},
+}
+
+
+@pytest.fixture
+def small(monkeypatch) -> None:
+    """Measures almost nothing."""
+    monkeypatch.setattr(own_servers, "SIZE", Size(seconds=0.05, late=20, spread=0.5, rate=300))
+
+
+def keys(server) -> set[bytes]:
+    return set(server.link.execute("KEYS", "*"))
+
+
+def test_it_measures_everything_and_leaves_nothing_behind(orders, redis_server, small, capsys):
+    [mine] = orders.scheduled()
+    before = keys(redis_server)
+    assert own_servers.main(["--yes", "--json"]) == 0
+    answer: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert {name: set(figures) for name, figures in answer["figures"].items()} == {name: set(figures) for name, figures in GOOD.items()}
+    assert answer["figures"]["work"]["lost"] == 0
+    assert answer["verdict"].startswith("Verdict: ")
+    assert keys(redis_server) == before
+    assert list(Job.objects.values_list("pk", flat=True)) == [mine.id]
+    assert not Attempt.objects.exists()
+    assert set(Checkpoint.objects.values_list("queue", flat=True)) == {"orders"}
+
+
+def test_it_removes_its_jobs_when_it_fails_in_the_middle(orders, redis_server, small, monkeypatch):
+    def fail(*_: object) -> None:
+        raise RuntimeError("in the middle")
+
+    monkeypatch.setattr("benchmarks.own_servers.Bench.work", fail)
+    before = keys(redis_server)
+    with pytest.raises(RuntimeError):
+        own_servers.main(["--yes"])
+    assert keys(redis_server) == before
+    assert not Job.objects.exists()
+
+
+def test_it_asks_first_and_prints_sentences(orders, small, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", Terminal("n\n"))
+    with pytest.raises(SystemExit, match=r"Nothing was done\."):
+        own_servers.main([])
+    monkeypatch.setattr("sys.stdin", Terminal("y\n"))
+    assert own_servers.main([]) == 0
+    out = capsys.readouterr().out
+    assert "One worker process runs " in out
+    assert out.splitlines()[-1].startswith("Verdict: ")
+
+
+def test_it_names_a_server_that_is_away(orders, small, settings, capsys):
+    lose_redis(settings)
+    assert own_servers.main(["--yes"]) == 1
+    assert "is not available" in capsys.readouterr().err
+
+
+def grades(**changes: dict[str, float]) -> list[str]:
+    figures = {name: {**values, **changes.get(name, {})} for name, values in GOOD.items()}
+    return [line.grade for line in own_servers.judge(figures)]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"ping": {"p99": 100.0}},
+        {"outbox": {"p50": 100.0}},
+        {"work": {"p99": 1000.0}},
+        {"work": {"rate": 100.0}},
+        {"mirror": {"rate": 10.0}},
+        {"work": {"lost": 1.0}},
+    ],
+)
+def test_a_slow_part_is_called_poor_with_advice(changes):
+    assert set(grades()) == {"good"}
+    assert grades(**changes).count("poor") == 1
+    figures = {name: {**values, **changes.get(name, {})} for name, values in GOOD.items()}
+    assert all(line.advice for line in own_servers.judge(figures) if line.grade == "poor")
+
+
+@pytest.fixture
+def home(settings) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="dq-") as folder:
+        home = Path(folder, "data")
+        settings.DELAYQ = {**settings.DELAYQ, "REDIS": {"EMBEDDED": str(home)}}
+        yield home
+        embedded.stop(home)
+
+
+def test_it_is_looked_at_and_stopped(run, home):
+    embedded.ensure(home)
+    pid = int((home / "valkey.pid").read_text())
+    said = run("embedded")
+    assert (said.code, said.lines) == (
+        0,
+        [f"A server is running in {home}, process {pid}, and answers. To stop it, run manage.py delayq embedded stop."],
+    )
+    assert run("embedded", "status", "--json").json == {"directory": str(home), "pid": pid, "answers": True, "stopped": False}
+    stopped = run("embedded", "stop")
+    assert stopped.code == 0
+    assert stopped.lines == [
+        f"Stopped the server. Its data is saved in {home}. The next process that needs the server starts it again."
+    ]
+    assert run("embedded", "--json").json == {"directory": str(home), "pid": 0, "answers": False, "stopped": False}
+
+
+def test_what_does_not_run_is_not_started_to_be_looked_at(run, home):
+    for act, code in (("status", 1), ("stop", 0)):
+        said = run("embedded", act)
+        assert (said.code, said.lines) == (code, [f"No server is running in {home}."])
+    assert not home.exists()
+
+
+def test_a_server_that_others_have_started_is_left_alone(run, settings):
+    said = run("embedded", "stop")
+    assert said.code == 2
+    assert 'DELAYQ["REDIS"] is ' in said.error
+    assert "Stop that server in the way it was started" in said.error
+
+
+def test_what_it_cannot_do_is_refused(run):
+    assert run("embedded", "start").code == 2 or "invalid choice" in run("embedded", "start").error

@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 
 import pytest
-from django.db import connections, transaction
+from django.db import connection, connections, transaction
 
 import django_delayq as delayq
+from django_delayq import clock, conf
+from django_delayq.mirror import restore
+from django_delayq.mirror.restore import RestoreLoop, needs_restore
 from django_delayq.models import Attempt, Job
 from django_delayq.producer.stores import stores
-from django_delayq.states import MESSAGE, Change
+from django_delayq.states import MESSAGE, Change, State
 from django_delayq.store.connection.wake import WakeLine
 from django_delayq.store.scripts import site
 from django_delayq.store.scripts.site import Facts, SiteRefused
+from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from tests.depths import queue_depth
-from tests.stage import many_open_files
+from tests.messages.consumer import LEASE
+from tests.messages.held import held, overlaps
+from tests.servers import as_package
+from tests.stage import Actor, many_open_files, project, sqlite
 from tests.tasks_for_tests import close_order
+from tests.worker.conftest import eventually
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -248,3 +259,134 @@ def test_nothing_is_pulled_from_a_queue_that_another_database_records(monkeypatc
         delayq.pull("quick")
     monkeypatch.setattr(site, "partition_facts", lambda _queue, _partition, **_: None)
     assert [message.body for message in delayq.pull("quick")] == [1]
+
+
+QUEUES = {"default": {}, "mail": {"CONSUMER": "pull", "DURABILITY": "redis", "BACKOFF": "100ms", "MAX_CRASHES": 0, "LEASE": LEASE}}
+DEATHS = ["1 taken", "2 half", "3 settled", "4 taken", ""]
+MESSAGES = 400  # so that no consumer takes them all while another starts
+
+
+@pytest.mark.slow
+def test_of_five_consumers_that_are_killed_none_holds_what_another_holds_and_nothing_is_lost(redis_server, settings, tmp_path):
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": QUEUES}
+    pushed = {delayq.push("mail", number).short_id for number in range(MESSAGES)}
+    environment = project(tmp_path, as_package(redis_server.url), sqlite(":memory:"), {"QUEUES": QUEUES})
+    actors = []
+    for number, death in enumerate(DEATHS):
+        command = [sys.executable, "-m", "tests.messages.consumer", str(number), *death.split()]
+        actor = Actor(tmp_path / f"{number}.log", command, environment)
+        actor.start()
+        actors.append(actor)
+    try:
+        deadline = clock.monotonic() + 60
+        while not all("ready" in actor.text() for actor in actors):
+            assert clock.monotonic() < deadline, "a consumer did not start"
+            clock.sleep(0.02)
+        for actor in actors:
+            actor.tell("go")
+        codes = [actor.wait(60) for actor in actors]
+    finally:
+        for actor in actors:
+            actor.kill_tree()
+    assert set(codes) == {0, -signal.SIGKILL}, "".join(actor.text() for actor in actors)
+    depth = queue_depth("mail")
+    assert (depth.scheduled, depth.running, depth.failed) == (0, 0, 0)
+    found = held(tmp_path, LEASE)
+    assert set(found) == pushed
+    assert all(spans[-1].ends for spans in found.values()), "the last holder of each has settled it"
+    fences = [span.fence for spans in found.values() for span in spans]
+    assert len(set(fences)) == len(fences)
+    assert overlaps(found) == []
+
+
+@pytest.fixture
+def settle_down(settings, mirrored, monkeypatch):
+    """Runs mirror and restore in turn until there is nothing to do. Held messages then have a short lease."""
+    queues = settings.DELAYQ["QUEUES"]
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {**queues, "mail": {**queues["mail"], "LEASE": "300ms"}}}
+    monkeypatch.setattr(restore, "LOOK", 0.0)
+    loop = RestoreLoop(stores.link, conf.get().queue("mail"), prefix="delayq")
+
+    def settled() -> None:
+        for _ in range(500):
+            mirrored("mail")
+            pause = loop.poll()
+            if pause == restore.IDLE and not needs_restore(*loop.look()):
+                return
+            clock.sleep(min(pause, 0.005))
+        pytest.fail("restore does not come to an end")
+
+    return settled
+
+
+def test_messages_that_wait_and_that_are_held_come_back_after_a_wipe(settle_down, mirrored, redis_server):
+    settle_down()
+    body = {"to": ["ü", 1.5, None]}
+    waits, held = delayq.push("mail", body, key="k", meta={"from": "shop"}, backoff="1ms"), delayq.push("mail", "held", backoff="1ms")
+    delayq.push("mail", "over")
+    batch = delayq.pull("mail", 3, lease="2s")
+    first = {message.body if isinstance(message.body, str) else "waits": message for message in batch}
+    first["over"].ack()
+    first["waits"].snooze(0)
+    mirrored("mail")
+    redis_server.link.execute("FLUSHALL")
+    settle_down()
+    with pytest.raises(delayq.LeaseLost):
+        first["held"].ack()
+    found: dict[object, delayq.Message] = {}
+    for _ in range(600):
+        for message in delayq.pull("mail", 10, wait="100ms"):
+            found[message.id] = message
+            message.ack()
+        if len(found) == 2:
+            break
+    assert set(found) == {waits.id, held.id}
+    assert (found[waits.id].body, found[waits.id].key, found[waits.id].meta) == (body, "k", {"from": "shop"})
+    mirrored("mail")
+    assert set(Job.objects.values_list("state", flat=True)) == {"succeeded"}
+
+
+@pytest.fixture
+def work(redis_server, tmp_path) -> Iterator[Callable[..., Actor]]:
+    """Starts workers on the test's own database."""
+    if connection.vendor != "sqlite":
+        pytest.skip("the worker of this test goes on the file of SQLite")
+    queues = {"default": {}, "mail": {"CONSUMER": "pull"}}
+    file = sqlite(str(connection.settings_dict["NAME"]))
+    started: list[Actor] = []
+
+    def start(*options: str) -> Actor:
+        environment = project(tmp_path, as_package(redis_server.url), file, {"QUEUES": queues})
+        actor = Actor(tmp_path / "worker.log", [sys.executable, "-m", "django", "delayq_worker", *options], environment)
+        actor.start()
+        started.append(actor)
+        return actor
+
+    yield start
+    for actor in started:
+        actor.kill_tree()
+
+
+def test_a_worker_folds_what_becomes_of_messages_and_claims_none(work):
+    worker = work("--threads", "1")
+    job = delayq.push("mail", {"a": 1})
+    registry = WorkerRegistry(stores.link, prefix="delayq")
+    eventually(lambda: [one for one in registry.all() if one["queues"] == ["default"]], "the worker's beat")
+    (message,) = delayq.pull("mail")
+    message.ack()
+    eventually(lambda: Job.objects.get(pk=job.id).state == State.SUCCEEDED, "its row")
+    assert worker.alive
+
+
+def test_a_worker_of_messages_alone_keeps_their_records(work):
+    worker = work("--queues", "mail")
+    job = delayq.push("mail", 1)
+    delayq.pull("mail")[0].fail("no")
+    eventually(lambda: Job.objects.get(pk=job.id).state == State.FAILED, "its row")
+    assert worker.alive, worker.text()
+
+
+def test_a_worker_that_would_do_nothing_for_messages_does_not_start(work):
+    worker = work("--queues", "mail", "--roles", "move")
+    assert worker.wait() == 2
+    assert "Add the role mirror" in worker.text()

@@ -10,14 +10,17 @@ import pytest
 from django.db import Error, IntegrityError, InterfaceError, OperationalError, connection, connections
 
 import django_delayq as delayq
-from django_delayq import clock, ids
+from django_delayq import clock, codec, ids
+from django_delayq.exceptions import DelayqError
 from django_delayq.mirror.database_errors import about_data
+from django_delayq.mirror.fold import MOST_FIELDS, problem_of
 from django_delayq.mirror.service import LoopRunner
 from django_delayq.models import Attempt, Checkpoint, Job, SetAside
 from django_delayq.producer.stores import stores
 from django_delayq.store.scripts.formats import FORMAT
 from django_delayq.store.scripts.queue import Outcome
 from django_delayq.store.scripts.worker_registry import WorkerRegistry
+from django_delayq.worker import outcome
 from tests.tasks_for_tests import close_order
 
 
@@ -365,3 +368,57 @@ def test_an_event_larger_than_the_server_takes_is_set_aside_as_far_as_it_takes_i
     finally:
         run(f"SET GLOBAL max_allowed_packet = {before}")
         connection.close()
+
+
+class Refused(DelayqError):
+    code = "refused"
+
+
+def test_code_and_fields_of_an_error_of_ours_and_the_pause_it_asked_for_travel_with_the_end():
+    error = Refused("no", target="a:1", status=503, big=2**60, name=None, list=[1], text="x\0y" * 2000)
+    detail = json.loads(outcome.failure_detail(error=error, wait_ms=1500))
+    assert (detail["k"], detail["w"]) == ("refused", 1500)
+    fields = detail["v"]
+    assert (fields["target"], fields["status"], fields["big"], fields["name"], fields["list"]) == ("a:1", 503, str(2**60), None, "[1]")
+    assert len(fields["text"]) <= outcome.MAX_FIELD
+    assert "\0" not in fields["text"]
+    assert problem_of(detail) == {"code": "refused", "fields": fields, "wait_ms": 1500}
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), Refused("no fields"), None])
+def test_others_say_nothing_more(error):
+    detail = json.loads(outcome.failure_detail(error=error))
+    assert not {"k", "v", "w"} & set(detail)
+    assert problem_of(detail) is None
+
+
+@pytest.mark.parametrize(
+    ("detail", "problem"),
+    [
+        ({"k": 7, "v": {}}, None),
+        ({"k": "a", "v": [1]}, None),
+        ({"k": "a", "v": {}, "w": True}, {"code": "a", "fields": {}}),
+        ({"w": -1}, None),
+        ({"w": 2**70}, None),
+        ({"w": 0}, {"wait_ms": 0}),
+        ({"k": "a", "v": {"b": {"c": 1}, "d": 1.5}}, {"code": "a", "fields": {"b": "{'c': 1}", "d": "1.5"}}),
+    ],
+)
+def test_what_we_do_not_write_is_no_problem(detail, problem):
+    assert problem_of(detail) == problem
+
+
+def test_of_many_fields_some_are_kept():
+    assert len(problem_of({"k": "a", "v": {str(n): n for n in range(100)}})["fields"]) == MOST_FIELDS
+
+
+def test_the_row_of_an_attempt_has_it(orders):
+    delayq.schedule(close_order, 7)
+    [claimed] = orders.claim()
+    orders.settle(claimed, "retry", detail=codec.dumps({"c": "E", "m": "m", "k": "answer", "v": {"status": 503}, "w": 60_000}))
+    orders.fold()
+    [claimed] = orders.claim()
+    orders.settle(claimed, "ack")
+    orders.fold()
+    problems = list(Attempt.objects.order_by("number").values_list("problem", flat=True))
+    assert problems == [{"code": "answer", "fields": {"status": 503}, "wait_ms": 60_000}, None]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from itertools import chain
 
+import pytest
+
 from django_delayq import ids
 from django_delayq.states import Change
 from django_delayq.store.scripts.events import FIRST
@@ -84,3 +86,112 @@ def confirm(board) -> str:
     epoch = EpochStore(board.store)
     found = epoch.look(FIRST)
     return epoch.confirm(found.generation, server=found.server, now_ms=NOW)
+
+
+MINUTE = NOW // 60_000
+
+
+@pytest.fixture
+def counted(board):
+    """Kind -> how many, of this minute; with what a second call counts no more."""
+
+    def look() -> dict[str, int]:
+        flat = board.link.execute("HGETALL", board.keys["stats"])
+        found = {key.decode(): int(value) for key, value in zip(flat[::2], flat[1::2], strict=True)}
+        return {key.removeprefix(f"{MINUTE}:"): count for key, count in found.items() if key.startswith(f"{MINUTE}:")}
+
+    return look
+
+
+def ends(counted) -> dict[str, int]:
+    return {kind: count for kind, count in counted().items() if kind.isalpha() and kind != "scheduled"}
+
+
+def test_a_cancel_counts_what_it_has_ended_and_nothing_else(board, counted):
+    for number in (1, 2):
+        board.put(number)
+    board.store.cancel([job_id(1), job_id(2), job_id(3)], now_ms=NOW)
+    board.store.cancel([job_id(1)], now_ms=NOW)
+    assert ends(counted) == {"cancelled": 2}
+
+
+@pytest.mark.parametrize(
+    ("outcome", "wanted"),
+    [
+        ("ack", {"succeeded": 1}),
+        ("retry", {"retried": 1}),
+        ("fail", {"failed": 1}),
+        ("cancel", {"cancelled": 1}),
+        ("snooze", {"snoozed": 1}),
+        ("evict", {"snoozed": 1}),
+        ("park", {"snoozed": 1}),
+        ("crash", {"crashed": 1}),
+    ],
+)
+def test_each_end_of_a_run_counts_once(board, counted, outcome, wanted):
+    board.put(1)
+    board.claim()
+    board.settle(1, outcome)
+    board.settle(1, outcome)
+    assert ends(counted) == wanted
+
+
+def test_a_purge_counts_what_it_has_ended(board, counted):
+    for number in (1, 2):
+        board.put(number)
+    board.store.purge(limit=10, now_ms=NOW)
+    assert ends(counted) == {"cancelled": 2}
+
+
+def test_a_purge_takes_no_more_than_it_was_told_to_over_all_bands(board, counted):
+    for number, band in enumerate(("high", "normal", "normal", "low"), 1):
+        board.put(number, band=band)
+    assert board.store.purge(limit=2, now_ms=NOW)[1] == 2
+    assert board.dump()["jobs"] == [3, 4]
+    assert ends(counted) == {"cancelled": 2}
+
+
+def test_what_expires_counts_as_cancelled_or_once_it_has_run_as_failed(board, counted):
+    board.put(1, expires_ms=NOW - 1)
+    board.claim("n1")
+    assert ends(counted) == {"cancelled": 1}
+    board.put(2, expires_ms=NOW + 1)
+    board.claim("n2")
+    board.settle(2, "retry", fence="n2")
+    board.claim("n3", now=NOW + 1)
+    assert ends(counted) == {"cancelled": 1, "retried": 1, "failed": 1}
+
+
+def test_a_crash_of_what_was_asked_to_end_counts_no_failure(board, counted):
+    board.put(1)
+    board.claim()
+    board.store.cancel([job_id(1)], now_ms=NOW)
+    board.settle(1, "crash")
+    assert ends(counted) == {"crashed": 1}
+
+
+def test_a_cancel_that_was_asked_for_while_nobody_knew_of_the_job_counts_when_it_is_found(board, counted):
+    board.claim("n0")
+    assert board.store.cancel([job_id(1)], lacking="running", now_ms=NOW) == ["running"]
+    board.put(1)
+    assert board.claim("n1").jobs == []
+    assert board.happened()[-1] == "cancelled 1"
+    assert ends(counted) == {"cancelled": 1}
+
+
+def test_what_a_dead_worker_held_counts_a_crash_and_poison_a_failure_too(board, counted):
+    start = NOW // 60_000 * 60_000  # so that the lease ends in the same minute
+    board.put(1, start, now=start)
+    board.claim(now=start)
+    late = board.pass_lease(start)
+    before = counted()
+    board.claim("n2", "w2", now=late, max_crashes=0)
+    assert before == {kind: count for kind, count in counted().items() if kind not in ("crashed", "failed")}
+    assert ends(counted) == {"crashed": 1, "failed": 1}
+
+
+def test_a_purge_tells_of_each_job_and_of_itself(board):
+    board.put(1)
+    board.put(2)
+    board.store.purge(limit=10, now_ms=NOW)
+    assert board.happened()[-3:] == ["cancelled 1", "cancelled 2", "purged"]

@@ -9,6 +9,9 @@ from collections import Counter
 
 import pytest
 
+from django_delayq import ids
+from django_delayq.job_meta import NAMED
+from django_delayq.store.keys import Keys
 from django_delayq.store.scripts.queue import Outcome
 from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from django_delayq.worker.supervisor import lease_files
@@ -180,3 +183,137 @@ def _lives(pid: int) -> bool:
             return file.read().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+NAMED_ALIKE = {"meta": {NAMED: ["order:1", 1]}}
+
+
+@pytest.mark.parametrize(
+    ("how", "end"), [("does not hear", "failed"), ("aborted", "cancelled"), ("killed", "failed"), ("evicted", "snoozed")]
+)
+def test_the_next_of_a_name_begins_when_the_process_of_the_holder_is_dead(shop: Shop, how: str, end: str) -> None:
+    shop.settings = {"MAX_CRASHES": 0}
+    if how == "evicted":
+        holder = shop.put("nap", 1, 600, options=NAMED_ALIKE)
+        shop.put("deaf", 9, max_attempts=1)  # its neighbour, which bears no name
+    elif how == "does not hear":
+        holder = shop.put("deaf", 1, options=NAMED_ALIKE, max_attempts=1)
+    else:
+        holder = shop.put("nap", 1, 600, options=NAMED_ALIKE)
+    worker = shop.work("--threads", "2", "--grace", "1s")
+    eventually(lambda: len(shop.ran()) == (2 if how == "evicted" else 1))
+    (process,) = worker.children()
+    next_one = shop.put("nap", 2, 0.0, options=NAMED_ALIKE)
+    shop.work("--threads", "1")
+    blocked = Keys("delayq", "default")["blocked"]
+    if how != "evicted":  # there the two run for a second only
+        eventually(lambda: shop.link.execute("ZCARD", blocked) == 1)
+    if how == "aborted":
+        shop.store().cancel([ids.full(holder)], actor="clerk", abort=True)
+    elif how == "killed":
+        os.kill(process, signal.SIGKILL)
+    eventually(lambda: "claimed" in shop.happened(next_one))
+    assert process not in worker.children()
+    assert end in shop.happened(holder)
+    eventually(lambda: "succeeded" in shop.happened(next_one))
+    assert shop.link.execute("ZCARD", blocked) == 0
+
+
+GROUPS = """
+from django.contrib.auth.models import Group
+print(list(Group.objects.values_list("name", flat=True)))
+"""
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_task_that_ends_its_process_counts_as_a_crash_whatever_the_exit_code(shop: Shop, code: int) -> None:
+    shop.settings = {"MAX_CRASHES": 1}
+    id = shop.put("leave_by_itself", code)
+    shop.work()
+    eventually(lambda: "failed" in shop.happened(id), patience=8)
+    assert shop.ran().count(f"began {code}") == 2
+    assert shop.detail(id, "failed")["c"] == "Poison"
+
+
+@pytest.mark.parametrize("slow", ["", "remains.settle=sleep:1.5"])  # its successor would find nothing due meanwhile
+def test_a_burst_goes_on_after_a_task_that_ends_its_process(shop: Shop, slow: str) -> None:
+    shop.settings = {"MAX_CRASHES": 1}
+    id = shop.put("leave_by_itself", 0)
+    assert shop.work("--burst", failpoints=slow).wait() == 0
+    assert shop.happened(id)[-1] == "failed"
+
+
+def test_a_copy_that_a_task_forked_does_not_come_back_as_a_worker(shop: Shop) -> None:
+    ids = [*shop.put_many("count", [(number,) for number in range(300)]), shop.put("split", 1), shop.put("async_split")]
+    ids += shop.put_many("count", [(number,) for number in range(300, 600)])
+    shop.work("--threads", "1")
+    eventually(lambda: all("succeeded" in shop.happened(id) for id in ids[-302:]))  # both wait for their copy
+    assert len([line for line in shop.ran() if line.startswith("copy")]) == 2
+    assert set(shop.counts().values()) == {1}
+
+
+def test_a_copy_does_not_commit_the_transaction_of_an_atomic_run(shop: Shop) -> None:
+    shop.keep_rows(DURABILITY="outbox")
+    shop.manage("shell", "-v", "0", "-c", "from tests.app.shop.tasks import atomic_split; atomic_split.schedule()")
+    assert shop.work("--burst").wait() == 0
+    copied, committed = (line.rpartition(" ") for line in shop.ran())
+    assert (copied[0], committed[0]) == ("copy", "committed by")
+    assert copied[2] != committed[2]
+
+
+def test_a_task_may_terminate_its_own_child(shop: Shop) -> None:
+    id = shop.put("terminate_a_child")
+    shop.work()
+    eventually(lambda: "succeeded" in shop.happened(id))
+    assert shop.detail(id, "succeeded")["r"] == "-15"
+
+
+@pytest.mark.parametrize("task", ["async_exit", "async_stop"])
+def test_a_coroutine_cannot_end_the_event_loop_under_the_others(shop: Shop, task: str) -> None:
+    bystander = shop.put("async_nap", 1, 2.0)
+    worker = shop.work()
+    eventually(lambda: shop.ran() == ["began 1 1"])
+    id = shop.put(task)
+    eventually(lambda: "succeeded" in shop.happened(bystander), patience=10)
+    eventually(lambda: len(shop.happened(id)) > 2)
+    assert shop.happened(id)[2] == ("retried" if task == "async_exit" else "succeeded")
+    assert "it goes on" in worker.text()
+
+
+def test_database_connections_of_coroutines_are_closed_behind_each_job(shop: Shop) -> None:
+    shop.keep_rows()
+    ids = [shop.put("async_query", 0) for _ in range(3)]
+    assert shop.work("--burst", "--threads", "1").wait() == 0
+    assert [shop.detail(id, "succeeded")["r"] for id in ids] == [0, 0, 0]
+
+
+def test_a_slow_query_of_one_coroutine_does_not_hold_up_those_of_others(shop: Shop) -> None:
+    shop.keep_rows()
+    shop.put("async_query", 600)
+    shop.work()
+    eventually(lambda: shop.ran() == ["began 600"])
+    id = shop.put("async_query", 0)
+    eventually(lambda: "succeeded" in shop.happened(id), patience=10)
+
+
+def test_a_transaction_left_open_does_not_swallow_what_the_next_job_writes(shop: Shop) -> None:
+    shop.keep_rows()
+    shop.put("leave_open")
+    id = shop.put("write_row")
+    assert shop.work("--burst", "--threads", "1").wait() == 0
+    assert shop.happened(id)[-1] == "succeeded"
+    assert shop.manage("shell", "-v", "0", "-c", GROUPS) == "['whole']"
+
+
+def test_a_queue_that_redis_cannot_serve_does_not_stop_the_others(shop: Shop) -> None:
+    shop.settings = {"LEASE": 2, "QUEUES": {"broken": {}, "default": {}}}
+    running = shop.put("nap", 1, 8.0)
+    shop.put("nap", 2, 600.0, queue="broken")
+    workers = [shop.work(), shop.work()]  # one that would take over
+    eventually(lambda: len(shop.ran()) == 2)
+    shop.link.execute("SET", Keys("delayq", "broken")["leases"], "no sorted set any more")
+    eventually(lambda: all("unexpected error" in worker.text() for worker in workers))
+    id = shop.put("count", 1)
+    eventually(lambda: "succeeded" in shop.happened(id), patience=10)
+    eventually(lambda: "succeeded" in shop.happened(running))
+    assert shop.happened(running) == ["scheduled", "claimed", "succeeded"]

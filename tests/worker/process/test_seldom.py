@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 import socket
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from django_delayq import clock
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.store.scripts.queue import ScheduleItem
 from django_delayq.worker.process import node_threads
+from django_delayq.worker.process.mover import WeightedRoundRobin
 from tests.store.board import NOW, record
 from tests.worker.bench import Bench
 
@@ -161,3 +163,37 @@ def test_who_has_been_silent_has_no_proof_that_redis_was_away(clocked):
     clocked.bench.mover.trouble._rand = lambda: 0.0
     clocked.poll(2)
     assert clocked.told["away_ms"] == 2000, "a second of it, since it was asked, and one before that"
+
+
+def given(turns: WeightedRoundRobin, many: int, *, more: bool = True) -> list[int]:
+    """The lines that are polled if each pass has room for one."""
+    asked = []
+    for _ in range(many):
+        line = next(iter(turns.order()))
+        turns.polled(line, more=more)
+        asked.append(line)
+    return asked
+
+
+def test_each_line_has_its_turn():
+    assert given(WeightedRoundRobin(["a", "b", "c"], [1, 1, 1]), 7) == [0, 1, 2, 0, 1, 2, 0]
+
+
+def test_a_queue_has_as_many_turns_as_its_weight_however_many_partitions_it_has():
+    turns = WeightedRoundRobin(["a"] * 4 + ["b"], [2] * 4 + [1])
+    asked = given(turns, 60)
+    assert Counter(line == 4 for line in asked) == {False: 40, True: 20}
+    assert Counter(asked) == {0: 10, 1: 10, 2: 10, 3: 10, 4: 20}
+
+
+def test_a_queue_without_more_gives_up_its_turns():
+    assert given(WeightedRoundRobin(["a", "b"], [5, 1]), 4, more=False) == [0, 1, 0, 1]
+
+
+def test_all_lines_are_asked_in_a_pass_that_has_room_for_them():
+    turns = WeightedRoundRobin(["a", "a", "a", "b"], [1] * 4)
+    assert list(turns.order()) == [0, 3, 1, 2]
+    turns.polled(0, more=True)
+    assert list(turns.order()) == [3, 1, 2, 0]
+    turns.polled(3, more=True)
+    assert list(turns.order()) == [1, 3, 2, 0]
