@@ -31,7 +31,8 @@ SURVIVORS = {
     "store/lua/include/alive.lua: from, till, up, kept = begun, 0, now, begun [one more]": NOTHING + "any end is later.",
     "store/lua/include/begin.lua: local ms = us / 1000 [one more]": MARGIN + "less than a millisecond of the clock.",
     "store/lua/include/begin.lua: local ms = us / 1000 [one less]": MARGIN + "less than a millisecond of the clock.",
-    "store/lua/include/begin.lua: local texts = {[0] = '0', '1'} [one more]": COSTS + "0 is written anew.",
+    "store/lua/include/begin.lua: local texts = {[0] = '0', '1'} -- of whole numbers, see `int` [one more]": COSTS
+    + "0 is written anew.",
     'store/lua/include/begin.lua: if number == number then -- an invalid time can be "nan" [== to ~=]': COSTS
     + "each number is written anew.",
     "store/lua/include/finish.lua: if redis.call('ZCARD', k_finished) <= TOMBSTONES then [<= to <]": COSTS

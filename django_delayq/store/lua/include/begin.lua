@@ -1,12 +1,14 @@
 -- Every script starts here: the time, the actor, and the event that it builds.
 -- ARGV[1] now in ms, '' for Redis's clock (tests pass their time), '!' for that clock and to record the caller's format, see `present` · ARGV[2] by, the actor · ARGV[3] why, can be ''
 local now, since = nil, 0 -- `since`: the fraction of a ms that has passed since `now`
+local texts = {[0] = '0', '1'} -- of whole numbers, see `int`
 local telling = ARGV[1] == '!'
 if telling or ARGV[1] == '' then
   local seconds, us = unpack(redis.call('TIME'))
   local ms = us / 1000
   now = seconds * 1000 + math.floor(ms)
   since = ms % 1
+  texts[now] = seconds .. string.sub('00000' .. us, -6, -4)
 else
   now = tonumber(ARGV[1])
 end
@@ -39,7 +41,6 @@ local events, events_n = {}, 0
 
 -- Whole numbers as text, each formatted once: string.format takes a good part of a script's time, and most numbers repeat with every job.
 local as_text = string.format
-local texts = {[0] = '0', '1'}
 local function int(number)
   local text = texts[number]
   if not text then

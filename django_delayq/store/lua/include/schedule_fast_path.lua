@@ -10,11 +10,14 @@ repeat
   if items == 0 or now == '!' or ARGV[3] ~= '' then
     break
   end
+  local stamp
   if now == '' then
     local time = redis.call('TIME')
-    now = time[1] * 1000 + math.floor(time[2] / 1000)
+    stamp = time[1] .. string.sub('00000' .. time[2], -6, -4) -- as text: string.format takes longer
+    now = tonumber(stamp)
   else
     now = tonumber(now)
+    stamp = string.format('%.0f', now)
   end
   local format, generation, server, armed, surplus, site =
     unpack(redis.call('HMGET', k_meta, 'format', 'generation', 'server', 'armed', 'surplus', 'site'))
@@ -33,7 +36,6 @@ repeat
       earliest = math.huge
     end
   end
-  local stamp = string.format('%.0f', now)
   local entry = {'at', stamp, 'by', by, 'f', format or '1', '', ''}
   local told = #entry - 2
   local ids, jobs, bands
