@@ -10,7 +10,6 @@ reached, and what starts after a crash is not armed again; to sleep is no such a
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -26,12 +25,9 @@ class FailpointError(Exception):
     """The exception that an armed `raise` raises."""
 
 
-@dataclass(slots=True)
 class _Point:
-    action: str
-    argument: str
-    nth: int  # 0: every time
-    passed: int = 0
+    def __init__(self, action: str, argument: str, nth: int) -> None:  # nth 0: every time
+        self.action, self.argument, self.nth, self.passed = action, argument, nth, 0
 
 
 _armed: dict[str, _Point] | None = None

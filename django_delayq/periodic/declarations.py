@@ -14,7 +14,6 @@ from django.core.checks import CheckMessage
 
 from django_delayq import clock, codec, conf
 from django_delayq.exceptions import ConfigError, DelayqError, PayloadError
-from django_delayq.findings import check_message
 from django_delayq.periodic.dates import Dates
 from django_delayq.periodic.dates import installed as cronsim_installed
 from django_delayq.producer.options import NONE, templates
@@ -305,6 +304,8 @@ def check_declarations(**_: Any) -> list[CheckMessage]:
 
 
 def _of_dates(one: Declaration) -> Iterator[CheckMessage]:
+    from django_delayq.findings import check_message  # a web process needs no findings
+
     where = f"The schedule {one.name} ({one.place})"
     if one.dates.cron and not cronsim_installed():
         yield check_message(
@@ -323,6 +324,8 @@ def _of_dates(one: Declaration) -> Iterator[CheckMessage]:
 
 
 def _of_jobs(one: Declaration) -> Iterator[CheckMessage]:
+    from django_delayq.findings import check_message
+
     task = registry.find(one.task)
     if task is None or task.queue not in conf.get().queues:
         return  # E005 and E004 report these

@@ -19,9 +19,7 @@ from django_delayq.job_meta import SharedName, in_payload
 from django_delayq.producer import outbox
 from django_delayq.producer.options import JobTemplate, Options, Planned, templates
 from django_delayq.producer.stores import stores
-from django_delayq.store.scripts.events import FIRST
 from django_delayq.store.scripts.record import JobRecord, validate_key
-from django_delayq.store.scripts.recovery import EpochStore
 
 
 def anywhere(queue: QueueConfig) -> int:
@@ -109,7 +107,7 @@ def _held(queue: QueueConfig, key: str, partition: int) -> bool:
     """
     if stores.inspector().find(queue.name, key, [partition]) is not None:
         return True
-    epoch = EpochStore(stores.queue(queue.name, partition)).look(FIRST)
+    epoch = stores.recovery(stores.queue(queue.name, partition)).look()
     if not outbox.installed:
         return False
     lacks = epoch.rolled or epoch.confirmed != epoch.server

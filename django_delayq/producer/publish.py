@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
 from django_delayq import clock, conf, ids
@@ -26,7 +26,6 @@ from django_delayq.producer.outbox.shapes import StoredJob, WaitingRow
 from django_delayq.producer.stores import stores
 from django_delayq.states import FINISHED, EndingKind, State
 from django_delayq.store.connection.error_replies import StoreError
-from django_delayq.store.scripts.events import FIRST, EventLog
 from django_delayq.store.scripts.queue import MOST, QueueStore
 from django_delayq.store.scripts.record import (
     CREATED,
@@ -38,8 +37,10 @@ from django_delayq.store.scripts.record import (
     ScheduleReply,
     ScheduleStatus,
 )
-from django_delayq.store.scripts.recovery import EpochStore, Restored
 from django_delayq.store.scripts.replicas import COOLDOWN, Replicas
+
+if TYPE_CHECKING:
+    from django_delayq.store.scripts.recovery import Restored
 
 ASKS: Final = ("ask", "ask told")  # modes in which nothing is written
 BESIDE: Final[Mapping[str, ScheduleStatus]] = {"error": "taken", "replace": "running", "after": "behind"}
@@ -151,7 +152,7 @@ class Publisher:
         rows = [row for row in self._rows(jobs) if row.unfinished and row.published]
         if not rows:
             return []
-        store, lease_ms = EpochStore(self.store), conf.get().queue(self.store.queue).lease_ms
+        store, lease_ms = stores.recovery(self.store), conf.get().queue(self.store.queue).lease_ms
         self._take_away(self._rows(store.holders({row.record.key for row in rows if row.record.key})))
         failpoint("publish.bring_back")
         lost = [
@@ -326,9 +327,9 @@ class Publisher:
         """Removes holders that have ended by an event that this server lacks. If they stayed, the jobs that replaced them would be
         merged into them, and no job of the key would remain.
         """
-        epoch = EpochStore(self.store)
+        epoch = stores.recovery(self.store)
         for row in holders:
-            if row.state in FINISHED and epoch.look(row.seen or FIRST).older:
+            if row.state in FINISHED and epoch.look(row.seen).older:
                 epoch.drop([ids.short(row.record.id)], actor=self.actor)
 
     def _tell(self, answers: Sequence[tuple[ScheduleItem, ScheduleReply]], epoch: str) -> set[UUID]:
@@ -408,6 +409,8 @@ class Publisher:
         """Those of the first 200 that Redis does not know. Most of them are only not mirrored yet. The relay handles the jobs after
         the first 200.
         """
+        from django_delayq.store.scripts.events import EventLog  # a web process rarely needs it
+
         mine = [id for id in jobs if ids.partition(id) == self.store.partition]
         return EventLog(self.store.link, self.store.keys).unknown(mine[:MOST])
 

@@ -30,6 +30,7 @@ from django_delayq.store.scripts.replicas import Replicas
 if TYPE_CHECKING:
     from django_delayq.store.reads.figures import Figures
     from django_delayq.store.reads.inspector import Inspector, JobView
+    from django_delayq.store.scripts.recovery import EpochStore
 
 T = TypeVar("T")
 
@@ -171,6 +172,12 @@ class StoreSet:
     def parts(self, name: str) -> list[QueueStore]:
         """The stores of all partitions of a queue that may have jobs. Raises: as `queue`."""
         return [self.queue(name, partition) for partition in conf.get().queue(name).served]
+
+    def recovery(self, store: QueueStore) -> EpochStore:
+        """The calls about jobs that the store may have lost."""
+        from django_delayq.store.scripts.recovery import EpochStore  # a web process rarely needs it
+
+        return EpochStore(store)
 
     def inspector(self, reach: Reach = WHOLE) -> Inspector:
         """Reads queues and jobs for the admin and the commands."""

@@ -37,7 +37,7 @@ print(json.dumps(sorted(sys.modules)))
 # The modules of the package that a web process has in memory, by room. Each costs time at its start, so the list may only get shorter.
 WEB = {
     "": (
-        "apps clock codec conf exceptions failpoints findings ids job_meta ladder locks logger mirror "
+        "apps clock codec conf exceptions failpoints ids job_meta ladder locks logger mirror "
         "models periodic producer setting_readers signals signing spread states store text under_test worker"
     ),
     "locks": "lock",
@@ -53,7 +53,7 @@ WEB = {
     "store": "keys connection reads scripts",
     "store.connection": ("address commands connection_options embedded error_replies link places sentinels wake"),
     "store.reads": "reach",
-    "store.scripts": ("decode events formats loader lock_store queue record recovery replicas site worker_registry"),
+    "store.scripts": ("decode formats loader lock_store queue record replicas site"),
     "worker": "current",
 }
 THEIRS = ("cronsim", "django.contrib.admin", "prometheus_client", "rich", "urllib3")
@@ -87,7 +87,18 @@ def test_a_web_process_has_no_other_modules_in_memory_than_these():
     assert {name for name in loaded("") if name.startswith("django_delayq.")} == listed
 
 
-@pytest.mark.parametrize("module", ["checks", "store.connection.cluster", "store.reads.figures", "store.reads.inspector"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        "checks",
+        "findings",
+        "store.connection.cluster",
+        "store.reads.figures",
+        "store.reads.inspector",
+        "store.scripts.events",
+        "store.scripts.recovery",
+    ],
+)
 def test_what_a_web_process_loads_when_it_is_asked_for_a_worker_has_before_it_forks(module):
     assert f"django_delayq.{module}" not in loaded("")
     assert f"django_delayq.{module}" in loaded(WORKER)

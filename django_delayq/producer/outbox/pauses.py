@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from django.db import DatabaseError, InterfaceError
 
@@ -11,8 +11,10 @@ from django_delayq.logger import Logger
 from django_delayq.models import QueueState, database
 from django_delayq.producer.outbox import rows
 from django_delayq.states import EventKind
-from django_delayq.store.scripts.events import Entry
 from django_delayq.store.scripts.queue import QueueStore
+
+if TYPE_CHECKING:
+    from django_delayq.store.scripts.events import Entry
 
 RESTORE: Final = "restore"  # the actor of a pause that waits for a manual restore: it is not a pause of its own
 logger = Logger("django_delayq.restore")

@@ -81,9 +81,9 @@ class EpochStore:
     def __init__(self, store: QueueStore) -> None:
         self._store = store
 
-    def look(self, seen: str) -> Epoch:
-        """The epoch of the queue. `seen`: the last event that the database has, for `Epoch.older`."""
-        commands = [*self.asks]
+    def look(self, seen: str = "") -> Epoch:
+        """The epoch of the queue. `seen`: the last event that the database has, for `Epoch.older`; "": none."""
+        commands, seen = [*self.asks], seen or FIRST
         if seen != FIRST:  # an idle mirror looks often, and then needs no event
             commands.append(("XRANGE", self._store.keys["events"], seen, seen))
         return self.read(self._store.link.execute_many(commands), seen)

@@ -11,17 +11,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from django_delayq import clock
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.findings import Finding
 from django_delayq.store.connection.error_replies import StoreError, cause_of
 from django_delayq.store.connection.link import Link
 from django_delayq.store.connection.places import Places
 from django_delayq.store.keys import Keys
 from django_delayq.store.scripts import loader
 from django_delayq.store.scripts.loader import Script
+
+if TYPE_CHECKING:
+    from django_delayq.findings import Finding
 
 FOLLOWS: Final = re.compile(rb"^slave\d+:.*state=online", re.MULTILINE)
 WAIT_MS: Final = 100  # the time that one call waits
@@ -100,6 +102,8 @@ def replica_findings(places: Places, wanted: Iterable[tuple[str, int, int]]) -> 
     Raises:
         StoreUnavailable: one of their servers cannot be asked.
     """
+    from django_delayq.findings import Finding  # a web process needs no findings
+
     by_server: dict[Link, dict[str, int]] = {}
     for queue, partition, count in wanted:
         by_server.setdefault(places.of(queue, partition).server, {})[queue] = count
