@@ -246,47 +246,30 @@ def remaining(most: float) -> float:
     return min(seconds, most)
 
 
+def _timed(base: type, name: str, limit: str = "read") -> Any:
+    """A method of a socket class with a limit."""
+    method = getattr(base, name)
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        self.settimeout(remaining(getattr(_LIMITS.get(), limit)))
+        return method(self, *args, **kwargs)
+
+    return call
+
+
 class TimedSocket(socket.socket):
     """A socket with limits."""
 
-    def recv_into(self, *args: Any, **kwargs: Any) -> int:
-        """See `socket`."""
-        self.settimeout(remaining(_LIMITS.get().read))
-        return super().recv_into(*args, **kwargs)
-
-    def recv(self, *args: Any, **kwargs: Any) -> bytes:
-        """See above."""
-        self.settimeout(remaining(_LIMITS.get().read))
-        return super().recv(*args, **kwargs)
-
-    def sendall(self, *args: Any, **kwargs: Any) -> None:
-        """See above."""
-        self.settimeout(remaining(_LIMITS.get().read))
-        super().sendall(*args, **kwargs)
+    recv_into, recv, sendall = (_timed(socket.socket, name) for name in ("recv_into", "recv", "sendall"))
 
 
 class TimedTls(ssl.SSLSocket):
-    """A TLS socket with limits, for `SSLContext.sslsocket_class`."""
+    """A TLS socket with limits, for `SSLContext.sslsocket_class`. `sendall` uses `send`; TLS inside a connection to an https proxy uses
+    `recv`.
+    """
 
-    def do_handshake(self, block: bool = False) -> None:
-        """See `SSLSocket`."""
-        self.settimeout(remaining(_LIMITS.get().connect))
-        super().do_handshake(block)
-
-    def recv_into(self, *args: Any, **kwargs: Any) -> int:
-        """See above."""
-        self.settimeout(remaining(_LIMITS.get().read))
-        return super().recv_into(*args, **kwargs)
-
-    def recv(self, *args: Any, **kwargs: Any) -> bytes:
-        """See above. TLS inside a connection to an https proxy uses it."""
-        self.settimeout(remaining(_LIMITS.get().read))
-        return super().recv(*args, **kwargs)
-
-    def send(self, *args: Any, **kwargs: Any) -> int:
-        """See above. `sendall` uses it, too."""
-        self.settimeout(remaining(_LIMITS.get().read))
-        return super().send(*args, **kwargs)
+    do_handshake = _timed(ssl.SSLSocket, "do_handshake", "connect")
+    recv_into, recv, send = (_timed(ssl.SSLSocket, name) for name in ("recv_into", "recv", "send"))
 
 
 def connect(found: Iterable[CheckedAddress]) -> TimedSocket:
@@ -303,10 +286,9 @@ def connect(found: Iterable[CheckedAddress]) -> TimedSocket:
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             made.connect(one.sockaddr)
             return made
-        except OSError as failed:
+        except BaseException as failed:
             made.close()
+            if not isinstance(failed, OSError):
+                raise
             error = failed
-        except BaseException:
-            made.close()
-            raise
     raise error

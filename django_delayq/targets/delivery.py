@@ -7,6 +7,7 @@ import json as json_text
 import os
 import threading
 from collections.abc import Mapping
+from functools import partial
 from importlib.util import find_spec
 from random import uniform
 from typing import Any, Final, Unpack
@@ -27,7 +28,7 @@ from django_delayq.states import DELIVERY
 from django_delayq.targets import addresses, answers, webhook
 from django_delayq.targets.addresses import REFUSED, Endpoint
 from django_delayq.targets.answers import BUSY, KEPT, WITHHELD, DeliveryFailed, Reply, failure
-from django_delayq.targets.circuits import HostHeld, Visit, circuits
+from django_delayq.targets.circuits import HostHeld, circuits
 from django_delayq.targets.webhook import HEADERS
 from django_delayq.text import clean, did_you_mean
 from django_delayq.worker.current import CurrentJob, running
@@ -93,12 +94,19 @@ def deliver(
         PayloadError, PayloadTooLarge, QueueUnknown, KeyTaken, StoreUnavailable, SynchronousOnlyOperation: as `schedule`.
     """
     refuse_loop("delayq.adeliver(…)")
-    bound, arguments = prepared(url, json, data, method, headers, secret, timeout, redirects, on_failure, options)
+    given: dict[str, Any] = {"json": json, "data": data, "method": method, "headers": headers, "secret": secret, "timeout": timeout}
+    bound, arguments = prepared(url, **given, redirects=redirects, on_failure=on_failure, **options)
     return bound.schedule(**arguments)
 
 
 @like(deliver)
-async def adeliver(
+async def adeliver(url: str, **given: Any) -> Job:
+    """Async version of `deliver`. It commits by itself."""
+    bound, arguments = await in_thread(partial(prepared, url, **given))  # in a thread, because it may ask Redis for the time
+    return await bound.aschedule(**arguments)
+
+
+def prepared(
     url: str,
     *,
     json: Any = UNSAID,
@@ -110,26 +118,8 @@ async def adeliver(
     redirects: int = 0,
     on_failure: Task[..., Any] | None = None,
     **options: Unpack[UntimedOptions],
-) -> Job:
-    """Async version of `deliver`. It commits by itself."""
-    # in a thread, because it may ask Redis for the time
-    bound, arguments = await in_thread(prepared, url, json, data, method, headers, secret, timeout, redirects, on_failure, options)
-    return await bound.aschedule(**arguments)
-
-
-def prepared(
-    url: str,
-    json: Any,
-    data: str | bytes | None,
-    method: str,
-    headers: Mapping[str, str | Mapping[str, str]] | None,
-    secret: str | None,
-    timeout: clock.Delay | None,
-    redirects: int,
-    on_failure: Task[..., Any] | None,
-    options: UntimedOptions,
 ) -> tuple[Bound[..., Any], dict[str, Any]]:
-    """The task with its options, and the arguments of the job, without default values. Raises: see `deliver`."""
+    """The task with its options, and the arguments of the job, without default values. Arguments: see `deliver`."""
     config = _config()
     to = addresses.read_url(url)
     if method not in METHODS:
@@ -294,7 +284,18 @@ def attempt(
     try:
         to = addresses.read_url(url)
         with circuits.visit(to.place, config, now_ms=now_ms, forced=held_enough) as visit:
-            answer = _send(visit, to, method, content, request_headers, config, within or config.timeout, redirects, job, withholds)
+            limit, left = within or config.timeout, job.time_left
+            if left is not None:  # otherwise the run times out, and the request is repeated although the host may have accepted it
+                limit = min(limit, AHEAD * left)
+            send = clients.get(config).send
+            try:
+                answer: Reply = send(to, method, content, request_headers, within=limit, redirects=redirects, withholds=withholds)
+            except (DeliveryFailed, SoftTimeout):
+                visit.well = False
+                raise
+            visit.well = answer.status not in BUSY
+            if not visit.well:
+                visit.failed_url = to.path
     except HostHeld as held:
         raise Snooze(held.seconds, HELD[held.code].format(target=to.place)) from None
     except TargetRefused as error:
@@ -339,32 +340,6 @@ def _secrets(headers: Mapping[str, Any], secret: str | None, config: HttpConfig)
             raise failure("secret", "", secret=name)
         found[name] = config.secrets[name]
     return found
-
-
-def _send(
-    visit: Visit,
-    to: Endpoint,
-    method: str,
-    body: bytes,
-    headers: _Headers,
-    config: HttpConfig,
-    within: float,
-    redirects: int,
-    job: CurrentJob,
-    withholds: bool,
-) -> Reply:
-    client, left = clients.get(config), job.time_left
-    if left is not None:  # otherwise the run times out, and the request is repeated although the host may have accepted it
-        within = min(within, AHEAD * left)
-    try:
-        answer: Reply = client.send(to, method, body, headers, within=within, redirects=redirects, withholds=withholds)
-    except (DeliveryFailed, SoftTimeout):
-        visit.well = False
-        raise
-    visit.well = answer.status not in BUSY
-    if not visit.well:
-        visit.failed_url = to.path
-    return answer
 
 
 def _outcome(answer: Reply, to: Endpoint, config: HttpConfig, redirects: int, job: CurrentJob, withholds: bool) -> dict[str, Any]:

@@ -7,7 +7,6 @@ import binascii
 import inspect
 import json
 import re
-from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, NamedTuple, cast
 from uuid import UUID
@@ -209,21 +208,9 @@ def deliver(call: GatewayCall) -> GatewayAnswer:
     timeout = parsing.duration(body["timeout"], "/timeout") if "timeout" in body else None
     if timeout is not None and clock.seconds(timeout) > http.timeout:
         raise GatewayProblem("field_value", "/timeout", cause=f"It must be at most {clock.text(http.timeout)}, as the project allows.")
-    try:
-        bound, kwargs = delivery.prepared(
-            body["url"],
-            content.get("json", delivery.UNSAID),
-            content.get("data"),
-            body.get("method", "POST"),
-            body.get("headers"),
-            body.get("secret"),
-            timeout,
-            body.get("redirects", 0),
-            None,
-            cast("Any", options),
-        )
-    except ConfigError as error:
-        raise GatewayProblem("options", "", cause=parsing.error_text(error)) from None
+    given: dict[str, Any] = {name: body[name] for name in ("method", "headers", "secret", "redirects") if name in body}
+    with parsing.problem_of(ConfigError, code="options", place=""):
+        bound, kwargs = delivery.prepared(body["url"], **content, **given, timeout=timeout, **cast("Any", options))
     return enqueue.put(call, NewJob(bound.task, options, (), kwargs, lambda *_: ""))
 
 
@@ -314,14 +301,14 @@ def settle(verb: str, call: GatewayCall) -> GatewayAnswer:
     """Settles several messages, and answers for each."""
     queue = permissions.message_queue(call)
     given = [(pointer("messages", number), one["id"], one) for number, one in enumerate(call.body["messages"])]
-    answers = SETTLERS[verb](call, queue, _settlements(given))
+    answers = _settle(verb, call, queue, _settlements(given))
     return GatewayAnswer(status=200, body={"messages": answers})
 
 
 def settle_one(verb: str, call: GatewayCall) -> GatewayAnswer:
     """Settles one message. A lost lease is 409."""
     queue = permissions.message_queue(call)
-    (answer,) = SETTLERS[verb](call, queue, _settlements([("", call.path["id"], call.body)]))
+    (answer,) = _settle(verb, call, queue, _settlements([("", call.path["id"], call.body)]))
     if answer["answer"] == LOST:
         raise GatewayProblem("lease_lost", more={"id": answer["id"]})
     return GatewayAnswer(status=200, body=answer)
@@ -351,20 +338,7 @@ def _message_id(given: str, place: str) -> str:
         raise GatewayProblem("field_value", f"{place}/id", cause="It must be the id of a message.") from None
 
 
-def _ack(call: GatewayCall, queue: QueueConfig, settlements: list[Settlement]) -> list[dict[str, Any]]:
-    return _settle(call, queue, "ack", [Outcome(one.id, one.attempt, one.nonce, "ack") for one in settlements])
-
-
-def _snooze(call: GatewayCall, queue: QueueConfig, settlements: list[Settlement]) -> list[dict[str, Any]]:
-    return _settle(call, queue, "snooze", [one.outcome("snooze", one.delay_ms(), one.reason) for one in settlements])
-
-
-def _fail(call: GatewayCall, queue: QueueConfig, settlements: list[Settlement]) -> list[dict[str, Any]]:
-    default = f"failed by its consumer, {call.token.actor}"
-    return _settle(call, queue, "fail", [one.outcome("fail", 0, one.reason or default) for one in settlements])
-
-
-def _retry(call: GatewayCall, queue: QueueConfig, settlements: list[Settlement]) -> list[dict[str, Any]]:
+def _retried(queue: QueueConfig, settlements: list[Settlement]) -> list[Outcome]:
     """Takes the delay from the request, otherwise from the backoff in the record of the message."""
     for one in settlements:
         one.delay_ms()  # if one delay is invalid, no message is settled
@@ -379,7 +353,7 @@ def _retry(call: GatewayCall, queue: QueueConfig, settlements: list[Settlement])
         options = {} if record is None else _options(record)
         delay_ms = one.delay_ms() if "delay" in one.given else next_delay_ms(options, queue, one.attempt)
         outcomes.append(one.outcome("retry", delay_ms, one.reason))
-    return _settle(call, queue, "retry", outcomes)
+    return outcomes
 
 
 def _options(record: JobRecord) -> dict[str, Any]:
@@ -400,16 +374,18 @@ def _extend(call: GatewayCall, queue: QueueConfig, settlements: list[Settlement]
     return found
 
 
-SETTLERS: Final[dict[str, Callable[[GatewayCall, QueueConfig, list[Settlement]], list[dict[str, Any]]]]] = {
-    "ack": _ack,
-    "retry": _retry,
-    "snooze": _snooze,
-    "fail": _fail,
-    "extend": _extend,
-}
-
-
-def _settle(call: GatewayCall, queue: QueueConfig, verb: str, outcomes: list[Outcome]) -> list[dict[str, Any]]:
+def _settle(verb: str, call: GatewayCall, queue: QueueConfig, settlements: list[Settlement]) -> list[dict[str, Any]]:
+    if verb == "extend":
+        return _extend(call, queue, settlements)
+    if verb == "retry":
+        outcomes = _retried(queue, settlements)
+    elif verb == "ack":
+        outcomes = [Outcome(one.id, one.attempt, one.nonce, "ack") for one in settlements]
+    elif verb == "snooze":
+        outcomes = [one.outcome("snooze", one.delay_ms(), one.reason) for one in settlements]
+    else:
+        default = f"failed by its consumer, {call.token.actor}"
+        outcomes = [one.outcome("fail", 0, one.reason or default) for one in settlements]
     answers = settle_once(_holder(call, queue), verb, outcomes, again=call.again)
     return [{"id": one.id, "answer": answer} for one, answer in zip(outcomes, answers, strict=True)]
 
