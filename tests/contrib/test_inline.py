@@ -39,10 +39,10 @@ def told(backend):
 
     listeners = {name: listener(name) for name in ("task_enqueued", "task_started", "task_finished")}
     for name, note in listeners.items():
-        getattr(api, name).connect(note)
+        getattr(api.OURS, name).connect(note)
     yield heard
     for name, note in listeners.items():
-        getattr(api, name).disconnect(note)
+        getattr(api.OURS, name).disconnect(note)
 
 
 def test_the_result_is_at_hand_when_enqueue_returns(mail):

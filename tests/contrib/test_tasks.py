@@ -43,16 +43,16 @@ def finished(backend):
     def note(task_result, **_):
         told.append((task_result.id, str(task_result.status), [error.exception_class_path for error in task_result.errors]))
 
-    api.task_finished.connect(note)
+    api.OURS.task_finished.connect(note)
     yield told
-    api.task_finished.disconnect(note)
+    api.OURS.task_finished.disconnect(note)
 
 
 @pytest.fixture
 def unknown():
-    from django_delayq.contrib.tasks.api import TaskResultDoesNotExist
+    from django_delayq.contrib.tasks.api import OURS
 
-    return TaskResultDoesNotExist
+    return OURS.TaskResultDoesNotExist
 
 
 def with_options(**options):
@@ -73,9 +73,9 @@ def enqueued(backend):
         id = ids.parse(task_result.id)
         seen.append((task_result.id, Job.objects.filter(pk=id).exists(), stores.inspector().job(task_result.task.queue_name, id)))
 
-    api.task_enqueued.connect(note)
+    api.OURS.task_enqueued.connect(note)
     yield seen
-    api.task_enqueued.disconnect(note)
+    api.OURS.task_enqueued.disconnect(note)
 
 
 @pytest.mark.parametrize(("options", "row"), [({}, True), ({"key": "k"}, True), ({"durability": "redis"}, False)])
@@ -108,12 +108,12 @@ def test_a_receiver_of_task_enqueued_that_fails_does_not_lose_a_task_that_is_com
     def fail(**_):
         raise LookupError("a receiver's own error")
 
-    api.task_enqueued.connect(fail)
+    api.OURS.task_enqueued.connect(fail)
     try:
         with pytest.raises(LookupError):
             mail.send.enqueue(1)
     finally:
-        api.task_enqueued.disconnect(fail)
+        api.OURS.task_enqueued.disconnect(fail)
     delayq.run_due()
     assert mail.SEEN == [("send", 1, "")]
 
@@ -318,7 +318,7 @@ def test_a_task_whose_function_is_gone_waits_and_is_not_found_by_its_id(delayq, 
 def api_of(result):
     from django_delayq.contrib.tasks import api
 
-    return api.task_backends[result.backend]
+    return api.OURS.task_backends[result.backend]
 
 
 # values
@@ -414,7 +414,7 @@ def test_an_unknown_option_is_refused_with_the_nearest_one(mail):
 def test_other_backends_run_such_tasks_without_them(db, mail):
     from django_delayq.contrib.tasks import api, using
 
-    immediate = f"{api.BaseTaskBackend.__module__.removesuffix('.base')}.immediate.ImmediateBackend"
+    immediate = f"{api.OURS.BaseTaskBackend.__module__.removesuffix('.base')}.immediate.ImmediateBackend"
     with override_settings(TASKS={**TASKS, "other": {"BACKEND": immediate, "QUEUES": []}}):
         result = using(mail.send, key="k", delay="1h", max_attempts=3).using(backend="other").enqueue(1)
         assert (result.status, result.return_value) == ("SUCCESSFUL", "sent 1")
@@ -552,7 +552,7 @@ def findings(**changes):
     from django_delayq.contrib.tasks import api
 
     with override_settings(TASKS={"default": {**TASKS["default"], **changes}}):
-        return {one.id: f"{one.msg} {one.hint}" for one in api.task_backends["default"].check()}
+        return {one.id: f"{one.msg} {one.hint}" for one in api.OURS.task_backends["default"].check()}
 
 
 def test_right_options_pass():

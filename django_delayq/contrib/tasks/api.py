@@ -1,55 +1,19 @@
 """The API of `django.tasks`: from Django 6.0 or later, otherwise from the package django-tasks.
 
 A process may contain both, because some apps always use the package. `packages` returns both. The class of a task decides which
-signals,
-results and contexts belong to it.
+signals, results and contexts belong to it.
 """
 
 from __future__ import annotations
 
 import sys
+from collections import ChainMap
 from importlib import import_module
-from types import ModuleType
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-try:
-    from django.tasks import Task, TaskContext, TaskResult, TaskResultStatus, task_backends
-    from django.tasks.backends.base import BaseTaskBackend
-    from django.tasks.base import TaskError
-    from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist
-    from django.tasks.signals import task_enqueued, task_finished, task_started
-    from django.utils.json import normalize_json
-except ImportError:  # Django 5.2
-    from django_tasks import exceptions, task_backends
-    from django_tasks.backends.base import BaseTaskBackend
-    from django_tasks.base import Task, TaskContext, TaskError, TaskResult, TaskResultStatus
-    from django_tasks.exceptions import TaskResultDoesNotExist
-    from django_tasks.signals import task_enqueued, task_finished, task_started
-    from django_tasks.utils import normalize_json
-
-    # Releases up to 0.12 have another name than Django.
-    InvalidTask = getattr(exceptions, "InvalidTask", None) or exceptions.InvalidTaskError
-
-__all__ = (
-    "BaseTaskBackend",
-    "InvalidTask",
-    "Task",
-    "TaskApi",
-    "TaskContext",
-    "TaskError",
-    "TaskResult",
-    "TaskResultDoesNotExist",
-    "TaskResultStatus",
-    "api_of",
-    "error_class",
-    "normalize_json",
-    "packages",
-    "task_backends",
-    "task_classes",
-    "task_enqueued",
-    "task_finished",
-    "task_started",
-)
+PACKAGE: Final = "django_tasks"
+_both: tuple[TaskApi, ...] = ()
+_joined: dict[str, type[Exception]] = {}
 
 
 class TaskApi(NamedTuple):
@@ -69,23 +33,32 @@ class TaskApi(NamedTuple):
     task_finished: Any
 
 
-OURS: Final = TaskApi(
-    Task,
-    TaskContext,
-    TaskError,
-    TaskResult,
-    TaskResultStatus,
-    BaseTaskBackend,
-    InvalidTask,
-    TaskResultDoesNotExist,
-    task_backends,
-    task_enqueued,
-    task_started,
-    task_finished,
-)
-PACKAGE: Final = "django_tasks"
-_both: tuple[TaskApi, ...] = ()
-_joined: dict[str, type[Exception]] = {}
+def _api(package: str) -> TaskApi:
+    modules = [import_module(f"{package}{name}") for name in ("", ".base", ".backends.base", ".exceptions", ".signals")]
+    known: ChainMap[str, Any] = ChainMap(*map(vars, modules))
+    # Releases of the package up to 0.12 call InvalidTask InvalidTaskError.
+    return TaskApi(**{name: known.get(name) or known[f"{name}Error"] for name in TaskApi._fields})
+
+
+try:
+    from django.utils.json import normalize_json
+
+    OURS: Final = _api("django.tasks")
+except ImportError:  # Django 5.2
+    from django_tasks.utils import normalize_json
+
+    OURS: Final = _api(PACKAGE)
+
+if TYPE_CHECKING:
+    from django.tasks import Task, TaskContext, TaskResult, TaskResultStatus
+    from django.tasks.backends.base import BaseTaskBackend
+    from django.tasks.base import TaskError
+    from django.tasks.exceptions import InvalidTask
+else:
+    Task, TaskContext, TaskError, TaskResult, TaskResultStatus, BaseTaskBackend, InvalidTask, *_ = OURS
+
+__all__ = ["OURS", "BaseTaskBackend", "InvalidTask", "Task", "TaskContext", "TaskError", "TaskResult", "TaskResultStatus"]
+__all__ += ["TaskApi", "api_of", "error_class", "normalize_json", "packages", "task_classes"]
 
 
 def packages() -> tuple[TaskApi, ...]:
@@ -94,26 +67,8 @@ def packages() -> tuple[TaskApi, ...]:
     """
     global _both
     if not _both and f"{PACKAGE}.backends.base" in sys.modules and Task.__module__ != f"{PACKAGE}.base":
-        _both = (OURS, _api(import_module(f"{PACKAGE}.base"), import_module(f"{PACKAGE}.exceptions")))
+        _both = (OURS, _api(PACKAGE))
     return _both or (OURS,)
-
-
-def _api(base: ModuleType, exceptions: Any) -> TaskApi:
-    signals, package = import_module(f"{PACKAGE}.signals"), import_module(PACKAGE)
-    return TaskApi(
-        base.Task,
-        base.TaskContext,
-        base.TaskError,
-        base.TaskResult,
-        base.TaskResultStatus,
-        import_module(f"{PACKAGE}.backends.base").BaseTaskBackend,
-        getattr(exceptions, "InvalidTask", None) or exceptions.InvalidTaskError,
-        exceptions.TaskResultDoesNotExist,
-        package.task_backends,
-        signals.task_enqueued,
-        signals.task_started,
-        signals.task_finished,
-    )
 
 
 def task_classes() -> tuple[type[Task], ...]:

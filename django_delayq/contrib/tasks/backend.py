@@ -29,6 +29,7 @@ from django_delayq.contrib.tasks.declared import (
     carried,
     enqueued_at,
     extras_of,
+    new_result,
     options_of,
     plain,
     task_class,
@@ -114,20 +115,7 @@ class DelayqBackend(BaseTaskBackend):
         refuse_loop("task.aenqueue(…)")
         self.validate_task(task)
         api = api_of(task)
-        result: TaskResult = api.TaskResult(
-            task=task,
-            id="",  # set when the job exists
-            status=api.TaskResultStatus.READY,
-            enqueued_at=None,
-            started_at=None,
-            finished_at=None,
-            last_attempted_at=None,
-            args=args,
-            kwargs=kwargs,
-            backend=self.alias,
-            errors=[],
-            worker_ids=[],
-        )
+        result = new_result(task, "", "READY", args, kwargs, backend=self.alias)  # the id is set when the job exists
         known = register(task)
 
         def inserted(job: Job) -> None:

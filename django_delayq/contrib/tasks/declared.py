@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
 from django_delayq import clock, ids
-from django_delayq.contrib.tasks.api import Task, TaskError, api_of
+from django_delayq.contrib.tasks.api import Task, TaskError, TaskResult, api_of
 from django_delayq.exceptions import ConfigError
 from django_delayq.producer.options import OPTIONS
 from django_delayq.producer.task import Task as Registered
@@ -127,6 +127,15 @@ def as_enqueued(task: DjangoTask, queue: str, meta: Mapping[str, Any]) -> Task:
     if isinstance(found.get("run_after"), str):
         found["run_after"] = datetime.fromisoformat(found["run_after"])
     return altered(task.declared, queue_name=queue, **found)
+
+
+def new_result(task: Task, id: str, status: str, args: Any, kwargs: Any, **known: Any) -> TaskResult:
+    """A result. `known`: its other fields; those that are missing are not known yet."""
+    api = api_of(task)
+    fields = dict.fromkeys(("enqueued_at", "started_at", "finished_at", "last_attempted_at"), None)
+    fields |= {"backend": task.backend, "errors": [], "worker_ids": [], **known}
+    result: TaskResult = api.TaskResult(task=task, id=id, status=api.TaskResultStatus(status), args=args, kwargs=kwargs, **fields)
+    return result
 
 
 def enqueued_at(id: UUID) -> datetime:

@@ -9,7 +9,7 @@ from uuid import UUID
 from django_delayq import codec, conf, ids
 from django_delayq.contrib.tasks import task_errors
 from django_delayq.contrib.tasks.api import TaskApi, TaskError, TaskResult, TaskResultStatus, api_of
-from django_delayq.contrib.tasks.declared import DjangoTask, Earlier, as_enqueued, enqueued_at
+from django_delayq.contrib.tasks.declared import DjangoTask, Earlier, as_enqueued, enqueued_at, new_result
 from django_delayq.contrib.tasks.task_errors import TaskCancelled, TaskCrashed, TaskExpired, TaskNotRun
 from django_delayq.exceptions import PayloadError
 from django_delayq.mirror.ends import CRASHES
@@ -55,17 +55,16 @@ def of_row(row: Job, id: UUID) -> TaskResult | None:
     lacking = max(0, row.attempts - len(counted))  # AUDIT does not keep them
     began = [run.started_at for run in runs] or ([row.started_at] if row.started_at else [])
     api = api_of(task)
-    result: TaskResult = api.TaskResult(
-        task=task,
-        id=ids.short(id),
-        status=api.TaskResultStatus(STATUSES[State(row.state)]),
+    result = new_result(
+        task,
+        ids.short(id),
+        STATUSES[State(row.state)],
+        row.args,
+        row.kwargs,
         enqueued_at=enqueued_at(id),
         started_at=min(began, default=None),
         finished_at=row.finished_at,
         last_attempted_at=max(began, default=None),
-        args=row.args,
-        kwargs=row.kwargs,
-        backend=task.backend,
         errors=[*_errors(api, runs), *_end(api, row, runs)],
         worker_ids=[*[row.worker] * lacking, *(run.worker for run in counted)],
     )
@@ -122,20 +121,10 @@ def _in_redis(id: UUID) -> TaskResult | None:
         except PayloadError:
             return None  # no worker can run it
         task = as_enqueued(registered, queue, options.get("meta") or {})
-        api, status = api_of(task), STATUSES[State(view.state)]
-        result: TaskResult = api.TaskResult(
-            task=task,
-            id=ids.short(id),
-            status=api.TaskResultStatus(status),
-            enqueued_at=enqueued_at(id),
-            started_at=None,
-            finished_at=None,
-            last_attempted_at=None,
-            args=args,
-            kwargs=kwargs,
-            backend=task.backend,
-            errors=[task_errors.of_ours(api, TaskNotRun, "the reason is not known yet")] if status == TaskResultStatus.FAILED else [],
-            worker_ids=[""] * view.attempt,
+        status = STATUSES[State(view.state)]
+        why = (
+            [task_errors.of_ours(api_of(task), TaskNotRun, "the reason is not known yet")] if status == TaskResultStatus.FAILED else []
         )
-        return result
+        workers = [""] * view.attempt
+        return new_result(task, ids.short(id), status, args, kwargs, enqueued_at=enqueued_at(id), errors=why, worker_ids=workers)
     return None

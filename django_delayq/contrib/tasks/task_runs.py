@@ -15,15 +15,8 @@ from django.db import Error
 
 from django_delayq import codec, conf, ids
 from django_delayq.contrib.tasks import task_errors
-from django_delayq.contrib.tasks.api import (
-    Task,
-    TaskApi,
-    TaskContext,
-    TaskResult,
-    api_of,
-    normalize_json,
-)
-from django_delayq.contrib.tasks.declared import DjangoTask, Earlier, as_enqueued, enqueued_at, plain
+from django_delayq.contrib.tasks.api import Task, TaskApi, TaskContext, TaskResult, api_of, normalize_json
+from django_delayq.contrib.tasks.declared import DjangoTask, Earlier, as_enqueued, enqueued_at, new_result, plain
 from django_delayq.exceptions import PayloadTooLarge
 from django_delayq.producer.task import registry
 from django_delayq.store.scripts.queue import Outcome
@@ -143,23 +136,19 @@ def _of_run(job: CurrentJob) -> TaskResult:
         return here
     registered: Any = registry.get(job.task)
     task = as_enqueued(registered, job.queue, job.meta)
-    api = api_of(task)
-    earlier = _earlier(api, job) if job.attempt > 1 else Earlier(None, [], [])
-    result: TaskResult = api.TaskResult(
-        task=task,
-        id=ids.short(job.id),
-        status=api.TaskResultStatus.RUNNING,
+    earlier = _earlier(api_of(task), job) if job.attempt > 1 else Earlier(None, [], [])
+    return new_result(
+        task,
+        ids.short(job.id),
+        "RUNNING",
+        job.args,
+        job.kwargs,
         enqueued_at=enqueued_at(job.id),
         started_at=earlier.started_at or job.started_at,
-        finished_at=None,
         last_attempted_at=job.started_at,
-        args=job.args,
-        kwargs=job.kwargs,
-        backend=task.backend,
         errors=earlier.errors,
         worker_ids=[*earlier.worker_ids, job.worker],
     )
-    return result
 
 
 def _earlier(api: TaskApi, job: CurrentJob) -> Earlier:
