@@ -130,8 +130,8 @@ class Telemetry:
         hanging_calls.answers(FLUSH, *flushes, behind=connections.close_all)
 
 
-class SendSpan(NamedTuple):
-    """The span of a call that schedules jobs. `started`: monotonic seconds."""
+class OpenSpan(NamedTuple):
+    """The span of a call that schedules jobs, or of a run. `started`: monotonic seconds."""
 
     span: Span
     token: Token[Context]
@@ -146,13 +146,13 @@ class SendSpans:
     def __init__(self, telemetry: Telemetry) -> None:
         self._telemetry = telemetry
 
-    def begins(self, call: Call) -> SendSpan:
+    def begins(self, call: Call) -> OpenSpan:
         """Starts the span, as a child of the current one."""
         attributes = {**SENDING, OPERATION_TYPE: SEND}
         if not call.many:
             attributes |= {DESTINATION_NAME: call.queue, TASK: call.task}
         span = self._telemetry.tracer.start_span(_send_name(call.queue), kind=SpanKind.PRODUCER, attributes=attributes)
-        return SendSpan(span, context.attach(trace.set_span_in_context(span)), clock.monotonic())
+        return OpenSpan(span, context.attach(trace.set_span_in_context(span)), clock.monotonic())
 
     def pack(self) -> dict[str, str] | None:
         """The current context, as the propagators of the project write it: by default `traceparent`, `tracestate` and `baggage`."""
@@ -160,7 +160,7 @@ class SendSpans:
         propagate.inject(carrier)
         return carrier or None
 
-    def ends(self, call: Call, begun: SendSpan, error: BaseException | None) -> None:
+    def ends(self, call: Call, begun: OpenSpan, error: BaseException | None) -> None:
         """Ends the span. Jobs of an open transaction count as sent: the commit publishes them."""
         span = begun.span
         context.detach(begun.token)
@@ -199,15 +199,7 @@ def _send_name(queue: str) -> str:
     return f"{SEND} {queue}" if queue else SEND
 
 
-class ProcessSpan(NamedTuple):
-    """The span of a run. `started`: monotonic seconds."""
-
-    span: Span
-    token: Token[Context]
-    started: float
-
-
-class RunSpans(RunReceiver[ProcessSpan]):
+class RunSpans(RunReceiver[OpenSpan]):
     """Creates a span for each run. A run may start days after its job was scheduled, so its span begins a new trace, with a link to the
     span of the call that scheduled the job.
     """
@@ -218,7 +210,7 @@ class RunSpans(RunReceiver[ProcessSpan]):
     def __init__(self, telemetry: Telemetry) -> None:
         self._telemetry = telemetry
 
-    def started(self, job: CurrentJob) -> ProcessSpan:
+    def started(self, job: CurrentJob) -> OpenSpan:
         """Starts the span."""
         sent = propagate.extract(self.context_of(job), Context())
         creator = trace.get_current_span(sent).get_span_context()
@@ -240,9 +232,9 @@ class RunSpans(RunReceiver[ProcessSpan]):
         inside = trace.set_span_in_context(span)
         for name, value in baggage.get_all(sent).items():
             inside = baggage.set_baggage(name, value, inside)
-        return ProcessSpan(span, context.attach(inside), clock.monotonic())
+        return OpenSpan(span, context.attach(inside), clock.monotonic())
 
-    def ended(self, job: CurrentJob, state: ProcessSpan, outcome: Outcome, error: BaseException | None) -> None:
+    def ended(self, job: CurrentJob, state: OpenSpan, outcome: Outcome, error: BaseException | None) -> None:
         """Ends the span, and counts the run."""
         context.detach(state.token)
         seconds = clock.monotonic() - state.started

@@ -109,8 +109,8 @@ def _wants(option: str) -> bool:
     return bool(getattr(_integration(), option, False))
 
 
-class PublishSpan(NamedTuple):
-    """The span of a call that schedules jobs."""
+class SentrySpan(NamedTuple):
+    """The span of a call that schedules jobs, or of a run, and what ends it."""
 
     manager: AbstractContextManager[Any]
     span: Any
@@ -121,12 +121,12 @@ class PublishSpans:
 
     name = WATCHER_NAME
 
-    def begins(self, call: Call) -> PublishSpan | None:
+    def begins(self, call: Call) -> SentrySpan | None:
         """Starts the span, if there is a current one, such as that of a request."""
         if _integration() is None:
             return None
         manager = publish_span(call.task or "schedule_many")
-        return None if manager is None else PublishSpan(manager, manager.__enter__())
+        return None if manager is None else SentrySpan(manager, manager.__enter__())
 
     def pack(self) -> dict[str, str] | None:
         """`sentry-trace` and `baggage`, the headers of a request."""
@@ -134,7 +134,7 @@ class PublishSpans:
             return None
         return dict(sentry_sdk.get_current_scope().iter_trace_propagation_headers()) or None
 
-    def ends(self, call: Call, begun: PublishSpan | None, error: BaseException | None) -> None:
+    def ends(self, call: Call, begun: SentrySpan | None, error: BaseException | None) -> None:
         """Ends the span."""
         if begun is None:
             return
@@ -152,14 +152,7 @@ class PublishSpans:
         begun.manager.__exit__(None, None, None)
 
 
-class RunTransaction(NamedTuple):
-    """The scope and the transaction of a run."""
-
-    stack: ExitStack
-    span: Any
-
-
-class RunTransactions(RunReceiver[RunTransaction]):
+class RunTransactions(RunReceiver[SentrySpan]):
     """Creates a transaction for each run, and reports its error."""
 
     name = WATCHER_NAME
@@ -169,7 +162,7 @@ class RunTransactions(RunReceiver[RunTransaction]):
         """Also `before_fork`."""
         return [*super().receivers(), (signals.before_fork, close_idle)]
 
-    def started(self, job: CurrentJob) -> RunTransaction | None:
+    def started(self, job: CurrentJob) -> SentrySpan | None:
         """Gives the run its own scope, and starts the transaction."""
         state = None
         if _integration() is not None:
@@ -187,20 +180,20 @@ class RunTransactions(RunReceiver[RunTransaction]):
                     RETRIES: job.attempt - 1,
                 }
                 set_attributes(span, found)
-                state = RunTransaction(stack.pop_all(), span)
+                state = SentrySpan(stack.pop_all(), span)
                 if _wants("monitor_periodic"):
-                    check_in_started(job)
+                    check_in(job)
         return state
 
-    def ended(self, job: CurrentJob, state: RunTransaction, outcome: Outcome, error: BaseException | None) -> None:
+    def ended(self, job: CurrentJob, state: SentrySpan, outcome: Outcome, error: BaseException | None) -> None:
         """Reports the error, and sends the transaction."""
-        with capture_internal_exceptions(), state.stack:
+        with capture_internal_exceptions(), state.manager:
             set_status(state.span, STATUS[outcome.kind] if error is None else "internal_error")
             make_current(state.span)
             if error is not None and _is_reported(outcome):
                 _report(error, outcome)
             if _wants("monitor_periodic"):
-                check_in_ended(job, outcome)
+                check_in(job, outcome)
 
     def flush(self, **_: Any) -> None:
         """Sends what is left. The process ends without `atexit`."""
@@ -335,7 +328,7 @@ def _may_send_arguments() -> bool:
 def _hide(event: Any, job: CurrentJob) -> None:
     """Masks sensitive local variables, by name and by value. `withhold` removes those of this package."""
     names = masking.names_of(job.task)
-    hidden = set(_sensitive(job)) if names else set()
+    hidden = set(_differing([job.args, job.kwargs], masking.arguments(job.task, job.args, job.kwargs))) if names else set()
     for frame in iter_event_frames(event):
         if names and "vars" in frame and not is_ours(frame):
             frame["vars"] = _masked(frame["vars"], names, hidden)
@@ -349,20 +342,11 @@ def _masked(given: Any, names: frozenset[str], hidden: set[str]) -> Any:
     return FILTERED if given in hidden else given
 
 
-def _sensitive(job: CurrentJob) -> Iterator[str]:
-    """The masked values, in the form in which Sentry sends local variables."""
-    args, kwargs = masking.arguments(job.task, job.args, job.kwargs)
-    for given, shown in ((job.args, args), (job.kwargs, kwargs)):
-        yield from _differing(given, shown)
-
-
 def _differing(given: Any, shown: Any) -> Iterator[str]:
-    if isinstance(given, dict):
-        for name, value in given.items():
-            yield from _differing(value, shown if shown == masking.MASK else shown[name])
-    elif isinstance(given, list):
-        for number, value in enumerate(given):
-            yield from _differing(value, shown if shown == masking.MASK else shown[number])
+    """The masked values, in the form in which Sentry sends local variables."""
+    if isinstance(given, dict | list):
+        for place, value in given.items() if isinstance(given, dict) else enumerate(given):
+            yield from _differing(value, shown if shown == masking.MASK else shown[place])
     elif shown == masking.MASK and given not in (None, True, False, ""):
         yield repr(given)
 
@@ -395,27 +379,23 @@ def _strip_values(found: Any, statement: str) -> None:
 # Check-ins: each schedule has a cron monitor.
 
 
-def check_in_started(job: CurrentJob) -> None:
-    """Reports that a tick of a schedule has started. All attempts of the job are one check-in."""
+def check_in(job: CurrentJob, outcome: Outcome | None = None) -> None:
+    """Reports that a tick of a schedule has started, or how it has ended unless the job runs again. All attempts of the job are one
+    check-in.
+    """
     name = _schedule_of(job)
-    if name is None:
-        return
-    dates = _dates_of(name)
-    config: Any = None if dates is None else config_of(dates)  # the SDK types it by literals
-    if dates is None or config is not None:  # Sentry cannot express all periods
-        capture_checkin(monitor_slug=slug(name), check_in_id=job.id.hex, status=MonitorStatus.IN_PROGRESS, monitor_config=config)
-
-
-def check_in_ended(job: CurrentJob, outcome: Outcome) -> None:
-    """Reports how a tick has ended, unless the job runs again."""
-    name = _schedule_of(job)
-    status = MonitorStatus.OK if isinstance(outcome.error, Skip) else CHECK_IN_STATUS.get(outcome.kind)
+    status: str | None = MonitorStatus.IN_PROGRESS
+    if outcome is not None:
+        status = MonitorStatus.OK if isinstance(outcome.error, Skip) else CHECK_IN_STATUS.get(outcome.kind)
     if name is None or status is None:
         return
     dates = _dates_of(name)
-    if dates is None or config_of(dates) is not None:
-        seconds = max(0.0, (job.now - job.started_at).total_seconds())
-        capture_checkin(monitor_slug=slug(name), check_in_id=job.id.hex, status=status, duration=seconds)
+    config: Any = None if dates is None else config_of(dates)  # the SDK types it by literals
+    if dates is not None and config is None:  # Sentry cannot express all periods
+        return
+    seconds = max(0.0, (job.now - job.started_at).total_seconds())
+    more = {"monitor_config": config} if outcome is None else {"duration": seconds}
+    capture_checkin(monitor_slug=slug(name), check_in_id=job.id.hex, status=status, **more)
 
 
 def slug(name: str) -> str:
