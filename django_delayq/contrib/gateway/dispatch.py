@@ -19,7 +19,7 @@ from django.views.decorators.csrf import csrf_exempt
 
 from django_delayq import ids
 from django_delayq.console.overview import DOWN
-from django_delayq.contrib.gateway import idempotency, parsing, rate_limit, tokens
+from django_delayq.contrib.gateway import idempotency, parsing, tokens
 from django_delayq.contrib.gateway.models import Token
 from django_delayq.contrib.gateway.parsing import Schema
 from django_delayq.contrib.gateway.responses import GatewayAnswer, GatewayProblem
@@ -77,22 +77,28 @@ class GatewayCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """One operation. `verb`: the token needs it; `path`: relative to the gateway, with `{names}`; `body`: its schema, or None for a
-    GET; `check`: raises if the token lacks a permission, also before a stored response is sent again; `answers`: description and
-    schema by status; `problems`: its own error codes; `waits`: `view` is a coroutine, and no response is stored.
+    """One operation. `needs`: the verb that the token needs, if it is not the name; `path`: relative to the gateway, with `{names}`;
+    `body`: its schema, or None for a GET; `check`: raises if the token lacks a permission, also before a stored response is sent
+    again; `answers`: description and schema by status; `problems`: its own error codes; `waits`: `view` is a coroutine, and no
+    response is stored.
     """
 
     name: str
-    verb: str
     path: str
     summary: str
     view: Callable[[GatewayCall], Any]
     answers: Mapping[int, tuple[str, Schema]]
+    needs: str = ""
     body: Schema | None = None
     check: Callable[[GatewayCall], object] = lambda call: None
     problems: tuple[str, ...] = ()
     query: Mapping[str, Schema] = field(default_factory=dict)
     waits: bool = False
+
+    @property
+    def verb(self) -> str:
+        """The verb that the token needs."""
+        return self.needs or self.name
 
     @property
     def method(self) -> str:
@@ -186,7 +192,7 @@ def _admit(routes: Mapping[str, Route], request: HttpRequest) -> tuple[Route, To
     if route is None:
         raise GatewayProblem("method", headers={"Allow": ", ".join(sorted(routes))}, method=method[:20])
     token = tokens.authenticate(request)
-    rate_limit.count(token)
+    tokens.count_request(token)
     if not token.allows("verbs", route.verb):
         raise GatewayProblem("verb_denied", verb=route.verb)
     return route, token

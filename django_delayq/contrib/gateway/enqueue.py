@@ -80,10 +80,8 @@ def options(call: GatewayCall, queue: str, *payload: str) -> dict[str, Any]:
     """
     body = call.body
     for name in (*payload, "meta"):
-        try:
+        with parsing.problem_of(PayloadError, code="arguments", place=pointer(name)):
             codec.check(body.get(name), name)
-        except PayloadError as error:
-            raise GatewayProblem("arguments", pointer(name), cause=parsing.error_text(error)) from None
     if "delay" in body and "run_at" in body:
         parsing.date(body)  # raises
     given = [(name, option) for name, option in OPTIONS.items() if name in body and option.gateway and name != "queue"]

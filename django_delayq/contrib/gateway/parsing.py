@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Final
 
@@ -172,10 +173,8 @@ def duration(given: Any, place: str) -> clock.Delay:
     Raises:
         GatewayProblem: field_value: it is not a duration.
     """
-    try:
+    with problem_of(ValueError, TypeError, code="field_value", place=place):
         clock.milliseconds(given)
-    except (ValueError, TypeError) as error:
-        raise GatewayProblem("field_value", place, cause=error_text(error)) from None
     return given  # type: ignore[no-any-return]  # the schema allows only numbers and text
 
 
@@ -202,10 +201,17 @@ def key(given: str, place: str) -> str:
     Raises:
         GatewayProblem: field_value: it is not a valid key.
     """
-    try:
+    with problem_of(PayloadError, code="field_value", place=place):
         return validate_key(given)
-    except PayloadError as error:
-        raise GatewayProblem("field_value", place, cause=error_text(error)) from None
+
+
+@contextmanager
+def problem_of(*errors: type[Exception], code: str, place: str) -> Iterator[None]:
+    """Rejects the request, with this code and place, if one of these errors is raised in the block."""
+    try:
+        yield
+    except errors as error:
+        raise GatewayProblem(code, place, cause=error_text(error)) from None
 
 
 def error_text(error: Exception) -> str:

@@ -83,10 +83,8 @@ def delivery_settings(call: GatewayCall) -> tuple[HttpConfig, str]:
     from django_delayq.targets import addresses  # a project without deliveries does not load it
 
     queue = queue_of(call, http.queue)
-    try:
+    with parsing.problem_of(TargetRefused, code="url_refused", place="/url"):
         site = addresses.read_url(call.body["url"]).site
-    except TargetRefused as error:
-        raise GatewayProblem("url_refused", "/url", cause=parsing.error_text(error)) from None
     for place, name in _secrets(call.body):
         if not call.token.may_send(name, site) or (http.secrets and name not in http.secrets):
             raise GatewayProblem("secret_denied", place)

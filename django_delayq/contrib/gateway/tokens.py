@@ -1,4 +1,8 @@
-"""Creates, finds, rotates and revokes tokens, and authenticates requests. Only the hash of a token is stored."""
+"""Creates, finds, rotates and revokes tokens, authenticates requests, and limits their rate. Only the hash of a token is stored.
+
+Django's default cache counts the requests of each token per minute. With a cache that is local to a process, each process has its own
+limit. If the cache fails, the gateway rejects requests.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
+from django.core.cache import cache
 from django.db.models import BooleanField, ExpressionWrapper, Q, QuerySet
 from django.http import HttpRequest
 
@@ -16,13 +21,16 @@ from django_delayq import clock, conf
 from django_delayq.contrib.gateway.models import ALL, PER_MINUTE, VERBS, Token, secret_of
 from django_delayq.contrib.gateway.responses import GatewayProblem
 from django_delayq.exceptions import ConfigError, TargetRefused
+from django_delayq.logger import Logger
 from django_delayq.models import database
 
+logger: Final = Logger("django_delayq.gateway")
 PREFIX: Final = "dqg_"  # secret scanners can recognise it
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 USED_EVERY: Final = timedelta(minutes=1)
 OVERLAP: Final = "1d"
 MOST_PER_MINUTE: Final = 1_000_000
+WINDOW_MS: Final = 60_000
 LONGEST: Final = 200  # characters; no token is as long
 
 
@@ -146,6 +154,30 @@ def authenticate(request: HttpRequest) -> Token:
     found = find(sent.strip())
     if found is None:
         raise GatewayProblem("token_invalid", headers={"WWW-Authenticate": 'Bearer error="invalid_token"'})
+    return found
+
+
+def count_request(token: Token) -> None:
+    """Counts a request.
+
+    Raises:
+        GatewayProblem: rate: too many requests in this minute; limit_away: the cache does not count.
+    """
+    minute, passed = divmod(clock.wall_ms(), WINDOW_MS)
+    if _incremented(f"delayq-gateway:{token.name}:{minute}") > token.per_minute:
+        wait = str(-((passed - WINDOW_MS) // 1000))
+        raise GatewayProblem("rate", limit=token.per_minute, headers={"Retry-After": wait})
+
+
+def _incremented(key: str) -> int:
+    try:
+        cache.add(key, 0, timeout=2 * WINDOW_MS // 1000)
+        found = cache.incr(key)
+    except Exception as error:  # each cache backend has its own errors
+        logger.error("The gateway cannot count requests, so it rejects them: %s", error)
+        raise GatewayProblem("limit_away", headers={"Retry-After": "5"}) from error
+    if not isinstance(found, int):  # a cache that hides its errors
+        raise GatewayProblem("limit_away", headers={"Retry-After": "5"})
     return found
 
 

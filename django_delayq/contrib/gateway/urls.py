@@ -69,7 +69,6 @@ def _changes(verb: str, summary: str) -> Iterator[Route]:
     act, fields = VERBS[verb], openapi.CHANGES[verb]
     yield Route(
         name=verb,
-        verb=verb,
         path=f"jobs/{{id}}/{act.command}",
         summary=summary,
         view=partial(views.change, act),
@@ -81,7 +80,7 @@ def _changes(verb: str, summary: str) -> Iterator[Route]:
     named: dict[str, Schema] = {"queue": QUEUE, "key": KEY}
     yield Route(
         name=f"{verb}_by_key",
-        verb=verb,
+        needs=verb,
         path=f"keys/{act.command}",
         summary=f"{summary}, by its key",
         view=partial(views.change_by_key, act),
@@ -122,7 +121,6 @@ def _settling(verb: str, summary: str) -> Iterator[Route]:
     one = record({"id": JOB_ID, "answer": answer, **more}, "id", "answer")
     yield Route(
         name=verb,
-        verb=verb,
         path=f"queues/{{queue}}/{verb}",
         summary=summary,
         view=partial(views.settle, verb),
@@ -133,7 +131,7 @@ def _settling(verb: str, summary: str) -> Iterator[Route]:
     )
     yield Route(
         name=f"{verb}_one",
-        verb=verb,
+        needs=verb,
         path=f"queues/{{queue}}/messages/{{id}}/{verb}",
         summary=f"{summary} (one message)",
         view=partial(views.settle_one, verb),
@@ -147,7 +145,6 @@ def _settling(verb: str, summary: str) -> Iterator[Route]:
 ROUTES: Final = (
     Route(
         name="schedule",
-        verb="schedule",
         path="jobs",
         summary="Schedule a registered task",
         view=views.schedule,
@@ -158,7 +155,6 @@ ROUTES: Final = (
     ),
     Route(
         name="get",
-        verb="get",
         path="jobs/{id}",
         summary="Get a job: its row, and its state in Redis",
         view=views.get,
@@ -167,7 +163,7 @@ ROUTES: Final = (
     ),
     Route(
         name="find",
-        verb="get",
+        needs="get",
         path="jobs",
         summary="Find the unfinished job with a key",
         view=views.find,
@@ -181,7 +177,6 @@ ROUTES: Final = (
     *_changes("requeue", "Run a failed or cancelled job again, with new attempts"),
     Route(
         name="queues",
-        verb="queues",
         path="queues",
         summary="Get the figures of all queues of the token",
         view=views.queues,
@@ -189,7 +184,7 @@ ROUTES: Final = (
     ),
     Route(
         name="queue",
-        verb="queues",
+        needs="queues",
         path="queues/{queue}",
         summary="Get the figures of a queue",
         view=views.queue,
@@ -198,7 +193,6 @@ ROUTES: Final = (
     ),
     Route(
         name="tasks",
-        verb="tasks",
         path="tasks",
         summary="List the tasks that the token may schedule",
         view=views.tasks,
@@ -206,7 +200,6 @@ ROUTES: Final = (
     ),
     Route(
         name="push",
-        verb="push",
         path="queues/{queue}/messages",
         summary="Put a message into a queue",
         view=views.push,
@@ -217,7 +210,6 @@ ROUTES: Final = (
     ),
     Route(
         name="pull",
-        verb="pull",
         path="queues/{queue}/pull",
         summary="Take due messages under a lease",
         view=views.pull,
@@ -229,7 +221,6 @@ ROUTES: Final = (
     *chain.from_iterable(_settling(verb, summary) for verb, summary in SETTLED.items()),
     Route(
         name="deliver",
-        verb="deliver",
         path="deliveries",
         summary="Schedule an HTTP request, which workers retry until the host answers 2xx",
         view=views.deliver,
@@ -240,7 +231,6 @@ ROUTES: Final = (
     ),
     Route(
         name="offer",
-        verb="offer",
         path="offers",
         summary="Schedule a message for a list or a stream in Redis",
         view=views.offer,

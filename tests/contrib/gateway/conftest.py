@@ -9,7 +9,7 @@ from django.contrib.auth.models import Permission, User
 from django.core.cache import cache
 from django.test import Client
 
-from django_delayq.contrib.gateway import rate_limit, tokens
+from django_delayq.contrib.gateway import tokens
 from django_delayq.contrib.gateway.models import ALL, Token
 from tests.management.conftest import orders, run, without_database
 from tests.worker.conftest import bench, durable, new_database, shop
@@ -72,7 +72,7 @@ def caller(delayq_redis: Any, make: Callable[..., Caller]) -> Caller:
 @pytest.fixture
 def long_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     """No minute ends between the requests of a test."""
-    monkeypatch.setattr(rate_limit, "WINDOW_MS", 10**12)
+    monkeypatch.setattr(tokens, "WINDOW_MS", 10**12)
 
 
 def refused(answer: Any, status: int, code: str, place: str | None = None) -> dict[str, Any]:

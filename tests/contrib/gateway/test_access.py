@@ -16,7 +16,7 @@ from django.test.utils import CaptureQueriesContext
 
 import django_delayq as delayq
 from django_delayq import clock, conf
-from django_delayq.contrib.gateway import parsing, rate_limit, tokens
+from django_delayq.contrib.gateway import parsing, tokens
 from django_delayq.contrib.gateway.models import VERBS, Token
 from django_delayq.contrib.gateway.responses import REFUSALS
 from django_delayq.contrib.gateway.urls import ROUTES
@@ -220,7 +220,7 @@ def test_a_policy_that_displaces_the_holder_needs_the_verb_for_that(delayq_redis
 
 def test_too_many_requests_in_a_minute_are_429_until_the_next(delayq_redis, make, monkeypatch):
     now = [1_000 * MINUTE_MS]
-    monkeypatch.setattr(rate_limit.clock, "wall_ms", lambda: now[0])
+    monkeypatch.setattr(tokens.clock, "wall_ms", lambda: now[0])
     caller, other = make(per_minute=3), make("other", per_minute=3)
     assert [caller.get("tasks").status_code for _ in range(3)] == [200] * 3
     now[0] += 20_500
@@ -233,7 +233,7 @@ def test_too_many_requests_in_a_minute_are_429_until_the_next(delayq_redis, make
 
 
 def test_a_rotation_brings_no_more_requests(delayq_redis, make, monkeypatch):
-    monkeypatch.setattr(rate_limit.clock, "wall_ms", lambda: 1_000 * MINUTE_MS)
+    monkeypatch.setattr(tokens.clock, "wall_ms", lambda: 1_000 * MINUTE_MS)
     caller = make(per_minute=2)
     assert [caller.get("tasks").status_code for _ in range(2)] == [200] * 2
     refused(Caller(tokens.rotate("partner")[1]).get("tasks"), 429, "rate")

@@ -17,21 +17,7 @@ from django_delayq.exceptions import DelayqError
 from django_delayq.logger import told
 from django_delayq.text import visible
 
-LISTED = (
-    "name",
-    "shown",
-    "queues",
-    "verbs",
-    "tasks",
-    "secrets",
-    "targets",
-    "per_minute",
-    "created_at",
-    "created_by",
-    "expires_at",
-    "revoked_at",
-    "last_used_at",
-)
+LISTED = tuple(field.name for field in Token._meta.fields if field.name not in ("id", "client", "digest"))
 
 
 class Command(BaseCommand):
