@@ -30,9 +30,8 @@ from django_delayq.testing import project_commits
 from django_delayq.testing.calling_thread import run_by_hand, without_tick
 from django_delayq.testing.followed_schedules import FollowedSchedules, named, upcoming
 from django_delayq.testing.jobs_clock import JobsClock, JobsLink, moment_ms
-from django_delayq.testing.record_keeper import RecordKeeper
 from django_delayq.testing.scheduled_jobs import ScheduledJob, Wanted, table, task_name, waiting
-from django_delayq.testing.stepper import Due, Fault, Faults, Moment, Ran, Stepper, made
+from django_delayq.testing.stepper import Due, Fault, Faults, Moment, Ran, RecordKeeper, Stepper, made
 from django_delayq.text import did_you_mean
 from django_delayq.worker.current import CURRENT
 from django_delayq.worker.line import Line

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
 from django_delayq import clock, codec, ids
+from django_delayq.console.wording import cut
 from django_delayq.exceptions import ConfigError, PayloadError
 from django_delayq.producer.schedule import Bound
 from django_delayq.producer.task import registry
@@ -82,9 +83,9 @@ def table(jobs: Sequence[ScheduledJob]) -> str:
         return "Nothing is scheduled."
     rows = [("task", "arguments", "key", "queue", "when", "")]
     rows += [(job.task, arguments(job.args, job.kwargs), job.key or "-", job.queue, when(job.delay), _past(job)) for job in jobs[:MOST]]
-    cut = [tuple(_cut(cell) for cell in row) for row in rows]
-    widths = [max(len(row[column]) for row in cut) for column in range(len(rows[0]))]
-    lines = ["  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cut]
+    shown = [tuple(cut(cell, WIDEST) for cell in row) for row in rows]
+    widths = [max(len(row[column]) for row in shown) for column in range(len(rows[0]))]
+    lines = ["  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in shown]
     more = [f"  … and {len(jobs) - MOST} more"] if len(jobs) > MOST else []
     return "\n".join(["Scheduled:", *lines, *more])
 
@@ -109,13 +110,10 @@ def _past(job: ScheduledJob) -> str:
     return f"after {job.attempts} attempt{'s' * (job.attempts != 1)}" if job.attempts else ""
 
 
-def _cut(cell: str) -> str:
-    return cell if len(cell) <= WIDEST else cell[: WIDEST - 1] + "…"
-
-
 TOLERANCE: Final = timedelta(seconds=1)
 
 
+@dataclass(slots=True)
 class Wanted:
     """The conditions for a job. Values that are not given are not compared. See `Kit.assert_scheduled`.
 
@@ -124,34 +122,33 @@ class Wanted:
             is not a list, or `kwargs` is not a dict. PayloadError: a job cannot have such arguments.
     """
 
-    def __init__(
-        self,
-        task: Any = None,
-        *,
-        args: Sequence[Any] | None = None,
-        kwargs: Mapping[str, Any] | None = None,
-        key: str | None = None,
-        queue: str | None = None,
-        delay: clock.Delay | None = None,
-        run_at: datetime | None = None,
-        within: clock.Delay | None = None,
-    ) -> None:
-        if delay is not None and run_at is not None:
+    task: Any = None
+    _: KW_ONLY
+    args: Any = None
+    kwargs: Any = None
+    key: str | None = None
+    queue: str | None = None
+    delay: Any = None
+    run_at: Any = None
+    within: Any = None
+
+    def __post_init__(self) -> None:
+        if self.delay is not None and self.run_at is not None:
             raise ValueError("Give either delay or run_at.")
-        if run_at is not None:
-            clock.to_ms(run_at)  # refuses a naive one
-        self.task = task_name(task)
-        if args is not None and (isinstance(args, str | bytes) or not isinstance(args, Sequence)):
-            raise ValueError(f"args={args!r} must be a list or tuple of arguments. For one: args=[{args!r}].")
-        if kwargs is not None and not isinstance(kwargs, Mapping):
-            raise ValueError(f"kwargs={kwargs!r} must be a dict of arguments.")
-        self.args = None if args is None else _as_stored(list(args), "args")
-        self.kwargs = None if kwargs is None else _as_stored(dict(kwargs), "kwargs")
-        self.key = key
-        self.queue = queue
-        self.delay = None if delay is None else timedelta(seconds=clock.seconds(delay))
-        self.run_at = run_at
-        self.within = None if within is None else timedelta(seconds=clock.seconds(within))
+        if self.run_at is not None:
+            clock.to_ms(self.run_at)  # refuses a naive one
+        self.task = task_name(self.task)
+        if self.args is not None:
+            if isinstance(self.args, str | bytes) or not isinstance(self.args, Sequence):
+                raise ValueError(f"args={self.args!r} must be a list or tuple of arguments. For one: args=[{self.args!r}].")
+            self.args = _as_stored(list(self.args), "args")
+        if self.kwargs is not None:
+            if not isinstance(self.kwargs, Mapping):
+                raise ValueError(f"kwargs={self.kwargs!r} must be a dict of arguments.")
+            self.kwargs = _as_stored(dict(self.kwargs), "kwargs")
+        self.delay, self.within = (
+            None if given is None else timedelta(seconds=clock.seconds(given)) for given in (self.delay, self.within)
+        )
 
     def among(self, jobs: Sequence[ScheduledJob]) -> list[ScheduledJob]:
         """The matching jobs."""
@@ -165,15 +162,16 @@ class Wanted:
         return f"With another date: {', '.join(when(job.delay) for job in found[:5])}.\n"
 
     def __str__(self) -> str:
-        said = [self.task or "any task"]
-        if self.args is not None or self.kwargs is not None:
-            said.append(arguments(self.args or (), self.kwargs or {}))
-        said += [f"with the key {self.key!r}"] if self.key is not None else []
-        said += [f"in the queue {self.queue!r}"] if self.queue is not None else []
-        said += [when(self.delay)] if self.delay is not None else []
-        said += [f"at {self.run_at.isoformat()}"] if self.run_at is not None else []
-        said += [f"within {clock.text(self.within.total_seconds())}"] if self.within is not None else []
-        return " ".join(said)
+        called = arguments(self.args or (), self.kwargs or {}) if self.args is not None or self.kwargs is not None else None
+        told: tuple[tuple[Any, str, Callable[[Any], str]], ...] = (
+            (called, "{}", str),
+            (self.key, "with the key {}", repr),
+            (self.queue, "in the queue {}", repr),
+            (self.delay, "{}", when),
+            (self.run_at, "at {}", datetime.isoformat),
+            (self.within, "within {}", lambda within: clock.text(within.total_seconds())),
+        )
+        return " ".join([self.task or "any task", *(text.format(show(value)) for value, text, show in told if value is not None)])
 
     def _is_it(self, job: ScheduledJob) -> bool:
         return (
@@ -185,11 +183,11 @@ class Wanted:
         )
 
     def _is_then(self, job: ScheduledJob) -> bool:
-        if self.delay is not None:
-            return abs(job.delay - self.delay) <= (self.within or TOLERANCE)
-        if self.run_at is not None:
-            return abs(job.run_at - self.run_at) <= (self.within or TOLERANCE)
-        return self.within is None or job.delay <= self.within
+        dates: tuple[tuple[Any, Any], ...] = ((self.delay, job.delay), (self.run_at, job.run_at))
+        for wanted, found in dates:
+            if wanted is not None:
+                return bool(abs(found - wanted) <= (self.within or TOLERANCE))
+        return self.within is None or bool(job.delay <= self.within)
 
 
 def task_name(task: Any) -> str:
