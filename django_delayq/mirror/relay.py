@@ -112,7 +112,7 @@ class RelayLoop:
         self._any = ExistsQuery(self._rows())
         self._mark: tuple[tuple[int, int], datetime] | None = None
         self._after: UUID | None = None  # the last row of this round
-        self._said: set[str] = set()  # the statuses that Redis has answered in this round
+        self._statuses: set[str] = set()  # the statuses that Redis has answered in this round
         self._there: set[UUID] = set()  # jobs that Redis has or had, by its answers in this round,
         self._there_before: set[UUID] = set()  # and in the round before
 
@@ -136,8 +136,8 @@ class RelayLoop:
         if self._push(at) < MOST:
             self._mark = self._after = None
             self._there_before, self._there = self._there, set()
-            said, self._said = self._said, set()
-            return BEHIND if said == {"behind"} else PAUSE
+            statuses, self._statuses = self._statuses, set()
+            return BEHIND if statuses == {"behind"} else PAUSE
         return 0.0
 
     def _folded(self) -> tuple[int, int]:
@@ -177,14 +177,14 @@ class RelayLoop:
         if self.queue.former_partitions:
             sent = self._free_to_go(sent)
         held = self.publisher.held([late(row) for row in sent])
-        self._said |= {reply.status for reply in held.values()}
+        self._statuses |= {reply.status for reply in held.values()}
         sent = [row for row in sent if row.record.id not in held]
         for start in range(0, len(sent), MOST):
             batch = sent[start : start + MOST]
             failpoint("relay.publish")
             stood, replies = self.publisher.publish([late(row) for row in batch], epoch)
             failpoint("relay.published")
-            self._said |= {reply.status for reply in replies} if stood == epoch else {"epoch"}
+            self._statuses |= {reply.status for reply in replies} if stood == epoch else {"epoch"}
             if stood != epoch:
                 return 0  # the rows are read again in the next round
             self._answered(batch, replies, stood)

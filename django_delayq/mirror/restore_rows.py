@@ -70,11 +70,11 @@ def pending_changes(
     if after is not None:
         events = events.filter(Q(pk__gt=after) | Q(job_id__in=jobs))
     # The query leaves out changes that are certainly folded. Ids can be compared as text up to the milliseconds.
-    told = events.filter(job__last_event__lt="a").exclude(job__last_event=F("stream_id"))
-    told = told.annotate(folded=Left("job__last_event", MS), said=Left("stream_id", MS)).filter(folded__lte=F("said"))
+    notes = events.filter(job__last_event__lt="a").exclude(job__last_event=F("stream_id"))
+    notes = notes.annotate(folded=Left("job__last_event", MS), noted=Left("stream_id", MS)).filter(folded__lte=F("noted"))
     fields = ("job_id", "kind", "detail", "actor", "reason", "stream_id", "job__last_event")
     latest: dict[UUID, PendingChange] = {}
-    for job, kind, detail, actor, reason, stream_id, last_event in told.values_list(*fields):
+    for job, kind, detail, actor, reason, stream_id, last_event in notes.values_list(*fields):
         before = latest.get(job)
         if position(last_event) < position(stream_id) and (before is None or position(before.stream_id) < position(stream_id)):
             latest[job] = PendingChange(job, EventKind(kind), _date(detail), actor, reason, stream_id)
@@ -84,8 +84,8 @@ def pending_changes(
 def changes_unknown_to(log: EventLog, queue: str, partition: int, folded: str) -> list[PendingChange]:
     """The changes of `pending_changes` that are not in the stream of this server: another server has answered them."""
     changes = pending_changes(queue, partition, folded)
-    told = log.tells({change.stream_id for change in changes if change.stream_id})
-    return [change for change in changes if (change.stream_id, ids.short(change.job)) not in told]
+    notes = log.tells({change.stream_id for change in changes if change.stream_id})
+    return [change for change in changes if (change.stream_id, ids.short(change.job)) not in notes]
 
 
 def _date(detail: object) -> datetime | None:

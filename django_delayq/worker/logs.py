@@ -227,8 +227,8 @@ class JobLog:
             if logger.logger.isEnabledFor(level):
                 self._ended(run, outcome, level)
         elif run.poison:
-            told = "it cannot be read; see the job's row" if run.poison == "poison-record" else outcome.reason
-            logger.error("job %s failed as poison: %s", run.job.id, told, extra=self._fields(run, ""))
+            reason = "it cannot be read; see the job's row" if run.poison == "poison-record" else outcome.reason
+            logger.error("job %s failed as poison: %s", run.job.id, reason, extra=self._fields(run, ""))
         elif outcome.kind == "park":
             delay = clock.text(outcome.delay_ms / 1000)
             logger.warning("job %s is parked for %s: %s", run.job.id, delay, outcome.reason, extra=self._fields(run, ""))
@@ -262,8 +262,8 @@ def _level(outcome: Outcome) -> int:
         return logging.INFO
     if outcome.kind == "fail":
         return logging.ERROR
-    told = outcome.reason or (outcome.kind in ("retry", "cancel") and outcome.error is not None)
-    return logging.WARNING if told and outcome.kind not in PUT_OFF else logging.INFO
+    notable = outcome.reason or (outcome.kind in ("retry", "cancel") and outcome.error is not None)
+    return logging.WARNING if notable and outcome.kind not in PUT_OFF else logging.INFO
 
 
 def _further(outcome: Outcome) -> str:

@@ -11,7 +11,7 @@ SCAN = COSTS + "about how many of a hash are looked at in a step."
 OPEN = "No test within one process notices it yet: "
 
 SURVIVORS = {
-    "worker/process/mover.py: return told * (0.875 + self._rand() / 4) # otherwise all workers would always poll at the same time"
+    "worker/process/mover.py: return seconds * (0.875 + self._rand() / 4) # otherwise all workers would always poll at the same time"
     " [one more]": MARGIN + "those who are to come late come a little sooner.",
     "store/lua/claim.lua: asked = false [false to true]": COSTS + "a look into an empty hash per job of this one claim.",
     "store/lua/claim.lua: local _, lease_end = unpack(redis.call('ZRANGE', k_leases, 0, 0, 'WITHSCORES')) [one more] 2": COSTS

@@ -315,8 +315,8 @@ class Mover:
         if not self._same_epoch(watch, reply):
             watch.at = 0.0 if watch.epoch == reply.epoch else self._monotonic() + SOON  # the same claim again
             return
-        told = (asked + watch.heard) / 2  # the estimated time of the reply
-        self._keep(watch, reply.jobs, reply.now_ms - told * 1000)
+        replied_at = (asked + watch.heard) / 2  # the estimated time of the reply
+        self._keep(watch, reply.jobs, reply.now_ms - replied_at * 1000)
         self._leases.claimed()
         self._leases.claiming(watch.held_as, "")
         if self._spare:
@@ -325,18 +325,18 @@ class Mover:
         watch.nonce = ""
         watch.holds_timer = not full
         watch.idle = not full and not reply.more
-        watch.at = told if full or (reply.more and reply.jobs) else told + self._sleep(watch, reply.wait_ms / 1000)
+        watch.at = replied_at if full or (reply.more and reply.jobs) else replied_at + self._sleep(watch, reply.wait_ms / 1000)
         failpoint("mover.kept")
         self._full_since = 0.0
         watch.dry_at = -1 if reply.jobs or reply.more or holding else self._round
 
-    def _sleep(self, watch: _Watch, told: float) -> float:
-        """Seconds until the line is polled again. `told`: the seconds that the claim returned."""
-        if told <= LONGEST_WAIT:
-            return told
+    def _sleep(self, watch: _Watch, seconds: float) -> float:
+        """Seconds until the line is polled again. `seconds`: the seconds that the claim returned."""
+        if seconds <= LONGEST_WAIT:
+            return seconds
         if not self._hears or watch.line in self._adopter.lines:
             return LONGEST_WAIT
-        return told * (0.875 + self._rand() / 4)  # otherwise all workers would always poll at the same time
+        return seconds * (0.875 + self._rand() / 4)  # otherwise all workers would always poll at the same time
 
     def _away_ms(self, watch: _Watch) -> int:
         """For how long Redis could not be reached from here; 0 if it was reached. Redis then protects the leases of living workers

@@ -154,10 +154,10 @@ class Supervisor:
         for child in self._task_children():
             if child.leases is not None:
                 done, failed = (a + b for a, b in zip((done, failed), child.leases.counts(), strict=True))
-        told = [child.circuits.read() for child in self._task_children() if child.circuits is not None]
+        reports = [child.circuits.read() for child in self._task_children() if child.circuits is not None]
         return {
             **worker_beat.facts(self._spec, held, [os.getpid(), *(child.pid for child in self._children())]),
-            **worker_beat.circuits(told),
+            **worker_beat.circuits(reports),
             "done": done,
             "failed": failed,
             "started": self._started_ms,

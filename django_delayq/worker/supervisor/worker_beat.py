@@ -173,12 +173,12 @@ def facts(spec: WorkerSpec, held: Sequence[LeaseSlot], processes: Iterable[int])
     }
 
 
-def circuits(told: Iterable[bytes]) -> dict[str, Any]:
+def circuits(reports: Iterable[bytes]) -> dict[str, Any]:
     """The facts of the beat about open circuits in the processes of this worker, from the report of each: those that stay open
     longest, at most MOST_SHOWN, each once. Empty if no circuit is open.
     """
     found: dict[str, dict[str, Any]] = {}
-    for one in (one for text in told if text for one in json.loads(text)):
+    for one in (one for text in reports if text for one in json.loads(text)):
         if one["until"] > found.get(one["target"], {"until": -1})["until"]:
             found[one["target"]] = one
     return {"circuits": sorted(found.values(), key=lambda one: -one["until"])[:MOST_SHOWN]} if found else {}
