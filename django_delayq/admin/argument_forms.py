@@ -38,6 +38,7 @@ CONSTANTS: Final[Mapping[str, bool | None]] = MappingProxyType({TRUE: True, FALS
 LONGEST_DEFAULT: Final = 60  # characters
 ABSENT: Final = object()  # the value of a parameter that is not given
 BODY: Final = inspect.Signature([inspect.Parameter("body", inspect.Parameter.POSITIONAL_ONLY)])  # of a message
+MANY: Final = {inspect.Parameter.VAR_POSITIONAL: frozenset({list}), inspect.Parameter.VAR_KEYWORD: frozenset({dict})}
 Given = tuple[list[Any], dict[str, Any]]  # args and kwargs
 
 
@@ -81,7 +82,7 @@ class Argument:
     @property
     def many(self) -> bool:
         """Whether this is *args or **kwargs."""
-        return self.parameter.kind in (self.parameter.VAR_POSITIONAL, self.parameter.VAR_KEYWORD)
+        return self.parameter.kind in MANY
 
     @property
     def ways(self) -> list[str]:
@@ -193,7 +194,7 @@ def arguments_of(job: Job, *, sensitive: bool) -> list[Argument] | None:
     return [
         Argument(
             parameter=one,
-            takes=_types(one, known.takes(one.name) if known else None),
+            takes=MANY[one.kind] if one.kind in MANY else known.takes(one.name) if known else None,
             value=given.get(one.name, ABSENT),
             placed=one.name in places[: len(job.args)],
             hidden=hidden.get(one.name),
@@ -217,7 +218,8 @@ def together(found: Sequence[tuple[Argument, Any]], job: Job) -> Given:
         if kind is each.parameter.VAR_POSITIONAL:
             args += value
         elif kind is each.parameter.VAR_KEYWORD:
-            twice = next((name for name in value if _takes_name(found, name)), None)
+            taken = {one.name for one, _ in found if not one.many and one.parameter.kind is not one.parameter.POSITIONAL_ONLY}
+            twice = next((name for name in value if name in taken), None)
             if twice is not None:
                 raise ValidationError({each.name: format_error("argument_twice", {"argument": twice})})
             named |= value
@@ -235,11 +237,6 @@ def together(found: Sequence[tuple[Argument, Any]], job: Job) -> Given:
             gap = gap or each.name
             named[each.name] = value
     return args, {name: named[name] for name in (*(name for name in job.kwargs if name in named), *named)}
-
-
-def _takes_name(found: Sequence[tuple[Argument, Any]], name: str) -> bool:
-    """Whether a named parameter takes this argument."""
-    return any(each.name == name and not each.many and each.parameter.kind is not each.parameter.POSITIONAL_ONLY for each, _ in found)
 
 
 def _bound(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -267,12 +264,6 @@ def _hidden(job: Job, signature: inspect.Signature) -> dict[str, Any]:
         for name in signature.parameters
         if name in names or before.get(name) != after.get(name)
     }
-
-
-def _types(one: inspect.Parameter, takes: frozenset[type] | None) -> frozenset[type] | None:
-    if one.kind is one.VAR_POSITIONAL:
-        return frozenset({list})
-    return frozenset({dict}) if one.kind is one.VAR_KEYWORD else takes
 
 
 def _ways(takes: frozenset[type] | None) -> list[str]:

@@ -15,38 +15,18 @@ from django_delayq.states import NO_LIMIT
 MOST_INDENT: Final = 4  # times the length on one line
 _INDENTED: Final = json.JSONEncoder(indent=2, ensure_ascii=False)
 
-LOOKS = {
-    "scheduled": "waits",
-    "due": "late",
-    "retrying": "late",
-    "parked": "late",
-    "unpublished": "late",
-    "far": "waits",
-    "unresolved": "bad",
-    "running": "runs",
-    "held": "runs",
-    "succeeded": "well",
-    "failed": "bad",
-    "cancelled": "gone",
-    "paused": "late",
-    "silent": "bad",
-    "gone": "bad",
-    "working": "well",
-    "quiet": "late",
-    "leaving": "late",
-    "retried": "late",
-    "snoozed": "waits",
-    "asked": "waits",
-    "evicted": "late",
-    "crashed": "bad",
-    "on": "well",
-    "off": "gone",
-    "trouble": "bad",
-    "retired": "late",
-    "missed": "late",
-    "skipped": "gone",
-    "withdrawn": "gone",
+_STATES = {  # by look
+    "waits": ("scheduled", "far", "snoozed", "asked"),
+    "late": (
+        *("due", "retrying", "parked", "unpublished", "paused", "quiet", "leaving"),
+        *("retried", "evicted", "retired", "missed"),
+    ),
+    "bad": ("unresolved", "failed", "silent", "gone", "crashed", "trouble"),
+    "runs": ("running", "held"),
+    "well": ("succeeded", "working", "on"),
+    "gone": ("cancelled", "off", "skipped", "withdrawn"),
 }
+LOOKS = {state: look for look, states in _STATES.items() for state in states}
 
 # The words for states, outcomes and events: English in the database, the reader's language on the page.
 WORDS: dict[str, Promise] = {

@@ -12,7 +12,6 @@ from uuid import UUID
 from django.contrib import messages
 from django.contrib.admin.models import ADDITION
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
 from django.utils.functional import Promise
 from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
@@ -103,9 +102,11 @@ def page(admin: ReadOnlyAdmin, request: HttpRequest, job: Job, act: Act) -> Http
     back = "back" in request.POST
     if good and not back and ("confirmed" in request.POST or not form.changes):
         return HttpResponseRedirect(_page_of(admin, request, job, act.carry_out(request, job, form)))
-    context = admin.page_context(
+    return admin.page(
         request,
+        "admin/delayq/job/edit.html",
         act.title,
+        status=400 if given and not good else 200,
         act=act,
         job=job,
         form=form,
@@ -114,7 +115,6 @@ def page(admin: ReadOnlyAdmin, request: HttpRequest, job: Job, act: Act) -> Http
         signature=signature(job) if form.arguments is None else "",
         drawn=request.POST.get("drawn") or ids.short(ids.new()),
     )
-    return TemplateResponse(request, "admin/delayq/job/edit.html", context, status=400 if given and not good else 200)
 
 
 def _page_of(admin: ReadOnlyAdmin, request: HttpRequest, job: Job, id: UUID) -> str:
@@ -170,8 +170,7 @@ def _edit(request: HttpRequest, job: Job, form: EditForm) -> UUID:
         messages.error(request, form.told(error))
         return job.pk
     if change is Change.DONE:
-        said = now("Edit and requeue")
-        log(request, Job, [(str(job.pk), str(job))], f"{said}: {reason}" if reason else said)
+        log(request, Job, [(str(job.pk), str(job))], now("Edit and requeue"), reason)
     messages.add_message(request, messages.SUCCESS if change is Change.DONE else messages.WARNING, ANSWERS[change])
     return job.pk
 
@@ -202,7 +201,7 @@ def _copy(request: HttpRequest, job: Job, form: EditForm) -> UUID:
     sentence = f"{said}: {given['reason']}" if given["reason"] else said
     note(request, "copied", given["reason"], of=job, copy=made.short_id)
     log(request, Job, [(str(job.pk), str(job))], f"{sentence} ({made.short_id})")
-    log(request, Job, [(str(made.id), f"{job.task} {made.short_id}")], sentence, ADDITION)
+    log(request, Job, [(str(made.id), f"{job.task} {made.short_id}")], sentence, flag=ADDITION)
     messages.success(request, now("The copy %(job)s was scheduled.") % {"job": made.short_id})
     return made.id
 

@@ -57,7 +57,7 @@ def of_task(task: Task[Any, Any]) -> list[Setting]:
         Setting("timeout", *_given(task.timeout, queue.timeout, _duration, here, there)),
         Setting("lease", _duration(queue.lease), there),
         Setting("poll", *_given(task.poll, POLL, _ladder, here, "")),
-        Setting("atomic", _flag(task.atomic), here if task.atomic else ""),
+        Setting("atomic", now("yes") if task.atomic else now("no"), here if task.atomic else ""),
     ]
     if named is not None:
         most = "" if named.option == "serial" else f" · {named.most}"
@@ -105,7 +105,3 @@ def _ladder(ladder: Any) -> str:
     more = len(ladder) - len(steps)
     words = [*map(clock.text, steps), *([f"… +{more}"] if more else []), *([f"~{ladder.jitter:.0%}"] if ladder.jitter else [])]
     return " ".join(words)
-
-
-def _flag(value: bool) -> str:
-    return now("yes") if value else now("no")

@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 from django.db.models import Count, Max, Min, OuterRef, Q, QuerySet, Subquery
 from django.db.models.functions import Substr
 
-from django_delayq.admin import timeline
+from django_delayq.admin import job_page
 from django_delayq.console.search_fields import NO_FINGERPRINT
 from django_delayq.console.wording import cut
 from django_delayq.models import RETRYING, Attempt, Job, database
@@ -156,7 +156,7 @@ def _add_samples(jobs: QuerySet[Job], groups: list[Group]) -> None:
         sample = samples.get(id)
         if sample is not None:
             group.sample, group.error = sample, visible(sample.error)
-            frames = timeline.read_traceback(sample.trace or "").frames
+            frames = job_page.read_traceback(sample.trace or "").frames
             group.place = frames[0].place if frames else ""
 
 

@@ -1,24 +1,28 @@
-"""Fields and forms for actions: reasons, durations, dates and arguments."""
+"""Fields and forms for actions, and the page that asks for confirmation."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from django import forms
 from django.contrib import messages
 from django.core.exceptions import ValidationError
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.utils.timezone import get_current_timezone_name
 from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
 from django_delayq import clock, codec
+from django_delayq.admin.badges import badge
+from django_delayq.admin.readonly import ReadOnlyAdmin
+from django_delayq.console import masking
 from django_delayq.console.verbs import Verb
-from django_delayq.console.wording import error_text
+from django_delayq.console.wording import cut, error_text, task_name
 from django_delayq.exceptions import PayloadError
-from django_delayq.models import database
+from django_delayq.models import Job, database
 from django_delayq.text import visible
 
 LONGEST_OPERATION = 30 * 24 * 3_600  # seconds
@@ -59,15 +63,14 @@ class JSONArgumentsField(forms.CharField):
         return found
 
 
+def reason_field(help_text: Any) -> forms.CharField:
+    return forms.CharField(label=_("Reason"), required=False, max_length=500, help_text=help_text)
+
+
 class ReasonForm(forms.Form):
     """A form with a reason."""
 
-    reason = forms.CharField(
-        label=_("Reason"),
-        required=False,
-        max_length=500,
-        help_text=_("The reason is kept with the job's events. Other users can see it."),
-    )
+    reason = reason_field(_("The reason is kept with the job's events. Other users can see it."))
 
     def date(self) -> dict[str, Any]:
         """The options of the verb besides the reason."""
@@ -84,9 +87,7 @@ def reason_given(request: HttpRequest) -> str | None:
 
 
 class ExportForm(ReasonForm):
-    reason = forms.CharField(
-        label=_("Reason"), required=False, max_length=500, help_text=_("The reason is kept in the history. Other users can see it.")
-    )
+    reason = reason_field(_("The reason is kept in the history. Other users can see it."))
 
 
 class RescheduleForm(ReasonForm):
@@ -175,3 +176,71 @@ class PurgeForm(ReasonForm):
         if typed != self.queue:
             raise ValidationError(_("This is not the name of the queue."))
         return typed
+
+
+# The page that asks for confirmation before an action, with one line per job.
+
+EXAMPLES: Final = 20  # jobs on the page
+LONGEST: Final = 100  # characters of arguments, of an error
+
+
+def examples(jobs: Sequence[Job], *, sensitive: bool) -> list[dict[str, Any]]:
+    """Returns the lines of the first EXAMPLES jobs. `label` names the date; `sensitive`: do not mask."""
+    shown = jobs[:EXAMPLES]
+    if not shown:
+        return []
+    rows = Job.objects.filter(pk__in=[job.pk for job in shown]).values_list("pk", "args", "kwargs")
+    given = {pk: (args, kwargs) for pk, args, kwargs in rows}
+    return [_example(job, *given.get(job.pk, ([], {})), sensitive=sensitive) for job in shown]
+
+
+def ask_first(
+    admin: ReadOnlyAdmin,
+    request: HttpRequest,
+    verb: Verb,
+    form: ReasonForm,
+    jobs: Sequence[Job],
+    *,
+    hidden: Sequence[tuple[str, str]],
+    back: str,
+    alone: bool = False,
+) -> HttpResponse:
+    """Asks for confirmation. `hidden`: fields of the form; `back`: the URL of the cancel link; `alone`: the action starts on a job
+    page.
+    """
+    keep = (now("Keep the job") if verb.danger else now("Back to the job")) if alone else verb.keep
+    return admin.page(
+        request,
+        "admin/delayq/job/ask.html",
+        verb.label,
+        verb=verb,
+        form=form,
+        question=verb.asked if alone else verb.question,
+        examples=examples(jobs, sensitive=admin.allows(request, "view_sensitive")),
+        more=max(0, len(jobs) - EXAMPLES),
+        confirm=verb.confirmed(len(jobs)),
+        keep=keep,
+        hidden=[("confirmed", "1"), *hidden],
+        back=back,
+    )
+
+
+def _example(job: Job, args: Any, kwargs: Any, *, sensitive: bool) -> dict[str, Any]:
+    if not sensitive:
+        args, kwargs = masking.arguments(job.task, args, kwargs)
+    given = masking.by_name(job.task, args or (), kwargs or {})
+    texts = [(name, json.dumps(value, ensure_ascii=False)) for name, value in given]
+    return {
+        "job": job,
+        "state": badge(job.derived),
+        "task": task_name(job.task),
+        "key": visible(job.key),
+        "arguments": _short(", ".join(f"{name}={text}" if name else text for name, text in texts)),
+        "error": _short(job.error.strip().split("\n", 1)[0]),
+        "label": now("finished") if job.finished_at else now("run at"),
+        "date": job.finished_at or job.run_at,
+    }
+
+
+def _short(text: str) -> str:
+    return cut(visible(text[: 10 * LONGEST]), LONGEST)

@@ -12,23 +12,21 @@ from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.options import IncorrectLookupParameters
-from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ERROR_FLAG, ORDER_VAR, ChangeList
 from django.core.exceptions import PermissionDenied
 from django.core.handlers.asgi import ASGIRequest
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect, StreamingHttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, StreamingHttpResponse
 from django.http.response import HttpResponseBase
-from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern, reverse
 from django.utils.text import capfirst
 from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
-from django_delayq import clock, ids
-from django_delayq.admin import confirmation, editing, failures, job_page, refresh, task_page
+from django_delayq import clock
+from django_delayq.admin import editing, failures, job_page, task_page
 from django_delayq.admin.badges import word
-from django_delayq.admin.forms import ExportForm, form_for
+from django_delayq.admin.forms import ExportForm, ask_first, form_for
 from django_delayq.admin.listing import (
     AHEAD,
     BEHIND,
@@ -42,7 +40,7 @@ from django_delayq.admin.listing import (
     linked_schedule,
     title,
 )
-from django_delayq.admin.readonly import MOST, ReadOnlyAdmin, carry_out, log
+from django_delayq.admin.readonly import MOST, ReadOnlyAdmin, carry_out, is_partial, log, partial_response
 from django_delayq.console import export, keyset, schedule_views, selection
 from django_delayq.console.search_parser import Search
 from django_delayq.console.verbs import UNRESOLVED, VERBS, Verb
@@ -72,10 +70,7 @@ class JobAdmin(JobColumns, ReadOnlyAdmin):
         "arg:order_id=77 meta:tenant=3 host: target: worker: after:10:00 before:2026-05-01 fingerprint: is:asking "
         "is:blocked is:crashed; put - or not before a term, and OR between terms"
     )
-    list_per_page = 50
     list_max_show_all = 200
-    show_full_result_count = False
-    show_facets = admin.ShowFacets.NEVER
     actions = tuple(VERBS)
     operations: bool | None = None  # whether verbs can be applied to all matching jobs; None: see `starts_operations`
 
@@ -106,22 +101,18 @@ class JobAdmin(JobColumns, ReadOnlyAdmin):
         return queryset, False
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        return super().changelist_view(request, {"title": title(chosen(request)), **(extra_context or {})})
+
+    def list_context(self, request: HttpRequest, listed: Any) -> dict[str, Any]:
         """Adds a notice if Redis cannot be reached, and the actions on all matching jobs."""
-        alone = refresh.is_partial(request)
-        response = super().changelist_view(request, {"title": title(chosen(request)), **(extra_context or {})})
-        listed = getattr(response, "context_data", {}) or {}
-        if (shown := listed.get("cl")) is not None:
-            listed["trouble"] = shown.trouble
-            complaints = shown.complaints
-            if self.has_export_permission(request):
-                listed["export"] = self.address("delayq_job_export") + shown.get_query_string().removesuffix("?")
-            some = shown.result_list or shown.earlier or shown.later
-            listed["for_all"] = [
-                (verb, self._start_address(request, verb)) for verb in self.verbs_for_all(request) if some and not complaints
-            ]
-            if alone and isinstance(response, TemplateResponse):
-                return refresh.partial_response(request, response)
-        return response
+        usable = (listed.result_list or listed.earlier or listed.later) and not listed.complaints
+        found = {
+            "trouble": listed.trouble,
+            "for_all": [(verb, self._start_address(request, verb)) for verb in self.verbs_for_all(request) if usable],
+        }
+        if self.has_export_permission(request):
+            found["export"] = self.address("delayq_job_export") + listed.get_query_string().removesuffix("?")
+        return found
 
     # actions from the list
 
@@ -177,7 +168,7 @@ class JobAdmin(JobColumns, ReadOnlyAdmin):
             return None
         ticks = [(ACTION_CHECKBOX_NAME, pk) for pk in request.POST.getlist(ACTION_CHECKBOX_NAME)]
         hidden = [("action", request.POST.get("action", verb.name)), ("index", "0"), *ticks]
-        return confirmation.page(self, request, verb, form, jobs, hidden=hidden, back=request.get_full_path())
+        return ask_first(self, request, verb, form, jobs, hidden=hidden, back=request.get_full_path())
 
     # all matching jobs
 
@@ -215,24 +206,65 @@ class JobAdmin(JobColumns, ReadOnlyAdmin):
     # the job page
 
     def get_urls(self) -> list[URLPattern]:
-        own = [
-            path(f"<path:object_id>/{name}/", self._view(partial(self._act, verb)), name=f"delayq_job_{name}")
-            for name, verb in VERBS.items()
+        return [
+            self.page_url("failures/", "failures", self.failures),
+            self.page_url("export/", "export", self.export),
+            self.page_url("task/<path:name>/", "task", partial(task_page.respond, self)),
+            *(self.page_url(f"<path:object_id>/{name}/", name, partial(self._act, verb), posted=True) for name, verb in VERBS.items()),
+            self.page_url("<path:object_id>/edit/", "edit", partial(self._arguments, editing.EDIT, self.has_edit_permission)),
+            self.page_url("<path:object_id>/copy/", "copy", partial(self._arguments, editing.COPY, self.has_copy_permission)),
+            *super().get_urls(),
         ]
-        own.append(path("<path:object_id>/edit/", self._view(self.edit), name="delayq_job_edit"))
-        own.append(path("<path:object_id>/copy/", self._view(self.copy), name="delayq_job_copy"))
-        failed = path("failures/", self._view(self.failures), name="delayq_job_failures")
-        exported = path("export/", self._view(self.export), name="delayq_job_export")
-        task = path("task/<path:name>/", self._view(partial(task_page.respond, self)), name="delayq_job_task")
-        return [failed, exported, task, *own, *super().get_urls()]
 
     def has_export_permission(self, request: HttpRequest) -> bool:
         return self.allows(request, "export_job")
 
     def export(self, request: HttpRequest) -> HttpResponseBase:
+        """Exports all pages of the list, without the jobs that this user may not view."""
         if not self.has_view_permission(request) or not self.has_export_permission(request):
             raise PermissionDenied
-        return _export_page(self, request)
+        back = self.list_url()
+        try:
+            listed: Any = self.get_changelist_instance(request)
+        except IncorrectLookupParameters:
+            return HttpResponseRedirect(back)
+        shown, chosen, jobs = listed.selection, listed.meant, listed.unsearched.defer(None)
+        sensitive = self.allows(request, "view_sensitive")
+        kind = request.POST.get("kind", "") if request.method == "POST" else ""
+        form = ExportForm(request.POST or None)
+        if kind in EXPORT_KINDS and not listed.complaints and form.is_valid():
+            write, content_type, ending = EXPORT_KINDS[kind]
+            words = shown.words or now("all")
+            said = now("Exported as %(kind)s: %(selection)s") % {"kind": ending, "selection": words}
+            log(request, Job, [("", words)], said, form.cleaned_data["reason"])
+            walk = export.Walk(
+                selection=chosen.fixed(clock.to_ms(database.now())),
+                jobs=jobs,
+                seen=partial(self.has_view_permission, request),
+            )
+            lines = export.together(write(walk, sensitive=sensitive, ending=partial(_export_ending, chosen.search)))
+            name = "-".join(filter(None, ("jobs", shown.shown_view, f"{clock.now():%Y%m%d-%H%M%S}")))
+            return StreamingHttpResponse(
+                _one_by_one(lines) if isinstance(request, ASGIRequest) else lines,
+                content_type=content_type,
+                headers={"Content-Disposition": f'attachment; filename="{name}.{ending}"'},
+            )
+        count = None if listed.complaints else keyset.count_up_to(chosen, jobs, export.MOST)
+        return self.page(
+            request,
+            "admin/delayq/job/export.html",
+            now("Export"),
+            status=400 if request.method == "POST" else 200,
+            complaints=listed.complaints,
+            words=shown.words,
+            form=form,
+            count=count,
+            most=export.MOST,
+            over=count is not None and count > export.MOST,
+            masked=not sensitive,
+            kinds=[(kind, kind.upper()) for kind in EXPORT_KINDS],
+            back=back + listed.get_query_string(),
+        )
 
     def failures(self, request: HttpRequest) -> HttpResponse:
         """Failed jobs, grouped by their cause."""
@@ -244,8 +276,9 @@ class JobAdmin(JobColumns, ReadOnlyAdmin):
             if group.sample and not self.has_view_permission(request, group.sample):
                 group.forget()
         may = self._may_start(request)
-        context = self.page_context(
+        return self.page(
             request,
+            "admin/delayq/job/failures.html",
             now("Failures"),
             groups=found.groups,
             more=found.more,
@@ -256,45 +289,26 @@ class JobAdmin(JobColumns, ReadOnlyAdmin):
             may_cancel=may and self.may(request, VERBS["cancel"]),
             may_run_now=may and self.may(request, VERBS["run_now"]),
         )
-        return TemplateResponse(request, "admin/delayq/job/failures.html", context)
 
-    def edit(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        return self._arguments(request, object_id, editing.EDIT, self.has_edit_permission)
-
-    def copy(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        return self._arguments(request, object_id, editing.COPY, self.has_copy_permission)
-
-    def _arguments(self, request: HttpRequest, object_id: str, act: editing.Act, allowed: Callable[..., bool]) -> HttpResponse:
+    def _arguments(self, act: editing.Act, allowed: Callable[..., bool], request: HttpRequest, object_id: str) -> HttpResponse:
         if not allowed(request):
             raise PermissionDenied
-        job = self._job(request, object_id)
-        if job is None:
-            return self.nowhere(request, object_id)
+        job = self.found(request, object_id)
         if not allowed(request, job):
             raise PermissionDenied
         return editing.page(self, request, job, act)
 
-    def _address(self, job: Job) -> str:
-        return reverse("admin:delayq_job_change", args=[job.pk], current_app=self.admin_site.name)
-
-    def _view(self, view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
-        return self.admin_site.admin_view(view)
-
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        job = self._job(request, object_id)
-        if job is None:
-            return self.nowhere(request, object_id)
-        return self._page(request, job)
+        return self._page(request, self.found(request, object_id))
 
     def history_view(self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """Redirects to the page of the job, whose timeline includes the actions of users."""
-        job = self._job(request, object_id)
-        return self.nowhere(request, object_id) if job is None else HttpResponseRedirect(f"{self._address(job)}#happened")
+        return HttpResponseRedirect(f"{self.url_of(self.found(request, object_id))}#happened")
 
     def _page(self, request: HttpRequest, job: Job, form: Any = None, status: int = 200) -> HttpResponse:
-        alone, sensitive = refresh.is_partial(request), self.allows(request, "view_sensitive")
+        alone, sensitive = is_partial(request), self.allows(request, "view_sensitive")
         found = job_page.gather(request, job, self.get_queryset(request), sensitive=sensitive)
         row = schedule_views.schedule_of([job.pk]).get(job.pk) if PERIODIC in job.meta else None
         found["schedule"] = linked_schedule(self, request, row) if row else ""
@@ -303,9 +317,11 @@ class JobAdmin(JobColumns, ReadOnlyAdmin):
         allowed = [verb for verb in VERBS.values() if stored in verb.states and self.may(request, verb, job)]
         if found["to_stop"]:  # a second click must not ask again
             allowed = [verb for verb in allowed if verb.name != "cancel"]
-        context = self.page_context(
+        page = self.page(
             request,
+            "admin/delayq/job/page.html",
             f"{capfirst(word(stored))} · {task_name(job.task)} · {job.short_id}",  # browser tabs need different titles
+            status=status,
             **found,
             verbs=[verb for verb in allowed if not verb.needs_date],
             dated=[verb for verb in allowed if verb.needs_date],
@@ -315,17 +331,12 @@ class JobAdmin(JobColumns, ReadOnlyAdmin):
             may_edit=stored in REQUEUEABLE and self.has_edit_permission(request, job) and editing.EDIT.possible(job, sensitive),
             may_copy=stored in FINISHED and self.has_copy_permission(request, job) and editing.COPY.possible(job, sensitive),
         )
-        page = TemplateResponse(request, "admin/delayq/job/page.html", context, status=status)
-        return refresh.partial_response(request, page) if alone else page
+        return partial_response(request, page) if alone else page
 
     def _act(self, verb: Verb, request: HttpRequest, object_id: str) -> HttpResponse:
-        if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
         if not self.may(request, verb):
             raise PermissionDenied
-        job = self._job(request, object_id)
-        if job is None:
-            return self.nowhere(request, object_id)
+        job = self.found(request, object_id)
         if not self.may(request, verb, job):
             raise PermissionDenied
         form = form_for(verb, request.POST)
@@ -333,26 +344,9 @@ class JobAdmin(JobColumns, ReadOnlyAdmin):
             return self._page(request, job, form, status=400)
         if verb.asked and "confirmed" not in request.POST:
             again = form_for(verb, None, initial={"reason": visible(form.cleaned_data["reason"])})
-            return confirmation.page(self, request, verb, again, [job], hidden=(), back=self._address(job), alone=True)
+            return ask_first(self, request, verb, again, [job], hidden=(), back=self.url_of(job), alone=True)
         carry_out(request, verb, [job], reason=form.cleaned_data["reason"], **form.date()).tell(request, verb)
-        return HttpResponseRedirect(self._address(job))
-
-    def _job(self, request: HttpRequest, object_id: str) -> Job | None:
-        """Returns a whole job, or None if this admin does not have it.
-
-        Raises:
-            PermissionDenied: the user may not view it.
-        """
-        if not self.has_view_permission(request):
-            raise PermissionDenied
-        try:
-            id: UUID = ids.parse(unquote(object_id))
-        except ValueError:
-            return None
-        job: Job | None = self.get_queryset(request).defer(None).filter(pk=id).first()
-        if job is not None and not self.has_view_permission(request, job):
-            raise PermissionDenied
-        return job
+        return HttpResponseRedirect(self.url_of(job))
 
 
 def _permission(verb: Verb) -> Callable[..., bool]:
@@ -376,51 +370,6 @@ def _action(verb: Verb) -> Callable[..., HttpResponse | None]:
 for _verb in VERBS.values():
     setattr(JobAdmin, f"has_{_verb.name}_permission", _permission(_verb))
     setattr(JobAdmin, _verb.name, _action(_verb))
-
-
-def _export_page(admin: Any, request: HttpRequest) -> HttpResponseBase:
-    """Exports all pages of the list, without the jobs that this user may not view."""
-    back = reverse("admin:delayq_job_changelist", current_app=admin.admin_site.name)
-    try:
-        listed: Any = admin.get_changelist_instance(request)
-    except IncorrectLookupParameters:
-        return HttpResponseRedirect(back)
-    shown, chosen, jobs = listed.selection, listed.meant, listed.unsearched.defer(None)
-    sensitive = admin.allows(request, "view_sensitive")
-    kind = request.POST.get("kind", "") if request.method == "POST" else ""
-    form = ExportForm(request.POST or None)
-    if kind in EXPORT_KINDS and not listed.complaints and form.is_valid():
-        write, content_type, ending = EXPORT_KINDS[kind]
-        words = shown.words or now("all")
-        said, reason = now("Exported as %(kind)s: %(selection)s") % {"kind": ending, "selection": words}, form.cleaned_data["reason"]
-        log(request, Job, [("", words)], f"{said}: {reason}" if reason else said)
-        walk = export.Walk(
-            selection=chosen.fixed(clock.to_ms(database.now())),
-            jobs=jobs,
-            seen=partial(admin.has_view_permission, request),
-        )
-        lines = export.together(write(walk, sensitive=sensitive, ending=partial(_export_ending, chosen.search)))
-        name = "-".join(filter(None, ("jobs", shown.shown_view, f"{clock.now():%Y%m%d-%H%M%S}")))
-        return StreamingHttpResponse(
-            _one_by_one(lines) if isinstance(request, ASGIRequest) else lines,
-            content_type=content_type,
-            headers={"Content-Disposition": f'attachment; filename="{name}.{ending}"'},
-        )
-    count = None if listed.complaints else keyset.count_up_to(chosen, jobs, export.MOST)
-    context = admin.page_context(
-        request,
-        now("Export"),
-        complaints=listed.complaints,
-        words=shown.words,
-        form=form,
-        count=count,
-        most=export.MOST,
-        over=count is not None and count > export.MOST,
-        masked=not sensitive,
-        kinds=[(kind, kind.upper()) for kind in EXPORT_KINDS],
-        back=back + listed.get_query_string(),
-    )
-    return TemplateResponse(request, "admin/delayq/job/export.html", context, status=400 if request.method == "POST" else 200)
 
 
 def _export_ending(search: Search, walk: export.Walk) -> str:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final, Literal
@@ -24,18 +23,17 @@ from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
 from django_delayq import clock, conf
-from django_delayq.admin import timeline
+from django_delayq.admin import job_page
 from django_delayq.admin.badges import allowed, badge
+from django_delayq.admin.readonly import ChoiceFilter, column
 from django_delayq.console import keyset, masking, overview, schedule_views, selection, why_not_yet
 from django_delayq.console.search_fields import ASKING, BLOCKED, CRASHED, STATES, WORDS
 from django_delayq.console.search_parser import LONGEST
 from django_delayq.console.selection import VIEWS, Selection
-from django_delayq.console.wording import breakable, cut, dated, duration, error_text, moment, task_name, zoned
+from django_delayq.console.wording import breakable, cut, dated, duration, moment, task_name, zoned
 from django_delayq.models import Job, Periodic
-from django_delayq.producer.stores import stores
 from django_delayq.producer.task import registry
-from django_delayq.states import UNFINISHED, State
-from django_delayq.store.reads.inspector import JobView
+from django_delayq.states import State
 from django_delayq.text import visible
 
 MOST_COMPLETED: Final = 300  # tasks that the search completes
@@ -70,11 +68,11 @@ class JobColumns:
     @admin.display(description=_("state"))
     def state_now(self, job: Job) -> str:
         """Returns the state in Redis, if it has the job."""
-        return badge(timeline.state_of(job, getattr(job, "live", None)))
+        return badge(job_page.state_of(job, getattr(job, "live", None)))
 
-    @admin.display(description=_("task"))
-    def task_shown(self, job: Job) -> str:
-        return _named(task_name(job.task))
+    task_shown = column(_("task"), lambda job: _named(task_name(job.task)))
+    queue_shown = column(_("queue"), lambda job: visible(job.queue))
+    worker_shown = column(_("worker"), lambda job: breakable(job.worker) or "-")
 
     @admin.display(description=_("arguments"))
     def arguments_shown(self, job: Job) -> str:
@@ -89,15 +87,11 @@ class JobColumns:
         shown = _named(visible(job.key))
         return format_html('{} <span class="delayq-soft">{} {}</span>', shown, now("schedule"), schedule) if schedule else shown or "-"
 
-    @admin.display(description=_("queue"))
-    def queue_shown(self, job: Job) -> str:
-        return visible(job.queue)
-
     @admin.display(description=_("run at"), ordering="run_at")
     def run_at_and_late(self, job: Job) -> str:
         """Returns the date, and the time until it or since then."""
         view = getattr(job, "live", None)
-        date, seconds = timeline.run_date(job, view), timeline.late(job, view)
+        date, seconds = job_page.run_date(job, view), job_page.lateness(job, view)
         if seconds < 1:
             return moment(date)
         late = now("%(duration)s late") % {"duration": duration(seconds)}
@@ -113,15 +107,11 @@ class JobColumns:
     @admin.display(description=_("progress"))
     def progress_shown(self, job: Job) -> str:
         view = getattr(job, "live", None)
-        told = timeline.progress_of(view)
+        told = job_page.progress_of(view)
         if told is None:
             return visible(view.progress) or "-" if view else "-"
         bar = '<progress max="{}" value="{}" aria-label="{}"></progress> {}/{}'
         return format_html(bar, told.total, told.done, now("progress"), told.done, told.total)
-
-    @admin.display(description=_("worker"))
-    def worker_shown(self, job: Job) -> str:
-        return breakable(job.worker) or "-"
 
     @admin.display(description=_("finished"), ordering="finished_at")
     def finished_shown(self, job: Job) -> str:
@@ -347,22 +337,25 @@ class JobList(ChangeList):
         self.later = self.get_query_string({BEHIND: page.after}) if page.after else ""
         self.first = self.get_query_string() if self.cursors[BEHIND] or self.cursors[AHEAD] else ""
         self.tabs = self._tabs(self._count(page))
-        views, self.trouble = live(page.jobs)
-        if not self.trouble:
-            self._look_at_lags()
+        views, self.trouble = job_page.live(page.jobs)
+        lags = {} if self.trouble else overview.mirror_lags()
+        if lagging := [name for name, lag in lags.items() if lag.seconds >= 1]:
+            self.lagging, self.lag, self.more_lagging = visible(lagging[0]), lags[lagging[0]], len(lagging) - 1
         came = schedule_views.schedule_of([job.pk for job in page.jobs])
         mine: Any = self.model_admin  # the stubs know only Django's class
         arguments = carried(mine.get_queryset(request), page.jobs)
         for job in page.jobs:
             job.carried = arguments.get(job.pk)  # type: ignore[attr-defined]  # for the templates and columns of this list
             job.live = views.get(job.pk)  # type: ignore[attr-defined]  # see above
-            job.schedule = self._linked(request, came.get(job.pk))  # type: ignore[attr-defined]  # see above
+            row = came.get(job.pk)
+            job.schedule = linked_schedule(mine, request, row) if row else ""  # type: ignore[attr-defined]  # see above
         if self.complaints or self.result_count > overview.MOST_COUNTED:
             self.result_count = len(page.jobs)  # there may be millions, so do not offer "all 10001"
         self.result_list = page.jobs
         # Django's templates need these.
         self.show_full_result_count, self.show_admin_actions = False, True
-        shown = self._is_counted(page) and any(request.GET.get(name) for name in NARROWING)
+        counted = self.result_count > len(page.jobs) or not self.multiple(page)  # all matches, and not only this page
+        shown = counted and any(request.GET.get(name) for name in NARROWING)
         self.full_result_count = None if shown else self.result_count  # the count is shown if the two differ
         self.can_show_all, self.multi_page, self.paginator = False, False, None
 
@@ -377,9 +370,6 @@ class JobList(ChangeList):
     def _address(self, wanted: Selection) -> str:
         parts = {"q": wanted.text, VIEW: wanted.view, "queue": wanted.queue, "task": wanted.task}
         return self.get_query_string({name: value or None for name, value in parts.items()})
-
-    def _linked(self, request: HttpRequest, row: Periodic | None) -> str:
-        return linked_schedule(self.model_admin, request, row) if row is not None else ""
 
     def _count(self, page: keyset.Page) -> dict[str, int]:
         """Returns bounded counts of the views that have an index, or of the matches of a search."""
@@ -402,16 +392,6 @@ class JobList(ChangeList):
         wanted = Selection(view=view, queue=self.selection.queue, task=self.selection.task)
         return wanted.running(self.leased).rows(rows)
 
-    def _look_at_lags(self) -> None:
-        lags = overview.mirror_lags()
-        behind = [name for name, lag in lags.items() if lag.seconds >= 1]
-        if behind:
-            self.lagging, self.lag, self.more_lagging = visible(behind[0]), lags[behind[0]], len(behind) - 1
-
-    def _is_counted(self, page: keyset.Page) -> bool:
-        """Whether `result_count` includes all matches, and not only this page."""
-        return self.result_count > len(page.jobs) or not self.multiple(page)
-
     @staticmethod
     def multiple(page: keyset.Page) -> bool:
         return bool(page.before or page.after)
@@ -428,22 +408,6 @@ class JobList(ChangeList):
         return found
 
 
-def live(jobs: Iterable[Job]) -> tuple[dict[UUID, JobView], str]:
-    """Returns the unfinished jobs as Redis has them, and an error if it could not be reached."""
-    by_queue: dict[str, list[UUID]] = defaultdict(list)
-    known = conf.get().queues
-    for job in jobs:
-        if job.state in UNFINISHED and job.queue in known and not job.far:
-            by_queue[job.queue].append(job.pk)
-    try:
-        views, missing = stores.from_each(
-            by_queue, lambda reach: [view for queue, jobs in by_queue.items() for view in stores.inspector(reach).jobs(queue, jobs)]
-        )
-    except overview.DOWN as error:
-        return {}, error_text(error)
-    return {view.id: view for view in views if view is not None}, error_text(missing.first) if missing else ""
-
-
 def linked_schedule(jobs: Any, request: HttpRequest, row: Periodic) -> str:
     """Returns the name of a schedule, with a link if the user may view it on this site."""
     site = jobs.admin_site
@@ -452,31 +416,21 @@ def linked_schedule(jobs: Any, request: HttpRequest, row: Periodic) -> str:
     return format_html('<a href="{}">{}</a>', jobs.address("delayq_periodic_change", row.pk), name) if seen else name
 
 
-class QueueFilter(admin.SimpleListFilter):
-    """The queues of the settings. A query for all values would read the whole table."""
+class NameFilter(ChoiceFilter):
+    """Known names, and the one in the URL. A query for all values would read the whole table."""
 
-    title = _("queue")
-    template = "admin/delayq/filter.html"
-    parameter_name = "queue"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(name, visible(name)) for name in sorted({*conf.get().queues, *filter(None, [request.GET.get("queue")])})]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
-        """Returns the rows unchanged, because `JobList` reads the URL itself."""
-        return queryset
-
-
-class TaskFilter(admin.SimpleListFilter):
-    """The registered tasks."""
-
-    title = _("task")
-    template = "admin/delayq/filter.html"
-    parameter_name = "task"
+    parameter_name: str
+    names: Callable[[], Iterable[str]]
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(name, visible(name)) for name in sorted({*registry.names(), *filter(None, [request.GET.get("task")])})]
+        return [(name, visible(name)) for name in sorted({*self.names(), *filter(None, [request.GET.get(self.parameter_name)])})]
 
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
-        """Returns the rows unchanged, because `JobList` reads the URL itself."""
-        return queryset
+
+class QueueFilter(NameFilter):
+    title, parameter_name = _("queue"), "queue"
+    names = staticmethod(lambda: conf.get().queues)
+
+
+class TaskFilter(NameFilter):
+    title, parameter_name = _("task"), "task"
+    names = staticmethod(registry.names)

@@ -7,31 +7,26 @@ import json
 import re
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import urlencode
 from uuid import UUID
 
 from django.contrib import admin, messages
-from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
-from django.core.paginator import Paginator
 from django.db.models import QuerySet
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
-from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import URLPattern
 from django.utils.formats import number_format
-from django.utils.functional import cached_property
 from django.utils.html import format_html
 from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
 from django_delayq import clock, ids
-from django_delayq.admin import confirmation, refresh
 from django_delayq.admin.badges import badge, word
-from django_delayq.admin.forms import OperationForm, operation_form, reason_given
+from django_delayq.admin.forms import EXAMPLES, OperationForm, examples, operation_form, reason_given
 from django_delayq.admin.job_admin import JobAdmin
 from django_delayq.admin.listing import chosen, unknown_parameters
-from django_delayq.admin.readonly import ReadOnlyAdmin, actor, log, note
+from django_delayq.admin.readonly import ReadOnlyAdmin, actor, column, is_partial, log, note, partial_response
 from django_delayq.console import keyset, operation_loop, overview, selection
 from django_delayq.console.overview import leased
 from django_delayq.console.selection import Selection
@@ -89,13 +84,7 @@ class Preview:
         return ".".join([str(self.at_ms), ids.short(self.upto), self.digest, *([",".join(self.only)] if self.only else [])])
 
 
-if TYPE_CHECKING:
-    AnyPaginator = Paginator[Any]
-else:
-    AnyPaginator = Paginator
-
 MOST_COUNTED: Final = 100_000  # in a preview; the worker counts all
-MOST_LISTED: Final = 10_000  # operations, the latest
 Stage = Operation.Stage
 
 # The acts on an operation: from which stages, to which stage, and the message.
@@ -130,35 +119,18 @@ FINGERPRINT: Final = re.compile("fingerprint:[0-9a-f]{6,}")
 OPTIONS: Final = {"delay": _("delay"), "run_at": _("run at")}
 
 
-class LatestPages(AnyPaginator):
-    """Has a bounded count."""
-
-    @cached_property
-    def count(self) -> int:
-        rows: Any = self.object_list
-        return int(rows.order_by()[:MOST_LISTED].count())
-
-
 class OperationAdmin(ReadOnlyAdmin):
     """Actions on all matching jobs, which a worker with the role mirror carries out."""
 
     list_display = ("stage_shown", "verb_shown", "jobs_meant", "progress_shown", "reason_shown", "actor_shown", "created_shown")
     list_display_links = ("stage_shown", "verb_shown")
     list_filter = ("stage",)
-    sortable_by = ()
-    list_per_page = 50
-    paginator = LatestPages
-    show_full_result_count = False
-    show_facets = admin.ShowFacets.NEVER
-    actions = None
 
-    @admin.display(description=_("stage"))
-    def stage_shown(self, operation: Operation) -> str:
-        return badge(operation.stage)
-
-    @admin.display(description=_("verb"))
-    def verb_shown(self, operation: Operation) -> str:
-        return str(SHORT.get(operation.verb) or visible(operation.verb))
+    stage_shown = column(_("stage"), lambda operation: badge(operation.stage))
+    verb_shown = column(_("verb"), lambda operation: str(SHORT.get(operation.verb) or visible(operation.verb)))
+    reason_shown = column(_("reason"), lambda operation: cut(visible(operation.reason), LONGEST_REASON) or "-")
+    actor_shown = column(_("actor"), lambda operation: visible(operation.actor))
+    created_shown = column(_("created"), lambda operation: moment(operation.created_at))
 
     @admin.display(description=_("jobs"))
     def jobs_meant(self, operation: Operation) -> str:
@@ -178,28 +150,12 @@ class OperationAdmin(ReadOnlyAdmin):
         expected = number_format(operation.expected, force_grouping=True)
         return format_html(text, operation.expected, done, now("progress"), seen, expected)
 
-    @admin.display(description=_("reason"))
-    def reason_shown(self, operation: Operation) -> str:
-        return cut(visible(operation.reason), LONGEST_REASON) or "-"
-
-    @admin.display(description=_("actor"))
-    def actor_shown(self, operation: Operation) -> str:
-        return visible(operation.actor)
-
-    @admin.display(description=_("created"))
-    def created_shown(self, operation: Operation) -> str:
-        return moment(operation.created_at)
-
-    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        alone = refresh.is_partial(request)
-        response = super().changelist_view(request, extra_context)
-        return refresh.partial_response(request, response) if alone and isinstance(response, TemplateResponse) else response
-
     def get_urls(self) -> list[URLPattern]:
-        view = self.admin_site.admin_view
-        own = [path("start/<str:name>/", view(self.start), name="delayq_operation_start")]
-        own += [path(f"<path:object_id>/{act}/", view(partial(self._steer, act)), name=f"delayq_operation_{act}") for act in STEERING]
-        return own + super().get_urls()
+        return [
+            self.page_url("start/<str:name>/", "start", self.start),
+            *(self.page_url(f"<path:object_id>/{act}/", act, partial(self._steer, act), posted=True) for act in STEERING),
+            *super().get_urls(),
+        ]
 
     def start(self, request: HttpRequest, name: str) -> HttpResponse:
         """Shows the preview on GET, and starts the operation on POST."""
@@ -246,16 +202,19 @@ class OperationAdmin(ReadOnlyAdmin):
         count, looked = None, list[Job]()
         if not complaints:
             count = keyset.count_up_to(wanted, jobs, MOST_COUNTED)
-            looked = keyset.page(wanted, jobs, confirmation.EXAMPLES).jobs
+            looked = keyset.page(wanted, jobs, EXAMPLES).jobs
         title = now("%(verb)s: all matching jobs") % {"verb": verb.label}
-        context = self.page_context(
+        bad = form.errors or (complaints and request.method == "POST")
+        return self.page(
             request,
+            "admin/delayq/operation/start.html",
             title,
+            status=400 if bad else 200,
             verb=verb,
             form=form,
             words=visible(readable(wanted.words)),
             complaints=complaints,
-            examples=confirmation.examples(looked, sensitive=self.allows(request, "view_sensitive")),
+            examples=examples(looked, sensitive=self.allows(request, "view_sensitive")),
             and_so_on=bool(looked) and (count is None or count > len(looked)),
             confirm=title if count is None or count > MOST_COUNTED else verb.confirmed(count),
             count=None if count is None else min(count, MOST_COUNTED),
@@ -266,37 +225,33 @@ class OperationAdmin(ReadOnlyAdmin):
             by_rows=wanted.view == State.RUNNING and wanted.only is None,
             preview=Preview.now(wanted).written(),
         )
-        bad = form.errors or (complaints and request.method == "POST")
-        return TemplateResponse(request, "admin/delayq/operation/start.html", context, status=400 if bad else 200)
 
     def _started(self, request: HttpRequest, verb: Verb, wanted: Selection, upto: UUID, form: OperationForm) -> HttpResponse:
-        fields: dict[str, Any] = {"selection": wanted.parts(), "options": form.options(), "upto": upto}
-        fields["created_at"] = database.now()
-        operation = Operation.objects.create(
-            **fields,
+        operation = begin(
+            request,
+            f"{verb.label}: {wanted.words}",
             verb=verb.name,
-            actor=actor(request),
-            user=str(request.user.pk),
-            permission=f"delayq.{verb.permission}",
+            permission=verb.permission,
             reason=form.cleaned_data["reason"],
+            selection=wanted.parts(),
+            options=form.options(),
+            upto=upto,
             seconds=form.cleaned_data["over"] or 0,
         )
-        _record(request, operation, "operation_started", f"{verb.label}: {wanted.words}", operation.reason)
         messages.success(request, now("The operation has started. A worker carries it out, so you can leave this page."))
         return HttpResponseRedirect(self.page_of(request, operation) or self._jobs(request))
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        alone, operation = refresh.is_partial(request), self._operation(request, object_id)
-        if operation is None:
-            return self.nowhere(request, object_id)
+        alone, operation = is_partial(request), self.found(request, object_id)
         words, understood = described(operation)
         named = len(operation.selection["only"]) if understood and "only" in operation.selection else None
         may = self.allows(request, "steer_operation")
         steps = [(act, step[2]) for act, step in STEERING.items() if may and operation.stage in step[0]]
-        context = self.page_context(
+        page = self.page(
             request,
+            "admin/delayq/operation/page.html",
             now("Operation"),
             operation=operation,
             original=operation,
@@ -315,20 +270,15 @@ class OperationAdmin(ReadOnlyAdmin):
             later="" if operation.over else ", ".join(operation_loop.labels(operation)),
             options={OPTIONS.get(name, name): value for name, value in operation.options.items()},
         )
-        page = TemplateResponse(request, "admin/delayq/operation/page.html", context)
-        return refresh.partial_response(request, page) if alone else page
+        return partial_response(request, page) if alone else page
 
     def _steer(self, act: str, request: HttpRequest, object_id: str) -> HttpResponse:
-        if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
         if not (self.has_view_permission(request) and self.allows(request, "steer_operation")):
             raise PermissionDenied
-        operation = self._operation(request, object_id)
-        if operation is None:
-            return self.nowhere(request, object_id)
+        operation = self.found(request, object_id)
         reason = reason_given(request)
         if reason is None:
-            return HttpResponseRedirect(self._address(operation))
+            return HttpResponseRedirect(self.url_of(operation))
         before, after, label, said = STEERING[act]
         fields: dict[str, Any] = {"stage": after}
         if act == "resume":
@@ -342,48 +292,27 @@ class OperationAdmin(ReadOnlyAdmin):
         else:
             operation.refresh_from_db()
             messages.warning(request, now("Nothing was changed: the stage is already “%(stage)s”.") % {"stage": word(operation.stage)})
-        return HttpResponseRedirect(self._address(operation))
-
-    def _operation(self, request: HttpRequest, object_id: str) -> Operation | None:
-        """Returns an operation, or None if this admin does not have it.
-
-        Raises:
-            PermissionDenied: the user may not view it.
-        """
-        if not self.has_view_permission(request):
-            raise PermissionDenied
-        try:
-            id = ids.parse(unquote(object_id))
-        except ValueError:
-            return None
-        operation: Operation | None = self.get_queryset(request).filter(pk=id).first()
-        if operation is not None and not self.has_view_permission(request, operation):
-            raise PermissionDenied
-        return operation
+        return HttpResponseRedirect(self.url_of(operation))
 
     def _jobs(self, request: HttpRequest) -> str:
         """Returns the URL of the list, or of the index if the site has no jobs."""
         jobs = self.address("delayq_job_changelist")
         return f"{jobs}?{request.GET.urlencode()}" if jobs else self.address("index")
 
-    def _address(self, operation: Operation) -> str:
-        return reverse("admin:delayq_operation_change", args=[operation.pk], current_app=self.admin_site.name)
+
+def begin(request: HttpRequest, text: str, *, permission: str, **fields: Any) -> Operation:
+    """Starts an operation, and logs it with this text."""
+    fields |= {"created_at": database.now(), "actor": actor(request), "user": str(request.user.pk)}
+    operation = Operation.objects.create(permission=f"delayq.{permission}", **fields)
+    _record(request, operation, "operation_started", text, operation.reason)
+    return operation
 
 
 def begin_purge(request: HttpRequest, queue: str, reason: str) -> Operation:
     """Starts the operation that cancels all scheduled jobs of a queue."""
-    fields: dict[str, Any] = {"selection": {"queue": queue}, "created_at": database.now()}
-    operation = Operation.objects.create(
-        **fields,
-        verb=operation_loop.PURGE,
-        actor=actor(request),
-        user=str(request.user.pk),
-        permission="delayq.purge_queue",
-        reason=reason,
-    )
-    said = f"{now('Purge')}: {queue}"
-    _record(request, operation, "operation_started", said, reason)
-    log(request, Queue, [(queue, queue)], _said(said, reason))
+    said, selected = f"{now('Purge')}: {queue}", {"queue": queue}
+    operation = begin(request, said, verb=operation_loop.PURGE, permission="purge_queue", reason=reason, selection=selected)
+    log(request, Queue, [(queue, queue)], said, reason)
     return operation
 
 
@@ -426,10 +355,5 @@ def _left(operation: Operation) -> str:
 
 def _record(request: HttpRequest, operation: Operation, kind: str, text: str, reason: str) -> None:
     """Writes a log entry of the admin and an event."""
-    log(request, Operation, [(str(operation.pk), str(operation))], _said(text, reason))
-    jobs = described(operation)[0]
-    note(request, kind, reason, operation=str(operation.pk), verb=operation.verb, jobs=jobs)
-
-
-def _said(text: str, reason: str) -> str:
-    return f"{text}: {reason}" if reason else text
+    log(request, Operation, [(str(operation.pk), str(operation))], text, reason)
+    note(request, kind, reason, operation=str(operation.pk), verb=operation.verb, jobs=described(operation)[0])

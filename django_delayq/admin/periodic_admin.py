@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from datetime import timedelta
 from functools import partial
 from itertools import islice
 from typing import Any, Final
 
 from django.contrib import admin, messages
 from django.contrib.admin.models import ADDITION, CHANGE, DELETION
-from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
-from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import URLPattern
 from django.utils.functional import Promise
 from django.utils.html import format_html
 from django.utils.timezone import get_current_timezone_name
@@ -24,11 +20,10 @@ from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
 from django_delayq import clock
-from django_delayq.admin import editing, refresh, timeline
+from django_delayq.admin import editing, job_page
 from django_delayq.admin.badges import badge, word
 from django_delayq.admin.forms import ReasonForm, reason_given
-from django_delayq.admin.operation_admin import LatestPages
-from django_delayq.admin.readonly import ReadOnlyAdmin, actor, log
+from django_delayq.admin.readonly import ChoiceFilter, ReadOnlyAdmin, actor, column, is_partial, log, partial_response
 from django_delayq.admin.schedule_forms import POLICIES, DatesForm, OverrideForm, ScheduleForm
 from django_delayq.console import masking, schedule_views
 from django_delayq.console.schedule_views import TickView
@@ -45,33 +40,6 @@ MOST_TICKS: Final = 50  # ticks on a page, and as many changes
 STEPS: Final = ((86_400, 3_600), (300, 60), (30, 5))  # from this many seconds, the size of a step
 ALARMING: Final = 60.0  # seconds late
 OWNERS: Final[dict[str, Promise]] = {Periodic.Owner.CODE: _("code"), Periodic.Owner.ADMIN: _("created here")}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DateShown:
-    """A future date in the time zone of the schedule, in that of the user, and in UTC. `shifted`: the UTC offset of the schedule has
-    changed since the previous date.
-    """
-
-    there: str
-    here: str
-    utc: str
-    wait: str
-    shifted: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TickLine:
-    """A line of the history. `alarming`: it is very late; `gone`: the row of its job was deleted."""
-
-    view: TickView
-    at: str
-    utc: str
-    mark: str
-    late: str
-    alarming: bool
-    by: str
-    gone: bool
 
 
 def _page(request: HttpRequest, row: Periodic, *, sensitive: bool, behind: Tick | None = None) -> dict[str, Any]:
@@ -93,8 +61,8 @@ def _page(request: HttpRequest, row: Periodic, *, sensitive: bool, behind: Tick 
         "place": declared.place if declared else "",
         "differs": declared is not None and row.fingerprint not in ("", declared.fingerprint),
         "trouble": schedule_views.problem(row) or trouble,
-        "args": timeline.pretty(args) if args else "",
-        "kwargs": timeline.pretty(kwargs) if kwargs else "",
+        "args": job_page.pretty(args) if args else "",
+        "kwargs": job_page.pretty(kwargs) if kwargs else "",
         "upcoming": coming if row.active else [],
         **zones_shown(schedule_rows.dates_of(row)),
         "ticks": tick_lines(schedule_views.seen(ticks[:MOST_TICKS])),
@@ -113,7 +81,7 @@ def dates_shown(dates: Dates) -> tuple[str, str]:
     return visible(dates.text), visible(words) if words != dates.text else ""
 
 
-def upcoming(row: Periodic, most: int = UPCOMING) -> tuple[list[DateShown], str]:
+def upcoming(row: Periodic, most: int = UPCOMING) -> tuple[list[dict[str, Any]], str]:
     """Returns the next effective dates, and an error or ""."""
     try:
         return dates_ahead(schedule_rows.dates_of(row), most), ""
@@ -121,28 +89,25 @@ def upcoming(row: Periodic, most: int = UPCOMING) -> tuple[list[DateShown], str]
         return [], error_text(error)
 
 
-def dates_ahead(dates: Dates, most: int) -> list[DateShown]:
-    """Returns the next dates.
+def dates_ahead(dates: Dates, most: int) -> list[dict[str, Any]]:
+    """Returns the next dates in the time zone of the schedule, in that of the user, and in UTC. `shifted`: the UTC offset of the
+    schedule has changed since the previous date.
 
     Raises:
         ConfigError: the cron expression or the time zone is invalid.
     """
-    zone, present, before = zone_of(dates.timezone or "UTC"), clock.now(), None
-    found: list[DateShown] = []
-    for moment in islice(dates.after(present), most):
-        there = moment.astimezone(zone)
-        offset = there.utcoffset() or timedelta(0)
-        found.append(
-            DateShown(
-                there=f"{there:%Y-%m-%d %H:%M:%S} {_offset(offset)}",
-                here=second(moment),
-                utc=utc(moment),
-                wait=now("in %(duration)s") % {"duration": _coarse((moment - present).total_seconds())},
-                shifted=before is not None and offset != before,
-            )
-        )
-        before = offset
-    return found
+    zone, present = zone_of(dates.timezone or "UTC"), clock.now()
+    moments = [moment.astimezone(zone) for moment in islice(dates.after(present), most)]
+    return [
+        {
+            "there": f"{there:%Y-%m-%d %H:%M:%S} {there.isoformat(timespec='seconds')[19:]}",
+            "here": second(there),
+            "utc": utc(there),
+            "wait": now("in %(duration)s") % {"duration": _coarse((there - present).total_seconds())},
+            "shifted": there.utcoffset() != before.utcoffset(),
+        }
+        for before, there in zip([*moments[:1], *moments], moments, strict=False)
+    ]
 
 
 def zones_shown(dates: Dates) -> dict[str, Any]:
@@ -152,18 +117,19 @@ def zones_shown(dates: Dates) -> dict[str, Any]:
     return {"zone": visible(zone), "in_utc": zone != "UTC", "elsewhere": here not in (zone, "UTC"), "here": visible(here)}
 
 
-def tick_lines(views: Iterable[TickView]) -> list[TickLine]:
+def tick_lines(views: Iterable[TickView]) -> list[dict[str, Any]]:
+    """Returns the lines of the history. `alarming`: it is very late; `gone`: the row of its job was deleted."""
     return [
-        TickLine(
-            view=view,
-            at=second(view.tick.at),
-            utc=utc(view.tick.at),
-            mark=badge(view.state) if view.state else "",
-            late=duration(view.late) if view.late is not None and view.late >= 1 else "",
-            alarming=(view.late or 0) >= ALARMING,
-            by=visible(view.tick.actor),
-            gone=view.job is None and view.tick.job_id is not None,
-        )
+        {
+            "view": view,
+            "at": second(view.tick.at),
+            "utc": utc(view.tick.at),
+            "mark": badge(view.state) if view.state else "",
+            "late": duration(view.late) if view.late is not None and view.late >= 1 else "",
+            "alarming": (view.late or 0) >= ALARMING,
+            "by": visible(view.tick.actor),
+            "gone": view.job is None and view.tick.job_id is not None,
+        }
         for view in views
     ]
 
@@ -181,11 +147,6 @@ def _coarse(seconds: float) -> str:
     """Rounds a duration, so that a refreshed page does not change every second."""
     step = next((step for least, step in STEPS if seconds >= least), 1)
     return duration(round(seconds / step) * step)
-
-
-def _offset(offset: timedelta) -> str:
-    minutes = round(offset.total_seconds() / 60)
-    return f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02}:{abs(minutes) % 60:02}"
 
 
 BEHIND: Final = "behind"  # the page of the history starts after this tick
@@ -218,9 +179,8 @@ class PeriodicList(ChangeList):
         self.result_list = rows
 
 
-class StandingFilter(admin.SimpleListFilter):
+class StandingFilter(ChoiceFilter):
     title = _("state")
-    template = "admin/delayq/filter.html"
     parameter_name = "state"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
@@ -233,9 +193,8 @@ class StandingFilter(admin.SimpleListFilter):
         return queryset.filter(schedule_views.standing_so(value)) if value in schedule_views.STANDINGS else queryset.none()
 
 
-class OwnerFilter(admin.SimpleListFilter):
+class OwnerFilter(ChoiceFilter):
     title = _("owner")
-    template = "admin/delayq/filter.html"
     parameter_name = "owner"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
@@ -253,13 +212,6 @@ class PeriodicAdmin(ReadOnlyAdmin):
     list_display_links = ("standing_shown", "name_shown")
     list_filter = (StandingFilter, OwnerFilter)
     search_fields = ("name", "task")
-    sortable_by = ()
-    list_per_page = 50
-    paginator = LatestPages
-    show_full_result_count = False
-    show_facets = admin.ShowFacets.NEVER
-    actions = None
-
     # permissions
 
     def has_add_permission(self, request: HttpRequest) -> bool:
@@ -278,22 +230,9 @@ class PeriodicAdmin(ReadOnlyAdmin):
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return PeriodicList
 
-    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        alone = refresh.is_partial(request)
-        response = super().changelist_view(request, extra_context)
-        return refresh.partial_response(request, response) if alone and isinstance(response, TemplateResponse) else response
-
-    @admin.display(description=_("state"))
-    def standing_shown(self, row: Periodic) -> str:
-        return badge(schedule_views.standing(row))
-
-    @admin.display(description=_("name"))
-    def name_shown(self, row: Periodic) -> str:
-        return breakable(row.name)
-
-    @admin.display(description=_("task"))
-    def task_shown(self, row: Periodic) -> str:
-        return breakable(row.task)
+    standing_shown = column(_("state"), lambda row: badge(schedule_views.standing(row)))
+    name_shown = column(_("name"), lambda row: breakable(row.name))
+    task_shown = column(_("task"), lambda row: breakable(row.task))
 
     @admin.display(description=_("dates"))
     def dates_shown(self, row: Periodic) -> str:
@@ -315,7 +254,7 @@ class PeriodicAdmin(ReadOnlyAdmin):
         if not coming:
             return now("never")
         first = coming[0]
-        return format_html('<span title="{}">{}</span> <span class="delayq-soft">{}</span>', first.utc, first.here, first.wait)
+        return format_html('<span title="{}">{}</span> <span class="delayq-soft">{}</span>', first["utc"], first["here"], first["wait"])
 
     @admin.display(description=_("last"))
     def last_shown(self, row: Any) -> str:
@@ -341,23 +280,23 @@ class PeriodicAdmin(ReadOnlyAdmin):
     # the page
 
     def get_urls(self) -> list[URLPattern]:
-        view = self.admin_site.admin_view
-        own = [path(f"<path:object_id>/{act}/", view(partial(self._act, act)), name=f"delayq_periodic_{act}") for act in ACTS]
-        own.append(path("<path:object_id>/override/", view(self.override), name="delayq_periodic_override"))
-        own.append(path("<path:object_id>/edit/", view(self.edit), name="delayq_periodic_edit"))
-        return [*own, *super().get_urls()]
+        return [
+            *(self.page_url(f"<path:object_id>/{act}/", act, partial(self._act, act), posted=True) for act in ACTS),
+            self.page_url("<path:object_id>/override/", "override", self.override),
+            self.page_url("<path:object_id>/edit/", "edit", self.edit),
+            *super().get_urls(),
+        ]
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        alone, row = refresh.is_partial(request), self._row(request, object_id)
-        if row is None:
-            return self.nowhere(request, object_id)
+        alone, row = is_partial(request), self.found(request, object_id, _key)
         sensitive = self.allows(request, "view_sensitive")
         behind = self._tick(row, request.GET.get(BEHIND, ""))
         acts = [act for act in ACTS if row.retired_at is None and self.may(request, act, row) and _fits(act, row)]
-        context = self.page_context(
+        page = self.page(
             request,
+            "admin/delayq/periodic/page.html",
             visible(row.name),
             **_page(request, row, sensitive=sensitive, behind=behind),
             acts=[(act, ACTS[act][2]) for act in acts],
@@ -366,15 +305,10 @@ class PeriodicAdmin(ReadOnlyAdmin):
             jobs=self.allows(request, "view_job") and self.address("delayq_job_changelist") != "",
             refreshing=behind is None,
         )
-        page = TemplateResponse(request, "admin/delayq/periodic/page.html", context)
-        return refresh.partial_response(request, page) if alone else page
+        return partial_response(request, page) if alone else page
 
     def _act(self, act: str, request: HttpRequest, object_id: str) -> HttpResponse:
-        if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
-        row = self._row(request, object_id)
-        if row is None:
-            return self.nowhere(request, object_id)
+        row = self.found(request, object_id, _key)
         if not self.may(request, act, row):
             raise PermissionDenied
         reason = reason_given(request)
@@ -383,23 +317,18 @@ class PeriodicAdmin(ReadOnlyAdmin):
             self._carried_out(request, row, label, said, reason, partial(change, row.name))
         elif reason is not None:
             messages.warning(request, now("Nothing was changed: the schedule is already in this state."))
-        return HttpResponseRedirect(self._address(row))
+        return HttpResponseRedirect(self.url_of(row))
 
     # forms
 
     def override(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Overrides the dates of a schedule. The form can show the new dates first."""
-        row = self._row(request, object_id)
-        if row is None:
-            return self.nowhere(request, object_id)
+        row = self.found(request, object_id, _key)
         if not self.allows(request, "override_periodic"):
             raise PermissionDenied
         form = OverrideForm(row, request.POST if request.method == "POST" else None)
-        if self._good(request, form):
-            done, said = partial(schedules.override, row.name, **form.given()), _("These dates apply from now on.")
-            if self._carried_out(request, row, _("Override dates"), said, form.cleaned_data["reason"], done):
-                return HttpResponseRedirect(self._address(row))
-        return self._form(request, form, now("Override dates"), row)
+        said = _("These dates apply from now on.")
+        return self._changed(request, row, form, now("Override dates"), _("Override dates"), said, schedules.override)
 
     def add_view(self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None) -> HttpResponse:
         if not self.has_add_permission(request):
@@ -412,33 +341,23 @@ class PeriodicAdmin(ReadOnlyAdmin):
             except DelayqError as error:
                 form.add_error(None, error_text(error))
             else:
-                log(request, Periodic, [(str(row.pk), name)], _said(now("Created"), reason), ADDITION)
+                log(request, Periodic, [(str(row.pk), name)], now("Created"), reason, ADDITION)
                 messages.success(request, now("The schedule was added and is on."))
-                return HttpResponseRedirect(self._address(row))
+                return HttpResponseRedirect(self.url_of(row))
         return self._form(request, form, now("Add a schedule"), None)
 
     def edit(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Changes a schedule that was added in the admin."""
-        row = self._row(request, object_id)
-        if row is None:
-            return self.nowhere(request, object_id)
+        row = self.found(request, object_id, _key)
         if not self.has_delete_permission(request, row):
             raise PermissionDenied
         masked = not self.allows(request, "view_sensitive") and editing.masked(row)
         form = ScheduleForm(request.POST if request.method == "POST" else None, row=row, masked=masked)
-        if self._good(request, form):
-            done, said = (
-                partial(schedules.change, row.name, **form.given()),
-                _("The schedule was changed. Its waiting jobs are rescheduled to the new dates."),
-            )
-            if self._carried_out(request, row, _("Change"), said, form.cleaned_data["reason"], done):
-                return HttpResponseRedirect(self._address(row))
-        return self._form(request, form, now("Change the schedule"), row)
+        said = _("The schedule was changed. Its waiting jobs are rescheduled to the new dates.")
+        return self._changed(request, row, form, now("Change the schedule"), _("Change"), said, schedules.change)
 
     def delete_view(self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        row = self._row(request, object_id)
-        if row is None:
-            return self.nowhere(request, object_id)
+        row = self.found(request, object_id, _key)
         if not self.has_delete_permission(request, row):
             raise PermissionDenied
         form = ReasonForm(request.POST if request.method == "POST" else None)
@@ -447,9 +366,26 @@ class PeriodicAdmin(ReadOnlyAdmin):
             if self._carried_out(
                 request, row, _("Delete"), _("The schedule was deleted."), form.cleaned_data["reason"], done, DELETION
             ):
-                return HttpResponseRedirect(self.address("delayq_periodic_changelist"))
-        context = self.page_context(request, now("Delete the schedule"), row=row, name=visible(row.name), form=form)
-        return TemplateResponse(request, "admin/delayq/periodic/delete.html", context, status=400 if form.errors else 200)
+                return HttpResponseRedirect(self.list_url())
+        return self.page(
+            request,
+            "admin/delayq/periodic/delete.html",
+            now("Delete the schedule"),
+            row=row,
+            name=visible(row.name),
+            form=form,
+            status=400 if form.errors else 200,
+        )
+
+    def _changed(
+        self, request: HttpRequest, row: Periodic, form: DatesForm, title: str, label: Any, said: Any, change: Callable[..., Any]
+    ) -> HttpResponse:
+        """Changes the schedule if the form is valid, otherwise shows the form."""
+        if self._good(request, form):
+            done = partial(change, row.name, **form.given())
+            if self._carried_out(request, row, label, said, form.cleaned_data["reason"], done):
+                return HttpResponseRedirect(self.url_of(row))
+        return self._form(request, form, title, row)
 
     def _good(self, request: HttpRequest, form: DatesForm) -> bool:
         return request.method == "POST" and form.is_valid() and not form.stale and LOOK not in request.POST
@@ -459,9 +395,11 @@ class PeriodicAdmin(ReadOnlyAdmin):
         if form.is_bound and not form.errors:
             dates = form.cleaned_data["dates"]
             coming = dates_ahead(dates, UPCOMING)
-        context = self.page_context(
+        return self.page(
             request,
+            "admin/delayq/periodic/form.html",
             title,
+            status=400 if form.errors or form.stale else 200,
             row=row,
             name=visible(row.name) if row else "",
             form=form,
@@ -469,7 +407,6 @@ class PeriodicAdmin(ReadOnlyAdmin):
             looked=form.is_bound and not form.errors,
             **(zones_shown(form.cleaned_data["dates"]) if coming else {}),
         )
-        return TemplateResponse(request, "admin/delayq/periodic/form.html", context, status=400 if form.errors or form.stale else 200)
 
     def _carried_out(
         self, request: HttpRequest, row: Periodic, label: Any, said: Any, reason: str, act: Callable[..., Any], flag: int = CHANGE
@@ -480,40 +417,23 @@ class PeriodicAdmin(ReadOnlyAdmin):
         except DelayqError as error:
             messages.error(request, error_text(error))
             return False
-        log(request, Periodic, [(str(row.pk), row.name)], _said(str(label), reason), flag)
+        log(request, Periodic, [(str(row.pk), row.name)], label, reason, flag)
         messages.success(request, said)
         return True
 
-    def _row(self, request: HttpRequest, object_id: str) -> Periodic | None:
-        """Returns a schedule, or None if this admin does not have it.
-
-        Raises:
-            PermissionDenied: the user may not view it.
-        """
-        if not self.has_view_permission(request):
-            raise PermissionDenied
-        text = unquote(object_id)
-        row: Periodic | None = self.get_queryset(request).filter(pk=int(text)).first() if _is_key(text) else None
-        if row is not None and not self.has_view_permission(request, row):
-            raise PermissionDenied
-        return row
-
     def _tick(self, row: Periodic, text: str) -> Tick | None:
-        ticks = Tick.objects.filter(schedule=row)
-        return ticks.filter(pk=int(text)).first() if _is_key(text) else None
+        try:
+            return Tick.objects.filter(schedule=row, pk=_key(text)).first()
+        except ValueError:
+            return None
 
-    def _address(self, row: Periodic) -> str:
-        return reverse("admin:delayq_periodic_change", args=[row.pk], current_app=self.admin_site.name)
 
-
-def _is_key(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) < 19
+def _key(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise ValueError(text)
+    return int(text)
 
 
 def _fits(act: str, row: Periodic) -> bool:
     """Whether the act would change anything."""
     return {"on": not row.enabled, "off": row.enabled, "drop": row.overridden}.get(act, True)
-
-
-def _said(text: str, reason: str) -> str:
-    return f"{text}: {reason}" if reason else text

@@ -1,26 +1,33 @@
-"""The base of our admins, and the log entries, events and messages of their actions."""
+"""The bases of our admins, pages that refresh themselves, and the log entries, events and messages of actions."""
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from django.contrib import admin, messages
 from django.contrib.admin.filters import FieldListFilter
 from django.contrib.admin.models import CHANGE
-from django.contrib.admin.utils import get_fields_from_path
+from django.contrib.admin.utils import get_fields_from_path, unquote
 from django.contrib.auth import get_permission_codename
 from django.core.exceptions import PermissionDenied
+from django.core.paginator import Paginator
 from django.db.models import Model, QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.loader import render_to_string
 from django.template.response import TemplateResponse
-from django.urls import NoReverseMatch, reverse
+from django.urls import NoReverseMatch, URLPattern, path, reverse
+from django.utils.cache import get_conditional_response
+from django.utils.functional import cached_property
 from django.utils.text import capfirst
 from django.utils.translation import gettext as now
 from django.utils.translation import ngettext
+from django.views.decorators.http import require_POST
 
 from django_delayq import conf, ids
 from django_delayq.console import verbs
@@ -33,14 +40,50 @@ from django_delayq.states import Change
 
 if TYPE_CHECKING:
     AnyModelAdmin = admin.ModelAdmin[Any]
+    AnyPaginator = Paginator[Any]
 else:
-    AnyModelAdmin = admin.ModelAdmin
+    AnyModelAdmin, AnyPaginator = admin.ModelAdmin, Paginator
 
+MOST_LISTED: Final = 10_000  # rows of a list, the latest
 ASKED_LAST: Final = "delayq_asked_last"  # attribute of a request: the permission that was checked last; "" if granted
+
+
+def column(description: Any, show: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
+    """Returns a column of a list: what `show` returns for a row."""
+    return admin.display(lambda self, row: show(row), description=description)
+
+
+class Missing(Exception):
+    """There is no row with the id in the URL."""
+
+
+class ChoiceFilter(admin.SimpleListFilter):
+    """A filter with our template. It leaves the rows unchanged, for lists that read the URL themselves."""
+
+    template = "admin/delayq/filter.html"
+
+    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
+        return queryset
+
+
+class LatestPages(AnyPaginator):
+    """Has a bounded count."""
+
+    @cached_property
+    def count(self) -> int:
+        rows: Any = self.object_list
+        return int(rows.order_by()[:MOST_LISTED].count())
 
 
 class ReadOnlyAdmin(AnyModelAdmin):
     """A ModelAdmin whose rows cannot be added, edited or deleted. Users act by verbs, each with its permission."""
+
+    list_per_page = 50
+    paginator = LatestPages
+    show_full_result_count = False
+    show_facets = admin.ShowFacets.NEVER
+    sortable_by: ClassVar[Any] = ()
+    actions: Any = None
 
     class Media:
         css = {"all": ("delayq/admin.css",)}
@@ -110,6 +153,8 @@ class ReadOnlyAdmin(AnyModelAdmin):
                 return view(request, *args, **kwargs)
             except PermissionDenied as error:
                 return self._refusal(request, str(error))
+            except Missing as error:
+                return self.nowhere(request, str(error))
 
         return explained
 
@@ -124,8 +169,48 @@ class ReadOnlyAdmin(AnyModelAdmin):
         return TemplateResponse(request, "admin/delayq/403.html", context, status=403)
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """Sets the title; Django's "Select ..." would be wrong."""
-        return super().changelist_view(request, {"title": capfirst(self.opts.verbose_name_plural), **(extra_context or {})})
+        """Sets the title; Django's "Select ..." would be wrong. Returns only the part that changes if the script requests it."""
+        alone = is_partial(request)
+        response = super().changelist_view(request, {"title": capfirst(self.opts.verbose_name_plural), **(extra_context or {})})
+        if not (isinstance(response, TemplateResponse) and response.context_data and "cl" in response.context_data):
+            return response
+        response.context_data |= self.list_context(request, response.context_data["cl"])
+        return partial_response(request, response) if alone else response
+
+    def list_context(self, request: HttpRequest, listed: Any) -> dict[str, Any]:
+        """Returns more context for a list that has been read."""
+        return {}
+
+    def found(self, request: HttpRequest, object_id: str, parse: Callable[[str], Any] = ids.parse) -> Any:
+        """Returns the row with the id in a URL, with all its columns.
+
+        Raises:
+            PermissionDenied: the user may not view it.
+            Missing: this admin does not have it. The user gets Django's response for a missing row.
+        """
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        try:
+            id = parse(unquote(object_id))
+        except ValueError:
+            raise Missing(object_id) from None
+        row = self.get_queryset(request).defer(None).filter(pk=id).first()
+        if row is None:
+            raise Missing(object_id)
+        if not self.has_view_permission(request, row):
+            raise PermissionDenied
+        return row
+
+    def page_url(self, route: str, name: str, view: Callable[..., Any], *, posted: bool = False) -> URLPattern:
+        """Returns the URL of a page of this model. `posted`: it accepts only POST."""
+        view = self.admin_site.admin_view(require_POST(view) if posted else view)
+        return path(route, view, name=f"{self.opts.app_label}_{self.opts.model_name}_{name}")
+
+    def list_url(self) -> str:
+        return reverse(f"admin:{self.opts.app_label}_{self.opts.model_name}_changelist", current_app=self.admin_site.name)
+
+    def url_of(self, row: Any) -> str:
+        return reverse(f"admin:{self.opts.app_label}_{self.opts.model_name}_change", args=[row.pk], current_app=self.admin_site.name)
 
     def address(self, name: str, *args: Any) -> str:
         """Returns the URL of one of our pages on this site, or "" if the site does not have it."""
@@ -147,6 +232,9 @@ class ReadOnlyAdmin(AnyModelAdmin):
         found: HttpResponse = self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined]  # see above
         return found
 
+    def page(self, request: HttpRequest, template: str, title: Any, *, status: int = 200, **context: Any) -> TemplateResponse:
+        return TemplateResponse(request, template, self.page_context(request, title, **context), status=status)
+
     def page_context(self, request: HttpRequest, title: Any, **more: Any) -> dict[str, Any]:
         """Returns the context of the admin's base template."""
         return {
@@ -157,6 +245,39 @@ class ReadOnlyAdmin(AnyModelAdmin):
             "has_view_permission": True,
             **more,
         }
+
+
+class LiveAdmin(ReadOnlyAdmin):
+    """A page of things that have no rows: its proxy uses the table of the jobs, and shows none of them.
+
+    A subclass can name other templates: `list_template` for the page, `live_template` for the part that is refreshed.
+    """
+
+    list_template: str
+    live_template: str
+
+    class Media:
+        css = {"all": ("delayq/dashboard.css",)}
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """Returns no rows: a user who may view this page may not see the jobs."""
+        return super().get_queryset(request).none()
+
+    def board(self, request: HttpRequest) -> dict[str, Any]:
+        """Returns the context of the page."""
+        raise NotImplementedError
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        context = self.page_context(request, capfirst(self.opts.verbose_name_plural))
+        return respond(request, self.list_template, self.live_template, {**context, **self.board(request), **(extra_context or {})})
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Redirects to the list, which shows everything."""
+        return HttpResponseRedirect(self.list_url())
 
 
 def _permissions(model: Any) -> Iterator[tuple[str, str]]:
@@ -207,12 +328,15 @@ def carry_out(request: HttpRequest, verb: Verb, jobs: Iterable[Job], *, reason: 
         report.counts[answer] += 1
         if answer in verb.effects:
             touched.append(job)
-    log(request, Job, [(str(job.pk), str(job)) for job in touched], _sentence(verb, reason))
+    log(request, Job, [(str(job.pk), str(job)) for job in touched], verb.label, reason)
     return report
 
 
-def log(request: HttpRequest, model: type[Model], objects: Iterable[tuple[str, str]], sentence: str, flag: int = CHANGE) -> None:
-    verbs.write_admin_log(request.user.pk, model, objects, sentence, flag)
+def log(
+    request: HttpRequest, model: type[Model], objects: Iterable[tuple[str, str]], act: Any, reason: str = "", flag: int = CHANGE
+) -> None:
+    """Writes an entry for each object, an id and a name, into the log of Django's admin."""
+    verbs.write_admin_log(request.user.pk, model, objects, f"{act}: {reason}" if reason else str(act), flag)
 
 
 def note(request: HttpRequest, kind: str, reason: str, *, of: Job | None = None, **detail: Any) -> None:
@@ -230,5 +354,53 @@ def note(request: HttpRequest, kind: str, reason: str, *, of: Job | None = None,
     )
 
 
-def _sentence(verb: Verb, reason: str) -> str:
-    return f"{verb.label}: {reason}" if reason else str(verb.label)
+LIVE: Final = "live"  # the parameter with which `refresh.js` requests only the part
+BEGIN: Final = "<!-- delayq-live -->"  # data of jobs cannot contain these marks, because it is escaped
+END: Final = "<!-- /delayq-live -->"
+_TOKEN: Final = re.compile(r'(name="csrfmiddlewaretoken" value=")[^"]*')
+
+
+# A page that refreshes itself: the script requests only the part that changes, and gets 304 while it stays the same. The part is a
+# separate template, or is between two marks in a page whose frame belongs to a theme.
+
+
+def respond(request: HttpRequest, page: str, part: str, context: dict[str, Any]) -> HttpResponse:
+    """Returns the whole page or the part that changes, with an ETag, or 304 if it has not changed.
+
+    Args:
+        page: template of the page; it includes `part` and has its ETag as `etag`.
+        part: template of the part.
+    """
+    text = render_to_string(part, context, request)
+    if LIVE not in request.GET:
+        return TemplateResponse(request, page, {**context, "part": part, "etag": _etag(text)})
+    return _conditional(request, text)
+
+
+def is_partial(request: HttpRequest) -> bool:
+    """Whether only the part was requested. Removes the parameter, so that no link on the page contains it."""
+    if LIVE not in request.GET:
+        return False
+    given = request.GET.copy()
+    del given[LIVE]
+    request.GET = given  # type: ignore[assignment]  # Django passes an immutable QueryDict but accepts any
+    return True
+
+
+def partial_response(request: HttpRequest, page: TemplateResponse) -> HttpResponse:
+    """Returns the part between the marks of an unrendered page. Messages are kept for the next whole page."""
+    page.context_data = {**(page.context_data or {}), "messages": []}
+    text = page.rendered_content.partition(BEGIN)[2].partition(END)[0]
+    return _conditional(request, text)
+
+
+def _etag(text: str) -> str:
+    # Each response masks the token differently, and each mask is valid, so a new one is no change.
+    digest = hashlib.sha256(_TOKEN.sub(r"\1", text).encode()).hexdigest()[:32]
+    return f'"{digest}"'
+
+
+def _conditional(request: HttpRequest, text: str) -> HttpResponse:
+    etag = _etag(text)
+    response = HttpResponse(text, headers={"ETag": etag})
+    return get_conditional_response(request, etag=etag, response=response) or response

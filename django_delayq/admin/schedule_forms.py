@@ -15,7 +15,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_delayq import clock
 from django_delayq.admin.badges import indented
-from django_delayq.admin.forms import DurationField, JSONArgumentsField, ReasonForm
+from django_delayq.admin.forms import DurationField, JSONArgumentsField, ReasonForm, reason_field
 from django_delayq.console.wording import error_text
 from django_delayq.exceptions import ConfigError, DelayqError
 from django_delayq.models import Periodic
@@ -63,12 +63,7 @@ class DatesForm(ReasonForm):
         max_length=50,
         help_text=_("For example 90s, 10m, 2h or 1d. Counted from 1970 in UTC, so a day always has 24 hours."),
     )
-    reason = forms.CharField(
-        label=_("Reason"),
-        required=False,
-        max_length=500,
-        help_text=_("The reason is kept in the history of the schedule. Other users can see it."),
-    )
+    reason = reason_field(_("The reason is kept in the history of the schedule. Other users can see it."))
     field_order: Sequence[str] = ("cron", "timezone", "every", "reason")
 
     @property
@@ -151,19 +146,7 @@ class ScheduleForm(DatesForm):
     kwargs = JSONArgumentsField(
         dict, label=_("Keyword arguments"), required=False, widget=forms.Textarea(attrs={"rows": 5, "spellcheck": "false"})
     )
-    field_order: Sequence[str] = [
-        "name",
-        "task",
-        "args",
-        "kwargs",
-        "cron",
-        "timezone",
-        "every",
-        "spread",
-        "missed",
-        "overlap",
-        "reason",
-    ]
+    field_order: Sequence[str] = ("name", "task", "args", "kwargs", *DatesForm.field_order[:3], "spread", "missed", "overlap", "reason")
 
     def __init__(self, given: Any = None, *, row: Periodic | None = None, masked: bool = False) -> None:
         self.row, self.masked = row, masked

@@ -14,8 +14,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
 from django_delayq import conf, ids
-from django_delayq.admin.operation_admin import LatestPages
-from django_delayq.admin.readonly import ReadOnlyAdmin, log
+from django_delayq.admin.readonly import ReadOnlyAdmin, column, log
 from django_delayq.console.overview import DOWN
 from django_delayq.console.wording import error_text, moment
 from django_delayq.mirror import set_aside
@@ -32,11 +31,6 @@ class SetAsideAdmin(ReadOnlyAdmin):
     """Read only, with the action "try again". Only users who may view sensitive data see the original content."""
 
     list_filter = ("queue", "code")
-    sortable_by = ()
-    list_per_page = 50
-    paginator = LatestPages
-    show_full_result_count = False
-    show_facets = admin.ShowFacets.NEVER
     actions = ("try_again",)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
@@ -48,17 +42,7 @@ class SetAsideAdmin(ReadOnlyAdmin):
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
         """Shows the bytes only to users who may view them."""
-        job = self.job_for(request)
-        shown = (
-            "place",
-            "kind_shown",
-            job,
-            "at_shown",
-            "actor_shown",
-            "code",
-            "noticed_shown",
-            "tries",
-        )
+        shown = ("place", "kind_shown", self.job_for(request), "at_shown", "actor_shown", "code", "noticed_shown", "tries")
         # The length would reveal the length of a masked value.
         sensitive = ("length_shown", "text_shown", "why_shown", "bytes_shown")
         return (*shown, *sensitive) if self.allows(request, "view_sensitive") else shown
@@ -73,30 +57,19 @@ class SetAsideAdmin(ReadOnlyAdmin):
     def has_retry_permission(self, request: HttpRequest) -> bool:
         return self.allows(request, "retry_setaside")
 
-    @admin.display(description=_("stream entry"))
-    def place(self, kept: SetAside) -> str:
-        return f"{kept.queue} {kept.stream_id}/{kept.item}"
-
-    @admin.display(description=_("kind"))
-    def kind_shown(self, kept: SetAside) -> str:
-        return visible(kept.kind)
-
-    @admin.display(description=_("job"))
-    def job_shown(self, kept: SetAside) -> str:
-        return ids.short(kept.job_id) if kept.job_id else "?"
+    place = column(_("stream entry"), lambda kept: f"{kept.queue} {kept.stream_id}/{kept.item}")
+    kind_shown = column(_("kind"), lambda kept: visible(kept.kind))
+    job_shown = column(_("job"), lambda kept: ids.short(kept.job_id) if kept.job_id else "?")
+    at_shown = column(_("at"), lambda kept: moment(kept.at))
+    noticed_shown = column(_("rejected at"), lambda kept: moment(kept.noticed_at))
+    actor_shown = column(_("actor"), lambda kept: visible(kept.actor))
+    text_shown = column(_("reason for rejection"), lambda kept: visible(kept.text))  # it may quote the rejected values
+    why_shown = column(_("reason"), lambda kept: visible(kept.why))
 
     @admin.display(description=_("job"))
     def job_linked(self, kept: SetAside) -> str:
         address = self.address("delayq_job_change", kept.job_id) if kept.job_id and self.admin_site.is_registered(Job) else ""
         return format_html('<a href="{}">{}</a>', address, self.job_shown(kept)) if address else self.job_shown(kept)
-
-    @admin.display(description=_("at"))
-    def at_shown(self, kept: SetAside) -> str:
-        return moment(kept.at)
-
-    @admin.display(description=_("rejected at"))
-    def noticed_shown(self, kept: SetAside) -> str:
-        return moment(kept.noticed_at)
 
     @admin.display(description=_("bytes"))
     def length_shown(self, kept: SetAside) -> str:
@@ -106,19 +79,6 @@ class SetAsideAdmin(ReadOnlyAdmin):
             "length": kept.length,
             "kept": len(kept.raw),
         }
-
-    @admin.display(description=_("actor"))
-    def actor_shown(self, kept: SetAside) -> str:
-        return visible(kept.actor)
-
-    @admin.display(description=_("reason for rejection"))
-    def text_shown(self, kept: SetAside) -> str:
-        """Returns the database error, which may quote the rejected values."""
-        return visible(kept.text)
-
-    @admin.display(description=_("reason"))
-    def why_shown(self, kept: SetAside) -> str:
-        return visible(kept.why)
 
     @admin.display(description=_("original content"))
     def bytes_shown(self, kept: SetAside) -> str:

@@ -6,17 +6,13 @@ from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from django.core.exceptions import PermissionDenied
-from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import reverse
+from django.http import HttpRequest
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 from django_delayq import clock, conf
-from django_delayq.admin import refresh
-from django_delayq.admin.dashboard import brief
-from django_delayq.admin.readonly import ReadOnlyAdmin
+from django_delayq.admin.charts import brief
+from django_delayq.admin.readonly import LiveAdmin
 from django_delayq.console import masking, overview, target_figures
 from django_delayq.console.overview import DOWN
 from django_delayq.console.target_figures import NEWEST, OpenCircuit, TargetFigures, TargetsSeen
@@ -38,33 +34,11 @@ FAULTS: Final[dict[str, Promise]] = {
 DEEDS: Final = (("requeue", "failed", _("Requeue failed jobs …")), ("cancel", "scheduled", _("Cancel waiting jobs …")))
 
 
-class TargetAdmin(ReadOnlyAdmin):
-    """Targets, from rows, Redis and workers.
-
-    A subclass can name other templates: `list_template` for the page, `live_template` for the part that is refreshed.
-    """
+class TargetAdmin(LiveAdmin):
+    """Targets, from rows, Redis and workers. A subclass can name other templates, see `LiveAdmin`."""
 
     list_template = "admin/delayq/target/list.html"
     live_template = "admin/delayq/target/live.html"
-
-    class Media:
-        css = {"all": ("delayq/dashboard.css",)}
-
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Returns no rows: the table of this proxy has jobs, which a user who may view targets may not see."""
-        return super().get_queryset(request).none()
-
-    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        if not self.has_view_permission(request):
-            raise PermissionDenied
-        context = {**self.page_context(request, _("Targets")), **self.board(request), **(extra_context or {})}
-        return refresh.respond(request, self.list_template, self.live_template, context)
-
-    def change_view(
-        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
-    ) -> HttpResponse:
-        """Redirects to the list, which shows everything."""
-        return HttpResponseRedirect(reverse("admin:delayq_target_changelist", current_app=self.admin_site.name))
 
     def board(self, request: HttpRequest) -> dict[str, Any]:
         """Returns the context. If hosts or target names are masked, a user without the permission sees none of them."""

@@ -13,16 +13,15 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.forms import Media
 from django.http import Http404, HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
 from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
-from django_delayq.admin import dashboard_charts, effective_settings, queue_page, trend_sections
+from django_delayq.admin import charts, effective_settings
 from django_delayq.admin.badges import badge
-from django_delayq.admin.dashboard import brief, percent
+from django_delayq.admin.charts import brief, percent
 from django_delayq.admin.readonly import ReadOnlyAdmin
 from django_delayq.console import trends
-from django_delayq.console.trends import EndedRun, NewestJobs
+from django_delayq.console.trends import EndedRun
 from django_delayq.console.wording import task_name
 from django_delayq.models import Job
 from django_delayq.producer.task import registry
@@ -44,8 +43,7 @@ def respond(admin: ReadOnlyAdmin, request: HttpRequest, name: str) -> HttpRespon
     if found is None:
         raise Http404(now("No task has this name."))
     found |= {"may_see_queues": admin.allows(request, "view_queue"), "media": admin.media + CSS}
-    context = admin.page_context(request, task_name(task), **found)
-    return TemplateResponse(request, "admin/delayq/job/task.html", context)
+    return admin.page(request, "admin/delayq/job/task.html", task_name(task), **found)
 
 
 def gather(request: HttpRequest, name: str, jobs: QuerySet[Job], sees: Callable[[Job], bool]) -> dict[str, Any] | None:
@@ -60,13 +58,15 @@ def gather(request: HttpRequest, name: str, jobs: QuerySet[Job], sees: Callable[
     runs = trends.runs(ends, jobs, name)
     if task is None and not runs.rows and not ends.rows and not jobs.filter(task=name).exists():
         return None
-    chosen, span = dashboard_charts.chosen(request.GET.get("span"), "7d")
+    chosen, span = charts.chosen(request.GET.get("span"), "7d")
     ran = [run for run in runs.rows if run.outcome not in PUT_OFF]
     slowest = sorted(ran, key=lambda run: -run.ran)[:SHOWN]
     unwell = [run for run in runs.rows if run.outcome in UNWELL][:SHOWN]
     named = _named(jobs, {run.job for run in (*slowest, *unwell)}, sees)
     said = trends.messages(unwell, jobs) if unwell else {}
     module, place = effective_settings.defined(task) if task else ("", "")
+    lates = [one.late for one in ends.rows if one.late is not None]
+    times = (("hist-ran", RAN, [run.ran for run in ran]), ("hist-late", LATE, lates))
     return {
         "task": name,
         "registered": task is not None,
@@ -80,31 +80,14 @@ def gather(request: HttpRequest, name: str, jobs: QuerySet[Job], sees: Callable[
         "since": runs.since,
         "oldest": runs.rows[-1].finished_at if runs.rows else None,
         "outcomes": [(badge(outcome), count) for outcome, count in Counter(run.outcome for run in runs.rows).most_common()],
-        "share": percent(_share(ends)),
-        "retries": _retries(ends),
-        "figures": [_figures(title, values) for title, values in ((RAN, [run.ran for run in ran]), (LATE, _lates(ends)))],
-        "histograms": [
-            dashboard_charts.histogram("hist-ran", RAN, [run.ran for run in ran]),
-            dashboard_charts.histogram("hist-late", LATE, _lates(ends)),
-        ],
+        "share": percent(sum(one.state == State.FAILED for one in ends.rows) / len(ends.rows) if ends.rows else None),
+        "retries": charts.decimal(sum(max(0, one.attempts - 1) for one in ends.rows) / len(ends.rows)) if ends.rows else "–",
+        "figures": [_figures(title, values) for _, title, values in times],
+        "histograms": [charts.histogram(*each) for each in times],
         "slowest": [_line(run, named, {}) for run in slowest if run.job in named],
         "unwell": [_line(run, named, said) for run in unwell if run.job in named],
-        **queue_page.shown(trend_sections.of_task(span, ends, runs), chosen, span),
+        **charts.of_task(span, ends, runs).context(chosen, span),
     }
-
-
-def _lates(ends: NewestJobs) -> list[float]:
-    return [one.late for one in ends.rows if one.late is not None]
-
-
-def _share(ends: NewestJobs) -> float | None:
-    failed = sum(one.state == State.FAILED for one in ends.rows)
-    return failed / len(ends.rows) if ends.rows else None
-
-
-def _retries(ends: NewestJobs) -> str:
-    """Returns the average number of retries per job."""
-    return dashboard_charts.decimal(sum(max(0, one.attempts - 1) for one in ends.rows) / len(ends.rows)) if ends.rows else "–"
 
 
 def _figures(title: Any, seconds: Sequence[float]) -> list[Any]:

@@ -10,17 +10,15 @@ from typing import Any, Final
 from django.contrib import messages
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
-from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.defaultfilters import filesizeformat
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern
 from django.utils.translation import gettext_lazy as _
 
 from django_delayq import clock, conf, ids
-from django_delayq.admin import refresh
 from django_delayq.admin.badges import badge
 from django_delayq.admin.forms import reason_given
-from django_delayq.admin.readonly import ReadOnlyAdmin, actor, log, note
+from django_delayq.admin.readonly import LiveAdmin, actor, log, note
 from django_delayq.console import overview
 from django_delayq.console.overview import DOWN, look
 from django_delayq.console.search_fields import CRASHED
@@ -33,29 +31,32 @@ from django_delayq.store.scripts import decode
 from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from django_delayq.text import visible
 
-ASKED: Final = {
-    "quiet": _("The worker %(worker)s was asked to claim no more jobs. It receives the request within about five seconds."),
-    "stop": _(
-        "The worker %(worker)s was asked to stop. It receives the request within about five seconds and then finishes its running jobs."
+GONE: Final = _("%(worker)s is not running: it has stopped, or it has not reported for 30 seconds. No request was sent.")
+ACTS: Final = {  # the messages: it was done, or not
+    "quiet": (
+        _("The worker %(worker)s was asked to claim no more jobs. It receives the request within about five seconds."),
+        GONE,
+    ),
+    "stop": (
+        _(
+            "The worker %(worker)s was asked to stop. It receives the request within about five seconds and then finishes its "
+            "running jobs."
+        ),
+        GONE,
+    ),
+    "dismiss": (
+        _("%(worker)s is no longer in the list."),
+        _("%(worker)s was not removed: it is running, or it has already stopped."),
     ),
 }
-DISMISSED: Final = _("%(worker)s is no longer in the list.")
-ALIVE: Final = _("%(worker)s was not removed: it is running, or it has already stopped.")
 MOST_HELD: Final = 20  # messages per consumer on the page
-GONE: Final = _("%(worker)s is not running: it has stopped, or it has not reported for 30 seconds. No request was sent.")
 
 
-class WorkerAdmin(ReadOnlyAdmin):
-    """Workers, as they report themselves to Redis every few seconds.
-
-    A subclass can name other templates: `list_template` for the page, `live_template` for the part that is refreshed.
-    """
+class WorkerAdmin(LiveAdmin):
+    """Workers, as they report themselves to Redis every few seconds. A subclass can name other templates, see `LiveAdmin`."""
 
     list_template = "admin/delayq/worker/list.html"
     live_template = "admin/delayq/worker/live.html"
-
-    class Media:
-        css = {"all": ("delayq/dashboard.css",)}
 
     def has_quiet_permission(self, request: HttpRequest) -> bool:
         return self.allows(request, "quiet_worker")
@@ -63,84 +64,44 @@ class WorkerAdmin(ReadOnlyAdmin):
     def has_stop_permission(self, request: HttpRequest) -> bool:
         return self.allows(request, "stop_worker")
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Returns no rows: the table of this proxy has jobs, which a user who may view workers may not see."""
-        return super().get_queryset(request).none()
-
-    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        if not self.has_view_permission(request):
-            raise PermissionDenied
+    def board(self, request: HttpRequest) -> dict[str, Any]:
         seen = look()
-        context = self.page_context(
-            request,
-            _("Workers"),
-            trouble=error_text(seen.error or seen.unseen),
-            workers=[_shown(facts) for facts in seen.workers],
-            may_quiet=self.has_quiet_permission(request),
-            may_stop=self.has_stop_permission(request),
-            may_see_jobs=self.allows(request, "view_job"),
-        )
-        context["pulled"], trouble = _pulled() if seen.error is None else ([], "")
-        context["trouble"] = context["trouble"] or trouble
-        return refresh.respond(request, self.list_template, self.live_template, {**context, **(extra_context or {})})
-
-    def change_view(
-        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
-    ) -> HttpResponse:
-        """Redirects to the list, which shows everything."""
-        return HttpResponseRedirect(self._list_url())
+        pulled, trouble = _pulled() if seen.error is None else ([], "")
+        return {
+            "trouble": error_text(seen.error or seen.unseen) or trouble,
+            "workers": [_shown(facts) for facts in seen.workers],
+            "may_quiet": self.has_quiet_permission(request),
+            "may_stop": self.has_stop_permission(request),
+            "may_see_jobs": self.allows(request, "view_job"),
+            "pulled": pulled,
+        }
 
     def get_urls(self) -> list[URLPattern]:
-        view = self.admin_site.admin_view
-        own = [path(f"<path:name>/{act}/", view(partial(self._ask, act)), name=f"delayq_worker_{act}") for act in ASKED]
-        own.append(path("<path:name>/dismiss/", view(self.dismiss), name="delayq_worker_dismiss"))
-        return [*own, *super().get_urls()]
+        acts = [self.page_url(f"<path:name>/{act}/", act, partial(self._act, act), posted=True) for act in ACTS]
+        return [*acts, *super().get_urls()]
 
-    def dismiss(self, request: HttpRequest, name: str) -> HttpResponse:
-        """Removes a dead or silent worker from the list. Needs the permission to stop workers."""
-        if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
-        if not (self.has_stop_permission(request) and self.has_view_permission(request)):
-            raise PermissionDenied
-        worker = unquote(name)
-        try:
-            with stores.guarded():
-                gone = WorkerRegistry(stores.link, prefix=conf.get().prefix).dismiss(worker)
-        except DOWN as error:
-            messages.error(request, error_text(error))
-        else:
-            if gone:
-                log(request, Worker, [(worker, worker)], "dismiss")
-                note(request, "worker_dismiss", "", worker=worker)
-            text = DISMISSED if gone else ALIVE
-            messages.add_message(request, messages.SUCCESS if gone else messages.WARNING, text % {"worker": visible(worker)})
-        return HttpResponseRedirect(self._list_url())
-
-    def _ask(self, act: str, request: HttpRequest, name: str) -> HttpResponse:
-        if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
+    def _act(self, act: str, request: HttpRequest, name: str) -> HttpResponse:
+        """Asks a worker to be quiet or to stop, or removes a dead or silent one from the list, for which no reason is asked."""
         allowed = self.has_quiet_permission(request) if act == "quiet" else self.has_stop_permission(request)
         if not (allowed and self.has_view_permission(request)):
             raise PermissionDenied
-        worker, reason = unquote(name), reason_given(request)
+        worker, reason = unquote(name), "" if act == "dismiss" else reason_given(request)
         if reason is None:
-            return HttpResponseRedirect(self._list_url())
+            return HttpResponseRedirect(self.list_url())
         by = f"{actor(request)}: {reason}" if reason else actor(request)
         try:
             with stores.guarded():
-                asked = WorkerRegistry(stores.link, prefix=conf.get().prefix).ask(worker, act, by=visible(by))
+                registry = WorkerRegistry(stores.link, prefix=conf.get().prefix)
+                done = registry.dismiss(worker) if act == "dismiss" else registry.ask(worker, act, by=visible(by))
         except DOWN as error:
             messages.error(request, error_text(error))
         else:
-            if asked:
-                log(request, Worker, [(worker, worker)], f"{act}: {reason}" if reason else act)
+            if done:
+                log(request, Worker, [(worker, worker)], act, reason)
                 note(request, f"worker_{act}", reason, worker=worker)
-            text = ASKED[act] if asked else GONE
-            messages.add_message(request, messages.SUCCESS if asked else messages.WARNING, text % {"worker": visible(worker)})
-        return HttpResponseRedirect(self._list_url())
-
-    def _list_url(self) -> str:
-        return reverse("admin:delayq_worker_changelist", current_app=self.admin_site.name)
+            level, text = (messages.SUCCESS, ACTS[act][0]) if done else (messages.WARNING, ACTS[act][1])
+            messages.add_message(request, level, text % {"worker": visible(worker)})
+        return HttpResponseRedirect(self.list_url())
 
 
 def _shown(facts: dict[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from django.utils import translation
 
 import django_delayq as delayq
 from django_delayq import clock, conf, ids
-from django_delayq.admin import dashboard
+from django_delayq.admin import charts
 from django_delayq.models import Job
 from django_delayq.producer.stores import stores
 from django_delayq.spread import SLOTS
@@ -157,11 +157,11 @@ def test_what_was_done_is_counted_by_the_scripts(orders, staff):
 
 def test_figures_are_written_as_the_language_writes_them():
     figures = 0.003, 0.25, None
-    assert [dashboard.percent(share) for share in figures] == ["0.3%", "25%", "–"]
-    assert [dashboard.brief(ms) for ms in (0.2, 45, 9_800)] == ["<1ms", "45ms", "9.8s"]
+    assert [charts.percent(share) for share in figures] == ["0.3%", "25%", "–"]
+    assert [charts.brief(ms) for ms in (0.2, 45, 9_800)] == ["<1ms", "45ms", "9.8s"]
     with translation.override("de"):
-        assert [dashboard.percent(share) for share in figures] == ["0,3%", "25%", "–"]
-        assert dashboard.brief(9_800) == "9,8s"
+        assert [charts.percent(share) for share in figures] == ["0,3%", "25%", "–"]
+        assert charts.brief(9_800) == "9,8s"
 
 
 @pytest.mark.parametrize(("language", "shown"), [("en", "1,234"), ("de", "1.234")])

@@ -16,8 +16,7 @@ from django.utils.html import escape
 
 import django_delayq as delayq
 from django_delayq import clock, ids
-from django_delayq.admin import JobAdmin
-from django_delayq.admin import operation_admin as pages
+from django_delayq.admin import JobAdmin, readonly
 from django_delayq.console.operation_loop import OperationLoop
 from django_delayq.models import Event, Job, Operation
 from django_delayq.producer.task import registry
@@ -78,7 +77,7 @@ def test_from_the_list_of_what_runs_an_operation_is_about_the_jobs_of_the_list_a
     text = shown.content.decode()
     assert "1 matching job:" in text
     assert "Jobs that start later are not changed." in text
-    assert [example.job.pk for example in shown.context["examples"]] == [starts.id]
+    assert [example["job"].pk for example in shown.context["examples"]] == [starts.id]
     orders.claim()  # the third begins after the page was opened
     answer = client.post(f"{START}cancel/?state=running", {"preview": shown.context["preview"]}, follow=True)
     operation = Operation.objects.get()
@@ -100,7 +99,7 @@ def test_a_search_narrows_down_what_runs_in_the_list_and_in_the_operation_alike(
         query = f"?state=running&q={quote_plus(text)}"
         assert [job.pk for job in client.get(JOBS + query).context["cl"].result_list] == wanted
         shown = client.get(f"{START}cancel/{query}")
-        assert [example.job.pk for example in shown.context["examples"]] == wanted
+        assert [example["job"].pk for example in shown.context["examples"]] == wanted
         assert shown.context["count"] == len(wanted)
 
 
@@ -372,7 +371,7 @@ def test_each_step_of_a_person_is_an_event(orders, staff):
 
 
 def test_the_list_counts_no_more_than_it_shows(orders, staff, monkeypatch):
-    monkeypatch.setattr(pages, "MOST_LISTED", 60)
+    monkeypatch.setattr(readonly, "MOST_LISTED", 60)
     all_of_them = [begin().pk for _ in range(70)]
     client = staff()
     with CaptureQueriesContext(connection) as queries:

@@ -190,9 +190,9 @@ def test_the_next_ten_dates_are_shown_on_the_clock_of_the_schedule_and_in_utc(or
 def test_a_change_of_the_clock_is_shown(time_machine_to):
     time_machine_to(datetime(2031, 3, 28, 12, tzinfo=UTC))
     before, gap, after = periodic_admin.dates_ahead(Dates(cron="30 2 * * *", timezone="Europe/Berlin"), 3)
-    assert (before.there, before.utc, before.shifted) == ("2031-03-29 02:30:00 +01:00", "2031-03-29 01:30:00 UTC", False)
-    assert (gap.there, gap.utc, gap.shifted) == ("2031-03-30 03:00:00 +02:00", "2031-03-30 01:00:00 UTC", True)
-    assert (after.there, after.utc, after.shifted) == ("2031-03-31 02:30:00 +02:00", "2031-03-31 00:30:00 UTC", False)
+    assert (before["there"], before["utc"], before["shifted"]) == ("2031-03-29 02:30:00 +01:00", "2031-03-29 01:30:00 UTC", False)
+    assert (gap["there"], gap["utc"], gap["shifted"]) == ("2031-03-30 03:00:00 +02:00", "2031-03-30 01:00:00 UTC", True)
+    assert (after["there"], after["utc"], after["shifted"]) == ("2031-03-31 02:30:00 +02:00", "2031-03-31 00:30:00 UTC", False)
 
 
 @pytest.fixture

@@ -59,7 +59,7 @@ def test_a_queue_whose_server_is_away_keeps_its_place_on_the_dashboard(site, sta
     servers["shared"].terminate()
     client = staff()
     seen = client.get(QUEUES)
-    assert [row.name for row in seen.context["queues"]] == ["default", "orders", "own"]
+    assert [row["name"] for row in seen.context["queues"]] == ["default", "orders", "own"]
     page = seen.content.decode()
     assert page.count(">does not answer</td>") == 2
     assert f'<a href="{QUEUES}default/change/">default</a>' in page

@@ -269,7 +269,7 @@ def test_attempts_show_what_the_host_has_answered(orders, staff):
     run_of(job, 3, "succeeded", None)
     client = staff()
     answers = [moment.answer for moment in client.get(page(job)).context["moments"] if moment.what.startswith("attempt")]
-    assert [(one.status, one.ms, one.text, one.wait) for one in answers if one] == [
+    assert [(one["status"], one["ms"], one["text"], one["wait"]) for one in answers if one] == [
         (503, 12, "closed\nuntil ten", "10m"),
         (200, 7, "<b>thanks</b>", ""),
     ]

@@ -15,7 +15,7 @@ from django.test.utils import CaptureQueriesContext
 
 import django_delayq as delayq
 from django_delayq import clock, conf
-from django_delayq.admin.svg_bars import bars, scale
+from django_delayq.admin.charts import bars, scale
 from django_delayq.console import trends
 from django_delayq.ladder import Ladder
 from django_delayq.models import Attempt, Event, Job
@@ -79,11 +79,11 @@ def ended(
 
 
 def charts(client: Client, address: str) -> dict[str, Any]:
-    return {chart.name: chart for chart in client.get(address).context["charts"]}
+    return {chart["name"]: chart for chart in client.get(address).context["charts"]}
 
 
 def total(chart: Any, column: int = 0) -> int:
-    return sum(int(cells[column]) for _, cells in chart.rows)
+    return sum(int(cells[column]) for _, cells in chart["rows"])
 
 
 def test_a_queue_has_a_page_with_what_it_has_done(orders, staff):
@@ -93,10 +93,10 @@ def test_a_queue_has_a_page_with_what_it_has_done(orders, staff):
     client = staff()
     for span, steps in (("1h", 60), ("1d", 96), ("7d", 84)):
         found = charts(client, f"{PAGE}?span={span}")
-        assert len(found["well"].rows) == steps
+        assert len(found["well"]["rows"]) == steps
         assert total(found["well"]) == 2
-        assert total(found["unwell"], found["unwell"].heads.index("failed")) == 1
-        assert not found["late"].nothing
+        assert total(found["unwell"], found["unwell"]["heads"].index("failed")) == 1
+        assert not found["late"]["nothing"]
     text = plain(client, PAGE)
     assert "host:1:w working move, mirror 6" in text
     assert "LEASE 30s" in text
@@ -142,9 +142,9 @@ def test_the_bars_of_a_queue_stand_where_its_counters_say(orders, staff):
     for span in ("1h", "1d", "7d"):
         found = charts(client, f"{PAGE}?span={span}")
         sums[span] = (total(found["well"]), *(total(found["unwell"], column) for column in (0, 1)))
-        assert found["unwell"].heads == ["retried", "failed"]
+        assert found["unwell"]["heads"] == ["retried", "failed"]
     assert sums == {"1h": (5, 0, 1), "1d": (5, 7, 1), "7d": (16, 7, 1)}
-    hour = [int(cells[0]) for _, cells in charts(client, f"{PAGE}?span=1h")["well"].rows]
+    hour = [int(cells[0]) for _, cells in charts(client, f"{PAGE}?span=1h")["well"]["rows"]]
     assert 5 in (hour[-4], hour[-5])  # a minute may have begun meanwhile
     whole = client.get(f"{PAGE}?span=7d").context["whole"]
     assert (whole["succeeded"], whole["failed"], whole["share"]) == (16, 1, "5.8%")
@@ -154,11 +154,11 @@ def test_garbage_among_the_counters_breaks_no_page(orders, staff, redis_server):
     keys = Keys(conf.get().prefix, "orders")
     redis_server.link.execute("SET", keys["stats"], "no hash")
     redis_server.link.execute("HSET", keys["spread"], "no", "string")
-    assert charts(staff(), PAGE)["well"].nothing
+    assert charts(staff(), PAGE)["well"]["nothing"]
 
 
 def test_a_span_that_is_none_is_the_usual_one(orders, staff):
-    assert len(charts(staff(), f"{PAGE}?span=9y")["well"].rows) == 60
+    assert len(charts(staff(), f"{PAGE}?span=9y")["well"]["rows"]) == 60
 
 
 def test_without_redis_a_queue_is_told_by_its_rows_and_the_page_says_so(orders, staff, settings):
@@ -172,7 +172,7 @@ def test_without_redis_a_queue_is_told_by_its_rows_and_the_page_says_so(orders, 
     for address in (PAGE, f"{PAGE}?span=7d"):
         found = charts(client, address)
         assert (total(found["well"]), total(found["unwell"])) == (1, 1)
-        assert {cells for _, cells in found["ran"].rows} == {("–", "–"), ("8.0s", "8.0s")}
+        assert {cells for _, cells in found["ran"]["rows"]} == {("–", "–"), ("8.0s", "8.0s")}
     text = plain(client, PAGE)
     assert "Redis cannot be reached" in text
     assert "Based on the latest 10,000 rows." in text
@@ -266,8 +266,11 @@ def test_a_task_has_a_page_with_its_attempts(orders, staff):
     ran, late = context["figures"]
     assert (ran[1], ran[4]) == ("1.0s", "4.0s")
     assert late[1] == "10s"
-    assert [(label, cells) for label, cells in context["histograms"][1].rows if cells != ["0"]] == [("< 1.0s", ["1"]), ("< 16s", ["4"])]
-    found = {chart.name: chart for chart in context["charts"]}
+    assert [(label, cells) for label, cells in context["histograms"][1]["rows"] if cells != ["0"]] == [
+        ("< 1.0s", ["1"]),
+        ("< 16s", ["4"]),
+    ]
+    found = {chart["name"]: chart for chart in context["charts"]}
     assert (total(found["well"]), [total(found["unwell"], column) for column in range(3)]) == (4, [2, 0, 1])
     assert "Based on all 7 recorded attempts" in plain(staff(), OF_TASK)
 

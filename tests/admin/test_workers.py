@@ -94,7 +94,7 @@ def test_a_worker_that_is_known_to_be_dead_is_shown_as_such_at_once_and_nobody_w
     board = client.get(QUEUES).context
     (sign,) = (vital for vital in board["vitals"] if vital.name == "workers")
     assert (sign.level, sign.value) == ("well", "1 alive, 1 died")
-    assert {row.queue.name: row.queue.workers for row in board["queues"]}["orders"] == 1
+    assert {row["queue"].name: row["queue"].workers for row in board["queues"]}["orders"] == 1
     beat("orders", worker="host:1:a")  # a worker that gives a sign of life is alive
     assert 'delayq-plain">died<' not in client.get(WORKERS).content.decode()
 
