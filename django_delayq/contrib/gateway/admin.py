@@ -18,7 +18,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
 from django_delayq.admin.forms import ReasonForm
-from django_delayq.admin.readonly import ReadOnlyAdmin, column, log
+from django_delayq.admin.readonly import ReadOnlyAdmin, column, log, permission
 from django_delayq.console.wording import second
 from django_delayq.contrib.gateway import tokens
 from django_delayq.contrib.gateway.models import ALL, Token
@@ -42,9 +42,7 @@ class TokenAdmin(ReadOnlyAdmin):
         found: QuerySet[Token] = super().get_queryset(request).annotate(live=tokens.is_live())
         return found
 
-    def has_revoke_permission(self, request: HttpRequest) -> bool:
-        """Whether the user may revoke tokens."""
-        return self.allows(request, "revoke_token")
+    has_revoke_permission = permission("revoke_token")
 
     @admin.action(description=REVOKE, permissions=["revoke"])
     def revoke(self, request: HttpRequest, queryset: QuerySet[Token]) -> HttpResponse | None:

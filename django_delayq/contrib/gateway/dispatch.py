@@ -35,25 +35,12 @@ LONGEST_WAIT_WSGI: Final = 2.0
 REJECTED: Final = (GatewayProblem, DriverError)
 # Error codes of all operations, of those with a body, and of those that accept or reject an Idempotency-Key.
 COMMON_CODES: Final = (
-    "token_missing",
-    "token_invalid",
-    "verb_denied",
-    "method",
-    "rate",
-    "limit_away",
-    "store_away",
-    "store_refused",
-    "database_away",
+    *("token_missing", "token_invalid", "verb_denied", "method", "rate"),
+    *("limit_away", "store_away", "store_refused", "database_away"),
 )
 BODY_CODES: Final = (
-    "length_unknown",
-    "body_lost",
-    "json",
-    "body_size",
-    "body_type",
-    "field_unknown",
-    "field_type",
-    "field_value",
+    *("length_unknown", "body_lost", "json", "body_size"),
+    *("body_type", "field_unknown", "field_type", "field_value"),
 )
 KEY_CODES: Final = ("idempotency_key", "in_progress", "idempotency_reused")
 NO_KEY_CODES: Final = ("idempotency_unkept",)
@@ -113,11 +100,6 @@ class Route:
         return (*COMMON_CODES, *body, *keys, *(("query",) if self.query else ()), *self.problems)
 
     @property
-    def creates_job(self) -> bool:
-        """Whether it schedules a job."""
-        return 201 in self.answers
-
-    @property
     def accepts_key(self) -> bool:
         """Whether it accepts an `Idempotency-Key`."""
         return self.body is not None and not self.waits
@@ -174,16 +156,15 @@ def _answer(routes: Mapping[str, Route], request: HttpRequest, path: Mapping[str
         return _final_answer(route, call)
     fingerprint = idempotency.fingerprint(str(request.method), request.get_full_path(), raw)
 
-    def carry_out(job: UUID, again: bool) -> GatewayAnswer:
-        return _final_answer(route, replace(call, job=job, again=again))
-
     def check() -> None:
         try:
             route.check(call)
         except DOWN as error:
             raise _unavailable("store_away", error) from error
 
-    return idempotency.once(token, key, fingerprint, carry_out, check)
+    return idempotency.once(
+        token, key, fingerprint, lambda job, again: _final_answer(route, replace(call, job=job, again=again)), check
+    )
 
 
 def _admit(routes: Mapping[str, Route], request: HttpRequest) -> tuple[Route, Token]:
@@ -231,7 +212,7 @@ def _run(route: Route, call: GatewayCall) -> GatewayAnswer:
     except DOWN as error:
         raise _store_unavailable(error) from error
     except DriverError as error:
-        raise _unavailable("database_away", error, *([call.job] if route.creates_job else [])) from error
+        raise _unavailable("database_away", error, *([call.job] if 201 in route.answers else [])) from error
 
 
 def _rejection(error: Exception) -> GatewayAnswer:

@@ -85,17 +85,13 @@ def options(call: GatewayCall, queue: str, *payload: str) -> dict[str, Any]:
     if "delay" in body and "run_at" in body:
         parsing.date(body)  # raises
     given = [(name, option) for name, option in OPTIONS.items() if name in body and option.gateway and name != "queue"]
-    found = {name: _READERS.get(option.kind, _unchanged)(body[name], pointer(name)) for name, option in given}
+    found = {name: read(body[name], pointer(name)) if (read := _READERS.get(option.kind)) else body[name] for name, option in given}
     found.setdefault("on_conflict", "error" if "key" in body else "keep")
     if "key" in body:
         permissions.check_policy(call, found["on_conflict"])
     elif "on_conflict" in body:
         raise GatewayProblem("field_missing", "/key")
     return found | {"queue": queue, "meta": {**_meta(body), SCHEDULED_BY: call.token.actor}}
-
-
-def _unchanged(value: Any, _: str) -> Any:
-    return value
 
 
 def _expiry(value: Any, place: str) -> Any:

@@ -44,11 +44,6 @@ DONE: Final = "done"
 LOST: Final = "lost"
 
 
-def rows() -> QuerySet[KeptAnswer]:
-    """All stored answers, in the database of the jobs."""
-    return KeptAnswer.objects.all()
-
-
 def valid_key(given: str | None) -> str | None:
     """The key of a request, or None.
 
@@ -82,7 +77,7 @@ def once(
     if held.status is not None:
         check()
         return GatewayAnswer(status=held.status, body=held.body, headers={**held.headers, REPLAYED: "true"})
-    mine = rows().filter(pk=held.pk, status=None, held_until=held.held_until)
+    mine = KeptAnswer.objects.filter(pk=held.pk, status=None, held_until=held.held_until)
     try:
         answer = carry_out(held.job, again).as_json()
     except BaseException:
@@ -109,27 +104,23 @@ def prune(limit: int | None = None, digest: str = "") -> int:
         ClocksDiffer: the clocks of the database and of Redis differ, so the age of the answers is not known.
         StoreUnavailable: Redis does not answer.
     """
-    old = rows().filter(created_at__lt=_now() - KEPT).order_by("created_at").values_list("pk", flat=True)
+    old = KeptAnswer.objects.filter(created_at__lt=database.now() - KEPT).order_by("created_at").values_list("pk", flat=True)
     gone = [*old[:limit], *old.filter(digest=digest)]
     if not gone:
         return 0
     agreed_clock.now([stores.places.shared])
-    return rows().filter(pk__in=gone).delete()[0]
-
-
-def _now() -> datetime:
-    return database.now()
+    return KeptAnswer.objects.filter(pk__in=gone).delete()[0]
 
 
 def _hold(digest: str, request: str) -> tuple[KeptAnswer, bool]:
     """The row of the request, held or answered, and whether another process held it before."""
     with suppress(ClocksDiffer, StoreUnavailable):
         prune(PRUNED, digest)
-    now = _now()
+    now = database.now()
     fresh = KeptAnswer(digest=digest, request=request, job=ids.new(), created_at=now, held_until=now + HOLD)
     if _inserted(fresh):
         return fresh, False
-    found = rows().filter(digest=digest).first()
+    found = KeptAnswer.objects.filter(digest=digest).first()
     if found is None:  # another process has deleted it
         raise _in_progress(HOLD)
     if found.request != request:
@@ -144,7 +135,7 @@ def _take_over(found: KeptAnswer, now: datetime) -> None:
     if found.held_until > now:
         raise _in_progress(found.held_until - now)
     until = now + HOLD
-    if not rows().filter(pk=found.pk, status=None, held_until=found.held_until).update(held_until=until):
+    if not KeptAnswer.objects.filter(pk=found.pk, status=None, held_until=found.held_until).update(held_until=until):
         raise _in_progress(HOLD)
     found.held_until = until
 

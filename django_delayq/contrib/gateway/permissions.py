@@ -33,14 +33,9 @@ def task_and_queue(call: GatewayCall) -> tuple[Task[..., Any], str]:
     task = registry.find(name)
     if task is None:
         raise GatewayProblem("task_unknown", "/task")
-    if not _may_schedule(call.token, task):
+    if not may_schedule(call.token, task):
         raise GatewayProblem("task_denied", "/task")
     return task, queue_of(call, task.queue)
-
-
-def tasks_of(token: Token) -> list[Task[..., Any]]:
-    """The tasks that the token may schedule, by name."""
-    return [task for task in map(registry.get, registry.names()) if _may_schedule(token, task)]
 
 
 def queue_of(call: GatewayCall, default: str) -> str:
@@ -138,7 +133,8 @@ def key_and_queue(call: GatewayCall) -> tuple[str, str]:
     return parsing.key(call.body["key"], "/key"), queue_of(call, call.body["queue"])
 
 
-def _may_schedule(token: Token, task: Task[..., Any]) -> bool:
+def may_schedule(token: Token, task: Task[..., Any]) -> bool:
+    """Whether the token may schedule the task."""
     return not task.own and token.may_schedule(task.name, task.queue)
 
 

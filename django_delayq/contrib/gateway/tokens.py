@@ -31,12 +31,8 @@ USED_EVERY: Final = timedelta(minutes=1)
 OVERLAP: Final = "1d"
 MOST_PER_MINUTE: Final = 1_000_000
 WINDOW_MS: Final = 60_000
+LISTS: Final = ("queues", "verbs", "tasks", "secrets", "targets")
 LONGEST: Final = 200  # characters; no token is as long
-
-
-def rows() -> QuerySet[Token]:
-    """All tokens, in the database of the jobs."""
-    return Token.objects.all()
 
 
 def is_live() -> ExpressionWrapper[Q]:
@@ -47,7 +43,7 @@ def is_live() -> ExpressionWrapper[Q]:
 
 def live(name: str | None = None) -> QuerySet[Token]:
     """The valid tokens, of one name or of all, newest first."""
-    found = rows().filter(is_live())
+    found = Token.objects.filter(is_live())
     return (found if name is None else found.filter(name=name)).order_by("-id")
 
 
@@ -79,10 +75,7 @@ def make(
         raise ConfigError(f"The limit of the token {name} must be 1 to {MOST_PER_MINUTE:,} requests per minute, not {per_minute}.")
     if live(name).exists():
         raise ConfigError(f"A live token named {name} already exists. Rotate it, revoke it, or use another name.")
-    try:
-        until = None if expires is None else _now() + timedelta(seconds=clock.seconds(expires))
-    except (ValueError, TypeError) as error:
-        raise ConfigError(f"expires of the token {name}: {error}.") from None
+    until = None if expires is None else _from_now(expires, f"expires of the token {name}")
     _check_targets(name, targets)
     lists = {"queues": list(queues), "verbs": list(verbs), "tasks": list(tasks)}
     lists |= {"targets": list(targets), "secrets": [_secret(name, one) for one in secrets]}
@@ -95,10 +88,7 @@ def rotate(name: str, *, overlap: clock.Delay = OVERLAP, by: str = "") -> tuple[
     Raises:
         ConfigError: no live token has this name, or two have it, because it was rotated recently.
     """
-    try:
-        ends = _now() + timedelta(seconds=clock.seconds(overlap))
-    except (ValueError, TypeError) as error:
-        raise ConfigError(f"overlap: {error}.") from None
+    ends = _from_now(overlap, "overlap")
     with database.atomic():
         found = list(live(name).select_for_update())
         if not found:
@@ -109,19 +99,8 @@ def rotate(name: str, *, overlap: clock.Delay = OVERLAP, by: str = "") -> tuple[
         kept = old.expires_at
         old.expires_at = ends if kept is None else min(kept, ends)
         old.save(using=database.alias(), update_fields=["expires_at"])
-        fresh = Token(
-            name=name,
-            client=old.client,
-            queues=old.queues,
-            verbs=old.verbs,
-            tasks=old.tasks,
-            secrets=old.secrets,
-            targets=old.targets,
-            per_minute=old.per_minute,
-            created_by=by,
-            expires_at=kept,
-        )
-        return _made(fresh)
+        same = {name: getattr(old, name) for name in ("name", "client", *LISTS, "per_minute")}
+        return _made(Token(**same, created_by=by, expires_at=kept))
 
 
 def revoke(tokens: QuerySet[Token]) -> int:
@@ -138,7 +117,7 @@ def find(sent: str) -> Token | None:
     unused = Q(last_used_at=None) | Q(last_used_at__lt=database.ago(USED_EVERY.total_seconds()))
     token = live().filter(digest=digest(sent)).annotate(unused=ExpressionWrapper(unused, BooleanField())).first()
     if token is not None and token.unused:
-        rows().filter(unused, pk=token.pk).update(last_used_at=database.ago())
+        Token.objects.filter(unused, pk=token.pk).update(last_used_at=database.ago())
     return token
 
 
@@ -181,8 +160,11 @@ def _incremented(key: str) -> int:
     return found
 
 
-def _now() -> datetime:
-    return database.now()
+def _from_now(delay: clock.Delay, where: str) -> datetime:
+    try:
+        return database.now() + timedelta(seconds=clock.seconds(delay))
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"{where}: {error}.") from None
 
 
 def digest(text: str) -> str:
@@ -226,6 +208,6 @@ def _secret(token: str, given: str) -> str:
 def _made(token: Token) -> tuple[Token, str]:
     text = PREFIX + secrets.token_urlsafe(32)
     token.digest, token.shown = digest(text), text[: len(PREFIX) + 4]
-    token.created_at = _now()
+    token.created_at = database.now()
     token.save(using=database.alias())
     return token, text

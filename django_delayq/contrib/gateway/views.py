@@ -31,7 +31,7 @@ from django_delayq.producer import acts, changes, lookup
 from django_delayq.producer import job as handles
 from django_delayq.producer.changes import Cancel
 from django_delayq.producer.stores import stores
-from django_delayq.producer.task import Task
+from django_delayq.producer.task import Task, registry
 from django_delayq.states import NO_LIMIT, Change
 from django_delayq.store.reads.inspector import JobView
 from django_delayq.store.reads.queue_depth import QueueDepth, summed
@@ -186,7 +186,8 @@ def _figures(depth: QueueDepth) -> dict[str, Any]:
 
 def tasks(call: GatewayCall) -> GatewayAnswer:
     """The tasks that the token may schedule, with their parameters."""
-    return GatewayAnswer(status=200, body={"tasks": list(map(_task_document, permissions.tasks_of(call.token)))})
+    found = [task for task in map(registry.get, registry.names()) if permissions.may_schedule(call.token, task)]
+    return GatewayAnswer(status=200, body={"tasks": list(map(_task_document, found))})
 
 
 def _task_document(task: Task[..., Any]) -> dict[str, Any]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from types import SimpleNamespace
 from typing import Any, Final, Literal, NamedTuple
 
 from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-from prometheus_client.metrics_core import Metric as Family
 
 from django_delayq.console import health
 from django_delayq.console.health import Sample
@@ -18,7 +19,6 @@ from django_delayq.store.scripts.queue import Kind
 from django_delayq.worker.tally import BOUNDS, ENDS, MOST_TASKS, Histogram, WorkerFigures
 
 OTHER: Final = "other"
-INFINITE: Final = float("inf")
 COMMON: Final = ("succeeded", "retried", "failed", "crashed")  # outcomes that each task reports from the start
 Shape = tuple[str, Mapping[str, str], Histogram]
 
@@ -138,35 +138,9 @@ OF_QUEUES: Final[Mapping[str, Metric]] = {
 METRICS: Final[Mapping[str, Metric]] = {**OF_WORKERS, **OF_QUEUES}
 
 
-class _Page:
-    """A collector for the Prometheus client."""
-
-    def __init__(self, found: Iterable[Sample], shapes: Iterable[Shape] = ()) -> None:
-        self._families: dict[str, Any] = {}
-        for name, labels, value in found:
-            self._family(name).add_metric([labels[label] for label in METRICS[name].labels], float(value))
-        for name, labels, shape in shapes:
-            buckets, below = [], 0
-            for bound, count in zip((*BOUNDS, INFINITE), shape.counts, strict=True):
-                below += count
-                buckets.append((str(bound) if bound < INFINITE else "+Inf", below))
-            self._family(name).add_metric([labels[label] for label in METRICS[name].labels], buckets, shape.seconds)
-
-    def collect(self) -> Iterator[Family]:
-        """In the order of the catalogue."""
-        return (self._families[name] for name in METRICS if name in self._families)
-
-    def _family(self, name: str) -> Any:
-        if name not in self._families:
-            metric = METRICS[name]
-            make: Any = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily, "histogram": HistogramMetricFamily}[metric.kind]
-            self._families[name] = make(name, metric.meaning, labels=metric.labels)
-        return self._families[name]
-
-
 def queues_page(found: Iterable[Sample]) -> bytes:
     """The metrics of the queues."""
-    return _text(_Page(sample for sample in found if sample[0] in OF_QUEUES))
+    return _text(sample for sample in found if sample[0] in OF_QUEUES)
 
 
 def worker_page(seen: WorkerFigures, *, with_queues: bool = False) -> bytes:
@@ -181,7 +155,7 @@ def worker_page(seen: WorkerFigures, *, with_queues: bool = False) -> bytes:
             samples.append(("delayq_worker_mirror_lag_events", of, mirror["entries"]))
     if with_queues:  # there is no report yet, or its process hangs
         samples += records.get("samples") or [*health.down_sample("redis"), *health.down_sample("database")]
-    return _text(_Page([*_worker_samples(seen), *samples], shapes))
+    return _text([*_worker_samples(seen), *samples], shapes)
 
 
 def _worker_samples(seen: WorkerFigures) -> list[Sample]:
@@ -249,6 +223,21 @@ def _sum(so_far: Histogram | None, more: Histogram) -> Histogram:
     return Histogram([a + b for a, b in zip(so_far.counts, more.counts, strict=True)], so_far.seconds + more.seconds)
 
 
-def _text(page: _Page) -> bytes:
-    collector: Any = page
+def _text(found: Iterable[Sample], shapes: Iterable[Shape] = ()) -> bytes:
+    """The text of these values, in the order of the catalogue."""
+    families: dict[str, Any] = {}
+
+    def add(name: str, labels: Mapping[str, str], *value: Any) -> None:
+        metric = METRICS[name]
+        if name not in families:
+            make: Any = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily, "histogram": HistogramMetricFamily}[metric.kind]
+            families[name] = make(name, metric.meaning, labels=metric.labels)
+        families[name].add_metric([labels[label] for label in metric.labels], *value)
+
+    for name, labels, value in found:
+        add(name, labels, float(value))
+    for name, labels, shape in shapes:
+        bounds = (*map(str, BOUNDS), "+Inf")
+        add(name, labels, list(zip(bounds, accumulate(shape.counts), strict=True)), shape.seconds)
+    collector: Any = SimpleNamespace(collect=lambda: (families[name] for name in METRICS if name in families))
     return generate_latest(collector)

@@ -54,9 +54,9 @@ def test_a_token_stands_in_no_row(caller):
 
 
 def test_a_revoked_token_and_one_that_has_expired_open_nothing(caller):
-    tokens.rows().update(expires_at=clock.now() - timedelta(seconds=1))
+    tokens.Token.objects.update(expires_at=clock.now() - timedelta(seconds=1))
     refused(caller.get("queues"), 401, "token_invalid")
-    tokens.rows().update(expires_at=clock.now() + timedelta(hours=1))
+    tokens.Token.objects.update(expires_at=clock.now() + timedelta(hours=1))
     assert caller.get("queues").status_code == 200
     assert tokens.revoke(tokens.live("partner")) == 1
     refused(caller.get("queues"), 401, "token_invalid")
@@ -68,10 +68,10 @@ def test_a_rotated_token_lives_beside_the_new_one_until_the_overlap_has_passed(c
     assert (fresh.queues, fresh.verbs, fresh.tasks, fresh.expires_at) == (["*"], ["*"], ["*"], None)
     with pytest.raises(ConfigError, match="rotated recently"):
         tokens.rotate("partner")
-    former = tokens.rows().exclude(pk=fresh.pk).get()
+    former = tokens.Token.objects.exclude(pk=fresh.pk).get()
     assert former.expires_at is not None
     assert former.expires_at - clock.now() < timedelta(hours=1, seconds=1)
-    tokens.rows().filter(pk=former.pk).update(expires_at=clock.now())
+    tokens.Token.objects.filter(pk=former.pk).update(expires_at=clock.now())
     refused(caller.get("queues"), 401, "token_invalid")
     assert tokens.rotate("partner")[1] != text
 
@@ -79,7 +79,7 @@ def test_a_rotated_token_lives_beside_the_new_one_until_the_overlap_has_passed(c
 def test_a_rotation_prolongs_no_token(make):
     make(expires="10m")
     fresh, _ = tokens.rotate("partner", overlap="1h")
-    ends = set(tokens.rows().values_list("expires_at", flat=True))
+    ends = set(tokens.Token.objects.values_list("expires_at", flat=True))
     assert ends == {fresh.expires_at}
 
 
@@ -120,7 +120,7 @@ def test_the_last_use_is_noted_once_a_minute(caller):
     with CaptureQueriesContext(connection) as queries:
         caller.get("tasks")
     assert [query["sql"] for query in queries if "UPDATE" in query["sql"]] == []
-    tokens.rows().update(last_used_at=clock.now() - timedelta(seconds=61))
+    tokens.Token.objects.update(last_used_at=clock.now() - timedelta(seconds=61))
     caller.get("tasks")
     assert Token.objects.get().last_used_at > first
 

@@ -194,7 +194,7 @@ def test_a_rotation_keeps_secrets_and_targets(make):
 
 
 def test_a_token_of_the_release_before_names_no_secret_and_no_target(caller):
-    tokens.rows().update(secrets=None, targets=None)
+    tokens.Token.objects.update(secrets=None, targets=None)
     refused(caller.post("deliveries", {"url": NOWHERE, "secret": "partner"}), 403, "secret_denied", "/secret")
     refused(caller.post("offers", {"to": "shipping", "message": 1}), 403, "target_denied", "/to")
 

@@ -82,7 +82,7 @@ SETTLING = {"ack": {}, "retry": {"delay": "1s", "reason": "busy"}, "snooze": {"d
 def test_every_operation_of_the_document_is_driven_and_answers_as_it_says(box, settings):
     queues = {**settings.DELAYQ["QUEUES"], "mail": {"CONSUMER": "pull"}}
     settings.DELAYQ = {**settings.DELAYQ, "QUEUES": queues, "HTTP": {}, "TARGETS": TARGETS}
-    tokens.rows().update(targets=["*"])
+    tokens.Token.objects.update(targets=["*"])
     scheduled = box.call("schedule", {"task": TASK, "args": [7], "delay": "1h", "key": "a"}, **{"Idempotency-Key": "1"}).json()
     id, named = scheduled["id"], {"queue": "orders", "key": "a"}
     box.call("schedule", {"task": TASK, "args": [7], "key": "a", "on_conflict": "keep"})

@@ -84,12 +84,12 @@ class Command(BaseCommand):
         self._say(options, {"revoked": done}, f"Revoked tokens: {done}.")
 
     def _list(self, options: dict[str, Any]) -> None:
-        rows = list(tokens.rows().values(*LISTED, live=tokens.is_live()))
-        lines = [
-            f"{row['name']}  {row['shown']}…  {'live' if row['live'] else 'ended'}  queues {','.join(row['queues'])}  "
-            f"verbs {','.join(row['verbs'])}  tasks {','.join(row['tasks'])}  {_more(row)}last used {_day(row['last_used_at'])}"
-            for row in rows
-        ]
+        rows = list(Token.objects.values(*LISTED, live=tokens.is_live()))
+        lines = []
+        for row in rows:
+            lists = [f"{name} {','.join(row[name])}" for name in tokens.LISTS if row[name] or name not in ("secrets", "targets")]
+            used = f"{row['last_used_at']:%Y-%m-%d %H:%M:%SZ}" if row["last_used_at"] else "never"
+            lines.append("  ".join([row["name"], f"{row['shown']}…", "live" if row["live"] else "ended", *lists, f"last used {used}"]))
         self._say(options, rows, "\n".join(lines) or "There are no tokens.")
 
     def _prune(self, options: dict[str, Any]) -> None:
@@ -107,15 +107,6 @@ class Command(BaseCommand):
 
 def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
-
-
-def _more(row: dict[str, Any]) -> str:
-    """The lists that only some tokens have."""
-    return "".join(f"{name} {','.join(row[name])}  " for name in ("secrets", "targets") if row[name])
-
-
-def _day(moment: Any) -> str:
-    return "never" if moment is None else moment.strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def _person() -> str:
