@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from contextvars import ContextVar, Token
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from django.db import connections
@@ -113,12 +114,9 @@ class Telemetry:
         meter = metrics.get_meter(NAME, version, meter_provider, schema_url=SCHEMA)
         self.sent = meter.create_counter(SENT_MESSAGES, "{message}", "Jobs that were put in.")
         self.consumed = meter.create_counter(CONSUMED_MESSAGES, "{message}", "Runs of jobs.")
-        self.send_duration = meter.create_histogram(
-            OPERATION_DURATION, "s", "Duration of calls that put jobs in.", explicit_bucket_boundaries_advisory=BUCKETS
-        )
-        self.process_duration = meter.create_histogram(
-            PROCESS_DURATION, "s", "Duration of runs.", explicit_bucket_boundaries_advisory=BUCKETS
-        )
+        histogram = partial(meter.create_histogram, unit="s", explicit_bucket_boundaries_advisory=BUCKETS)
+        self.send_duration = histogram(OPERATION_DURATION, description="Duration of calls that put jobs in.")
+        self.process_duration = histogram(PROCESS_DURATION, description="Duration of runs.")
 
     def flush(self) -> None:
         """Asks the providers to export. It waits at most FLUSH seconds, so an exporter that hangs cannot delay the end of the

@@ -51,7 +51,6 @@ LOG: Final = "django_delayq.worker.job"  # logs the end of each run, which is re
 FILTERED: Final = "[Filtered]"  # Sentry's own text
 PACKAGE: Final = "django_delayq"
 TABLES: Final = "delayq_"  # the prefix of our tables
-VALUES: Final = "db.params"
 STATUS: Final = {"ack": "ok", "retry": "aborted", "snooze": "aborted", "ask": "aborted", "fail": "aborted", "cancel": "cancelled"}
 
 # The attributes that Sentry's page about queues shows.
@@ -59,9 +58,6 @@ MESSAGING_SYSTEM: Final = "messaging.system"
 DESTINATION: Final = "messaging.destination.name"
 MESSAGE_ID: Final = "messaging.message.id"
 BODY_SIZE: Final = "messaging.message.body.size"
-LATENCY: Final = "messaging.message.receive.latency"  # ms
-RETRIES: Final = "messaging.message.retry.count"
-COUNT: Final = "messaging.batch.message_count"
 
 # Check-ins.
 LONGEST_SLUG: Final = 50  # characters of a slug
@@ -143,7 +139,7 @@ class PublishSpans:
         if len(queues) == 1:
             found[DESTINATION] = next(iter(queues))
         if call.many:
-            found[COUNT] = len(call.plans)
+            found["messaging.batch.message_count"] = len(call.plans)
         elif call.plans:
             plan = call.plans[0]
             found |= {MESSAGE_ID: ids.short(plan.job.id), BODY_SIZE: len(plan.payload)}
@@ -176,8 +172,8 @@ class RunTransactions(RunReceiver[SentrySpan]):
                     MESSAGING_SYSTEM: SYSTEM,
                     DESTINATION: job.queue,
                     MESSAGE_ID: job.short_id,
-                    LATENCY: job.lateness.total_seconds() * 1000,
-                    RETRIES: job.attempt - 1,
+                    "messaging.message.receive.latency": job.lateness.total_seconds() * 1000,
+                    "messaging.message.retry.count": job.attempt - 1,
                 }
                 set_attributes(span, found)
                 state = SentrySpan(stack.pop_all(), span)
@@ -189,7 +185,9 @@ class RunTransactions(RunReceiver[SentrySpan]):
         """Reports the error, and sends the transaction."""
         with capture_internal_exceptions(), state.manager:
             set_status(state.span, STATUS[outcome.kind] if error is None else "internal_error")
-            make_current(state.span)
+            # Makes it the current span. Otherwise, errors would belong to the span that Sentry opens for each receiver of a signal.
+            current = "streamed_span" if hasattr(state.span, "set_attribute") else "span"
+            setattr(sentry_sdk.get_current_scope(), current, state.span)
             if error is not None and _is_reported(outcome):
                 _report(error, outcome)
             if _wants("monitor_periodic"):
@@ -268,11 +266,6 @@ def set_status(span: Any, status: str) -> None:
         span.set_status(status)
 
 
-def make_current(span: Any) -> None:
-    """Makes it the current span. Otherwise, errors would belong to the span that Sentry opens for each receiver of a signal."""
-    setattr(sentry_sdk.get_current_scope(), "streamed_span" if hasattr(span, "set_attribute") else "span", span)
-
-
 def _streams() -> bool:
     return traces is not None and has_span_streaming_enabled(sentry_sdk.get_client().options)
 
@@ -304,7 +297,8 @@ def processor_of(job: CurrentJob) -> Callable[[Any, Any], Any]:
 def _job_context(job: CurrentJob) -> dict[str, Any]:
     args: Any = FILTERED
     kwargs: Any = FILTERED
-    if _may_send_arguments():
+    collected = sentry_sdk.get_client().options.get("data_collection")  # new SDKs have it instead of `send_default_pii`
+    if bool(collected["queues"]) if isinstance(collected, Mapping) else should_send_default_pii():
         args, kwargs = masking.arguments(job.task, job.args, job.kwargs)
     return {
         "type": "delayq",
@@ -318,11 +312,6 @@ def _job_context(job: CurrentJob) -> dict[str, Any]:
         "args": args,
         "kwargs": kwargs,
     }
-
-
-def _may_send_arguments() -> bool:
-    collected = sentry_sdk.get_client().options.get("data_collection")  # new SDKs have it instead of `send_default_pii`
-    return bool(collected["queues"]) if isinstance(collected, Mapping) else should_send_default_pii()
 
 
 def _hide(event: Any, job: CurrentJob) -> None:
@@ -373,7 +362,7 @@ def is_ours(frame: Any) -> bool:
 def _strip_values(found: Any, statement: str) -> None:
     for one in found if isinstance(found, Iterable) else ():
         if isinstance(one, dict) and isinstance(one.get("data"), dict) and TABLES in str(one.get(statement)):
-            one["data"].pop(VALUES, None)
+            one["data"].pop("db.params", None)
 
 
 # Check-ins: each schedule has a cron monitor.

@@ -10,12 +10,4 @@ from django_delayq.targets.circuits import Circuit, circuits
 from django_delayq.targets.delivery import header_secret
 from django_delayq.targets.webhook import SignatureRefused, Verified, verify
 
-__all__ = [
-    "Circuit",
-    "DeliveryFailed",
-    "SignatureRefused",
-    "Verified",
-    "circuits",
-    "header_secret",
-    "verify",
-]
+__all__ = ["Circuit", "DeliveryFailed", "SignatureRefused", "Verified", "circuits", "header_secret", "verify"]
