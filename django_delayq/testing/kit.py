@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from functools import cache
 from typing import Any, Final, cast
+from unittest import mock
 
 from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -56,7 +57,7 @@ class Kit:
         self._clock = JobsClock(stores.forget_clock)
         self._faults = Faults()
         self._links: dict[Any, JobsLink] = {}
-        self._patched: list[tuple[Any, str, Any]] = []
+        self._patched = ExitStack()
         self._happened: list[tuple[Any, list[Any]]] = []
         self._stepper: Stepper | None = None
         self._records: RecordKeeper | None = None
@@ -72,7 +73,7 @@ class Kit:
             ConfigError: there is no server for tests; the text says what to give it.
             RuntimeError: another kit is in use, or Django's test environment is not in force.
         """
-        if self._patched or commit.is_open is project_commits.is_open:
+        if commit.is_open is project_commits.is_open:
             raise RuntimeError("The test kit of delayq is already in use. A test can have one kit, from the fixture or from the mixin.")
         self._clean()
         self._faults.waiting.clear()
@@ -83,8 +84,7 @@ class Kit:
         if self._records is not None:
             self._records.may_lack = True
         for place, name, value in self._replaced():
-            self._patched.append((place, name, getattr(place, name)))
-            setattr(place, name, value)
+            self._patched.enter_context(mock.patch.object(place, name, value))
         try:
             self._happened = project_commits.catch_up()
         except BaseException:
@@ -93,9 +93,7 @@ class Kit:
 
     def stop(self) -> None:
         """Ends the test: restores everything."""
-        while self._patched:
-            place, name, value = self._patched.pop()
-            setattr(place, name, value)
+        self._patched.close()
         project_commits.give_back(self._happened)
         self._happened = []
         stores.stand_in(None)
@@ -242,12 +240,10 @@ class Kit:
         wanted = Wanted(task, args=args, kwargs=kwargs, key=key, queue=queue, delay=delay, run_at=run_at, within=within)
         found = wanted.among(jobs := self._waiting())
         if not found or count not in (None, len(found)):
-            many = (
-                f"{len(found)} job{pluralize(len(found), ' is,s are')} scheduled, not {count}"
-                if count is not None
-                else "No job is scheduled"
-            )
-            raise AssertionError(f"{many}: {wanted}.\n{wanted.nearly(jobs)}{table(jobs)}")
+            number = len(found)
+            many = "No job is" if count is None else f"{number} job{pluralize(number, ' is,s are')}"
+            other = "" if count is None else f", not {count}"
+            raise AssertionError(f"{many} scheduled{other}: {wanted}.\n{wanted.nearly(jobs)}{table(jobs)}")
         return found[0]
 
     def assert_not_scheduled(

@@ -62,19 +62,17 @@ def waiting(link: Link, lines: Sequence[Line], now_ms: int) -> list[ScheduledJob
 
 
 def _job(queue: str, id: bytes, due_ms: int, record: bytes, attempts: int, now_ms: int) -> ScheduledJob:
+    delay = timedelta(milliseconds=due_ms - now_ms)
+    return ScheduledJob(
+        id=ids.full(id.decode()), queue=queue, run_at=clock.from_ms(due_ms), delay=delay, attempts=attempts, **content(record)
+    )
+
+
+def content(record: bytes) -> dict[str, Any]:
+    """The task, the arguments and the key in a record."""
     header, payload = read(record)
     args, kwargs, _ = codec.decode_payload(payload)
-    return ScheduledJob(
-        id=ids.full(id.decode()),
-        task=header.task,
-        args=args,
-        kwargs=kwargs,
-        key=header.key,
-        queue=queue,
-        run_at=clock.from_ms(due_ms),
-        delay=timedelta(milliseconds=due_ms - now_ms),
-        attempts=attempts,
-    )
+    return {"task": header.task, "args": args, "kwargs": kwargs, "key": header.key}
 
 
 def table(jobs: Sequence[ScheduledJob]) -> str:

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from django.db.models import QuerySet
 
-from django_delayq import clock, codec, ids, signals
+from django_delayq import clock, ids, signals
 from django_delayq.conf import Config
 from django_delayq.mirror.checkpoint import CheckpointTaken
 from django_delayq.mirror.mirror_loop import MirrorLoop
@@ -28,7 +28,7 @@ from django_delayq.store.scripts.queue import Outcome
 from django_delayq.store.scripts.record import BANDS, ClaimedJob, read
 from django_delayq.testing.calling_thread import OneRun, executor, taken
 from django_delayq.testing.jobs_clock import JobsLink
-from django_delayq.testing.scheduled_jobs import ScheduledJob
+from django_delayq.testing.scheduled_jobs import ScheduledJob, content
 from django_delayq.worker.current import Run
 from django_delayq.worker.line import Line, lines_of
 from django_delayq.worker.logs import JobLog
@@ -145,19 +145,7 @@ class Stepper:
 
 
 def _ran(job: ClaimedJob, outcome: str, error: BaseException | None = None) -> Ran:
-    header, payload = read(job.record)
-    args, kwargs, _ = codec.decode_payload(payload)
-    return Ran(
-        id=ids.full(job.id),
-        task=header.task,
-        args=args,
-        kwargs=kwargs,
-        key=header.key,
-        queue=job.queue,
-        attempt=job.attempt,
-        outcome=outcome,
-        error=error,
-    )
+    return Ran(id=ids.full(job.id), queue=job.queue, attempt=job.attempt, outcome=outcome, error=error, **content(job.record))
 
 
 Moment = Literal["begin", "end"]
@@ -276,13 +264,7 @@ class RecordKeeper:
         now = clock.now()
         return [
             ScheduledJob(
-                id=row.id,
-                task=row.task,
-                args=row.args,
-                kwargs=row.kwargs,
-                key=row.key,
-                queue=row.queue,
-                run_at=row.run_at,
+                **{name: getattr(row, name) for name in ("id", "task", "args", "kwargs", "key", "queue", "run_at")},
                 delay=row.run_at - now,
                 published=False,
             )
