@@ -272,7 +272,9 @@ def attempt(
     now_ms = clock.to_ms(job.now)
     held_enough = now_ms - since > LONGEST_HOLD_MS
     try:
-        config = _worker_config()
+        config = conf.get().http
+        if config is None or find_spec("urllib3") is None:
+            raise failure("unready", "")
         secrets = _secrets(headers or {}, secret, config)
     except DeliveryFailed as error:
         if held_enough:
@@ -280,7 +282,8 @@ def attempt(
         raise Snooze(_jittered(UNREADY_PAUSE), str(error)) from None
     content = base64.b64decode(body64) if body64 is not None else (body or "").encode()
     request_headers = _Headers(headers or {}, secrets, secret, job.short_id, content, now_ms // 1000)
-    withholds = _sends_secret(url, headers or {}, config)
+    # Whether the host can send a secret back: one in a header, in the query of a signed URL, or for the proxy. A signature has none.
+    withholds = any(not isinstance(value, str) for value in (headers or {}).values()) or "?" in url or "@" in (config.proxy or "")
     try:
         to = addresses.read_url(url)
         with circuits.visit(to.place, config, now_ms=now_ms, forced=held_enough) as visit:
@@ -324,13 +327,6 @@ class _Headers:
         return {**self._plain, **self._own} if same else self._plain
 
 
-def _worker_config() -> HttpConfig:
-    config = conf.get().http
-    if config is None or find_spec("urllib3") is None:
-        raise failure("unready", "")
-    return config
-
-
 def _secrets(headers: Mapping[str, Any], secret: str | None, config: HttpConfig) -> Secrets:
     """The secrets of the request, each with all its values."""
     names = [value["secret"] for value in headers.values() if not isinstance(value, str)]
@@ -360,13 +356,6 @@ def _outcome(answer: Reply, to: Endpoint, config: HttpConfig, redirects: int, jo
     if job.expires_at is not None:
         delay = min(delay, max(0.0, (job.expires_at - job.now).total_seconds()))
     raise Retry(delay, f"{to.place} asked for {clock.text(delay)}") from error
-
-
-def _sends_secret(url: str, headers: Mapping[str, Any], config: HttpConfig) -> bool:
-    """Whether the request contains a secret that the host can send back: in a header, in the query of a signed URL, or for the proxy. A
-    signature contains no secret.
-    """
-    return any(not isinstance(value, str) for value in headers.values()) or "?" in url or "@" in (config.proxy or "")
 
 
 def _jittered(seconds: float) -> float:

@@ -108,10 +108,8 @@ def push(message: Any, *, to: str) -> dict[str, str]:
     reply = _push(job, target, codec.dumps(message))
     if reply.status == "lost":
         raise LeaseLost(f"job {job.short_id}: another worker has the job; nothing was pushed")
-    if reply.status == "gone":
-        raise Snooze(_jittered(AWAY_PAUSE), TEXTS["gone"])
-    if reply.status == "cancel":
-        raise Snooze(_jittered(AWAY_PAUSE), TEXTS["cancel"])  # settling ends it as cancelled
+    if reply.status in ("gone", "cancel"):  # settling ends the second as cancelled
+        raise Snooze(_jittered(AWAY_PAUSE), TEXTS[reply.status])
     return {"to": to, "place": reply.place}
 
 
