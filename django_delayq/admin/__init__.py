@@ -18,13 +18,9 @@ from django_delayq.models import Job, Operation, Periodic, Queue, SetAside, Targ
 
 def register(site: admin.AdminSite) -> None:
     """Registers all models on your own site. They are already on the default site."""
-    site.register(Job, JobAdmin)
-    site.register(Queue, QueueAdmin)
-    site.register(Worker, WorkerAdmin)
-    site.register(Target, TargetAdmin)
-    site.register(Operation, OperationAdmin)
-    site.register(Periodic, PeriodicAdmin)
-    site.register(SetAside, SetAsideAdmin)
+    kinds = (JobAdmin, QueueAdmin, WorkerAdmin, TargetAdmin, OperationAdmin, PeriodicAdmin, SetAsideAdmin)
+    for model, kind in zip((Job, Queue, Worker, Target, Operation, Periodic, SetAside), kinds, strict=True):
+        site.register(model, kind)
 
 
 register(admin.site)

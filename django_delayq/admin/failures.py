@@ -95,20 +95,11 @@ class Group:
         return urlencode({"state": "retrying", "q": self.search})
 
 
-@dataclass(frozen=True, slots=True)
-class Failures:
-    """`groups`: largest first; `more`: the number of groups that are not shown; `cut`: there are older failed jobs; `retrying_cut`:
-    there are more retrying jobs.
+def look(jobs: QuerySet[Job], *, compare: bool = True) -> dict[str, Any]:
+    """Groups the latest failed and the retrying jobs, the largest group first. `compare`: also collect other messages than that of the
+    sample. `more`: the number of groups that are not shown; `cut`: there are older failed jobs; `retrying_cut`: there are more
+    retrying jobs.
     """
-
-    groups: list[Group]
-    more: int
-    cut: bool
-    retrying_cut: bool
-
-
-def look(jobs: QuerySet[Job], *, compare: bool = True) -> Failures:
-    """Groups the latest failed and the retrying jobs. `compare`: also collect other messages than that of the sample."""
     groups: dict[str, Group] = {}
     failed, cut = _failed(jobs)
     waiting, retrying_cut = _retrying(jobs)
@@ -121,7 +112,7 @@ def look(jobs: QuerySet[Job], *, compare: bool = True) -> Failures:
     _add_samples(jobs, shown)
     if compare:
         _add_others(jobs, [group for group in shown if group.sample is not None and group.fingerprint])
-    return Failures(shown, len(ordered) - len(shown), cut, retrying_cut)
+    return {"groups": shown, "more": len(ordered) - len(shown), "cut": cut, "retrying_cut": retrying_cut}
 
 
 def _failed(jobs: QuerySet[Job]) -> tuple[QuerySet[Job], bool]:

@@ -40,7 +40,7 @@ from django_delayq.admin.listing import (
     linked_schedule,
     title,
 )
-from django_delayq.admin.readonly import MOST, ReadOnlyAdmin, carry_out, is_partial, log, partial_response
+from django_delayq.admin.readonly import MOST, ReadOnlyAdmin, carry_out, is_partial, log, partial_response, permission
 from django_delayq.console import export, keyset, schedule_views, selection
 from django_delayq.console.search_parser import Search
 from django_delayq.console.verbs import UNRESOLVED, VERBS, Verb
@@ -116,11 +116,8 @@ class JobAdmin(JobColumns, ReadOnlyAdmin):
 
     # actions from the list
 
-    def has_edit_permission(self, request: HttpRequest, obj: Job | None = None) -> bool:
-        return self.allows(request, "edit_job")
-
-    def has_copy_permission(self, request: HttpRequest, obj: Job | None = None) -> bool:
-        return self.allows(request, "schedule_job")
+    has_edit_permission = permission("edit_job")
+    has_copy_permission = permission("schedule_job")
 
     def may(self, request: HttpRequest, verb: Verb, job: Job | None = None) -> bool:
         """Whether the user may view the job and carry out this verb. Without a job: on any job."""
@@ -216,8 +213,7 @@ class JobAdmin(JobColumns, ReadOnlyAdmin):
             *super().get_urls(),
         ]
 
-    def has_export_permission(self, request: HttpRequest) -> bool:
-        return self.allows(request, "export_job")
+    has_export_permission = permission("export_job")
 
     def export(self, request: HttpRequest) -> HttpResponseBase:
         """Exports all pages of the list, without the jobs that this user may not view."""
@@ -272,7 +268,7 @@ class JobAdmin(JobColumns, ReadOnlyAdmin):
             raise PermissionDenied
         one_by_one = type(self).has_view_permission is not JobAdmin.has_view_permission  # then only samples are checked
         found = failures.look(self.get_queryset(request).defer(None), compare=not one_by_one)
-        for group in found.groups:
+        for group in found["groups"]:
             if group.sample and not self.has_view_permission(request, group.sample):
                 group.forget()
         may = self._may_start(request)
@@ -280,11 +276,8 @@ class JobAdmin(JobColumns, ReadOnlyAdmin):
             request,
             "admin/delayq/job/failures.html",
             now("Failures"),
-            groups=found.groups,
-            more=found.more,
-            cut=found.cut,
+            **found,
             window=failures.WINDOW,
-            retrying_cut=found.retrying_cut,
             may_requeue=may and self.may(request, VERBS["requeue"]),
             may_cancel=may and self.may(request, VERBS["cancel"]),
             may_run_now=may and self.may(request, VERBS["run_now"]),
@@ -349,14 +342,6 @@ class JobAdmin(JobColumns, ReadOnlyAdmin):
         return HttpResponseRedirect(self.url_of(job))
 
 
-def _permission(verb: Verb) -> Callable[..., bool]:
-    def allowed(self: JobAdmin, request: HttpRequest, obj: Job | None = None) -> bool:
-        return self.allows(request, verb.permission)
-
-    allowed.__doc__ = f"May {verb.command}; `obj`: that job."
-    return allowed
-
-
 def _action(verb: Verb) -> Callable[..., HttpResponse | None]:
     def act(self: JobAdmin, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:
         return self._ask_then_act(request, queryset, verb)
@@ -368,7 +353,7 @@ def _action(verb: Verb) -> Callable[..., HttpResponse | None]:
 
 # Each verb is an action of the list. A subclass can restrict its permission.
 for _verb in VERBS.values():
-    setattr(JobAdmin, f"has_{_verb.name}_permission", _permission(_verb))
+    setattr(JobAdmin, f"has_{_verb.name}_permission", permission(_verb.permission))
     setattr(JobAdmin, _verb.name, _action(_verb))
 
 

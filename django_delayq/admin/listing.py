@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final, Literal
@@ -71,14 +71,9 @@ class JobColumns:
         return badge(job_page.state_of(job, getattr(job, "live", None)))
 
     task_shown = column(_("task"), lambda job: _named(task_name(job.task)))
+    arguments_shown = column(_("arguments"), lambda job: getattr(job, "carried", "-"))
     queue_shown = column(_("queue"), lambda job: visible(job.queue))
     worker_shown = column(_("worker"), lambda job: breakable(job.worker) or "-")
-
-    @admin.display(description=_("arguments"))
-    def arguments_shown(self, job: Job) -> str:
-        """Returns the arguments cut, with more of them in the tooltip."""
-        carried: Carried | None = getattr(job, "carried", None)
-        return carried.shown() if carried is not None else "-"
 
     @admin.display(description=_("key"))
     def key_shown(self, job: Job) -> str:
@@ -139,34 +134,26 @@ class JobColumns:
         )
 
 
-class Carried:
-    """The arguments of a job in the list: masked, or not fetched because they are too long."""
-
-    __slots__ = ("arguments", "size")
-
-    def __init__(self, arguments: Sequence[tuple[str, Any]], size: int) -> None:
-        self.arguments, self.size = arguments, size
-
-    def shown(self) -> str:
-        if self.size > ARGUMENTS_READ:
-            return format_html('<span class="delayq-soft">{}</span>', now("%(size)d KB") % {"size": max(1, self.size // 1000)})
-        if not self.arguments:
-            return "-"
-        texts = [(name, visible(json.dumps(value, ensure_ascii=False))) for name, value in self.arguments]
-        whole = ", ".join(f"{name}={text}" if name else text for name, text in texts)
-        short = ", ".join(f"{name}={cut(text, VALUE_SHOWN)}" if name else cut(text, VALUE_SHOWN) for name, text in texts)
-        return format_html('<span title="{}">{}</span>', cut(whole, TOLD), breakable(cut(short, ARGUMENTS_SHOWN)))
+def _arguments(task: str, args: Any, kwargs: Any, size: int) -> str:
+    """Returns the masked arguments cut, with more of them in the tooltip, or the size of long ones, which are not fetched."""
+    if size > ARGUMENTS_READ:
+        return format_html('<span class="delayq-soft">{}</span>', now("%(size)d KB") % {"size": max(1, size // 1000)})
+    given = masking.by_name(task, *masking.arguments(task, args or [], kwargs or {}))
+    if not given:
+        return "-"
+    texts = [(name, visible(json.dumps(value, ensure_ascii=False))) for name, value in given]
+    whole = ", ".join(f"{name}={text}" if name else text for name, text in texts)
+    short = ", ".join(f"{name}={cut(text, VALUE_SHOWN)}" if name else cut(text, VALUE_SHOWN) for name, text in texts)
+    return format_html('<span title="{}">{}</span>', cut(whole, TOLD), breakable(cut(short, ARGUMENTS_SHOWN)))
 
 
-def carried(rows: QuerySet[Job], jobs: Iterable[Job]) -> dict[UUID, Carried]:
-    """Reads the masked arguments of these jobs in one query, without long ones."""
+def carried(rows: QuerySet[Job], jobs: Iterable[Job]) -> dict[UUID, str]:
+    """Reads the arguments of these jobs in one query, without long ones, and returns them for the list."""
     size = Length("args") + Length("kwargs")
     short = {name: Case(When(size__lte=ARGUMENTS_READ, then=F(name))) for name in ("args", "kwargs")}
     named = rows.order_by().filter(pk__in=[job.pk for job in jobs]).annotate(size=size)
-    found = {}
-    for pk, task, length, args, kwargs in named.values_list("pk", "task", "size", short["args"], short["kwargs"]):
-        found[pk] = Carried(masking.by_name(task, *masking.arguments(task, args or [], kwargs or {})), length)
-    return found
+    found = named.values_list("pk", "task", short["args"], short["kwargs"], "size")
+    return {pk: _arguments(*of_job) for pk, *of_job in found}
 
 
 def _named(name: str) -> SafeString:
@@ -345,7 +332,7 @@ class JobList(ChangeList):
         mine: Any = self.model_admin  # the stubs know only Django's class
         arguments = carried(mine.get_queryset(request), page.jobs)
         for job in page.jobs:
-            job.carried = arguments.get(job.pk)  # type: ignore[attr-defined]  # for the templates and columns of this list
+            job.carried = arguments.get(job.pk, "-")  # type: ignore[attr-defined]  # for the templates and columns of this list
             job.live = views.get(job.pk)  # type: ignore[attr-defined]  # see above
             row = came.get(job.pk)
             job.schedule = linked_schedule(mine, request, row) if row else ""  # type: ignore[attr-defined]  # see above

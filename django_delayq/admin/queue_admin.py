@@ -23,7 +23,7 @@ from django_delayq.admin.badges import badge
 from django_delayq.admin.charts import MANY, Line, bars, brief, percent
 from django_delayq.admin.forms import PurgeForm, reason_given
 from django_delayq.admin.operation_admin import begin_purge
-from django_delayq.admin.readonly import LiveAdmin, actor, log
+from django_delayq.admin.readonly import LiveAdmin, actor, log, permission
 from django_delayq.console import health, overview, trends
 from django_delayq.console.health import Sign
 from django_delayq.console.overview import DOWN, Overview, QueueView, count_absent, count_rows, count_shown, failing_tasks, look
@@ -70,8 +70,7 @@ class QueueAdmin(LiveAdmin):
     page_template = "admin/delayq/queue/page.html"
     trends_template = "admin/delayq/queue/trends.html"
 
-    def has_pause_permission(self, request: HttpRequest) -> bool:
-        return self.allows(request, "pause_queue")
+    has_pause_permission = permission("pause_queue")
 
     def board(self, request: HttpRequest) -> dict[str, Any]:
         seen, unpublished, names = look(), count_absent(), list(conf.get().queues)

@@ -53,6 +53,15 @@ def column(description: Any, show: Callable[[Any], Any]) -> Callable[[Any, Any],
     return admin.display(lambda self, row: show(row), description=description)
 
 
+def permission(codename: str) -> Callable[..., bool]:
+    """Returns a method that says whether the user has a permission. A subclass can override it, and look at the object."""
+
+    def allowed(self: ReadOnlyAdmin, request: HttpRequest, obj: Any = None) -> bool:
+        return self.allows(request, codename)
+
+    return allowed
+
+
 class Missing(Exception):
     """There is no row with the id in the URL."""
 

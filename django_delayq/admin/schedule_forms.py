@@ -22,6 +22,7 @@ from django_delayq.models import Periodic
 from django_delayq.models.periodic import NAME
 from django_delayq.periodic.dates import MAX_TIMEZONE, NO_PLACES, Dates, place_of
 from django_delayq.periodic.declarations import check_jobs
+from django_delayq.periodic.schedule_rows import dates_of
 from django_delayq.producer.task import registry
 from django_delayq.text import visible
 
@@ -198,11 +199,9 @@ class ScheduleForm(DatesForm):
 
 def _initial(row: Periodic, *, override: bool) -> dict[str, str]:
     """Returns the initial values of the dates: the overridden ones if wanted, or the schedule's own."""
-    other = override and row.overridden
-    cron = row.override_cron if other else row.cron
-    every_ms = row.override_every_ms if other else row.every_ms
-    zone = row.override_timezone if other else row.timezone
-    return {"cron": cron, "timezone": zone if cron else "", "every": clock.text(every_ms / 1000) if every_ms else ""}
+    dates = dates_of(row) if override else Dates(row.cron, row.every_ms, row.timezone, row.jitter_ms)
+    every = clock.text(dates.every_ms / 1000) if dates.every_ms else ""
+    return {"cron": dates.cron, "timezone": dates.timezone if dates.cron else "", "every": every}
 
 
 def _whole(row: Periodic) -> dict[str, str]:

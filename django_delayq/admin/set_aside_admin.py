@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
 from django_delayq import conf, ids
-from django_delayq.admin.readonly import ReadOnlyAdmin, column, log
+from django_delayq.admin.readonly import ReadOnlyAdmin, column, log, permission
 from django_delayq.console.overview import DOWN
 from django_delayq.console.wording import error_text, moment
 from django_delayq.mirror import set_aside
@@ -54,8 +54,7 @@ class SetAsideAdmin(ReadOnlyAdmin):
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
         return self.get_fields(request, obj)
 
-    def has_retry_permission(self, request: HttpRequest) -> bool:
-        return self.allows(request, "retry_setaside")
+    has_retry_permission = permission("retry_setaside")
 
     place = column(_("stream entry"), lambda kept: f"{kept.queue} {kept.stream_id}/{kept.item}")
     kind_shown = column(_("kind"), lambda kept: visible(kept.kind))

@@ -102,7 +102,7 @@ class TargetAdmin(LiveAdmin):
         return found
 
     def _row(self, request: HttpRequest, word: str, one: TargetFigures, seen: TargetsSeen) -> dict[str, Any]:
-        text = f"{word}:{_quoted(one.name)}"
+        text = f'{word}:"{one.name}"' if " " in one.name else f"{word}:{one.name}"
         error = visible(one.error.strip().split("\n", 1)[0])
         return {
             "name": breakable(one.name),
@@ -171,7 +171,3 @@ def _circuits(circuits: Sequence[OpenCircuit], now_ms: int) -> list[dict[str, An
         }
         for one in circuits
     ]
-
-
-def _quoted(name: str) -> str:
-    return f'"{name}"' if " " in name else name

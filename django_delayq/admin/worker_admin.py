@@ -18,7 +18,7 @@ from django.utils.translation import gettext_lazy as _
 from django_delayq import clock, conf, ids
 from django_delayq.admin.badges import badge
 from django_delayq.admin.forms import reason_given
-from django_delayq.admin.readonly import LiveAdmin, actor, log, note
+from django_delayq.admin.readonly import LiveAdmin, actor, log, note, permission
 from django_delayq.console import overview
 from django_delayq.console.overview import DOWN, look
 from django_delayq.console.search_fields import CRASHED
@@ -58,11 +58,8 @@ class WorkerAdmin(LiveAdmin):
     list_template = "admin/delayq/worker/list.html"
     live_template = "admin/delayq/worker/live.html"
 
-    def has_quiet_permission(self, request: HttpRequest) -> bool:
-        return self.allows(request, "quiet_worker")
-
-    def has_stop_permission(self, request: HttpRequest) -> bool:
-        return self.allows(request, "stop_worker")
+    has_quiet_permission = permission("quiet_worker")
+    has_stop_permission = permission("stop_worker")
 
     def board(self, request: HttpRequest) -> dict[str, Any]:
         seen = look()

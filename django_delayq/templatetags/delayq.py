@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -12,9 +12,8 @@ from django import template
 from django.template.loader import get_template
 from django.templatetags.static import static
 from django.utils.formats import number_format
-from django.utils.safestring import SafeString
 
-from django_delayq import text as texts
+from django_delayq import text
 from django_delayq.console import wording
 
 register = template.Library()
@@ -34,41 +33,12 @@ def content_security_policy() -> str:
     return f"default-src 'self' {elsewhere}".rstrip()
 
 
-@register.filter
-def visible(text: object) -> str:
-    """Spells out hidden characters."""
-    return texts.visible(str(text))
-
-
-@register.filter
-def task_name(task: object) -> str:
-    """Returns the name of a task, or "a message"."""
-    return wording.task_name(str(task))
-
-
-@register.filter
-def breakable(text: object) -> SafeString:
-    """Lets a name or a path break at its dots and slashes."""
-    return wording.breakable(str(text))
-
-
-@register.filter
-def dated(date: datetime | None) -> SafeString | str:
-    return wording.dated(date) if date else ""
-
-
-@register.filter
-def moment(date: datetime | None) -> SafeString | str:
-    """Returns a date and the time until it or since then."""
-    return wording.moment(date) if date else ""
-
-
-@register.filter
-def beginning(text: str, most: int) -> str:
-    return wording.cut(text, most)
-
-
-@register.filter
-def grouped(number: int) -> str:
-    """Groups the thousands of a whole number."""
-    return number_format(number, force_grouping=True)
+# Spells out hidden characters; names a task; lets a name or a path break at its dots and slashes; cuts a text; groups thousands.
+register.filter("visible", lambda value: text.visible(str(value)))
+register.filter("task_name", lambda task: wording.task_name(str(task)))
+register.filter("breakable", lambda value: wording.breakable(str(value)))
+register.filter("beginning", wording.cut)
+register.filter("grouped", partial(number_format, force_grouping=True))
+# A date; and with the time until it or since then. "" for None.
+register.filter("dated", lambda date: wording.dated(date) if date else "")
+register.filter("moment", lambda date: wording.moment(date) if date else "")

@@ -28,7 +28,7 @@ def backend(monkeypatch, settings):
 
     mail.SEEN.clear()
     monkeypatch.setattr(registry, "_tasks", {**registry._tasks, **shipping.TASKS})
-    yield api.task_backends["default"]
+    yield api.OURS.task_backends["default"]
     conf._config = None
     from django_delayq.contrib.tasks import backend
 
