@@ -62,7 +62,7 @@ def permission(codename: str) -> Callable[..., bool]:
     return allowed
 
 
-class Missing(Exception):
+class RowMissing(Exception):
     """There is no row with the id in the URL."""
 
 
@@ -162,7 +162,7 @@ class ReadOnlyAdmin(AnyModelAdmin):
                 return view(request, *args, **kwargs)
             except PermissionDenied as error:
                 return self._refusal(request, str(error))
-            except Missing as error:
+            except RowMissing as error:
                 return self.nowhere(request, str(error))
 
         return explained
@@ -195,17 +195,17 @@ class ReadOnlyAdmin(AnyModelAdmin):
 
         Raises:
             PermissionDenied: the user may not view it.
-            Missing: this admin does not have it. The user gets Django's response for a missing row.
+            RowMissing: this admin does not have it. The user gets Django's response for a missing row.
         """
         if not self.has_view_permission(request):
             raise PermissionDenied
         try:
             id = parse(unquote(object_id))
         except ValueError:
-            raise Missing(object_id) from None
+            raise RowMissing(object_id) from None
         row = self.get_queryset(request).defer(None).filter(pk=id).first()
         if row is None:
-            raise Missing(object_id)
+            raise RowMissing(object_id)
         if not self.has_view_permission(request, row):
             raise PermissionDenied
         return row
