@@ -211,4 +211,5 @@ def test_a_long_error_is_cut_alike_in_every_language(orders, staff, language):
 
 @pytest.mark.parametrize("absent", [None, ""])
 def test_a_group_without_a_date_has_none_on_its_page(absent):
-    assert (filters.dated(absent), filters.moment(absent)) == ("", "")
+    dated, moment = filters.register.filters["dated"], filters.register.filters["moment"]
+    assert (dated(absent), moment(absent)) == ("", "")
