@@ -129,3 +129,19 @@ def test_holders_that_a_batch_cannot_move_at_once_are_moved_one_by_one(orders, l
     settle_down(orders, loop)
     hours = {row.key: round((row.run_at - clock.now()).total_seconds() / 3600) for row in Job.objects.filter(state="scheduled")}
     assert hours == {"a": 5, "c": 5}
+
+
+def test_messages_are_pulled_extended_and_acknowledged_by_one_call_each(transactional_db, delayq_redis, settings, sent):
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"mail": {"CONSUMER": "pull"}}}
+    for number in range(2 * JOBS):
+        delayq.push("mail", number)
+    calls = []
+    for _ in range(2):  # Redis has the scripts the second time
+        sent.clear()
+        with delayq.pull("mail", JOBS) as batch:
+            calls.append(len(sent))
+            batch.extend("1m")
+            calls.append(len(sent))
+            batch.ack()
+            calls.append(len(sent))
+    assert calls[3:] == [1, 2, 3]
