@@ -82,7 +82,8 @@ class Publisher:
 
     def publish(self, items: Sequence[ScheduleItem], epoch: str = "") -> Sent:
         """At most 200 jobs, in this order. `epoch`: in which their rows were read, or written ("": there are no rows)."""
-        return self.finish(items, self._after_rows(items, epoch, "told") or self.send(items, epoch)(), epoch)
+        sent = self._after_rows(items, epoch, "told") if self.store.unconfirmed[0] else None
+        return self.finish(items, sent or self.send(items, epoch)(), epoch)
 
     def publish_rows(self, jobs: Sequence[UUID], *, due_ms: int | None = None, mode: ScheduleMode = "") -> Published:
         """Publishes the rows, at most 200, that are not published yet, as late publications. `due_ms`: a date that replaces their

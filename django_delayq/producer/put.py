@@ -132,7 +132,8 @@ def _put_in(plan: Plan, inserted: Callable[[Job], None] | None, once: Once | Non
             if inserted is not None:
                 inserted(plan.job)
             publisher = Publisher.of(plan.queue, plan.partition, durable=False)
-            _, [reply] = _send_redis_only(publisher, [plan])  # there is no commit to wait for
+            send = _send_redis_only if plan.key else _send_safely
+            _, [reply] = send(publisher, [plan])  # there is no commit to wait for
             if (refused := _answer(plan, reply)) is not None:
                 raise refused
             return job
@@ -366,7 +367,7 @@ def _tell_refused(refused: Sequence[KeyTaken], *, alone: bool) -> None:
         logger.warning("A committed job was not scheduled: %s", one)
 
 
-def _send_safely(publisher: Publisher, batch: Sequence[Plan], answer: Callable[[], Sent] | None) -> Sent:
+def _send_safely(publisher: Publisher, batch: Sequence[Plan], answer: Callable[[], Sent] | None = None) -> Sent:
     """Sends jobs, or reads the answer to a call that was already sent. If the answer is lost, the same jobs are sent once more; no
     job is created twice.
     """
@@ -393,12 +394,12 @@ def _send_redis_only(publisher: Publisher, batch: Sequence[Plan]) -> Sent:
     """Sends jobs without rows. A job that meets a holder with a committed change is sent again after that change, under another id,
     since its own id is merged.
     """
-    epoch, replies = _send_safely(publisher, batch, None)
+    epoch, replies = _send_safely(publisher, batch)
     merged = {n: plan for n, plan in enumerate(batch) if plan.key and replies[n].status in HELD}
     if merged and _catch_up(publisher.store.queue, {plan: replies[n] for n, plan in merged.items()}):
         for plan in merged.values():
             plan.id = ids.new(plan.partition)
-        epoch, again = _send_safely(publisher, list(merged.values()), None)
+        epoch, again = _send_safely(publisher, list(merged.values()))
         for n, reply in zip(merged, again, strict=True):
             replies[n] = reply
     return epoch, replies

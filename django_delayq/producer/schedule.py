@@ -67,8 +67,9 @@ class Binding(NamedTuple):
     tick: dict[str, Any] | None = None
 
 
-# Faster than a call of Binding, which is made for each job.
+# Faster than calls of Binding and Options, which are made for each job.
 _binding: Final[Callable[[tuple[Any, ...]], Binding]] = partial(tuple.__new__, Binding)
+_given: Final[Callable[[tuple[Any, ...]], Options]] = partial(tuple.__new__, Options)
 
 
 class Bound(Generic[P, R]):
@@ -171,24 +172,8 @@ def schedule(
         SynchronousOnlyOperation: in async code: await `aschedule` instead.
     """
     refuse_loop("delayq.aschedule(…)")
-    given = Options(
-        delay=delay,
-        run_at=run_at,
-        key=key,
-        expires=expires,
-        meta=meta,
-        on_conflict=on_conflict,
-        queue=queue,
-        priority=priority,
-        max_attempts=max_attempts,
-        backoff=backoff,
-        timeout=timeout,
-        using=using,
-        durability=durability,
-        serial=serial,
-        concurrency=concurrency,
-    )
-    options = _options(task, given)
+    given = delay, run_at, key, expires, meta, on_conflict, queue, priority, max_attempts, backoff, timeout, using, durability
+    options = _options(task, _given((*given, serial, concurrency)))  # in the order of the fields
     if kwargs:
         _refuse_options(task.task, kwargs, mixed=True)
     return put_in(task.task, options, args, kwargs)
