@@ -14,6 +14,14 @@ BACKEND = "django_delayq.contrib.tasks.DelayqBackend"
 TASKS = {"default": {"BACKEND": BACKEND, "QUEUES": ["default", "orders", "redis"]}}
 
 
+@pytest.fixture
+def looks():
+    """What the jobs of tests/contrib/shipping.py have seen."""
+    from tests.contrib import shipping
+
+    return shipping.LOOKS
+
+
 @pytest.fixture(autouse=True)
 def backend(monkeypatch, settings):
     """Django's tasks go to delayq. Jobs are isolated, as in a project's own tests."""
@@ -26,7 +34,8 @@ def backend(monkeypatch, settings):
     settings.TASKS = TASKS
     from tests.contrib import mail, shipping
 
-    mail.SEEN.clear()
+    for seen in (mail.SEEN, shipping.SEEN, shipping.LOOKS):
+        seen.clear()
     monkeypatch.setattr(registry, "_tasks", {**registry._tasks, **shipping.TASKS})
     yield api.OURS.task_backends["default"]
     conf._config = None

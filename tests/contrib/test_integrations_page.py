@@ -25,13 +25,6 @@ def block(heading, beginning):
     return next(code for code in found if code.startswith(beginning))
 
 
-@pytest.fixture(autouse=True)
-def looks():
-    shipping.SEEN.clear()
-    yield shipping.LOOKS
-    shipping.LOOKS.clear()
-
-
 def test_the_page_lists_all_attributes_and_metrics():
     pytest.importorskip("opentelemetry")
     otel = importlib.import_module("django_delayq.contrib.otel")

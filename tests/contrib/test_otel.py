@@ -22,14 +22,6 @@ otel = pytest.importorskip("opentelemetry", reason="OpenTelemetry is not install
 WATCHER_NAME = "django_delayq.otel"
 
 
-@pytest.fixture(autouse=True)
-def looks():
-    shipping.SEEN.clear()
-    shipping.LOOKS.clear()
-    yield shipping.LOOKS
-    shipping.LOOKS.clear()
-
-
 def propagated_context(job):
     return Job.objects.get(pk=job.id).options.get("meta", {}).get(CARRIED, {}).get(WATCHER_NAME)
 

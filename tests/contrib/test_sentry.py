@@ -28,14 +28,6 @@ WATCHER_NAME = "django_delayq.sentry"
 SHIP = "tests.contrib.shipping.ship"
 
 
-@pytest.fixture(autouse=True)
-def looks():
-    shipping.SEEN.clear()
-    shipping.LOOKS.clear()
-    yield shipping.LOOKS
-    shipping.LOOKS.clear()
-
-
 def propagated_context(job):
     return Job.objects.get(pk=job.id).options.get("meta", {}).get(CARRIED, {}).get(WATCHER_NAME)
 

@@ -6,6 +6,7 @@ import pytest
 
 from django_delayq.store.connection.link import Link, connect
 from tests.store.board import Board
+from tests.topologies import ToldNode
 
 
 @pytest.fixture
@@ -19,3 +20,10 @@ def link(redis_server) -> Iterator[Link]:
 @pytest.fixture
 def board(link: Link) -> Board:
     return Board(link)
+
+
+@pytest.fixture
+def node(own_redis) -> Iterator[ToldNode]:
+    node = ToldNode(own_redis())
+    yield node
+    node.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from redis.sentinel import Sentinel
@@ -17,7 +17,7 @@ from tests.conftest import missing
 from tests.links import opened
 from tests.servers import PASSWORD, USER, RedisServer, redis_program
 from tests.store.board import Board
-from tests.topologies import ClusterNode, SentinelServer, ToldNode, valkey_program
+from tests.topologies import ClusterNode, SentinelServer, valkey_program
 from tests.worker.conftest import eventually
 
 PROGRAMS: dict[str, Callable[[], str]] = {"redis": redis_program, "valkey": valkey_program}
@@ -38,13 +38,6 @@ SAID = {
     "OOM command not allowed when used memory > 'maxmemory'.": "redis_full",
     "ERR Error running script (call to f_0): @user_script:9: @user_script: 9: -READONLY You can't write": "redis_readonly",
 }
-
-
-@pytest.fixture
-def node(own_redis) -> Iterator[ToldNode]:
-    node = ToldNode(own_redis())
-    yield node
-    node.close()
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -16,7 +16,6 @@ from django_delayq.store.scripts.queue import QueueStore, ScheduleItem
 from django_delayq.store.scripts.recovery import EpochStore, RestoreItem
 from tests.links import opened
 from tests.store.board import NOW, Board, job_id, record
-from tests.topologies import ToldNode
 
 SAID = (
     "MOVED 3999 127.0.0.1:6381",
@@ -106,13 +105,6 @@ def test_no_call_is_missing() -> None:
     for kind, calls in OF.items():
         public = {name for name, what in vars(kind).items() if callable(what) and not name.startswith("_")}
         assert public - OTHERS == calls.keys() - OTHERS
-
-
-@pytest.fixture
-def node(own_redis) -> Iterator[ToldNode]:
-    node = ToldNode(own_redis())
-    yield node
-    node.close()
 
 
 @pytest.mark.parametrize("name", CALLS)
