@@ -94,7 +94,7 @@ def test_from_schedule_to_the_row_of_the_ended_job(warm):
         put(9)
         warm.advance("1h")
 
-    within(Trace().of(whole), Figures(46, 305, 336))
+    within(Trace().of(whole), Figures(46, 295, 329))
 
 
 def test_cancel_by_key(warm):

@@ -33,11 +33,17 @@ def read(
     """The rows that meet a condition. Its names are quoted, and its parameters have the form that this database takes."""
     with connection.cursor() as cursor:
         cursor.execute(f"{_select(model, tuple(columns), connection.alias)} WHERE {condition}", parameters)
-        rows: list[tuple[Any, ...]] = cursor.fetchall()
+        rows: list[tuple[Any, ...]] = list(cursor.fetchall())
     if not rows:
-        return []
+        return rows
     ways = [(place, column, _ways(column, connection)) for place, column in _converted(model, tuple(columns), connection.alias)]
-    return [_python(row, ways, connection) for row in rows]
+    for number, row in enumerate(rows):
+        values = list(row)
+        for place, column, converters in ways:
+            for convert in converters:
+                values[place] = convert(values[place], column, connection)
+        rows[number] = tuple(values)
+    return rows
 
 
 def upsert(
@@ -101,14 +107,6 @@ def _converted(model: type[Model], columns: tuple[str, ...], using: str) -> list
 
 def _ways(column: Any, connection: BaseDatabaseWrapper) -> list[Callable[..., Any]]:
     return [*connection.ops.get_db_converters(column), *column.get_db_converters(connection)]
-
-
-def _python(row: Sequence[Any], ways: Sequence[tuple[int, Any, Any]], connection: BaseDatabaseWrapper) -> tuple[Any, ...]:
-    values = list(row)
-    for place, column, converters in ways:
-        for convert in converters:
-            values[place] = convert(values[place], column, connection)
-    return tuple(values)
 
 
 @cache

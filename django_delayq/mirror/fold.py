@@ -256,7 +256,7 @@ class Batch:
             if job is not None and job.queue != self.queue:
                 self.aside.append(RefusedItem(entry, item, OTHER_QUEUE))
                 continue
-            stays = self._stays(job, id, kind)
+            stays = self.signer is not None and self._stays(job, id, kind)
             if stays and kind in OUT_OF_ENDS:
                 self.aside.append(RefusedItem(entry, item, ENDED))
                 continue
@@ -286,8 +286,6 @@ class Batch:
 
     def _stays(self, job: JobRow | None, id: UUID, kind: EventKind) -> bool:
         """Whether the row has ended, and this event may not change that. Each note of a requeue allows one requeue."""
-        if self.signer is None:
-            return False
         notes = self.asked.get(id) if kind is EventKind.REQUEUED else None
         if notes:
             self.answered.append(notes.pop(0))

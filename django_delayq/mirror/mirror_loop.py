@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import starmap
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -49,6 +50,7 @@ ITEMS: Final = 5000  # a batch ends with the entry that reaches this many items
 IDLE: Final = 0.25  # seconds between looks at an empty stream
 TOKEN_LASTS: Final = 30.0  # seconds; then an idle mirror makes a new token, so that older copies of the database are recognized
 TAKEN: Final = 0.3  # seconds until the next look whether another mirror has folded these entries
+KIND: Final = attrgetter("kind")
 ARRAYS: Final = ("postgresql",)  # databases that take rows as arrays
 PUT_OFF_KEPT: Final = 10  # attempts in a row, of one job
 CHUNK: Final = 500  # rows per statement, and ids per query: SQLite takes 999 variables in its older builds
@@ -215,7 +217,7 @@ class MirrorLoop:
             wiped = not generation and (checkpoint.generation or checkpoint.restored)
             if wiped or (after != FIRST and epoch.older):
                 return NOTHING  # or rolled back: the restore comes first and decides by the checkpoint
-            entries = self._understood(self._read(after, 1 if way else self._most))
+            entries = self._read(after, 1 if way else self._most)
             failpoint("mirror.fold")
             if self.epoch.look(checkpoint.last_event).server != epoch.server:
                 return AGAIN  # the source of these entries is not known: an older server may have taken over
@@ -228,7 +230,7 @@ class MirrorLoop:
             elif way is None:
                 self._write(entries)
                 for entry in entries:
-                    of_queue = not OF_QUEUES.isdisjoint([item.kind for item in entry.items])
+                    of_queue = not OF_QUEUES.isdisjoint(map(KIND, entry.items))
                     if of_queue and position(entry.id) > position(checkpoint.last_event):
                         pauses.fold(self.queue.name, self.partition, entry)  # an old copy repeats events that have passed
             elif not way(entries):
@@ -292,22 +294,12 @@ class MirrorLoop:
                     return code, refused.error
         return None
 
-    def _understood(self, entries: list[Entry]) -> list[Entry]:
-        """Returns the entries before the first one that only a newer release understands.
+    def _read(self, after: str, limit: int) -> list[Entry]:
+        """Reads at most `limit` entries, up to the size of one batch, and up to the first one that only a newer release understands. It
+        reads one page at a time, because one page may hold all items of a batch.
 
         Raises:
             NewerEvents: the first entry is already such an entry.
-        """
-        for place, entry in enumerate(entries):
-            if entry.format > FORMAT and is_strange(entry) and self.log.is_newer(FORMAT):
-                if place == 0:
-                    raise NewerEvents(self.queue.name, entry)
-                return entries[:place]
-        return entries
-
-    def _read(self, after: str, limit: int) -> list[Entry]:
-        """Reads at most `limit` entries, up to the size of one batch. It reads one page at a time, because one page may hold all
-        items of a batch.
         """
         entries: list[Entry] = []
         items = 0
@@ -315,6 +307,10 @@ class MirrorLoop:
             most = min(PAGE, limit - len(entries))
             page = self.log.read(entries[-1].id if entries else after, most)
             for entry in page:
+                if entry.format > FORMAT and is_strange(entry) and self.log.is_newer(FORMAT):
+                    if not entries:
+                        raise NewerEvents(self.queue.name, entry)
+                    return entries
                 entries.append(entry)
                 items += len(entry.items)
                 if items >= ITEMS:
@@ -351,16 +347,18 @@ class MirrorLoop:
             for row in bulk.found(Attempt, ATTEMPT_COLUMNS, "job_id", chunk, "finished_at IS NULL", backend):
                 attempts[row[0], row[1]] = RunRow(*row)
         logged = perhaps_logged(entries, jobs)
+        ended = ids_of(entries, ENDED_OTHERWISE)  # also jobs without a run in their rows: Redis may have forgotten it
+        failed = ids_of(entries, ENDED_BADLY)
         return Batch(
             queue=self.queue.name,
             partition=self.partition,
             audit=self.queue.audit,
             jobs=jobs,
             attempts=attempts,
-            records=self._records(entries, jobs),
+            records=self._records([id for id in failed if id not in jobs]) if failed else {},
             logged=logged and self._logged(logged),
             signer=self.signer,
-            committed=self._committed(entries),
+            committed=self._committed(ended) if ended else {},
             asked=self._requested_requeues(entries) if self.signer is not None else {},
         )
 
@@ -385,17 +383,15 @@ class MirrorLoop:
             found |= wanted & set(events.values_list("job_id", "stream_id"))
         return found
 
-    def _committed(self, entries: list[Entry]) -> dict[UUID, Any]:
-        """The jobs that ended without success although an atomic run has committed, with the result of that run."""
+    def _committed(self, ended: Sequence[UUID]) -> dict[UUID, Any]:
+        """Those of these jobs, which ended without success, whose atomic run has committed, with the result of that run."""
         found: dict[UUID, Any] = {}
-        ended = ids_of(entries, ENDED_OTHERWISE)  # also jobs without a run in their rows: Redis may have forgotten it
         for start in range(0, len(ended), CHUNK):
             found |= committed_runs(ended[start : start + CHUNK])
         return found
 
-    def _records(self, entries: list[Entry], jobs: dict[UUID, JobRow]) -> dict[UUID, bytes]:
-        """The records that Redis keeps of failed jobs without a row. Only these records have the arguments of the jobs."""
-        wanted = [id for id in ids_of(entries, ENDED_BADLY) if id not in jobs]
+    def _records(self, wanted: Sequence[UUID]) -> dict[UUID, bytes]:
+        """The records that Redis keeps of failed jobs, for those without a row. Only these records have the arguments of the jobs."""
         found: dict[UUID, bytes] = {}
         for start in range(0, len(wanted), MOST):
             chunk = wanted[start : start + MOST]
@@ -411,7 +407,8 @@ class MirrorLoop:
             runs = [run for run in runs if run.job_id not in drop]
             events = [event for event in events if event.job_id not in drop]
         self._write_rows(kept, runs)
-        drop_put_off(runs)
+        if put_off := {run.job_id for run in runs if run.outcome in PUT_OFF}:
+            drop_put_off(list(put_off))
         Event.objects.bulk_create(events, batch_size=CHUNK, ignore_conflicts=True)
         if batch.answered:
             Event.objects.filter(pk__in=batch.answered).delete()
@@ -496,13 +493,12 @@ class MirrorLoop:
         return True
 
 
-def drop_put_off(runs: Iterable[RunRow]) -> None:
-    """Keeps the last ten runs in a row of each job with a run here that was put off. Such runs have the same number, because they do
-    not count as attempts. Otherwise a task that polls every few seconds would leave thousands of rows a day.
+def drop_put_off(jobs: Sequence[UUID]) -> None:
+    """Keeps the last ten runs in a row of each of these jobs that were put off. Such runs have the same number, because they do not
+    count as attempts. Otherwise a task that polls every few seconds would leave thousands of rows a day.
     """
-    wanted = list({run.job_id for run in runs if run.outcome in PUT_OFF})
-    for start in range(0, len(wanted), CHUNK):
-        found = Attempt.objects.filter(job_id__in=wanted[start : start + CHUNK], outcome__in=PUT_OFF)
+    for start in range(0, len(jobs), CHUNK):
+        found = Attempt.objects.filter(job_id__in=jobs[start : start + CHUNK], outcome__in=PUT_OFF)
         seen, gone = Counter[tuple[UUID, int]](), []
         for id, job, number in found.order_by("-id").values_list("id", "job_id", "number"):
             seen[job, number] += 1

@@ -21,6 +21,7 @@ from django_delayq.logger import LOGGERS, Logger, class_name, debug_traceback, s
 from django_delayq.store.scripts.queue import Outcome
 from django_delayq.text import one_line
 from django_delayq.worker.current import Run
+from django_delayq.worker.receivers import Receiver
 
 root = logging.getLogger("django_delayq")
 
@@ -209,16 +210,13 @@ WORDS: Final = {
 PUT_OFF: Final = ("snooze", "ask")  # not failures, whatever was raised
 
 
-class JobLog:
+class JobLog(Receiver):
     """A receiver of runs: one line per end. Only the last attempt shows the frames of an error, since the attempts before it most
     likely had the same error. With DEBUG, each attempt shows its error in full. A job that never began is logged if somebody must act.
     """
 
     def __init__(self, worker: str) -> None:
         self._worker = worker
-
-    def begins(self, run: Run) -> None:
-        """Does nothing: the line at the end has the start, too."""
 
     def ends(self, run: Run, outcome: Outcome) -> None:
         """Writes the line."""

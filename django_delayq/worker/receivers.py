@@ -36,11 +36,13 @@ class Receiver(Protocol):
 
     `begins` is called as the current job, right before the task. An exception ends the run as if the task had raised it, so a
     receiver can refuse a run. `ends` is called once for every job that this process has examined, also for a job that never began
-    (then `run.current` is None). Its exceptions are logged, and change nothing. `ends` is called in the reverse order of `begins`.
+    (then `run.current` is None). Its exceptions are logged, and change nothing. `ends` is called in the reverse order of `begins`. A
+    receiver that has nothing to do at the start inherits `begins`.
     """
 
     def begins(self, run: Run) -> None:
         """The task is about to be called."""
+        return
 
     def ends(self, run: Run, outcome: Outcome) -> None:
         """The run has ended with this outcome; Redis does not know it yet."""
@@ -50,7 +52,7 @@ class Receivers:
     """Calls all receivers."""
 
     def __init__(self, receivers: Sequence[Receiver]) -> None:
-        self._begins = tuple(receiver.begins for receiver in receivers)
+        self._begins = tuple(one.begins for one in receivers if type(one).begins is not Receiver.begins)
         self._ends = tuple((receiver.ends, type(receiver).__name__) for receiver in reversed(receivers))
 
     def begins(self, run: Run) -> None:

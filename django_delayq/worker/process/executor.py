@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from django_delayq import clock, codec, ids
 from django_delayq.exceptions import Cancelled, DelayqError, PayloadError, UnknownTask
+from django_delayq.signing import Signer
 from django_delayq.states import PARKED_ARGUMENTS, PARKED_CARRIERS, PARKED_SIGNATURE, PARKED_TASK, PERIODIC
 from django_delayq.store.scripts.queue import Outcome
 from django_delayq.store.scripts.record import read
@@ -56,7 +57,8 @@ class Executor:
         if self._leases.is_lost(run.row, run.turn):
             return None
         # Each step fills in its part of the run. The first step that returns an outcome ends it.
-        ended = self._check_lease(run) or self._check_signature(run) or self._decode(run) or self._find(run) or self._perform(run)
+        refused = self._check_lease(run) or (None if run.line.signer is None else self._check_signature(run, run.line.signer))
+        ended = refused or self._decode(run) or self._find(run) or self._perform(run)
         self._receivers.ends(run, ended)
         return ended
 
@@ -80,10 +82,7 @@ class Executor:
         # the job. It is given back under its fence, which changes nothing in that case.
         return run.outcome("snooze", reason="the lease could not be extended before the job began")
 
-    def _check_signature(self, run: Run) -> Outcome | None:
-        signer = run.line.signer
-        if signer is None:
-            return None
+    def _check_signature(self, run: Run, signer: Signer) -> Outcome | None:
         standing = signer.standing(run.job.record, queue=run.job.queue, id=run.job.id)
         if standing == "unsigned":
             return outcome.poison(
