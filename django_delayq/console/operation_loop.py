@@ -112,12 +112,6 @@ class Chunk:
         return {"last": operation.last, "passed_over": _written(later), "chunk": rest}
 
 
-def _open_stretches(operation: Operation) -> list[Stretch]:
-    """The stretches that are not done yet, in order."""
-    first = [] if operation.last == operation.upto else [Stretch(None, operation.last)]
-    return [*first, *left_for_later(operation)]
-
-
 def left_for_later(operation: Operation) -> list[Stretch]:
     return [
         Stretch(frozenset((queue, partition) for queue, partition in each["parts"]), UUID(each["last"]) if each["last"] else None)
@@ -151,7 +145,9 @@ def _in_stretch(rows: QuerySet[Job], stretch: Stretch, others: Sequence[Stretch]
 
 def _parts_away(stretch: Stretch, others: Sequence[Stretch], part: Part, wanted: Selection) -> frozenset[Part] | None:
     """The partitions of a stretch that are on the same unreachable server as this one; None if all of them are."""
-    parts = _all_parts(wanted) if stretch.parts is None else stretch.parts
+    only, queues = wanted.queue or wanted.search.value("queue"), conf.get().queues.items()
+    every = ((name, partition) for name, queue in queues if only in ("", name) for partition in queue.served)
+    parts = every if stretch.parts is None else stretch.parts
     parts = frozenset(each for each in parts if not any(other.has(each) for other in others))
     try:
         server = stores.places.of(*part).server
@@ -172,12 +168,6 @@ def _options(operation: Operation) -> dict[str, Any]:
     if "run_at" in given:
         given["run_at"] = datetime.fromisoformat(given["run_at"])
     return given
-
-
-def _all_parts(wanted: Selection) -> frozenset[Part]:
-    only = wanted.queue or wanted.search.value("queue")
-    queues = conf.get().queues.items()
-    return frozenset((name, partition) for name, queue in queues if only in ("", name) for partition in queue.served)
 
 
 def _in_parts(parts: frozenset[Part]) -> Q:
@@ -323,7 +313,9 @@ class OperationLoop:
         room, wait = pace(operation, database.now())
         if room <= 0:
             return wait
-        stretches = _open_stretches(operation)
+        stretches = left_for_later(operation)
+        if operation.last != operation.upto:
+            stretches.insert(0, Stretch(None, operation.last))
         light = Job.objects.defer("args", "kwargs", "options", "result", "error")
         again = list(light.filter(pk__in=operation.chunk).order_by("pk")) if operation.chunk else []
         if again:  # from an earlier record keeper; their part comes first
@@ -350,8 +342,12 @@ class OperationLoop:
             chunk = Chunk(stretch=stretch, others=others, jobs=again, last=again[-1].pk, more=True, again=True)
         else:
             chunk = self._next(operation, stretch, others, size)
-            if chunk.jobs and not self._begin(operation, chunk.jobs):
-                return IDLE
+            if chunk.jobs:
+                failpoint("operations.begin")
+                begun = self._mine(operation).update(chunk=[str(job.pk) for job in chunk.jobs])
+                failpoint("operations.begun")
+                if not begun:
+                    return IDLE
         told = self._do(operation, chunk)
         left = chunk.left(operation, told)
         self._save(
@@ -369,12 +365,6 @@ class OperationLoop:
         if not operation.passed_over and operation.last == operation.upto:
             self._finish(operation)
         return 0.0
-
-    def _begin(self, operation: Operation, jobs: Sequence[Job]) -> bool:
-        failpoint("operations.begin")
-        begun = self._mine(operation).update(chunk=[str(job.pk) for job in jobs])
-        failpoint("operations.begun")
-        return bool(begun)
 
     def _save(self, operation: Operation, **fields: Any) -> None:
         failpoint("operations.save")

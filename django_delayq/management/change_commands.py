@@ -17,7 +17,8 @@ from django_delayq import conf, ids
 from django_delayq.console import overview
 from django_delayq.console.verbs import NamedJob, Verb, apply
 from django_delayq.exceptions import DelayqError, StoreUnavailable
-from django_delayq.management.job_filters import USAGE, known_queue, moment, named_key, named_queues, seconds, targets
+from django_delayq.management import UsageError
+from django_delayq.management.job_filters import known_queue, moment, named_key, named_queues, seconds, targets
 from django_delayq.management.output import print_json, progress
 from django_delayq.mirror.prune import OldOperationsLoop, OldTicksLoop, PruneLoop, old_jobs, old_operations, old_set_aside, old_ticks
 from django_delayq.producer import queues
@@ -96,7 +97,7 @@ def _by_cause(errors: Sequence[tuple[NamedJob, DelayqError]]) -> Iterator[str]:
 def _date(options: dict[str, Any]) -> dict[str, Any]:
     delay, run_at = seconds(options["delay"], "--delay"), options["run_at"]
     if (delay is None) == (run_at is None):
-        raise CommandError("Specify either --delay or --run-at.", returncode=USAGE)
+        raise UsageError("Specify either --delay or --run-at.")
     return {"delay": delay} if run_at is None else {"run_at": moment(run_at, "--run-at")}
 
 
@@ -205,9 +206,8 @@ def print_result(
 def confirm(question: str, name: str = "") -> None:
     """Returns after a yes, or after this name. Raises CommandError after any other answer, or without a terminal."""
     if not sys.stdin.isatty():
-        raise CommandError(
-            "This command needs confirmation, but standard input is not a terminal. Add --yes, or use --dry-run to see the effect.",
-            returncode=USAGE,
+        raise UsageError(
+            "This command needs confirmation, but standard input is not a terminal. Add --yes, or use --dry-run to see the effect."
         )
     sys.stderr.write(question)
     sys.stderr.flush()

@@ -11,7 +11,6 @@ from typing import Any, Final, Literal, TextIO
 from uuid import UUID
 
 from django.core.checks import run_checks
-from django.core.management.base import CommandError
 from django.db import DatabaseError
 from django.db.models import Count, Min
 from django.utils import translation
@@ -23,8 +22,8 @@ from django_delayq.console import overview, schedule_views
 from django_delayq.console.health import MEASURES
 from django_delayq.exceptions import PayloadError
 from django_delayq.findings import Finding
+from django_delayq.management import UsageError
 from django_delayq.management.change_commands import confirm
-from django_delayq.management.job_filters import USAGE
 from django_delayq.management.output import duration, print_json, progress
 from django_delayq.management.queue_findings import redis_findings
 from django_delayq.mirror import restore_rows
@@ -78,7 +77,7 @@ MOST_SCHEDULES: Final = 20  # with one problem
 def doctor(out: TextIO, options: dict[str, Any]) -> int:
     """Prints all findings, each with its hint. Exit code 1 if one of them is an error."""
     if options["fix"] and not options["deep"]:
-        raise CommandError("--fix requires --deep.", returncode=USAGE)
+        raise UsageError("--fix requires --deep.")
     checks = [message for message in run_checks() if (message.id or "").startswith("delayq.")]
     findings = [Finding((message.id or "").removeprefix("delayq."), message.msg, message.hint or "") for message in checks]
     if not UNUSABLE & {finding.code for finding in findings}:

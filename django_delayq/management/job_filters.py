@@ -11,7 +11,6 @@ from operator import or_
 from typing import Any
 from uuid import UUID
 
-from django.core.management.base import CommandError
 from django.db.models import QuerySet
 from django.utils import translation
 
@@ -21,11 +20,11 @@ from django_delayq.console.moments import TIME, parse_moment
 from django_delayq.console.search_fields import STATES
 from django_delayq.console.selection import Selection
 from django_delayq.console.verbs import NamedJob
+from django_delayq.management import UsageError
 from django_delayq.models import Job, database, of_state
 from django_delayq.producer.task import registry
 from django_delayq.text import did_you_mean, nearest
 
-USAGE = 2
 NARROWING = ("state", "task", "search")  # filters, besides the queue
 LONG = frozenset({"args", "kwargs", "options", "result", "error"})  # columns
 STEP = 2000  # rows read at a time
@@ -51,10 +50,7 @@ def known_queue(name: str | None) -> str | None:
         return None
     queues = conf.get().queues
     if name not in queues:
-        raise CommandError(
-            f"{name}: no such queue{did_you_mean(name, list(queues))}. Available queues: {', '.join(queues)}.",
-            returncode=USAGE,
-        )
+        raise UsageError(f"{name}: no such queue{did_you_mean(name, list(queues))}. Available queues: {', '.join(queues)}.")
     return name
 
 
@@ -68,10 +64,10 @@ def chosen(options: dict[str, Any]) -> Selection:
     """The selection of the filters. `--state`, `--queue` and `--task` work as in the admin."""
     text, words = options.get("search"), options.get("words")
     if text is not None and words is not None:
-        raise CommandError("Specify the search only once, as an argument or with --search.", returncode=USAGE)
+        raise UsageError("Specify the search only once, as an argument or with --search.")
     name, text = ("--search", text) if words is None else ("The search", words)
     if text is not None and not text.strip():  # such as an unset shell variable: without a filter, every job would match
-        raise CommandError(f"{name} is empty.", returncode=USAGE)
+        raise UsageError(f"{name} is empty.")
     queue, task, state = known_queue(options.get("queue")), _known_task(options), options.get("state")
     wanted = Selection(
         view=state or "",
@@ -82,7 +78,7 @@ def chosen(options: dict[str, Any]) -> Selection:
     )
     with translation.override("en"):  # commands are always in English
         if complaints := wanted.search.complaints:
-            raise CommandError(f"{name} {text}: {' '.join(complaints)}", returncode=USAGE)
+            raise UsageError(f"{name} {text}: {' '.join(complaints)}")
     return wanted
 
 
@@ -121,7 +117,7 @@ def _known_task(options: dict[str, Any]) -> str | None:
         return task
     rows = Job.objects.filter(task=task)
     if not (rows.filter(queue=queue) if queue else rows).exists():
-        raise CommandError(f"--task {task}: no such task{near_task(task, names)}.", returncode=USAGE)
+        raise UsageError(f"--task {task}: no such task{near_task(task, names)}.")
     return task
 
 
@@ -140,10 +136,10 @@ def named_key(options: dict[str, Any]) -> tuple[str, str] | None:
     if key is None or options["ids"]:
         return None
     if not key:
-        raise CommandError("--key is empty.", returncode=USAGE)
+        raise UsageError("--key is empty.")
     queue = known_queue(options["queue"])
     if queue is None:
-        raise CommandError(f"--key {key}: keys are unique only within a queue. Add --queue.", returncode=USAGE)
+        raise UsageError(f"--key {key}: keys are unique only within a queue. Add --queue.")
     _alone("--key", options, *NARROWING, "limit")
     return key, queue
 
@@ -155,16 +151,14 @@ def targets(options: dict[str, Any], *, states: frozenset[str]) -> list[NamedJob
         queue = known_queue(options.get("queue"))
         return [NamedJob(parse_id(text), queue) for text in options["ids"]]
     if all(options.get(name) is None for name in ("queue", *NARROWING)):
-        raise CommandError("Select jobs by id, by --key with --queue, or by --queue, --state, --task or --search.", returncode=USAGE)
+        raise UsageError("Select jobs by id, by --key with --queue, or by --queue, --state, --task or --search.")
     wanted = chosen(options)
     with translation.override("en"):
         if refusal := selection.operation_refusal(wanted.search):
-            raise CommandError(refusal, returncode=USAGE)
+            raise UsageError(refusal)
     for term in wanted.search.terms:
         if term.word == "task" and not term.negated and len(term.tasks) > 1:
-            raise CommandError(
-                f"task:{term.value} matches several tasks: {', '.join(term.tasks)}. Select one with --task.", returncode=USAGE
-            )
+            raise UsageError(f"task:{term.value} matches several tasks: {', '.join(term.tasks)}. Select one with --task.")
     rows = Job.objects.defer(*LONG - wanted.search.columns)
     if not wanted.shown_view:
         rows = rows.filter(reduce(or_, map(of_state, states)))
@@ -176,7 +170,7 @@ def parse_id(text: str) -> UUID:
     try:
         return ids.parse(text)
     except ValueError as error:
-        raise CommandError(f"{error}.", returncode=USAGE) from None
+        raise UsageError(f"{error}.") from None
 
 
 def seconds(text: str | None, option: str) -> float | None:
@@ -186,7 +180,7 @@ def seconds(text: str | None, option: str) -> float | None:
     try:
         return clock.seconds(float(text)) if text.replace(".", "", 1).isdigit() else clock.seconds(text)
     except ValueError as error:
-        raise CommandError(f"{option} {text}: {error}.", returncode=USAGE) from None
+        raise UsageError(f"{option} {text}: {error}.") from None
 
 
 def moment(text: str, option: str) -> datetime:
@@ -195,20 +189,19 @@ def moment(text: str, option: str) -> datetime:
     try:
         found = parse_moment(text, at)
     except (ValueError, OverflowError):
-        raise CommandError(
+        raise UsageError(
             f'{option} {text}: use a date such as 2030-01-31T18:00:00+01:00, "2030-01-31 18:00" (time zone {conf.project_timezone()}), '
-            "18:00 (today) or +10m.",
-            returncode=USAGE,
+            "18:00 (today) or +10m."
         ) from None
     if found < at and TIME.fullmatch(text):
-        raise CommandError(f"{option} {text}: this time of today has passed. Use a date as well.", returncode=USAGE)
+        raise UsageError(f"{option} {text}: this time of today has passed. Use a date as well.")
     return found
 
 
 def _alone(what: str, options: dict[str, Any], *others: str) -> None:
     given = [f"--{name}" for name in others if options.get(name) is not None]
     if given:
-        raise CommandError(f"Select jobs either by {what} or by {', '.join(given)}, not by both.", returncode=USAGE)
+        raise UsageError(f"Select jobs either by {what} or by {', '.join(given)}, not by both.")
 
 
 def at_least_1(text: str) -> int:

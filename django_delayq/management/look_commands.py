@@ -19,7 +19,8 @@ from django_delayq.console.export import job_document, redis_document
 from django_delayq.console.why_not_yet import Why
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.logger import told
-from django_delayq.management.job_filters import USAGE, filtered, known_queue, parse_id
+from django_delayq.management import UsageError
+from django_delayq.management.job_filters import filtered, known_queue, parse_id
 from django_delayq.management.output import duration, print_json, print_table, shown
 from django_delayq.models import Attempt, Event, Job
 from django_delayq.producer.job import get
@@ -63,7 +64,7 @@ def status(out: TextIO, options: dict[str, Any]) -> int:
 def list_jobs(out: TextIO, options: dict[str, Any]) -> int:
     """Prints rows, newest first."""
     if options["csv"] and options["json"]:
-        raise CommandError("Specify either --csv or --json, not both.", returncode=USAGE)
+        raise UsageError("Specify either --csv or --json, not both.")
     jobs, remarks = filtered(options)
     if options["csv"]:
         out.writelines(export.table(jobs))
@@ -76,19 +77,10 @@ def list_jobs(out: TextIO, options: dict[str, Any]) -> int:
             out.write(f"{line}\n")
         return 0
     head = ("id", "state", "queue", "task", "key", "run at", "attempts", "last error")
-    rows = [
-        (
-            job.id,
-            job.derived,
-            job.queue,
-            job.task,
-            job.key,
-            job.run_at,
-            str(job.attempts) if job.max_attempts == NO_LIMIT else f"{job.attempts}/{job.max_attempts}",
-            job.error,
-        )
-        for job in jobs
-    ]
+    rows = []
+    for job in jobs:
+        attempts = str(job.attempts) if job.max_attempts == NO_LIMIT else f"{job.attempts}/{job.max_attempts}"
+        rows.append((job.id, job.derived, job.queue, job.task, job.key, job.run_at, attempts, job.error))
     print_table(out, head, rows)
     for line in remarks:
         out.write(f"{line}\n")
@@ -161,12 +153,12 @@ def inspect(out: TextIO, options: dict[str, Any]) -> int:
 def _named_id(options: dict[str, Any]) -> UUID:
     """The job with the id, or the newest job with the key: the unfinished one, if there is one."""
     if (options["id"] is None) == (options["key"] is None):
-        raise CommandError("Name the job by its id, or by --key with --queue.", returncode=USAGE)
+        raise UsageError("Name the job by its id, or by --key with --queue.")
     if options["id"] is not None:
         return parse_id(options["id"])
     key, queue = options["key"], known_queue(options["queue"])
     if queue is None:
-        raise CommandError(f"--key {key}: keys are unique only within a queue. Add --queue.", returncode=USAGE)
+        raise UsageError(f"--key {key}: keys are unique only within a queue. Add --queue.")
     with suppress(StoreUnavailable):
         if found := get(key=key, queue=queue):
             return found.id
@@ -295,9 +287,8 @@ def embedded_server(out: TextIO, options: dict[str, Any]) -> int:
     """Shows or stops the embedded server. It never starts one."""
     spec = conf.get().redis
     if not is_embedded(spec):
-        raise CommandError(
-            f'DELAYQ["REDIS"] is {address(spec)}, which is not an embedded server. Stop that server in the way it was started.',
-            returncode=USAGE,
+        raise UsageError(
+            f'DELAYQ["REDIS"] is {address(spec)}, which is not an embedded server. Stop that server in the way it was started.'
         )
     directory = None if isinstance(spec, str) else spec["EMBEDDED"]
     before = embedded.look(directory)
@@ -352,7 +343,7 @@ def settings(out: TextIO, options: dict[str, Any]) -> int:
     """Prints one setting, or all. It does not read the settings of the project, which may be invalid."""
     name = str(options["name"] or "").upper()
     if name and name not in conf.SETTINGS:
-        raise CommandError(f"Unknown setting {options['name']}{did_you_mean(name, conf.SETTINGS)}.", returncode=USAGE)
+        raise UsageError(f"Unknown setting {options['name']}{did_you_mean(name, conf.SETTINGS)}.")
     documents = [document(key) for key in ([name] if name else conf.SETTINGS)]
     if options["json"]:
         print_json(out, documents)

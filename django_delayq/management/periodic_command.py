@@ -5,15 +5,14 @@ from __future__ import annotations
 from itertools import islice
 from typing import Any, Final, TextIO
 
-from django.core.management.base import CommandError
 from django.utils import translation
 
 from django_delayq import clock
 from django_delayq.console import masking, schedule_views
 from django_delayq.console.schedule_views import TickView
 from django_delayq.exceptions import ConfigError
+from django_delayq.management import UsageError
 from django_delayq.management.change_commands import actor, print_result
-from django_delayq.management.job_filters import USAGE
 from django_delayq.management.output import print_json, print_table, shown
 from django_delayq.models import Periodic
 from django_delayq.periodic import schedule_rows, schedules
@@ -27,10 +26,10 @@ def periodic(out: TextIO, options: dict[str, Any]) -> int:
     """Lists schedules, shows one, or changes one."""
     name, on, off, run_now = options["name"], options["on"], options["off"], options["run_now"]
     if name is not None and not name.isprintable():  # bytes that are not UTF-8 arrive as unpaired surrogates
-        raise CommandError(f"{name!r} is not a valid schedule name: it contains unprintable characters.", returncode=USAGE)
+        raise UsageError(f"{name!r} is not a valid schedule name: it contains unprintable characters.")
     if on or off or run_now:
         if name is None:
-            raise CommandError("Specify the name of the schedule: manage.py delayq periodic NAME --on", returncode=USAGE)
+            raise UsageError("Specify the name of the schedule: manage.py delayq periodic NAME --on")
         if run_now:
             job = schedules.run_now(name, actor(), options["reason"])
             return print_result(out, options, {"name": name, "job": job.id}, f"{name}: the job {shown(job.id)} is due now.")
@@ -48,18 +47,11 @@ def _list(out: TextIO, options: dict[str, Any]) -> int:
         out.write("There are no schedules. A declared schedule appears when a worker with the role relay has seen it.\n")
     else:
         head = ("name", "state", "dates", "next", "last", "ended", "task")
-        lines = [
-            (
-                one["name"],
-                one["state"],
-                one["dates"],
-                one["next"][0] if one["next"] else None,
-                one["last"] and one["last"]["at"],
-                one["last"] and one["last"]["state"],
-                one["task"],
-            )
-            for one in found
-        ]
+        lines = []
+        for one in found:
+            last_at, last_state = (one["last"]["at"], one["last"]["state"]) if one["last"] else (None, None)
+            following = next(iter(one["next"]), None)
+            lines.append((one["name"], one["state"], one["dates"], following, last_at, last_state, one["task"]))
         print_table(out, head, lines)
     return 1 if any(one["state"] == "trouble" for one in found) else 0
 
@@ -90,16 +82,11 @@ def _print(out: TextIO, document: dict[str, Any]) -> None:
     if document["ticks"]:
         out.write("ticks\n")
         head = ("date", "state", "late", "job", "by")
-        rows = [
-            (
-                tick["at"],
-                tick["state"],
-                clock.text(round(tick["late_s"])) if (tick["late_s"] or 0) >= 1 else "",
-                tick["job"],
-                f"hand, {tick['actor']}" if tick["by_hand"] else tick["actor"],
-            )
-            for tick in document["ticks"]
-        ]
+        rows = []
+        for tick in document["ticks"]:
+            late = clock.text(round(tick["late_s"])) if (tick["late_s"] or 0) >= 1 else ""
+            by = f"hand, {tick['actor']}" if tick["by_hand"] else tick["actor"]
+            rows.append((tick["at"], tick["state"], late, tick["job"], by))
         print_table(out, head, rows)
     if document["events"]:
         out.write("events\n")

@@ -16,8 +16,9 @@ from django.core.management.base import CommandError
 import django_delayq as delayq
 from django_delayq import clock, codec, conf
 from django_delayq.exceptions import ConfigError, PayloadError, QueueUnknown, TargetRefused
+from django_delayq.management import UsageError
 from django_delayq.management.change_commands import actor, print_result
-from django_delayq.management.job_filters import USAGE, known_queue, moment, near_task, seconds
+from django_delayq.management.job_filters import known_queue, moment, near_task, seconds
 from django_delayq.management.output import shown
 from django_delayq.producer.job import Job
 from django_delayq.producer.options import OPTIONS
@@ -81,7 +82,7 @@ def schedule(out: TextIO, options: dict[str, Any]) -> int:
     known = registry.find(name)
     if name in OWN or (known is not None and known.own):
         way = f" Use manage.py {OWN[name]}." if name in OWN else ""
-        raise CommandError(f"TASK {name}: you cannot schedule this task directly.{way}", returncode=USAGE)
+        raise UsageError(f"TASK {name}: you cannot schedule this task directly.{way}")
     task = _task(name, "TASK")
     args, kwargs = _json(options["task_args"], "--args", list), _json(options["task_kwargs"], "--kwargs", dict)
     with _usage():
@@ -140,7 +141,7 @@ def _usage() -> Iterator[None]:
     try:
         yield
     except (ConfigError, PayloadError, QueueUnknown, TargetRefused) as error:
-        raise CommandError(str(error), returncode=USAGE) from error
+        raise UsageError(str(error)) from error
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:
@@ -151,12 +152,12 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
         for name, value in given.items()
     }
     if found.get("key") == "":  # for example from an unset shell variable
-        raise CommandError("--key is empty.", returncode=USAGE)
+        raise UsageError("--key is empty.")
     if "queue" in found:
         known_queue(found["queue"])
     meta, reason = found.get("meta", {}), options["reason"]
     for name in meta.keys() & {SCHEDULED_BY, SCHEDULED_WHY}:
-        raise CommandError(f"--meta cannot contain {name}: the command uses this name itself.", returncode=USAGE)
+        raise UsageError(f"--meta cannot contain {name}: the command uses this name itself.")
     return {**found, "meta": {**meta, SCHEDULED_BY: actor(), **({SCHEDULED_WHY: reason} if reason else {})}}
 
 
@@ -170,7 +171,7 @@ def _expires(text: str, where: str) -> Any:
 def _task(name: str, where: str) -> Task[..., Any]:
     found = registry.find(name)
     if found is None:
-        raise CommandError(f"{where} {name}: no such task{near_task(name, registry.names())}.", returncode=USAGE)
+        raise UsageError(f"{where} {name}: no such task{near_task(name, registry.names())}.")
     return found
 
 
@@ -180,19 +181,19 @@ def _text(given: str) -> str:
     try:
         return sys.stdin.read()
     except UnicodeDecodeError as error:
-        raise CommandError(f"Standard input is not valid UTF-8: {error}.", returncode=USAGE) from None
+        raise UsageError(f"Standard input is not valid UTF-8: {error}.") from None
 
 
 def _json(text: str, where: str, kind: type | None = None) -> Any:
     try:
         found = codec.loads(text.encode())
     except PayloadError as error:
-        raise CommandError(f"{where}: {error}. Put text in quotation marks, as in '\"x\"'.", returncode=USAGE) from None
+        raise UsageError(f"{where}: {error}. Put text in quotation marks, as in '\"x\"'.") from None
     except UnicodeEncodeError:
-        raise CommandError(f"{where} is not valid UTF-8.", returncode=USAGE) from None
+        raise UsageError(f"{where} is not valid UTF-8.") from None
     if kind is not None and type(found) is not kind:
         wanted = "a list, as [1, 2]" if kind is list else 'an object, as {"a": 1}'
-        raise CommandError(f"{where} must be {wanted}.", returncode=USAGE)
+        raise UsageError(f"{where} must be {wanted}.")
     return found
 
 
@@ -209,7 +210,7 @@ READERS: Final[Mapping[str | None, Callable[[Any, str], Any]]] = {
 def _header(text: str, where: str) -> tuple[str, str]:
     name, colon, value = text.partition(":")
     if not colon or not name.strip() or not value.strip():
-        raise CommandError(f"{where} {text}: write 'Name: value'.", returncode=USAGE)
+        raise UsageError(f"{where} {text}: write 'Name: value'.")
     return name.strip(), value.strip()
 
 

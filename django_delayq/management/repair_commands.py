@@ -12,8 +12,9 @@ from django.core.management.base import CommandError
 
 from django_delayq import clock, conf, ids
 from django_delayq.console import masking
+from django_delayq.management import UsageError
 from django_delayq.management.change_commands import actor, confirm, print_result
-from django_delayq.management.job_filters import USAGE, named_queues
+from django_delayq.management.job_filters import named_queues
 from django_delayq.management.output import print_json, progress
 from django_delayq.mirror import adoption
 from django_delayq.mirror.adoption import Adoptable
@@ -136,7 +137,7 @@ def resign(out: TextIO, options: dict[str, Any]) -> int:
     """Signs records that an older key has signed, and with --unsigned also those without a signature."""
     config = conf.get()
     if config.signer is None:
-        raise CommandError("SIGNING is off, so there is nothing to sign. See: manage.py delayq settings SIGNING", returncode=USAGE)
+        raise UsageError("SIGNING is off, so there is nothing to sign. See: manage.py delayq settings SIGNING")
     names = named_queues(options)
     wanted: tuple[Standing, ...] = ("older", "unsigned") if options["unsigned"] else ("older",)
     found = Counter(standing for name in names for batch in _records_of(name, config.signer) for _, _, standing in batch)

@@ -15,8 +15,8 @@ from django.db import DatabaseError
 from django_delayq.console.verbs import VERBS
 from django_delayq.exceptions import DelayqError
 from django_delayq.logger import told
-from django_delayq.management import change_commands, doctor, look_commands
-from django_delayq.management.job_filters import USAGE, add_filters, add_targets, at_least_1
+from django_delayq.management import USAGE, change_commands, doctor, look_commands
+from django_delayq.management.job_filters import add_filters, add_targets, at_least_1
 from django_delayq.management.output import Visible
 from django_delayq.management.periodic_command import periodic
 from django_delayq.management.put_commands import add_put_commands

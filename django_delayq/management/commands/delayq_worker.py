@@ -24,6 +24,7 @@ from django_delayq.checks import probed_on
 from django_delayq.conf import Config
 from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.logger import Logger
+from django_delayq.management import UsageError
 from django_delayq.management.left_partitions import serving_what_is_left
 from django_delayq.mirror.adoption import UNKNOWN, check_workers, refusals
 from django_delayq.mirror.checkpoint import note_refused
@@ -52,9 +53,9 @@ from django_delayq.worker.supervisor.supervisor import Supervisor
 logger = Logger("django_delayq.worker")
 
 ROLES: Final = ("move", "mirror", "relay")
-USAGE: Final = 2
 NO_METRICS: Final = "Metrics need the Prometheus client. Install django-delayq[prometheus]."
 MOST_WEIGHT: Final = 100
+CIRCUITS: Final = "django_delayq.targets.circuits.circuits"  # a worker without HTTP does not load it
 LEVELS: Final = {0: logging.WARNING, 1: logging.INFO}
 MOST_LINES: Final = 128  # partitions of one worker: each is asked once a second
 UNITS: Final = {"": 1 << 20, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -125,15 +126,12 @@ class Command(BaseCommand):
         except DelayqError as error:
             raise CommandError(str(error)) from error
         if options["health_host"] and options["health_port"] is None:
-            raise CommandError("--health-host requires --health-port.", returncode=USAGE)
+            raise UsageError("--health-host requires --health-port.")
         roles = _words(options["roles"], ROLES, "role")
         _check_metrics(options, roles)
         queues = _queues(config, options["queues"], options["exclude_queues"])
         if roles == ["move"] and all(config.queue(name).pulled for name in queues):
-            raise CommandError(
-                f"This worker has nothing to run: your own consumers pull from {', '.join(queues)}. Add the role mirror.",
-                returncode=USAGE,
-            )
+            raise UsageError(f"This worker has nothing to run: your own consumers pull from {', '.join(queues)}. Add the role mirror.")
         own = [config.queue(name).redis for name in queues]
         for redis in [config.redis, *(one for one in config.servers if one in own and one != config.redis)]:
             self._check_server(redis, config, burst=options["burst"])
@@ -203,7 +201,8 @@ class Command(BaseCommand):
 
     def _banner(self, config: Config, queues: Mapping[str, int], roles: Sequence[str], spec: WorkerSpec) -> None:
         places = links_of(config, "delayq-banner")
-        lines = [f"django-delayq {spec.version}, worker {spec.worker}", f"  queues     {_shown(queues)}"]
+        shown = ", ".join(name if weight == 1 else f"{name}={weight}" for name, weight in queues.items())
+        lines = [f"django-delayq {spec.version}, worker {spec.worker}", f"  queues     {shown}"]
         if spec.processes:
             lines.append(f"  processes  {spec.processes} with {spec.threads} threads each")
         lines += [
@@ -283,23 +282,18 @@ def _shares(config: Config, queues: Mapping[str, int], given: str | None) -> dic
         name, _, numbers = part.partition("=")
         first, _, last = numbers.partition("-")
         if name not in queues:
-            raise CommandError(
-                f"--partitions contains {name!r}, which this worker does not serve. Example: orders=0-63.", returncode=USAGE
-            )
+            raise UsageError(f"--partitions contains {name!r}, which this worker does not serve. Example: orders=0-63.")
         if name in found:
-            raise CommandError(f"--partitions contains {name!r} twice. Specify one range, as in {name}=0-63.", returncode=USAGE)
+            raise UsageError(f"--partitions contains {name!r} twice. Specify one range, as in {name}=0-63.")
         served = config.queue(name).served
         if not first.isdecimal() or not (last or first).isdecimal() or not int(first) <= int(last or first) < len(served):
-            raise CommandError(
-                f"--partitions {part}: use numbers from 0 to {served[-1]}, as in {name}=0-{served[-1]}.", returncode=USAGE
-            )
+            raise UsageError(f"--partitions {part}: use numbers from 0 to {served[-1]}, as in {name}=0-{served[-1]}.")
         found[name] = range(int(first), int(last or first) + 1)
     count = sum(len(found.get(name, config.queue(name).served)) for name in queues)
     if count > MOST_LINES and count > len(queues):
-        raise CommandError(
+        raise UsageError(
             f"These queues have {count} partitions, but one worker serves at most {MOST_LINES}. Give each worker a range: "
-            "--partitions orders=0-63 here, and the rest to other workers.",
-            returncode=USAGE,
+            "--partitions orders=0-63 here, and the rest to other workers."
         )
     return found
 
@@ -337,7 +331,7 @@ def _spec(
             missing=carriers.missing,
             wrap=carriers.wrapped if config.carriers else None,
             check_tick=overlap.check,
-            watch_circuits=_circuits().tell_to if config.http is not None else None,
+            watch_circuits=import_string(CIRCUITS).tell_to if config.http is not None else None,
         ),
         loop_processes=[process for process, _ in processes],
         records=sorted(queues) if "mirror" in roles else (),
@@ -354,11 +348,11 @@ def _check_metrics(options: Mapping[str, Any], roles: Sequence[str]) -> None:
     if not options["metrics_queues"]:
         return
     if options["health_port"] is None:
-        raise CommandError("--metrics-queues requires --health-port.", returncode=USAGE)
+        raise UsageError("--metrics-queues requires --health-port.")
     if roles == ["move"]:
-        raise CommandError("--metrics-queues requires the role mirror or relay, whose process reads the numbers.", returncode=USAGE)
+        raise UsageError("--metrics-queues requires the role mirror or relay, whose process reads the numbers.")
     if _metrics_page() is None:
-        raise CommandError(NO_METRICS, returncode=USAGE)
+        raise UsageError(NO_METRICS)
 
 
 def _measured(options: Mapping[str, Any]) -> Hooks:
@@ -367,10 +361,6 @@ def _measured(options: Mapping[str, Any]) -> Hooks:
     if (page := _metrics_page()) is None:
         return replace(hooks(), no_metrics=NO_METRICS)
     return replace(hooks(), metrics=partial(page, with_queues=options["metrics_queues"]))
-
-
-def _circuits() -> Any:
-    return import_string("django_delayq.targets.circuits.circuits")
 
 
 def _metrics_page() -> Callable[..., bytes] | None:
@@ -389,7 +379,7 @@ def _queues(config: Config, wanted: str | None, excluded: str | None) -> dict[st
     left_out = [] if excluded is None else _words(excluded, known, "queue")
     found = {name: weight for name, weight in chosen.items() if name not in left_out}
     if not found:
-        raise CommandError("There are no queues to serve: --exclude-queues excludes all of them.", returncode=USAGE)
+        raise UsageError("There are no queues to serve: --exclude-queues excludes all of them.")
     return found
 
 
@@ -397,7 +387,7 @@ def _weights(words: Iterable[str], known: Sequence[str]) -> dict[str, int]:
     found: dict[str, int] = {}
     for name, weight in (_weighed(word, known) for word in words):
         if found.setdefault(name, weight) != weight:
-            raise CommandError(f"{name!r} has two weights: {found[name]} and {weight}.", returncode=USAGE)
+            raise UsageError(f"{name!r} has two weights: {found[name]} and {weight}.")
     return found
 
 
@@ -406,15 +396,8 @@ def _weighed(word: str, known: Sequence[str]) -> tuple[str, int]:
     if not equals or word in known:  # a queue's own name may have one
         return word, 1
     if not re.fullmatch("[1-9][0-9]{0,2}", weight) or int(weight) > MOST_WEIGHT:
-        raise CommandError(
-            f"{weight!r} is not a valid weight. Use {name}=4, with a whole number from 1 to {MOST_WEIGHT}.",
-            returncode=USAGE,
-        )
+        raise UsageError(f"{weight!r} is not a valid weight. Use {name}=4, with a whole number from 1 to {MOST_WEIGHT}.")
     return name, int(weight)
-
-
-def _shown(queues: Mapping[str, int]) -> str:
-    return ", ".join(name if weight == 1 else f"{name}={weight}" for name, weight in queues.items())
 
 
 def _words(text: str, known: Sequence[str], what: str) -> list[str]:
@@ -429,9 +412,9 @@ def _known(given: Iterable[str], known: Sequence[str], what: str) -> list[str]:
     words = list(given)
     for word in words:
         if word not in known:
-            raise CommandError(f"Unknown {what} {word!r}. Choose from: {', '.join(known)}.", returncode=USAGE)
+            raise UsageError(f"Unknown {what} {word!r}. Choose from: {', '.join(known)}.")
     if not words:
-        raise CommandError(f"Specify at least one {what}: {', '.join(known)}.", returncode=USAGE)
+        raise UsageError(f"Specify at least one {what}: {', '.join(known)}.")
     return words
 
 
