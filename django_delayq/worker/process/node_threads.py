@@ -13,7 +13,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, TypeVar
 
 from django_delayq import clock
 from django_delayq.logger import Logger
@@ -31,13 +31,7 @@ AFTER_A_BUG: Final = 1.0  # seconds
 COOLDOWN: Final = 0.25  # seconds for which a node of a Cluster is not called again: calls of its other slots fail at once
 
 
-class NodeLoop(Protocol):
-    """A loop that works on one server or slot."""
-
-    trouble: ErrorPause
-
-
-LoopT = TypeVar("LoopT", bound=NodeLoop)
+LoopT = TypeVar("LoopT", bound=Mover | Settler)  # a loop that works on one server or slot
 
 
 class NodeThread(ABC, Generic[LoopT]):
