@@ -76,7 +76,7 @@ def to_ms(moment: datetime) -> int:
     except TypeError:
         given: object = moment
         if not isinstance(given, datetime):
-            raise ValueError(f"{given!r} is not a datetime; pass an aware one, such as {_AWARE}") from None
+            raise ValueError(f"{given!r} is not a datetime. Pass an aware datetime, such as {_AWARE}") from None
         if moment.utcoffset() is not None:  # not looked at before, since that takes half as long as the rest
             raise
         raise ValueError(
@@ -91,7 +91,9 @@ def from_ms(ms: int) -> datetime:
             return _EPOCH + ms * _MILLISECOND  # timedelta(milliseconds=…) takes twice as long
     except OverflowError:
         pass
-    raise ValueError(f"{ms} ms since 1970 is not a date in the years 1 to 9999; check whether the value is in seconds or microseconds")
+    raise ValueError(
+        f"{ms} ms since 1970 is not a date between the years 1 and 9999. Check whether the value is in seconds or microseconds"
+    )
 
 
 def seconds(delay: Delay) -> float:
@@ -111,7 +113,7 @@ def seconds(delay: Delay) -> float:
     else:
         raise _refusal(delay, "is not a duration")
     if result < 0:
-        raise ValueError(f"{delay!r} is negative; the shortest is 0")
+        raise ValueError(f"{delay!r} is negative. The minimum is 0")
     if result > MAX_SECONDS:
         raise _refusal(delay, "is more than 100 years")
     return result + 0.0  # -0.0 becomes 0.0

@@ -123,7 +123,7 @@ def decode_payload(raw: bytes) -> tuple[list[Any], dict[str, Any], dict[str, Any
         if type(value[2]) is dict:
             _check_options(value[2])
             return value[0], value[1], value[2]
-    raise PayloadError("this payload is not [args], [args, kwargs] or [args, kwargs, options]; django-delayq did not write it")
+    raise PayloadError("this payload is not [args], [args, kwargs] or [args, kwargs, options], so it was not written by django-delayq")
 
 
 def refuse(value: object, path: str, depth: int = 0) -> NoReturn:
@@ -268,7 +268,7 @@ def _check_options(options: dict[str, Any]) -> None:
             if type(value) not in (int, float) or not 0 < value <= clock.MAX_SECONDS:
                 raise PayloadError(f"timeout is {shown(value)}; pass seconds above 0, at most 100 years")
         else:
-            raise PayloadError(f"the option {shown(name)} is unknown; a payload carries backoff, timeout and meta")
+            raise PayloadError(f"the option {shown(name)} is unknown; a payload contains backoff, timeout and meta")
         if not _survives(value, 0):
             refuse(value, name)
 
@@ -280,7 +280,7 @@ def _refuse_constant(name: str) -> NoReturn:
 def _finite(text: str) -> float:
     value = float(text)
     if math.isinf(value):
-        raise ValueError("a number is beyond what a float holds")
+        raise ValueError("a number is too large for a float")
     return value
 
 

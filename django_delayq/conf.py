@@ -181,211 +181,230 @@ SETTINGS: Final[Mapping[str, SettingRow]] = {
     "REDIS": SettingRow(
         "default",
         readers.redis,
-        'alias in CACHES; URL, as "rediss://user:password@host:6379/1" or, by Sentinel, "redis+sentinel://user:password@s1:26379,'
-        's2:26379/mymaster/0?sentinel_password=…"; of a Cluster, "redis+cluster://user:password@n1:6379,n2:6379"; {"URL": …, '
-        '"OPTIONS": …}; dotted path of a function that returns a redis.Redis or a RedisCluster; '
-        '"embedded", or {"EMBEDDED": directory}',
-        "The Redis server. A queue can have its own server. A cache alias gives only the address and the credentials.",
+        'an alias in CACHES; a URL such as "rediss://user:password@host:6379/1"; for Sentinel, '
+        '"redis+sentinel://user:password@s1:26379,s2:26379/mymaster/0?sentinel_password=…"; for a Cluster, '
+        '"redis+cluster://user:password@n1:6379,n2:6379"; {"URL": …, "OPTIONS": …}; the dotted path to a function that returns '
+        'a redis.Redis or a RedisCluster; "embedded", or {"EMBEDDED": directory}',
+        "The Redis server. A queue can have its own server. If you use the alias of a cache, only its address and credentials "
+        "are used.",
         "both",
     ),
     "PREFIX": SettingRow(
         "delayq",
         readers.text,
-        "text without spaces and braces",
-        "The beginning of every key in Redis. Projects that share a Redis database need different prefixes.",
+        "text without spaces or braces",
+        "The prefix of every key in Redis. Projects that share a Redis database need different prefixes.",
     ),
     "DATABASE": SettingRow(
-        "default", readers.text, "alias in DATABASES", "The database that keeps the rows of jobs. Database routers cannot change it."
+        "default",
+        readers.text,
+        "an alias in DATABASES",
+        "The database that stores the rows of jobs. Database routers have no effect on it.",
     ),
     "DURABILITY": SettingRow(
         "outbox",
         readers.choice("outbox", "redis"),
         '"outbox" or "redis"',
-        "outbox: schedule() writes the row of a job in your transaction, and the job is published at the commit. Redis can be "
-        "down or lose its data. redis: the job is in Redis only, and the mirror writes its row later.",
+        "outbox: schedule() writes a row in your transaction, and the job is published when the transaction commits. These "
+        "jobs survive if Redis is down or loses its data. redis: the job is stored only in Redis, and the mirror writes its "
+        "row later.",
         "both",
     ),
     "AUDIT": SettingRow(
         "full",
         readers.choice("full", "outcomes", "failures"),
         '"full", "outcomes" or "failures"',
-        "Which rows are kept. full: all jobs and attempts. outcomes: all jobs, and attempts that did not end well. failures: jobs "
-        "that are unfinished or have failed.",
+        "Which rows are kept. full: all jobs and attempts. outcomes: all jobs, and all attempts that did not succeed. "
+        "failures: only unfinished and failed jobs.",
         "both",
     ),
     "LEASE": SettingRow(
         30,
         readers.lease,
-        "duration of 5 s at least",
-        "How long a claim of a job lasts unless the worker extends it. Workers extend it at every third of this time, so tasks "
-        "can run much longer. Jobs of a lost host wait for so long.",
+        "a duration of at least 5 s",
+        "How long a worker holds a job without contacting Redis. Workers extend their leases while tasks run, so a task can "
+        "run for much longer. If a host is lost, its jobs run again after this time.",
         "both",
     ),
     "MAX_ATTEMPTS": SettingRow(
-        10, readers.whole(1), "whole number, at least 1", "How many attempts a job has before it fails.", "both"
+        10, readers.whole(1), "a whole number of at least 1", "The maximum number of attempts before a job fails.", "both"
     ),
     "BACKOFF": SettingRow(
         "15s 3m 10m 30m 30m 1h 2h 6h 15h",
         _ladder,
         "text such as '15s 3m 10m', or a delayq.Ladder",
-        "The delays between attempts; the last one repeats.",
+        "The delays between attempts. The last delay is repeated.",
         "both",
     ),
     "TIMEOUT": SettingRow(
         None,
         readers.optional(readers.positive_duration),
-        "duration, or None",
-        "When a run has taken so long, SoftTimeout is raised in it. If the run does not end then, its process is replaced. None: "
-        "no limit.",
+        "a duration, or None",
+        "The time limit for an attempt. When it is reached, SoftTimeout is raised in the task. If the task does not end, its "
+        "process is replaced. By default, there is no limit.",
         "both",
     ),
     "MAX_CRASHES": SettingRow(
         3,
         readers.whole(0),
-        "whole number, at least 0",
-        "A job fails as poison when more of its runs than this have ended with a crash of the worker.",
+        "a whole number of at least 0",
+        "How many times the worker process can crash while running a job. After the next crash, the job fails as poison.",
         "both",
     ),
     "MAX_PAYLOAD": SettingRow(
-        65536, readers.whole(64), "bytes of JSON, at least 64", "The maximum size of arguments, and of a result that is kept.", "both"
+        65536,
+        readers.whole(64),
+        "a number of bytes, at least 64",
+        "The maximum size of a job's arguments, and of its result, as JSON.",
+        "both",
     ),
     "RETENTION": SettingRow(
         {"succeeded": "7d", "cancelled": "30d", "failed": None, "set_aside": None},
         readers.retention,
-        "dict of state to duration, or None for ever",
-        "How long the rows of finished jobs are kept, and (set_aside) rejected events. States that you leave out keep their default.",
+        "a dict with a duration for each state, or None to keep rows forever",
+        "How long the rows of finished jobs are kept. set_aside applies to rejected events. For states that you omit, the "
+        "default applies.",
         "both",
     ),
     "SIGNING": SettingRow(
         False,
         readers.flag,
         "True or False",
-        "Signs the records of jobs with SECRET_KEY, so that workers run signed jobs only. After a change of SECRET_KEY, run "
-        "delayq resign.",
+        "Whether jobs in Redis are signed with SECRET_KEY. If enabled, workers only run signed jobs. After you change "
+        "SECRET_KEY, run delayq resign.",
     ),
-    "SENSITIVE": SettingRow([], readers.names, "list of argument names", "Arguments that the admin and commands show as ***."),
+    "SENSITIVE": SettingRow(
+        [], readers.names, "a list of argument names", "Arguments that are displayed as *** in the admin and by commands."
+    ),
     "MIRROR_MAX_EVENTS": SettingRow(
         1_000_000,
         readers.whole(1000),
-        "number of jobs, at least 1000",
-        "How many changes of jobs in a queue can wait to be written to the database.",
+        "a number of changes, at least 1000",
+        "How many changes to a queue's jobs can wait to be written to the database.",
     ),
     "MIRROR_FULL": SettingRow(
         "block",
         readers.choice("block", "grow"),
         '"block" or "grow"',
-        "The behavior at MIRROR_MAX_EVENTS. block: no more jobs are published until the mirror has caught up. grow: the memory "
-        "of Redis fills.",
+        "What happens when MIRROR_MAX_EVENTS is reached. block: no more jobs are published until the mirror has caught up. "
+        "grow: jobs are accepted until Redis has no memory left.",
     ),
     "RESTORE": SettingRow(
         "auto",
         readers.choice("auto", "manual"),
         '"auto" or "manual"',
-        "The behavior after Redis has lost its data. auto: workers restore the jobs from the database. manual: the queues wait "
-        "for delayq restore.",
+        "What happens after Redis has lost its data. auto: workers restore the jobs from the database. manual: the queues are "
+        "paused until you run delayq restore.",
     ),
     "CARRIERS": SettingRow(
         [],
         readers.paths,
-        "list of dotted paths of classes",
-        "Classes that add context to each job, such as the tenant or the language.",
+        "a list of dotted paths to classes",
+        "Classes that store context with each job, such as the tenant or the language.",
     ),
     "TASK_MODULES": SettingRow(
         [],
         readers.modules,
-        "list of dotted names of modules",
-        "Modules with tasks that Django imports at start, besides the tasks modules of installed apps.",
+        "a list of dotted module names",
+        "Modules that are imported when Django starts, in addition to the tasks modules of installed apps.",
     ),
     "TEST_REDIS": SettingRow(
-        None, readers.optional(readers.redis), "as REDIS, or None", "The Redis server for tests. None: the test kit starts one."
+        None,
+        readers.optional(readers.redis),
+        "the same values as REDIS, or None",
+        "The Redis server for tests. By default, the test kit starts its own server.",
     ),
     "INLINE": SettingRow(
         False,
         readers.flag,
         "True or False",
-        "Jobs run in the process that schedules them, at the commit and without a delay. For development.",
+        "Whether jobs run without a worker, in the process that schedules them. They run as soon as the transaction commits, "
+        "even if they have a delay. Use this only during development.",
     ),
     "CHECK_TYPES": SettingRow(
         None,
         lambda value: settings.DEBUG if value is None else readers.flag(value),
         "True, False or None",
-        "Whether schedule() compares arguments with the annotations of the task. None: where DEBUG is on, and in tests.",
+        "Whether schedule() checks the types of arguments against the task's annotations. By default, this is only the case if DEBUG "
+        "is on, and in tests.",
     ),
     "HORIZON": SettingRow(
         None,
         readers.optional(readers.horizon),
-        "duration of 5 minutes at least, or None",
-        "How far ahead jobs are in Redis. A job that is due later waits in the database until a worker with the role relay moves "
-        "it. For DURABILITY outbox only. None: all jobs are in Redis.",
+        "a duration of at least 5 minutes, or None",
+        "How far in advance jobs are stored in Redis. Jobs that are due later are stored only in the database, until a worker "
+        "with the role relay publishes them. This requires DURABILITY outbox. By default, all jobs are stored in Redis.",
         "both",
     ),
     "REPLICAS": SettingRow(
         0,
         readers.whole(0),
-        "whole number, at least 0",
-        "For DURABILITY redis only. How many replicas must confirm a schedule, cancel or reschedule (WAIT). If fewer confirm "
-        "within a second, the call raises StoreUnavailable.",
+        "a whole number of at least 0",
+        "How many replicas must confirm that a job was scheduled, cancelled or rescheduled. If fewer replicas confirm this "
+        "within a second, the call raises StoreUnavailable. This requires DURABILITY redis.",
         "both",
     ),
     "METRICS_TOKEN": SettingRow(
         None,
         readers.optional(readers.secret),
-        "text of 16 characters at least, or None",
-        "A client that sends it as Authorization: Bearer can read the metrics and the health of the queues. None: staff only.",
+        "text of at least 16 characters, or None",
+        "A client that sends this token in the header Authorization: Bearer can read the metrics and the health of the queues. "
+        "By default, only staff can read them.",
     ),
     "OBJECT_URL": SettingRow(
         None,
         readers.optional(readers.dotted),
-        "dotted path of a function, or None",
-        "The function receives the row of a job and returns the URL of its object, or None. The page of the job in the admin "
-        "links to this URL. The option object_url of a task takes precedence. None: no link.",
+        "the dotted path to a function, or None",
+        "A function that takes a job's row and returns the URL of the object that the job is about, or None. The job's admin "
+        "page links to it. A task's object_url option takes precedence.",
     ),
     "LOG_URL": SettingRow(
         None,
         readers.optional(readers.log_url),
-        f"URL with the placeholders {', '.join(f'{{{name}}}' for name in readers.IN_LOG_URL)}; or None",
-        "The page of a job in the admin links to its log lines at this URL. from is one minute before the job was created, and to "
+        f"a URL with the placeholders {', '.join(f'{{{name}}}' for name in readers.IN_LOG_URL)}; or None",
+        "The URL of a job's log lines. The job's admin page links to it. from is one minute before the job was created, and to "
         "is one minute after it ended, both in UTC. To include a literal brace, write it twice.",
     ),
     "HTTP": SettingRow(
         None,
         None,
-        f"dict of {', '.join(readers.HTTP)}; or None",
-        "Turns on deliver(). An empty dict is enough. None: deliver() raises ConfigError.",
+        f"a dict of {', '.join(readers.HTTP)}; or None",
+        "Settings for deliver(). To use the defaults, set it to an empty dict. By default, deliver() raises ConfigError.",
     ),
     "TARGETS": SettingRow(
         {},
         None,
-        f"dict of name to dict of {', '.join(readers.TARGET)}",
-        "Lists and streams for delayq.offer. KEY is the key in Redis, KIND is 'stream' or 'list'. MAXLEN is the number of entries "
-        "that are kept, or None for all. The Redis user needs more rights for them, which manage.py delayq doctor prints.",
+        f"a dict of names, each with a dict of {', '.join(readers.TARGET)}",
+        "The lists and streams that delayq.offer() can write to. KEY is the key in Redis, and KIND is 'stream' or 'list'. "
+        "MAXLEN is the maximum number of entries, or None. The Redis user needs rights for these keys, which "
+        "manage.py delayq doctor lists.",
     ),
     "QUEUES": SettingRow(
         {"default": {}},
         None,
-        "dict of queue name to dict of settings",
-        "The queues of the project. A queue that is not listed is refused. Its dict can have the settings that are marked per queue.",
+        "a dict of queue names, each with a dict of settings",
+        "The project's queues. Jobs for other queues are rejected. Each queue can override the settings that can be set per queue.",
     ),
     "CONSUMER": SettingRow(
         "worker",
         readers.choice("worker", "pull"),
         '"worker" or "pull"',
-        "The consumer of the queue. worker: workers run its jobs. pull: it holds messages, which your own consumers pull.",
+        "Who processes the queue. worker: workers run its jobs. pull: the queue contains messages, which your own programs pull.",
         "queue",
     ),
     "PARTITIONS": SettingRow(
         1,
         readers.partitions,
-        f"whole number from 1 to {readers.MOST_PARTITIONS}",
-        "How many partitions the jobs of the queue are spread over. Each partition can be on another master of a Redis Cluster. "
-        "Not for the embedded server, and not for CONSUMER pull.",
+        f"a whole number from 1 to {readers.MOST_PARTITIONS}",
+        "The number of parts into which the queue is divided. Each part can be on a different master of a Redis Cluster. This "
+        "does not work with the embedded server or with CONSUMER pull.",
         "queue",
     ),
     "FORMER_PARTITIONS": SettingRow(
         (),
         readers.former_partitions,
-        "list of whole numbers, as [4]",
-        "Earlier values of PARTITIONS, for as long as jobs, keys or names are in the partitions of that time.",
+        "a list of whole numbers, such as [4]",
+        "Previous values of PARTITIONS. Keep a value here as long as any of its partitions contain jobs.",
         "queue",
     ),
 }
@@ -532,7 +551,7 @@ def _queue(name: Any, options: Any, values: Mapping[str, Any]) -> tuple[list[Pro
     where = f'{SETTING}["QUEUES"][{name!r}]'.replace("'", '"')
     try:
         if "/" in readers.text(name) or "," in name or len(name) > 100:
-            raise readers.Wrong("must have at most 100 characters, without slashes and commas.")
+            raise readers.Wrong("must have at most 100 characters, without slashes or commas.")
     except readers.Wrong as error:
         return [Problem("E002", where, f"as the name of a queue {error.message}", "Rename it.")], None
     if not isinstance(options, Mapping):

@@ -25,31 +25,31 @@ _UNLISTED: Final = 'The queue {name!r} is not listed in DELAYQ["QUEUES"]'
 _LIST_IT: Final = "Add it there, so that a worker serves it; the queues listed are: {listed}."
 TEXTS: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "redis_away": _AWAY + "Check that the server runs. The request may have been carried out.",
-        "redis_unreached": _AWAY + "Check that the server runs and that this host can reach it. Nothing was sent.",
-        "redis_clients": _REFUSED + "Raise its maxclients, or close other connections.",
+        "redis_away": _AWAY + "Check that the server is running. The request may have been carried out.",
+        "redis_unreached": _AWAY + "Check that the server is running and that this host can reach it. Nothing was sent.",
+        "redis_clients": _REFUSED + "Increase maxclients, or close other connections.",
         "redis_loading": _AWAY + "The server is loading its data. Try again in a moment.",
         "redis_login": _REFUSED + "Check the user and the password in DELAYQ['REDIS'].",
         "redis_entry": _AWAY + "Check the user, the password and the database number in DELAYQ['REDIS'], and the type of the server.",
         "redis_readonly": _REFUSED + "The server does not accept writes. Wait until the failover has ended, or set DELAYQ['REDIS'] "
         "to the primary.",
-        "redis_replicas": _REFUSED + "Start its replicas, or lower min-replicas-to-write.",
-        "redis_full": _REFUSED + "The server has no memory left. Raise its maxmemory, or delete data.",
+        "redis_replicas": _REFUSED + "Start its replicas, or reduce min-replicas-to-write.",
+        "redis_full": _REFUSED + "The server has no memory left. Increase maxmemory, or delete data.",
         "redis_disk": _REFUSED + "The server cannot save its data. Check its disk and its log.",
         "redis_busy": _REFUSED + "A script of another client blocks the server. Try again later.",
-        "redis_rights": _REFUSED + "Give its user the rights that `manage.py delayq settings REDIS` lists.",
+        "redis_rights": _REFUSED + "Give the Redis user the rights that `manage.py delayq settings REDIS` lists.",
         "events_full": _REFUSED + "Run a worker with the role mirror, and check its log.",
         "bad_record": _REFUSED + "Redis cannot read the record of the job.",
         "restoring": _REFUSED + "Try again in a moment.",
-        "redis_cluster": "Redis at {where} is a node of a Redis Cluster, but DELAYQ['REDIS'] names it as a single server: {cause}. "
-        "Use a redis+cluster://… URL. manage.py delayq doctor prints it.",
+        "redis_cluster": "Redis at {where} is a node of a Redis Cluster, but DELAYQ['REDIS'] refers to it as a single server: {cause}. "
+        "Use a redis+cluster://… URL. To see it, run manage.py delayq doctor.",
         "redis_slot": "Redis at {where} cannot do this now: {cause}. The Cluster is replacing a master or moving a slot. Try again.",
         "replicas_lack": "The change is in Redis and on {found} of {wanted} replicas. If Redis at {where} fails now, the change may "
-        "be lost. Check that its replicas run, and try again.",
-        "replicas_unasked": "The change is in Redis at {where}. The server refused WAIT, which counts the replicas that have the "
-        "change: {cause}. Allow the command, or remove REPLICAS from the settings.",
-        "redis_cooldown": "Redis at {where} is not available: the last attempt failed a moment ago.",
-        "redis_left_alone": "Redis at {where} failed a moment ago and is not tried again for {seconds:.0f} s: {cause}.",
+        "be lost. Check that its replicas are running, and try again.",
+        "replicas_unasked": "The change is in Redis at {where}. The server rejected WAIT, which counts the replicas that have the "
+        "change: {cause}. Allow this command, or remove REPLICAS from the settings.",
+        "redis_cooldown": "Redis at {where} is not available. The last attempt failed a moment ago.",
+        "redis_left_alone": "Redis at {where} failed a moment ago. The next attempt is made in {seconds:.0f} s: {cause}.",
         "server_replaced": "The server that answered for job {job} was replaced by another server, on which the job has not "
         "changed. The change is sent there soon. Try again when DELAYQ['REDIS'] leads to the new server.",
         "format_newer": "The queue {queue!r} has format {found} in Redis, but this process supports formats up to {known} only, so "
@@ -131,12 +131,12 @@ NO_FIELDS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class DelayqError(Exception):
-    """The base class of every error of this package.
+    """The base class of the package's errors.
 
     Args:
-        args: the text; none: that of the code, filled in with the fields.
-        code: a short name of the error; none: that of the class.
-        fields: the values of the error by name.
+        args: The message. The default is the message of the code, filled in with the fields.
+        code: A short name for the error. The default is that of the class.
+        fields: Values that describe the error.
     """
 
     code = "error"
@@ -161,9 +161,9 @@ def _again(kind: type[DelayqError], args: tuple[object, ...]) -> DelayqError:
 
 
 class ConfigError(DelayqError):
-    """A setting or an option is not valid. It is raised before anything is scheduled or run.
+    """A setting or an option is invalid. This is raised before anything is scheduled or run.
 
-    The text is `message`, and `hint` if there is one. Both are fields, too.
+    The text consists of `message` and an optional `hint`, which are also fields.
     """
 
     code = "config"
@@ -175,7 +175,7 @@ class ConfigError(DelayqError):
 
 
 class QueueUnknown(DelayqError):
-    """`DELAYQ["QUEUES"]` does not list the queue."""
+    """The queue is not listed in `DELAYQ["QUEUES"]`."""
 
     code = "queue_unknown"
 
@@ -187,7 +187,7 @@ class UnknownTask(DelayqError):
 
 
 class TargetRefused(DelayqError):
-    """A URL or a target is not allowed. `code` is the reason, and `fields` has `target`."""
+    """A URL or a target is not allowed. `code` contains the reason, and `fields["target"]` the target."""
 
     code = "target_refused"
 
@@ -215,10 +215,10 @@ class KeyTaken(DelayqError):
 
 
 class StoreUnavailable(DelayqError):
-    """Redis could not be reached, did not answer in time, or refused. `nothing_done` is True if that is certain: then call again when
-    the reason is gone. Otherwise what was asked may have happened. To ask once more for a change (cancel, reschedule, run now,
-    requeue) is safe. `schedule()` once more would be another job: of redis durability, `jobs` are the ids of those that were not
-    taken, or of which that is not known, for `delayq.get`.
+    """Redis could not be reached, did not respond in time, or rejected the call. If `nothing_done` is True, nothing was changed. You
+    can call the function again once the cause is fixed. Otherwise, the change may have been made. It is safe to repeat a cancellation,
+    a new date or a requeue, but calling `schedule()` again creates another job. `jobs` contains the ids of the jobs with redis
+    durability that may not have been scheduled. Pass them to `delayq.get` to find out.
     """
 
     code = "store_unavailable"
@@ -230,13 +230,13 @@ class StoreUnavailable(DelayqError):
 
     @property
     def job(self) -> UUID | None:
-        """The first of `jobs`, of one call of `schedule()` the only one; None without any."""
+        """The first id in `jobs`, or None. For a call of `schedule()`, it is the only one."""
         return self.jobs[0] if self.jobs else None
 
 
 class GaveUp(DelayqError):
-    """The error of a job whose task still raised `NotYet` after the last delay of `poll`. `fields` has `steps`, their number, and
-    `reason`, the last reason.
+    """The error of a job whose task raised `NotYet` again after the last `poll` delay. `fields` contains the number of `steps` and the
+    last `reason`.
     """
 
     code = "gave_up"
@@ -246,7 +246,7 @@ class GaveUp(DelayqError):
 
 
 class JobFailed(DelayqError):
-    """Raised by `Job.result()` if the job has failed or was cancelled. `fields` has `job`, `state` and `error`, the text of its last
+    """Raised by `Job.result()` if the job failed or was cancelled. `fields` contains `job`, `state`, and `error`, the error of its last
     attempt or "".
     """
 
@@ -258,30 +258,30 @@ class JobFailed(DelayqError):
 
 
 class NotFinished(DelayqError, TimeoutError):
-    """Raised by `Job.result()` if the job has not ended within the timeout."""
+    """Raised by `Job.result()` if the job has not ended in time."""
 
     code = "not_finished"
 
 
 class ResultGone(DelayqError):
-    """Raised by `Job.result()` if no row has the result: the job is unknown, the settings keep no row, or the job is unresolved."""
+    """Raised by `Job.result()` if no row contains the result. The job is unknown or unresolved, or the settings don't keep its row."""
 
     code = "result_gone"
 
 
 class LeaseLost(DelayqError):
-    """A run no longer owns its job, a message is no longer held, or a block no longer holds its lock. Another worker may have it. Write
-    nothing more.
+    """A run no longer owns its job, a consumer no longer holds a message, or a block no longer holds its lock. Another process may have
+    it. Don't write anything else.
     """
 
     code = "lease_lost"
 
 
 class LockTaken(DelayqError):
-    """Another holder has the lock, and kept it for the whole wait. `fields` has `lock`, its name; `holder`; `since`, an aware datetime;
-    `held`, for how many seconds the holder has had it; and `left`, the seconds until the lease of the holder ends.
+    """Another holder had the lock during the whole wait. `fields` contains the name of the `lock`, its `holder`, the date `since` when
+    it has been held, the seconds for which it has been `held`, and the seconds `left` until its lease expires.
 
-    If a task does not catch it, the job is snoozed for as long as the holder has had the lock: at least 1 second, at most 10.
+    If a task doesn't catch this exception, its job is snoozed for as long as the lock has been held, from 1 to 10 seconds.
     """
 
     code = "lock_taken"
@@ -291,18 +291,20 @@ class LockTaken(DelayqError):
 
     @property
     def delay(self) -> float:
-        """For how many seconds a job is put off."""
+        """The number of seconds by which the job is postponed."""
         held: float = self.fields["held"]
         return max(SHORTEST_SNOOZE, min(LONGEST_LOCK_SNOOZE, held))
 
     @property
     def reason(self) -> str:
-        """Why it is."""
+        """The reason for the postponement."""
         return f"waits for lock {self.fields['lock']}"
 
 
 class ControlFlow(Exception):
-    """Root of what a task raises to say how its run ends. No errors; but `except Exception` in a task catches them."""
+    """The base class of the exceptions that a task raises to end its run. They aren't errors, but `except Exception` in a task catches
+    them.
+    """
 
     unreasoned = ""  # the text without a reason
 
@@ -315,8 +317,8 @@ class ControlFlow(Exception):
 
 
 class Retry(ControlFlow):
-    """Raise it in a task to run the job again. The attempt counts. `delay` is a timedelta, a number of seconds or text; None: the
-    backoff of the task.
+    """Raise this exception in a task to run the job again. The attempt counts. `delay` is a timedelta, a number of seconds or text. The
+    default is the task's backoff.
     """
 
     unreasoned = "retry"
@@ -327,8 +329,8 @@ class Retry(ControlFlow):
 
 
 class Snooze(ControlFlow):
-    """Raise it in a task to run the job again later. The attempt does not count. `delay` is a timedelta, a number of seconds or text,
-    and at least one second.
+    """Raise this exception in a task to run the job again later. The attempt doesn't count. `delay` is a timedelta, a number of seconds
+    or text. It must be at least one second.
     """
 
     unreasoned = "snooze"
@@ -339,37 +341,37 @@ class Snooze(ControlFlow):
 
 
 class NotYet(ControlFlow):
-    """Raise it in a task that waits for an answer from elsewhere. The job runs again after the next delay of `poll`. The attempt does
-    not count. After the last delay, the job fails with `GaveUp`.
+    """Raise this exception in a task if the result that it is waiting for isn't ready yet. The job runs again after the next `poll`
+    delay. The attempt doesn't count. After the last delay, the job fails with `GaveUp`.
     """
 
     unreasoned = "not yet"
 
 
 class Fail(ControlFlow):
-    """Raise it in a task to fail the job without a retry."""
+    """Raise this exception in a task to fail the job without a retry."""
 
     unreasoned = "failed by the task"
 
 
 class Skip(ControlFlow):
-    """Raised around a task, not by it: this run is not to be. The job ends as cancelled, and its row says why."""
+    """Raised by code that runs around a task to prevent the run. The job is cancelled, and its row contains the reason."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
 
 
 class Cancelled(BaseException):
-    """Raised inside a task whose job is aborted (`cancel(abort=True)`), at most once.
+    """Raised in a task if its job is aborted with `cancel(abort=True)`, at most once.
 
-    It is not an `Exception`, so that `except Exception` does not catch it. A task can catch it to clean up within five seconds. The job
-    ends as cancelled. A coroutine gets `asyncio.CancelledError` instead.
+    This class is a BaseException, so `except Exception` doesn't catch it. A task has five seconds to clean up. Afterwards, the job is
+    cancelled. In a coroutine, `asyncio.CancelledError` is raised instead.
     """
 
 
 class SoftTimeout(Exception):
-    """Raised inside a task when its timeout has passed.
+    """Raised in a task when its timeout has passed.
 
-    A task can catch it to clean up, or to end well. If it does not, the attempt has failed. If the task continues, its process is
-    stopped a little later.
+    A task can catch this exception to clean up or to return a result. If it doesn't catch it, the attempt fails. If the task doesn't
+    end, its process is stopped a little later.
     """

@@ -93,7 +93,7 @@ def several(count: int, partition: int = 0) -> list[UUID]:
     """
     global _sequence
     if not 0 <= partition <= _PARTITION:
-        raise ValueError(f"no job id can say partition {partition}: 0 to {_PARTITION}")
+        raise ValueError(f"a job id cannot contain the partition {partition}; use a number from 0 to {_PARTITION}")
     sequence = _sequence
     if sequence.pid != os.getpid():
         # A forked child must not go on from its parent's numbers, nor wait for a lock that a parent's thread held. A hook of

@@ -19,11 +19,10 @@ _EXAMPLE: Final = '"15s 3m 10m 1h"'
 
 @final
 class Ladder:
-    """Delays between attempts, immutable and hashable; two are equal if their steps and jitter are.
+    """Delays between attempts. Ladders are immutable and hashable. They are equal if their steps and jitter are equal.
 
-    Text form: durations separated by spaces and, with jitter, a last word such as "~10%": "15s 3m 10m ~10%". `str` returns it, and
-    `Ladder(text)` reads it, so a ladder can be stored with a job. Steps are whole milliseconds, jitter whole hundredths of a per
-    cent. Invalid values raise ValueError, which names the step.
+    The text form is a list of durations separated by spaces, optionally followed by the jitter: "15s 3m 10m ~10%". `str()` returns this
+    text, and `Ladder(text)` parses it. Steps are rounded to milliseconds. Invalid values raise a ValueError that names the step.
     """
 
     __slots__ = ("_formula", "_jitter", "_start", "_steps", "_times")
@@ -41,11 +40,11 @@ class Ladder:
         found = _JITTER.fullmatch(words[-1]) if words else None
         if found is not None:
             if jitter is not None:
-                raise ValueError(f"the ladder {cut(text)!r} already names its jitter; remove jitter={jitter!r} out")
+                raise ValueError(f"the ladder {cut(text)!r} already contains a jitter; remove jitter={jitter!r}")
             words.pop()
             jitter = float(found[1]) / 100
         if not words:
-            raise ValueError(f"{cut(text)!r} is a ladder without steps; pass durations separated by spaces, such as {_EXAMPLE}")
+            raise ValueError(f"{cut(text)!r} has no steps; pass durations separated by spaces, such as {_EXAMPLE}")
         self._fill(tuple(_step(word, number) for number, word in enumerate(words, 1)), jitter)
 
     @classmethod
@@ -64,18 +63,18 @@ class Ladder:
 
     @classmethod
     def every(cls, delay: clock.Delay, *, times: int, jitter: float = 0.0) -> Ladder:
-        """The same delay, `times` times."""
+        """Repeats the same delay `times` times."""
         return cls._made((_step(delay, 1),) * _checked_times(times), jitter)
 
     @classmethod
     def formula(cls, fn: Callable[[int], clock.Delay], *, times: int, jitter: float = 0.0, start: int = 1) -> Ladder:
-        """The steps are `fn(n)`, `times` of them, n from `start` on, 0 or 1. `fn` is called when a step is first needed; the steps are
-        kept.
+        """Calculates the steps with `fn(n)`, where n starts at `start` (0 or 1). The ladder has `times` steps. `fn` is called when a
+        step is first needed, and its results are stored.
         """
         if not callable(fn):
             raise ValueError(f"{fn!r} is not a formula; pass a function of the attempt, such as lambda n: 60 * n")
         if isinstance(start, bool) or start not in (0, 1):
-            raise ValueError(f"start={start!r} cannot be the first number of a formula; pass 0 or 1")
+            raise ValueError(f"start={start!r} is not a valid first number; pass 0 or 1")
         ladder = cls._made((), jitter)
         object.__setattr__(ladder, "_formula", fn)
         object.__setattr__(ladder, "_start", int(start))
@@ -92,9 +91,9 @@ class Ladder:
         times: int = 20,
         jitter: float = 0.0,
     ) -> Ladder:
-        """`base`, then each step `factor` times the one before, none above `cap`."""
+        """Starts with `base`. Each step is `factor` times the previous one, up to `cap`."""
         if isinstance(factor, bool) or not isinstance(factor, int | float) or not 1 <= factor < math.inf:
-            raise ValueError(f"factor={factor!r} cannot make a ladder; pass a number of at least 1, such as 2 or 1.5")
+            raise ValueError(f"factor={factor!r} is not valid; pass a number of at least 1, such as 2 or 1.5")
         limit = clock.seconds(cap)
         step = min(clock.seconds(base), limit)
         steps = []
@@ -105,16 +104,16 @@ class Ladder:
 
     @property
     def jitter(self) -> float:
-        """The share, 0 to 1, by which a delay may be longer or shorter."""
+        """The fraction, from 0 to 1, by which a delay can be longer or shorter."""
         return self._jitter
 
     def delay(self, attempt: int, *, rand: Callable[[], float] = random.random) -> float:
-        """Seconds to wait after attempt `attempt` (from 1) failed; beyond the last step the last one repeats.
+        """Returns the seconds to wait after this attempt, counted from 1. The last step is repeated.
 
-        With jitter, `delay * (1 + jitter * (2 * rand() - 1))`, `rand` being uniform in [0, 1); never below 0.
+        With jitter, the result is `delay * (1 + jitter * (2 * rand() - 1))`, but never negative. `rand` returns a number from 0 to 1.
         """
         if attempt < 1:
-            raise ValueError(f"attempt {attempt} has no step: attempts are counted from 1")
+            raise ValueError(f"attempt {attempt} is not valid, because attempts are counted from 1")
         steps = self._all()
         step = steps[min(attempt, len(steps)) - 1]
         if not self._jitter:
@@ -122,7 +121,7 @@ class Ladder:
         return max(0.0, step * (1 + self._jitter * (2 * rand() - 1)))
 
     def steps(self, n: int | None = None) -> list[float]:
-        """The first `n` delays in seconds (default: all steps), without jitter; the last repeats where `n` is more."""
+        """Returns the first `n` delays in seconds (all by default), without jitter. The last step is repeated if needed."""
         steps = self._all()
         count = len(steps) if n is None else max(n, 0)
         return [*steps[:count], *steps[-1:] * (count - len(steps))]
@@ -166,7 +165,7 @@ class Ladder:
 
     def _fill(self, steps: tuple[float, ...], jitter: float | None) -> None:
         if len(steps) > MAX_STEPS:
-            raise ValueError(f"a ladder of {len(steps)} steps is too long; at most {MAX_STEPS} are allowed, and the last step repeats")
+            raise ValueError(f"a ladder with {len(steps)} steps is too long; the maximum is {MAX_STEPS}, and the last step is repeated")
         object.__setattr__(self, "_formula", None)
         object.__setattr__(self, "_jitter", _checked_jitter(jitter))
         object.__setattr__(self, "_steps", steps)
@@ -192,13 +191,13 @@ def _computed(formula: Callable[[int], clock.Delay], number: int) -> float:
     try:
         delay = formula(number)
     except Exception as error:  # the user's code, called where a run has just failed: one kind of error is enough there
-        raise ValueError(f"step {number} of the ladder: its formula raised {error!r}") from error
+        raise ValueError(f"step {number} of the ladder: the function raised {error!r}") from error
     return _step(delay, number)
 
 
 def _checked_times(times: int) -> int:
     if isinstance(times, bool) or not isinstance(times, int) or not 1 <= times <= MAX_STEPS:
-        raise ValueError(f"times={times!r} is not a number of steps; pass a whole number from 1 to {MAX_STEPS}")
+        raise ValueError(f"times={times!r} is not a valid number of steps; pass a whole number from 1 to {MAX_STEPS}")
     return times
 
 
@@ -206,7 +205,9 @@ def _checked_jitter(jitter: float | None) -> float:
     if jitter is None:
         return 0.0
     if isinstance(jitter, bool) or not isinstance(jitter, int | float) or not 0 <= jitter <= 1:
-        raise ValueError(f"jitter={jitter!r} is not a share; pass a number from 0 to 1, such as 0.1 for 10 % either way")
+        raise ValueError(
+            f"jitter={jitter!r} is not a valid fraction; pass a number from 0 to 1, such as 0.1 for up to 10 % more or less"
+        )
     return round(float(jitter), 4)
 
 

@@ -25,18 +25,18 @@ from django_delayq.exceptions import DelayqError, PayloadError
 from django_delayq.text import one_line, visible
 
 LOGGERS: Final[Mapping[str, str]] = {
-    "django_delayq": "The root of all loggers of the package. Edits and requeues of single jobs.",
-    "django_delayq.gateway": "Refusals of the gateway that need an operator.",
+    "django_delayq": "The parent of all other loggers. Edits and requeues of single jobs.",
+    "django_delayq.gateway": "Requests that the gateway rejected because of a problem that an operator must fix.",
     "django_delayq.locks": "Locks that were lost, or whose lease could not be extended.",
-    "django_delayq.messages": "Messages whose lease ended, and consumers that lost Redis.",
+    "django_delayq.messages": "Messages whose leases expired, and consumers that can't reach Redis.",
     "django_delayq.mirror": "Events that are written to the database, and events that the database rejects.",
     "django_delayq.operations": "Operations that staff start in the admin.",
-    "django_delayq.periodic": "Schedules, and the jobs that they make.",
-    "django_delayq.producer": "Jobs that were scheduled while Redis was down, and changes at a commit that came too late.",
+    "django_delayq.periodic": "Schedules, and the jobs that they create.",
+    "django_delayq.producer": "Jobs that were scheduled while Redis was down, and changes that were made too late at a commit.",
     "django_delayq.relay": "Committed jobs that are published to Redis.",
-    "django_delayq.restore": "Jobs that come back from the database after Redis has lost its data.",
-    "django_delayq.store": "Optional commands that Redis refuses.",
-    "django_delayq.worker": "Start, stop and processes of a worker.",
+    "django_delayq.restore": "Jobs that are restored from the database after Redis has lost its data.",
+    "django_delayq.store": "Optional commands that Redis rejects.",
+    "django_delayq.worker": "The start and stop of a worker, and its processes.",
     "django_delayq.worker.job": "The end of each run of a job.",
 }
 LONGEST: Final = 2_000  # characters of one value

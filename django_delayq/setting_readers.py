@@ -93,7 +93,7 @@ def duration(value: Any) -> float:
 def positive_duration(value: Any) -> float:
     seconds = duration(value)
     if seconds <= 0:
-        raise Wrong("must be above 0.", "Write seconds, or text such as '30s'.")
+        raise Wrong("must be greater than 0.", "Use a number of seconds, or text such as '30s'.")
     return seconds
 
 
@@ -111,9 +111,8 @@ def lease(value: Any) -> float:
     seconds = duration(value)
     if seconds < SHORTEST_LEASE:
         raise Wrong(
-            f"must be at least {SHORTEST_LEASE:g} seconds: with a shorter lease, a short pause of the host loses it, and its jobs "
-            f"run twice.",
-            "Write 30: it is extended every third of it, so tasks may run much longer.",
+            f"must be at least {SHORTEST_LEASE:g} seconds. With a shorter lease, jobs run twice whenever a host pauses briefly.",
+            "Use 30. Workers extend the lease while a task runs, so tasks can run for much longer.",
         )
     return seconds
 
@@ -122,7 +121,7 @@ def horizon(value: Any) -> float:
     seconds = duration(value)
     if seconds < SHORTEST_HORIZON:
         raise Wrong(
-            f"must be at least {SHORTEST_HORIZON / 60:g} minutes, or None: if the relay is down for that long, jobs are still in time.",
+            f"must be at least {SHORTEST_HORIZON / 60:g} minutes, or None, so that jobs run on time even if the relay is down briefly.",
             "Write '1h'.",
         )
     return seconds
@@ -175,7 +174,7 @@ def embedded_and_divided(name: str) -> Problem:
 def former_partitions(value: Any) -> tuple[int, ...]:
     """`FORMER_PARTITIONS`: each once, as they were given."""
     if not isinstance(value, (list, tuple)):
-        raise Wrong(f"must be a list of what PARTITIONS was before, such as [4], not {value!r}.")
+        raise Wrong(f"must be a list of previous values of PARTITIONS, such as [4], not {value!r}.")
     return tuple(dict.fromkeys(partitions(one) for one in value))
 
 
@@ -190,14 +189,14 @@ def choice(*words: str) -> Callable[[Any], str]:
 
 def text(value: Any) -> str:
     if not isinstance(value, str) or not value or any(char in value for char in "{} \t\n"):
-        raise Wrong(f"must be text without spaces and braces, not {value!r}.")
+        raise Wrong(f"must be text without spaces or braces, not {value!r}.")
     return value
 
 
 def key(value: Any) -> str:
     # Braces are allowed: they select the slot of a cluster.
     if not isinstance(value, str) or not value or len(value) > 512 or not value.isprintable() or " " in value:
-        raise Wrong(f"must be a key of Redis, text of 512 characters at most without spaces, not {value!r}.")
+        raise Wrong(f"must be a Redis key of at most 512 characters without spaces, not {value!r}.")
     return value
 
 
@@ -210,7 +209,7 @@ def redis(value: Any) -> str | Mapping[str, Any]:
     kind = "empty text" if value == "" else f"of type {type(value).__name__}"
     said = f"a dict of {', '.join(map(str, value)) or 'nothing'}" if isinstance(value, Mapping) else kind
     raise Wrong(
-        f'must be an alias in CACHES, a URL, {{"URL": …, "OPTIONS": …}}, the dotted path of a factory, or "embedded", not {said}.'
+        f'must be an alias in CACHES, a URL, {{"URL": …, "OPTIONS": …}}, the dotted path to a factory, or "embedded", not {said}.'
     )
 
 
@@ -219,14 +218,16 @@ def retention(value: Any) -> Mapping[str, float | None]:
         raise Wrong('must be a dict such as {"succeeded": "7d", "cancelled": "30d", "failed": None}.')
     for state in value:
         if state not in KEPT:
-            raise Wrong(f"names {state!r}{did_you_mean(state, KEPT)}; it may name {', '.join(KEPT)}.")
+            raise Wrong(f"contains the unknown state {state!r}{did_you_mean(state, KEPT)}. Available states: {', '.join(KEPT)}.")
     return {state: optional(positive_duration)(kept) for state, kept in value.items()}
 
 
 def secret(value: Any) -> str:
     # Never the value itself.
     if not isinstance(value, str) or not re.fullmatch(r"[!-~]{16,}", value):
-        raise Wrong("must be text of 16 characters at least: letters, digits and signs, no spaces.", "Make one: openssl rand -hex 32")
+        raise Wrong(
+            "must be text of at least 16 letters, digits and symbols, without spaces.", "To create one, run openssl rand -hex 32"
+        )
     return value
 
 
@@ -244,13 +245,13 @@ def paths(value: Any) -> tuple[str, ...]:
 
 def modules(value: Any) -> tuple[str, ...]:
     if not isinstance(value, (list, tuple)) or not all(isinstance(path, str) and _MODULE.fullmatch(path) for path in value):
-        raise Wrong(f"must be a list of dotted names of modules, such as ['shop.mail'], not {value!r}.")
+        raise Wrong(f"must be a list of dotted module names, such as ['shop.mail'], not {value!r}.")
     return tuple(value)
 
 
 def dotted(value: Any) -> str:
     if not isinstance(value, str) or "." not in value.strip("."):
-        raise Wrong(f"must be the dotted path of a function, such as 'shop.links.object_url', not {value!r}.")
+        raise Wrong(f"must be the dotted path to a function, such as 'shop.links.object_url', not {value!r}.")
     return value
 
 
@@ -261,12 +262,12 @@ def log_url(value: Any) -> str:
     try:
         pieces = list(Formatter().parse(value))
     except ValueError as error:
-        raise Wrong(f"is not a valid template: {error}.", f"It may name {named}. To write a literal brace, double it.") from None
+        raise Wrong(f"is not a valid template: {error}.", f"Available names: {named}. To write a literal brace, double it.") from None
     for _, name, spec, conversion in pieces:
         if name is not None and (name not in IN_LOG_URL or spec or conversion):
             shown = f"{{{name}{f'!{conversion}' if conversion else ''}{f':{spec}' if spec else ''}}}"
             near = did_you_mean(name, IN_LOG_URL)
-            raise Wrong(f"names {shown}{near}; the allowed names are {named}.", "To write a literal brace, double it.")
+            raise Wrong(f"contains the unknown name {shown}{near}. Available names: {named}.", "To write a literal brace, double it.")
     return value
 
 
@@ -296,7 +297,7 @@ def networks(value: Any) -> tuple[Network, ...]:
     try:
         return tuple(ip_network(one) for one in value)
     except ValueError as error:
-        raise Wrong(f"contains an invalid network: {error}.", "Write networks such as '10.1.0.0/16', or addresses.") from None
+        raise Wrong(f"contains an invalid network: {error}.", "Use networks such as '10.1.0.0/16', or addresses.") from None
 
 
 def secrets(value: Any) -> Mapping[str, tuple[str, ...]]:
@@ -310,9 +311,9 @@ def _secret_values(name: str, given: Any) -> tuple[str, ...]:
     values = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, (list, tuple)) else ()
     if not values or not all(isinstance(one, str) and re.fullmatch(r"[!-~]+( [!-~]+)*", one) for one in values):
         raise Wrong(
-            f"has for {name!r} an invalid secret. A secret is text of visible ASCII characters, or a list of such texts, the newest "
-            f"first.",
-            "To make one for signing, write whsec_ and the output of `openssl rand -base64 32`.",
+            f"contains an invalid secret for {name!r}. A secret is text of visible ASCII characters, or a list of such "
+            "texts with the newest first.",
+            "To create a secret for signing, combine whsec_ with the output of `openssl rand -base64 32`.",
         )
     for one in values:
         if one.startswith(SIGNING):
@@ -320,8 +321,8 @@ def _secret_values(name: str, given: Any) -> tuple[str, ...]:
                 signing_key(one)
             except ValueError as error:
                 raise Wrong(
-                    f"has for {name!r} a secret that cannot sign: {error}.",
-                    "To make one, write whsec_ and the output of `openssl rand -base64 32`.",
+                    f"contains a secret for {name!r} that cannot sign: {error}.",
+                    "To create one, combine whsec_ with the output of `openssl rand -base64 32`.",
                 ) from None
     return values
 
@@ -340,13 +341,13 @@ def proxy(value: Any) -> str:
 
 def certificates(value: Any) -> str:
     if not isinstance(value, (str, Path)) or not Path(value).exists():
-        raise Wrong(f"must be a file of certificates, or a folder of them, that is there, not {value!r}.")
+        raise Wrong(f"must be an existing file or directory of certificates, not {value!r}.")
     return str(value)
 
 
 def statuses(value: Any) -> frozenset[int]:
     if not isinstance(value, (list, tuple, set, frozenset)) or not all(type(one) is int and 300 <= one <= 599 for one in value):
-        raise Wrong("must be a list of statuses from 300 to 599, such as [404, 410].")
+        raise Wrong("must be a list of status codes from 300 to 599, such as [404, 410].")
     return frozenset(value)
 
 

@@ -40,7 +40,7 @@ FINISHED: Final = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED})
 
 
 class Change(StrEnum):
-    """The answer of a function that changes a job: cancel, reschedule, run now or requeue."""
+    """The result of a function that changes a job, such as `cancel`."""
 
     DONE = "done"
     RUNNING = "running"  # it runs; a cancel has been noted as a request

@@ -144,7 +144,7 @@ class Good(Twin): ...
         (["nowhere.Carrier"], "'nowhere.Carrier' cannot be imported"),
         (["tests.test_checks.Missing"], "cannot be imported"),
         (["tests.test_checks.Registry"], "is not a carrier.*pack"),
-        (["tests.test_checks.Good", "tests.test_checks.Twin"], "has the name 'Good' of another"),
+        (["tests.test_checks.Good", "tests.test_checks.Twin"], "has the same name as another carrier: 'Good'"),
     ],
 )
 def test_e008_a_carrier_that_is_none(settings, paths, said):
@@ -171,10 +171,10 @@ def test_e060_what_makes_no_links(settings, path, said):
         ("javascript:alert(1)", "must be a URL as text"),
         ("//elsewhere/{id}", "must be a URL as text"),
         (7, "must be a URL as text"),
-        ("https://logs.example/?q={job}", r"names {job}; the allowed names are {id}"),
+        ("https://logs.example/?q={job}", r"unknown name {job}. Available names: {id}"),
         ("https://logs.example/?q={ids}", r"did you mean 'id'"),
-        ("https://logs.example/?q={id!r}", r"names {id!r}"),
-        ("https://logs.example/?q={}", r"names {}"),
+        ("https://logs.example/?q={id!r}", r"unknown name {id!r}"),
+        ("https://logs.example/?q={}", r"unknown name {}"),
         ("https://logs.example/?q={id", r"is not a valid template"),
     ],
 )
@@ -192,8 +192,8 @@ SHIPPING = {"KEY": "shipping-out", "KIND": "stream", "MAXLEN": None}
         (["shipping"], r'DELAYQ\["TARGETS"\] must be a dict'),
         ({"shipping": "shipping-out"}, r'\["shipping"\] must be text that names a dict'),
         ({7: SHIPPING}, "must be text that names a dict"),
-        ({"shipping": {**SHIPPING, "KEY": ""}}, r'\["KEY"\] must be a key of Redis'),
-        ({"shipping": {**SHIPPING, "KEY": "a b"}}, "must be a key of Redis"),
+        ({"shipping": {**SHIPPING, "KEY": ""}}, r'\["KEY"\] must be a Redis key'),
+        ({"shipping": {**SHIPPING, "KEY": "a b"}}, "must be a Redis key"),
         ({"shipping": {**SHIPPING, "KIND": "hash"}}, r'\["KIND"\] must be one of \'stream\', \'list\''),
         ({"shipping": {**SHIPPING, "MAXLEN": 0}}, r'\["MAXLEN"\] must be a whole number of at least 1.*settings TARGETS'),
         ({"shipping": {"KEY": "shipping-out", "KIND": "list"}}, r'\["MAXLEN"\] is missing.*or None'),
@@ -373,7 +373,7 @@ def test_e002_a_lease_that_a_short_pause_would_lose_says_what_to_write(settings)
     said = found(settings, QUEUES={"orders": {"LEASE": 3}})["delayq.E002"]
     assert 'DELAYQ["QUEUES"]["orders"]["LEASE"]' in said
     assert "at least 5 seconds" in said
-    assert "Write 30" in said
+    assert "Use 30" in said
     assert found(settings, QUEUES={"orders": {"LEASE": 5}, "default": {}, "redis": {}}) == {}
 
 
@@ -770,7 +770,7 @@ def test_e065_a_module_of_tasks_that_does_not_exist_comes_with_the_nearest_one(s
 
 @pytest.mark.parametrize("given", ["shop.mail", ["shop mail"], [7], ["shop..mail"]])
 def test_e002_what_is_no_list_of_modules(settings, given):
-    assert 'DELAYQ["TASK_MODULES"] must be a list of dotted names of modules' in found(settings, TASK_MODULES=given)["delayq.E002"]
+    assert 'DELAYQ["TASK_MODULES"] must be a list of dotted module names' in found(settings, TASK_MODULES=given)["delayq.E002"]
 
 
 @pytest.mark.django_db

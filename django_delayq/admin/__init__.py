@@ -17,7 +17,7 @@ from django_delayq.models import Job, Operation, Periodic, Queue, SetAside, Targ
 
 
 def register(site: admin.AdminSite) -> None:
-    """Registers all models on your own site. They are already on the default site."""
+    """Registers all models on your own admin site. They are already registered on the default site."""
     kinds = (JobAdmin, QueueAdmin, WorkerAdmin, TargetAdmin, OperationAdmin, PeriodicAdmin, SetAsideAdmin)
     for model, kind in zip((Job, Queue, Worker, Target, Operation, Periodic, SetAside), kinds, strict=True):
         site.register(model, kind)

@@ -120,7 +120,7 @@ OPTIONS: Final = {"delay": _("delay"), "run_at": _("run at")}
 
 
 class OperationAdmin(ReadOnlyAdmin):
-    """Actions on all matching jobs, which a worker with the role mirror carries out."""
+    """Operations on all matching jobs. A worker with the role mirror performs them."""
 
     list_display = ("stage_shown", "verb_shown", "jobs_meant", "progress_shown", "reason_shown", "actor_shown", "created_shown")
     list_display_links = ("stage_shown", "verb_shown")

@@ -206,7 +206,9 @@ class OwnerFilter(ChoiceFilter):
 
 
 class PeriodicAdmin(ReadOnlyAdmin):
-    """Schedules. Code owns those that it declares; users turn them on and off, override their dates, run them, and add their own."""
+    """The schedules. Users can turn schedules on and off, override their dates, run them and add their own. Other changes are made in
+    code.
+    """
 
     list_display = ("standing_shown", "name_shown", "dates_shown", "next_shown", "last_shown", "task_shown", "owner_shown")
     list_display_links = ("standing_shown", "name_shown")

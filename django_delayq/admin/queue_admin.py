@@ -58,9 +58,9 @@ ACTS: dict[str, tuple[Callable[..., bool], Any, Any]] = {
 
 
 class QueueAdmin(LiveAdmin):
-    """The queues of the settings. Their figures come from Redis, or from the database while Redis is unavailable.
+    """The queues listed in the settings. Their figures come from Redis, or from the database while Redis is unavailable.
 
-    A subclass can name other templates: `list_template` for the page, `live_template` for the part that is refreshed,
+    A subclass can use other templates: `list_template` for the page, `live_template` for the part that is refreshed,
     `remedies_template` for the health checks, `page_template` for a queue, and `trends_template` for the trends.
     """
 

@@ -28,7 +28,7 @@ MOST_SHOWN: Final = 20_000  # bytes
 
 
 class SetAsideAdmin(ReadOnlyAdmin):
-    """Read only, with the action "try again". Only users who may view sensitive data see the original content."""
+    """Rejected events, which users can retry. Only users who can see masked arguments see the original content."""
 
     list_filter = ("queue", "code")
     actions = ("try_again",)

@@ -35,7 +35,7 @@ DEEDS: Final = (("requeue", "failed", _("Requeue failed jobs …")), ("cancel", 
 
 
 class TargetAdmin(LiveAdmin):
-    """Targets, from rows, Redis and workers. A subclass can name other templates, see `LiveAdmin`."""
+    """The targets, based on rows, Redis and the workers. A subclass can use other templates, see `LiveAdmin`."""
 
     list_template = "admin/delayq/target/list.html"
     live_template = "admin/delayq/target/live.html"

@@ -53,7 +53,7 @@ MOST_HELD: Final = 20  # messages per consumer on the page
 
 
 class WorkerAdmin(LiveAdmin):
-    """Workers, as they report themselves to Redis every few seconds. A subclass can name other templates, see `LiveAdmin`."""
+    """The workers, which report their state to Redis every few seconds. A subclass can use other templates, see `LiveAdmin`."""
 
     list_template = "admin/delayq/worker/list.html"
     live_template = "admin/delayq/worker/live.html"

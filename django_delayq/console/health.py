@@ -77,51 +77,55 @@ LABELS: Final[Mapping[str, Promise]] = {
 }
 MEASURES: Final[Mapping[str, SignMeasure]] = {
     "unreachable": SignMeasure("redis", "Servers and queues that cannot be reached", bad=1, finding="D007", metric="delayq_up"),
-    "round_trip": SignMeasure("redis", "Seconds for a round trip", late=0.05, metric="delayq_redis_round_trip_seconds"),
+    "round_trip": SignMeasure("redis", "Seconds that a round trip takes", late=0.05, metric="delayq_redis_round_trip_seconds"),
     "lateness": SignMeasure(
         "late",
-        "Seconds since the oldest due job should have run, without paused queues",
+        "Seconds that the oldest due job is late, except in paused queues",
         late=10,
         bad=300,
         metric="delayq_oldest_late_seconds",
     ),
     "no_worker": SignMeasure("workers", "1 if no worker is running", bad=1, metric="delayq_workers"),
     "silent": SignMeasure("workers", "Workers that disappeared without stopping", late=1, metric="delayq_workers"),
-    "unserved": SignMeasure(
-        "workers", "Queues from which no worker claims jobs", late=1, finding="D004", metric="delayq_queue_workers"
-    ),
+    "unserved": SignMeasure("workers", "Queues that no worker serves", late=1, finding="D004", metric="delayq_queue_workers"),
     "lag": SignMeasure(
         "mirror",
-        "Seconds since the oldest event that is not in the database",
+        "Age in seconds of the oldest event that is not in the database yet",
         late=10,
         bad=60,
         finding="D006",
         metric="delayq_mirror_lag_seconds",
     ),
     "backlog": SignMeasure(
-        "mirror", "Share of MIRROR_MAX_EVENTS that is not in the database", bad=0.5, finding="D012", metric="delayq_mirror_lag_jobs"
+        "mirror",
+        "Events that are not in the database yet, as a fraction of MIRROR_MAX_EVENTS",
+        bad=0.5,
+        finding="D012",
+        metric="delayq_mirror_lag_jobs",
     ),
-    "unmirrored": SignMeasure("mirror", "Queues that workers serve, none of which has the role mirror", late=1, finding="D004"),
-    "evicts": SignMeasure("eviction", "1 if Redis may evict jobs", bad=1, finding="E010", metric="delayq_redis_evicts"),
-    "no_disk": SignMeasure("persistence", "1 if Redis keeps nothing on disk", bad=1, finding="W010"),
+    "unmirrored": SignMeasure("mirror", "Queues that are served, but by no worker with the role mirror", late=1, finding="D004"),
+    "evicts": SignMeasure("eviction", "1 if Redis can evict jobs", bad=1, finding="E010", metric="delayq_redis_evicts"),
+    "no_disk": SignMeasure("persistence", "1 if Redis does not write to disk", bad=1, finding="W010"),
     "snapshots": SignMeasure(
-        "persistence", "1 if Redis writes snapshots only", late=1, finding="W011", metric="delayq_redis_append_only"
+        "persistence", "1 if Redis only writes snapshots", late=1, finding="W011", metric="delayq_redis_append_only"
     ),
-    "memory": SignMeasure("memory", "Share of maxmemory that is used", late=0.8, bad=0.95, metric="delayq_redis_memory_bytes"),
+    "memory": SignMeasure("memory", "Used memory as a fraction of maxmemory", late=0.8, bad=0.95, metric="delayq_redis_memory_bytes"),
     "skew": SignMeasure(
         "clock",
-        f"1 if the clock of Redis differs by more than {MOST_SKEW:g} s",
+        f"1 if Redis's clock differs by more than {MOST_SKEW:g} s",
         late=1,
         finding="W012",
         metric="delayq_redis_clock_skew_seconds",
     ),
-    "outbox": SignMeasure("outbox", f"Committed jobs that are not in Redis after {FRESH:g} s", late=1, metric="delayq_outbox_rows"),
+    "outbox": SignMeasure(
+        "outbox", f"Committed jobs that have not reached Redis within {FRESH:g} s", late=1, metric="delayq_outbox_rows"
+    ),
     "outbox_age": SignMeasure(
         "outbox", "Seconds since the oldest of these jobs was committed", late=60, finding="D002", metric="delayq_outbox_oldest_seconds"
     ),
     "unresolved": SignMeasure("unresolved", "Unresolved jobs", bad=1, finding="D033", metric="delayq_unresolved_jobs"),
     "parked": SignMeasure("parked", "Parked jobs", late=1, finding="D035"),
-    "far_late": SignMeasure("far", "Queues whose far jobs are late in reaching Redis", bad=1, finding="D023", metric="delayq_far_late"),
+    "far_late": SignMeasure("far", "Queues whose far jobs reach Redis too late", bad=1, finding="D023", metric="delayq_far_late"),
     "trouble": SignMeasure("schedules", "Schedules that cannot create jobs", bad=1, finding="D030", metric="delayq_schedules_wrong"),
     "ticks_late": SignMeasure(
         "schedules",

@@ -50,7 +50,7 @@ def load(path: str) -> Callable[[Job], Any] | None:
     try:
         found = import_string(path)
     except ImportError as error:
-        raise ConfigError(f"{where} cannot be imported: {error}.", hint="Use the dotted path of a function.") from error
+        raise ConfigError(f"{where} cannot be imported: {error}.", hint="Use the dotted path to a function.") from error
     if not callable(found):
         raise ConfigError(f"{where} is not a function.", hint="Use a function that takes a job and returns a URL or None.")
     made: Callable[[Job], Any] = found

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from operator import ge, lt
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from django.db.models import Exists, ExpressionWrapper, F, OuterRef, Q, TextField
@@ -349,21 +349,39 @@ def _has_text(value: Any, needle: str) -> bool:
     return value is not None and str(value).lower() == needle
 
 
-READERS: Final[dict[str, Callable[[str, Sense], Term]]] = {
-    "id": _id,
-    "key": _key,
-    "task": _task,
-    "queue": lambda value, _: Term("queue", value, Q(queue=value), lambda row: row.queue == value, ("queue",)),
-    "state": _state,
-    "error": _error,
-    "arg": _arg,
-    "meta": _meta,
-    "host": _host,
-    "target": _target,
-    "worker": _worker,
-    "after": lambda value, sense: _dated("after", "gte", ge, value, sense),
-    "before": lambda value, sense: _dated("before", "lt", lt, value, sense),
-    "fingerprint": _fingerprint,
-    "is": _is,
+class SearchField(NamedTuple):
+    """A field of the search. `finds` completes "Jobs"; `values`: examples, for the documentation."""
+
+    read: Callable[[str, Sense], Term]
+    finds: str
+    values: tuple[str, ...] = ("",)
+
+
+FIELDS: Final[dict[str, SearchField]] = {
+    "id": SearchField(_id, "with this id"),
+    "key": SearchField(_key, "with this key, or with a key that starts with this text", ("close-order:77", "close-order:*")),
+    "task": SearchField(_task, "of this task, given its full name or part of it", ("close_order",)),
+    "queue": SearchField(
+        lambda value, _: Term("queue", value, Q(queue=value), lambda row: row.queue == value, ("queue",)), "in this queue", ("orders",)
+    ),
+    "state": SearchField(_state, f"in this state; one of {', '.join(f'`{state}`' for state in STATES)}", ("failed",)),
+    "error": SearchField(_error, "whose last error contains this text", ("timeout",)),
+    "arg": SearchField(_arg, "with this argument value", ("order_id=77",)),
+    "meta": SearchField(_meta, "with this `meta` value", ("tenant=3",)),
+    "host": SearchField(_host, "that deliver to this host", ("partner.example",)),
+    "target": SearchField(_target, "that offer a message to this target", ("shipping",)),
+    "worker": SearchField(_worker, "that last ran on a worker whose name contains this text, or crashed with it", ("vm-2",)),
+    "after": SearchField(
+        lambda value, sense: _dated("after", "gte", ge, value, sense),
+        "that run at this time or later",
+        ("-2h", "10:00", '"2026-05-01 18:30"'),
+    ),
+    "before": SearchField(lambda value, sense: _dated("before", "lt", lt, value, sense), "that run before this time", ("2026-05-01",)),
+    "fingerprint": SearchField(_fingerprint, f"with this failure cause; `{NO_FINGERPRINT}` finds jobs without one"),
+    "is": SearchField(
+        _is,
+        "that are polling for a result, that wait for a job with the same `serial` or `concurrency` name, or that have crashed",
+        (ASKING, BLOCKED, CRASHED),
+    ),
 }
-WORDS: Final = tuple(READERS)
+WORDS: Final = tuple(FIELDS)

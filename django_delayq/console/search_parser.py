@@ -18,7 +18,7 @@ from django.db.models import Q
 from django.utils.translation import gettext as now
 
 from django_delayq import clock
-from django_delayq.console.search_fields import JSON, READERS, WORDS, Refused, Sense, Term, free_text, of_tasks
+from django_delayq.console.search_fields import FIELDS, JSON, WORDS, Refused, Sense, Term, free_text, of_tasks
 from django_delayq.producer.task import registry
 from django_delayq.text import is_utf8, nearest
 
@@ -173,7 +173,7 @@ class _Reader:
     def __init__(self, text: str, sense: Sense) -> None:
         self.tokens = list(_TOKEN.finditer(text))
         self.sense = sense
-        self.known = [word for token in self.tokens if (word := (token[2] or "").lower()) in READERS]
+        self.known = [word for token in self.tokens if (word := (token[2] or "").lower()) in FIELDS]
         self.groups: list[Alternative] = []
         self.complaints: list[str] = []
         self.remarks: list[str] = []
@@ -211,7 +211,7 @@ class _Reader:
 
     def _condition(self, token: re.Match[str]) -> None:
         minus, word, quoted, plain = token.groups()
-        if plain and not word and plain.endswith(":") and plain[:-1].lower() in READERS:
+        if plain and not word and plain.endswith(":") and plain[:-1].lower() in FIELDS:
             word, plain = plain[:-1], ""
         term = self._term((word or "").lower(), plain if quoted is None else quoted, token)
         if term is not None:
@@ -233,10 +233,10 @@ class _Reader:
             return None
         if not word:
             return free_text(value, self.sense)
-        if word not in READERS:
+        if word not in FIELDS:
             return self._strange(word, token)
         try:
-            return READERS[word](value, self.sense)
+            return FIELDS[word].read(value, self.sense)
         except Refused as error:
             self.complaints.append(f"{word}:{value} – {error}")
             return None

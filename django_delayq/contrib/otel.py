@@ -73,8 +73,8 @@ PROCESSING: Final[dict[str, Any]] = {MESSAGING_SYSTEM: SYSTEM, OPERATION_NAME: P
 
 
 class DelayqInstrumentor:
-    """Works like other instrumentations of OpenTelemetry: there is one for the process, and `instrument()` and `uninstrument()` can be
-    called several times. `opentelemetry-instrument` finds it by its entry point.
+    """An OpenTelemetry instrumentation. There is one instance per process, and you can call `instrument()` and `uninstrument()` several
+    times. `opentelemetry-instrument` finds it by its entry point.
     """
 
     _active: list[RunSpans] = []  # of all instances
@@ -85,8 +85,8 @@ class DelayqInstrumentor:
         return bool(self._active)
 
     def instrument(self, *, tracer_provider: Any = None, meter_provider: Any = None, **_: Any) -> None:
-        """Starts to trace jobs, unless they are traced already. Without providers, it uses those of the process, even if the project
-        sets them later, for example in a receiver of `process_started`.
+        """Starts tracing jobs, unless they are already traced. Without arguments, it uses the process's providers, even if your project
+        sets them later, such as in a receiver of `process_started`.
         """
         if self._active:
             return
@@ -97,7 +97,7 @@ class DelayqInstrumentor:
         self._active.append(runs)
 
     def uninstrument(self, **_: Any) -> None:
-        """Stops to trace jobs. Runs that have started get no span."""
+        """Stops tracing jobs. No spans are created for runs that have already started."""
         carriers.remove_watcher(WATCHER_NAME)
         for runs in self._active:
             runs.disconnect()

@@ -72,13 +72,13 @@ CHECK_IN_STATUS: Final = {
 
 
 class DelayqIntegration(Integration):
-    """Reports the error of a failed job once. Creates a span for each call that schedules jobs, and a transaction for each run, in one
+    """Reports each failed job once. Creates a span for each call that schedules jobs, and a transaction for each run, in the same
     trace.
 
     Args:
-        report_retried: also report failed attempts that are followed by another one, as warnings.
-        report_fail: also report jobs whose task raised `Fail`.
-        monitor_periodic: create a cron monitor for each schedule. The runs of its ticks check in.
+        report_retried: Also report failed attempts that will be retried, as warnings.
+        report_fail: Also report jobs whose task raised `Fail`.
+        monitor_periodic: Create a cron monitor for each schedule, with a check-in for each run.
     """
 
     identifier = IDENTIFIER
@@ -91,7 +91,7 @@ class DelayqIntegration(Integration):
 
     @staticmethod
     def setup_once() -> None:
-        """Connects the receivers. The SDK calls it once in a process."""
+        """Connects the receivers. The SDK calls this method once per process."""
         carriers.add_watcher(PublishSpans())
         add_global_event_processor(withhold)
         RUNS.connect()

@@ -60,7 +60,7 @@ class Lock:
 
     @property
     def held(self) -> bool:
-        """Whether this block holds the lock now. A lock that was lost stays lost."""
+        """Whether this block holds the lock. A lost lock stays lost."""
         holding = self._holding
         if holding is None:
             return False
@@ -121,7 +121,9 @@ class Lock:
 
     def _refuse_itself(self) -> None:
         if self._holding is not None:
-            raise ConfigError(f"lock({self.name}): its block is still open, so it would wait for itself. Create another lock object.")
+            raise ConfigError(
+                f"lock({self.name}): this lock is already in use, so the call would wait for itself. Create another lock object."
+            )
 
     def _steps(self) -> Generator[float, None, None]:
         """Tries to take the lock, and yields how long to sleep until the next attempt. It ends when the lock is held."""
@@ -206,26 +208,25 @@ class Lock:
 def lock(name: str, *, wait: clock.Delay = 0, lease: clock.Delay = "30s", queue: str | None = None) -> Lock:
     """A lock on a name, for a block of code: `with delayq.lock("order:42", wait="2s") as lock:`, or `async with`.
 
-    One holder has the name for one lease, which is extended while the block runs. It is a lease and not a consensus: after a pause of
-    the process or a loss of data in Redis, two holders can believe for one lease that they have it. `lock.check()` raises an error in
-    the one that has lost it. `lock.fence` lets another system refuse its writes.
+    The holder has a lease, which is extended while the block runs. If the process is suspended, or if Redis loses its data, two holders
+    can believe that they hold the lock, for up to one lease. `lock.check()` raises an exception in a holder that has lost the lock.
+    `lock.fence` allows another system to reject that holder's writes.
 
     Args:
-        name: text of 1 to 200 characters. It has nothing to do with keys and tasks.
-        wait: how long to wait while another holder has it; 0: do not wait.
-        lease: 5 seconds to 12 hours. If the holder dies, the lock is free after this time.
-        queue: the queue on whose server the lock is; by default "default", or the first of DELAYQ["QUEUES"], on the server of
-            DELAYQ["REDIS"].
+        name: Text of 1 to 200 characters. It is independent of keys and tasks.
+        wait: How long to wait if another holder has the lock. With 0, the lock is tried once.
+        lease: How long the lock remains taken if its holder dies, from 5 seconds to 12 hours.
+        queue: The queue whose server stores the lock. The default is the server in `DELAYQ["REDIS"]`.
 
-    Raises, where the block begins:
-        LockTaken: another holder has it. If a task does not catch this, the job is snoozed.
-        StoreUnavailable: Redis does not answer. If this call took the lock, it is free after a lease.
-        SynchronousOnlyOperation: `with` in async code; use `async with`.
-        ConfigError: its block is open already.
-    Raises, where the block ends without an error:
-        LeaseLost: it was not held to the end.
-    Raises at once:
-        PayloadError, QueueUnknown, ConfigError: the name, the queue or a duration is not valid.
+    Raises, when the block begins:
+        LockTaken: Another holder has the lock. If a task doesn't catch this exception, the job is snoozed.
+        StoreUnavailable: Redis doesn't respond. If this call acquired the lock, it is free after one lease.
+        SynchronousOnlyOperation: `with` was used in async code. Use `async with` instead.
+        ConfigError: The block of this lock has already begun.
+    Raises, when the block ends without an exception:
+        LeaseLost: The lock was lost before the end of the block.
+    Raises, when it is called:
+        PayloadError, QueueUnknown, ConfigError: The name, the queue or a duration is invalid.
     """
     return Lock(name, wait=wait, lease=lease, queue=queue)
 
@@ -237,7 +238,7 @@ def _checked(name: str) -> str:
     except PayloadError:
         pass
     raise PayloadError(
-        f"lock({cut(ascii(name))}): the name of a lock is text of 1 to {MAX_KEY} printable characters, such as 'order:42'."
+        f"lock({cut(ascii(name))}): the name of a lock must have 1 to {MAX_KEY} printable characters, such as 'order:42'."
     )
 
 
@@ -422,7 +423,7 @@ def _prolong(store: LockStore, holdings: list[Holding]) -> None:
     except DelayqError as error:
         for holding in holdings:
             holding.put_off()
-        logger.warning("locks (%d) could not be extended. The next attempt follows: %s", len(holdings), error)
+        logger.warning("locks (%d) could not be extended. This is tried again: %s", len(holdings), error)
         return
     for holding, answer, began in zip(holdings, answers, sent, strict=True):
         if answer == "held":

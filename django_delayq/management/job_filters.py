@@ -31,16 +31,18 @@ STEP = 2000  # rows read at a time
 
 
 def add_filters(parser: ArgumentParser, *, limit: int | None) -> None:
-    parser.add_argument("--queue", help="only this queue")
-    parser.add_argument("--state", type=str.lower, choices=STATES, metavar="STATE", help=f"only this state: {', '.join(STATES)}")
-    parser.add_argument("--task", help="only this task")
-    parser.add_argument("--search", help="search as in the admin: 'state:failed task:close_order after:-2h'")
-    parser.add_argument("--limit", type=at_least_1, default=limit, help=f"maximum number of jobs (default: {limit or 'all'})")
+    parser.add_argument("--queue", help="select only jobs in this queue")
+    parser.add_argument(
+        "--state", type=str.lower, choices=STATES, metavar="STATE", help=f"select only jobs in this state: {', '.join(STATES)}"
+    )
+    parser.add_argument("--task", help="select only jobs of this task")
+    parser.add_argument("--search", help="a search as in the admin, such as 'state:failed task:close_order after:-2h'")
+    parser.add_argument("--limit", type=at_least_1, default=limit, help=f"the maximum number of jobs (default: {limit or 'all'})")
 
 
 def add_targets(parser: ArgumentParser) -> None:
-    parser.add_argument("ids", nargs="*", metavar="ID", help="ids of jobs")
-    parser.add_argument("--key", help="key of a job; needs --queue")
+    parser.add_argument("ids", nargs="*", metavar="ID", help="the ids of the jobs")
+    parser.add_argument("--key", help="the key of a job; requires --queue")
     add_filters(parser, limit=None)
 
 

@@ -314,28 +314,30 @@ WIDTH: Final = 96
 
 
 HTTP_MEANINGS: Final[Mapping[str, str]] = {
-    "ALLOW": "List of networks, such as '10.1.0.0/16'. Deliveries may reach these networks although they are not public.",
-    "SECRETS": "Dict of names to secrets, or to lists of secrets. A secret that begins with whsec_ signs deliveries; headers can use "
-    "any secret. All secrets of a list sign, and headers use the first one.",
-    "PROXY": "URL of a proxy, with its port. All deliveries go through the proxy, and the proxy decides where they may go. The "
-    "environment has no effect.",
-    "CA": "File or folder of certificates to trust besides those of the system.",
-    "CONNECT": "Duration. Limit for a connection to one address, and for its TLS handshake.",
-    "READ": "Duration. Limit for the longest silence.",
-    "TIMEOUT": "Duration. Limit for a whole attempt, unless the delivery has its own.",
-    "MAX_ANSWER": "Bytes, at least 2048. How much of an answer is read. 2 KB of it are kept.",
-    "GONE": "List of status codes. An answer with one of them fails the delivery without a retry.",
-    "PER_HOST": "Whole number, at least 1. How many requests a process sends to one host at the same time.",
-    "BREAKER": "Whole number, or None. After so many failures in a row, a process sends nothing to the host for a while.",
-    "PAUSE": "Duration. How long that pause is at first.",
-    "QUEUE": "Name of the queue for deliveries that name none.",
+    "ALLOW": "A list of networks, such as '10.1.0.0/16', to which deliveries can be sent even though they are not public.",
+    "SECRETS": "A dict of names. Each value is a secret or a list of secrets. Secrets that start with whsec_ can sign "
+    "deliveries. Any secret can be used in a header. If a value is a list, all of its secrets sign a delivery, and "
+    "headers contain the first one.",
+    "PROXY": "The URL of a proxy, including its port. All deliveries are sent through this proxy, and the proxy must check the "
+    "addresses. Environment variables have no effect.",
+    "CA": "A file or directory of certificates to trust in addition to the system's certificates.",
+    "CONNECT": "The time limit for a connection to an address, and for its TLS handshake.",
+    "READ": "The maximum time to wait for the next part of a response.",
+    "TIMEOUT": "The time limit for a whole attempt, unless the delivery sets its own.",
+    "MAX_ANSWER": "The maximum number of bytes to read from a response, at least 2048. The first 2 KB are stored.",
+    "GONE": "A list of status codes for which a delivery fails without a retry.",
+    "PER_HOST": "The maximum number of requests that a process sends to a host at the same time.",
+    "BREAKER": "After this number of failures in a row, a process stops sending requests to the host for a while. None: it "
+    "never stops.",
+    "PAUSE": "The length of the first such pause.",
+    "QUEUE": "The default queue for deliveries.",
 }
 # The rights that the Redis user of a project needs, for keys that start with PREFIX.
 RIGHTS: Final = f"resetchannels ~delayq:* -@all {rights(COMMANDS)}"
 CLUSTER_RIGHTS: Final = rights(ON_CLUSTERS)
 REDIS_RIGHTS: Final = (
-    f"The Redis user needs these rights (delayq: is the PREFIX): ACL SETUSER delayq on >PASSWORD {RIGHTS}; on a Cluster also "
-    f"{CLUSTER_RIGHTS}"
+    f"The Redis user needs these rights (replace delayq: with your PREFIX): ACL SETUSER delayq on >PASSWORD {RIGHTS}; on a "
+    f"Cluster also {CLUSTER_RIGHTS}"
 )
 
 
@@ -349,7 +351,9 @@ def settings(out: TextIO, options: dict[str, Any]) -> int:
         print_json(out, documents)
         return 0
     for one in documents:
-        place = {"project": "", "both": " (per queue, too)", "queue": " (of a queue)"}[conf.SETTINGS[one["name"]].scope]
+        place = {"project": "", "both": " (can also be set per queue)", "queue": " (can only be set in a queue)"}[
+            conf.SETTINGS[one["name"]].scope
+        ]
         out.write(f"{one['name']}{place}\n")
         keys = [f"{key}: {text}" for key, text in HTTP_MEANINGS.items()] if one["name"] == "HTTP" else []
         for text in (f"default: {one['default']!r}", f"accepts: {one['accepts']}", one["meaning"], *keys):

@@ -28,41 +28,43 @@ from django_delayq.states import SCHEDULED_BY, SCHEDULED_WHY
 STDIN: Final = "-"
 OWN: Final = {"django_delayq.deliver": "delayq deliver", "django_delayq.offer": "delayq offer"}
 
-JOB: Final = "`id`, `uuid`, `queue`, `task`, `key`, `run_at`, `created`"
+JOB: Final = "`id`, `uuid`, `queue`, `task`, `key`, `run_at` and `created`"
 
 
 def add_put_commands(add: Callable[..., ArgumentParser]) -> None:
     """Adds the parsers. `add` creates one from a name, a function and a text."""
-    one = add("schedule", schedule, "schedule a job of a task", document=JOB)
-    one.add_argument("task", metavar="TASK", help="name of the task")
-    one.add_argument("--args", dest="task_args", default="[]", metavar="JSON", help="positional arguments, as '[1]'")
-    one.add_argument("--kwargs", dest="task_kwargs", default="{}", metavar="JSON", help='keyword arguments, as \'{"note": "x"}\'')
+    one = add("schedule", schedule, "schedule a job for a task", document=JOB)
+    one.add_argument("task", metavar="TASK", help="the name of the task")
+    one.add_argument("--args", dest="task_args", default="[]", metavar="JSON", help="positional arguments, such as '[1]'")
+    one.add_argument("--kwargs", dest="task_kwargs", default="{}", metavar="JSON", help='keyword arguments, such as \'{"note": "x"}\'')
     _options(one)
-    message = add("push", push, "put a message into a queue for consumers that pull", document=JOB)
-    message.add_argument("queue", metavar="QUEUE", help="name of the queue")
-    message.add_argument("body", metavar="BODY", help="JSON; - reads it from standard input")
+    message = add("push", push, "add a message to a queue that your own consumers pull from", document=JOB)
+    message.add_argument("queue", metavar="QUEUE", help="the name of the queue")
+    message.add_argument("body", metavar="BODY", help="a JSON value, or - to read it from standard input")
     _options(message, "queue", "timeout")
-    delivery = add("deliver", deliver, "schedule an HTTP request, which workers retry until the host answers 2xx", document=JOB)
-    delivery.add_argument("url", metavar="URL", help="where to send it")
-    delivery.add_argument("--body", metavar="JSON", help="the body as JSON; - reads it from standard input")
-    delivery.add_argument("--data", metavar="TEXT", help="the body as text; - reads it from standard input")
-    delivery.add_argument("--method", default="POST", type=str.upper, help="HTTP method (default: POST)")
-    delivery.add_argument("--header", action="append", default=[], metavar="'NAME: VALUE'", help="a header; you can repeat the option")
+    delivery = add("deliver", deliver, "schedule an HTTP request, which workers retry until the response is 2xx", document=JOB)
+    delivery.add_argument("url", metavar="URL", help="the URL to send the request to")
+    delivery.add_argument("--body", metavar="JSON", help="the body as JSON, or - to read it from standard input")
+    delivery.add_argument("--data", metavar="TEXT", help="the body as text, or - to read it from standard input")
+    delivery.add_argument("--method", default="POST", type=str.upper, help="the HTTP method (default: POST)")
+    delivery.add_argument(
+        "--header", action="append", default=[], metavar="'NAME: VALUE'", help="a header; you can use this option several times"
+    )
     delivery.add_argument(
         "--secret-header",
         action="append",
         default=[],
         metavar="'NAME: SECRET'",
-        help="a header whose value ends with a secret, by its name in DELAYQ['HTTP']['SECRETS'], as in "
+        help="a header that contains a secret, given by its name in DELAYQ['HTTP']['SECRETS'], such as "
         "'Authorization: Bearer partner-token'",
     )
-    delivery.add_argument("--secret", help="name in DELAYQ['HTTP']['SECRETS'] of the secret that signs each attempt")
+    delivery.add_argument("--secret", help="the name of a secret in DELAYQ['HTTP']['SECRETS'] that signs each attempt")
     delivery.add_argument("--redirects", type=int, default=0, help="how many 307 and 308 redirects to follow (default: 0)")
-    delivery.add_argument("--on-failure", metavar="TASK", help="task to schedule when the delivery has failed for good")
+    delivery.add_argument("--on-failure", metavar="TASK", help="a task to schedule if the delivery fails permanently")
     _options(delivery)
     offered = add("offer", offer, "schedule a message that a worker adds to a list or stream in Redis", document=JOB)
-    offered.add_argument("target", metavar="TARGET", help="name in DELAYQ['TARGETS']")
-    offered.add_argument("body", metavar="BODY", help="JSON; - reads it from standard input")
+    offered.add_argument("target", metavar="TARGET", help="the name of a target in DELAYQ['TARGETS']")
+    offered.add_argument("body", metavar="BODY", help="a JSON value, or - to read it from standard input")
     _options(offered)
 
 
@@ -73,7 +75,7 @@ def _options(parser: ArgumentParser, *without: str) -> None:
             example = EXAMPLES.get(option.kind, "")
             kind: dict[str, Any] = {"choices": option.choices} if option.choices else {"type": int} if option.kind == "integer" else {}
             parser.add_argument(f"--{name.replace('_', '-')}", metavar=METAVARS.get(option.kind), help=option.help + example, **kind)
-    parser.add_argument("--reason", default="", help="why; the job keeps it")
+    parser.add_argument("--reason", default="", help="the reason, which is stored with the job")
 
 
 def schedule(out: TextIO, options: dict[str, Any]) -> int:
@@ -197,7 +199,7 @@ def _json(text: str, where: str, kind: type | None = None) -> Any:
     return found
 
 
-EXAMPLES: Final = {"duration": ", as in 90s, 1h30m, 2d", "date": ", as in 2030-01-31T18:00:00+01:00"}
+EXAMPLES: Final = {"duration": ", such as 90s, 1h30m or 2d", "date": ", such as 2030-01-31T18:00:00+01:00"}
 METAVARS: Final = {"date": "DATE", "object": "JSON"}
 READERS: Final[Mapping[str | None, Callable[[Any, str], Any]]] = {
     "duration": seconds,

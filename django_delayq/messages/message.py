@@ -92,14 +92,15 @@ class Holder(NamedTuple):
 
 
 class Message:
-    """A message that this consumer holds until its lease ends. `body` is what was pushed; `attempt` counts from 1; `key` is "" without
-    one; `cancel_requested` is True if `extend` has learned that the message should be cancelled.
+    """A message that this consumer holds until its lease expires. `body` is the pushed value. `attempt` is counted from 1. `key` is ""
+    if the message has no key. `cancel_requested` is True if the last call of `extend` reported that the message was cancelled.
 
-    Within `with delayq.pull(…)`, the end of the block sends all decisions to Redis in one call. Elsewhere each method sends it at once.
+    Inside a `with delayq.pull(…)` block, all decisions are sent to Redis in one call at the end of the block. Elsewhere, each method
+    sends its decision immediately.
 
     Raises (all methods):
-        LeaseLost: the message is no longer held, so nothing was written.
-        StoreUnavailable: the result is not known. You can repeat the call.
+        LeaseLost: You no longer hold the message. Nothing was changed.
+        StoreUnavailable: The result is unknown. You can repeat the call.
     """
 
     __slots__ = (
@@ -134,12 +135,12 @@ class Message:
 
     @property
     def id(self) -> UUID:
-        """The id of the message, the same in every attempt, and that of the job which `push` returned."""
+        """The id of the message, which is the same for every attempt. It is the id of the job that `push` returned."""
         return ids.full(self._job.id)
 
     @property
     def short_id(self) -> str:
-        """The id in 22 characters, as lists, logs and pages show it."""
+        """The id in its 22-character form, as shown in lists, logs and pages."""
         return self._job.id
 
     @property
@@ -149,12 +150,12 @@ class Message:
 
     @property
     def meta(self) -> dict[str, Any]:
-        """A copy of `meta` of the message."""
+        """A copy of the message's `meta`."""
         return {name: value for name, value in (self._options.get("meta") or {}).items() if name not in (CARRIED, ONLY)}
 
     @property
     def fence(self) -> str:
-        """A text that no other attempt of any message has."""
+        """Text that is unique to this attempt."""
         return f"{self._job.fence}/{self._job.id}"
 
     @property
@@ -164,12 +165,12 @@ class Message:
 
     @property
     def max_attempts(self) -> int:
-        """How many attempts the message has; 0: no limit until it expires."""
+        """The maximum number of attempts, or 0 if there is no limit until the message expires."""
         return 0 if self._most == NO_LIMIT else self._most
 
     @property
     def is_last_attempt(self) -> bool:
-        """Whether the message fails for good if this attempt fails."""
+        """Whether the message fails permanently if this attempt fails."""
         return self.attempt >= self._most
 
     @property
@@ -178,12 +179,14 @@ class Message:
         return self._job.id, self._job.fence
 
     def ack(self) -> None:
-        """Acknowledges the message. It does not come again."""
+        """Acknowledges the message. It isn't delivered again."""
         refuse_loop_unless(self._batch.gathers, "message.aack()")
         self._decide(ack_outcome(self._job.id, self.attempt, self._job.fence, self._batch.worked()))
 
     def retry(self, delay: clock.Delay | None = None, reason: str = "") -> None:
-        """Reports a failed attempt. The message comes again after `delay`, or by its backoff. After the last attempt it has failed."""
+        """Reports a failed attempt. The message is delivered again after `delay`, or after its backoff. After the last attempt, it
+        fails.
+        """
         refuse_loop_unless(self._batch.gathers, "message.aretry(…)")
         if self.is_last_attempt:
             self._put_off("fail", 0, reason or "no attempt is left")
@@ -193,17 +196,19 @@ class Message:
             self._put_off("retry", duration(delay, "delay", "message.retry()"), reason)
 
     def snooze(self, delay: clock.Delay, reason: str = "") -> None:
-        """Returns the message. It comes again after `delay`. The attempt does not count."""
+        """Postpones the message. It is delivered again after `delay`, and the attempt doesn't count."""
         refuse_loop_unless(self._batch.gathers, "message.asnooze(…)")
         self._put_off("snooze", duration(delay, "delay", "message.snooze()"), reason)
 
     def fail(self, reason: str = "") -> None:
-        """Fails the message for good. Staff can requeue it."""
+        """Marks the message as failed. Staff can requeue it."""
         refuse_loop_unless(self._batch.gathers, "message.afail(…)")
         self._put_off("fail", 0, reason or "failed by its consumer")
 
     def extend(self, lease: clock.Delay | None = None) -> None:
-        """Extends the lease: to `lease` from now, or to the lease of the pull. It takes effect at once, also within `with`."""
+        """Extends the lease, starting from now. The default is the lease of the pull. This takes effect immediately, even inside a
+        `with` block.
+        """
         refuse_loop("message.aextend(…)")
         self._batch.prolong([self], lease)
 
@@ -223,8 +228,9 @@ class Message:
 
 
 class MessageBatch(Sequence[Message]):
-    """Messages that were pulled together. It is empty if none were due in time. At the end of `with delayq.pull(…) as batch:`, all
-    decisions are sent to Redis in one call. Messages without a decision come again when their lease has ended.
+    """Messages that were pulled together. The batch is empty if no message became due in time. At the end of a `with delayq.pull(…) as
+    batch:` block, all decisions are sent to Redis in one call. Messages without a decision are delivered again when their leases
+    expire.
     """
 
     def __init__(self, holder: Holder, lease_ms: int) -> None:
@@ -274,11 +280,11 @@ class MessageBatch(Sequence[Message]):
         await in_thread(self._close, error)
 
     def begins(self, now_ms: int) -> None:
-        """Starts the leases at this time of Redis' clock."""
+        """Starts the leases at this time, according to Redis's clock."""
         self.lease_end_ms, self._began = now_ms + self.lease_ms, (now_ms, clock.monotonic())
 
     def worked(self) -> WorkTime:
-        """From the claim until now."""
+        """Returns the time from the claim until now."""
         started_ms, started = self._began
         return WorkTime(started_ms, started_ms + int((clock.monotonic() - started) * 1000))
 
@@ -287,17 +293,20 @@ class MessageBatch(Sequence[Message]):
         self._messages.append(Message(self, job, header, body, options))
 
     def settle(self) -> None:
-        """Sends the decisions so far to Redis.
+        """Sends all decisions made so far to Redis.
 
         Raises:
-            LeaseLost: some messages were no longer held (`fields["messages"]` names them). All others are settled.
-            StoreUnavailable: the result is not known. You can repeat the call.
+            LeaseLost: You no longer held some of the messages. Their ids are in `fields["messages"]`. All other messages are
+                settled.
+            StoreUnavailable: The result is unknown. You can repeat the call.
         """
         refuse_loop("batch.asettle()")
         self._settle()
 
     def ack(self) -> None:
-        """Acknowledges all messages without another decision, and sends the whole batch to Redis in one call. Raises: see `settle`."""
+        """Acknowledges all messages without a decision, and sends the whole batch to Redis in one call. It raises the same exceptions
+        as `settle`.
+        """
         refuse_loop("batch.aack()")
         for message in self._messages:
             if message.end is None:
@@ -306,7 +315,9 @@ class MessageBatch(Sequence[Message]):
         self._settle()
 
     def extend(self, lease: clock.Delay | None = None) -> None:
-        """Extends the leases of all messages that are not settled: to `lease` from now. Raises: see `Message`."""
+        """Extends the leases of all messages that are not settled, starting from now. It raises the same exceptions as the methods of
+        `Message`.
+        """
         refuse_loop("batch.aextend(…)")
         self.prolong([message for message in self._messages if not message.settled], lease)
 

@@ -237,19 +237,19 @@ def _poison(job: ClaimedJob, code: str, text: str) -> Outcome:
 def pull(
     queue: str, n: int = 1, *, wait: clock.Delay = 0, lease: clock.Delay | None = None, older_than: clock.Delay | None = None
 ) -> MessageBatch:
-    """Takes due messages under a lease: `with delayq.pull("mail", 50, wait="10s") as batch:`. Each message has one holder at a time.
+    """Claims due messages: `with delayq.pull("mail", 50, wait="10s") as batch:`. Only one consumer at a time holds a message.
 
     Args:
-        n: maximum number of messages, up to 200. Fewer are returned as soon as there are some.
-        wait: how long to wait while there are none. A push ends the wait. After it, the batch is empty.
-        lease: how long the messages are held, 5 seconds to 12 hours; by default the LEASE of the queue. A message that is not settled
-            then comes again by its backoff, and the attempt counts.
-        older_than: only messages that have been due for so long.
+        n: The maximum number of messages, up to 200. If at least one message is due, the call returns immediately.
+        wait: How long to wait for the first message. A push ends the wait. If no message becomes due, the batch is empty.
+        lease: How long you hold the messages, from 5 seconds to 12 hours. The default is the queue's `LEASE`. If you don't settle a
+            message before the lease expires, this counts as a failed attempt, and the message is delivered again after its backoff.
+        older_than: Only claim messages that have been due for at least this long.
 
     Raises:
-        QueueUnknown, ConfigError: the queue is one of workers, or an option is not valid.
-        StoreUnavailable: Redis does not answer. The next pull of this process gets what Redis may have handed out.
-        SynchronousOnlyOperation: in async code; await `apull`.
+        QueueUnknown, ConfigError: The queue is unknown or is served by workers, or an option is invalid.
+        StoreUnavailable: Redis doesn't respond. The next call in this process returns any messages that were claimed.
+        SynchronousOnlyOperation: The function was called in async code. Use `await apull` instead.
     """
     refuse_loop("delayq.apull(…)")
     ask, seconds = _ask(queue, n, wait, lease, older_than)
@@ -269,7 +269,7 @@ def pull(
 async def apull(
     queue: str, n: int = 1, *, wait: clock.Delay = 0, lease: clock.Delay | None = None, older_than: clock.Delay | None = None
 ) -> MessageBatch:
-    """Async version of `pull`: the wait holds up nothing else. `async with await delayq.apull("mail", 50, wait="10s") as batch:`."""
+    """Async version of `pull`: `async with await delayq.apull("mail", 50, wait="10s") as batch:`."""
     return await taken(queue, *_ask(queue, n, wait, lease, older_than))
 
 
@@ -323,7 +323,7 @@ def _ask(queue: str, n: int, wait: clock.Delay, lease: clock.Delay | None, older
     found = conf.get().queue(queue)
     if not found.pulled:
         raise ConfigError(
-            f"{where}: workers serve this queue, and pull only takes from one that holds messages: set "
+            f"{where}: this queue contains jobs for workers. To pull messages from it, set "
             f"DELAYQ['QUEUES'][{queue!r}]['CONSUMER'] = 'pull'."
         )
     if type(n) is not int or not 1 <= n <= MOST:

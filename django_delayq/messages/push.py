@@ -39,17 +39,17 @@ _NAMES: Final = tuple(MessageOptions.__annotations__)
 
 
 def push(queue: str, body: Any, **options: Unpack[MessageOptions]) -> Job:
-    """Puts a message into a queue whose `CONSUMER` is "pull": `push("mail", {"to": "…"}, delay="10m")`.
+    """Adds a message to a queue whose `CONSUMER` is "pull": `push("mail", {"to": "…"}, delay="10m")`.
 
     Args:
-        body: any JSON value; `pull` returns it unchanged.
-        options: those of `schedule`, except queue, timeout, serial and concurrency. Consumers can pull the message from `delay` or
-            `run_at` on, or now.
+        body: Any JSON value. `pull` returns it unchanged.
+        options: The options of `schedule`, except queue, timeout, serial and concurrency. By default, consumers can pull the
+            message immediately.
 
     Raises:
-        PayloadError, PayloadTooLarge: JSON cannot hold the body, or it is larger than MAX_PAYLOAD of the queue.
-        QueueUnknown, ConfigError: the queue is unknown or one of workers, or an option is not valid.
-        KeyTaken, StoreUnavailable, SynchronousOnlyOperation: as `delayq.schedule`.
+        PayloadError, PayloadTooLarge: The body can't be represented in JSON, or is larger than the queue's `MAX_PAYLOAD`.
+        QueueUnknown, ConfigError: The queue is unknown or is served by workers, or an option is invalid.
+        KeyTaken, StoreUnavailable, SynchronousOnlyOperation: See `delayq.schedule`.
     """
     refuse_loop("delayq.apush(…)")
     return put_in(KIND, _options(queue, options), (body,), {})
@@ -57,10 +57,10 @@ def push(queue: str, body: Any, **options: Unpack[MessageOptions]) -> Job:
 
 @like(push)
 async def apush(queue: str, body: Any, **options: Unpack[MessageOptions]) -> Job:
-    """Async version of `push`. It commits by itself.
+    """Async version of `push`. It uses its own transaction.
 
     Raises:
-        CancelledError: whether the message was put in is not known; the error has its id in a tuple, `jobs`.
+        CancelledError: It is unknown whether the message was added. The exception's `jobs` attribute is a tuple with its id.
         As `push`.
     """
     id = ids.new()
@@ -69,7 +69,9 @@ async def apush(queue: str, body: Any, **options: Unpack[MessageOptions]) -> Job
 
 def _options(queue: str, given: MessageOptions) -> Options:
     if not isinstance(queue, str) or not queue:
-        raise ConfigError(f"push() was given {queue!r} as the queue: write push('mail', body), with a name in DELAYQ['QUEUES'].")
+        raise ConfigError(
+            f"push() was given {queue!r} as the queue. Pass the name of a queue in DELAYQ['QUEUES'], as in push('mail', body)."
+        )
     for name in given:
         if name not in _NAMES:
             raise ConfigError(

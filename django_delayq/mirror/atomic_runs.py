@@ -66,7 +66,7 @@ def once(run: CurrentJob, name: str) -> Iterator[bool]:
         ValueError: the name is empty or longer than 100 characters.
     """
     if not name or len(name) > 100:
-        raise ValueError(f"delayq.once({name!r}): the name of a step has 1 to 100 characters.")
+        raise ValueError(f"delayq.once({name!r}): the name must have 1 to 100 characters.")
     first = _find(run, name) is None
     with database.atomic():
         yield first
@@ -78,8 +78,8 @@ def once(run: CurrentJob, name: str) -> Iterator[bool]:
             Step.objects.create(job_id=run.id, name=name, fence=run.nonce, at=database.ago())
         except IntegrityError:
             raise LeaseLost(
-                f"job {run.id}: another run has done the step {name!r} at the same time, so the changes of this run in that step are "
-                f"rolled back. Stop here"
+                f"job {run.id}: another run has completed the step {name!r} in the meantime, so this run's changes in "
+                "that step are rolled back. Stop here"
             ) from None
         failpoint("effects.commit")
     failpoint("effects.committed")
@@ -100,7 +100,7 @@ def _guarded(hook: Callable[[], Any], run: CurrentJob) -> Callable[[], None]:
         try:
             hook()
         except BaseException:  # a task cannot end the worker, not even with SystemExit
-            logger.exception("job %s (%s): it has committed; an on_commit hook failed", run.id, run.task)
+            logger.exception("job %s (%s) has committed, but an on_commit hook failed", run.id, run.task)
 
     call.__wrapped__ = hook  # type: ignore[attr-defined]  # the test kit reads the hook from here
     return call

@@ -119,5 +119,5 @@ class BringInLoop:
             text = "far jobs of %s reach Redis late: the first is due at %s, and the horizon is %.0f s"
             logger.warning(text, self.queue.name, first.isoformat(), self.queue.horizon or 0)
         elif self._late and not late:
-            logger.warning("far jobs of %s reach Redis in time again", self.queue.name)
+            logger.warning("far jobs of %s are reaching Redis in time again", self.queue.name)
         self._late = late

@@ -103,12 +103,16 @@ class JobEndedSender:
                 continue  # the job is not over: it was requeued meanwhile, or restored
             if clock.monotonic() < self._left_until:
                 logger.warning(
-                    "queue %s: job_ended is not sent for some jobs (%d), because receivers are too slow", self._queue, len(ends) - place
+                    "queue %s: job_ended was not sent for some jobs (%d), because receivers are too slow",
+                    self._queue,
+                    len(ends) - place,
                 )
                 return
             if not self._call_within(lambda end=end, row=row: self._call(end, row), PATIENCE):  # type: ignore[misc]  # bound per turn
                 self._left_until = clock.monotonic() + LEFT
-                logger.error("the receivers of job_ended take longer than %g s for job %s; they pause for a minute", PATIENCE, end.id)
+                logger.error(
+                    "the receivers of job_ended took longer than %g s for job %s, so they are not called for a minute", PATIENCE, end.id
+                )
 
     def _call(self, end: End, row: Row | None) -> None:
         task, key = (row.task, row.key) if row is not None else ("", "")

@@ -235,8 +235,8 @@ class RelayLoop:
             unresolved += leave_to_a_person(those, unknown_end(status))
         if unresolved:
             logger.error(
-                "queue %s: jobs have an unknown outcome (%d), because the events of their ends are lost. Decide about each: manage.py "
-                "delayq list --state unresolved",
+                "queue %s: the outcome of some jobs (%d) is unknown, because the events of their ends are lost. To list them, "
+                "run manage.py delayq list --state unresolved",
                 self.queue.name,
                 unresolved,
             )
@@ -303,7 +303,7 @@ class CommitRequestLoop:
         if queues and clock.monotonic() - self._reported > REPEAT:
             self._reported = clock.monotonic()
             logger.error(
-                "committed changes (%d) wait for a process with these queues in its settings: %s",
+                "committed changes (%d) are waiting for a process that has these queues in its settings: %s",
                 sum(queues.values()),
                 ", ".join(sorted(queues)),
             )

@@ -195,7 +195,7 @@ def mark_lost(log: EventLog, queue: QueueConfig, partition: int, way_back: str) 
         yield 0.0
     if found:
         logger.error(
-            "queue %s: Redis has lost jobs of redis durability (%d). Decide about each: manage.py delayq list --state unresolved",
+            "queue %s: Redis has lost jobs with redis durability (%d). To list them, run manage.py delayq list --state unresolved",
             queue.name,
             len(found),
         )

@@ -304,7 +304,7 @@ class Service:
                 runner.wake()
         except StoreError as error:
             if not isinstance(error, CommandRefused):
-                logger.warning("Redis refuses a blocking read, so the mirror polls for events four times a second: %s", error)
+                logger.warning("Redis rejects blocking reads, so the mirror polls for events four times a second: %s", error)
             self._listen_at = clock.monotonic() + REFUSED
         else:
             for runner in (*self._restores, *self._folders) if news else ():
@@ -348,13 +348,13 @@ class Service:
         for mirror in self.mirrors:
             queue, server = mirror.queue.label(mirror.partition), self._links[mirror.queue.name, mirror.partition].server
             if server in away:
-                logger.warning("the mirror of %s stops while Redis is not available; it continues when it is started again", queue)
+                logger.warning("the mirror of %s stops while Redis is unavailable. It continues when it is started again", queue)
                 continue
             try:
                 mirror.drain()
             except (StoreUnavailable, StoreError, DriverError) as error:
                 logger.warning(
-                    "the mirror of %s stops before it has read all events; it continues when it is started again: %s", queue, error
+                    "the mirror of %s stopped before it had read all events. It continues when it is started again: %s", queue, error
                 )
                 if isinstance(error, StoreUnavailable):
                     away.add(server)

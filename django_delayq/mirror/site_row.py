@@ -38,7 +38,7 @@ class DatabaseSite(site.Database):
         except Error as error:
             raise SiteRefused(code="site_unknown", cause=str(error).strip().rstrip(".")) from error
         if found is None:
-            raise SiteRefused(code="site_unknown", cause="the table delayq_site is empty; manage.py delayq adopt makes an id")
+            raise SiteRefused(code="site_unknown", cause="the table delayq_site is empty. To create an id, run manage.py delayq adopt")
         self._first = {part: facts.address for part, facts in known.items()}
         return found
 

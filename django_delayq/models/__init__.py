@@ -94,17 +94,17 @@ OUTCOMES: Final = [
 
 
 class Job(DelayqModel):
-    """One job.
+    """A job.
 
-    `published`: when Redis confirmed it; NULL: not yet, so the relay will publish it. `last_event`: the last stream entry that this
-    row has folded, so that folding it again changes nothing. `settled`: the fence of the atomic run that has committed (see `Step`),
-    or SUCCEEDED_HERE; no later event undoes such a success. `far`: Redis does not know the job, since its date lies beyond `HORIZON`.
-    `far_key`: a unique value among the far rows of its key, set at the insert. It has no meaning once the row is no longer far and is
-    published.
+    `published` is the date when Redis confirmed the job. While it is NULL, the relay still has to publish the job. `last_event` is the
+    last stream entry that was folded into this row, so that folding it again has no effect. `settled` is the fence of the atomic run
+    that has committed (see `Step`), or SUCCEEDED_HERE. No later event undoes such a success. `far` is true if the job is due after
+    `HORIZON`, so that it is only in the database. `far_key` is unique among the far rows with the same key. It has no meaning once the
+    row has been published.
 
-    `ending`: how a cancelled job was displaced: merged or replaced (`merged_into`: by which job), or expired. NULL for jobs that
-    people cancelled. "unknown" for an unfinished row whose job has ended without an event, or was lost (see UNRESOLVED). `delay_ms`:
-    the requested delay, for a row that has not been published. `asked`: how often its task has raised NotYet; NULL for never.
+    `ending` shows how a cancelled job ended: merged or replaced (`merged_into` is the other job), or expired. It is NULL if a user
+    cancelled the job, and "unknown" for an unresolved job (see UNRESOLVED). `delay_ms` is the requested delay of a job that hasn't been
+    published. `asked` is how many times the task has raised NotYet, or NULL.
     """
 
     id: models.UUIDField[UUID, UUID] = models.UUIDField(primary_key=True, default=ids.new, editable=False)
@@ -157,9 +157,9 @@ class Job(DelayqModel):
             ("run_now_job", "Can run jobs now"),
             ("reschedule_job", "Can reschedule jobs"),
             ("resolve_job", "Can mark unresolved jobs as succeeded or failed"),
-            ("edit_job", "Can change the arguments of jobs while requeueing them"),
+            ("edit_job", "Can requeue jobs with different arguments"),
             ("export_job", "Can export lists of jobs"),
-            ("view_sensitive", "Can see arguments that are masked"),
+            ("view_sensitive", "Can see masked arguments"),
         )
         indexes = (
             # Each list of the admin is read in the order of one of these indexes, and each count needs only one of them.
@@ -204,7 +204,7 @@ class Job(DelayqModel):
 
     @property
     def short_id(self) -> str:
-        """The id in 22 characters, as lists, logs and pages show it."""
+        """The id in its 22-character form, as shown in lists, logs and pages."""
         return ids.short(self.id)
 
     @property
@@ -249,7 +249,7 @@ class Job(DelayqModel):
 
 
 class Queue(Job):
-    """A queue, for the index and the permissions of the admin. Its contents are read from Redis; there is no table of queues.
+    """A queue, for the index and the permissions of the admin. Its contents are read from Redis. There is no table of queues.
 
     It is a proxy model, because `dumpdata` and similar commands would look for the table of an unmanaged model.
     """
@@ -263,18 +263,18 @@ class Queue(Job):
 
 
 class Worker(Job):
-    """A worker. Like `Queue`, it is read from Redis and has no table."""
+    """A worker. Like a `Queue`, it is read from Redis and has no table."""
 
     class Meta:
         proxy = True
         verbose_name = _("worker")
         verbose_name_plural = _("workers")
         default_permissions = ("view",)
-        permissions = (("quiet_worker", "Can tell workers to claim no more"), ("stop_worker", "Can stop workers"))
+        permissions = (("quiet_worker", "Can quiet workers"), ("stop_worker", "Can stop and dismiss workers"))
 
 
 class Target(Job):
-    """An external place where jobs end: a host of deliveries, or a target of offers. Like `Queue`, it has no table."""
+    """A host of deliveries, or a target of offers. Like a `Queue`, it has no table."""
 
     class Meta:
         proxy = True
@@ -284,8 +284,9 @@ class Target(Job):
 
 
 class Attempt(DelayqModel):
-    """One run of a job. The fence identifies a run: after a crash the next run has the same number. `problem`: the `code` and
-    `fields` of the error that ended it, for programs; and `wait_ms`, if its task has said when to try again. NULL for neither.
+    """A run of a job, identified by its fence. After a crash, the next run has the same number. `problem` contains the `code` and
+    `fields` of the error that ended the run, for use by programs. It also contains `wait_ms` if the task requested a delay. Otherwise,
+    it is NULL.
     """
 
     job: models.ForeignKey[Job, Job] = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="attempt_set", db_constraint=False)
@@ -315,7 +316,7 @@ class Attempt(DelayqModel):
 
 
 class Step(DelayqModel):
-    """An effect that has happened, committed in the transaction of that effect. The name is "" for a whole atomic run."""
+    """A completed `delayq.once()` block, recorded in the transaction of its effects. If the name is "", it is a whole atomic run."""
 
     job_id: models.UUIDField[UUID, UUID] = models.UUIDField()  # no foreign key: the row of a job may come later, or not at all
     name: models.CharField[str, str] = models.CharField(_("name"), max_length=100, blank=True, default="")
@@ -335,7 +336,7 @@ class Step(DelayqModel):
 
 
 class Event(DelayqModel):
-    """An event of a job outside of its runs, or of a queue, with its actor and reason. Rows are only added. Runs are `Attempt` rows."""
+    """An event of a job or of a queue, with its actor and reason. Runs are stored as `Attempt` rows. Rows are never changed."""
 
     job: models.ForeignKey[Job | None, Job | None] = models.ForeignKey(
         Job, on_delete=models.CASCADE, related_name="event_set", db_constraint=False, null=True, blank=True

@@ -17,10 +17,10 @@ from django_delayq.text import visible
 
 
 class SetAside(DelayqModel):
-    """One item of the event stream that the mirror could not fold. `raw`: the item as it was in the stream, cut if the database
-    cannot store it all; `length`: its full length. The row is written in the transaction of the checkpoint, so the mirror never skips
-    an item without a row here. `code`: the reason, see `mirror.database_errors` and `mirror.fold`. `tries`: how often it was
-    refused.
+    """An item of the event stream that the mirror couldn't write to the database. `raw` contains the item, truncated if the database
+    can't store all of it, and `length` is its full length. The row is written in the transaction of the checkpoint, so the mirror never
+    skips an item without a row here. `code` is the reason, see `mirror.database_errors` and `mirror.fold`. `tries` is how many
+    times the item was rejected.
     """
 
     queue: models.CharField[str, str] = models.CharField(_("queue"), max_length=100)
@@ -45,7 +45,7 @@ class SetAside(DelayqModel):
         verbose_name_plural = _("rejected events")
         ordering = ("-id",)
         default_permissions = ("view",)
-        permissions = (("retry_setaside", "Can try again what the mirror has set aside"),)
+        permissions = (("retry_setaside", "Can retry rejected events"),)
         constraints = (models.UniqueConstraint(fields=["queue", "partition", "stream_id", "item"], name="delayq_set_aside_once"),)
         indexes = (models.Index(fields=["queue", "noticed_at"], name="delayq_set_aside_noticed"),)
 
@@ -54,7 +54,7 @@ class SetAside(DelayqModel):
 
 
 class QueueState(DelayqModel):
-    """The pause of one partition of a queue, which Redis may forget. `paused_at` is null while the partition is not paused."""
+    """The pause of a partition, which survives if Redis loses its data. `paused_at` is NULL if the partition is not paused."""
 
     queue: models.CharField[str, str] = models.CharField(max_length=100)
     partition: models.PositiveIntegerField[int, int] = models.PositiveIntegerField(default=0)
@@ -69,8 +69,8 @@ class QueueState(DelayqModel):
 
 
 class UncheckedKey(DelayqModel):
-    """A far job with a key, while Redis has not been asked whether it holds that key. The row is written with the job's row, and
-    deleted after Redis has answered.
+    """A far job whose key hasn't been checked in Redis yet. The row is written together with the job's row, and deleted after Redis has
+    responded.
     """
 
     job_id: models.UUIDField[UUID, UUID] = models.UUIDField(primary_key=True)
@@ -179,10 +179,10 @@ class Checkpoint(DelayqModel):
 
 
 class Operation(DelayqModel):
-    """One verb for all jobs that match, in steps: `console.operation_loop` carries it out. `selection`: the arguments of `Selection`.
-    Jobs that were scheduled after the start (`upto`) are not included. `last`: the last job that was processed. `chunk`: the jobs
-    that are being processed. `passed_over`: jobs left for later because their server was unavailable, NULL for none.
-    `problem`: why the operation does not continue, as the code and fields of an error; NULL for no problem.
+    """An action on all matching jobs, which `console.operation_loop` performs step by step. `selection` contains the arguments of
+    `Selection`. Jobs scheduled after the start (`upto`) are not included. `last` is the last job that was processed, and `chunk`
+    contains the jobs that are being processed. `passed_over` contains jobs that were postponed because their server was unavailable, or
+    NULL. `problem` contains the code and the fields of the error that stopped the operation, or NULL.
     """
 
     class Stage(models.TextChoices):
@@ -229,7 +229,7 @@ class Operation(DelayqModel):
         ordering = ("-id",)
         default_permissions = ("view",)
         permissions = (
-            ("start_operation", "Can start operations on all jobs that match"),
+            ("start_operation", "Can start operations on all jobs that match a search"),
             ("steer_operation", "Can pause, resume and cancel operations"),
         )
         indexes = (models.Index(fields=["stage", "id"], name="delayq_operation_stage"),)

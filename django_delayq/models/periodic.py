@@ -19,13 +19,15 @@ NAME: Final = 200  # characters of a schedule's name, and of its cron expression
 class Periodic(DelayqModel):
     """A schedule.
 
-    `owner`: the code that declares it, or people in the admin; the owner sets dates, policies and arguments. `fingerprint`: that of
-    the current declaration. The three `override_…` fields replace cron, every and time zone if one of the first two is set.
+    `owner` is either the code that declares the schedule, or users in the admin. The owner sets the dates, policies and arguments.
+    `fingerprint` identifies the current declaration. The three `override_…` fields replace the cron expression, the period and the time
+    zone if one of the first two is set.
 
-    `decided_to`: the fate of each tick up to this date is decided. `write_at`: from when there is something to do for the schedule;
-    NULL for never. `withdrawing`: jobs of withdrawn ticks must still be cancelled. `retired_at`: since when no code declares it.
-    `holder`: the run that holds the schedule if runs must not overlap, as its job and the nonce of its claim; `holder_queue`: the
-    queue of that job. `problem`: why no job can be written, as the code and fields of an error; NULL for no problem.
+    `decided_to` is the date up to which the fate of each tick is decided. `write_at` is the date when the schedule needs attention
+    again, or NULL. If `withdrawing` is true, the jobs of withdrawn ticks must still be cancelled. `retired_at` is the date since when
+    no code declares the schedule. `holder` is the run that holds the schedule if runs must not overlap, given by its job and the nonce
+    of its claim. `holder_queue` is the queue of that job. `problem` contains the code and the fields of the error that prevents new
+    jobs, or NULL.
     """
 
     class Owner(models.TextChoices):
@@ -67,9 +69,9 @@ class Periodic(DelayqModel):
         default_permissions = ("view",)
         permissions = (
             ("switch_periodic", "Can turn schedules on and off"),
-            ("override_periodic", "Can give schedules other dates"),
+            ("override_periodic", "Can override the dates of schedules"),
             ("run_periodic", "Can run schedules now"),
-            ("schedule_job", "Can create and delete schedules of the admin"),
+            ("schedule_job", "Can schedule copies of jobs, and add, change and delete schedules"),
         )
 
     def __str__(self) -> str:
@@ -87,8 +89,8 @@ class Periodic(DelayqModel):
 
 
 class Tick(DelayqModel):
-    """One date of a schedule, and its fate. `run_at`: its date with jitter. `job_id`: its one job; the row of that job may be
-    deleted. `by_hand`: not a date of the calendar, but a run that `actor` requested.
+    """A date of a schedule. `fate` is what happened to it, and `run_at` is the date including jitter. `job_id` is its job, whose row
+    may have been deleted. If `by_hand` is true, `actor` requested an additional run.
     """
 
     class Fate(models.TextChoices):
@@ -126,8 +128,8 @@ class Tick(DelayqModel):
 
 
 class SeenDeclaration(DelayqModel):
-    """A declaration that workers have seen in their code: since when without a gap, and when last. The row without a name and
-    fingerprint is for the workers themselves: since when they look.
+    """A declaration in the workers' code, with the dates when it was first and last seen without a gap. The row without a name and a
+    fingerprint stores when workers first and last looked for declarations.
     """
 
     name: models.CharField[str, str] = models.CharField(max_length=NAME)

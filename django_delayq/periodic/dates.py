@@ -95,21 +95,20 @@ class Dates:
         """
         if (every is None) == (not cron):
             given = "both a cron and every=" if cron else "neither a cron nor every="
-            raise ConfigError(f"{where}: it has {given}.", hint="Write one of them: '0 3 * * *', or every='10m'.")
+            raise ConfigError(f"{where}: it has {given}.", hint="Use one of them: '0 3 * * *', or every='10m'.")
         jitter_ms = 0 if jitter is None else _duration(jitter, "jitter", where)
         if jitter_ms > LONGEST_JITTER_MS:
-            raise ConfigError(f"{where}: jitter={jitter!r} is longer than a day.", hint="Give a shorter one, such as '5m'.")
+            raise ConfigError(f"{where}: jitter={jitter!r} is longer than one day.", hint="Use a shorter jitter, such as '5m'.")
         if every is None:
             return cls(cron=_cron(cron, where), timezone=_timezone(timezone, where), jitter_ms=jitter_ms)
         # A negative period is also too short. The error of `clock` for it would name 0 as the minimum.
         negative = every < timedelta(0) if isinstance(every, timedelta) else isinstance(every, int | float) and every < 0
         every_ms = -1 if negative else _duration(every, "every", where)
         if every_ms < SHORTEST_MS:
-            raise ConfigError(f"{where}: every={every!r} is too short.", hint="The shortest is a second, every='1s'.")
+            raise ConfigError(f"{where}: every={every!r} is too short.", hint="The minimum is one second: every='1s'.")
         if jitter_ms >= every_ms:
             raise ConfigError(
-                f"{where}: jitter={jitter!r} is not shorter than every={every!r}: the job of a tick could be due after the job of "
-                f"the next tick.",
+                f"{where}: jitter={jitter!r} is not shorter than every={every!r}, so a job could be due after the next tick's job.",
                 hint="Choose a shorter jitter, or remove it.",
             )
         return cls(every_ms=every_ms, jitter_ms=jitter_ms)
@@ -124,7 +123,7 @@ class Dates:
             ValueError: the moment is naive.
         """
         if moment.utcoffset() is None:
-            raise ValueError(f"{moment!r} is naive: it has no time zone.")
+            raise ValueError(f"{moment!r} is naive, because it has no time zone.")
         try:
             if self.every_ms:
                 for number in count((moment - _EPOCH) // _MILLISECOND // self.every_ms + 1):
@@ -238,15 +237,15 @@ def place_of(name: str) -> ZoneInfo:
     """
     if name in NO_PLACES or name.startswith("right/"):
         raise ConfigError(
-            f"{name!r} is not the zone of a place: its definition differs between hosts, or it counts leap seconds.",
-            hint="Write a name as in the IANA database, such as 'Europe/Berlin' or 'UTC'.",
+            f"{name!r} is not a geographic time zone. Its definition can differ between hosts, or it includes leap seconds.",
+            hint="Use a name from the IANA database, such as 'Europe/Berlin' or 'UTC'.",
         )
     return zone_of(name)
 
 
 def _timezone(name: Any, where: str) -> str:
     if not isinstance(name, str) or not 0 < len(name) <= MAX_TIMEZONE:
-        raise ConfigError(f"{where}: timezone={name!r} must be the name of a zone.", hint="Such as timezone='Europe/Berlin'.")
+        raise ConfigError(f"{where}: timezone={name!r} must be the name of a time zone.", hint="For example: timezone='Europe/Berlin'.")
     try:
         place_of(name)
     except ConfigError as error:
@@ -257,26 +256,28 @@ def _timezone(name: Any, where: str) -> str:
 def _cron(cron: Any, where: str) -> str:
     """The cron with single spaces."""
     if not isinstance(cron, str) or len(cron) > MAX_CRON:
-        raise ConfigError(f"{where}: the cron {cron!r} must be text of at most {MAX_CRON} characters.", hint="Such as '0 3 * * *'.")
+        raise ConfigError(
+            f"{where}: the cron expression {cron!r} must be text of at most {MAX_CRON} characters.", hint="For example: '0 3 * * *'."
+        )
     parts = cron.split()
     if len(parts) != len(FIELDS):
         meant = _NICKNAMES.get(cron.strip().lower())
-        hint = f"Write {meant!r}." if meant else "Such as '0 3 * * *', every night at three; for seconds, use every='10s'."
+        hint = f"Use {meant!r}." if meant else "For example, '0 3 * * *' is every night at three. For seconds, use every='10s'."
         fields = ", ".join(name for name, _, _ in FIELDS)
-        raise ConfigError(f"{where}: the cron {cron!r} has {len(parts)} of the five fields {fields}.", hint=hint)
+        raise ConfigError(f"{where}: the cron expression {cron!r} has {len(parts)} fields. It must have five: {fields}.", hint=hint)
     for number, (part, (name, takes, size)) in enumerate(zip(parts, FIELDS, strict=True)):
         if not _readable(number, part):
             raise ConfigError(
-                f"{where}: the cron {cron!r} has {part!r} as {name}, which cannot be read.",
-                hint=f"It takes {takes}; ranges 1-5, lists 1,3,5, steps */10, and * for all.",
+                f"{where}: the cron expression {cron!r} has {part!r} as {name}, which is not valid.",
+                hint=f"Use {takes}. Ranges such as 1-5, lists such as 1,3,5, steps such as */10, and * are also allowed.",
             )
         for term in part.split(","):
             base, _, step = term.partition("/")
             # */90 would be read as 0 alone, and 5-5/1 as 5/1, which is everything from 5 on: neither is what the user meant.
             if step and int(step) >= (_span(number, base) if "-" in base else size):
                 raise ConfigError(
-                    f"{where}: the cron {cron!r} has {part!r} as {name}: there is no second step of {step} within {base}.",
-                    hint="For a period, use every=, such as every='90m'.",
+                    f"{where}: the cron expression {cron!r} has {part!r} as {name}, but a step of {step} is too large for {base}.",
+                    hint="To run a task at a fixed interval, use every=, such as every='90m'.",
                 )
     return " ".join(parts)
 
@@ -341,7 +342,9 @@ def _cronsim() -> ModuleType:
     try:
         import cronsim
     except ImportError:
-        raise ConfigError("A schedule with a cron needs the package cronsim.", hint='pip install "django-delayq[cron]"') from None
+        raise ConfigError(
+            "A schedule with a cron expression requires the package cronsim.", hint='pip install "django-delayq[cron]"'
+        ) from None
     return cronsim
 
 

@@ -85,7 +85,7 @@ class Declarations:
         if known is not None and (known.place != declaration.place or its_task is task):
             raise ConfigError(
                 f"Two schedules have the name {declaration.name!r}: the one in {known.place}, and the one in {declaration.place}.",
-                hint="Give each schedule a different name=; the default is the name of the task.",
+                hint="Set a different name= for each schedule. The default is the name of the task.",
             )
         self._all[declaration.name] = (declaration, task)
 
@@ -142,23 +142,24 @@ def periodic(
     kwargs: Mapping[str, Any] | None = None,
     **unknown: Any,
 ) -> Any:
-    """Runs a task by a schedule: `@periodic("0 3 * * *", timezone="Europe/Berlin")`, or `@periodic(every="10m")`, above `@task`, or
-    above a plain function, which then becomes a task.
+    """Runs a task on a schedule: `@periodic("0 3 * * *", timezone="Europe/Berlin")`, or `@periodic(every="10m")`. Place it above
+    `@task`. A plain function becomes a task.
 
     Args:
-        cron: minute, hour, day of month, month and day of week, in the time zone `timezone`.
-        every: instead of cron, a period of a second or more, counted from 1970.
-        timezone: a name such as "Europe/Berlin"; None: `TIME_ZONE` of Django's settings.
-        missed: what happens to ticks that passed while no worker could write them: "skip" drops them, "once" runs the newest, "all"
-            runs all of them.
-        overlap: whether a run starts while another run of the schedule goes on: "allow"; "skip" does not start it; "wait" starts it
-            after the other one.
-        jitter: delays the job of each tick by less than this duration, always the same for one tick.
-        name: the name of the schedule, unique in the project; None: the name of the task.
-        args, kwargs: the arguments of each job.
+        cron: A cron expression: minute, hour, day of month, month and day of week.
+        every: A period of at least one second, counted from 1970. Use either `cron` or `every`.
+        timezone: The time zone of the cron expression, such as "Europe/Berlin". The default is Django's `TIME_ZONE`. Not allowed
+            with `every`.
+        missed: What happens to ticks that were missed because no worker was running: "skip" drops them, "once" runs the newest one,
+            and "all" runs all of them.
+        overlap: What happens if the previous run is still in progress: "allow" starts another run, "skip" cancels it, and "wait"
+            starts it later.
+        jitter: The maximum random delay for each job. It is always the same for a given tick.
+        name: The schedule's name, which must be unique in the project. The default is the task's name.
+        args, kwargs: The arguments of each job.
 
     Raises:
-        ConfigError: an option is unknown or not valid, the arguments do not fit the task, or another schedule has the name.
+        ConfigError: An option is unknown or invalid, the arguments don't match the task, or another schedule has the same name.
     """
     frame = sys._getframe(1)
     place = f"{frame.f_globals.get('__name__', '?')}, line {frame.f_lineno}"
@@ -172,7 +173,7 @@ def periodic(
         shown = given[0] if given else cron
         raise ConfigError(
             f"{where}: it was given {shown!r}.",
-            hint="Write @periodic('0 3 * * *') or @periodic(every='10m'); every other option has a name.",
+            hint="Write @periodic('0 3 * * *') or @periodic(every='10m'). All other options are keyword arguments.",
         )
     dates = _dates(cron, every, timezone, jitter, where)
     check_policies(where, missed, overlap)
@@ -180,7 +181,7 @@ def periodic(
 
     def decorate(function: Any) -> Task[Any, Any]:
         if not callable(function):
-            raise ConfigError(f"{where}: it decorates {function!r}, which is not a function.", hint="Write def below it.")
+            raise ConfigError(f"{where}: it decorates {function!r}, which is not a function.", hint="Place it above a function.")
         ready: Task[Any, Any] = function if isinstance(function, Task) else task(function)
         try:
             ready.check_arguments(arguments, named)
@@ -228,8 +229,8 @@ _ELSEWHERE: Final = {
 def _dates(cron: str, every: clock.Delay | None, timezone: str | None, jitter: clock.Delay | None, where: str) -> Dates:
     if every is not None and timezone is not None:
         raise ConfigError(
-            f"{where}: timezone={timezone!r} is given with every={every!r}, which does not depend on the time zone.",
-            hint="Remove it. For a time of day, use a cron.",
+            f"{where}: timezone={timezone!r} has no effect with every={every!r}.",
+            hint="Remove it. To run a task at a time of day, use a cron expression.",
         )
     if timezone is None:
         timezone = conf.project_timezone() if every is None and cron else "UTC"
@@ -247,7 +248,7 @@ def _arguments(args: Any, kwargs: Any, where: str) -> tuple[tuple[Any, ...], dic
     if isinstance(args, str | bytes) or not isinstance(args, Sequence):
         raise ConfigError(f"{where}: args={args!r} must be a list or tuple of arguments.", hint="For one: args=('eu',).")
     if kwargs is not None and not isinstance(kwargs, Mapping):
-        raise ConfigError(f"{where}: kwargs={kwargs!r} must be a dict of arguments.", hint="Such as kwargs={'region': 'eu'}.")
+        raise ConfigError(f"{where}: kwargs={kwargs!r} must be a dict of arguments.", hint="For example: kwargs={'region': 'eu'}.")
     return tuple(args), dict(kwargs or {})
 
 

@@ -197,7 +197,7 @@ class TickWriter:
         for row, found in batch.missed:
             first, last = found.since or found.missed[0], found.missed[-1]
             count = f"more than {len(found.missed)}" if found.since else str(len(found.missed))
-            text = "schedule %s: %s of its ticks, from %s to %s, have passed without a job (missed=%r)"
+            text = "schedule %s: no jobs were created for %s ticks from %s to %s (missed=%r)"
             logger.warning(text, row.name, count, first, last, row.missed)
         return len(batch.rows)
 
@@ -346,7 +346,7 @@ class TickLoop:
             try:
                 left |= not schedule_rows.cancel_withdrawn(one.pk)
             except (StoreUnavailable, StoreError) as error:  # ticks are written anyway; the next pass tries again
-                logger.debug("jobs of schedule %s are not yet cancelled: %s", one.name, error)
+                logger.debug("jobs of schedule %s could not be cancelled yet: %s", one.name, error)
                 return False
             except Exception as error:
                 if not _of_one(error):
@@ -411,7 +411,7 @@ class UnendingLoop:
         except (StoreUnavailable, StoreError, DriverError):
             raise
         except Exception:
-            logger.exception("schedules do not run here for now")
+            logger.exception("schedules do not run here at the moment")
             return BLOCKED.total_seconds()
 
 

@@ -50,7 +50,7 @@ def check(tick: Any) -> None:
         return
     if skipped:
         raise Skip(f"skipped: job {held} of the same schedule was running")
-    raise Snooze(_wait(job, tick.get("tick")), f"waits for job {held} of the same schedule")
+    raise Snooze(_wait(job, tick.get("tick")), f"waiting for job {held} of the same schedule")
 
 
 def _has_begun(job: CurrentJob) -> bool:

@@ -146,7 +146,9 @@ def _left_behind(job: UUID, error: QueueUnknown) -> bool:
     begun = Job.objects.filter(pk=job, state__in=(State.RUNNING, State.SUCCEEDED, State.FAILED)).exists()
     if not begun:
         logger.warning(
-            "the job %s of a withdrawn tick stays in its queue: %s If that queue is served again, the job runs", ids.short(job), error
+            "the job %s of a cancelled tick remains in its queue: %s If a worker serves the queue again, the job runs",
+            ids.short(job),
+            error,
         )
     return not begun
 

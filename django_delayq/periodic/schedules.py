@@ -161,7 +161,7 @@ def create(
     where = f"schedule {name!r}"
     check_words("create()", actor, reason)
     if not 0 < len(name) <= MAX_NAME or not name.isprintable() or name != name.strip():
-        raise ConfigError(f"{where}: a name has 1 to {MAX_NAME} printable characters, with no space at either end.")
+        raise ConfigError(f"{where}: the name must have 1 to {MAX_NAME} printable characters, and cannot start or end with a space.")
     check_policies(where, missed, overlap)
     dates = _dates(cron, every, timezone, jitter, where)
     given: Any = dict(kwargs or {})
@@ -185,7 +185,7 @@ def create(
             with database.atomic():
                 row.save(using=database.alias(), force_insert=True)
         except IntegrityError:
-            raise ConfigError(f"{where}: a schedule with this name exists.", hint="Choose another name.") from None
+            raise ConfigError(f"{where}: a schedule with this name already exists.", hint="Choose another name.") from None
         note(row, "periodic_created", now, actor=actor, reason=reason, task=task, dates=dates.text)
     return row
 
@@ -217,7 +217,7 @@ def change(
     dates = _dates(cron, every, timezone, jitter, where)
     with _living(name) as row:
         if row.owner != Periodic.Owner.ADMIN:
-            raise ConfigError(f"The schedule {name!r} is declared in code.", hint="Change it there, or change its dates here.")
+            raise ConfigError(f"The schedule {name!r} is declared in code.", hint="Change it there, or override its dates here.")
         row.task = row.task if task is None else task
         row.args = row.args if args is None else _listed(args)
         row.kwargs = row.kwargs if kwargs is None else dict(kwargs)
@@ -247,7 +247,9 @@ def delete(name: str, actor: str, reason: str = "") -> None:
                 raise _unknown(name)
             _check_ours(row)
             if row.enabled:
-                raise ConfigError(f"The schedule {name!r} was turned on while it was deleted.", hint="To remove it, delete it again.")
+                raise ConfigError(
+                    f"The schedule {name!r} was turned on while it was being deleted.", hint="To remove it, delete it again."
+                )
             if not row.withdrawing:
                 note(row, "periodic_deleted", schedule_rows.now(), actor=actor, reason=reason, task=row.task)
                 Tick.objects.filter(schedule=row).delete()
@@ -263,7 +265,7 @@ def _living(name: str) -> Iterator[Periodic]:
             raise _unknown(name)
         if row.retired_at is not None:
             raise ConfigError(
-                f"The schedule {name!r} is retired: no code declares it.", hint="It continues when code declares it again."
+                f"The schedule {name!r} is retired: no code declares it.", hint="It continues once code declares it again."
             )
         yield row
 
@@ -277,14 +279,16 @@ def _unknown(name: str) -> ConfigError:
     known = list(Periodic.objects.values_list("name", flat=True)[:1000])
     return ConfigError(
         f"There is no schedule {name!r}{did_you_mean(name, known)}.",
-        hint="A declared schedule exists when a worker with the role relay has registered it.",
+        hint="A schedule that is declared in code exists once a worker with the role relay has read it.",
     )
 
 
 def _dates(cron: str, every: clock.Delay | None, timezone: str, jitter: clock.Delay | None, where: str) -> Dates:
     dates = Dates.of(cron, every=every, timezone=timezone, jitter=jitter, where=where)
     if not dates.fires:
-        raise ConfigError(f"{where}: the cron {cron!r} never comes.", hint="Check whether one of these months has such a day.")
+        raise ConfigError(
+            f"{where}: the cron expression {cron!r} never matches a date.", hint="Check whether any of these months has this day."
+        )
     return dates
 
 

@@ -32,18 +32,18 @@ def cancel(
     actor: str = "",
     reason: str = "",
 ) -> Change:
-    """Cancels a job by a job, by an id, or by `key` and `queue`: then all unfinished jobs with that key. A scheduled job does not run
-    any more (`done`). A running job gets a request (`running`): the task can read `current().cancel_requested`, and is not retried if
-    it fails. With `abort`, `Cancelled` is raised in the running task, or its coroutine is cancelled, and a task that does not end
-    within five seconds ends with its process.
+    """Cancels a job. You can pass a job, an id, or `key` and `queue`. With a key, all unfinished jobs with that key are cancelled. If
+    the job is scheduled, it doesn't run anymore (`done`). If it is running, it is asked to stop (`running`). The task can check
+    `current().cancel_requested`, and isn't retried if it fails. With `abort`, `Cancelled` is raised in the task, or its coroutine is
+    cancelled. If the task doesn't end within five seconds, its process is killed.
 
-    It takes effect at once. With `at_commit`, it takes effect when the open transaction of `DELAYQ["DATABASE"]` commits: the answer is
-    `pending`, and a rollback takes it back.
+    The change takes effect immediately. With `at_commit`, it takes effect when the open transaction of `DELAYQ["DATABASE"]` commits.
+    The call then returns `pending`, and a rollback discards the change.
 
     Raises:
-        ConfigError: `at_commit`, and a transaction is open on another database only.
-        StoreUnavailable: Redis cannot be reached, so the result is not known. It is safe to repeat the call.
-        DatabaseError: the row could not be read or changed, so the result is not known. It is safe to repeat the call.
+        ConfigError: You passed `at_commit`, but a transaction is only open on another database.
+        StoreUnavailable: Redis can't be reached, so the result is unknown. You can safely repeat the call.
+        DatabaseError: The row couldn't be read or changed, so the result is unknown. You can safely repeat the call.
     """
     refuse_loop("delayq.acancel(…)")
     check_words("cancel()", actor, reason)
@@ -61,19 +61,20 @@ def reschedule(
     actor: str = "",
     reason: str = "",
 ) -> Change:
-    """Changes the date of a scheduled job: `delay` from now, or `run_at`. By `key` and `queue`: of all waiting jobs with that key.
-    `at_commit`: see `cancel`; a delay counts from the call.
+    """Changes the date of a scheduled job, either to `delay` from now or to `run_at`. With `key` and `queue`, it changes all waiting
+    jobs with that key. For `at_commit`, see `cancel`. A delay starts at the call.
 
     Raises:
-        ConfigError: neither or both are given, or the datetime is naive; `at_commit`: as for `cancel`.
-        StoreUnavailable, DatabaseError: as for `cancel`.
+        ConfigError: You passed neither or both, the datetime is naive, or, with `at_commit`, a transaction is only open on another
+            database.
+        StoreUnavailable, DatabaseError: See `cancel`.
     """
     refuse_loop("delayq.areschedule(…)")
     check_words("reschedule()", actor, reason)
     if given:
-        raise ConfigError(f"reschedule() was given {given[0]!r} without a name: write delay={given[0]!r}, or run_at=….")
+        raise ConfigError(f"reschedule() does not accept the positional argument {given[0]!r}. Use delay={given[0]!r} or run_at=….")
     if (delay is None) == (run_at is None):
-        raise ConfigError("reschedule(): give either delay or run_at.")
+        raise ConfigError("reschedule(): pass either delay or run_at.")
     delay_ms, due_ms = date(delay, run_at, "reschedule()")
     return _change("reschedule()", Move(actor, reason, delay_ms, due_ms), job, key, queue, at_commit)
 
@@ -89,7 +90,7 @@ def run_now(
     """Makes a scheduled job due now.
 
     Raises:
-        StoreUnavailable: as for `cancel`.
+        StoreUnavailable: See `cancel`.
     """
     refuse_loop("delayq.arun_now(…)")
     return reschedule(job, delay=0, key=key, queue=queue, actor=actor, reason=reason)
@@ -103,16 +104,18 @@ def requeue(
     actor: str = "",
     reason: str = "",
 ) -> Change:
-    """Runs a failed or cancelled job again, due now, with new attempts and without an expiry that has passed. By `key` and `queue`: the
-    latest job with that key. The answer is `conflict` if the job is scheduled or has succeeded, if another job has its key or its
-    concurrency name in another partition, if the open transaction has scheduled it, or if it is unresolved: only a person requeues
-    such a job, in the admin or with the command.
+    """Runs a failed or cancelled job again. The job is due now and gets all its attempts again. If it has expired, its expiry date is
+    removed. With `key` and `queue`, it requeues the latest job with that key.
 
-    With SIGNING it is noted in the database before Redis, so in an open transaction it takes effect at the commit.
+    The result is `conflict` if the job is scheduled or has succeeded, if another job has its key or has its concurrency name in another
+    partition, or if the open transaction scheduled the job. It is also `conflict` if the job is unresolved. Users can requeue such a
+    job in the admin or with the command.
+
+    With `SIGNING`, the change is first stored in the database. In an open transaction, it takes effect at the commit.
 
     Raises:
-        StoreUnavailable: as for `cancel`; or Redis was rolled back, and its jobs are still compared with the rows.
-        ConfigError: with SIGNING, if `django_delayq` is not in INSTALLED_APPS.
+        StoreUnavailable: See `cancel`. This is also raised while Redis is being compared with the database after a rollback.
+        ConfigError: `SIGNING` is on, but `django_delayq` isn't in INSTALLED_APPS.
     """
     refuse_loop("delayq.arequeue(…)")
     return _requeue(job, key, queue, actor, reason, by_person=False)

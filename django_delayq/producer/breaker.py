@@ -115,7 +115,7 @@ class Untaken:
         # The relay has published the jobs of a former outage by now.
         since = untold if now - told_at < 2 * COOLDOWN else 0
         level = logging.ERROR if strange else logging.WARNING
-        logger.log(level, "Redis did not accept committed jobs (%d); the relay publishes them: %s", jobs + since, error)
+        logger.log(level, "Redis did not accept committed jobs (%d). The relay will publish them: %s", jobs + since, error)
 
 
 def with_jobs(error: StoreUnavailable, batch: Sequence[JobRecord]) -> StoreUnavailable:

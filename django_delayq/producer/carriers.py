@@ -145,13 +145,13 @@ def load(paths: Sequence[str]) -> tuple[tuple[str, Carrier], ...]:
         try:
             kind = import_string(path)
         except ImportError as error:
-            raise ConfigError(f"{where} cannot be imported: {error}.", hint="Write the dotted path of a class.") from error
+            raise ConfigError(f"{where} cannot be imported: {error}.", hint="Use the dotted path to a class.") from error
         carrier = kind() if isinstance(kind, type) else kind
         if not isinstance(carrier, Carrier):
-            raise ConfigError(f"{where} is not a carrier.", hint="Give it the methods pack(self) and wrap(self, packed).")
+            raise ConfigError(f"{where} is not a carrier.", hint="Add the methods pack(self) and wrap(self, packed).")
         name = str(getattr(carrier, "name", "") or type(carrier).__name__)
         if name in found:
-            raise ConfigError(f"{where} has the name {name!r} of another carrier.", hint="Give one of them an attribute name.")
+            raise ConfigError(f"{where} has the same name as another carrier: {name!r}.", hint="Set the attribute name of one of them.")
         found[name] = carrier
     return tuple(found.items())
 

@@ -390,10 +390,10 @@ class AtCommit:
             for request in outbox.requests.find(pk=self.request):  # empty if a later call replaced it
                 carry_out(request)
         except StoreUnavailable as error:
-            logger.warning("Redis does not answer, so the relay carries out a committed change: %s", error)
+            logger.warning("Redis does not respond, so the relay makes a committed change: %s", error)
             signals.store_unavailable.send_robust(sender=None, error=error)
         except Error as error:
-            logger.warning("the database does not answer, so the relay carries out a committed change: %s", error)
+            logger.warning("the database does not respond, so the relay makes a committed change: %s", error)
 
 
 def has_transaction(call: str) -> bool:
@@ -410,14 +410,14 @@ def has_transaction(call: str) -> bool:
     for other in connections.all(initialized_only=True):
         if commit.is_open(other):
             raise ConfigError(
-                f"{call}: at_commit=True is kept in the database {alias!r} (DELAYQ['DATABASE']), where no transaction is open. One is "
-                f"open on {other.alias!r}, and its rollback would not undo the change. Open one on {alias!r} around the call, or make "
-                f"the call by transaction.on_commit(…, using={other.alias!r}) without at_commit."
+                f"{call}: at_commit=True requires a transaction on the database {alias!r} (DELAYQ['DATABASE']), but there "
+                f"is only one on {other.alias!r}. Its rollback would not undo the change. Open a transaction on {alias!r} "
+                f"around the call, or use transaction.on_commit(…, using={other.alias!r}) without at_commit."
             )
     if not connection.in_atomic_block and not connection.get_autocommit():
         raise ConfigError(
-            f"{call}: at_commit=True needs transaction.atomic(). Autocommit is off on the database {alias!r}, where Django runs no "
-            f"hooks on commit."
+            f"{call}: at_commit=True requires transaction.atomic(). Autocommit is off on the database {alias!r}, so "
+            "Django does not run on-commit hooks there."
         )
     return False
 
@@ -464,10 +464,12 @@ def carry_out(request: ChangeRequest, *, late: bool = False) -> None:
         else:
             change = one(_act(request), request.job, request.queue or None)
     except QueueUnknown as error:
-        logger.error("%s of %s was committed. It waits for a process with this queue in its settings: %s", request.verb, name, error)
+        logger.error(
+            "%s of %s was committed. It is waiting for a process that has this queue in its settings: %s", request.verb, name, error
+        )
         return
     except ConfigError as error:
-        logger.error("%s of %s was committed but cannot be carried out: %s", request.verb, name, error)
+        logger.error("%s of %s was committed, but the change cannot be made: %s", request.verb, name, error)
     else:
         level = logger.info if change in (Change.DONE, Change.UNKNOWN) else logger.warning
         level("%s of %s at the commit: %s", request.verb, name, change)

@@ -53,7 +53,7 @@ class JobRef:
 
     @property
     def short_id(self) -> str:
-        """The id in 22 characters, as lists, logs and pages show it."""
+        """The id in its 22-character form, as shown in lists, logs and pages."""
         return ids.short(self.id)
 
     @property

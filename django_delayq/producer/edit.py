@@ -154,8 +154,8 @@ def _check_home(queue: str, before: JobRecord, after: JobRecord) -> None:
     if name is None or name == in_payload(before.payload) or partition in conf.get().queue(queue).homes(name.text):
         return
     raise PayloadError(
-        f"With these arguments the job would have the name {name.text!r}, which belongs to another partition of the queue "
-        f"{queue!r}. Keep the name, or schedule a copy with these arguments."
+        f"With these arguments, the job would have the name {name.text!r}, which belongs to another partition of the "
+        f"queue {queue!r}. Use arguments that do not change the name, or schedule a copy."
     )
 
 

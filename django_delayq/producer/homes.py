@@ -39,8 +39,8 @@ def of(template: JobTemplate, key: str, name: SharedName | None) -> int | None:
         validate_key(key)  # an invalid key has no home
     if name is not None and key and name.text != key and queue.divided:
         raise ConfigError(
-            f"{template.where}: key={key!r} and the name {name.text!r} are each counted in one partition, and the queue {queue.name!r} "
-            "has several. Use the same text for both, or only one of them, or schedule into a queue with PARTITIONS 1."
+            f"{template.where}: key={key!r} and the name {name.text!r} belong to different partitions of the queue "
+            f"{queue.name!r}. Use the same text for both, use only one of them, or use a queue with PARTITIONS 1."
         )
     if name is not None:
         text = name.text

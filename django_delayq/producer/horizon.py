@@ -82,10 +82,10 @@ class HorizonRows:
         try:
             self._ask()
         except StoreUnavailable as error:
-            logger.warning("the keys of far jobs could not be checked in Redis; the relay checks them: %s", error)
+            logger.warning("the keys of far jobs could not be checked in Redis. The relay will check them: %s", error)
             signals.store_unavailable.send_robust(sender=None, error=error)
         except Error as error:
-            logger.warning("the relay handles the keys of far jobs, because the database does not answer: %s", error)
+            logger.warning("the relay will check the keys of far jobs, because the database does not respond: %s", error)
 
     def _ask(self) -> None:
         for plan in self.far:
@@ -163,7 +163,7 @@ def publish_later(queue: str, jobs: Sequence[UUID]) -> None:
             with stores.guarded(queue, partition, schedules=True):
                 Publisher.of(queue, partition).publish_rows(some)
     except (StoreUnavailable, Error) as error:
-        logger.warning("the relay publishes %s, whose new date is near: %s", ", ".join(map(ids.short, jobs)), error)
+        logger.warning("the relay will publish %s, because its new date is near: %s", ", ".join(map(ids.short, jobs)), error)
 
 
 def meet(plans: Sequence[Plan], queue: str) -> bool:
@@ -182,7 +182,7 @@ def meet_key(queue: str, key: str) -> None:
                 with stores.guarded(queue, partition, schedules=True):
                     Publisher.of(queue, partition).complete(key)
     except (StoreUnavailable, Error) as error:
-        logger.warning("whether a far job holds the key %r of %s could not be checked: %s", key, queue, error)
+        logger.warning("could not check whether a far job holds the key %r of %s: %s", key, queue, error)
 
 
 def meet_in_redis(plans: Sequence[Plan], queue: str) -> None:
@@ -197,7 +197,7 @@ def meet_in_redis(plans: Sequence[Plan], queue: str) -> None:
             with stores.guarded(queue, partition, schedules=True):
                 Publisher.of(queue, partition).publish_before(plans)
     except (StoreUnavailable, Error) as error:
-        logger.warning("cannot check whether far jobs hold the keys of new jobs (%d): %s", len(plans), error)
+        logger.warning("could not check whether far jobs hold the keys of new jobs (%d): %s", len(plans), error)
 
 
 def _created(plan: Plan) -> None:

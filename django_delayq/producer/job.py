@@ -37,16 +37,16 @@ S = TypeVar("S")
 
 
 class Job(JobRef, Generic[R]):
-    """One job, by its id. To a type checker, `Job[str]` is a job whose task returns a `str`. `created` is False if another job has the
-    key, and this object is that job; it is None while the transaction that decides is open.
+    """A job, identified by its id. For type checkers, `Job[str]` is a job whose task returns a `str`. `created` is False if another job
+    already had the key, in which case this object refers to that job. It is None until the transaction commits.
     """
 
     __slots__ = ()
 
     @property
     def state(self) -> State | None:
-        """The current state, read each time. None if it is not known: not committed yet, ended and not in the database, or
-        unresolved.
+        """The current state, which is read each time. It is None if it isn't known, because the job isn't committed yet, has ended but
+        isn't in the database yet, or is unresolved.
         """
         refuse_loop("job.astate()")
         return _state(self.id, self.queue)
@@ -57,28 +57,28 @@ class Job(JobRef, Generic[R]):
 
     @property
     def error(self) -> str:
-        """The text of the last attempt that failed, or ""."""
+        """The error of the last failed attempt, or ""."""
         found = end_row(self)
         return "" if found is None else found.error
 
     @property
     def attempts(self) -> int:
-        """How many attempts have counted so far."""
+        """The number of attempts so far."""
         found = end_row(self)
         return 0 if found is None else found.attempts
 
     @property
     def asked(self) -> int:
-        """How often the task has raised `NotYet` so far."""
+        """How many times the task has raised `NotYet` so far."""
         found = end_row(self)
         return 0 if found is None else found.asked or 0
 
     def wait(self, timeout: clock.Delay) -> State | None:
-        """Waits for the end of the job, for `timeout` at most. Returns the state, or None if the job has not ended.
+        """Waits until the job ends, for up to `timeout`. Returns the state, or None if the job hasn't ended in time.
 
         Raises:
-            ResultGone: no row has the end, and none will.
-            ConfigError: the end cannot come: inside a task, or in the transaction that publishes the job.
+            ResultGone: The end of the job isn't stored in a row and never will be.
+            ConfigError: The job can't end during this call. It was called in a task, or in the transaction that publishes the job.
         """
         refuse_loop("job.aresult(…)")
         found = _wait_for(self, timeout)
@@ -89,12 +89,12 @@ class Job(JobRef, Generic[R]):
     @overload
     def result(self, timeout: clock.Delay = 0) -> R: ...
     def result(self, timeout: clock.Delay = 0) -> Any:
-        """Returns the value that the task returned. Waits for it, for `timeout` at most; by default it does not wait.
+        """Returns the task's return value. With a timeout, it waits until the job ends.
 
         Raises:
-            JobFailed: the job has failed, or was cancelled.
-            NotFinished: the job has not ended within the timeout.
-            ResultGone, ConfigError: as `wait`.
+            JobFailed: The job failed or was cancelled.
+            NotFinished: The job hasn't ended in time.
+            ResultGone, ConfigError: See `wait`.
         """
         refuse_loop("job.aresult(…)")
         return _value(self, _wait_for(self, timeout))
@@ -135,11 +135,11 @@ class Job(JobRef, Generic[R]):
 
 
 def get(job: Job | UUID | str | None = None, *, key: str | None = None, queue: str | None = None) -> Job | None:
-    """Finds a job by a job, by an id, or by `key` and `queue`: the unfinished job with the key. None if neither Redis nor the database
-    has it. With an id, `queue` is where to look in Redis.
+    """Finds a job by its id, or by `key` and `queue`. With a key, it returns the unfinished job that has the key. Returns None if
+    neither Redis nor the database has such a job. With an id, `queue` is where to look in Redis.
 
     Raises:
-        StoreUnavailable: Redis cannot be reached, and the database does not have the id, or a key is given.
+        StoreUnavailable: Redis can't be reached, and either the database doesn't have the job or you passed a key.
     """
     refuse_loop("delayq.aget(…)")
     if key is not None:
@@ -256,14 +256,15 @@ def _pauses(job: JobRef, timeout: clock.Delay) -> Iterator[float]:
 def _refuse_wait(job: JobRef) -> None:
     if _in_task():
         raise ConfigError(
-            f"job {job.short_id}: a task must not wait for another job, because that job may wait for the thread of this one. "
-            f"Schedule the next step from the other task, or raise delayq.Snooze and check again."
+            f"job {job.short_id}: a task cannot wait for another job, because that job may need the same thread. Schedule "
+            "the next step in the other task, or raise delayq.Snooze and check again."
         )
     if connections[conf.get().database].in_atomic_block:
         found = end_row(job)
         if found is not None and found.durable and found.published is None and found.state == State.SCHEDULED:
             raise ConfigError(
-                f"job {job.short_id}: it is published when this transaction commits, so it cannot end earlier. Wait after the commit."
+                f"job {job.short_id} is published when this transaction commits, so it cannot end before that. Wait for "
+                "it after the commit."
             )
 
 

@@ -23,7 +23,7 @@ def target(job: JobRef | UUID | str | None, queue: str | None) -> tuple[UUID, st
         ConfigError: no job is named. PayloadError: the id is not valid. QueueUnknown: the settings do not list the queue.
     """
     if job is None:
-        raise ConfigError("Name the job: a Job, its id, or key= and queue=.")
+        raise ConfigError("Pass a Job, its id, or key= and queue=.")
     if queue is not None:
         conf.get().queue(queue)
     return (job.id, job.queue) if isinstance(job, JobRef) else (_id(job), queue)
@@ -36,7 +36,7 @@ def keyed(key: str, queue: str | None, job: JobRef | UUID | str | None) -> str:
         ConfigError: a job is named as well, or no queue, or no key. QueueUnknown: the settings do not list the queue.
     """
     if job is not None:
-        raise ConfigError(f"A job and key={key!r} both name a job. Pass a Job or its id, or key= and queue=.")
+        raise ConfigError(f"Pass either a Job or its id, or key={key!r} with queue=, but not both.")
     if queue is None:
         raise ConfigError(f"key={key!r} identifies a job only within its queue. Pass queue= as well.")
     if not validate_key(key):
@@ -52,7 +52,7 @@ def check_words(where: str, actor: str, reason: str) -> None:
     """
     for name, value in (("actor", actor), ("reason", reason)):
         if not isinstance(value, str):
-            raise ConfigError(f"{where}: {name}={value!r} must be text. For an object, pass str() of it.")
+            raise ConfigError(f"{where}: {name}={value!r} must be text. Convert the object with str().")
 
 
 def row_of(id: UUID) -> StoredJob | None:

@@ -56,15 +56,16 @@ class NameFormat:
             value = args[place] if 0 <= place < len(args) else kwargs.get(parameter, default)
             if not isinstance(value, _KINDS):
                 raise PayloadError(
-                    f"{where}: {self.option}={self.text!r} takes its name from {parameter}, which is {cut(repr(value))}. A name is "
-                    "made of text and numbers: pass one, or set another format for this job: task.using(serial=…)."
+                    f"{where}: {self.option}={self.text!r} contains {parameter}, which is {cut(repr(value))}. A name can only "
+                    "contain text and numbers. Pass a different value, or set another format for this job with "
+                    "task.using(serial=…)."
                 )
             said += str(value)
         if not is_text(said):
             what = "is empty" if not said else f"has {len(said)} characters" if len(said) > MAX_NAME else "holds a control character"
             raise PayloadError(
-                f"{where}: the name that {self.option}={self.text!r} makes of these arguments {what}: {cut(repr(said))}. "
-                f"It needs 1 to {MAX_NAME} printable characters: use a shorter argument, such as an id."
+                f"{where}: with these arguments, {self.option}={self.text!r} creates a name that {what}: {cut(repr(said))}. "
+                f"A name must have 1 to {MAX_NAME} printable characters. Use a shorter argument, such as an id."
             )
         return SharedName(said, self.most)
 
@@ -81,14 +82,15 @@ def given(
         return None
     if serial is not None and concurrency is not None:
         raise ConfigError(
-            f"{where}: give serial or concurrency, not both: a job has one name. serial is concurrency with a limit of 1."
+            f"{where}: pass serial or concurrency, not both, because a job has only one name. serial is the same as "
+            "concurrency with a limit of 1."
         )
     if serial is not None:
         return _format(serial, 1, "serial", signature, where, sensitive)
     if not isinstance(concurrency, tuple | list) or len(concurrency) != 2:
         raise ConfigError(
-            f"{where}: concurrency must be a name and the number of jobs that run at a time, such as ('tenant:{{tenant}}', 5), "
-            f"not {concurrency!r}."
+            f"{where}: concurrency must be a name and the number of jobs that can run at once, such as "
+            f"('tenant:{{tenant}}', 5), not {concurrency!r}."
         )
     text, most = concurrency
     if type(most) is not int or not 1 <= most <= MOST:
@@ -114,8 +116,8 @@ def _format(text: Any, most: int, option: str, signature: inspect.Signature, whe
             continue
         if spec or conversion or (field not in known and any(char in field for char in ".[")):
             raise ConfigError(
-                f"{where}: {option}={text!r} has more than the name of a parameter in {{{field}}}: write the bare name. "
-                "To write a literal brace, double it."
+                f"{where}: {option}={text!r} contains {{{field}}}, which is not just the name of a parameter. Write only "
+                "the name. To write a literal brace, double it."
             )
         if field not in known:
             near = did_you_mean(field, known)
@@ -123,12 +125,12 @@ def _format(text: Any, most: int, option: str, signature: inspect.Signature, whe
             raise ConfigError(f"{where}: {option}={text!r} names {field!r}, which is not a parameter of the task{near}. {has}")
         if field in sensitive:
             raise ConfigError(
-                f"{where}: {option}={text!r} names {field!r}, which is sensitive, but names are shown. Use another parameter."
+                f"{where}: {option}={text!r} contains {field!r}, which is sensitive, but names are displayed. Use another parameter."
             )
         default = known[field].default
         place = positional.index(field) if field in positional else _NOWHERE
         pieces.append(Piece(literal, field, place, None if default is inspect.Parameter.empty else default))
     longest = sum(len(piece.text) for piece in pieces)
     if longest > MAX_NAME or not all(is_text(piece.text) for piece in pieces if piece.text):
-        raise ConfigError(f"{where}: {option}={text!r} makes names that are too long or hold control characters; at most {MAX_NAME}.")
+        raise ConfigError(f"{where}: {option}={text!r} creates names with control characters or with more than {MAX_NAME} characters.")
     return NameFormat(text, most, option, tuple(pieces))

@@ -43,19 +43,21 @@ class OptionRow(NamedTuple):
 
 # The options of schedule(). A task cannot have a parameter with one of these names.
 OPTIONS: Final[Mapping[str, OptionRow]] = {
-    "delay": OptionRow("duration", "time from now"),
-    "run_at": OptionRow("date", "date with its time zone"),
-    "key": OptionRow("text", "a key that is unique among the unfinished jobs of the queue"),
-    "on_conflict": OptionRow("choice", "what to do if an unfinished job has the key", POLICIES),
-    "queue": OptionRow("text", "another queue than the usual one"),
-    "priority": OptionRow("integer", "above 0 high, below 0 low", limits=(-MAX_PRIORITY, MAX_PRIORITY)),
-    "max_attempts": OptionRow("integer", "number of attempts; 0 for no limit, if the job expires", limits=(0, 10_000)),
-    "backoff": OptionRow("text", "delays between attempts, as '15s 3m 10m'", gateway=False),
-    "timeout": OptionRow("duration", "time limit of one attempt", gateway=False),
-    "expires": OptionRow("expiry", "the job does not start after this duration or date"),
-    "meta": OptionRow("object", "data that is kept with the job"),
+    "delay": OptionRow("duration", "a duration from now"),
+    "run_at": OptionRow("date", "a date with a time zone"),
+    "key": OptionRow("text", "a key that identifies the job among the queue's unfinished jobs"),
+    "on_conflict": OptionRow("choice", "what happens if an unfinished job already has the key", POLICIES),
+    "queue": OptionRow("text", "the queue, if it is not the task's own queue"),
+    "priority": OptionRow(
+        "integer", "a positive number for high priority, or a negative number for low priority", limits=(-MAX_PRIORITY, MAX_PRIORITY)
+    ),
+    "max_attempts": OptionRow("integer", "the maximum number of attempts, or 0 for no limit if the job expires", limits=(0, 10_000)),
+    "backoff": OptionRow("text", "the delays between attempts, such as '15s 3m 10m'", gateway=False),
+    "timeout": OptionRow("duration", "the time limit for one attempt", gateway=False),
+    "expires": OptionRow("expiry", "a duration or date after which the job does not start"),
+    "meta": OptionRow("object", "data that is stored with the job"),
     "using": OptionRow(),
-    "durability": OptionRow("choice", "another durability than that of the queue", DURABILITIES, gateway=False),
+    "durability": OptionRow("choice", "the durability, if it is not that of the queue", DURABILITIES, gateway=False),
     "serial": OptionRow(),
     "concurrency": OptionRow(),
 }
@@ -139,7 +141,7 @@ def date(delay: clock.Delay | None, run_at: datetime | None, where: str) -> tupl
     """
     if run_at is not None:
         if delay is not None:
-            raise ConfigError(f"{where}: give delay or run_at, not both.")
+            raise ConfigError(f"{where}: pass delay or run_at, not both.")
         return None, moment(run_at, "run_at", where)
     delay_ms = duration(delay, "delay", where) if delay is not None else 0
     return delay_ms, clock.wall_ms() + delay_ms
@@ -153,7 +155,8 @@ def moment(value: Any, option: str, where: str) -> int:
         ms = clock.to_ms(value)
     except ValueError:
         raise ConfigError(
-            f"{where}: {option}={value!r} is naive: it has no time zone. Use django.utils.timezone.now() or timezone.make_aware(value)."
+            f"{where}: {option}={value!r} is naive, because it has no time zone. Use django.utils.timezone.now() or "
+            "timezone.make_aware(value)."
         ) from None
     if not 0 <= ms <= clock.LAST_MS:
         raise ConfigError(
@@ -176,8 +179,8 @@ def lease_ms(value: Any, where: str, kept: str) -> int:
     ms = duration(value, "lease", where)
     if not setting_readers.SHORTEST_LEASE <= ms / 1000 <= LONGEST_LEASE:
         raise ConfigError(
-            f"{where}: lease={value!r} must be from {setting_readers.SHORTEST_LEASE:g} seconds to 12 hours. A shorter lease is lost "
-            f"in a short pause of the host; a longer one {kept}."
+            f"{where}: lease={value!r} must be from {setting_readers.SHORTEST_LEASE:g} seconds to 12 hours. A shorter "
+            f"lease is lost if the host pauses briefly. A longer one {kept}."
         )
     return ms
 
@@ -200,7 +203,7 @@ def attempts(value: Any, where: str) -> int | None:
         ConfigError: it is not a whole number, or negative.
     """
     if value is not None and integer("max_attempts", value, where) < 0:
-        raise ConfigError(f"{where}: max_attempts must be at least 1; or 0, for no limit, of jobs that are scheduled with expires=.")
+        raise ConfigError(f"{where}: max_attempts must be at least 1, or 0 for no limit if you schedule the job with expires=.")
     return None if value is None else int(value)
 
 
@@ -320,14 +323,18 @@ def _template(task: Planned, options: Options, using: str | None, config: conf.C
     worker_modules.check(task)
     priority = task.priority if options.priority is None else options.priority
     if not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
-        raise ConfigError(f"{where}: priority={priority} is out of range; only its sign counts: above 0 high, below 0 low.")
+        raise ConfigError(
+            f"{where}: priority={priority} is out of range. Only its sign matters. Positive numbers are high, and "
+            "negative numbers are low."
+        )
     durable = (options.durability or queue.durability) == "outbox"
     alias = options.using or using or config.database
     if durable:
         _check_outbox(alias, config.database, where)
     elif options.on_conflict == "after":
         raise ConfigError(
-            f"{where}: on_conflict='after' needs durability='outbox': a job that runs after a running job waits as a row until then."
+            f"{where}: on_conflict='after' requires durability='outbox', because the job waits as a row until the running "
+            "job has ended."
         )
     durable = durable and (is_message or not config.inline)
     band, max_attempts = band_of(priority), most_attempts(options.max_attempts, task.max_attempts, queue.max_attempts)
@@ -412,8 +419,8 @@ def _check_outbox(alias: str, rows: str, where: str) -> None:
     outbox.check_installed()
     if alias != rows:
         raise ConfigError(
-            f"{where}: using={alias!r}, but jobs are kept in the database {rows!r} (DELAYQ['DATABASE']). "
-            "A row cannot join a transaction of another database: pass durability='redis', or schedule without using."
+            f"{where}: using={alias!r}, but jobs are stored in the database {rows!r} (DELAYQ['DATABASE']), so their rows "
+            "cannot be part of that transaction. Pass durability='redis', or remove using."
         )
 
 

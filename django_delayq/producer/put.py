@@ -72,7 +72,7 @@ class PipelinedCall:
         except (StoreUnavailable, KeyTaken) as other:
             if error is None:
                 raise
-            logger.warning("the batch before the failed one was not accepted either: %s", other)
+            logger.warning("the previous batch was not accepted either: %s", other)
 
     def start(self, publisher: Publisher, batch: Sequence[Plan]) -> None:
         self._read()
@@ -244,7 +244,7 @@ def _refuse_twice(plans: Sequence[Plan]) -> None:
             other = first.setdefault((plan.queue, plan.key), plan)
             if other is not plan and plan.on_conflict == "error":
                 raise KeyTaken(
-                    f"Another job of the same batch has the key {plan.key!r}, so none of them was scheduled.",
+                    f"Another job in the same batch has the key {plan.key!r}, so no job in the batch was scheduled.",
                     holder=other.id,
                 )
 
@@ -351,7 +351,7 @@ def _publish(plans: Sequence[Plan], pipelined: PipelinedCall | None = None, *, a
                     raise
                 lost = ", ".join(ids.short(plan.id) for plan in batch)
                 logger.error(
-                    "Redis did not accept committed jobs of redis durability, and they are not sent again: %s: %s",
+                    "Redis did not accept committed jobs with redis durability, and they will not be sent again: %s: %s",
                     lost,
                     error,
                 )
@@ -451,7 +451,7 @@ def _publish_rows(plans: Sequence[Plan], *, alone: bool) -> None:
     failpoint("producer.committed")
     late = {plan for plan in plans if clock.monotonic() - plan.started > LATE_PUBLISH}
     if late:
-        logger.warning("jobs (%d) were committed after more than %.0f s; the relay publishes them", len(late), LATE_PUBLISH)
+        logger.warning("jobs (%d) were committed after more than %.0f s, so the relay publishes them", len(late), LATE_PUBLISH)
     refused: list[KeyTaken] = []
 
     def publish(group: PlanGroup) -> None:

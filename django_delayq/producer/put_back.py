@@ -159,7 +159,8 @@ def waits_for_commit() -> bool:
         return config.signer is not None
     if not connection.get_autocommit():
         raise ConfigError(
-            f"With SIGNING, a requeue is recorded in the database {config.database!r} before Redis is called. Autocommit is off "
-            "there, so other connections would not see the record. Requeue within transaction.atomic(), or turn autocommit on."
+            f"With SIGNING, a requeue is first recorded in the database {config.database!r}. Autocommit is off there, so "
+            "other connections would not see the record. Call this function in transaction.atomic(), or turn autocommit "
+            "on."
         )
     return False

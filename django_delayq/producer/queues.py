@@ -21,11 +21,11 @@ T = TypeVar("T")
 
 
 def pause(queue: str, *, actor: str = "", reason: str = "") -> bool:
-    """Stops claims of jobs in a queue. Running jobs continue. Returns False if the queue was paused already. The database notes it, so
-    that the queue stays paused if Redis loses its data.
+    """Pauses a queue. Workers claim no more of its jobs, but running jobs continue. Returns False if the queue was already paused. The
+    pause is also stored in the database, so that the queue stays paused if Redis loses its data.
 
     Raises:
-        QueueUnknown, StoreUnavailable: of several partitions, the others are paused; repeat the call.
+        QueueUnknown, StoreUnavailable: If the queue has several partitions, those that can be reached are paused. Repeat the call.
     """
     refuse_loop("delayq.apause(…)")
     check_words("pause()", actor, reason)

@@ -99,10 +99,10 @@ class Bound(Generic[P, R]):
             raise AttributeError(f"A task has no {name!r}{said}", name=name, obj=self)
 
     def using(self, **options: Unpack[JobOptions]) -> Bound[P, R]:
-        """Returns the task with options, which replace options of the same name: `task.using(delay="30m").schedule(...)`.
+        """Returns the task with options: `task.using(delay="30m").schedule(...)`. They override earlier options with the same name.
 
         Raises:
-            ConfigError: an option is unknown.
+            ConfigError: An option is unknown.
         """
         return Bound(self.task, self.options.but(options, self.task.name))
 
@@ -144,32 +144,35 @@ def schedule(
     concurrency: tuple[str, int] | None = None,
     **kwargs: Any,
 ) -> Job[R]:
-    """Schedules one job: `schedule(task, *arguments, delay="30m", key="…", **keyword_arguments)`.
+    """Schedules a job: `schedule(task, *arguments, delay="30m", key="…", **keyword_arguments)`.
 
     Args:
-        task: a task, or a task with options, `task.using(…)`. Options of this call replace them.
-        delay: how long from now: a timedelta, a number of seconds, or text such as "90s", "1h30m" or "2d".
-        run_at: when: an aware datetime. Give `delay` or `run_at`; without both, the job is due now.
-        key: a text that is unique among the unfinished jobs of the queue, of 200 characters at most.
-        on_conflict: what happens if an unfinished job has the key: "keep" (return that job), "replace", "earliest", "latest", "after"
-            (run once more after it) or "error".
-        queue, priority, max_attempts, backoff, timeout: replace those of the task.
-        expires: a duration from now, or an aware datetime. After it the job does not start: it is cancelled if it has never run, else
-            it has failed. With max_attempts=0 it is tried until then.
-        meta: a dict of JSON that is kept with the job.
-        using: alias of the database whose transaction publishes the job; None: `DATABASE`.
-        durability: "outbox" or "redis"; replaces that of the queue.
-        serial, concurrency: replace those of the task. The name is a format over the arguments: "order:{order_id}", or
-            ("tenant:{tenant}", 5).
+        task: A task, or a task with options, such as `task.using(…)`. The options of this call take precedence.
+        delay: How long to wait, as a timedelta, a number of seconds, or text such as "90s", "1h30m" or "2d".
+        run_at: When to run the job, as an aware datetime. You can set either `delay` or `run_at`. By default, the job is due
+            immediately.
+        key: Text that identifies the job among the queue's unfinished jobs, up to 200 characters.
+        on_conflict: What happens if an unfinished job already has the key: "keep" (return that job), "replace", "earliest",
+            "latest", "after" (run again after that job) or "error".
+        queue, priority, max_attempts, backoff, timeout: Override the task's options.
+        expires: A duration from now, or an aware datetime. The job doesn't start after that time. If it has run before, it fails.
+            Otherwise, it is cancelled. With max_attempts=0, the job is retried until then.
+        meta: A dict of JSON values that is stored with the job.
+        using: The alias of the database whose transaction publishes the job. The default is `DATABASE`.
+        durability: "outbox" or "redis". The default is the queue's setting.
+        serial, concurrency: Override the task's options. The name is a format string that can contain the arguments:
+            "order:{order_id}", or ("tenant:{tenant}", 5).
 
     Raises:
-        PayloadError, PayloadTooLarge: JSON cannot hold the arguments, or the function does not take them.
-        QueueUnknown, ConfigError: the queue is unknown, or an option is not valid.
-        KeyTaken: on_conflict="error" and an unfinished job has the key; on_conflict="replace" and that job is running. In a
-            transaction this is known only at the commit: then it is logged, and the row of the job is cancelled.
-        StoreUnavailable: redis durability only: Redis is down, or refuses (no memory, or events wait for the database). In a
-            transaction it is logged at the commit, with the ids of the jobs.
-        SynchronousOnlyOperation: in async code: await `aschedule` instead.
+        PayloadError, PayloadTooLarge: An argument can't be represented in JSON, doesn't match the function's signature, or is too
+            large.
+        QueueUnknown, ConfigError: The queue isn't listed in the settings, or an option is invalid.
+        KeyTaken: An unfinished job has the key, and on_conflict is "error". Or that job is running, and on_conflict is "replace".
+            In a transaction, this is only known at the commit. The conflict is then logged, and the row of the new job is marked as
+            cancelled.
+        StoreUnavailable: Redis is down or rejects the job, because it has no memory left or because too many events wait for the
+            database. Only raised with redis durability. In a transaction, it is logged at the commit, with the ids of the jobs.
+        SynchronousOnlyOperation: The function was called in async code. Use `await aschedule` instead.
     """
     refuse_loop("delayq.aschedule(…)")
     given = delay, run_at, key, expires, meta, on_conflict, queue, priority, max_attempts, backoff, timeout, using, durability
@@ -181,10 +184,10 @@ def schedule(
 
 @like(schedule)
 async def aschedule(task: Bound[Any, Any], *args: Any, **kwargs: Any) -> Job:
-    """Async version of `schedule`. It commits by itself.
+    """Async version of `schedule`. It uses its own transaction.
 
     Raises:
-        CancelledError: whether the job was scheduled is not known; the error has its id in a tuple, `jobs`.
+        CancelledError: It is unknown whether the job was scheduled. The exception's `jobs` attribute is a tuple with the job's id.
         As `schedule`.
     """
     given = Options(**{name: kwargs.pop(name) for name in OPTIONS.keys() & kwargs.keys()})
@@ -195,11 +198,11 @@ async def aschedule(task: Bound[Any, Any], *args: Any, **kwargs: Any) -> Job:
 
 
 def schedule_many(bindings: Iterable[Binding], *given: Never, using: str | None = None) -> list[Job]:
-    """Schedules many jobs: `schedule_many(task.using(delay="30m").bind(pk) for pk in pks)`. Rows and calls are sent in batches. In a
-    transaction, the commit publishes all of them.
+    """Schedules many jobs: `schedule_many(task.using(delay="30m").bind(pk) for pk in pks)`. The jobs are written in batches of 200. In
+    a transaction, all jobs are published when it commits.
 
     Raises:
-        As `schedule`. If one job of a batch (200 jobs) is refused, no job of the batch is scheduled.
+        As `schedule`. If a job is rejected, none of the jobs in its batch are scheduled.
     """
     refuse_loop("delayq.aschedule_many(…)")
     return _put_many(_many(bindings, given), using)
@@ -207,10 +210,10 @@ def schedule_many(bindings: Iterable[Binding], *given: Never, using: str | None 
 
 @like(schedule_many)
 async def aschedule_many(bindings: Iterable[Binding], *given: Never, using: str | None = None) -> list[Job]:
-    """Async version of `schedule_many`. It commits by itself, batch by batch.
+    """Async version of `schedule_many`. Each batch uses its own transaction.
 
     Raises:
-        CancelledError: which of the jobs were scheduled is not known; the error has their ids in a tuple, `jobs`.
+        CancelledError: It is unknown which of the jobs were scheduled. The exception's `jobs` attribute is a tuple with their ids.
         As `schedule`.
     """
     named = [binding._replace(id=homes.drawn(*binding[:4])) for binding in map(_checked, _many(bindings, given))]
@@ -248,11 +251,13 @@ def plan(
     if template.durable and not template.says_using:
         _check_transaction(template.using, template.where)
     if not options.key and template.on_conflict != "keep":
-        raise ConfigError(f"{template.where}: on_conflict={template.on_conflict!r} needs a key: pass key= as well.")
+        raise ConfigError(f"{template.where}: on_conflict={template.on_conflict!r} requires a key. Pass key= as well.")
     delay_ms, due_ms = date(options.delay, options.run_at, template.where)
     expires_ms = 0 if options.expires is None else _expires_at(options.expires, delay_ms, due_ms, template)
     if template.max_attempts == NO_LIMIT and not expires_ms:
-        raise ConfigError(f"{template.where}: max_attempts=0 means no limit of attempts: pass expires= as well, so that the job ends.")
+        raise ConfigError(
+            f"{template.where}: max_attempts=0 means that there is no limit. Pass expires= as well, so that the job ends at some time."
+        )
     meta = None if options.meta is None else _checked_meta(options.meta, template.where)
     if tick:
         meta = {**(meta or {}), PERIODIC: tick}
@@ -359,8 +364,8 @@ def _expires_at(value: Any, delay_ms: int | None, due_ms: int, template: JobTemp
     expires_ms = moment(value, "expires", where) if isinstance(value, datetime) else now_ms + duration(value, "expires", where)
     if expires_ms <= (due_ms if delay_ms is None else now_ms + delay_ms):
         raise ConfigError(
-            f"{where}: expires={value!r} is not after the date of the job, so the job could never run. Both count from now: pass an "
-            f"expiry that is longer than the delay, or none."
+            f"{where}: expires={value!r} is not after the job's date, so the job could never run. Both are counted from "
+            "now. Pass an expiry that is longer than the delay, or no expiry."
         )
     return expires_ms
 
@@ -382,10 +387,11 @@ def _check_transaction(alias: str, where: str) -> None:
     for other in connections.all(initialized_only=True):
         if commit.is_open(other):
             raise ConfigError(
-                f"{where}: a transaction is open on the database {other.alias!r}, and the row of the job goes into {alias!r} "
-                f"(DELAYQ['DATABASE']): if the transaction is rolled back, the job still runs. Open one on {alias!r} "
-                f"around both; pass using={alias!r} to publish the job even after a rollback; or, to publish it at the commit on "
-                f"{other.alias!r}, using={other.alias!r} and durability='redis'."
+                f"{where}: a transaction is open on the database {other.alias!r}, but the job's row is in {alias!r} "
+                "(DELAYQ['DATABASE']). If the transaction is rolled back, the job still runs. Also open a transaction on "
+                f"{alias!r}. Or pass using={alias!r} to publish the job even after a rollback. Or pass "
+                f"using={other.alias!r} and durability='redis' to publish it when the transaction on {other.alias!r} "
+                "commits."
             )
 
 
@@ -406,8 +412,8 @@ def _many(bindings: Iterable[Binding], given: tuple[object, ...]) -> Iterable[Bi
     if given or isinstance(bindings, Binding) or not isinstance(bindings, Iterable):
         shown = f"{bindings!r} and {given[0]!r}" if given else repr(bindings)
         raise ConfigError(
-            f"schedule_many() was given {shown}, but needs many jobs: a list or a generator of task.bind(…), such as "
-            f"schedule_many(task.bind(pk) for pk in pks)."
+            f"schedule_many() was given {shown}. Pass a list or a generator of bound tasks, such as "
+            "schedule_many(task.bind(pk) for pk in pks)."
         )
     return bindings
 

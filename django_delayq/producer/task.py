@@ -84,8 +84,9 @@ DEFAULTS: Final[Mapping[str, Any]] = {
 
 
 class Task(Bound[P, R]):
-    """A registered function, plain or `async def`. A call runs it in this process. `schedule` and `using` put a job into a queue. The
-    options are those of `task`; `named` makes the concurrency name that jobs share.
+    """A registered function, either a plain function or an `async def` function. Calling a task runs the function in the current
+    process. To schedule a job, use `schedule` or `using`. The options are those of `task`. `named` creates the concurrency name that
+    jobs share.
     """
 
     raises_inline: ClassVar[bool] = True  # under INLINE its error reaches the caller of schedule()
@@ -231,28 +232,31 @@ def task(**options: Unpack[TaskOptions]) -> Callable[[Callable[P, R]], Task[P, R
 
 
 def task(fn: Any = None, /, *given: Any, **options: Any) -> Any:
-    """Makes a function a task: `@task`, or `@task(queue="orders", backoff="15s 3m", timeout="30s")`.
+    """Turns a function into a task: `@task`, or `@task(queue="orders", backoff="15s 3m", timeout="30s")`.
 
     Args:
-        name: how jobs name the task; None: module and qualified name of the function. Jobs that wait keep the old name.
-        queue: the queue of its jobs.
-        priority: above 0 high, 0 normal, below 0 low. Due jobs with a higher priority are claimed first.
-        max_attempts: how many attempts a job has before it fails; None: that of the queue. With 0 there is no limit, and each job
-            needs `expires`.
-        backoff: the delays between attempts, as text such as "15s 3m 10m" or a `Ladder`; or a function of the attempt and the
-            exception that returns a delay, or None to fail. None: that of the queue.
-        poll: the delays after each `NotYet`, as text or a `Ladder`; None: 15s 3m 10m 30m 30m 1h 2h 6h 15h.
-        timeout: the time limit of one attempt; None: that of the queue.
-        atomic: the run and the end of the job are one transaction on the database in `DATABASE`. Not for `async def`.
-        sensitive: names of parameters whose values are masked in the admin and in commands, in addition to those in `SENSITIVE`.
-        on_failure: a task. When a job has failed for good, a job of that task is scheduled, with the id of the failed job as argument.
-        serial, concurrency: a name of which one job, or so many jobs, run at the same time. The name is a format over the arguments:
-            "order:{order_id}", or ("tenant:{tenant}", 5).
-        object_url: a function that gets the row of a job and returns the URL to which the page of the job in the admin links;
-            None: `OBJECT_URL`.
+        name: The name that jobs use for the task. The default is the function's module and qualified name. If you change it,
+            waiting jobs still have the old name.
+        queue: The queue of the task's jobs.
+        priority: A positive number is high, 0 is normal, and a negative number is low. Due jobs with a higher priority are claimed
+            first.
+        max_attempts: The maximum number of attempts before a job fails. The default is the queue's setting. With 0, there is no
+            limit, and each job needs `expires`.
+        backoff: The delays between attempts, as text such as "15s 3m 10m" or a `Ladder`. It can also be a function that takes the
+            attempt and the exception, and returns a delay, or None to fail the job. The default is the queue's setting.
+        poll: The delays after each `NotYet`, as text or a `Ladder`. The default is 15s 3m 10m 30m 30m 1h 2h 6h 15h.
+        timeout: The time limit for one attempt. The default is the queue's setting.
+        atomic: Whether each run is one transaction on the database in `DATABASE`, which also records that the job is done. Not
+            available for `async def`.
+        sensitive: Parameters whose values are masked in the admin and by commands, in addition to those in `SENSITIVE`.
+        on_failure: A task. If a job fails permanently, a job of this task is scheduled. It receives the failed job's id.
+        serial, concurrency: A name. Jobs with the same name run one at a time, or at most as many at once as you specify. The name
+            is a format string that can contain the arguments: "order:{order_id}", or ("tenant:{tenant}", 5).
+        object_url: A function that takes a job's row and returns a URL. The job's admin page links to this URL. The default is
+            `OBJECT_URL`.
 
     Raises:
-        ConfigError: an option is unknown or not valid, or a parameter of the function has the name of an option of `schedule`.
+        ConfigError: An option is unknown or invalid, or a parameter has the same name as an option of `schedule`.
     """
 
     def decorate(function: Callable[..., Any]) -> Task[Any, Any]:
@@ -277,7 +281,7 @@ def task(fn: Any = None, /, *given: Any, **options: Any) -> Any:
         return decorate
     if given or not callable(fn):
         shown = given[0] if given else fn
-        raise ConfigError(f'@task was given {shown!r}. Write @task or @task(queue="…"); every option has a name.')
+        raise ConfigError(f'@task was given {shown!r}. Write @task or @task(queue="…"). All options are keyword arguments.')
     return decorate(fn)
 
 
@@ -300,8 +304,8 @@ def make_task(kind: type[T], function: Callable[..., Any], *, where: str, **opti
     task.named = name_format.given(options.get("serial"), options.get("concurrency"), task.signature, where, task.sensitive)
     if task.atomic and task.is_async:
         raise ConfigError(
-            f"{where}: atomic=True needs a plain function, because transactions in Django belong to a thread. Write def instead of "
-            f"async def."
+            f"{where}: atomic=True requires a synchronous function, because Django's transactions belong to a thread. Use "
+            "def instead of async def."
         )
     return task
 
@@ -311,9 +315,9 @@ def follower_of(value: Any, where: str) -> Task[..., Any] | None:
     if value is None:
         return None
     if not isinstance(value, Task):
-        raise ConfigError(f"{where}: on_failure must be a task, made by @delayq.task, not {value!r}.")
+        raise ConfigError(f"{where}: on_failure must be a task defined with @delayq.task, not {value!r}.")
     if value.max_attempts == 0:
-        raise ConfigError(f"{where}: on_failure is scheduled without expires=, so {value.name} needs a limit of attempts.")
+        raise ConfigError(f"{where}: {value.name} is scheduled without expires=, so it must have a maximum number of attempts.")
     try:
         value.check_typed(("id",), {})
     except PayloadError as error:
@@ -324,12 +328,12 @@ def follower_of(value: Any, where: str) -> Task[..., Any] | None:
 def _name_of(name: str | None, fn: Callable[..., Any], where: str) -> str:
     """Returns the given name, or the name of the function."""
     if inspect.isclass(fn):
-        raise ConfigError(f"{where}: a class cannot be a task, because JSON cannot store its instances. Write a function.")
+        raise ConfigError(f"{where}: a class cannot be a task, because JSON cannot represent its instances. Use a function.")
     if not name and not hasattr(fn, "__qualname__"):
-        raise ConfigError(f"{where}: a callable object has no name. Pass name=, or write a function.")
+        raise ConfigError(f"{where}: a callable object has no name. Pass name=, or use a function.")
     found = name or f"{fn.__module__}.{fn.__qualname__}"
     if "<locals>" in found:
-        raise ConfigError(f"{where}: it is defined inside a function. Move it to a module, or give it a name=.")
+        raise ConfigError(f"{where}: it is defined inside a function. Move it to a module, or pass name=.")
     if not found or len(found) > MAX_TASK or any(char.isspace() or not char.isprintable() for char in found):
         raise ConfigError(f"{where}: the name {found!r} must be 1 to {MAX_TASK} printable characters without spaces.")
     return found
@@ -378,7 +382,7 @@ def _sensitive(value: Any, fn: Callable[..., Any], where: str) -> Collection[str
         # A misspelled name would hide nothing. `**kwargs` takes any name.
         if name not in parameters and not any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
             near = did_you_mean(name, parameters)
-            raise ConfigError(f"{where}: sensitive names {name!r}, which is not one of its parameters{near}.")
+            raise ConfigError(f"{where}: sensitive contains {name!r}, which is not a parameter of the function{near}.")
     return value
 
 

@@ -100,9 +100,9 @@ def read_url(url: str) -> Endpoint:
         TargetRefused: it is not a valid http or https URL, or contains a user or a password. The message contains at most the host.
     """
     if not isinstance(url, str) or not url or len(url) > LONGEST:
-        raise refused("url", why=f"it must be text of 1 to {LONGEST} characters")
+        raise refused("url", why=f"it must have 1 to {LONGEST} characters")
     if re.search(r"[\x00-\x20\x7f\\\ud800-\udfff]", url):
-        raise refused("url", why="it contains a space, a control character or a backslash, which programs parse differently")
+        raise refused("url", why="it contains a space, a control character or a backslash, which programs interpret in different ways")
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port

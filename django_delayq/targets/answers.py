@@ -51,7 +51,7 @@ class Reply:
 
 
 class DeliveryFailed(DelayqError):
-    """A delivery that the host did not accept; `fields`: `target`; and `status`, `ms` and `answer` if the host answered."""
+    """The host did not accept a delivery. `fields` contains `target` and, if the host responded, `status`, `ms` and `answer`."""
 
     code = "delivery_failed"
 

@@ -26,7 +26,9 @@ State = Literal["closed", "open", "probing"]
 
 
 class Circuit(NamedTuple):
-    """The state of a host: `failures` in a row, `seconds` until the next request (0: now), `running` requests."""
+    """The state of a host: the number of `failures` in a row, the `seconds` until the next request (0 means now), and the number of
+    `running` requests.
+    """
 
     target: str
     state: State
@@ -65,7 +67,7 @@ class _Host:
 
 
 class Circuits:
-    """The hosts that fail or have requests, at most `most`."""
+    """The hosts that have failures or running requests, at most `most` of them."""
 
     def __init__(self, most: int = MOST) -> None:
         self._most = most

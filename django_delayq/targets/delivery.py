@@ -54,8 +54,8 @@ INSIDE = ("metadata", "this host", "loopback", "link-local")
 
 
 def header_secret(name: str, *, prefix: str = "") -> dict[str, str]:
-    """The value of a header that is a secret in `DELAYQ["HTTP"]["SECRETS"]`, after a prefix such as `"Bearer "`. The job has only the
-    name of the secret.
+    """Returns a header value that refers to a secret in `DELAYQ["HTTP"]["SECRETS"]`, after a prefix such as `"Bearer "`. The job
+    contains only the name of the secret.
     """
     return {"secret": name, "prefix": prefix} if prefix else {"secret": name}
 
@@ -73,25 +73,27 @@ def deliver(
     on_failure: Task[..., Any] | None = None,
     **options: Unpack[UntimedOptions],
 ) -> Job:
-    """Schedules an HTTP request, which workers send and retry until the host answers 2xx:
-    `deliver("https://partner.example/hook", json={"order": 7}, delay="10m", secret="partner")`.
+    """Schedules an HTTP request. Workers retry it until the response is 2xx: `deliver("https://partner.example/hook", json={"order":
+    7}, delay="10m", secret="partner")`.
 
     Args:
-        url: an http or https URL without user and password.
-        json, data: the body: a JSON value, or text or bytes. All attempts send the same bytes.
+        url: An http or https URL without a username and password.
+        json, data: The body, either as a JSON value, or as a string or bytes. All attempts send the same bytes. If you use `data`,
+            set the `Content-Type` in `headers`.
         method: POST, PUT, PATCH, DELETE, GET or HEAD.
-        headers: a dict of text, or of `header_secret("partner-token")` for secrets. `Authorization`, `Proxy-Authorization` and `Cookie`
-            must be secrets.
-        secret: a name in `DELAYQ["HTTP"]["SECRETS"]`, which signs each attempt by the Standard Webhooks.
-        timeout: the limit of a whole attempt, with its redirects; None: `DELAYQ["HTTP"]["TIMEOUT"]`.
-        redirects: how many 307 and 308 redirects are followed. Any other redirect is a failed attempt.
-        on_failure: a task. When the delivery has failed for good, a job of that task is scheduled, with the id of the delivery.
-        options: those of `schedule`, except timeout.
+        headers: A dict. Each value is a string or `header_secret("partner-token")`. `Authorization`, `Proxy-Authorization` and
+            `Cookie` require `header_secret()`.
+        secret: The name of a secret in `DELAYQ["HTTP"]["SECRETS"]` that signs each attempt, as defined by Standard Webhooks.
+        timeout: The time limit for a whole attempt, including redirects but not the DNS lookup. The default is
+            `DELAYQ["HTTP"]["TIMEOUT"]`.
+        redirects: How many 307 and 308 redirects to follow, up to 10. For any other redirect, the attempt fails.
+        on_failure: A task to schedule if the delivery fails permanently. It receives the job's id.
+        options: The options of `schedule`, except timeout.
 
     Raises:
-        TargetRefused: the URL is not valid. The address of its host is checked when the request is sent.
-        ConfigError: an option is not valid, `DELAYQ["HTTP"]` is not set, or urllib3 is not installed.
-        PayloadError, PayloadTooLarge, QueueUnknown, KeyTaken, StoreUnavailable, SynchronousOnlyOperation: as `schedule`.
+        TargetRefused: The URL is invalid. The address of its host is checked later, when the request is sent.
+        ConfigError: An option is invalid, `DELAYQ["HTTP"]` isn't set, or urllib3 isn't installed.
+        PayloadError, PayloadTooLarge, QueueUnknown, KeyTaken, StoreUnavailable, SynchronousOnlyOperation: See `schedule`.
     """
     refuse_loop("delayq.adeliver(…)")
     given: dict[str, Any] = {"json": json, "data": data, "method": method, "headers": headers, "secret": secret, "timeout": timeout}
@@ -101,7 +103,7 @@ def deliver(
 
 @like(deliver)
 async def adeliver(url: str, **given: Any) -> Job:
-    """Async version of `deliver`. It commits by itself."""
+    """Async version of `deliver`. It uses its own transaction."""
     bound, arguments = await in_thread(partial(prepared, url, **given))  # in a thread, because it may ask Redis for the time
     return await bound.aschedule(**arguments)
 
@@ -154,10 +156,10 @@ def _config() -> HttpConfig:
     if config is None:
         raise ConfigError(
             'DELAYQ["HTTP"] is not set, so workers cannot deliver.',
-            hint='Write "HTTP": {} into DELAYQ.',
+            hint='Add "HTTP": {} to DELAYQ.',
         )
     if find_spec("urllib3") is None:
-        raise ConfigError("Deliveries need the package urllib3.", hint=f"Install it: {EXTRA}")
+        raise ConfigError("Deliveries require the package urllib3.", hint=f"Install it: {EXTRA}")
     return config
 
 
@@ -165,7 +167,7 @@ def _body(json: Any, data: str | bytes | None) -> tuple[dict[str, str], str]:
     """The body as arguments of the job, and its Content-Type."""
     if json is not UNSAID:
         if data is not None:
-            raise ConfigError(f"{WHERE}: give json or data, not both.")
+            raise ConfigError(f"{WHERE}: pass either json or data, not both.")
         try:
             return {"body": json_text.dumps(json, ensure_ascii=False, allow_nan=False, separators=(",", ":"))}, "application/json"
         except (TypeError, ValueError, RecursionError) as error:
@@ -183,18 +185,17 @@ def _headers(given: Mapping[str, Any], config: HttpConfig) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in given.items():
         if not isinstance(name, str) or not name.isascii() or not name.replace("-", "").replace("_", "").isalnum():
-            raise ConfigError(f"{WHERE}: headers names {name!r}, which is not a valid header name.")
+            raise ConfigError(f"{WHERE}: headers contains {name!r}, which is not a valid header name.")
         if name.lower() in OURS or name.lower() in map(str.lower, found):
-            raise ConfigError(f"{WHERE}: the header {name} is set by the delivery, or given twice. Remove it.")
+            raise ConfigError(f"{WHERE}: the header {name} is set automatically, or was passed twice. Remove it.")
         if isinstance(value, Mapping):
             found[name] = _header_from_secret(name, value, config)
         elif not isinstance(value, str) or not value.isprintable() or not value.isascii():
             raise ConfigError(f"{WHERE}: the value of the header {name} must be text of visible ASCII characters, or a secret's name.")
         elif name.lower() in CREDENTIALS:
             raise ConfigError(
-                f"{WHERE}: the header {name} must not contain its value, because the value would be stored with the job in readable "
-                f"form.",
-                hint=f'Put it into DELAYQ["HTTP"]["SECRETS"], and name it: headers={{"{name}": header_secret("…")}}.',
+                f"{WHERE}: the header {name} cannot contain a literal value, because it would be stored with the job in plain text.",
+                hint=f'Add the value to DELAYQ["HTTP"]["SECRETS"], and refer to it by name: headers={{"{name}": header_secret("…")}}.',
             )
         else:
             found[name] = value
@@ -217,7 +218,7 @@ def _header_from_secret(header: str, value: Mapping[str, Any], config: HttpConfi
 def _check_secret(name: Any, config: HttpConfig, *, signs: bool) -> None:
     """A process without secrets leaves the check to the worker."""
     if not isinstance(name, str) or not name:
-        raise ConfigError(f"{WHERE}: the name of a secret must be text, its key in DELAYQ['HTTP']['SECRETS'].")
+        raise ConfigError(f"{WHERE}: the name of a secret must be text, and a key of DELAYQ['HTTP']['SECRETS'].")
     if not config.secrets:
         return
     if name not in config.secrets:

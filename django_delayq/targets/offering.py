@@ -63,15 +63,15 @@ class Offers(Task[..., Any]):
 
 
 def offer(message: Any, *, to: str, **options: Unpack[JobOptions]) -> Job:
-    """Schedules a message that a worker adds to a list or a stream in Redis: `offer({"order": 7}, to="shipping", delay="2m")`.
+    """Schedules a message that a worker writes to a Redis list or stream: `offer({"order": 7}, to="shipping", delay="2m")`.
 
     Args:
-        message: a JSON value. A reader gets it with the id of the job.
-        to: a name in `DELAYQ["TARGETS"]`.
-        options: those of `schedule`.
+        message: Any JSON value. Readers receive it along with the job's id.
+        to: The name of a target in `DELAYQ["TARGETS"]`.
+        options: The options of `schedule`.
 
     Raises:
-        TargetRefused: no target with that name is listed.
+        TargetRefused: The target isn't listed.
         As `schedule`.
     """
     refuse_loop("delayq.aoffer(…)")
@@ -81,7 +81,7 @@ def offer(message: Any, *, to: str, **options: Unpack[JobOptions]) -> Job:
 
 @like(offer)
 async def aoffer(message: Any, *, to: str, **options: Unpack[JobOptions]) -> Job:
-    """Async version of `offer`. It commits by itself."""
+    """Async version of `offer`. It uses its own transaction."""
     _check(to)
     return await offers.using(**options).aschedule(message, to=to)
 

@@ -29,14 +29,14 @@ TEXTS: Final[Mapping[str, str]] = {
 
 
 class SignatureRefused(DelayqError):
-    """A request without a valid signature. Respond with 400 or 401, and do nothing. `code` is the reason."""
+    """A request does not have a valid signature. Respond with 400 or 401, and ignore the request. `code` contains the reason."""
 
     code = "signature_wrong"
 
 
 class Verified(NamedTuple):
-    """A request with a valid signature. `id`: the same for every attempt of a delivery, so that you can do its work once; `signed_at`:
-    when this attempt was made.
+    """A request with a valid signature. `id` is the same for every attempt of a delivery, so you can process each delivery once.
+    `signed_at` is the time of the attempt.
     """
 
     id: str
@@ -52,13 +52,13 @@ def verify(request: Any, secrets: str | Iterable[str], *, body: bytes | None = N
     """Verifies the signature of a request, in constant time.
 
     Args:
-        request: a request of Django; or the headers of any framework, with the bytes of the `body` as they came.
-        secrets: `"whsec_…"`, or several of which one must match.
-        tolerance: how far the date of the request may be from now, in either direction.
+        request: A Django request. For other frameworks, pass the headers, and pass the raw bytes of the request as `body`.
+        secrets: A secret such as `"whsec_…"`, or several. One of them must match.
+        tolerance: The maximum difference between the request's timestamp and the current time.
 
     Raises:
-        SignatureRefused: the request has no valid signature.
-        ConfigError: a secret is not valid, or there is none; or the body is missing.
+        SignatureRefused: The request does not have a valid signature.
+        ConfigError: A secret is invalid, there are no secrets, or the body is missing.
     """
     headers, content = _parts(request, body)
     keys = _keys(secrets)
@@ -87,7 +87,7 @@ def _parts(request: Any, body: bytes | None) -> tuple[Any, bytes]:
     headers = getattr(request, "headers", request)
     content = getattr(request, "body", None) if body is None else body
     if not isinstance(content, bytes):
-        raise ConfigError("verify() was given headers without the body. Pass body=, the bytes as received.")
+        raise ConfigError("verify() was given headers without a body. Pass the received bytes as body=.")
     return headers, content
 
 
@@ -97,7 +97,9 @@ def _keys(secrets: str | Iterable[str]) -> list[bytes]:
     except ValueError as error:
         raise ConfigError(f"verify() was given an invalid secret: {error}.") from None
     if not keys:
-        raise ConfigError("verify() was given no secret. Pass one, or a list with the new and the old one during a rotation.")
+        raise ConfigError(
+            "verify() was called without a secret. Pass a secret, or a list with the new and the old one during a rotation."
+        )
     return keys
 
 

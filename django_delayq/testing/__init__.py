@@ -27,7 +27,7 @@ class DelayqMixin:
             raise TypeError(f"{cls.__qualname__}: DelayqMixin must be the first base class: class {cls.__name__}(DelayqMixin, …)")
 
     def setUp(self) -> None:
-        """Makes the kit. It is available after this call, also in `setUp` of subclasses."""
+        """Creates the kit. It is available after this call, including in the `setUp` methods of subclasses."""
         from django_delayq.testing.kit import one_kit  # there are no models when this module is imported
 
         super().setUp()  # type: ignore[misc]  # the setUp of the TestCase after the mixin

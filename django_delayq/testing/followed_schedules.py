@@ -84,14 +84,14 @@ def named(schedule: Any) -> frozenset[str]:
         task = task_name(schedule)
         found = frozenset(one.name for one in declarations.all() if one.task == task)
         if not found:
-            raise ConfigError(f"No schedule is declared for {task}.", hint="Write @delayq.periodic(…) above it.")
+            raise ConfigError(f"No schedule is declared for {task}.", hint="Add @delayq.periodic(…) above the task.")
         return found
     if not isinstance(schedule, str):
-        raise ConfigError(f"{schedule!r} is no schedule.", hint="Pass its name, or the task that it is declared for.")
+        raise ConfigError(f"{schedule!r} is not a schedule.", hint="Pass the name of a schedule, or its task.")
     # A name is printable. A database may refuse other text in a query.
     if not schedule.isprintable() or (declarations.get(schedule) is None and not _rows(schedule).exists()):
         near = did_you_mean(schedule, [one.name for one in declarations.all()])
-        raise ConfigError(f"No schedule is named {schedule!r}{near}.", hint="Pass its name, or the task that it is declared for.")
+        raise ConfigError(f"No schedule is named {schedule!r}{near}.", hint="Pass the name of a schedule, or its task.")
     return frozenset((schedule,))
 
 
@@ -103,10 +103,10 @@ def upcoming(schedule: Any, count: int) -> list[datetime]:
         ConfigError: no such schedule exists, or the task has several. ValueError: `count` is not a whole number from 0.
     """
     if type(count) is not int or count < 0:
-        raise ValueError(f"upcoming(count={count!r}): a schedule may have no end; pass a whole number of dates, 0 or more.")
+        raise ValueError(f"upcoming(count={count!r}): count must be a whole number of at least 0.")
     names = named(schedule)
     if len(names) > 1:
-        raise ConfigError(f"{schedule!r} has several schedules: {', '.join(sorted(names))}.", hint="Name one of them.")
+        raise ConfigError(f"{schedule!r} has several schedules: {', '.join(sorted(names))}.", hint="Pass one of these names.")
     [name] = names
     row, declared = _rows(name).first(), declarations.get(name)
     if row is not None:

@@ -48,9 +48,8 @@ WITHIN_A_LOOP: Final = (
 
 
 class Kit:
-    """Moves the time of jobs, runs due jobs, and shows the scheduled jobs. Everything happens in the caller's thread, on its
-    connections. The time of jobs is Python's time until the test moves it. The fixture and the mixin call `start` and `stop` around a
-    test.
+    """Controls the clock that jobs use, runs due jobs, and returns scheduled jobs. Everything happens in the caller's thread and on its
+    connections. The clock starts at Python's time. The fixture and the mixin call `start` and `stop` around each test.
     """
 
     def __init__(self) -> None:
@@ -67,11 +66,11 @@ class Kit:
     # around a test
 
     def start(self) -> None:
-        """The test begins: nothing is scheduled, nothing goes wrong, and it is Python's time.
+        """Starts a test with no scheduled jobs and no simulated failures, at Python's time.
 
         Raises:
-            ConfigError: there is no server for tests; the text says what to give it.
-            RuntimeError: another kit is in use, or Django's test environment is not in force.
+            ConfigError: There is no server for tests. The message explains how to provide one.
+            RuntimeError: Another kit is in use, or Django's test environment isn't set up.
         """
         if commit.is_open is project_commits.is_open:
             raise RuntimeError("The test kit of delayq is already in use. A test can have one kit, from the fixture or from the mixin.")
@@ -92,7 +91,7 @@ class Kit:
             raise
 
     def stop(self) -> None:
-        """Ends the test: restores everything."""
+        """Ends the test and restores everything."""
         self._patched.close()
         project_commits.give_back(self._happened)
         self._happened = []
@@ -145,48 +144,48 @@ class Kit:
 
     @property
     def now(self) -> datetime:
-        """The current time of jobs."""
+        """The current time of the clock that jobs use."""
         return clock.from_ms(self._clock.now_ms())
 
     def advance(self, by: clock.Delay) -> list[Ran]:
-        """Lets this much time pass, and runs the jobs that fall due, in order, each at its own date. Retries, and jobs that runs
-        schedule, run too. Returns the runs. An exception of a task is a normal outcome: the job is retried, or fails. Ctrl-C, and
-        exceptions that end a test, such as `pytest.fail`, reach the test.
+        """Advances the time, and runs each job when it becomes due, including retries and jobs that are scheduled by other jobs.
+        Returns the runs. Exceptions in a task aren't raised here, because the job is retried or fails. Ctrl-C, and exceptions that end
+        a test, such as `pytest.fail`, are raised.
 
         Raises:
-            RuntimeError: called within a task, or more than 10,000 runs fell due.
+            RuntimeError: It was called in a task, or more than 10,000 jobs would run.
         """
         return self._run("advance", clock.milliseconds(by))
 
     def travel(self, to: datetime) -> None:
-        """Sets the clock to that moment. Runs nothing: jobs that fell due in between are late, as after an outage of the workers.
+        """Sets the time without running anything. Jobs that become due in the meantime are late, as if no worker had been running.
 
         Raises:
-            ValueError: `to` is not an aware datetime, or is outside the years that rows and clocks can hold.
+            ValueError: `to` isn't an aware datetime, or its year isn't supported.
         """
         self._refuse_within_a_task("travel")
         self._clock.move(moment_ms(to, "travel(): to"))
 
     def run_due(self) -> list[Ran]:
-        """Runs what is due now. Returns the runs. Raises as `advance`."""
+        """Runs the jobs that are due now. Returns the runs. It raises the same exceptions as `advance`."""
         return self._run("run_due", 0)
 
     def drain(self) -> list[Ran]:
-        """Runs jobs until none is scheduled, and moves the clock from date to date. Returns the runs. A followed schedule runs its
-        next tick, and no further ones. Raises as `advance`.
+        """Runs all scheduled jobs, and advances the time as needed. Returns the runs. For a schedule that you follow, only the next
+        tick runs. It raises the same exceptions as `advance`.
         """
         return self._run("drain", None)
 
     # schedules
 
     def follow(self, *schedules: Any) -> None:
-        """From now on these schedules have their ticks in this test, each with its job. No schedule has any otherwise.
+        """Makes these schedules create jobs for the rest of the test. By default, schedules don't create jobs in tests.
 
         Args:
-            schedules: names, or tasks: then all that are declared for them.
+            schedules: Names of schedules, or tasks. For a task, all of its schedules are followed.
 
         Raises:
-            ConfigError: there is no such schedule.
+            ConfigError: There is no such schedule.
         """
         self._refuse_within_a_task("follow")
         self._at_work()
@@ -197,20 +196,21 @@ class Kit:
 
     @async_unsafe(WITHIN_A_LOOP)
     def upcoming(self, schedule: Any, count: int = 1) -> list[datetime]:
-        """The next dates of a schedule from now on, in UTC, whether it is followed or not. Empty if the schedule is off.
+        """Returns the next dates of a schedule, in UTC, even if you don't follow it. The list is empty if the schedule is off.
 
         Args:
-            schedule: its name, or the task that it is declared for.
+            schedule: The name of a schedule, or its task.
 
         Raises:
-            ConfigError: no such schedule exists, or the task has several. ValueError: `count` is not a whole number from 0.
+            ConfigError: There is no such schedule, or the task has several.
+            ValueError: `count` isn't a whole number of at least 0.
         """
         return upcoming(schedule, count)
 
     # what is scheduled
 
     def scheduled(self, task: Any = None, *, key: str | None = None, queue: str | None = None) -> list[ScheduledJob]:
-        """The jobs that wait for their date, the earliest first. Those of a transaction that is open are not among them."""
+        """Returns the scheduled jobs, sorted by date. Jobs in an open transaction are not included."""
         return Wanted(task, key=key, queue=queue).among(self._waiting())
 
     def assert_scheduled(
@@ -226,14 +226,16 @@ class Kit:
         within: clock.Delay | None = None,
         count: int | None = None,
     ) -> ScheduledJob:
-        """Passes if such a job waits, or `count` of them, and returns the first. Arguments that are not given are not compared.
+        """Asserts that a matching job is scheduled, and returns the first one. With `count`, asserts the number of matching jobs. Only
+        the arguments that you pass are compared.
 
         Args:
-            delay: from now on. run_at: an aware datetime.
-            within: how far the date may be from that, by default a second; without either, the longest time from now.
+            delay: The expected delay from now. `run_at`: The expected date, as an aware datetime.
+            within: The tolerance for `delay` or `run_at`, one second by default. Without them, this is the maximum delay from now.
 
         Raises:
-            AssertionError: no such job waits; the message shows the scheduled jobs. ConfigError: `task` is not a task, or is None.
+            AssertionError: There is no such job. The message lists the scheduled jobs.
+            ConfigError: `task` isn't a task, or is None.
         """
         if task is None:
             raise ConfigError("assert_scheduled() was given None for the task. For any task, write assert delayq.scheduled().")
@@ -255,17 +257,17 @@ class Kit:
         key: str | None = None,
         queue: str | None = None,
     ) -> None:
-        """Passes if no such job waits; without arguments, if none does.
+        """Asserts that no matching job is scheduled. Without arguments, asserts that no job is scheduled.
 
         Raises:
-            AssertionError: there is one; its text shows what is scheduled.
+            AssertionError: There is such a job. The message lists the scheduled jobs.
         """
         wanted = Wanted(task, args=args, kwargs=kwargs, key=key, queue=queue)
         if found := wanted.among(self._waiting()):
             raise AssertionError(f"A job is scheduled: {wanted}.\n{table(found)}")
 
     def offered(self, to: str) -> list[dict[str, Any]]:
-        """The entries of that target, with `id` and `body`, the oldest first. Raises ConfigError if no target has that name."""
+        """Returns the entries in a target, oldest first, each with its `id` and `body`. Raises ConfigError if the target is unknown."""
         link = self._link(conf.get())
         with link.aside():
             return _entries(link, to)
@@ -283,12 +285,13 @@ class Kit:
     def perform(
         self, task: Any, *args: Any, attempt: int = 1, crashes: int = 0, asked: int = 0, run_at: datetime | None = None, **kwargs: Any
     ) -> Any:
-        """Runs a task with these arguments as a worker would, without a job: `delayq.current()` and `delayq.once()` work in it. Options
-        of the job come by `task.using(key=…)`, and the tick of a schedule by `task.using(meta={"delayq.periodic": {"name": …, "tick":
-        …}})`. Arguments and result go through JSON. Returns what the task returns, raises what it raises.
+        """Runs a task with these arguments, without a job. `delayq.current()` and `delayq.once()` work as in a worker. To set options
+        of the job, use `task.using(key=…)`. To set the tick of a schedule, use `task.using(meta={"delayq.periodic": {"name": …, "tick":
+        …}})`. Arguments and the result are converted to JSON and back. Returns the task's return value, or raises its exception.
 
         Raises:
-            PayloadError, ConfigError: as `schedule`. ValueError: `attempt` is no whole number from 1, or `crashes` or `asked` from 0.
+            PayloadError, ConfigError: See `schedule`.
+            ValueError: `attempt` isn't a whole number of at least 1, or `crashes` or `asked` isn't one of at least 0.
         """
         if not isinstance(task, Bound):
             raise ConfigError(f"perform() was given {task!r}, which is not a task. Pass the function that @delayq.task decorates.")
@@ -303,25 +306,27 @@ class Kit:
     # what goes wrong
 
     def crash_next(self, task: Any = None, *, at: Moment = "begin") -> None:
-        """The worker of the next run (of that task) vanishes. The job comes back when its lease has run out: `advance` goes there.
+        """Simulates that the worker dies during the next run, or the next run of this task. The job runs again when its lease has
+        expired. `advance` can go past that time.
 
         Args:
-            at: "begin", before the task is called; "end", when all that it does is done and Redis has not been told: it runs again.
+            at: "begin" means before the task is called. "end" means after the task, but before Redis has recorded this, so the task
+                runs twice.
         """
         if at not in ("begin", "end"):
             raise ValueError(f'crash_next(at={at!r}): write "begin" or "end".')
         self._faults.waiting.append(Fault(task_name(task), None, at))
 
     def fail_next(self, error: BaseException | type[BaseException], task: Any = None) -> None:
-        """The next run (of that task) raises that error, or an error of that class, instead of calling the task. Raises ValueError
-        for other values.
+        """Makes the next run, or the next run of this task, raise this exception or an exception of this class. The task isn't called.
+        Raises ValueError for other values.
         """
         self._faults.waiting.append(Fault(task_name(task), made(error)))
 
     @contextmanager
     def redis_down(self) -> Iterator[None]:
-        """Makes Redis unreachable during the block, for calls that schedule and for workers, so no job runs. The next `advance`,
-        `run_due` or `drain` after the block publishes committed rows.
+        """Makes Redis unreachable during the block, both for calls that schedule jobs and for workers, so no jobs run. After the block,
+        the next `advance`, `run_due` or `drain` publishes the committed rows.
         """
         link = self._link(conf.get())
         before, link.down = link.down, True
@@ -393,8 +398,8 @@ class Kit:
         running = CURRENT.get(None)
         if self._busy or running is not None:
             raise RuntimeError(
-                f"delayq.{verb}() was called within {running.task if running else 'a run'}: only the test can move the time. "
-                f"Schedule the other job in the task; the call that runs this job also runs the other one."
+                f"delayq.{verb}() was called in {(running.task if running else 'a run')}, but only the test can advance "
+                "the time. Schedule the other job in the task. It runs in the same call as this job."
             )
 
 

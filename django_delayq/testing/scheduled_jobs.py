@@ -25,8 +25,9 @@ WIDEST: Final = 60  # characters of a cell
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduledJob:
-    """A job that waits for its date. `delay`: from now until `run_at`, negative if the job is late. `attempts`: how many runs it has
-    had. `published`: False if the job is in the database only, because Redis was away or another job of its key runs.
+    """A scheduled job. `delay` is the time from now until `run_at`, which is negative if the job is late. `attempts` is the number of
+    earlier attempts. `published` is False if only the database has the job, because Redis was down or because another job with its key
+    is running.
     """
 
     id: UUID

@@ -41,8 +41,8 @@ ENDS_OF_RUNS: Final = (Exception, SystemExit, GeneratorExit, CancelledError)  # 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """One run. `outcome`: "ack", "retry", "snooze", "ask", "park", "fail" or "cancel"; "crash" if a test made its worker crash.
-    `error`: the exception of the task. `attempt` counts from 1.
+    """A run of a job. `outcome` is "ack", "retry", "snooze", "ask", "park", "fail" or "cancel", or "crash" if the test simulated a
+    crash. `error` is the task's exception. `attempt` is counted from 1.
     """
 
     id: UUID
@@ -57,9 +57,7 @@ class Ran:
 
     @property
     def ends_the_test(self) -> bool:
-        """Whether it was Ctrl-C, or an exception by which a framework ends a test, such as `pytest.fail`: a task does not raise these
-        for its worker.
-        """
+        """Whether the run raised Ctrl-C, or an exception with which a test framework ends a test, such as `pytest.fail`."""
         return self.error is not None and not isinstance(self.error, ENDS_OF_RUNS)
 
 
@@ -169,7 +167,7 @@ def made(error: Any) -> BaseException:
     if isinstance(error, BaseException):
         return error
     if not isinstance(error, type) or not issubclass(error, BaseException):
-        raise ValueError(f"fail_next({error!r}): pass an error or its class, such as ConnectionError('no route').")
+        raise ValueError(f"fail_next({error!r}): pass an exception or its class, such as ConnectionError('no route').")
     try:
         return error()
     except TypeError as problem:

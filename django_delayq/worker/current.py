@@ -110,7 +110,7 @@ class Run:
 
 
 class CurrentJob:
-    """The run of a job, as its task sees it."""
+    """The current run of a job, for its task."""
 
     __slots__ = ("_run",)
 
@@ -119,17 +119,17 @@ class CurrentJob:
 
     @property
     def id(self) -> UUID:
-        """The id of the job, the same in every run."""
+        """The id of the job, which is the same for every run."""
         return ids.full(self._run.job.id)
 
     @property
     def short_id(self) -> str:
-        """The id in 22 characters, as lists, logs and pages show it."""
+        """The id in its 22-character form, as shown in lists, logs and pages."""
         return self._run.job.id
 
     @property
     def task(self) -> str:
-        """The name of its task."""
+        """The name of the task."""
         return self._run.task.name
 
     @property
@@ -149,23 +149,23 @@ class CurrentJob:
 
     @property
     def crashes(self) -> int:
-        """How many earlier runs ended with a crash of the worker."""
+        """How many earlier runs ended because the worker crashed."""
         return self._run.job.crashes
 
     @property
     def asked(self) -> int:
-        """How often the task has raised `NotYet` before this run."""
+        """How many times the task has raised `NotYet` before this run."""
         return self._run.job.asks
 
     @property
     def max_attempts(self) -> int:
-        """How many attempts the job has; 0: no limit until it expires."""
+        """The maximum number of attempts, or 0 if there is no limit until the job expires."""
         most = self._run.header.max_attempts
         return 0 if most == NO_LIMIT else most
 
     @property
     def is_last_attempt(self) -> bool:
-        """Whether the job fails for good if this attempt fails."""
+        """Whether the job fails permanently if this attempt fails."""
         return self.attempt >= self._run.header.max_attempts
 
     @property
@@ -180,22 +180,22 @@ class CurrentJob:
 
     @property
     def meta(self) -> dict[str, Any]:
-        """A copy of `meta` of the job."""
+        """A copy of the job's `meta`."""
         return {name: value for name, value in (self._run.options.get("meta") or {}).items() if name not in (CARRIED, NAMED, ONLY)}
 
     def propagated_context(self, name: str) -> Any:
-        """Returns the context that the carrier with this name packed for the job, or None."""
+        """Returns the value that the carrier with this name packed for the job, or None."""
         found = (self._run.options.get("meta") or {}).get(CARRIED)
         return found.get(name) if isinstance(found, dict) else None
 
     @property
     def nonce(self) -> str:
-        """Identifies the claim. Jobs that were claimed together have the same value."""
+        """Text that identifies the claim. Jobs that were claimed together have the same value."""
         return self._run.job.fence
 
     @property
     def fence(self) -> str:
-        """A text that no other run of any job has."""
+        """Text that is unique to this run."""
         return f"{self.nonce}/{self._run.job.id}"
 
     @property
@@ -206,8 +206,8 @@ class CurrentJob:
 
     @property
     def turn(self) -> int | None:
-        """A number that rises with every holder of the concurrency name, so that another system can refuse writes of an older run; None
-        without a name.
+        """A number that increases each time a job gets the concurrency name. Another system can use it to reject writes of an older
+        run. It is None if the job has no name.
         """
         return self._run.job.turn or None
 
@@ -223,59 +223,60 @@ class CurrentJob:
 
     @property
     def now(self) -> datetime:
-        """The current time by the clock of Redis. The clock of this host can be wrong."""
+        """The current time according to Redis's clock. This host's clock may be wrong."""
         return clock.from_ms(self._run.now_ms)
 
     @property
     def started_at(self) -> datetime:
-        """When this run started, by the clock of Redis."""
+        """When this run started, according to Redis's clock."""
         return clock.from_ms(self._run.started_ms)
 
     @property
     def expires_at(self) -> datetime | None:
-        """The date after which the job does not start again; None: never."""
+        """The date after which the job doesn't start again, or None."""
         expires_ms = self._run.header.expires_ms
         return clock.from_ms(expires_ms) if expires_ms else None
 
     @property
     def lateness(self) -> timedelta:
-        """The time between `run_at` and the start of this run; never negative."""
+        """The time between `run_at` and the start of this run. It is never negative."""
         return timedelta(milliseconds=max(0, self._run.started_ms - self._run.job.due_ms))
 
     @property
     def time_left(self) -> float | None:
-        """Seconds until the timeout of this run, 0 after it; None without a timeout."""
+        """The seconds until the timeout of this run, or 0 if it has passed. None if there is no timeout."""
         run = self._run
         return None if run.timeout is None else max(0.0, run.started + run.timeout - clock.monotonic())
 
     @property
     def cancel_requested(self) -> bool:
-        """Whether this job should be cancelled. The task can stop early. If it fails then, it is not retried."""
+        """Whether a cancellation was requested. The task can stop early. If it fails, it isn't retried."""
         run = self._run
         return run.leases.is_cancelled(run.row, run.turn)
 
     def progress(self, done: int, total: int = 0) -> None:
-        """Shows the progress of the run: `done` of `total` (0: unknown), as whole numbers.
+        """Records the progress of the run as whole numbers: `done` out of `total`, or out of an unknown number if `total` is 0.
 
         Raises:
-            LeaseLost: this run no longer owns its job, and another may be running. Stop, and write nothing.
+            LeaseLost: This run no longer owns the job, and another run may be in progress. Stop, and don't write anything.
         """
         self.check_lease()
         self._run.leases.progress(self._run.row, f"{int(done)}/{int(total)}")
 
     def check_lease(self) -> None:
-        """Does nothing while this run owns its job.
+        """Checks that this run still owns the job.
 
         Raises:
-            LeaseLost: as for `progress`.
+            LeaseLost: See `progress`.
         """
         run = self._run
         if run.leases.is_lost(run.row, run.turn):
             raise LeaseLost(
-                f"job {self.short_id}: the lease of attempt {self.attempt} is lost, and another worker may run the job; stop here"
+                f"job {self.short_id}: the lease of attempt {self.attempt} is lost, and another worker may be running the "
+                "job. Stop here"
             )
         if not run.leases.is_at_work(run.row, run.turn):
-            raise LeaseLost(f"job {self.short_id}: attempt {self.attempt} has ended, but its code still runs; stop here")
+            raise LeaseLost(f"job {self.short_id}: attempt {self.attempt} has ended, but its code is still running. Stop here")
 
     def __repr__(self) -> str:
         return f"<CurrentJob {self.task} {self.short_id} attempt {self.attempt}>"
@@ -285,11 +286,11 @@ CURRENT: Final[ContextVar[CurrentJob]] = ContextVar("django_delayq.current")
 
 
 def current() -> CurrentJob:
-    """The job that runs in this thread or asyncio task.
+    """Returns the job that is running in this thread or asyncio task.
 
     Raises:
-        RuntimeError: no job is running here. Threads that the task has started see the job only if they run in a copy of its context
-            (`contextvars.copy_context().run`).
+        RuntimeError: No job is running here. A thread that a task starts has access to the job only if you run it in a copy of the
+            task's context (`contextvars.copy_context().run`).
     """
     return running("delayq.current()")
 
@@ -332,25 +333,25 @@ def need_effects() -> Effects:
         ConfigError: the app is not installed.
     """
     if _installed is None:
-        raise ConfigError('delayq.once() needs the database. Add "django_delayq" to INSTALLED_APPS, and migrate.')
+        raise ConfigError('delayq.once() requires the database. Add "django_delayq" to INSTALLED_APPS, and run manage.py migrate.')
     return _installed
 
 
 def once(name: str) -> AbstractContextManager[bool]:
-    """A part of a task whose writes to the database are kept once per job, however often the job runs:
+    """Protects a part of a task, so that its database writes take effect only once per job, no matter how often the job runs:
 
         with delayq.once("charge") as first:
             if first:
                 Payment.objects.create(...)
 
-    The block is a transaction on `DELAYQ["DATABASE"]`. The commit also records that the block is done. In a later run `first` is
-    False, and writes of the block are rolled back. Effects outside the database, such as a mail or a network call, are not covered:
-    run them only if `first`, and expect them more than once.
+    The block is a transaction on `DELAYQ["DATABASE"]`. The commit also records that the block is done. In a later run, `first` is
+    False, and the writes in the block are rolled back. Effects outside the database, such as an email or a network call, aren't
+    protected. Only cause them if `first` is True, and expect them to happen more than once.
 
     Raises:
-        RuntimeError: no task is running here (see `current`).
-        LeaseLost: at the end of the block, if another worker has the job, or another run of it has done this part in the meantime.
-            The writes are rolled back. Let the exception pass, and write nothing more: the other run continues the job.
-        ValueError: the name is empty or longer than 100 characters.
+        RuntimeError: No task is running here. See `current`.
+        LeaseLost: At the end of the block, another worker has the job, or another run has completed this block in the meantime. The
+            writes are rolled back. Don't catch this exception, and don't write anything else. The other run continues the job.
+        ValueError: The name is empty or longer than 100 characters.
     """
     return need_effects().once(running("delayq.once()"), name)

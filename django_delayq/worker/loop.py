@@ -169,7 +169,7 @@ class ErrorPause:
             if (self._lost_with is not None and len(self._lost_with) > 1) or not is_news(error):
                 pass  # another loop has logged it, or it was reported within a minute
             elif isinstance(error, SiteRefused):
-                logger.error("%s: %s Its jobs wait.", self.name, error)
+                logger.error("%s: %s Its jobs are waiting.", self.name, error)
             elif isinstance(error, (StoreUnavailable, FormatNewer)) or (isinstance(error, StoreError) and error.nothing_done):
                 logger.warning("%s: %s The worker tries again until it succeeds.", self.name, error)
             else:
@@ -185,7 +185,7 @@ class ErrorPause:
             if self._lost_with is not None:
                 self._lost_with.discard(self)
             if not self._lost_with:
-                logger.warning("%s: works again after %.1f s; errors: %d", self.name, clock.monotonic() - self._since, self.failures)
+                logger.warning("%s works again after %.1f s. Errors: %d", self.name, clock.monotonic() - self._since, self.failures)
             self.failures, self.error = 0, None
 
 
@@ -219,8 +219,8 @@ class LineBreaks:
         if len(self._moments) >= MANY and now - self._told_at > HOUR:
             self._told_at = now
             logger.warning(
-                "%s: %s This happened %d times within a minute. Check whether a proxy closes idle connections. Jobs run, but some "
-                "start up to a second late.",
+                "%s: %s This happened %d times within a minute. Check whether a proxy closes idle connections. Jobs still run, "
+                "but can start up to one second late.",
                 self._name,
                 error,
                 MANY,

@@ -81,8 +81,8 @@ def _raises_in_words(lines: list[str]) -> None:
         elif line.strip():
             items = True
     if sentence:
-        sentence = sentence.strip()
-        lines += ["", f"Raises {sentence[0].lower() + sentence[1:] if sentence.startswith('As ') else sentence}", ""]
+        sentence = re.sub(r"^As ", "the same exceptions as ", sentence.strip())
+        lines += ["", f"Raises {sentence}", ""]
     if sentence and not items:
         lines[begin] = ""
 
@@ -108,11 +108,20 @@ def add_search_words(app: Sphinx, doctree: nodes.document) -> None:
         doctree.append(nodes.meta(name="keywords", content=", ".join(sorted({part for word in words for part in word.split()}))))
 
 
+def make_scrollable_parts_focusable(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+    """Code and tables that are too wide can be scrolled with the keyboard. The theme allows this only with a mouse."""
+    body = context.get("body", "")
+    context["body"] = body.replace("<pre>", '<pre tabindex="0">').replace(
+        '<div class="table-wrapper', '<div tabindex="0" class="table-wrapper'
+    )
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Called by Sphinx."""
     set_up()
     app.connect("autodoc-process-docstring", prose, priority=100)  # before napoleon, which knows no marks
     app.connect("doctree-read", add_search_words)
+    app.connect("html-page-context", make_scrollable_parts_focusable)
     for name in generated.DIRECTIVES:
         app.add_directive(name, Generated)
     return {"parallel_read_safe": True}

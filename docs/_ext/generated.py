@@ -106,7 +106,7 @@ def http_settings(_: str = "") -> str:
 def _setting(name: str, default: object, accepts: str, meaning: str, per_queue: bool) -> str:
     from django_delayq import conf
 
-    place = "in a queue only" if conf.SETTINGS[name].scope == "queue" else "in `DELAYQ`, and in a queue" if per_queue else "in `DELAYQ`"
+    place = "in a queue only" if conf.SETTINGS[name].scope == "queue" else "in `DELAYQ` or in a queue" if per_queue else "in `DELAYQ`"
     for value in re.findall('"([a-z]+)"', accepts):
         meaning = re.sub(rf"(?<![\w`]){value}:", f"`{value}`:", meaning)
     head = f"````{{confval}} {name}\n:default: {literal(default)}\n"
@@ -248,7 +248,7 @@ def signals(_: str = "") -> str:
     """Every signal, by the comment beside it."""
     source = (PACKAGE / "signals.py").read_text()
     found = re.findall(r"^(\w+): Final = Signal\(\)  #: (.+)$", source, flags=re.MULTILINE)
-    return table(("Signal", "When, and with which arguments"), [(code(name), plain(sentence(text))) for name, text in found])
+    return table(("Signal", "Meaning"), [(code(name), plain(sentence(text))) for name, text in found])
 
 
 def loggers(_: str = "") -> str:
@@ -264,7 +264,7 @@ def permissions(_: str = "") -> str:
 
     rows = []
     for label in ("delayq", "delayq_gateway"):
-        for model in apps.get_app_config(label).get_models():
+        for model in sorted(apps.get_app_config(label).get_models(), key=lambda model: str(model._meta.model_name)):
             meta = model._meta
             own = [(f"{action}_{meta.model_name}", f"Can {action} {meta.verbose_name_plural}") for action in meta.default_permissions]
             rows += [(code(f"{label}.{name}"), f"{text}.") for name, text in (*own, *meta.permissions)]
@@ -285,6 +285,14 @@ def public(path: str) -> list[str]:
         return list(listed)
     own = [name for name, value in vars(module).items() if getattr(value, "__module__", None) == path and isinstance(value, type)]
     return [name for name in own + [name for name, value in vars(module).items() if isinstance(value, Signal)] if name[0] != "_"]
+
+
+def search_terms(_: str = "") -> str:
+    """The terms of the search in the admin."""
+    from django_delayq.console.search_fields import FIELDS
+
+    rows = [(", ".join(code(f"{name}:{value}") for value in field.values), field.finds) for name, field in FIELDS.items()]
+    return table(("Term", "Finds jobs"), rows)
 
 
 # the gateway
@@ -395,6 +403,7 @@ DIRECTIVES: Mapping[str, Callable[[str], str]] = {
     "delayq-loggers": loggers,
     "delayq-permissions": permissions,
     "delayq-imports": imports,
+    "delayq-search-terms": search_terms,
     "delayq-operations": operations,
     "delayq-refusals": refusals,
     "delayq-scripts": scripts,

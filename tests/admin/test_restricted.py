@@ -247,8 +247,10 @@ def test_who_may_not_do_a_thing_is_told_which_permission_is_missing(orders, staf
 def test_a_copy_and_an_edit_name_theirs(orders, staff):
     job, client = orders.ended(), staff("view_job")
     assert "<code>delayq.edit_job</code>" in refused(client.get(act(job, "edit")))
-    assert "<strong>Can create and delete schedules of the admin</strong> <code>delayq.schedule_job</code>" in refused(
-        client.get(act(job, "copy"))
+    named = "<strong>Can schedule copies of jobs, and add, change and delete schedules</strong> <code>delayq.schedule_job</code>"
+    assert named in refused(
+        "<strong>Can schedule copies of jobs, and add, change and delete schedules</strong> <code>delayq.schedule_job</code>"
+        in refused(client.get(act(job, "copy")))
     )
 
 

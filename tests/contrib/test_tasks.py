@@ -467,7 +467,7 @@ def test_a_name_that_a_task_by_delayq_has_is_refused(backend):
     from django_delayq.contrib.tasks.api import InvalidTask
     from tests.contrib.shipping import ship
 
-    with pytest.raises(InvalidTask, match=r"A task of @delayq\.task is also named"):
+    with pytest.raises(InvalidTask, match=r"A task defined with @delayq\.task has the same name"):
         backend.task_class(func=ship.fn, **USUAL)
 
 

@@ -86,7 +86,7 @@ def test_a_database_that_does_not_tell_the_site_is_no_fault_of_redis(run, health
 def test_d003_the_table_of_the_site_is_empty(run, healthy, monkeypatch):
     Site.objects.all().delete()
     forget_site(monkeypatch)
-    assert "manage.py delayq adopt makes an id" in only(run, "D003")["message"]
+    assert "To create an id, run manage.py delayq adopt" in only(run, "D003")["message"]
     assert not findings(run("doctor", "--json"), "D007")
 
 

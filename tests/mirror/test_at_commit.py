@@ -472,7 +472,7 @@ def test_changes_of_a_queue_that_is_not_listed_are_logged_once_a_minute(
     for _ in range(3):
         loop_of_requests.poll()
     said = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-    assert said == ["committed changes (2) wait for a process with these queues in its settings: new, orders"]
+    assert said == ["committed changes (2) are waiting for a process that has these queues in its settings: new, orders"]
     real = clock.monotonic
     monkeypatch.setattr(clock, "monotonic", lambda: real() + 61)
     loop_of_requests.poll()

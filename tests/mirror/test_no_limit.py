@@ -19,7 +19,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.mark.parametrize("durability", ["outbox", "redis"])
 def test_no_limit_wants_an_expiry(orders, durability):
-    with pytest.raises(delayq.ConfigError, match="pass expires= as well"):
+    with pytest.raises(delayq.ConfigError, match="Pass expires= as well"):
         delayq.schedule(close_order, 1, max_attempts=0, durability=durability)
     job = delayq.schedule(close_order, 1, max_attempts=0, expires="1h", durability=durability)
     assert orders.store.link.execute("HGET", orders.store.keys["jobs"], job.short_id).split(b":")[0].endswith(b"%d" % NO_LIMIT)
@@ -27,16 +27,16 @@ def test_no_limit_wants_an_expiry(orders, durability):
 
 @pytest.mark.parametrize("most", [-1, "0", 0.0, False])
 def test_what_is_no_number_of_attempts_is_refused(orders, most):
-    with pytest.raises(delayq.ConfigError, match=r"max_attempts must be (at least 1; or 0|a whole number, not)"):
+    with pytest.raises(delayq.ConfigError, match=r"max_attempts must be (at least 1, or 0|a whole number, not)"):
         delayq.schedule(close_order, 1, max_attempts=most, expires="1h")
 
 
 def test_a_task_may_say_it_of_all_its_jobs():
     free = make_task(Task, lambda id: None, where="here", name="free", max_attempts=0)
     assert free.max_attempts == 0
-    with pytest.raises(delayq.ConfigError, match="at least 1; or 0"):
+    with pytest.raises(delayq.ConfigError, match="at least 1, or 0"):
         make_task(Task, lambda: None, where="here", name="less", max_attempts=-1)
-    with pytest.raises(delayq.ConfigError, match="needs a limit of attempts"):
+    with pytest.raises(delayq.ConfigError, match="must have a maximum number of attempts"):
         make_task(Task, lambda: None, where="here", name="followed", on_failure=free)
 
 

@@ -85,7 +85,7 @@ def test_without_the_database_a_pause_works_in_redis(orders, caplog):
     finally:
         with connection.schema_editor() as editor:
             editor.create_model(models.QueueState)
-    assert "in Redis only" in caplog.text
+    assert "only in Redis" in caplog.text
 
 
 @pytest.mark.parametrize("paused_first", [True, False])

@@ -224,7 +224,7 @@ def test_a_service_that_is_to_end_does_not_wait_once_more_for_a_server_that_is_a
     passes = iter([False, True])
     service.run(stop=lambda: next(passes), wait=lambda *_: None)
     assert drained == []
-    assert "stops while Redis is not available" in caplog.text
+    assert "stops while Redis is unavailable" in caplog.text
     server.start()
     for runner in service._runners:
         runner.wake()
@@ -253,6 +253,6 @@ def test_a_service_that_is_to_end_folds_what_is_on_the_masters_that_are_there(tr
                 runner.run_once()
         service.run(stop=lambda: True, wait=lambda *_: None)
         assert folded() == set(names) - gone
-        text = "stops while Redis is not available" if known else "stops before it has read all events"
+        text = "stops while Redis is unavailable" if known else "stopped before it had read all events"
         assert f"the mirror of b {text}" in caplog.text
         stores.reset()

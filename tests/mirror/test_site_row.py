@@ -78,7 +78,7 @@ def test_in_an_event_loop_it_is_read_all_the_same(database):
 
 def test_a_database_without_an_id_says_what_to_do(database):
     Site.objects.all().delete()
-    with pytest.raises(SiteRefused, match="delayq adopt makes an id"):
+    with pytest.raises(SiteRefused, match=r"To create an id, run manage\.py delayq adopt"):
         database.id("delayq")
 
 

@@ -240,7 +240,7 @@ def test_the_standard_generator_is_asked_for_the_first_partition_only(monkeypatc
 
 @pytest.mark.parametrize("partition", [-1, 1024])
 def test_a_partition_that_no_id_can_say_is_refused(partition: int) -> None:
-    with pytest.raises(ValueError, match=f"partition {partition}: 0 to 1023"):
+    with pytest.raises(ValueError, match=f"partition {partition}; use a number from 0 to 1023"):
         ids.several(1, partition)
 
 

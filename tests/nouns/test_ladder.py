@@ -86,7 +86,7 @@ def test_a_formula_that_raises_names_its_step() -> None:
     with pytest.raises(ValueError, match=r"step 1 of the ladder: -1\.0 is negative"):
         str(ladder)
     ladder = Ladder.formula(lambda n: 1 / (2 - n), times=5)
-    with pytest.raises(ValueError, match="step 2 of the ladder: its formula raised ZeroDivisionError"):
+    with pytest.raises(ValueError, match="step 2 of the ladder: the function raised ZeroDivisionError"):
         str(ladder)
 
 
@@ -118,7 +118,7 @@ def test_a_number_of_steps_that_is_none_is_refused(times: object) -> None:
 
 @pytest.mark.parametrize("text", ["", "  ", "~10%", "15", "15s,3m", "15s 3x", "15s -3m", "~10% 15s", "15s ~", "15s ~1000%", "15s ~10"])
 def test_a_text_that_is_no_ladder_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"ladder"):
+    with pytest.raises(ValueError, match=r"ladder|no steps"):
         Ladder(text)
 
 
@@ -175,7 +175,7 @@ def test_without_jitter_no_chance_is_taken() -> None:
 
 @pytest.mark.parametrize("jitter", [-0.1, 1.1, math.nan, math.inf, True, "0.1"])
 def test_a_jitter_that_is_no_share_is_refused(jitter: object) -> None:
-    with pytest.raises(ValueError, match="is not a share"):
+    with pytest.raises(ValueError, match="is not a valid fraction"):
         Ladder("1s", jitter=jitter)
 
 
@@ -184,7 +184,7 @@ def test_jitter_is_part_of_the_text() -> None:
     assert str(Ladder("15s", jitter=0.125)) == "15s ~12.5%"
     assert Ladder("15s 3m ~10%") == Ladder("15s 3m", jitter=0.1)
     assert Ladder("15s ~0%") == Ladder("15s")
-    with pytest.raises(ValueError, match="names its jitter"):
+    with pytest.raises(ValueError, match="contains a jitter"):
         Ladder("15s ~10%", jitter=0.2)
 
 

@@ -86,21 +86,6 @@ def test_only_what_passes_is_tried_again(delayq, told):
     assert sorted(run.outcome for run in delayq.drain()) == ["ack", "fail", "retry"]
 
 
-def test_a_booking_is_asked_for_until_it_is_there_whatever_fails_in_between(delayq, monkeypatch):
-    answers = iter([None, None, ConnectionError("the bank is away"), None, "b7"])
-
-    def booking(order_id):
-        answer = next(answers)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    monkeypatch.setattr(provider, "booking", booking, raising=False)
-    job = tasks.wait_for_booking.schedule(7)
-    assert [run.outcome for run in delayq.advance("1d")] == ["ask", "ask", "retry", "ask", "ack"]
-    assert (job.result(), job.asked, job.attempts) == ("b7", 3, 2)
-
-
 def test_ten_changes_are_indexed_once_behind_the_last(delayq, told):
     for _ in range(10):
         search.order_changed(7)

@@ -9,19 +9,12 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from django_delayq.periodic import declarations
 from django_delayq.periodic.dates import Dates
 from tests.pages.blocks import DOCS
 
 PAGE = (DOCS / "topics/periodic-tasks.md").read_text()
 BERLIN = ZoneInfo("Europe/Berlin")
 ROWS = re.findall(r"^\| `([^`]+ \* \* \*)` \| (.+) \| (.+) \|$", PAGE, flags=re.MULTILINE)
-
-
-def test_every_option_of_periodic_is_described():
-    table = PAGE.partition("| Option |")[2].partition("\n\n")[0]
-    cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
-    assert {"cron", *declarations.OPTIONS} == {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
 
 
 def times(cron: str, day: datetime) -> list[str]:

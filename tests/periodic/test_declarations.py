@@ -209,8 +209,8 @@ def test_dates_are_refused_where_they_are_written():
     assert "neither a cron nor every=" in refused("")
     assert "every='10ms' is too short" in refused(every="10ms")
     assert "every=datetime.timedelta(0) is too short" in refused(every=timedelta(0))
-    assert "timezone='Europe/Berlin' is given with every='1d'" in refused(every="1d", timezone="Europe/Berlin")
-    assert "timezone='Europe/Berlin' is given with every=0" in refused(every=0, timezone="Europe/Berlin")
+    assert "timezone='Europe/Berlin' has no effect with every='1d'" in refused(every="1d", timezone="Europe/Berlin")
+    assert "timezone='Europe/Berlin' has no effect with every=0" in refused(every=0, timezone="Europe/Berlin")
 
 
 @pytest.mark.parametrize("given", [(nightly,), (5,), (None,), ("0 3 * * *", "Europe/Berlin")])

@@ -260,7 +260,7 @@ def test_code_that_declares_other_dates_leaves_an_override_in_place(nightly, clo
     ("given", "said"),
     [
         ({"cron": "61 * * * *"}, "minute"),
-        ({"cron": "0 0 30 2 *"}, "never comes"),
+        ({"cron": "0 0 30 2 *"}, "never matches a date"),
         ({"every": "10ms"}, "too short"),
         ({"cron": "0 3 * * *", "every": "1h"}, "both"),
         ({}, "neither"),
@@ -440,7 +440,7 @@ def test_one_whose_queue_has_left_the_settings_is_deleted_and_its_job_is_left_th
     assert not Periodic.objects.exists()
     assert not Tick.objects.exists()
     assert in_redis(Job.objects.get()) == "scheduled"
-    assert len([record for record in caplog.records if "stays in its queue" in record.getMessage()]) == 1
+    assert len([record for record in caplog.records if "remains in its queue" in record.getMessage()]) == 1
 
 
 @pytest.mark.parametrize(("state", "fate"), [("scheduled", "cancelled"), ("succeeded", "scheduled")])
@@ -457,7 +457,7 @@ def test_a_withdrawn_tick_whose_queue_has_left_the_settings_is_given_up_behind_i
     assert fates() == [("12:10:00", fate)]
     row = Periodic.objects.get()
     assert (row.withdrawing, row.write_at, row.problem) == (False, None, None)
-    told = [record.getMessage() for record in caplog.records if "stays in its queue" in record.getMessage()]
+    told = [record.getMessage() for record in caplog.records if "remains in its queue" in record.getMessage()]
     assert len(told) == (fate == "cancelled")
 
 
@@ -487,7 +487,7 @@ def test_one_that_is_turned_on_while_it_is_deleted_stays_with_its_waiting_job(co
         schedules.turn_on("theirs", "sam")
         code.poll()
 
-    with pytest.raises(ConfigError, match="'theirs' was turned on while it was deleted"):
+    with pytest.raises(ConfigError, match="'theirs' was turned on while it was being deleted"):
         while_deleted(turn_on)
     assert Periodic.objects.get().enabled
     assert Job.objects.exclude(state="cancelled").get().pk == Tick.objects.get(fate="scheduled").job_id

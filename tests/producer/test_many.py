@@ -158,7 +158,7 @@ def test_what_was_sent_is_waited_for_though_another_call_has_failed_meanwhile(mo
             raise StoreUnavailable("another thread's call")
         yield from bindings(*range(250, 500))
 
-    with pytest.raises(StoreUnavailable, match="not tried again") as error:
+    with pytest.raises(StoreUnavailable, match="next attempt") as error:
         delayq.schedule_many(troubled())
     assert len(answered) == 200, "the first batch has its answer, and the second was not sent"
     assert "is not known" not in str(error.value), "of what was not sent it is"

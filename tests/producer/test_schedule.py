@@ -175,7 +175,7 @@ def test_options_and_arguments_never_mix():
         (lambda: delayq.schedule(print, 1), delayq.ConfigError, "not a task.*@delayq.task"),
         (lambda: delayq.schedule(close_order, 1, on_conflict="ignore"), delayq.ConfigError, "on_conflict"),
         (lambda: delayq.schedule(close_order, 1, using="other"), Exception, "other"),
-        (lambda: delayq.schedule(close_order, 1, max_attempts=0), delayq.ConfigError, "pass expires="),
+        (lambda: delayq.schedule(close_order, 1, max_attempts=0), delayq.ConfigError, "Pass expires="),
         (lambda: delayq.schedule(close_order, 1, max_attempts=-1), delayq.ConfigError, "at least 1"),
         (lambda: delayq.schedule(close_order, 1, priority="high"), delayq.ConfigError, "whole number"),
         (lambda: delayq.schedule(close_order, 1, priority=2**31), delayq.ConfigError, "priority"),
@@ -184,11 +184,11 @@ def test_options_and_arguments_never_mix():
         (lambda: delayq.schedule(close_order, 1, key="a\nb"), delayq.PayloadError, "control character"),
         (lambda: delayq.cancel("nonsense"), delayq.PayloadError, "is not a job id"),
         (lambda: delayq.cancel(key="k"), delayq.ConfigError, "queue="),
-        (lambda: delayq.cancel(), delayq.ConfigError, "Name the job"),
-        (lambda: delayq.cancel(str(ids.new()), key="k", queue="orders"), delayq.ConfigError, "both name a job"),
-        (lambda: delayq.requeue(ids.new(), key="k", queue="orders"), delayq.ConfigError, "both name a job"),
+        (lambda: delayq.cancel(), delayq.ConfigError, "Pass a Job"),
+        (lambda: delayq.cancel(str(ids.new()), key="k", queue="orders"), delayq.ConfigError, "but not both"),
+        (lambda: delayq.requeue(ids.new(), key="k", queue="orders"), delayq.ConfigError, "but not both"),
         (lambda: delayq.pause("ordres"), delayq.QueueUnknown, "did you mean"),
-        (lambda: delayq.task(5), delayq.ConfigError, "every option has a name"),
+        (lambda: delayq.task(5), delayq.ConfigError, "All options are keyword arguments"),
     ],
 )
 def test_bad_input_is_refused_with_place_and_remedy(call, error, words):
@@ -333,7 +333,7 @@ def test_get_by_key_finds_the_holder_in_its_queue_and_no_other():
     assert delayq.get(key="o:8", queue="orders") is None
     with pytest.raises(delayq.ConfigError, match="Pass queue="):
         delayq.get(key="o:7")
-    with pytest.raises(delayq.ConfigError, match="Name the job"):
+    with pytest.raises(delayq.ConfigError, match="Pass a Job"):
         delayq.get()
 
 

@@ -128,7 +128,7 @@ def test_nobody_waits_in_the_transaction_that_publishes_the_job(delayq_redis):
 def test_nobody_waits_in_a_task(delayq_redis, monkeypatch):
     monkeypatch.setattr(job_module, "_in_task", lambda: True)
     job = delayq.schedule(close_order, 7)
-    with pytest.raises(delayq.ConfigError, match="must not wait for another job"):
+    with pytest.raises(delayq.ConfigError, match="cannot wait for another job"):
         job.wait("1s")
 
 

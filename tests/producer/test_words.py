@@ -47,7 +47,7 @@ def test_an_option_among_the_arguments_is_refused(delayq_redis, task, call):
 
 @pytest.mark.parametrize("policy", ["replace", "earliest", "latest", "error"])
 def test_a_policy_for_a_key_needs_the_key(delayq_redis, policy):
-    with pytest.raises(delayq.ConfigError, match=rf"on_conflict='{policy}' .*pass key="):
+    with pytest.raises(delayq.ConfigError, match=rf"on_conflict='{policy}' .*Pass key="):
         delayq.schedule(close_order, 1, on_conflict=policy)
 
 
@@ -102,7 +102,7 @@ def test_an_object_that_can_be_called_needs_a_name():
 
 def test_a_date_without_its_name_is_refused(delayq_redis):
     job = delayq.schedule(close_order, 1, delay="1h")
-    with pytest.raises(delayq.ConfigError, match=r"'10m' without a name: write delay='10m'"):
+    with pytest.raises(delayq.ConfigError, match=r"positional argument '10m'. Use delay='10m'"):
         job.reschedule("10m")
 
 

@@ -124,7 +124,7 @@ def test_a_lock_that_somebody_keeps_is_an_error_after_a_while_and_no_start_that_
     with ThreadPoolExecutor(1) as pool, open(home / "lock", "ab") as theirs:
         fcntl.flock(theirs, fcntl.LOCK_EX)
         start = pool.submit(embedded.ensure, home)
-        with pytest.raises(StoreUnavailable, match=rf"another process has kept the lock {home}/lock"):
+        with pytest.raises(StoreUnavailable, match=rf"another process has held the lock {home}/lock"):
             start.result(timeout=60)
     embedded.ensure(home)
 

@@ -166,10 +166,10 @@ def test_by_sentinel_both_are_reached_by_tls_and_both_names_are_looked_at(tls, c
     assert Board(opened(server.url), link).put(1) == "created"
     link.close()
     before = auths(server)
-    with pytest.raises(StoreUnavailable, match=r"no Sentinel answers .*(?i:certificate)") as error:
+    with pytest.raises(StoreUnavailable, match=r"no Sentinel responds .*(?i:certificate)") as error:
         connect(spec(certify(tmp_path).authority)).execute("PING")
     assert servers.PASSWORD not in str(error.value)
-    with pytest.raises(StoreUnavailable, match="no Sentinel answers"):
+    with pytest.raises(StoreUnavailable, match="no Sentinel responds"):
         connect(spec(certificates.authority, str(sentinel.port))).execute("PING")  # that server speaks no TLS
     assert auths(server) == before
 

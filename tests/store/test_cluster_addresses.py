@@ -40,10 +40,10 @@ def test_by_tls_names_are_checked_as_everywhere():
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("redis+cluster://", "names no nodes"),
-        ("redis+cluster://n1:x", "names no nodes"),
-        ("redis+cluster://n1:70000", "names no nodes"),
-        ("redis+cluster://n1,,n2", "names no nodes"),
+        ("redis+cluster://", "does not contain any nodes"),
+        ("redis+cluster://n1:x", "does not contain any nodes"),
+        ("redis+cluster://n1:70000", "does not contain any nodes"),
+        ("redis+cluster://n1,,n2", "does not contain any nodes"),
         ("redis+cluster://n1/1", "database 0 only"),
         ("redis+cluster://n1?db=2", "database 0 only"),
         ("redis+cluster://n1/x", "database 0 only"),

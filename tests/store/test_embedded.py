@@ -87,7 +87,7 @@ def test_a_server_that_does_not_answer_is_not_doubled_nor_waited_for(home):
     embedded.ensure(home)
     os.kill(pid_of(home), signal.SIGSTOP)
     try:
-        with pytest.raises(StoreUnavailable, match="runs but does not answer"):
+        with pytest.raises(StoreUnavailable, match="is running but does not respond"):
             embedded.ensure(home)
     finally:
         os.kill(pid_of(home), signal.SIGCONT)
@@ -165,5 +165,5 @@ def test_a_directory_that_cannot_be_made_is_a_configuration_error(home):
 def test_a_server_that_refuses_to_start_is_reported_with_its_log(home):
     home.mkdir()
     (home / "appendonlydir").write_text("not a directory")
-    with pytest.raises(StoreUnavailable, match=r"exited during its start. See .*valkey\.log"):
+    with pytest.raises(StoreUnavailable, match=r"exited during startup. See .*valkey\.log"):
         embedded.ensure(home)

@@ -163,7 +163,7 @@ def test_a_link_that_may_rest_does_so_behind_a_late_answer_and_its_server_is_not
 
     monkeypatch.setattr(AbstractConnection, "read_response", late)
     assert [link.execute("PING") for _ in range(2)] == [b"PONG"] * 2
-    with pytest.raises(StoreUnavailable, match="the last attempt failed a moment ago"):
+    with pytest.raises(StoreUnavailable, match="The last attempt failed a moment ago"):
         link.execute("PING")
     assert not link.away
     now[0] += 5.0
@@ -242,7 +242,7 @@ def test_a_full_server_refuses_schedules_only(server):
     ("spec", "message"),
     [
         ("nowhere", "not an alias in CACHES"),
-        ("default", "not on Redis"),
+        ("default", "does not use Redis"),
         ("tests.nothing.factory", "cannot be imported"),
         ("tests.store.test_link.no_client", "must return a redis.Redis"),
         ({"HOST": "x"}, 'without "URL"'),

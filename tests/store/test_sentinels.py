@@ -108,7 +108,7 @@ def test_where_no_sentinel_answers_each_is_named_and_no_password(settings):
     link = opened(f"redis+sentinel://{USER}:hunter2@127.0.0.1:1,127.0.0.1:2/shop/0?sentinel_password=s3cret")
     with pytest.raises(StoreUnavailable) as caught:
         link.execute("PING")
-    assert caught.match(r"shop by Sentinel at 127\.0\.0\.1:1, 127\.0\.0\.1:2, db 0 is not available: no Sentinel answers ")
+    assert caught.match(r"shop by Sentinel at 127\.0\.0\.1:1, 127\.0\.0\.1:2, db 0 is not available: no Sentinel responds ")
     assert caught.match(r"\(127\.0\.0\.1:1: .*; 127\.0\.0\.1:2: ")
     assert "hunter2" not in str(caught.value)
     assert "s3cret" not in str(caught.value)
@@ -118,14 +118,14 @@ def test_where_no_sentinel_answers_each_is_named_and_no_password(settings):
 def test_a_wrong_password_of_the_sentinels_is_told(quiet):
     with pytest.raises(StoreUnavailable) as caught:
         opened(quiet.url.replace(WANTED, "wr0ngone")).execute("PING")
-    assert "no Sentinel answers" in str(caught.value)
+    assert "no Sentinel responds" in str(caught.value)
     assert "wr0ngone" not in str(caught.value)
 
 
 def test_a_name_that_no_sentinel_knows_is_told(quiet):
     url = quiet.url.replace("shop.jobs", "shop.other")
     assert [found.code for found in kind_findings(url)] == ["E016"]
-    with pytest.raises(StoreUnavailable, match=r"know no master named 'shop\.other'"):
+    with pytest.raises(StoreUnavailable, match=r"do not know a master named 'shop\.other'"):
         opened(url).execute("PING")
 
 
@@ -149,18 +149,18 @@ def test_a_factory_may_return_the_client_of_a_master_but_not_of_its_replicas(qui
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("redis+sentinel://s1:26379,s2:26379", "it has no name of a master"),
-        ("redis+sentinel://s1:26379,s2:26379/", "it has no name of a master"),
-        ("rediss+sentinel://:hunters3cret@s1:26379//0", "it has no name of a master"),
-        ("redis+sentinel://s1/my master/0", "no name and number of a database"),
-        ("redis+sentinel://s1/mymaster/one", "no name and number of a database"),
-        ("redis+sentinel://s1/mymaster/0/1", "no name and number of a database"),
-        ("redis+sentinel:///mymaster/0", "names no Sentinels"),
-        ("redis+sentinel://s1,,s2/mymaster/0", "names no Sentinels"),
-        ("redis+sentinel://s1:port/mymaster/0", "names no Sentinels"),
-        ("redis+sentinel://s1:70000/mymaster/0", "names no Sentinels"),
-        ("redis+sentinel://s1 hunters3cret/mymaster/0", "names no Sentinels"),
-        ("redis+sentinel://s1,password=hunters3cret/mymaster/0", "names no Sentinels"),
+        ("redis+sentinel://s1:26379,s2:26379", "it does not contain the name of a master"),
+        ("redis+sentinel://s1:26379,s2:26379/", "it does not contain the name of a master"),
+        ("rediss+sentinel://:hunters3cret@s1:26379//0", "it does not contain the name of a master"),
+        ("redis+sentinel://s1/my master/0", "not followed by a name and a database number"),
+        ("redis+sentinel://s1/mymaster/one", "not followed by a name and a database number"),
+        ("redis+sentinel://s1/mymaster/0/1", "not followed by a name and a database number"),
+        ("redis+sentinel:///mymaster/0", "does not contain any Sentinels"),
+        ("redis+sentinel://s1,,s2/mymaster/0", "does not contain any Sentinels"),
+        ("redis+sentinel://s1:port/mymaster/0", "does not contain any Sentinels"),
+        ("redis+sentinel://s1:70000/mymaster/0", "does not contain any Sentinels"),
+        ("redis+sentinel://s1 hunters3cret/mymaster/0", "does not contain any Sentinels"),
+        ("redis+sentinel://s1,password=hunters3cret/mymaster/0", "does not contain any Sentinels"),
         ("redis+sentinel://:hunter/s3cret@s1/mymaster/0", "no usable address"),
         ("redis+sentinel://:hunter?s3cret@s1/mymaster/0", "no usable address"),
     ],

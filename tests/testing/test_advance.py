@@ -188,7 +188,7 @@ def test_time_does_not_pass_within_a_task(delayq):
     schedule(move_time)
     (ran,) = delayq.run_due()
     assert ran.outcome == "retry"
-    assert "advance() was called within tests.testing.shop.move_time" in str(ran.error)
+    assert "advance() was called in tests.testing.shop.move_time" in str(ran.error)
 
 
 def test_a_coroutine_runs_in_the_tests_own_transaction(delayq):

@@ -55,7 +55,7 @@ def test_of_a_copy_and_its_original_that_both_run_one_stops(site: MakeSite, own_
     loser, winner = (copy, live) if REFUSED in copy.workers[0].text() else (live, copy)
     if roles:
         assert loser is copy, "a worker without a mirror records nothing"
-    eventually(lambda: "Its jobs wait" in loser.workers[0].text())
+    eventually(lambda: "Its jobs are waiting" in loser.workers[0].text())
     before = loser.ran()
     for number in range(10, 20):
         winner.schedule(number)

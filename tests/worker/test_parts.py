@@ -82,7 +82,7 @@ def test_an_error_of_one_loop_does_not_stop_the_others(caplog) -> None:
         part.at = 0.0
     schedule.poll()
     assert caplog.text.count("Redis is away") == 1
-    assert "errors: 2" in caplog.text
+    assert "Errors: 2" in caplog.text
 
 
 def test_pauses_after_errors_double_up_to_a_limit() -> None:
@@ -221,7 +221,7 @@ def test_a_process_that_cannot_be_forked_is_tried_again_and_leaves_nothing_open(
     monkeypatch.setattr(os, "fork", no_room)
     slot.fill()
     assert slot.child is None
-    assert "task-1 cannot be started. The next attempt follows in 5 s" in caplog.text
+    assert "task-1 cannot be started. The next attempt is in 5 s" in caplog.text
     assert len(os.listdir("/dev/fd")) <= len(before)  # fewer, if connections of this process were closed before the fork
     monkeypatch.undo()
     later = clock.monotonic() + 6

@@ -63,7 +63,7 @@ def test_a_view_gets_what_the_task_has_returned_and_a_task_may_look_but_not_wait
     said = durable.manage("shell", "-v", "0", "-c", WAIT).splitlines()
     assert said[0] == "42 succeeded 1"
     assert said[1].startswith("failed django_delayq.exceptions.ConfigError: job")
-    assert "a task must not wait for another job" in said[1]
+    assert "a task cannot wait for another job" in said[1]
     assert said[2] == "42"
 
 

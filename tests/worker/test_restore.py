@@ -96,7 +96,7 @@ def test_what_runs_goes_on_and_what_waits_comes_back_when_redis_is_wiped(shop: S
     site.none_ran_twice()
     assert site.runs().keys() == {*range(8), *range(100, 140), *range(200, 210), *range(300, 310)}
     for worker in workers:
-        assert "are confirmed after the change in Redis" in worker.text()
+        assert "has confirmed its running jobs after the change in Redis" in worker.text()
         worker.signal(15)
         assert worker.wait() == 0, worker.text()
 

@@ -94,7 +94,7 @@ def _update(mine: QuerySet[KeptAnswer], **fields: Any) -> None:
     try:
         mine.update(**fields)
     except DriverError as error:
-        logger.warning("The answer to a request could not be stored: %s", error)
+        logger.warning("The response to a request could not be stored: %s", error)
 
 
 def prune(limit: int | None = None, digest: str = "") -> int:
@@ -205,9 +205,9 @@ def _write_cache(values: dict[str, str], *, must: bool = False) -> None:
     except Exception as error:
         if must:
             raise _cache_away(error) from error
-        logger.warning("The answers to a consumer could not be stored: %s", error)
+        logger.warning("The responses to a consumer could not be stored: %s", error)
 
 
 def _cache_away(error: Exception) -> GatewayProblem:
-    logger.error("The gateway cannot store answers to consumers, so it rejects their requests: %s", error)
+    logger.error("The gateway cannot store its responses to consumers, so it rejects their requests: %s", error)
     return GatewayProblem("limit_away", headers={"Retry-After": "5"})

@@ -24,7 +24,7 @@ DURATION: Final[Schema] = {
     "minimum": 0,
     "minLength": 1,
     "maxLength": 100,
-    "description": 'Seconds, or text such as "90s", "1h30m", "2d".',
+    "description": 'A number of seconds, or text such as "90s", "1h30m" or "2d".',
 }
 DATE: Final[Schema] = {
     "type": "string",
@@ -36,9 +36,9 @@ KEY: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": MAX_KEY, "d
 QUEUE: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": 100}
 LEASE: Final[Schema] = {
     **DURATION,
-    "description": f"How long the lease lasts from now, 5 s to 12 h; by default LEASE of the queue. {DURATION['description']}",
+    "description": f"How long the lease lasts from now, from 5 s to 12 h. The default is the queue's LEASE. {DURATION['description']}",
 }
-REASON: Final[Schema] = {"type": "string", "maxLength": LONGEST_REASON, "description": "The reason. It is kept with the event."}
+REASON: Final[Schema] = {"type": "string", "maxLength": LONGEST_REASON, "description": "The reason, which is stored with the event."}
 
 
 def record(properties: Mapping[str, Schema], *required: str) -> Schema:
@@ -46,7 +46,12 @@ def record(properties: Mapping[str, Schema], *required: str) -> Schema:
     return {"type": "object", "properties": dict(properties), "required": list(required), "additionalProperties": False}
 
 
-JOB_ID: Final[Schema] = {"type": "string", "minLength": 22, "maxLength": 22, "description": "The id of a job: 22 letters and digits."}
+JOB_ID: Final[Schema] = {
+    "type": "string",
+    "minLength": 22,
+    "maxLength": 22,
+    "description": "The id of a job, which has 22 letters and digits.",
+}
 
 
 def _schema_of(option: OptionRow) -> Schema:
@@ -73,7 +78,7 @@ OPTIONS: Final[Mapping[str, Schema]] = {
     "on_conflict": {
         **_schema_of(JOB_OPTIONS["on_conflict"]),
         "default": "error",
-        "description": "What to do if an unfinished job has the key. error: the response is 409 with the id of that job.",
+        "description": "What happens if an unfinished job has the key. With error, the response is 409 with the id of that job.",
     },
 }
 SCHEDULE: Final = record(
@@ -86,17 +91,20 @@ SCHEDULE: Final = record(
     },
     "task",
 )
-PUSH: Final = record({"body": {"description": "The body for the consumer: any JSON value."}, **OPTIONS}, "body")
+PUSH: Final = record({"body": {"description": "The body, which can be any JSON value."}, **OPTIONS}, "body")
 PULL: Final = record(
     {
-        "n": {"type": "integer", "minimum": 1, "maximum": MOST, "default": 1, "description": "Maximum number of messages."},
+        "n": {"type": "integer", "minimum": 1, "maximum": MOST, "default": 1, "description": "The maximum number of messages."},
         "wait": {
             **DURATION,
             "maximum": LONGEST_WAIT,
-            "description": f"How long to wait for the first message, at most {LONGEST_WAIT:g} seconds. {DURATION['description']}",
+            "description": f"How long to wait for the first message, up to {LONGEST_WAIT:g} seconds. {DURATION['description']}",
         },
         "lease": LEASE,
-        "older_than": {**DURATION, "description": f"Only messages that have been due for this time. {DURATION['description']}"},
+        "older_than": {
+            **DURATION,
+            "description": f"Only claim messages that have been due for at least this long. {DURATION['description']}",
+        },
     }
 )
 METHODS: Final = ("POST", "PUT", "PATCH", "DELETE", "GET", "HEAD")
@@ -118,8 +126,8 @@ DELIVER: Final = record(
         "text": {"type": "string", "description": "The body, as text."},
         "base64": {"type": "string", "description": "The body, as bytes."},
         "headers": {"type": "object", "additionalProperties": HEADER},
-        "secret": {**NAME, "description": "The secret that signs each attempt (Standard Webhooks)."},
-        "timeout": {**DURATION, "description": f"The limit for a whole attempt. {DURATION['description']}"},
+        "secret": {**NAME, "description": "The name of a secret that signs each attempt, as defined by Standard Webhooks."},
+        "timeout": {**DURATION, "description": f"The time limit for a whole attempt. {DURATION['description']}"},
         "redirects": {"type": "integer", "minimum": 0, "maximum": MOST_REDIRECTS, "default": 0},
         "queue": QUEUE,
         **OPTIONS,
@@ -127,7 +135,7 @@ DELIVER: Final = record(
     "url",
 )
 OFFER: Final = record(
-    {"to": NAME, "message": {"description": "The message for the reader: any JSON value."}, "queue": QUEUE, **OPTIONS},
+    {"to": NAME, "message": {"description": "The message, which can be any JSON value."}, "queue": QUEUE, **OPTIONS},
     "to",
     "message",
 )
@@ -135,7 +143,7 @@ FENCE: Final[Schema] = {
     "type": "string",
     "minLength": 1,
     "maxLength": 100,
-    "description": "The fence that was sent with the message. It proves that the caller holds this attempt.",
+    "description": "The fence that you received with the message. It proves that you hold the message.",
 }
 # The fields for each message and verb, besides its id and fence; and the fields for all messages of a request.
 SETTLING: Final[Mapping[str, Mapping[str, Schema]]] = {

@@ -70,7 +70,7 @@ def make(
     _check_known(name, "queues", queues, list(conf.get().queues))
     _check_known(name, "verbs", verbs, VERBS)
     if not tasks:
-        raise ConfigError(f"tasks of the token {name}: specify at least one, or {ALL} for all.")
+        raise ConfigError(f"The token {name} needs at least one task, or {ALL} for all tasks.")
     if not 1 <= per_minute <= MOST_PER_MINUTE:
         raise ConfigError(f"The limit of the token {name} must be 1 to {MOST_PER_MINUTE:,} requests per minute, not {per_minute}.")
     if live(name).exists():
@@ -94,7 +94,10 @@ def rotate(name: str, *, overlap: clock.Delay = OVERLAP, by: str = "") -> tuple[
         if not found:
             raise ConfigError(f"There is no live token named {name}. Create one.")
         if len(found) > 1:
-            raise ConfigError(f"There are two live tokens named {name}: one was rotated recently. Wait until it expires, or revoke it.")
+            raise ConfigError(
+                f"There are two live tokens named {name}, because the token was rotated recently. Wait until the old one "
+                "expires, or revoke it."
+            )
         old = found[0]
         kept = old.expires_at
         old.expires_at = ends if kept is None else min(kept, ends)
@@ -176,7 +179,8 @@ def _check_known(token: str, field: str, given: Sequence[str], known: Sequence[s
     unknown = next((one for one in given if one != ALL and one not in known), None)
     if unknown is not None or not given:
         raise ConfigError(
-            f"{field} of the token {token}: unknown value {unknown!r}. Available values: {', '.join(known)}, and {ALL} for all."
+            f"The {field} of the token {token} contain the unknown value {unknown!r}. Available values: "
+            f"{', '.join(known)}, and {ALL} for all."
         )
 
 
@@ -185,7 +189,9 @@ def _check_targets(token: str, given: Sequence[str]) -> None:
     unknown = next((one for one in given if one != ALL and one not in known), None)
     if unknown is not None:
         listing = ", ".join(sorted(known)) or "none"
-        raise ConfigError(f"targets of the token {token}: {unknown!r} is not in DELAYQ['TARGETS'], which contains {listing}.")
+        raise ConfigError(
+            f"The targets of the token {token} contain {unknown!r}, which is not in DELAYQ['TARGETS']. Available targets: {listing}."
+        )
 
 
 def _secret(token: str, given: str) -> str:
@@ -198,7 +204,7 @@ def _secret(token: str, given: str) -> str:
             f"secrets of the token {token}: {given!r} has no destination. Use, for example, partner=https://hooks.partner.example."
         )
     if http is not None and http.secrets and name not in http.secrets:
-        raise ConfigError(f"secrets of the token {token}: {name!r} is not in DELAYQ['HTTP']['SECRETS'].")
+        raise ConfigError(f"The secrets of the token {token} contain {name!r}, which is not in DELAYQ['HTTP']['SECRETS'].")
     try:
         return secret_of(name, addresses.read_url(url).site)
     except TargetRefused as error:

@@ -74,7 +74,7 @@ def _changes(verb: str, summary: str) -> Iterator[Route]:
         view=partial(views.change, act),
         check=permissions.check_change,
         body=record(fields),
-        answers={200: ("The change was made, or requested from the running job.", _all(id=JOB_ID, change=_CHANGED))},
+        answers={200: ("The change was made, or the running job was asked to stop.", _all(id=JOB_ID, change=_CHANGED))},
         problems=("queue_unlisted", "job_unknown", "not_changed"),
     )
     named: dict[str, Schema] = {"queue": QUEUE, "key": KEY}
@@ -86,7 +86,7 @@ def _changes(verb: str, summary: str) -> Iterator[Route]:
         view=partial(views.change_by_key, act),
         check=permissions.key_and_queue,
         body=record({**named, **fields}, "queue", "key"),
-        answers={200: ("The change was made, or requested from the running job.", _all(**named, change=_CHANGED))},
+        answers={200: ("The change was made, or the running job was asked to stop.", _all(**named, change=_CHANGED))},
         problems=("field_missing", "queue_denied", "queue_unlisted", "job_unknown", "not_changed"),
     )
 
@@ -107,9 +107,9 @@ _PULLED: Final = _all(messages={"type": "array", "items": _MESSAGE}, lease=_SECO
 _HELD: Final[Mapping[str, Schema]] = {"lease": _SECONDS, "cancel_requested": {"type": "boolean"}}
 SETTLED: Final = {
     "ack": "Acknowledge messages",
-    "retry": "Report a failed attempt; the messages come again by their backoff, or after a delay",
-    "snooze": "Return messages for a delay; the attempt does not count",
-    "fail": "Fail messages for good",
+    "retry": "Report a failed attempt, so that the messages are delivered again after their backoff or a delay",
+    "snooze": "Postpone messages without counting the attempt",
+    "fail": "Mark messages as failed",
     "extend": "Extend the leases of messages",
 }
 
@@ -126,7 +126,7 @@ def _settling(verb: str, summary: str) -> Iterator[Route]:
         view=partial(views.settle, verb),
         check=permissions.message_queue,
         body=openapi.settle(verb),
-        answers={200: ("The answer for each message.", _all(messages={"type": "array", "items": one}))},
+        answers={200: ("The result for each message.", _all(messages={"type": "array", "items": one}))},
         problems=("queue_unknown", "queue_of_workers", "field_missing"),
     )
     yield Route(
@@ -156,7 +156,7 @@ ROUTES: Final = (
     Route(
         name="get",
         path="jobs/{id}",
-        summary="Get a job: its row, and its state in Redis",
+        summary="Get a job, with its row and its state in Redis",
         view=views.get,
         answers={200: ("The job.", _JOB)},
         problems=("job_unknown",),
@@ -174,11 +174,11 @@ ROUTES: Final = (
     *_changes("cancel", "Cancel a job, or ask a running job to stop"),
     *_changes("reschedule", "Change the date of a scheduled job"),
     *_changes("run_now", "Make a scheduled job due now"),
-    *_changes("requeue", "Run a failed or cancelled job again, with new attempts"),
+    *_changes("requeue", "Run a failed or cancelled job again, with all its attempts"),
     Route(
         name="queues",
         path="queues",
-        summary="Get the figures of all queues of the token",
+        summary="Get the figures of all queues that the token can access",
         view=views.queues,
         answers={200: ("Every queue.", _all(queues={"type": "array", "items": _FIGURES}))},
     ),
@@ -194,14 +194,14 @@ ROUTES: Final = (
     Route(
         name="tasks",
         path="tasks",
-        summary="List the tasks that the token may schedule",
+        summary="List the tasks that the token can schedule",
         view=views.tasks,
         answers={200: ("Every task.", _all(tasks={"type": "array", "items": _TASK}))},
     ),
     Route(
         name="push",
         path="queues/{queue}/messages",
-        summary="Put a message into a queue",
+        summary="Add a message to a queue",
         view=views.push,
         check=permissions.message_queue,
         body=openapi.PUSH,
@@ -211,10 +211,10 @@ ROUTES: Final = (
     Route(
         name="pull",
         path="queues/{queue}/pull",
-        summary="Take due messages under a lease",
+        summary="Claim due messages",
         view=views.pull,
         body=openapi.PULL,
-        answers={200: ("The messages, or none if none was due in time.", _PULLED)},
+        answers={200: ("The messages. The list is empty if no message became due in time.", _PULLED)},
         problems=("queue_unknown", "queue_of_workers"),
         waits=True,
     ),
@@ -222,7 +222,7 @@ ROUTES: Final = (
     Route(
         name="deliver",
         path="deliveries",
-        summary="Schedule an HTTP request, which workers retry until the host answers 2xx",
+        summary="Schedule an HTTP request, which workers retry until the response is 2xx",
         view=views.deliver,
         check=permissions.delivery_settings,
         body=openapi.DELIVER,
@@ -232,7 +232,7 @@ ROUTES: Final = (
     Route(
         name="offer",
         path="offers",
-        summary="Schedule a message for a list or a stream in Redis",
+        summary="Schedule a message for a Redis list or stream",
         view=views.offer,
         check=permissions.offer_queue,
         body=openapi.OFFER,

@@ -208,7 +208,7 @@ def deliver(call: GatewayCall) -> GatewayAnswer:
     content = _content(body)
     timeout = parsing.duration(body["timeout"], "/timeout") if "timeout" in body else None
     if timeout is not None and clock.seconds(timeout) > http.timeout:
-        raise GatewayProblem("field_value", "/timeout", cause=f"It must be at most {clock.text(http.timeout)}, as the project allows.")
+        raise GatewayProblem("field_value", "/timeout", cause=f"The maximum in this project is {clock.text(http.timeout)}.")
     given: dict[str, Any] = {name: body[name] for name in ("method", "headers", "secret", "redirects") if name in body}
     with parsing.problem_of(ConfigError, code="options", place=""):
         bound, kwargs = delivery.prepared(body["url"], **content, **given, timeout=timeout, **cast("Any", options))
@@ -325,7 +325,7 @@ def _settlements(given: list[tuple[str, str, dict[str, Any]]]) -> list[Settlemen
         seen.add(short)
         fence = FENCE.fullmatch(one["fence"])
         if fence is None:
-            raise GatewayProblem("field_value", f"{place}/fence", cause="It must be the fence with which the message was pulled.")
+            raise GatewayProblem("field_value", f"{place}/fence", cause="It must be the fence that you received with the message.")
         found.append(Settlement(place, short, int(fence[1]), fence[2], one))
     return found
 

@@ -32,26 +32,30 @@ class Metric(NamedTuple):
 
 
 OF_WORKERS: Final[Mapping[str, Metric]] = {
-    "delayq_worker_info": Metric("gauge", ("version",), "Always 1; the version of django-delayq that this worker runs."),
-    "delayq_worker_start_time_seconds": Metric("gauge", (), "When the worker was started, in seconds since 1970."),
+    "delayq_worker_info": Metric("gauge", ("version",), "Always 1. The label is the version of django-delayq that the worker runs."),
+    "delayq_worker_start_time_seconds": Metric("gauge", (), "When the worker started, in seconds since 1970."),
     "delayq_worker_state": Metric(
-        "gauge", ("state",), "1 for the state that the worker is in (working, quiet, leaving), 0 for others."
+        "gauge", ("state",), "1 for the worker's current state (working, quiet or leaving), and 0 for the other states."
     ),
-    "delayq_worker_redis_reached": Metric("gauge", (), "1 if the worker has reached a server of its queues in the last 15 seconds."),
-    "delayq_worker_processes": Metric("gauge", ("kind",), "Running processes by kind: task (run jobs), loop (write records)."),
+    "delayq_worker_redis_reached": Metric(
+        "gauge", (), "1 if the worker has reached one of its queues' servers in the last 15 seconds."
+    ),
+    "delayq_worker_processes": Metric(
+        "gauge", ("kind",), "The number of running processes. The kind is task (runs jobs) or loop (writes records)."
+    ),
     "delayq_worker_process_restarts_total": Metric(
-        "counter", ("process", "cause"), "Processes that were started to replace one that died or was recycled."
+        "counter", ("process", "cause"), "The number of processes that replaced a process that died or was recycled."
     ),
     "delayq_worker_memory_bytes": Metric(
-        "gauge", (), "Resident memory of all processes of the worker. Shared memory counts in each process."
+        "gauge", (), "The resident memory of all processes of the worker. Shared memory is counted once for each process."
     ),
-    "delayq_worker_slots": Metric("gauge", (), "How many jobs the worker can run at the same time."),
-    "delayq_worker_slots_busy": Metric("gauge", (), "How many jobs are running in the worker."),
+    "delayq_worker_slots": Metric("gauge", (), "The number of jobs that the worker can run at the same time."),
+    "delayq_worker_slots_busy": Metric("gauge", (), "The number of jobs that the worker is running."),
     "delayq_worker_leases": Metric(
-        "gauge", ("queue", "state"), "Leases that the worker holds, for jobs that wait in it, run, or settle."
+        "gauge", ("queue", "state"), "The number of leases that the worker holds, for jobs that are waiting, running or being settled."
     ),
     "delayq_worker_leases_lost_total": Metric(
-        "counter", ("queue",), "Leases that the worker lost. Another worker may have run the job."
+        "counter", ("queue",), "The number of leases that the worker lost. Another worker may have run these jobs."
     ),
     "delayq_worker_runs_total": Metric(
         "counter",
@@ -59,80 +63,95 @@ OF_WORKERS: Final[Mapping[str, Metric]] = {
         f"Runs that ended in the worker. If there are more than {MOST_TASKS} tasks, tasks after the first {MOST_TASKS} by name count "
         "as other.",
     ),
-    "delayq_worker_run_seconds": Metric("histogram", ("queue",), "How long runs took."),
+    "delayq_worker_run_seconds": Metric("histogram", ("queue",), "The duration of runs."),
     "delayq_worker_lateness_seconds": Metric(
-        "histogram", ("queue",), "Time between the date of a job and the start of its run, by the clock of Redis."
+        "histogram", ("queue",), "The time between a job's date and the start of its run, measured with Redis's clock."
     ),
-    "delayq_worker_events_folded_total": Metric("counter", ("queue",), "Events that the worker has written to the database."),
-    "delayq_worker_mirror_lag_seconds": Metric("gauge", ("queue",), "Age of the oldest event that is not in the database."),
-    "delayq_worker_mirror_lag_events": Metric("gauge", ("queue",), "Events that are not in the database."),
+    "delayq_worker_events_folded_total": Metric(
+        "counter", ("queue",), "The number of events that the worker has written to the database."
+    ),
+    "delayq_worker_mirror_lag_seconds": Metric("gauge", ("queue",), "The age of the oldest event that is not in the database yet."),
+    "delayq_worker_mirror_lag_events": Metric("gauge", ("queue",), "The number of events that are not in the database yet."),
 }
 OF_QUEUES: Final[Mapping[str, Metric]] = {
     "delayq_up": Metric(
         "gauge",
         ("part",),
-        "1 if Redis (all servers) or the database answered. If not, the metrics that come from it are missing.",
+        "1 if Redis (all servers) or the database responded. Otherwise, its metrics are missing.",
     ),
     "delayq_jobs": Metric(
-        "gauge", ("queue", "state"), "Jobs in Redis: scheduled, running, or failed (of the last seven days at least)."
+        "gauge",
+        ("queue", "state"),
+        "The number of jobs in Redis that are scheduled, running or failed. Failed jobs are included for at least seven days.",
     ),
-    "delayq_jobs_due": Metric("gauge", ("queue",), "Scheduled jobs that are due."),
-    "delayq_jobs_delayed": Metric("gauge", ("queue",), "Scheduled jobs that are not due yet."),
-    "delayq_jobs_retrying": Metric("gauge", ("queue",), "Scheduled jobs that have run before, without those that raised NotYet."),
+    "delayq_jobs_due": Metric("gauge", ("queue",), "The number of scheduled jobs that are due."),
+    "delayq_jobs_delayed": Metric("gauge", ("queue",), "The number of scheduled jobs that are not due yet."),
+    "delayq_jobs_retrying": Metric(
+        "gauge", ("queue",), "The number of scheduled jobs that have run before, except those that raised NotYet."
+    ),
     "delayq_jobs_failed_lately": Metric(
-        "gauge", ("queue", "within"), "Jobs that failed within the last hour (1h) or day (1d), and have not been requeued."
+        "gauge", ("queue", "within"), "The number of jobs that failed within the last hour (1h) or day (1d) and have not been requeued."
     ),
     "delayq_jobs_last_minute": Metric(
-        "gauge", ("queue", "kind"), "What happened to jobs in the last whole minute, by any worker and process."
+        "gauge", ("queue", "kind"), "The number of jobs to which this happened in the last full minute, in all workers and processes."
     ),
-    "delayq_oldest_late_seconds": Metric("gauge", ("queue",), "How late the oldest due job is, or 0."),
+    "delayq_oldest_late_seconds": Metric("gauge", ("queue",), "How late the oldest due job is, or 0 if there is none."),
     "delayq_queue_paused": Metric("gauge", ("queue",), "1 if the queue is paused."),
-    "delayq_queue_partitions": Metric("gauge", ("queue",), "Partitions of the queue, if it has or had several."),
+    "delayq_queue_partitions": Metric("gauge", ("queue",), "The number of the queue's partitions, if it has or had several."),
     "delayq_queue_partitions_away": Metric(
-        "gauge", ("queue",), "Partitions that cannot be reached. Other metrics do not include them."
+        "gauge", ("queue",), "The number of partitions that cannot be reached. The other metrics do not include them."
     ),
-    "delayq_queue_workers": Metric("gauge", ("queue",), "Workers that claim jobs from the queue. Queues of messages have no value."),
-    "delayq_queue_slots": Metric("gauge", ("queue",), "How many jobs these workers can run at the same time."),
-    "delayq_mirror_lag_events": Metric("gauge", ("queue",), "Events that are not in the database."),
-    "delayq_mirror_lag_jobs": Metric("gauge", ("queue",), "Changes of jobs in these events. MIRROR_MAX_EVENTS is its limit."),
-    "delayq_mirror_lag_seconds": Metric("gauge", ("queue",), "Age of the oldest of these events."),
-    "delayq_tombstones": Metric("gauge", ("queue",), "Tombstones: jobs that ended recently, which Redis still remembers."),
+    "delayq_queue_workers": Metric(
+        "gauge", ("queue",), "The number of workers that claim jobs from the queue. This is missing for queues of messages."
+    ),
+    "delayq_queue_slots": Metric("gauge", ("queue",), "The number of jobs that these workers can run at the same time."),
+    "delayq_mirror_lag_events": Metric("gauge", ("queue",), "The number of events that are not in the database yet."),
+    "delayq_mirror_lag_jobs": Metric(
+        "gauge", ("queue",), "The number of changes to jobs in these events. The limit is MIRROR_MAX_EVENTS."
+    ),
+    "delayq_mirror_lag_seconds": Metric("gauge", ("queue",), "The age of the oldest of these events."),
+    "delayq_tombstones": Metric("gauge", ("queue",), "The number of recently ended jobs that Redis still remembers (tombstones)."),
     "delayq_outbox_rows": Metric(
         "gauge",
         ("queue",),
-        f"Committed jobs older than {FRESH:.0f} s that are not published to Redis. Counted up to {MOST_COUNTED + 1} for all queues.",
+        f"The number of committed jobs that are older than {FRESH:.0f} s and are not in Redis yet. At most {MOST_COUNTED + 1} are "
+        "counted for all queues.",
     ),
     "delayq_outbox_oldest_seconds": Metric("gauge", (), "Age of the oldest of these jobs, or 0."),
     "delayq_unresolved_jobs": Metric(
         "gauge",
         ("queue",),
-        f"Unresolved jobs: no event says how they ended. Counted up to {MOST_COUNTED + 1} for all queues.",
+        f"The number of unresolved jobs. No event shows how they ended. At most {MOST_COUNTED + 1} are counted for all queues.",
     ),
     "delayq_far_jobs": Metric(
         "gauge",
         ("queue",),
-        f"Jobs beyond the HORIZON of the queue, which only the database has. Counted up to {MOST_COUNTED + 1}.",
+        f"The number of jobs beyond the queue's HORIZON, which are only in the database. At most {MOST_COUNTED + 1} are counted.",
     ),
-    "delayq_far_late": Metric("gauge", ("queue",), "1 if the first of these jobs should be in Redis by now."),
+    "delayq_far_late": Metric("gauge", ("queue",), "1 if the first of these jobs should already be in Redis."),
     "delayq_set_aside_events": Metric(
-        "gauge", ("queue",), f"Events that the database rejected. Counted up to {MOST_COUNTED + 1} for all queues."
+        "gauge", ("queue",), f"The number of events that the database rejected. At most {MOST_COUNTED + 1} are counted for all queues."
     ),
     "delayq_schedules_wrong": Metric(
         "gauge",
         ("why",),
-        "Schedules that cannot make jobs (trouble), whose ticks are more than a minute late (late), or that no code has declared for "
-        "a week (retired).",
+        "The number of schedules that cannot create jobs (trouble), whose ticks are more than a minute late (late), or that "
+        "were retired in the last week (retired).",
     ),
     "delayq_workers": Metric(
-        "gauge", ("state",), "Workers by their last state: working, quiet or leaving; or silent for half a minute."
+        "gauge",
+        ("state",),
+        "The number of workers in each state: working, quiet, leaving, or silent if they have not reported for half a minute.",
     ),
-    "delayq_slots": Metric("gauge", (), "How many jobs all workers that are not silent can run at the same time."),
-    "delayq_slots_busy": Metric("gauge", (), "How many jobs are running in these workers."),
-    "delayq_redis_round_trip_seconds": Metric("gauge", (), "How long Redis took to answer."),
-    "delayq_redis_clock_skew_seconds": Metric("gauge", (), "The clock of Redis minus the clock of the process that asked."),
-    "delayq_redis_memory_bytes": Metric("gauge", (), "Memory that Redis uses."),
-    "delayq_redis_memory_limit_bytes": Metric("gauge", (), "maxmemory of Redis, or 0 without a limit."),
-    "delayq_redis_evicts": Metric("gauge", (), "1 if Redis may evict jobs (its policy is not noeviction)."),
+    "delayq_slots": Metric("gauge", (), "The number of jobs that all workers can run at the same time, except silent workers."),
+    "delayq_slots_busy": Metric("gauge", (), "The number of jobs that these workers are running."),
+    "delayq_redis_round_trip_seconds": Metric("gauge", (), "How long Redis took to respond."),
+    "delayq_redis_clock_skew_seconds": Metric(
+        "gauge", (), "The difference between Redis's clock and the clock of the process that exports this metric."
+    ),
+    "delayq_redis_memory_bytes": Metric("gauge", (), "The memory that Redis uses."),
+    "delayq_redis_memory_limit_bytes": Metric("gauge", (), "The maxmemory setting of Redis, or 0 if there is no limit."),
+    "delayq_redis_evicts": Metric("gauge", (), "1 if Redis can evict jobs, because its policy is not noeviction."),
     "delayq_redis_append_only": Metric("gauge", (), "1 if Redis writes an append-only file."),
 }
 METRICS: Final[Mapping[str, Metric]] = {**OF_WORKERS, **OF_QUEUES}

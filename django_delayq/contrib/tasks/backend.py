@@ -55,8 +55,9 @@ OPTIONS: Final = ("max_attempts", "backoff", "timeout", "durability")
 class DelayqBackend(BaseTaskBackend):
     """Enqueues tasks as jobs.
 
-    A task is enqueued in the transaction of the caller: a rollback removes it, and a commit cannot lose it. It has one attempt, unless
-    OPTIONS["max_attempts"] or the task has more. A priority above 0 means the high band, below 0 the low band.
+    A task is part of the caller's transaction. If the transaction is rolled back, the task isn't enqueued. Otherwise, it isn't lost. By
+    default, a task has one attempt. To change this, set `max_attempts` in OPTIONS or on the task. Positive priorities are high, and
+    negative ones are low.
     """
 
     supports_defer = True
@@ -76,26 +77,26 @@ class DelayqBackend(BaseTaskBackend):
 
     @property
     def task_class(self) -> type[Task]:  # type: ignore[override]  # each package has an instance
-        """The class of the tasks that `@task` creates, for the package whose `task_backends` created this backend."""
+        """The class of the tasks created by `@task`, which depends on the package whose `task_backends` created this backend."""
         known = ((api.Task, api.task_backends) for api in packages())
         kinds = (kind for kind, backends in known if self.alias in backends.settings and backends[self.alias] is self)
         return task_class(next(kinds, Task))
 
     @classmethod
     def register_found(cls) -> None:
-        """Registers the tasks of installed apps for workers. `django_delayq` calls it from `ready()`."""
+        """Registers the tasks of installed apps for workers. This is called when Django starts."""
         _connect()  # a worker runs tasks without creating a backend
         register_found()
 
     def check(self, **kwargs: Any) -> list[CheckMessage]:
-        """The system checks of this alias in TASKS."""
+        """Runs the system checks for this alias in TASKS."""
         return [*super().check(**kwargs), *_option_findings(self.alias, self.queues, self.options)]
 
     def validate_task(self, task: Task) -> None:
         """Checks that this backend can run the task, and registers it.
 
         Raises:
-            InvalidTask: it cannot run the task.
+            InvalidTask: The backend can't run the task.
         """
         try:
             super().validate_task(task)
@@ -107,10 +108,10 @@ class DelayqBackend(BaseTaskBackend):
         """Schedules a job for the task, in the open transaction.
 
         Raises:
-            InvalidTask: as `validate_task`.
-            TypeError, ValueError: Django rejects the arguments. PayloadError, PayloadTooLarge: they are not JSON, or do not match the
-                signature.
-            QueueUnknown, ConfigError, KeyTaken, StoreUnavailable: as `delayq.schedule`.
+            InvalidTask: See `validate_task`.
+            TypeError, ValueError: Django rejects the arguments.
+            PayloadError, PayloadTooLarge: The arguments can't be represented in JSON, don't match the signature, or are too large.
+            QueueUnknown, ConfigError, KeyTaken, StoreUnavailable: See `delayq.schedule`.
         """
         refuse_loop("task.aenqueue(…)")
         self.validate_task(task)
@@ -131,12 +132,12 @@ class DelayqBackend(BaseTaskBackend):
         return result
 
     def get_result(self, result_id: str) -> TaskResult:
-        """The result with this id, from the rows of the job. In a transaction, it also finds what the transaction enqueued. With
-        `INLINE` there are no rows, and the process keeps its latest results.
+        """Returns the result with this id, from the job's rows. This includes tasks that the open transaction enqueued. With INLINE,
+        there are no rows, and the process remembers its latest results.
 
         Raises:
-            TaskResultDoesNotExist: there is no such job, or it does not belong to a task of Django.
-            StoreUnavailable: the database does not have the job, and Redis does not answer.
+            TaskResultDoesNotExist: There is no such job, or it doesn't belong to a task of Django.
+            StoreUnavailable: The database doesn't have the job, and Redis doesn't respond.
         """
         from django_delayq.contrib.tasks import task_rows  # after the models are loaded
 
@@ -154,11 +155,11 @@ class DelayqBackend(BaseTaskBackend):
         return acts.cancel(result_id, abort=abort, actor=actor, reason=reason)
 
     def reschedule(self, result_id: str, run_after: datetime | timedelta, *, actor: str = "", reason: str = "") -> Change:
-        """Like `delayq.reschedule`: to a date, or to a time from now.
+        """Like `delayq.reschedule`, but takes a date, or a timedelta from now.
 
         Raises:
-            ConfigError: it is neither an aware datetime nor a timedelta.
-            StoreUnavailable, DatabaseError: as for `delayq.cancel`.
+            ConfigError: `run_after` is neither an aware datetime nor a timedelta.
+            StoreUnavailable, DatabaseError: See `delayq.cancel`.
         """
         if not isinstance(run_after, datetime | timedelta):
             raise ConfigError(f"reschedule(): run_after={run_after!r} must be an aware datetime or a timedelta.")
@@ -214,7 +215,7 @@ def register(task: Task) -> DjangoTask:
     if isinstance(known, DjangoTask) and _same(known.declared, task):
         return known
     if known is not None and not isinstance(known, DjangoTask):
-        raise error_class("InvalidTask")(f"A task of @delayq.task is also named {task.module_path}. Rename one of them.")
+        raise error_class("InvalidTask")(f"A task defined with @delayq.task has the same name, {task.module_path}. Rename one of them.")
     try:
         fresh = make_task(DjangoTask, task_runs.callable_of(task), where=f"@task on {task.module_path}", **_registered_options(task))
     except ConfigError as error:

@@ -33,7 +33,7 @@ EXTRAS: Final = tuple(name for name in OPTIONS if name not in ("run_at", "queue"
 def task_class(kind: type[Task]) -> type[Task]:
     """`DelayqTask` for tasks of this class: of Django, or of the package django-tasks."""
     extras = [(name, Any, field(default=None, hash=name != "meta")) for name in EXTRAS]
-    text = "A task with options of `delayq.schedule`. None: use the value of the function, of OPTIONS or of the queue."
+    text = "A task with options of `delayq.schedule`. If an option is None, the value comes from the function, OPTIONS or the queue."
     namespace = {"__module__": __name__, "__doc__": text}
     return make_dataclass("DelayqTask", extras, bases=(kind,), namespace=namespace, frozen=True, slots=True, kw_only=True)
 
@@ -42,11 +42,11 @@ DelayqTask: Final = task_class(Task)
 
 
 def using(task: Task, **extras: Any) -> Task:
-    """The task with more options: `using(send, key="mail:7", delay="30m").enqueue(7)`. Django's `.using(...)` keeps them. Other
+    """Returns the task with more options: `using(send, key="mail:7", delay="30m").enqueue(7)`. Django's `.using(...)` keeps them. Other
     backends ignore them.
 
     Raises:
-        ConfigError: an option is unknown.
+        ConfigError: An option is unknown.
     """
     _refuse_unknown(f"using({task.module_path})", extras, EXTRAS)
     known = {*DJANGOS, *EXTRAS}
@@ -55,10 +55,10 @@ def using(task: Task, **extras: Any) -> Task:
 
 
 def options(**given: Any) -> Callable[[F], F]:
-    """Sets options of `delayq.task` on a function. Put it below Django's `@task`: `@options(max_attempts=5, backoff="15s 3m")`.
+    """Sets options of `delayq.task` for a function. Place it below Django's `@task`: `@options(max_attempts=5, backoff="15s 3m")`.
 
     Raises:
-        ConfigError: an option is unknown. This backend checks the values when it validates the task.
+        ConfigError: An option is unknown. Invalid values raise an exception later, when the backend validates the task.
     """
     _refuse_unknown("options()", given, OF_FUNCTIONS)
 

@@ -19,15 +19,15 @@ class TaskExpired(Exception):
 
 
 class TaskCrashed(Exception):
-    """The worker crashed while it ran the task, too often to try again."""
+    """The worker crashed too many times while running the task."""
 
 
 class TaskTimedOut(Exception):
-    """The task did not end at its timeout, and its process was killed."""
+    """The task didn't end at its timeout, and its process was killed."""
 
 
 class TaskNotRun(Exception):
-    """The task could not run: it is not registered, or its arguments cannot be read."""
+    """The task couldn't run. It isn't registered, or its arguments can't be read."""
 
 
 # By the names that workers use for ends without an exception of the task.

@@ -29,7 +29,7 @@ Run = Callable[[TextIO, dict[str, Any]], int]
 class Command(BaseCommand):
     """Exit codes: 0 done, 1 something was not done or is wrong, 2 wrong usage."""
 
-    help = "Looks into the queues and acts on jobs."
+    help = "Shows queues and changes jobs."
     requires_system_checks = ()  # they would end `doctor` before it can say what is wrong, and `status --json` without a document
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -41,155 +41,164 @@ class Command(BaseCommand):
             self.runs.append(name)
             found = subcommands.add_parser(name, help=text, description=f"{text}. {more}".rstrip())
             found.set_defaults(run=run)
-            found.add_argument("--json", action="store_true", help=f"one JSON document instead of text{document and f': {document}'}")
+            found.add_argument("--json", action="store_true", help=f"print a JSON document{document and f' with {document}'}")
             return found
 
         add(
             "status",
             look_commands.status,
-            "show queues, workers and the lag of the database",
-            "Exit code 1 if Redis or the database cannot be reached. Without Redis, it shows the numbers of the database.",
-            document="`redis`, `database`, `queues`, `workers`, `unpublished`, `unresolved`, `parked`; `rows` without Redis",
+            "show the queues, the workers and the mirror's lag",
+            "If Redis cannot be reached, the numbers come from the database. The exit code is 1 if Redis or the database "
+            "cannot be reached.",
+            document="`redis`, `database`, `queues`, `workers`, `unpublished`, `unresolved` and `parked`, or `rows` without Redis",
         )
-        rows = add("list", look_commands.list_jobs, "list jobs, newest first", document="a list of rows")
+        rows = add("list", look_commands.list_jobs, "list jobs, with the newest first", document="a list of rows")
         rows.add_argument("words", nargs="?", metavar="SEARCH", help="the same as --search")
         add_filters(rows, limit=50)
-        rows.add_argument("--csv", action="store_true", help="a table for spreadsheets instead of text, with all fields")
+        rows.add_argument("--csv", action="store_true", help="print all fields as CSV")
         one = add(
             "inspect",
             look_commands.inspect,
-            "show everything about one job",
-            "It shows the row, the state in Redis, why the job waits, its attempts and events, and the last traceback.",
-            document="`job`, `redis`, `waits_for`, `attempts`, `events`, `trouble`",
+            "show all details of a job",
+            "This includes its row, its state in Redis, the reason why it is waiting, its attempts and events, and the last traceback.",
+            document="`job`, `redis`, `waits_for`, `attempts`, `events` and `trouble`",
         )
-        one.add_argument("id", nargs="?", metavar="ID", help="id of the job")
-        one.add_argument("--key", help="key of the job, instead of the id; needs --queue")
-        one.add_argument("--queue", help="queue of the key")
+        one.add_argument("id", nargs="?", metavar="ID", help="the id of the job")
+        one.add_argument("--key", help="the key of the job, instead of its id; requires --queue")
+        one.add_argument("--queue", help="the queue of the key")
         for verb in VERBS.values():
             act = add(
                 verb.command,
                 partial(change_commands.change, verb),
                 verb.help,
-                "Exit code 0 only if it was done for every job.",
-                document="`verb`, `jobs` with an answer for each, `counts`",
+                "The exit code is 0 only if every job was changed.",
+                document="`verb`, `jobs` with a result for each and `counts`",
             )
             add_targets(act)
             _changing(act)
             if verb.aborts:
-                act.add_argument("--abort", action="store_true", help="stop running jobs; without it they get a request to stop")
+                act.add_argument(
+                    "--abort", action="store_true", help="interrupt running jobs; without this option, they are only asked to stop"
+                )
             if verb.needs_date:
-                act.add_argument("--delay", help="time from now, as in 90s, 1h30m, 2d")
+                act.add_argument("--delay", help="a duration from now, such as 90s, 1h30m or 2d")
                 act.add_argument(
                     "--run-at",
                     metavar="DATE",
-                    help='date, as in 2030-01-31T18:00:00+01:00 or "2030-01-31 18:00", or a time of today, as in 18:00',
+                    help='a date, such as 2030-01-31T18:00:00+01:00 or "2030-01-31 18:00", or a time today, such as 18:00',
                 )
         add_put_commands(add)
         for name, run, text in (
-            ("pause", partial(change_commands.pause, paused=True), "stop claims of jobs in a queue; running jobs continue"),
-            ("resume", partial(change_commands.pause, paused=False), "allow claims of jobs in a paused queue again"),
+            (
+                "pause",
+                partial(change_commands.pause, paused=True),
+                "pause a queue, so that workers claim no more of its jobs; running jobs continue",
+            ),
+            ("resume", partial(change_commands.pause, paused=False), "resume a paused queue"),
         ):
-            act = add(name, run, text, document="`queue`, `paused`, `changed`")
-            act.add_argument("queue", metavar="QUEUE", help="name of the queue")
-            act.add_argument("--reason", default="", help="why; the admin shows it")
+            act = add(name, run, text, document="`queue`, `paused` and `changed`")
+            act.add_argument("queue", metavar="QUEUE", help="the name of the queue")
+            act.add_argument("--reason", default="", help="the reason, which is shown in the admin")
         dates = add(
             "periodic",
             periodic,
-            "list schedules, turn one on or off, or run one now",
-            "Dates are in UTC. A worker with the role relay must have seen the schedule. Exit code 1 if a schedule makes no jobs.",
-            document="a list of schedules, or one with its `ticks` and `events`",
+            "list schedules, turn a schedule on or off, or run it now",
+            "Dates are in UTC. Schedules are listed once a worker with the role relay has read them. The exit code is 1 if a "
+            "schedule cannot create jobs.",
+            document="a list of schedules, or with one schedule and its `ticks` and `events`",
         )
-        dates.add_argument("name", nargs="?", metavar="NAME", help="show this schedule with its next ten dates and its ticks")
+        dates.add_argument("name", nargs="?", metavar="NAME", help="show only this schedule, with its next ten dates and its ticks")
         turn = dates.add_mutually_exclusive_group()
-        turn.add_argument("--on", action="store_true", help="turn it on; dates that passed while it was off are skipped")
-        turn.add_argument("--off", action="store_true", help="turn it off; its waiting jobs are cancelled")
-        turn.add_argument("--run-now", action="store_true", help="schedule one more job of it, due now")
-        dates.add_argument("--reason", default="", help="why; the event keeps it")
-        dates.add_argument("--limit", type=at_least_1, default=20, help="maximum number of ticks (default: 20)")
+        turn.add_argument("--on", action="store_true", help="turn the schedule on; dates that passed while it was off are skipped")
+        turn.add_argument("--off", action="store_true", help="turn the schedule off, and cancel its waiting jobs")
+        turn.add_argument("--run-now", action="store_true", help="schedule an additional job that is due now")
+        dates.add_argument("--reason", default="", help="the reason, which is stored with the event")
+        dates.add_argument("--limit", type=at_least_1, default=20, help="the maximum number of ticks (default: 20)")
         empty = add(
             "purge",
             change_commands.purge,
-            "cancel every scheduled job of a queue",
-            "Running jobs continue. It asks for the name of the queue.",
-            document="`queue`, `cancelled`",
+            "cancel all scheduled jobs in a queue",
+            "Running jobs continue. To confirm, you must type the name of the queue.",
+            document="`queue` and `cancelled`",
         )
-        empty.add_argument("queue", metavar="QUEUE", help="name of the queue")
+        empty.add_argument("queue", metavar="QUEUE", help="the name of the queue")
         _changing(empty)
         old = add(
             "prune",
             change_commands.prune,
-            "delete rows whose retention has passed",
-            "Workers with the role mirror do the same continuously.",
-            document="`deleted`, or `would_delete`",
+            "delete rows that are older than RETENTION allows",
+            "Workers with the role mirror do this automatically.",
+            document="`deleted` or `would_delete`",
         )
-        old.add_argument("--queue", help="only this queue")
+        old.add_argument("--queue", help="select only this queue")
         _changing(old, reason=False)
         again = add(
             "resign",
             resign,
-            "sign records with the newest key after a change of SECRET_KEY",
-            "Records with an unknown signature are never signed. Exit code 1 if records remain that will not run.",
-            document="`newest`, `older`, `unsigned`, `wrong`, `signed`",
+            "sign records with the new key after you change SECRET_KEY",
+            "Records with an unknown signature are not signed. The exit code is 1 if there are records that workers will not run.",
+            document="`newest`, `older`, `unsigned`, `wrong` and `signed`",
         )
-        again.add_argument("--queue", help="only this queue")
+        again.add_argument("--queue", help="select only this queue")
         again.add_argument(
-            "--unsigned", action="store_true", help="also sign records without a signature; use it only if you trust them"
+            "--unsigned", action="store_true", help="also sign records that have no signature; only use this if you trust them"
         )
         _changing(again, reason=False)
         lost = add(
             "restore",
             restore,
-            "bring back from the database what Redis has lost",
-            "Workers do the same by themselves unless RESTORE is manual. You can stop and repeat it.",
-            document="`queues`, `rows`, `back`, `resumed`, `missing`",
+            "restore the jobs that Redis has lost from the database",
+            "Workers do this automatically, unless RESTORE is manual. You can interrupt the command and run it again.",
+            document="`queues`, `rows`, `back`, `resumed` and `missing`",
         )
-        lost.add_argument("--queue", help="only this queue")
+        lost.add_argument("--queue", help="select only this queue")
         _changing(lost, reason=False)
         moved = add(
             "adopt",
             adopt,
-            "take the queues in Redis, for a site that has moved or a copy that is to run",
-            "It prints the ids of both sites and the numbers of their unfinished jobs, and asks. Restart all processes afterwards.",
-            document="`site`, `found`, `parts`, `rows`, `adopted`, `cancelled`",
+            "take over the queues in Redis after a site has moved, or to run jobs from a copy of the database",
+            "The command prints the ids of both sites and the number of their unfinished jobs, and asks for confirmation. "
+            "Restart all processes afterwards.",
+            document="`site`, `found`, `parts`, `rows`, `adopted` and `cancelled`",
         )
-        moved.add_argument("--empty", action="store_true", help="cancel the unfinished jobs of this database instead of running them")
-        moved.add_argument("--force", action="store_true", help="also if workers of the other site are running")
+        moved.add_argument("--empty", action="store_true", help="cancel this database's unfinished jobs instead of running them")
+        moved.add_argument("--force", action="store_true", help="continue even if workers of the other site are running")
         _changing(moved)
         kept = add(
             "set-aside",
             set_aside,
-            "list events that the database rejected, or retry them",
-            "Exit code 1 if some were rejected again.",
-            document="`total` and `events`; with --retry `taken_in` and `refused`",
+            "list events that the database rejected, or write them again",
+            "The exit code is 1 if an event was rejected again.",
+            document="`total` and `events`, or with `taken_in` and `refused` if you use --retry",
         )
-        kept.add_argument("--queue", help="only this queue")
-        kept.add_argument("--limit", type=at_least_1, default=50, help="maximum number of events (default: 50)")
-        kept.add_argument("--retry", action="store_true", help="try to write them again")
+        kept.add_argument("--queue", help="select only this queue")
+        kept.add_argument("--limit", type=at_least_1, default=50, help="the maximum number of events (default: 50)")
+        kept.add_argument("--retry", action="store_true", help="try to write the events again")
         _changing(kept, reason=False)
         look = add(
             "doctor",
             doctor.doctor,
-            "find problems, and say what to do about them",
-            "Exit code 1 if one of them is an error.",
-            document="`ok`, and `findings` with `code`, `level`, `message`, `hint`",
+            "find problems and show how to fix them",
+            "The exit code is 1 if a problem is an error.",
+            document="`ok` and `findings`, each with `code`, `level`, `message` and `hint`",
         )
         look.add_argument("--deep", action="store_true", help="also compare every unfinished job in the database with Redis")
-        look.add_argument("--fix", action="store_true", help="with --deep: repair the differences; it asks first")
+        look.add_argument("--fix", action="store_true", help="repair the differences that --deep finds, after asking for confirmation")
         _changing(look, reason=False)
         own = add(
             "embedded",
             look_commands.embedded_server,
-            'show or stop the server of REDIS "embedded"',
-            "Run it in the working directory of the project. Exit code 1 if no server is running.",
-            document="`directory`, `pid`, `answers`, `stopped`",
+            "show or stop the embedded server",
+            "Run this command in your project's working directory. The exit code is 1 if the server is not running.",
+            document="`directory`, `pid`, `answers` and `stopped`",
         )
-        own.add_argument("act", nargs="?", choices=look_commands.EMBEDDED_ACTS, default="status", help="status by default")
+        own.add_argument("act", nargs="?", choices=look_commands.EMBEDDED_ACTS, default="status", help="the default is status")
         add(
             "settings",
             look_commands.settings,
-            "explain the settings, with their defaults",
-            document="a list of `name`, `default`, `accepts`, `meaning`, `per_queue`",
-        ).add_argument("name", nargs="?", metavar="NAME", help="only this setting")
+            "describe the settings and their defaults",
+            document="the `name`, `default`, `accepts`, `meaning` and `per_queue` of each setting",
+        ).add_argument("name", nargs="?", metavar="NAME", help="describe only this setting")
 
     def run_from_argv(self, argv: list[str]) -> None:
         """Prints the help without a subcommand, and suggests a name for an unknown one, which argparse does not."""
@@ -199,7 +208,9 @@ class Command(BaseCommand):
             self.stderr.write(parser.format_help())
             sys.exit(USAGE)
         if not given.startswith("-") and given not in self.runs:
-            self.stderr.write(f"Unknown subcommand {visible(given)}{did_you_mean(given, self.runs)}. `{argv[1]} --help` lists them.")
+            self.stderr.write(
+                f"Unknown subcommand {visible(given)}{did_you_mean(given, self.runs)}. To list all subcommands, run `{argv[1]} --help`."
+            )
             sys.exit(USAGE)
         try:
             try:
@@ -226,6 +237,6 @@ class Command(BaseCommand):
 
 def _changing(parser: ArgumentParser, *, reason: bool = True) -> None:
     if reason:
-        parser.add_argument("--reason", default="", help="why; the event keeps it")
-    parser.add_argument("--dry-run", action="store_true", help="only print what would be done")
-    parser.add_argument("--yes", action="store_true", help="do not ask")
+        parser.add_argument("--reason", default="", help="the reason, which is stored with the event")
+    parser.add_argument("--dry-run", action="store_true", help="only print what the command would do")
+    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")

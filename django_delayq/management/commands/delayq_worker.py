@@ -68,37 +68,50 @@ class Command(BaseCommand):
     _in_json = False
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """The options of the worker."""
+        """Adds the options of the worker."""
         parser.add_argument(
             "--queues",
-            help="queues to serve, with commas between them; a weight as in orders=4,mail gives orders four threads for each of mail "
-            "(default: all queues)",
+            help="a comma-separated list of queues to serve; with a weight, as in orders=4,mail, the queue orders gets four threads "
+            "for each thread of mail (default: all queues)",
         )
-        parser.add_argument("--partitions", help="partitions to serve, as in orders=0-63 (default: all)")
-        parser.add_argument("--exclude-queues", metavar="QUEUES", help="queues to leave out, with commas between them")
-        parser.add_argument("--processes", metavar="N", type=_whole(1), default=1, help="number of task processes (default: 1)")
+        parser.add_argument("--partitions", help="the partitions to serve, such as orders=0-63 (default: all)")
+        parser.add_argument("--exclude-queues", metavar="QUEUES", help="a comma-separated list of queues not to serve")
+        parser.add_argument("--processes", metavar="N", type=_whole(1), default=1, help="the number of task processes (default: 1)")
         parser.add_argument(
-            "--threads", metavar="N", type=_whole(1), default=THREADS, help="jobs at the same time in each task process (default: 8)"
+            "--threads",
+            metavar="N",
+            type=_whole(1),
+            default=THREADS,
+            help="the number of jobs that each task process runs at the same time (default: 8)",
         )
-        parser.add_argument("--burst", action="store_true", help="exit when no job is due")
+        parser.add_argument("--burst", action="store_true", help="exit when no more jobs are due")
         parser.add_argument(
-            "--grace", metavar="TIME", type=_duration, default=30.0, help="how long running jobs may take at a shutdown (default: 30s)"
+            "--grace", metavar="TIME", type=_duration, default=30.0, help="how long to wait for running jobs at shutdown (default: 30s)"
         )
-        parser.add_argument("--max-jobs", metavar="N", type=_whole(1), default=0, help="replace a task process after so many jobs")
         parser.add_argument(
-            "--max-memory", metavar="SIZE", type=_memory, default=0, help="replace a task process that uses more memory, as in 512M"
+            "--max-jobs", metavar="N", type=_whole(1), default=0, help="replace a task process after it has run this many jobs"
         )
-        parser.add_argument("--reload", action="store_true", help="restart when the code changes (for development)")
         parser.add_argument(
-            "--roles", default=",".join(ROLES), help=f"what the worker does, with commas between them (default: {','.join(ROLES)})"
+            "--max-memory",
+            metavar="SIZE",
+            type=_memory,
+            default=0,
+            help="replace a task process that uses more than this much memory, such as 512M",
         )
+        parser.add_argument("--reload", action="store_true", help="restart when the code changes, for development")
+        parser.add_argument("--roles", default=",".join(ROLES), help=f"a comma-separated list of roles (default: {','.join(ROLES)})")
         parser.add_argument("--health-port", metavar="PORT", type=_port, help="serve /health, /ready and /metrics on this port")
-        parser.add_argument("--health-host", metavar="ADDRESS", default="", help="address of the health port (default: all addresses)")
         parser.add_argument(
-            "--metrics-queues", action="store_true", help="also export the metrics of queues; use it on one worker of the project"
+            "--health-host", metavar="ADDRESS", default="", help="the address to listen on (default: all IPv4 addresses)"
         )
         parser.add_argument(
-            "--log-format", choices=("console", "json"), default="console", help="text, or one JSON object per line (default: console)"
+            "--metrics-queues", action="store_true", help="also export the queue metrics; only one worker needs this option"
+        )
+        parser.add_argument(
+            "--log-format",
+            choices=("console", "json"),
+            default="console",
+            help="whether to log text or one JSON object per line (default: console)",
         )
 
     def execute(self, *args: Any, **options: Any) -> str | None:
@@ -284,10 +297,10 @@ def _shares(config: Config, queues: Mapping[str, int], given: str | None) -> dic
         if name not in queues:
             raise UsageError(f"--partitions contains {name!r}, which this worker does not serve. Example: orders=0-63.")
         if name in found:
-            raise UsageError(f"--partitions contains {name!r} twice. Specify one range, as in {name}=0-63.")
+            raise UsageError(f"--partitions contains {name!r} twice. Specify one range, such as {name}=0-63.")
         served = config.queue(name).served
         if not first.isdecimal() or not (last or first).isdecimal() or not int(first) <= int(last or first) < len(served):
-            raise UsageError(f"--partitions {part}: use numbers from 0 to {served[-1]}, as in {name}=0-{served[-1]}.")
+            raise UsageError(f"--partitions {part}: use numbers from 0 to {served[-1]}, such as {name}=0-{served[-1]}.")
         found[name] = range(int(first), int(last or first) + 1)
     count = sum(len(found.get(name, config.queue(name).served)) for name in queues)
     if count > MOST_LINES and count > len(queues):
@@ -350,7 +363,7 @@ def _check_metrics(options: Mapping[str, Any], roles: Sequence[str]) -> None:
     if options["health_port"] is None:
         raise UsageError("--metrics-queues requires --health-port.")
     if roles == ["move"]:
-        raise UsageError("--metrics-queues requires the role mirror or relay, whose process reads the numbers.")
+        raise UsageError("--metrics-queues requires the role mirror or relay.")
     if _metrics_page() is None:
         raise UsageError(NO_METRICS)
 
@@ -443,5 +456,5 @@ def _duration(text: str) -> float:
 def _memory(text: str) -> int:
     found = re.fullmatch(r"(\d+)([KMG]?)B?", text.strip().upper())
     if found is None or not int(found[1]):
-        raise ArgumentTypeError(f"{text!r} is not an amount of memory. Use, for example, 512M or 1G")
+        raise ArgumentTypeError(f"{text!r} is not a valid size. Use, for example, 512M or 1G")
     return int(found[1]) * UNITS[found[2]]

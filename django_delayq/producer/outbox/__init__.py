@@ -34,4 +34,4 @@ def check_installed() -> None:
         ConfigError: the app is not installed.
     """
     if not installed:
-        raise ConfigError('The outbox is not installed. Add "django_delayq" to INSTALLED_APPS, and migrate.')
+        raise ConfigError('The outbox is not installed. Add "django_delayq" to INSTALLED_APPS, and run manage.py migrate.')

@@ -31,7 +31,7 @@ def note(queue: str, partition: int, actor: str, reason: str, *, first: bool) ->
             if first or row.paused_at is None:
                 QueueState.objects.filter(pk=row.pk).update(**said)
     except (DatabaseError, InterfaceError) as error:
-        logger.warning("queue %s is paused in Redis only. If Redis loses its data, the queue resumes: %s", queue, error)
+        logger.warning("queue %s is paused only in Redis. If Redis loses its data, the queue resumes: %s", queue, error)
 
 
 def forget(queue: str) -> None:
@@ -40,7 +40,7 @@ def forget(queue: str) -> None:
         with database.atomic():
             QueueState.objects.filter(queue=queue).update(paused_at=None, paused_by="", paused_why="")
     except (DatabaseError, InterfaceError) as error:
-        logger.warning("queue %s is resumed, but is paused again if Redis loses its data: %s", queue, error)
+        logger.warning("queue %s was resumed, but if Redis loses its data, the queue is paused again: %s", queue, error)
 
 
 def fold(queue: str, partition: int, entry: Entry) -> None:
@@ -72,4 +72,4 @@ def again(store: QueueStore) -> None:
         mine.update(partition=store.partition)  # takes the lock on all databases: a process that resumes the queue waits
         for row in mine:
             if store.pause(actor=row.paused_by, reason=row.paused_why):
-                logger.warning("queue %s: is paused again, as before the loss of Redis data", store.queue)
+                logger.warning("queue %s is paused again, as it was before Redis lost its data", store.queue)

@@ -185,14 +185,14 @@ def _from_sentinel_url(url: str, options: Mapping[str, Any]) -> tuple[type[Conne
     found = _SeveralServers(url, "+sentinel", sentinels.LINE)
     name, _, database = found.path.partition("/")
     if not name:
-        raise found.refused("it has no name of a master")
+        raise found.refused("it does not contain the name of a master")
     name = unquote(name)
     if not sentinels.MASTER.fullmatch(name) or not re.fullmatch(r"\d*", database):
-        raise found.refused("what follows the Sentinels is no name and number of a database")
+        raise found.refused("the Sentinels are not followed by a name and a database number")
     connection_class, kwargs = found.rest(database or "0")
     at = sentinels.places(found.hosts, sentinels.PORT)
     if not at:
-        raise found.refused("what follows names no Sentinels")
+        raise found.refused("it does not contain any Sentinels")
     entrances, kwargs = sentinels.entrances(at, connection_class, {**kwargs, **options})
     named = [(made, _named(made, checked(made, one))) for made, one in entrances]
     return connection_class, {**checked(connection_class, kwargs), "sentinels": Sentinels(name, named)}
@@ -202,7 +202,7 @@ def _from_cluster_url(url: str, options: Mapping[str, Any]) -> tuple[type[Connec
     found = _SeveralServers(url, "+cluster", CLUSTER_LINE)
     at = sentinels.places(found.hosts, PORT)
     if not at:
-        raise found.refused("what follows names no nodes")
+        raise found.refused("does not contain any nodes")
     connection_class, kwargs = found.rest("")
     given = {**kwargs, **options}
     if found.path not in ("", "0") or given.pop("db", 0):
@@ -251,7 +251,7 @@ def _check(url: Any, place: str) -> None:
     scheme = SCHEME.match(url) if isinstance(url, str) else None
     said = f"{place} begins with {scheme[0]}" if scheme else f"{place} is an address without a scheme"
     if scheme is None or not url.startswith(SCHEMES):
-        raise ConfigError(f"{said}; known are {', '.join(SCHEMES)}.", hint=HOW)
+        raise ConfigError(f"{said}. Available schemes: {', '.join(SCHEMES)}.", hint=HOW)
     _, *behind = re.split(r"[/?#]", url[scheme.end() :], maxsplit=1)
     several = url.startswith((*sentinels.SCHEMES, *CLUSTER_SCHEMES))
     try:
@@ -270,10 +270,12 @@ def _call_factory(path: str) -> Redis | RedisCluster:
     try:
         factory = getattr(import_module(module), attribute)
     except (ImportError, AttributeError) as error:
-        raise ConfigError(f'DELAYQ["REDIS"] names the factory {path!r}, which cannot be imported: {error}.') from error
+        raise ConfigError(f'The factory {path!r} in DELAYQ["REDIS"] cannot be imported: {error}.') from error
     client, raised = _attempted(factory)
     if raised:
-        raise ConfigError(f"The factory {path!r} in DELAYQ['REDIS'] raised {raised}.", hint=f"Call it by hand. {HOW}")
+        raise ConfigError(
+            f"The factory {path!r} in DELAYQ['REDIS'] raised {raised}.", hint=f"Call it yourself to find the cause. {HOW}"
+        )
     if not isinstance(client, Redis | RedisCluster):
         said = f"The factory {path!r} in DELAYQ['REDIS'] returned {type(client).__name__}; it must return a redis.Redis."
         raise ConfigError(said, hint=_way_out(client))
@@ -352,7 +354,7 @@ def _from_cluster_client(client: RedisCluster) -> tuple[type[Connection], dict[s
     found = list(dict.fromkeys((str(node.host), int(node.port)) for node in nodes.values() if node.host and node.port))
     if not found or not isinstance(kwargs, dict):
         raise ConfigError(
-            f"DELAYQ['REDIS'] leads to a {type(client).__name__} that does not tell its nodes.",
+            f"DELAYQ['REDIS'] refers to a {type(client).__name__} that does not list its nodes.",
             hint=f"Write {CLUSTER_LINE} in its place. {HOW_ENCODED}",
         )
     tls = bool(kwargs.get("ssl")) or issubclass(kwargs.get("connection_class", Connection), SSLConnection)
@@ -365,7 +367,7 @@ def _from_sentinel_pool(pool: SentinelConnectionPool) -> tuple[type[Connection],
     """Asks the Sentinels of a pool over separate connections, since those of the pool may wait forever."""
     if not pool.is_master:
         said = f"DELAYQ['REDIS'] leads to replicas of {pool.service_name!r}, which take no writes."
-        raise ConfigError(said, hint="Take is_master=0 out of the LOCATION; of a factory, return master_for and not slave_for.")
+        raise ConfigError(said, hint="Remove is_master=0 from LOCATION. A factory must return master_for instead of slave_for.")
     connection_class = SSLConnection if issubclass(pool.connection_class, SSLConnection) else Connection
     entrances: list[Entrance] = []
     for client in pool.sentinel_manager.sentinels:

@@ -97,7 +97,7 @@ def checked(connection_class: type[Connection], given: Mapping[str, Any]) -> dic
         if name not in names:
             raise ConfigError(
                 f"DELAYQ['REDIS'] has the unknown option {name!r}{did_you_mean(name, names)}.",
-                hint=f"Take it out, or correct it. Options are arguments of redis.connection.{connection_class.__name__}.",
+                hint=f"Remove or correct it. The options are the arguments of redis.connection.{connection_class.__name__}.",
             )
     taken = {name: value for name, value in given.items() if name not in LEFT_OUT}
     wrong = [name for name in ("db", "port") if not str(taken.get(name) or 0).isdecimal()]

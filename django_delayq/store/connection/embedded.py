@@ -97,7 +97,7 @@ def stop(directory: str | os.PathLike[str] | None = None, *, seconds: float = 10
         deadline = clock.monotonic() + seconds
         while not _take(running):
             if clock.monotonic() > deadline:
-                raise StoreUnavailable(f"The embedded server of {home} did not end in {seconds:g} s. See {home / 'valkey.log'}.")
+                raise StoreUnavailable(f"The embedded server of {home} did not stop within {seconds:g} s. See {home / 'valkey.log'}.")
             clock.sleep(0.02)
         return True
 
@@ -168,8 +168,8 @@ def _prepare(home: Path) -> None:
             )
         if said and path == home and (strange := _strange(home)):
             raise ConfigError(
-                f"The embedded server does not use {home}: it is {said}, and has other contents ({strange}), which other programs "
-                f"could no longer use. Choose an empty directory."
+                f"The embedded server does not use {home}, because it is {said} and contains files of other programs "
+                f"({strange}), which could no longer use them. Choose an empty directory."
             )
         if said:
             path.chmod(mode & ~OTHERS)
@@ -240,8 +240,8 @@ def _locked(home: Path) -> Iterator[None]:
         while not _take(file):
             if clock.monotonic() > deadline:
                 raise StoreUnavailable(
-                    f"The embedded server of {home} is neither started nor stopped: for {LOCK_SECONDS:g} s another process has kept "
-                    f"the lock {home / 'lock'}. Find that process (fuser {home / 'lock'}) and stop it."
+                    f"The embedded server of {home} cannot be started or stopped, because another process has held the lock "
+                    f"{home / 'lock'} for {LOCK_SECONDS:g} s. Find that process (fuser {home / 'lock'}) and stop it."
                 )
             clock.sleep(0.02)
         yield
@@ -265,8 +265,8 @@ def _answers(path: str) -> bool:
     said = _say(path, b"PING\r\n")
     if said == b"":
         raise StoreUnavailable(
-            f"The embedded server at {path} runs but does not answer. Check whether its process is stopped, or "
-            f"whether its host is out of memory."
+            f"The embedded server at {path} is running but does not respond. Check whether its process is suspended, or "
+            "whether the host is out of memory."
         )
     return _ready(said)
 
@@ -316,9 +316,9 @@ def _start(home: Path, path: str) -> None:
         with _opened(home / "running") as running:
             ended = _take(running)
         if ended:
-            raise StoreUnavailable(f"The embedded server {program} exited during its start. See {log}.")
+            raise StoreUnavailable(f"The embedded server {program} exited during startup. See {log}.")
         if clock.monotonic() > deadline:
-            raise StoreUnavailable(f"The embedded server {program} did not come up in {START_SECONDS:g} s. See {log}.")
+            raise StoreUnavailable(f"The embedded server {program} did not start within {START_SECONDS:g} s. See {log}.")
         clock.sleep(0.02)
 
 

@@ -472,7 +472,7 @@ def connect(spec: RedisSpec, *, name: str = "delayq", timeout: float = 2.0) -> L
     connection_class, kwargs = resolve(spec)
     if "cluster" in kwargs:
         raise ConfigError(
-            'DELAYQ["REDIS"] leads to a Redis Cluster, but this operation needs a single server.',
+            'DELAYQ["REDIS"] refers to a Redis Cluster, but this operation requires a single server.',
             hint='Use a server that is not part of a Cluster, such as redis://host:6379/1, or "embedded".',
         )
     return link_to(connection_class, kwargs, name=name, timeout=timeout)

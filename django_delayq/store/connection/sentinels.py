@@ -68,8 +68,8 @@ class Sentinels:
                 return found
             answered = True
         if answered:
-            raise MasterUnknown(f"its Sentinels know no master named {self.name!r}")
-        raise ConnectionError(f"no Sentinel answers ({'; '.join(troubles)})")
+            raise MasterUnknown(f"its Sentinels do not know a master named {self.name!r}")
+        raise ConnectionError(f"no Sentinel responds ({'; '.join(troubles)})")
 
     @property
     def plain(self) -> list[tuple[str, int]]:

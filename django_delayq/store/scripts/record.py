@@ -69,7 +69,7 @@ class JobRecord:
         if self.key != "":
             validate_key(self.key)
         if type(self.payload) is not bytes:
-            raise PayloadError(f"the payload of {self.task} is not bytes; pass what codec.encode_payload gives")
+            raise PayloadError(f"the payload of {self.task} is not bytes; pass the result of codec.encode_payload")
 
     def may_know(self, task: str) -> bool:
         """Whether the sender of this job may know of jobs of that task, and displace them. In Redis schedule.lua applies the same

@@ -178,7 +178,7 @@ class Consumer:
         except BaseException:
             # An error of the worker or of a hook, not of the task, which would be an outcome. The lease expires, which counts as a
             # crash.
-            logger.exception("job %s: the worker failed while it handled the job, which runs again when its lease expires", run.job.id)
+            logger.exception("job %s: an error occurred in the worker. The job runs again when its lease expires", run.job.id)
             outcome = None
         self._pace.note(clock.monotonic() - run.started)
         self._settler.add(run, outcome)

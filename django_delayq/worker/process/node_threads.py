@@ -99,7 +99,7 @@ class NodeThread(ABC, Generic[LoopT]):
                 if self.sleep(self._round()):
                     self._due.clear()
             except Exception:  # otherwise all work on this server would stop without a report
-                logger.exception("a thread of loops failed and continues")
+                logger.exception("a thread failed and continues")
                 clock.sleep(AFTER_A_BUG)
         self.close()
 

@@ -204,7 +204,7 @@ class Settler:
 
     def _one_by_one(self, line: Line, batch: Sequence[Ended], error: StoreError) -> Sequence[str]:
         # One item that Redis refuses must not hold up the others for ever.
-        logger.error("Redis refused to settle jobs together (%d): %s They are settled one by one.", len(batch), error)
+        logger.error("Redis rejected a call that settles several jobs (%d): %s They will be settled one by one.", len(batch), error)
         answers: list[str] = []
         for ended in batch:
             try:
@@ -300,7 +300,7 @@ class Adopter:
             return False
         adopted = sum(answer == "adopted" for answer in answers)
         logger.warning(
-            "queue %s: jobs of this process are confirmed after the change in Redis (%d of %d)", line.queue, adopted, len(held)
+            "queue %s: this process has confirmed its running jobs after the change in Redis (%d of %d)", line.queue, adopted, len(held)
         )
         return True
 

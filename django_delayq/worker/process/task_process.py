@@ -256,7 +256,7 @@ class SiteWatch(threading.Thread):
             try:
                 self.look()
             except Exception:  # claims must not continue without this check
-                logger.exception("the check for other databases failed; it is repeated")
+                logger.exception("the check for other databases failed and is repeated")
             clock.sleep(EVERY * (0.5 + random.random() / 2))
 
     def look(self) -> None:

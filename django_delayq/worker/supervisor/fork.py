@@ -297,7 +297,7 @@ class Slot:
             self.child = self._fork(self.name)
         except OSError as error:  # no memory or no process left at the moment: not a reason to end the processes that work
             self._fill_at = clock.monotonic() + NO_ROOM_PAUSE
-            logger.error("%s cannot be started. The next attempt follows in %.0f s: %s", self.name, NO_ROOM_PAUSE, error)
+            logger.error("%s cannot be started. The next attempt is in %.0f s: %s", self.name, NO_ROOM_PAUSE, error)
 
     def leave(self, *, burst: bool, stopping: bool) -> Child:
         """Frees the slot, because its process has ended. Returns the process."""

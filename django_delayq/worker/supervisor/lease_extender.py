@@ -167,4 +167,4 @@ class LeaseExtender:
                 # The job is still in its row, so it was not settled during the call.
                 leases.lose(held.row, held.turn)
                 self.lost[line.queue] += 1
-                logger.warning("job %s: its lease is lost. Another worker may run it", held.id)
+                logger.warning("job %s: its lease is lost. Another worker may be running it", held.id)

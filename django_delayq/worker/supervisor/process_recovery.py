@@ -159,7 +159,8 @@ class ProcessRecovery:
             if items:
                 crashed = sum(item.kind == "crash" for item in items)
                 logger.warning(
-                    "%s held jobs of the queue %s, which return to it: %d held, of which %d were running and count a crash",
+                    "%s held jobs of the queue %s, which are returned to it: %d jobs, %d of them running. For these, a crash is "
+                    "counted",
                     dead.worker,
                     line.store.queue,
                     len(items),

@@ -292,11 +292,11 @@ class Supervisor:
 
     def _stop_or_hurry(self, order: Order) -> None:
         if not self._stopping or self._reloading:
-            logger.info("leaving: running jobs have %.0f s to finish", self._spec.grace)
+            logger.info("shutting down: running jobs have %.0f s to finish", self._spec.grace)
             self._reloading = False
             self._stop(self._spec.grace)
             return
-        logger.warning("leaving at once: running jobs return to their queues")
+        logger.warning("shutting down immediately: running jobs return to their queues")
         if order == "interrupt":
             self._exit_code = 130
         self._leave_at = clock.monotonic()

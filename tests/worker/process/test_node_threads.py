@@ -347,7 +347,7 @@ def test_a_loop_for_whose_new_server_no_thread_can_be_had_is_handed_over_when_on
     eventually(lambda: loop.steps)
     short.set()
     link.met = second
-    eventually(lambda: said("a thread of loops failed"))
+    eventually(lambda: said("a thread failed"))
     assert [*threads._threads] == [first]
     short.clear()
     eventually(lambda: [*threads._threads] == [second])

@@ -23,7 +23,7 @@ LISTED = tuple(field.name for field in Token._meta.fields if field.name not in (
 class Command(BaseCommand):
     """Exit codes: 0 success, 1 failure, 2 wrong usage."""
 
-    help = "Tokens of the gateway."
+    help = "Manages the tokens of the gateway."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """One subparser per subcommand."""
@@ -32,29 +32,39 @@ class Command(BaseCommand):
         def add(name: str, text: str) -> ArgumentParser:
             found = parts.add_parser(name, help=text, description=text)
             found.set_defaults(run=getattr(self, f"_{name}"))
-            found.add_argument("--json", action="store_true", help="one JSON document instead of text")
+            found.add_argument("--json", action="store_true", help="print a JSON document")
             return found
 
-        make = add("make", "make a token, and print it once")
-        make.add_argument("name", metavar="NAME", help="name of the client; events of its requests have the actor token:NAME")
-        make.add_argument("--queues", required=True, type=_names, help=f"queues that it can use, with commas between them, or {ALL}")
-        make.add_argument("--verbs", required=True, type=_names, help=f"what it can do: {', '.join(VERBS)}; or {ALL}")
-        make.add_argument("--tasks", default=[ALL], type=_names, help=f"tasks that it can schedule and see (default: {ALL})")
+        make = add("make", "create a token and print it; it is not shown again")
+        make.add_argument("name", metavar="NAME", help="the name of the client, which is recorded as the actor token:NAME")
+        make.add_argument(
+            "--queues", required=True, type=_names, help=f"a comma-separated list of queues that the token can use, or {ALL}"
+        )
+        make.add_argument(
+            "--verbs", required=True, type=_names, help=f"a comma-separated list of what the token can do: {', '.join(VERBS)}; or {ALL}"
+        )
+        make.add_argument("--tasks", default=[ALL], type=_names, help=f"the tasks that the token can schedule and see (default: {ALL})")
         make.add_argument(
             "--secrets",
             default=[],
             type=_names,
-            help="secrets for deliveries, each with its host, as in partner=https://partner.example",
+            help="a comma-separated list of secrets for deliveries, each with its host, such as partner=https://partner.example",
         )
-        make.add_argument("--targets", default=[], type=_names, help=f"targets of offers, or {ALL} (default: none)")
-        make.add_argument("--expires", help="time from now, as in 90d (default: never)")
-        make.add_argument("--per-minute", type=int, default=PER_MINUTE, help=f"maximum number of requests (default: {PER_MINUTE})")
+        make.add_argument(
+            "--targets", default=[], type=_names, help=f"the targets that the token can offer to, or {ALL} (default: none)"
+        )
+        make.add_argument("--expires", help="when the token expires, as a duration such as 90d (default: never)")
+        make.add_argument(
+            "--per-minute", type=int, default=PER_MINUTE, help=f"the maximum number of requests per minute (default: {PER_MINUTE})"
+        )
         rotate = add("rotate", "replace the token of a client, and print the new one once")
-        rotate.add_argument("name", metavar="NAME", help="name of the client")
-        rotate.add_argument("--overlap", default=tokens.OVERLAP, help=f"how long the old token still works (default: {tokens.OVERLAP})")
+        rotate.add_argument("name", metavar="NAME", help="the name of the client")
+        rotate.add_argument(
+            "--overlap", default=tokens.OVERLAP, help=f"how long the old token remains valid (default: {tokens.OVERLAP})"
+        )
         revoke = add("revoke", "revoke the tokens of a client")
-        revoke.add_argument("name", metavar="NAME", help="name of the client")
-        revoke.add_argument("--begins-with", default="", metavar="TEXT", help="only the token that begins with this text")
+        revoke.add_argument("name", metavar="NAME", help="the name of the client")
+        revoke.add_argument("--begins-with", default="", metavar="TEXT", help="revoke only the token that begins with this text")
         add("list", "list all tokens, without their secrets")
         add("prune", f"delete answers that are older than {idempotency.KEPT.total_seconds() / 3600:.0f} hours")
 
