@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class DelayqMixin:
-    """For unittest. Gives each test a new kit: `class OrderTests(DelayqMixin, TestCase)`. The mixin must come before Django's class."""
+    """For unittest. Adds a kit to each test: `class OrderTests(DelayqMixin, TestCase)`. The mixin must come before Django's class."""
 
     delayq: Kit
 
