@@ -177,6 +177,7 @@ class MirrorLoop:
             failpoint("mirror.trim")
             self.log.trim(passed.upto, surplus=passed.surplus, server=passed.server, found=passed.found, token=passed.token)
             failpoint("mirror.trimmed")
+            self._token = passed.token
         return passed
 
     def _has_old_token(self) -> bool:

@@ -249,7 +249,7 @@ def test_a_lease_that_ended_is_shown_as_an_attempt_that_failed(mirrored):
 
 def test_nothing_is_pulled_from_a_queue_that_another_database_records(monkeypatch):
     delayq.push("quick", 1)
-    stores.forget()
+    site.forget()  # a new process
     store = stores.queue("quick", 0)
     store.link.execute("HSET", store.keys["meta"], "mirror_token", "2-00000000000000bb")
     monkeypatch.setattr(site, "partition_facts", lambda _queue, _partition, **_: Facts("", "0-0", "2-00000000000000aa"))
