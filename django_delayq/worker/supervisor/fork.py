@@ -332,10 +332,9 @@ class Recycler:
 
     def poll(self) -> float:
         for child in self._children():
-            for reason in self._reasons(child):
+            if reason := next(self._reasons(child), ""):
                 logger.info("%s (pid %d) is replaced: %s", child.name, child.pid, reason)
                 self._replace(child)
-                break
         return 1.0
 
     def _reasons(self, child: Child) -> Iterator[str]:

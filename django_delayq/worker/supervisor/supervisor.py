@@ -43,7 +43,7 @@ from django_delayq.worker.supervisor.os_signals import Order, OsSignals
 from django_delayq.worker.supervisor.probe import Answer, Probe, judged, not_found
 from django_delayq.worker.supervisor.process_recovery import HostRecovery, ProcessRecovery
 from django_delayq.worker.supervisor.worker_beat import WorkerMetrics
-from django_delayq.worker.tally import LatestText
+from django_delayq.worker.tally import LatestText, Tally
 
 logger = Logger("django_delayq.worker")
 
@@ -170,7 +170,7 @@ class Supervisor:
         self._born += 1
         worker = f"{self._spec.worker}/{self._born}"
         spec = self._spec
-        tally = None if self._worker_metrics is None else self._worker_metrics.tally()
+        tally = None if self._worker_metrics is None else Tally(len(spec.lines), len(spec.tasks))
         circuits = None if spec.hooks.watch_circuits is None else LatestText(worker_beat.CIRCUITS)
         leases, lease_file = lease_files.make(
             self._place, worker=worker, store=self._store, rows=task_process.rows(spec.threads, self._links.count), lines=spec.lines

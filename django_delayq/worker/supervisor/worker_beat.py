@@ -225,8 +225,8 @@ def new_worker_id() -> str:
 
 
 class WorkerMetrics:
-    """1. Gives each task process a tally. 2. Keeps the counts of processes that have ended. 3. Adds up all counts for each request. It
-    reads shared memory only, so it never waits.
+    """Keeps the counts of processes that have ended, and adds up all counts for each request. It reads shared memory only, so it never
+    waits.
     """
 
     def __init__(self, spec: WorkerSpec, *, extender: LeaseExtender, recovery: ProcessRecovery) -> None:
@@ -234,10 +234,6 @@ class WorkerMetrics:
         self._extender = extender
         self._recovery = recovery
         self._past = Tally(len(spec.lines), len(spec.tasks)).read()
-
-    def tally(self) -> Tally:
-        """A tally for a process that is about to be forked."""
-        return Tally(len(self._spec.lines), len(self._spec.tasks))
 
     def ended(self, child: Child) -> None:
         """Adds the counts of an ended child, and frees its memory."""
