@@ -17,10 +17,7 @@ _INDENTED: Final = json.JSONEncoder(indent=2, ensure_ascii=False)
 
 _STATES = {  # by look
     "waits": ("scheduled", "far", "snoozed", "asked"),
-    "late": (
-        *("due", "retrying", "parked", "unpublished", "paused", "quiet", "leaving"),
-        *("retried", "evicted", "retired", "missed"),
-    ),
+    "late": (*("due", "retrying", "parked", "unpublished", "paused", "quiet", "leaving"), *("retried", "evicted", "retired", "missed")),
     "bad": ("unresolved", "failed", "silent", "gone", "crashed", "trouble"),
     "runs": ("running", "held"),
     "well": ("succeeded", "working", "on"),

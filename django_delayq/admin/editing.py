@@ -19,7 +19,7 @@ from django.utils.translation import gettext_lazy as _
 from django_delayq import conf, ids
 from django_delayq.admin import argument_forms
 from django_delayq.admin.argument_forms import CopyForm, EditForm
-from django_delayq.admin.readonly import ReadOnlyAdmin, actor, log, note
+from django_delayq.admin.readonly import ReadOnlyAdmin, actor, log, note, tell
 from django_delayq.console import masking
 from django_delayq.exceptions import DelayqError, KeyTaken
 from django_delayq.models import Job, Periodic
@@ -41,19 +41,12 @@ ANSWERS = {
 
 
 @dataclass(frozen=True, slots=True)
-class DiffLine:
-    """A line of the difference. `look`: added, removed or same, like the mark."""
-
-    mark: str
-    text: str
-    look: str
-
-
-@dataclass(frozen=True, slots=True)
 class Difference:
-    """The changes, line by line. `too_large`: the texts were not compared, so the old lines are above the new ones."""
+    """The changes, line by line: mark, text and look (added, removed or same). `too_large`: the texts were not compared, so the old
+    lines are above the new ones.
+    """
 
-    lines: list[DiffLine]
+    lines: list[dict[str, str]]
     too_large: bool
 
 
@@ -145,13 +138,17 @@ def difference(before: str, after: str) -> Difference:
     alike = Counter(a)
     too_large = (len(a) + sum(alike[line] for line in b)) * min(len(a), len(b)) > MOST_WORK
     blocks = [] if too_large else SequenceMatcher(None, a, b, autojunk=False).get_matching_blocks()[:-1]
-    found: list[DiffLine] = []
+    found: list[dict[str, str]] = []
+
+    def add(mark: str, look: str, lines: Sequence[str]) -> None:
+        found.extend({"mark": mark, "text": visible(line), "look": look} for line in lines)
+
     x = y = 0
     for i, j, size in [(0, 0, head), *((head + i, head + j, size) for i, j, size in blocks), (len(old) - tail, len(new) - tail, tail)]:
-        found += [DiffLine("-", visible(line), "removed") for line in old[x:i]]
-        found += [DiffLine("+", visible(line), "added") for line in new[y:j]]
+        add("-", "removed", old[x:i])
+        add("+", "added", new[y:j])
         x, y = i + size, j + size
-        found += [DiffLine(" ", visible(line), "same") for line in old[i:x]]
+        add(" ", "same", old[i:x])
     return Difference(found, too_large)
 
 
@@ -171,7 +168,7 @@ def _edit(request: HttpRequest, job: Job, form: EditForm) -> UUID:
         return job.pk
     if change is Change.DONE:
         log(request, Job, [(str(job.pk), str(job))], now("Edit and requeue"), reason)
-    messages.add_message(request, messages.SUCCESS if change is Change.DONE else messages.WARNING, ANSWERS[change])
+    tell(request, change is Change.DONE, ANSWERS[change])
     return job.pk
 
 

@@ -93,9 +93,7 @@ class ExportForm(ReasonForm):
 class RescheduleForm(ReasonForm):
     delay = DurationField(label=_("Delay from now"), required=False, help_text=_("+10m, 90s, 1h30m, 2d"))
     run_at = forms.DateTimeField(
-        label=_("Or a date"),
-        required=False,
-        widget=forms.DateTimeInput(attrs={"type": "datetime-local"}, format="%Y-%m-%dT%H:%M"),
+        label=_("Or a date"), required=False, widget=forms.DateTimeInput(attrs={"type": "datetime-local"}, format="%Y-%m-%dT%H:%M")
     )
     field_order: Sequence[str] = ("delay", "run_at", "reason")
 

@@ -234,9 +234,7 @@ class JobAdmin(JobColumns, ReadOnlyAdmin):
             said = now("Exported as %(kind)s: %(selection)s") % {"kind": ending, "selection": words}
             log(request, Job, [("", words)], said, form.cleaned_data["reason"])
             walk = export.Walk(
-                selection=chosen.fixed(clock.to_ms(database.now())),
-                jobs=jobs,
-                seen=partial(self.has_view_permission, request),
+                selection=chosen.fixed(clock.to_ms(database.now())), jobs=jobs, seen=partial(self.has_view_permission, request)
             )
             lines = export.together(write(walk, sensitive=sensitive, ending=partial(_export_ending, chosen.search)))
             name = "-".join(filter(None, ("jobs", shown.shown_view, f"{clock.now():%Y%m%d-%H%M%S}")))
@@ -291,9 +289,7 @@ class JobAdmin(JobColumns, ReadOnlyAdmin):
             raise PermissionDenied
         return editing.page(self, request, job, act)
 
-    def change_view(
-        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
-    ) -> HttpResponse:
+    def change_view(self, request: HttpRequest, object_id: str, *args: Any, **kwargs: Any) -> HttpResponse:
         return self._page(request, self.found(request, object_id))
 
     def history_view(self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None) -> HttpResponse:

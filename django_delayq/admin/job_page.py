@@ -129,11 +129,7 @@ def _carried(job: Job, sensitive: bool) -> dict[str, Any]:
     if not sensitive:
         args, kwargs = masking.arguments(job.task, args, kwargs)
         meta, result = masking.attached(job.task, meta), masking.result(job.task, result)
-    return {
-        "arguments": arguments_shown(job.task, args, kwargs),
-        "meta": pretty(meta) if meta else "",
-        "result": result_shown(result),
-    }
+    return {"arguments": arguments_shown(job.task, args, kwargs), "meta": pretty(meta) if meta else "", "result": result_shown(result)}
 
 
 def live(jobs: Iterable[Job]) -> tuple[dict[UUID, JobView], str]:

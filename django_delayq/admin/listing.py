@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, Literal
 from uuid import UUID
@@ -65,13 +65,11 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
 class JobColumns:
     """The columns of the list. `JobList` adds to each job `live` (its state in Redis), `carried` (its arguments) and `schedule`."""
 
-    @admin.display(description=_("state"))
-    def state_now(self, job: Job) -> str:
-        """Returns the state in Redis, if it has the job."""
-        return badge(job_page.state_of(job, getattr(job, "live", None)))
-
+    # The state in Redis, if it has the job.
+    state_now = column(_("state"), lambda job: badge(job_page.state_of(job, getattr(job, "live", None))))
     task_shown = column(_("task"), lambda job: _named(task_name(job.task)))
     arguments_shown = column(_("arguments"), lambda job: getattr(job, "carried", "-"))
+    finished_shown = column(_("finished"), lambda job: moment(job.finished_at) if job.finished_at else "-", "finished_at")
     queue_shown = column(_("queue"), lambda job: visible(job.queue))
     worker_shown = column(_("worker"), lambda job: breakable(job.worker) or "-")
 
@@ -107,10 +105,6 @@ class JobColumns:
             return visible(view.progress) or "-" if view else "-"
         bar = '<progress max="{}" value="{}" aria-label="{}"></progress> {}/{}'
         return format_html(bar, told.total, told.done, now("progress"), told.done, told.total)
-
-    @admin.display(description=_("finished"), ordering="finished_at")
-    def finished_shown(self, job: Job) -> str:
-        return moment(job.finished_at) if job.finished_at else "-"
 
     @admin.display(description=_("took"))
     def took_shown(self, job: Job) -> str:
@@ -186,16 +180,6 @@ LABELS: dict[str, str | Promise] = {
     "far": _("Far"),
     "unresolved": _("Unresolved"),
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tab:
-    """A tab of the list. `count` is None if counting would read all rows."""
-
-    label: str | Promise
-    address: str
-    count: str | None
-    chosen: bool
 
 
 def chosen(request: HttpRequest) -> Selection:
@@ -309,13 +293,7 @@ class JobList(ChangeList):
         if self.meant.only is not None and self.leased is not None:
             self.rowless = len(self.leased) - self.model_admin.get_queryset(request).filter(pk__in=self.leased).count()
         try:
-            page = keyset.page(
-                self.meant,
-                self.unsearched,
-                self.list_per_page,
-                after=self.cursors[BEHIND],
-                before=self.cursors[AHEAD],
-            )
+            page = keyset.page(self.meant, self.unsearched, self.list_per_page, after=self.cursors[BEHIND], before=self.cursors[AHEAD])
         except ValueError as error:
             raise IncorrectLookupParameters(error) from error
         self.unfinished, self.cut = page.unfinished, page.cut
@@ -383,7 +361,8 @@ class JobList(ChangeList):
     def multiple(page: keyset.Page) -> bool:
         return bool(page.before or page.after)
 
-    def _tabs(self, counts: dict[str, int]) -> list[Tab]:
+    def _tabs(self, counts: dict[str, int]) -> list[dict[str, Any]]:
+        """Returns the tabs. `count` is None if counting would read all rows."""
         found = []
         for view, label in LABELS.items():
             is_chosen = self.request.GET.get(VIEW, "") == view
@@ -391,7 +370,7 @@ class JobList(ChangeList):
                 continue
             count = overview.count_shown(counts[view]) if view in counts else None
             address = self.get_query_string({VIEW: view or None, ORDER_VAR: None})
-            found.append(Tab(label=label, address=address, count=count, chosen=is_chosen))
+            found.append({"label": label, "address": address, "count": count, "chosen": is_chosen})
         return found
 
 

@@ -241,9 +241,7 @@ class OperationAdmin(ReadOnlyAdmin):
         messages.success(request, now("The operation has started. A worker carries it out, so you can leave this page."))
         return HttpResponseRedirect(self.page_of(request, operation) or self._jobs(request))
 
-    def change_view(
-        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
-    ) -> HttpResponse:
+    def change_view(self, request: HttpRequest, object_id: str, *args: Any, **kwargs: Any) -> HttpResponse:
         alone, operation = is_partial(request), self.found(request, object_id)
         words, understood = described(operation)
         named = len(operation.selection["only"]) if understood and "only" in operation.selection else None

@@ -289,9 +289,7 @@ class PeriodicAdmin(ReadOnlyAdmin):
             *super().get_urls(),
         ]
 
-    def change_view(
-        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
-    ) -> HttpResponse:
+    def change_view(self, request: HttpRequest, object_id: str, *args: Any, **kwargs: Any) -> HttpResponse:
         alone, row = is_partial(request), self.found(request, object_id, _key)
         sensitive = self.allows(request, "view_sensitive")
         behind = self._tick(row, request.GET.get(BEHIND, ""))

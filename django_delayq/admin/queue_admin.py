@@ -23,7 +23,7 @@ from django_delayq.admin.badges import badge
 from django_delayq.admin.charts import MANY, Line, bars, brief, percent
 from django_delayq.admin.forms import PurgeForm, reason_given
 from django_delayq.admin.operation_admin import begin_purge
-from django_delayq.admin.readonly import LiveAdmin, actor, log, permission
+from django_delayq.admin.readonly import LiveAdmin, actor, log, permission, tell
 from django_delayq.console import health, overview, trends
 from django_delayq.console.health import Sign
 from django_delayq.console.overview import DOWN, Overview, QueueView, count_absent, count_rows, count_shown, failing_tasks, look
@@ -184,8 +184,7 @@ class QueueAdmin(LiveAdmin):
         else:
             if changed:
                 log(request, Queue, [(queue, queue)], act, reason)
-            level, text = (messages.SUCCESS, done) if changed else (messages.WARNING, nothing)
-            messages.add_message(request, level, text % {"queue": queue})
+            tell(request, changed, (done if changed else nothing) % {"queue": queue})
         return back
 
 

@@ -48,9 +48,9 @@ MOST_LISTED: Final = 10_000  # rows of a list, the latest
 ASKED_LAST: Final = "delayq_asked_last"  # attribute of a request: the permission that was checked last; "" if granted
 
 
-def column(description: Any, show: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
+def column(description: Any, show: Callable[[Any], Any], ordering: str | None = None) -> Callable[[Any, Any], Any]:
     """Returns a column of a list: what `show` returns for a row."""
-    return admin.display(lambda self, row: show(row), description=description)
+    return admin.display(lambda self, row: show(row), description=description, ordering=ordering)
 
 
 def permission(codename: str) -> Callable[..., bool]:
@@ -282,9 +282,7 @@ class LiveAdmin(ReadOnlyAdmin):
         context = self.page_context(request, capfirst(self.opts.verbose_name_plural))
         return respond(request, self.list_template, self.live_template, {**context, **self.board(request), **(extra_context or {})})
 
-    def change_view(
-        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
-    ) -> HttpResponse:
+    def change_view(self, request: HttpRequest, object_id: str, *args: Any, **kwargs: Any) -> HttpResponse:
         """Redirects to the list, which shows everything."""
         return HttpResponseRedirect(self.list_url())
 
@@ -320,6 +318,11 @@ class Report:
             )
             named = ", ".join(jobs[:MOST_NAMED]) + ", …" * (len(jobs) > MOST_NAMED)
             messages.error(request, text % {"count": len(jobs), "jobs": named, "error": error})
+
+
+def tell(request: HttpRequest, done: Any, text: Any) -> None:
+    """Adds a message about an act that was done, or that had nothing to do."""
+    messages.add_message(request, messages.SUCCESS if done else messages.WARNING, text)
 
 
 def actor(request: HttpRequest) -> str:

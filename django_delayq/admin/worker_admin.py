@@ -18,7 +18,7 @@ from django.utils.translation import gettext_lazy as _
 from django_delayq import clock, conf, ids
 from django_delayq.admin.badges import badge
 from django_delayq.admin.forms import reason_given
-from django_delayq.admin.readonly import LiveAdmin, actor, log, note, permission
+from django_delayq.admin.readonly import LiveAdmin, actor, log, note, permission, tell
 from django_delayq.console import overview
 from django_delayq.console.overview import DOWN, look
 from django_delayq.console.search_fields import CRASHED
@@ -33,10 +33,7 @@ from django_delayq.text import visible
 
 GONE: Final = _("%(worker)s is not running: it has stopped, or it has not reported for 30 seconds. No request was sent.")
 ACTS: Final = {  # the messages: it was done, or not
-    "quiet": (
-        _("The worker %(worker)s was asked to claim no more jobs. It receives the request within about five seconds."),
-        GONE,
-    ),
+    "quiet": (_("The worker %(worker)s was asked to claim no more jobs. It receives the request within about five seconds."), GONE),
     "stop": (
         _(
             "The worker %(worker)s was asked to stop. It receives the request within about five seconds and then finishes its "
@@ -44,10 +41,7 @@ ACTS: Final = {  # the messages: it was done, or not
         ),
         GONE,
     ),
-    "dismiss": (
-        _("%(worker)s is no longer in the list."),
-        _("%(worker)s was not removed: it is running, or it has already stopped."),
-    ),
+    "dismiss": (_("%(worker)s is no longer in the list."), _("%(worker)s was not removed: it is running, or it has already stopped.")),
 }
 MOST_HELD: Final = 20  # messages per consumer on the page
 
@@ -96,8 +90,7 @@ class WorkerAdmin(LiveAdmin):
             if done:
                 log(request, Worker, [(worker, worker)], act, reason)
                 note(request, f"worker_{act}", reason, worker=worker)
-            level, text = (messages.SUCCESS, ACTS[act][0]) if done else (messages.WARNING, ACTS[act][1])
-            messages.add_message(request, level, text % {"worker": visible(worker)})
+            tell(request, done, ACTS[act][0 if done else 1] % {"worker": visible(worker)})
         return HttpResponseRedirect(self.list_url())
 
 

@@ -254,7 +254,7 @@ def test_an_operation_takes_the_jobs_whatever_their_order(orders, staff):
     assert addresses
     assert all("o=" not in address for address in addresses)
     assert "by" not in Selection(view="failed", by="-attempts").parts()
-    assert all("o=" not in tab.address for tab in response.context["cl"].tabs)
+    assert all("o=" not in tab["address"] for tab in response.context["cl"].tabs)
 
 
 @pytest.mark.parametrize(

@@ -640,7 +640,7 @@ def test_staff_finds_it_in_a_view_of_its_own_and_by_a_search(unresolved, staff):
     for address in ("?q=state:unresolved", "?state=unresolved"):
         found = client.get(f"{JOBS}{address}").context_data["cl"]
         assert [job.pk for job in found.result_list] == [unresolved.id], address
-    assert "Unresolved" in [str(tab.label) for tab in found.tabs]
+    assert "Unresolved" in [str(tab["label"]) for tab in found.tabs]
     assert Job.objects.filter(pk=unresolved.id, ending="unknown").exists()
     assert unresolved.id not in [job.pk for job in client.get(f"{JOBS}?state=unpublished").context_data["cl"].result_list]
 

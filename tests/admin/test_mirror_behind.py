@@ -19,7 +19,7 @@ def listed(client, address: str) -> list:
 
 
 def tab(client, address: str, label: str) -> str | None:
-    return next(tab.count for tab in client.get(address).context["cl"].tabs if str(tab.label) == label)
+    return next(tab["count"] for tab in client.get(address).context["cl"].tabs if str(tab["label"]) == label)
 
 
 def test_a_job_that_runs_is_listed_though_the_mirror_has_not_heard_of_it(orders, staff, settings):

@@ -82,7 +82,7 @@ def test_lists_counts_and_failures_know_none_of_them(team):
     other = failed("default", "theirs")
     shown = team.get(TEAM).context["cl"]
     assert {job.pk for job in shown.result_list} == {job.id for job in mine}
-    assert {str(tab.label): tab.count for tab in shown.tabs}["Failed"] == "2"
+    assert {str(tab["label"]): tab["count"] for tab in shown.tabs}["Failed"] == "2"
     for query in (f"?q={other.id}", "?queue=default", "?q=queue:default", "?q=error:theirs", "?q=arg:note=theirs"):
         assert list(team.get(TEAM + query).context["cl"].result_list) == [], query
     failures = team.get(f"{TEAM}failures/")
