@@ -7,30 +7,23 @@ signals, results and contexts belong to it.
 from __future__ import annotations
 
 import sys
-from collections import ChainMap
+from collections import ChainMap, namedtuple
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 PACKAGE: Final = "django_tasks"
+
+
+# The API of one of the two packages.
+TaskApi = namedtuple(
+    "TaskApi",
+    "Task TaskContext TaskError TaskResult TaskResultStatus BaseTaskBackend InvalidTask TaskResultDoesNotExist "
+    "task_backends task_enqueued task_started task_finished",
+)
+
+
 _both: tuple[TaskApi, ...] = ()
 _joined: dict[str, type[Exception]] = {}
-
-
-class TaskApi(NamedTuple):
-    """The API of one of the two packages."""
-
-    Task: Any
-    TaskContext: Any
-    TaskError: Any
-    TaskResult: Any
-    TaskResultStatus: Any
-    BaseTaskBackend: Any
-    InvalidTask: Any
-    TaskResultDoesNotExist: Any
-    task_backends: Any
-    task_enqueued: Any
-    task_started: Any
-    task_finished: Any
 
 
 def _api(package: str) -> TaskApi:

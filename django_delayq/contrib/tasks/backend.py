@@ -11,16 +11,7 @@ from django.core.checks import CheckMessage
 
 from django_delayq import conf, ids, signals
 from django_delayq.contrib.tasks import task_runs
-from django_delayq.contrib.tasks.api import (
-    BaseTaskBackend,
-    InvalidTask,
-    Task,
-    TaskResult,
-    api_of,
-    error_class,
-    packages,
-    task_classes,
-)
+from django_delayq.contrib.tasks.api import BaseTaskBackend, InvalidTask, Task, TaskResult, api_of, error_class, packages, task_classes
 from django_delayq.contrib.tasks.declared import (
     CARRIED,
     OF_FUNCTIONS,
@@ -64,10 +55,6 @@ class DelayqBackend(BaseTaskBackend):
     supports_async_task = True
     supports_get_result = True
     supports_priority = True
-    # Not in Django yet.
-    supports_retry = True
-    supports_cancel = True
-    supports_reschedule = True
 
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         super().__init__(alias, params)
