@@ -154,10 +154,7 @@ def prepared(
 def _config() -> HttpConfig:
     config = conf.get().http
     if config is None:
-        raise ConfigError(
-            'DELAYQ["HTTP"] is not set, so workers cannot deliver.',
-            hint='Add "HTTP": {} to DELAYQ.',
-        )
+        raise ConfigError('DELAYQ["HTTP"] is not set, so workers cannot deliver.', hint='Add "HTTP": {} to DELAYQ.')
     if find_spec("urllib3") is None:
         raise ConfigError("Deliveries require the package urllib3.", hint=f"Install it: {EXTRA}")
     return config

@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 from uuid import UUID
 
-from django.db.models import QuerySet
-
 from django_delayq import clock, ids, signals
 from django_delayq.conf import Config
 from django_delayq.mirror.checkpoint import CheckpointTaken
@@ -116,12 +114,7 @@ class Stepper:
             self._link.execute("HSET", line.store.keys["meta"], "alive", alive_ms)
         self._claims += 1
         reply = line.store.claim(
-            WORKER,
-            f"kit{self._claims:x}",
-            want=1,
-            lease_ms=line.lease_ms,
-            max_crashes=line.max_crashes,
-            max_events=line.max_events,
+            WORKER, f"kit{self._claims:x}", want=1, lease_ms=line.lease_ms, max_crashes=line.max_crashes, max_events=line.max_events
         )
         return self._run(line, reply.jobs[0]) if reply.jobs else None
 
@@ -218,7 +211,7 @@ class RecordKeeper:
         ]
         self._common = common
         self._requests = CommitRequestLoop(young=YOUNG)
-        self._unpublished = FixedQuery(self._rows().values_list("id", "queue"))
+        self._unpublished = FixedQuery(Job.objects.filter(UNPUBLISHED, durable=True, settled="").values_list("id", "queue"))
         self.may_lack = True  # Redis may lack rows: they are older than the test, it was away, or a job waits for another
 
     def fold(self) -> bool:
@@ -280,6 +273,3 @@ class RecordKeeper:
         unknown = [job for job, known in zip(found, there, strict=True) if not known]
         self.may_lack = bool(unknown)
         return [job for job in unknown if not Pending.find(job[0])]
-
-    def _rows(self) -> QuerySet[Job]:
-        return Job.objects.filter(UNPUBLISHED, durable=True, settled="")

@@ -118,8 +118,12 @@ def _hold(digest: str, request: str) -> tuple[KeptAnswer, bool]:
         prune(PRUNED, digest)
     now = database.now()
     fresh = KeptAnswer(digest=digest, request=request, job=ids.new(), created_at=now, held_until=now + HOLD)
-    if _inserted(fresh):
+    try:
+        with database.atomic():
+            fresh.save(using=database.alias(), force_insert=True)
         return fresh, False
+    except IntegrityError:
+        pass
     found = KeptAnswer.objects.filter(digest=digest).first()
     if found is None:  # another process has deleted it
         raise _in_progress(HOLD)
@@ -138,15 +142,6 @@ def _take_over(found: KeptAnswer, now: datetime) -> None:
     if not KeptAnswer.objects.filter(pk=found.pk, status=None, held_until=found.held_until).update(held_until=until):
         raise _in_progress(HOLD)
     found.held_until = until
-
-
-def _inserted(fresh: KeptAnswer) -> bool:
-    try:
-        with database.atomic():
-            fresh.save(using=database.alias(), force_insert=True)
-    except IntegrityError:
-        return False
-    return True
 
 
 def _in_progress(left: timedelta) -> GatewayProblem:

@@ -26,12 +26,7 @@ DURATION: Final[Schema] = {
     "maxLength": 100,
     "description": 'A number of seconds, or text such as "90s", "1h30m" or "2d".',
 }
-DATE: Final[Schema] = {
-    "type": "string",
-    "maxLength": 100,
-    "format": "date-time",
-    "description": "An ISO 8601 date with a time zone.",
-}
+DATE: Final[Schema] = {"type": "string", "maxLength": 100, "format": "date-time", "description": "An ISO 8601 date with a time zone."}
 KEY: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": MAX_KEY, "description": "Printable characters."}
 QUEUE: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": 100}
 LEASE: Final[Schema] = {
@@ -79,7 +74,7 @@ OPTIONS: Final[Mapping[str, Schema]] = {
         **_schema_of(JOB_OPTIONS["on_conflict"]),
         "default": "error",
         "description": "What happens if an unfinished job has the key. With error, the response is 409 with the id of that job.",
-    },
+    }
 }
 SCHEDULE: Final = record(
     {
@@ -135,9 +130,7 @@ DELIVER: Final = record(
     "url",
 )
 OFFER: Final = record(
-    {"to": NAME, "message": {"description": "The message, which can be any JSON value."}, "queue": QUEUE, **OPTIONS},
-    "to",
-    "message",
+    {"to": NAME, "message": {"description": "The message, which can be any JSON value."}, "queue": QUEUE, **OPTIONS}, "to", "message"
 )
 FENCE: Final[Schema] = {
     "type": "string",
@@ -225,10 +218,7 @@ def document(routes: Iterable[Route], base: str) -> dict[str, Any]:
         "servers": [{"url": base}],
         "security": [{"token": []}],
         "paths": paths,
-        "components": {
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
-            "schemas": {"Problem": PROBLEM},
-        },
+        "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}, "schemas": {"Problem": PROBLEM}},
     }
 
 
@@ -243,10 +233,7 @@ def _operation(route: Route) -> dict[str, Any]:
         "responses": {**{str(status): _json(*answer) for status, answer in route.answers.items()}, **_problems(route.codes)},
     }
     if route.body is not None:
-        found["requestBody"] = {
-            "required": bool(route.body.get("required")),
-            "content": {"application/json": {"schema": route.body}},
-        }
+        found["requestBody"] = {"required": bool(route.body.get("required")), "content": {"application/json": {"schema": route.body}}}
     return found
 
 

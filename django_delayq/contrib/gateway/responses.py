@@ -93,10 +93,7 @@ REFUSALS: Final[Mapping[str, Refusal]] = {
         "Treat this attempt as failed. Pull with a longer lease, or extend the lease.",
     ),
     "in_progress": Refusal(
-        409,
-        "In progress",
-        "A request with this Idempotency-Key is in progress.",
-        "Send it again after the time in Retry-After.",
+        409, "In progress", "A request with this Idempotency-Key is in progress.", "Send it again after the time in Retry-After."
     ),
     "key_denied": Refusal(403, "Not allowed", "A job that the token cannot access has this key.", "Use another key or another queue."),
     "body_size": Refusal(413, "Too large", "The body is larger than {limit} bytes.", "Store the content elsewhere and send its URL."),

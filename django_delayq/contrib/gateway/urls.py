@@ -34,11 +34,7 @@ _COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
 _MOMENT: Final[Schema] = {"type": ["string", "null"], "format": "date-time"}
 _FIGURES: Final = _open(**{**dict.fromkeys(views.FIGURES, _COUNT), "queue": {"type": "string"}})
 _SCHEDULED: Final = _all(
-    id=JOB_ID,
-    queue={"type": "string"},
-    key={"type": "string"},
-    created={"type": ["boolean", "null"]},
-    run_at=_MOMENT,
+    id=JOB_ID, queue={"type": "string"}, key={"type": "string"}, created={"type": ["boolean", "null"]}, run_at=_MOMENT
 )
 
 

@@ -74,11 +74,7 @@ OF_WORKERS: Final[Mapping[str, Metric]] = {
     "delayq_worker_mirror_lag_events": Metric("gauge", ("queue",), "The number of events that are not in the database yet."),
 }
 OF_QUEUES: Final[Mapping[str, Metric]] = {
-    "delayq_up": Metric(
-        "gauge",
-        ("part",),
-        "1 if Redis (all servers) or the database responded. Otherwise, its metrics are missing.",
-    ),
+    "delayq_up": Metric("gauge", ("part",), "1 if Redis (all servers) or the database responded. Otherwise, its metrics are missing."),
     "delayq_jobs": Metric(
         "gauge",
         ("queue", "state"),
