@@ -297,22 +297,6 @@ MOST_LINES: Final = 12  # of a textarea
 _PLAIN: Final = {"spellcheck": "false", "autocomplete": "off"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParameterRow:
-    """One argument on the page. `box`: the text input or None; `way`: the select of ways or None; `hidden`: the masked value of an
-    argument that stays the same.
-    """
-
-    argument: Argument
-    box: BoundField | None
-    way: BoundField | None
-    hidden: str
-
-    @property
-    def errors(self) -> list[str]:
-        return [str(error) for field in (self.box, self.way) if field is not None for error in field.errors]
-
-
 class EditForm(ReasonForm):
     """Edits the arguments of a job.
 
@@ -330,17 +314,17 @@ class EditForm(ReasonForm):
         self.fields = {**own, **self.fields}
 
     @property
-    def rows(self) -> list[ParameterRow]:
-        """The arguments one by one; empty if they are edited as JSON."""
-        return [
-            ParameterRow(
-                argument=each,
-                box=self[_box(each)] if _box(each) in self.fields else None,
-                way=self[_way(each)] if _way(each) in self.fields else None,
-                hidden="" if each.hidden is None else _shown(each.hidden),
-            )
-            for each in self.arguments or ()
-        ]
+    def rows(self) -> list[dict[str, Any]]:
+        """The arguments one by one; empty if they are edited as JSON. `box`: the text input or None; `way`: the select of ways or None;
+        `hidden`: the masked value of an argument that stays the same.
+        """
+        found = []
+        for each in self.arguments or ():
+            box, way = (self[name] if name in self.fields else None for name in (_box(each), _way(each)))
+            hidden = "" if each.hidden is None else _shown(each.hidden)
+            errors = [str(error) for field in (box, way) if field is not None for error in field.errors]
+            found.append({"argument": each, "box": box, "way": way, "hidden": hidden, "errors": errors})
+        return found
 
     @property
     def others(self) -> list[BoundField]:

@@ -45,20 +45,17 @@ VALUE_SHOWN: Final = 40  # characters of one argument
 TOLD: Final = 1000  # characters of a tooltip
 
 _JOB: Final = ("state_now", "task_shown", "arguments_shown", "key_shown", "queue_shown")
+_WAITING: Final = (*_JOB, "run_at_and_late", "attempts_made")
 _ENDED: Final = (*_JOB, "finished_shown", "took_shown", "attempts_made")
 COLUMNS: Final[dict[str, tuple[str, ...]]] = {
-    "": (*_JOB, "run_at_and_late", "attempts_made", "last_error"),
-    "due": (*_JOB, "run_at_and_late", "attempts_made", "last_error"),
-    "scheduled": (*_JOB, "run_at_and_late", "attempts_made"),
+    **dict.fromkeys(("", "due", "retrying", "parked", "unresolved"), (*_WAITING, "last_error")),
+    "scheduled": _WAITING,
+    "unpublished": _WAITING,
+    "far": (*_JOB, "run_at_and_late"),
     "running": (*_JOB, "running_for", "progress_shown", "worker_shown", "attempts_made"),
-    "retrying": (*_JOB, "run_at_and_late", "attempts_made", "last_error"),
     "failed": (*_ENDED, "last_error"),
     "cancelled": (*_JOB, "finished_shown", "attempts_made", "last_error"),
     "succeeded": _ENDED,
-    "parked": (*_JOB, "run_at_and_late", "attempts_made", "last_error"),
-    "unpublished": (*_JOB, "run_at_and_late", "attempts_made"),
-    "far": (*_JOB, "run_at_and_late"),
-    "unresolved": (*_JOB, "run_at_and_late", "attempts_made", "last_error"),
 }
 
 

@@ -60,7 +60,9 @@ def verify(request: Any, secrets: str | Iterable[str], *, body: bytes | None = N
         SignatureRefused: The request does not have a valid signature.
         ConfigError: A secret is invalid, there are no secrets, or the body is missing.
     """
-    headers, content = _parts(request, body)
+    headers, content = getattr(request, "headers", request), getattr(request, "body", None) if body is None else body
+    if not isinstance(content, bytes):
+        raise ConfigError("verify() was given headers without a body. Pass the received bytes as body=.")
     keys = _keys(secrets)
     id, stamp, given = (_header(headers, name) for name in HEADERS)
     if not (stamp.isascii() and stamp.isdigit() and len(stamp) <= 12):
@@ -81,14 +83,6 @@ def verify(request: Any, secrets: str | Iterable[str], *, body: bytes | None = N
 
 def _signature(id: str, stamp: str, body: bytes, key: bytes) -> str:
     return base64.b64encode(hmac.digest(key, f"{id}.{stamp}.".encode("utf-8", "surrogatepass") + body, "sha256")).decode()
-
-
-def _parts(request: Any, body: bytes | None) -> tuple[Any, bytes]:
-    headers = getattr(request, "headers", request)
-    content = getattr(request, "body", None) if body is None else body
-    if not isinstance(content, bytes):
-        raise ConfigError("verify() was given headers without a body. Pass the received bytes as body=.")
-    return headers, content
 
 
 def _keys(secrets: str | Iterable[str]) -> list[bytes]:

@@ -24,7 +24,7 @@ from django_delayq.producer import commit
 from django_delayq.producer.outbox import rows
 from django_delayq.producer.schedule import Bound, plan
 from django_delayq.producer.stores import stores
-from django_delayq.store.connection.link import Link, connect
+from django_delayq.store.connection.link import connect
 from django_delayq.store.keys import NAMES, Keys
 from django_delayq.store.scripts.site import WORKERS
 from django_delayq.testing import project_commits
@@ -268,9 +268,15 @@ class Kit:
 
     def offered(self, to: str) -> list[dict[str, Any]]:
         """Returns the entries in a target, oldest first, each with its `id` and `body`. Raises ConfigError if the target is unknown."""
-        link = self._link(conf.get())
+        config = conf.get()
+        if to not in config.targets:
+            raise ConfigError(f"offered({to!r}): DELAYQ['TARGETS'] lists no such target{did_you_mean(to, config.targets)}.")
+        target, link = config.targets[to], self._link(config)
         with link.aside():
-            return _entries(link, to)
+            if target.kind == "list":
+                return [json.loads(text) for text in link.execute("LRANGE", target.key, 0, -1)]
+            found = [dict(zip(fields[::2], fields[1::2], strict=True)) for _, fields in link.execute("XRANGE", target.key, "-", "+")]
+        return [{"id": fields[b"id"].decode(), "body": json.loads(fields[b"body"])} for fields in found]
 
     def _waiting(self) -> list[ScheduledJob]:
         stepper, records = self._at_work()
@@ -407,19 +413,3 @@ class Kit:
 def one_kit() -> Kit:
     """The kit of this process: all its tests share one connection to Redis."""
     return Kit()
-
-
-def _entries(link: Link, to: str) -> list[dict[str, Any]]:
-    """The `id` and `body` of each entry of a target, the oldest first.
-
-    Raises:
-        ConfigError: `DELAYQ["TARGETS"]` does not list it.
-    """
-    targets = conf.get().targets
-    if to not in targets:
-        raise ConfigError(f"offered({to!r}): DELAYQ['TARGETS'] lists no such target{did_you_mean(to, targets)}.")
-    target = targets[to]
-    if target.kind == "list":
-        return [json.loads(text) for text in link.execute("LRANGE", target.key, 0, -1)]
-    found = [dict(zip(fields[::2], fields[1::2], strict=True)) for _, fields in link.execute("XRANGE", target.key, "-", "+")]
-    return [{"id": fields[b"id"].decode(), "body": json.loads(fields[b"body"])} for fields in found]

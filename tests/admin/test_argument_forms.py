@@ -65,8 +65,8 @@ def kinds(more_tasks) -> None:
 
 
 def test_each_argument_has_a_field_with_what_its_task_says_of_it(kinds):
-    rows = {row.argument.label: row for row in form_of(FULL).rows}
-    assert {name: row.argument.says for name, row in rows.items()} == {
+    rows = {row["argument"].label: row for row in form_of(FULL).rows}
+    assert {name: row["argument"].says for name, row in rows.items()} == {
         "order_id": "int",
         "title": "str",
         "price": "float",
@@ -76,7 +76,7 @@ def test_each_argument_has_a_field_with_what_its_task_says_of_it(kinds):
         "extra": "dict | None = None",
         "free": "= 3",
     }
-    ways = {name: [value for value, _ in row.way.field.choices] if row.way else [] for name, row in rows.items()}
+    ways = {name: [value for value, _ in row["way"].field.choices] if row["way"] else [] for name, row in rows.items()}
     assert ways == {
         "order_id": [],
         "title": [],
@@ -87,7 +87,7 @@ def test_each_argument_has_a_field_with_what_its_task_says_of_it(kinds):
         "extra": ["json", "none", "left"],
         "free": ["text", "json", "left"],
     }
-    boxes = {name: row.box.value() if row.box else None for name, row in rows.items()}
+    boxes = {name: row["box"].value() if row["box"] else None for name, row in rows.items()}
     assert boxes == {
         "order_id": "7",
         "title": "A lamp",
@@ -208,7 +208,7 @@ def any_number(first: int, *items: int, **options: str) -> None: ...
 
 def test_what_takes_many_is_written_as_json(more_tasks):
     more_tasks(NAME, any_number)
-    assert [row.argument.label for row in form_of([1], {}).rows] == ["first", "*items", "**options"]
+    assert [row["argument"].label for row in form_of([1], {}).rows] == ["first", "*items", "**options"]
     assert made([1, 2, 3], {"a": "b"}, items="[4]", options='{"c": "d"}') == ([1, 4], {"c": "d"})
     assert made([], {"first": 1}, items="[2]") == ([1, 2], {})
     assert complaints([1], {}, items='{"a": 1}') == {"value-items": ["The argument *items must be list, not dict."]}
@@ -227,7 +227,7 @@ def test_the_types_of_an_item_are_checked_where_they_are_checked_at_all(more_tas
 
 def test_what_the_task_misses_is_said_at_its_field(kinds):
     form = form_of([7], {"title": "x"})
-    assert {row.argument.label: row.way.value() for row in form.rows if row.argument.label in ("price", "paid")} == {
+    assert {row["argument"].label: row["way"].value() for row in form.rows if row["argument"].label in ("price", "paid")} == {
         "price": "left",
         "paid": "left",
     }
@@ -250,7 +250,7 @@ def test_a_form_of_which_a_part_is_lost_changes_nothing(kinds):
 def test_a_message_is_edited_by_its_body(delayq_redis):
     job = Job(task=MESSAGE, queue="orders", state="failed", args=[{"a": 1}], kwargs={})
     form = EditForm(job, sensitive=True)
-    assert [row.argument.label for row in form.rows] == ["body"]
+    assert [row["argument"].label for row in form.rows] == ["body"]
     form = EditForm(job, sent(form, body='{"a": 2}'), sensitive=True)
     assert form.is_valid()
     assert (form.cleaned_data["args"], form.cleaned_data["kwargs"]) == ([{"a": 2}], {})
@@ -328,7 +328,7 @@ def test_what_is_hidden_stays_hidden_and_keeps_its_value(orders, staff, paid):
     client = staff(*HIDING)
     shown = client.get(edit_of(paid))
     form, text = shown.context["form"], shown.content.decode()
-    assert {row.argument.label: row.hidden for row in form.rows} == {
+    assert {row["argument"].label: row["hidden"] for row in form.rows} == {
         "order_id": "",
         "iban": "***",
         "data": '{\n  "iban": "***",\n  "to": "kim"\n}',
@@ -372,7 +372,7 @@ def test_who_may_see_what_is_hidden_from_others_may_change_it(staff, paid):
 
 def test_a_value_that_looks_like_the_mask_is_hidden_too(staff, paid):
     Job.objects.update(args=[7, "***"], kwargs={})
-    assert {row.argument.label: row.hidden for row in staff(*HIDING).get(edit_of(paid)).context["form"].rows}["iban"] == "***"
+    assert {row["argument"].label: row["hidden"] for row in staff(*HIDING).get(edit_of(paid)).context["form"].rows}["iban"] == "***"
 
 
 def test_an_error_about_what_is_hidden_does_not_tell_of_it(staff, paid, settings):
