@@ -118,7 +118,8 @@ def test_each_queue_is_where_its_slot_is_and_the_map_is_looked_at_once(fresh, pl
     for queue in QUEUES:
         assert QueueStore(there, prefix="t:x", queue=queue).schedule([item()])[0].status == "created"
         assert fresh.serving(slot(queue)).call("EXISTS", Keys("t:x", queue)["jobs"]) == ":1"
-    calls = 4 * len(QUEUES)  # the call, which finds no site; the ids of the workers and of the first partition; assign; the call again
+    # The look at the mirror; the call, which finds no site; the ids of the workers and of the first partition; assign; the call again.
+    calls = 5 * len(QUEUES)
     calls += sum(fresh.serving(slot(queue)) is not fresh.serving(slot("workers")) for queue in QUEUES)  # led to the id of the workers
     assert len(sent) == 1 + calls + 3 * 5, "a look at the map; per node: no script there, loaded, once more, and likewise of assign"
 
