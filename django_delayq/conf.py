@@ -205,17 +205,17 @@ SETTINGS: Final[Mapping[str, SettingRow]] = {
         "outbox",
         readers.choice("outbox", "redis"),
         '"outbox" or "redis"',
-        "outbox: schedule() writes a row in your transaction, and the job is published when the transaction commits. These "
-        "jobs survive if Redis is down or loses its data. redis: the job is stored only in Redis, and the mirror writes its "
-        "row later.",
+        "With outbox, schedule() writes a row in your transaction, and the job is published when the transaction commits. "
+        "These jobs survive if Redis is down or loses its data. With redis, the job is stored only in Redis, and the mirror "
+        "writes its row later.",
         "both",
     ),
     "AUDIT": SettingRow(
         "full",
         readers.choice("full", "outcomes", "failures"),
         '"full", "outcomes" or "failures"',
-        "Which rows are kept. full: all jobs and attempts. outcomes: all jobs, and all attempts that did not succeed. "
-        "failures: only unfinished and failed jobs.",
+        "Which rows are kept. With full, all jobs and attempts are kept. With outcomes, attempts that succeeded are not kept. "
+        "With failures, only unfinished and failed jobs are kept.",
         "both",
     ),
     "LEASE": SettingRow(
@@ -286,15 +286,15 @@ SETTINGS: Final[Mapping[str, SettingRow]] = {
         "block",
         readers.choice("block", "grow"),
         '"block" or "grow"',
-        "What happens when MIRROR_MAX_EVENTS is reached. block: no more jobs are published until the mirror has caught up. "
-        "grow: jobs are accepted until Redis has no memory left.",
+        "What happens when MIRROR_MAX_EVENTS is reached. With block, no more jobs are published until the mirror has caught "
+        "up. With grow, jobs are accepted until Redis has no memory left.",
     ),
     "RESTORE": SettingRow(
         "auto",
         readers.choice("auto", "manual"),
         '"auto" or "manual"',
-        "What happens after Redis has lost its data. auto: workers restore the jobs from the database. manual: the queues are "
-        "paused until you run delayq restore.",
+        "What happens after Redis has lost its data. With auto, workers restore the jobs from the database. With manual, the "
+        "queues are paused until you run delayq restore.",
     ),
     "CARRIERS": SettingRow(
         [],
@@ -389,7 +389,7 @@ SETTINGS: Final[Mapping[str, SettingRow]] = {
         "worker",
         readers.choice("worker", "pull"),
         '"worker" or "pull"',
-        "Who processes the queue. worker: workers run its jobs. pull: the queue contains messages, which your own programs pull.",
+        "Who processes the queue. With worker, workers run its jobs. With pull, it contains messages, which your own programs pull.",
         "queue",
     ),
     "PARTITIONS": SettingRow(

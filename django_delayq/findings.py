@@ -357,7 +357,7 @@ KINDS: Final[Mapping[str, FindingKind]] = {
         DEEP,
         "error",
         D008=("Unfinished jobs in the database are not in Redis.", FIX),
-        D009=("Jobs in Redis are finished in the database, so they would run again.", FIX),
+        D009=("Redis still has jobs that have already ended according to the database, so they would run again.", FIX),
         D034=("Unfinished jobs in the database have ended in Redis, but no event shows how.", FIX),
         D037=("Jobs have a record in Redis but no date, so no worker runs them. Redis rejected a command of a script.", FIX),
     ),

@@ -49,7 +49,7 @@ WITHIN_A_LOOP: Final = (
 
 class Kit:
     """Controls the clock that jobs use, runs due jobs, and returns scheduled jobs. Everything happens in the caller's thread and on its
-    connections. The clock starts at Python's time. The fixture and the mixin call `start` and `stop` around each test.
+    connections. The clock starts at the current time. The fixture and the mixin call `start` and `stop` around each test.
     """
 
     def __init__(self) -> None:

@@ -108,7 +108,7 @@ def _setting(name: str, default: object, accepts: str, meaning: str, per_queue: 
 
     place = "in a queue only" if conf.SETTINGS[name].scope == "queue" else "in `DELAYQ` or in a queue" if per_queue else "in `DELAYQ`"
     for value in re.findall('"([a-z]+)"', accepts):
-        meaning = re.sub(rf"(?<![\w`]){value}:", f"`{value}`:", meaning)
+        meaning = re.sub(rf"\bWith {value},", f"With `{value}`,", meaning)
     head = f"````{{confval}} {name}\n:default: {literal(default)}\n"
     return f"{head}\n{plain(meaning)}\n\n- Accepts: {plain(accepts)}\n- Where: {place}\n````\n"
 
