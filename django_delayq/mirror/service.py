@@ -162,7 +162,7 @@ class Service:
         several = set(links.values())
         if len(several) > 1 and not all(link.moves for link in several):  # loops of one server would wait for the other
             raise ValueError(
-                f"The queues {', '.join(queue.name for queue in queues)} are on {len(several)} servers. Create a service for each server."
+                f"The queues {', '.join(queue.name for queue in queues)} are on {len(several)} servers. Create a service for each."
             )
         common: Any = {"prefix": config.prefix}
         signed: Any = {**common, "signer": config.signer}
