@@ -72,6 +72,8 @@ class QueueConfig(SharedConfig):
     def homes(self, text: str) -> tuple[int, ...]:
         """Returns the partitions of a key or a concurrency name: the current one, and those before PARTITIONS changed."""
         number = crc32(text.encode())
+        if not self.former_partitions:
+            return (number % self.partitions,)
         return tuple(dict.fromkeys(number % count for count in (self.partitions, *self.former_partitions)))
 
     @property

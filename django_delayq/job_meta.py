@@ -15,7 +15,7 @@ MOST: Final = 1000  # of a name at a time
 NAMED: Final = "delayq.name"
 _MARK: Final = json.dumps(NAMED).encode()
 ONLY: Final = "delayq.only"  # the key of a job's meta: a list of task names
-_ONLY_MARK: Final = json.dumps(ONLY).encode()
+ONLY_MARK: Final = json.dumps(ONLY).encode()
 _TEXT: Final = re.compile(f"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]{{1,{MAX_NAME}}}")
 
 
@@ -69,7 +69,7 @@ def told_of(payload: bytes) -> str:
 
 def allowed_tasks(payload: bytes) -> tuple[str, ...] | None:
     """The tasks of whose jobs the sender may know; None: of all jobs. A limit that cannot be read allows none."""
-    if _ONLY_MARK not in payload:
+    if ONLY_MARK not in payload:
         return None
     try:
         match json.loads(payload):

@@ -6,8 +6,7 @@ from typing import Any
 import django.db.models.deletion
 import django_delayq.clock
 import django_delayq.ids
-import django_delayq.models.fields
-import django_delayq.models.fields
+import django_delayq.models.database
 from django.db import migrations, models
 
 
@@ -57,8 +56,8 @@ class Migration(migrations.Migration):
                 ('jitter_ms', models.BigIntegerField(default=0, verbose_name='jitter (ms)')),
                 ('missed', models.CharField(default='once', max_length=10, verbose_name='missed ticks')),
                 ('overlap', models.CharField(default='allow', max_length=10, verbose_name='overlap')),
-                ('args', django_delayq.models.fields.ExactJSONField(default=list, verbose_name='arguments')),
-                ('kwargs', django_delayq.models.fields.ExactJSONField(default=dict, verbose_name='keyword arguments')),
+                ('args', django_delayq.models.database.ExactJSONField(default=list, verbose_name='arguments')),
+                ('kwargs', django_delayq.models.database.ExactJSONField(default=dict, verbose_name='keyword arguments')),
                 ('fingerprint', models.CharField(blank=True, default='', max_length=64)),
                 ('enabled', models.BooleanField(default=True, verbose_name='on')),
                 ('override_cron', models.CharField(blank=True, default='', max_length=200, verbose_name='cron (override)')),
@@ -70,7 +69,7 @@ class Migration(migrations.Migration):
                 ('retired_at', models.DateTimeField(blank=True, null=True, verbose_name='retired at')),
                 ('holder', models.CharField(blank=True, default='', max_length=100)),
                 ('holder_queue', models.CharField(blank=True, default='', max_length=100)),
-                ('problem', django_delayq.models.fields.ExactJSONField(null=True)),
+                ('problem', django_delayq.models.database.ExactJSONField(null=True)),
                 ('created_at', models.DateTimeField(verbose_name='created at')),
             ],
             options={
@@ -123,9 +122,9 @@ class Migration(migrations.Migration):
                 ('id', models.UUIDField(default=django_delayq.ids.new, editable=False, primary_key=True, serialize=False)),
                 ('queue', models.CharField(max_length=100, verbose_name='queue')),
                 ('task', models.CharField(max_length=200, verbose_name='task')),
-                ('args', django_delayq.models.fields.ExactJSONField(default=list, verbose_name='arguments')),
-                ('kwargs', django_delayq.models.fields.ExactJSONField(default=dict, verbose_name='keyword arguments')),
-                ('options', django_delayq.models.fields.ExactJSONField(default=dict, verbose_name='options')),
+                ('args', django_delayq.models.database.ExactJSONField(default=list, verbose_name='arguments')),
+                ('kwargs', django_delayq.models.database.ExactJSONField(default=dict, verbose_name='keyword arguments')),
+                ('options', django_delayq.models.database.ExactJSONField(default=dict, verbose_name='options')),
                 ('key', models.CharField(blank=True, default='', max_length=200, verbose_name='key')),
                 ('state', models.CharField(choices=[('scheduled', 'scheduled'), ('running', 'running'), ('succeeded', 'succeeded'), ('failed', 'failed'), ('cancelled', 'cancelled')], max_length=10, verbose_name='state')),
                 ('priority', models.IntegerField(default=0, verbose_name='priority')),
@@ -140,7 +139,7 @@ class Migration(migrations.Migration):
                 ('worker', models.CharField(blank=True, default='', max_length=200, verbose_name='worker')),
                 ('error', models.TextField(blank=True, default='', verbose_name='error')),
                 ('fingerprint', models.CharField(blank=True, default='', max_length=64, verbose_name='fingerprint')),
-                ('result', django_delayq.models.fields.ExactJSONField(blank=True, null=True, verbose_name='result')),
+                ('result', django_delayq.models.database.ExactJSONField(blank=True, null=True, verbose_name='result')),
                 ('durable', models.BooleanField(default=True, verbose_name='durable')),
                 ('on_conflict', models.CharField(default='keep', max_length=10)),
                 ('settled', models.CharField(blank=True, default='', max_length=64)),
@@ -162,7 +161,7 @@ class Migration(migrations.Migration):
                 'ordering': ('-id',),
                 'permissions': (('cancel_job', 'Can cancel jobs'), ('requeue_job', 'Can requeue jobs'), ('run_now_job', 'Can run jobs now'), ('reschedule_job', 'Can reschedule jobs'), ('resolve_job', 'Can mark unresolved jobs as succeeded or failed'), ('edit_job', 'Can requeue jobs with different arguments'), ('export_job', 'Can export lists of jobs'), ('view_sensitive', 'Can see masked arguments')),
                 'default_permissions': ('view',),
-                'indexes': [models.Index(fields=['state', 'run_at', 'id'], name='delayq_job_state_run_at'), models.Index(fields=['queue', 'state', 'run_at', 'id'], name='delayq_job_queue_state'), models.Index(fields=['task', 'state', 'run_at', 'id'], name='delayq_job_task_state'), django_delayq.models.fields.PartialIndex(fields=['fingerprint', 'state', 'run_at'], mysql=(), name='delayq_job_fingerprint', rows=models.Q(('fingerprint', ''), _negated=True), sqlite=False, unique=False), django_delayq.models.fields.PartialIndex(fields=['state', 'attempts', 'run_at', 'id'], mysql=(), name='delayq_job_retrying', rows=models.Q(('attempts__gt', 0), models.Q(('state', 'scheduled'), _negated=True), _connector='OR'), sqlite=False, unique=False), models.Index(fields=['queue', 'id'], name='delayq_job_queue'), models.Index(fields=['task', 'id'], name='delayq_job_task'), django_delayq.models.fields.PartialIndex(fields=['queue', 'key', 'id'], mysql=(), name='delayq_job_key', opclasses=['varchar_ops', 'varchar_pattern_ops', 'uuid_ops'], rows=models.Q(('key', ''), _negated=True), sqlite=False, unique=False), django_delayq.models.fields.PartialIndex(fields=['state', 'published', 'id'], mysql=('state', 'far', 'published', 'id'), name='delayq_job_unpublished', rows=models.Q(('far', False)), sqlite=True, unique=False), models.Index(fields=['state', 'finished_at'], name='delayq_job_finished'), django_delayq.models.fields.PartialIndex(fields=['queue', 'run_at'], mysql=('far', 'queue', 'run_at'), name='delayq_job_far', rows=models.Q(('far', True)), sqlite=True, unique=False), django_delayq.models.fields.PartialIndex(fields=['far_key'], mysql=(), name='delayq_job_far_key', rows=models.Q(('far_key__isnull', False)), sqlite=True, unique=True)],
+                'indexes': [models.Index(fields=['state', 'run_at', 'id'], name='delayq_job_state_run_at'), models.Index(fields=['queue', 'state', 'run_at', 'id'], name='delayq_job_queue_state'), models.Index(fields=['task', 'state', 'run_at', 'id'], name='delayq_job_task_state'), django_delayq.models.database.PartialIndex(fields=['fingerprint', 'state', 'run_at'], mysql=(), name='delayq_job_fingerprint', rows=models.Q(('fingerprint', ''), _negated=True), sqlite=False, unique=False), django_delayq.models.database.PartialIndex(fields=['state', 'attempts', 'run_at', 'id'], mysql=(), name='delayq_job_retrying', rows=models.Q(('attempts__gt', 0), models.Q(('state', 'scheduled'), _negated=True), _connector='OR'), sqlite=False, unique=False), models.Index(fields=['queue', 'id'], name='delayq_job_queue'), models.Index(fields=['task', 'id'], name='delayq_job_task'), django_delayq.models.database.PartialIndex(fields=['queue', 'key', 'id'], mysql=(), name='delayq_job_key', opclasses=['varchar_ops', 'varchar_pattern_ops', 'uuid_ops'], rows=models.Q(('key', ''), _negated=True), sqlite=False, unique=False), django_delayq.models.database.PartialIndex(fields=['state', 'published', 'id'], mysql=('state', 'far', 'published', 'id'), name='delayq_job_unpublished', rows=models.Q(('far', False)), sqlite=True, unique=False), models.Index(fields=['state', 'finished_at'], name='delayq_job_finished'), django_delayq.models.database.PartialIndex(fields=['queue', 'run_at'], mysql=('far', 'queue', 'run_at'), name='delayq_job_far', rows=models.Q(('far', True)), sqlite=True, unique=False), django_delayq.models.database.PartialIndex(fields=['far_key'], mysql=(), name='delayq_job_far_key', rows=models.Q(('far_key__isnull', False)), sqlite=True, unique=True)],
             },
         ),
         migrations.CreateModel(
@@ -214,8 +213,8 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.UUIDField(default=django_delayq.ids.new, editable=False, primary_key=True, serialize=False)),
                 ('verb', models.CharField(max_length=20, verbose_name='verb')),
-                ('selection', django_delayq.models.fields.ExactJSONField(default=dict, verbose_name='selection')),
-                ('options', django_delayq.models.fields.ExactJSONField(default=dict, verbose_name='options')),
+                ('selection', django_delayq.models.database.ExactJSONField(default=dict, verbose_name='selection')),
+                ('options', django_delayq.models.database.ExactJSONField(default=dict, verbose_name='options')),
                 ('stage', models.CharField(choices=[('waiting', 'waiting'), ('running', 'running'), ('paused', 'paused'), ('cancelled', 'cancelled'), ('finished', 'finished')], default='waiting', max_length=10, verbose_name='stage')),
                 ('actor', models.CharField(max_length=200, verbose_name='actor')),
                 ('user', models.CharField(blank=True, default='', max_length=200)),
@@ -227,12 +226,12 @@ class Migration(migrations.Migration):
                 ('finished_at', models.DateTimeField(blank=True, null=True, verbose_name='finished at')),
                 ('expected', models.PositiveBigIntegerField(blank=True, null=True, verbose_name='expected')),
                 ('seen', models.PositiveBigIntegerField(default=0, verbose_name='seen')),
-                ('counts', django_delayq.models.fields.ExactJSONField(default=dict, verbose_name='counts')),
-                ('problem', django_delayq.models.fields.ExactJSONField(null=True)),
+                ('counts', django_delayq.models.database.ExactJSONField(default=dict, verbose_name='counts')),
+                ('problem', django_delayq.models.database.ExactJSONField(null=True)),
                 ('upto', models.UUIDField(default=django_delayq.ids.new)),
                 ('last', models.UUIDField(blank=True, null=True)),
-                ('chunk', django_delayq.models.fields.ExactJSONField(default=list)),
-                ('passed_over', django_delayq.models.fields.ExactJSONField(null=True)),
+                ('chunk', django_delayq.models.database.ExactJSONField(default=list)),
+                ('passed_over', django_delayq.models.database.ExactJSONField(null=True)),
                 ('paced_from', models.DateTimeField(blank=True, null=True)),
                 ('paced_seen', models.PositiveBigIntegerField(default=0)),
                 ('holder', models.CharField(blank=True, default='', max_length=64)),
@@ -331,7 +330,7 @@ class Migration(migrations.Migration):
                 ('name', models.CharField(blank=True, default='', max_length=100, verbose_name='name')),
                 ('fence', models.CharField(max_length=64)),
                 ('at', models.DateTimeField(db_index=True, verbose_name='at')),
-                ('result', django_delayq.models.fields.ExactJSONField(blank=True, null=True, verbose_name='result')),
+                ('result', django_delayq.models.database.ExactJSONField(blank=True, null=True, verbose_name='result')),
             ],
             options={
                 'verbose_name': 'step',
@@ -362,7 +361,7 @@ class Migration(migrations.Migration):
                 ('kind', models.CharField(max_length=20, verbose_name='kind')),
                 ('actor', models.CharField(blank=True, default='', max_length=200, verbose_name='actor')),
                 ('reason', models.TextField(blank=True, default='', verbose_name='reason')),
-                ('detail', django_delayq.models.fields.ExactJSONField(blank=True, null=True, verbose_name='detail')),
+                ('detail', django_delayq.models.database.ExactJSONField(blank=True, null=True, verbose_name='detail')),
                 ('stream_id', models.CharField(max_length=60)),
                 ('item', models.PositiveIntegerField(default=0)),
                 ('job', models.ForeignKey(blank=True, db_constraint=False, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='event_set', to='delayq.job')),
@@ -389,7 +388,7 @@ class Migration(migrations.Migration):
                 ('error_class', models.CharField(blank=True, default='', max_length=200, verbose_name='error class')),
                 ('message', models.TextField(blank=True, default='', verbose_name='message')),
                 ('traceback', models.TextField(blank=True, default='', verbose_name='traceback')),
-                ('problem', django_delayq.models.fields.ExactJSONField(null=True)),
+                ('problem', django_delayq.models.database.ExactJSONField(null=True)),
                 ('job', models.ForeignKey(db_constraint=False, on_delete=django.db.models.deletion.CASCADE, related_name='attempt_set', to='delayq.job')),
             ],
             options={

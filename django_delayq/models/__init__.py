@@ -14,10 +14,9 @@ from django.utils.translation import gettext_lazy as _
 from django_delayq import clock, ids
 from django_delayq.job_meta import NAMED, ONLY, SharedName, in_meta
 from django_delayq.models.database import DelayqModel as DelayqModel
-from django_delayq.models.database import RowManager, RowT
-from django_delayq.models.fields import ExactJSONField as ExactJSONField
-from django_delayq.models.fields import JSONText as JSONText
-from django_delayq.models.fields import PartialIndex
+from django_delayq.models.database import ExactJSONField as ExactJSONField
+from django_delayq.models.database import JSONText as JSONText
+from django_delayq.models.database import PartialIndex, RowManager, RowT
 from django_delayq.models.internal import Checkpoint, Operation, QueueState, SetAside
 from django_delayq.models.internal import CommitRequest as CommitRequest
 from django_delayq.models.internal import PeriodKey as PeriodKey

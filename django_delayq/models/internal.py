@@ -11,8 +11,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from django_delayq import clock, ids
-from django_delayq.models.database import DelayqModel
-from django_delayq.models.fields import ExactJSONField
+from django_delayq.models.database import DelayqModel, ExactJSONField
 from django_delayq.text import visible
 
 

@@ -9,8 +9,7 @@ from uuid import UUID
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from django_delayq.models.database import DelayqModel
-from django_delayq.models.fields import ExactJSONField
+from django_delayq.models.database import DelayqModel, ExactJSONField
 from django_delayq.text import visible
 
 NAME: Final = 200  # characters of a schedule's name, and of its cron expression

@@ -153,13 +153,16 @@ class Pending:
     @classmethod
     def find(cls, job: UUID) -> Pending | None:
         """The job, if an open transaction will publish it."""
-        return next((found for found in cls._all() if found._plan.id == job), None)
+        for found in cls._all():
+            if found._plan.id == job:
+                return found
+        return None
 
     @classmethod
     def keyed(cls, queue: str, key: str) -> list[UUID]:
         """The jobs of that key that open transactions will publish."""
-        plans = (found._plan for found in cls._all() if not found.withdrawn)
-        return [plan.id for plan in plans if plan.key == key and plan.queue == queue]
+        every = ((found, found._plan) for found in cls._all())
+        return [plan.id for found, plan in every if plan.key == key and plan.queue == queue and not found.withdrawn]
 
     @classmethod
     def _all(cls) -> Iterator[Pending]:

@@ -105,9 +105,10 @@ def _held(queue: QueueConfig, key: str, partition: int) -> bool:
     """Whether Redis, or a row that Redis lacks, holds the key. If Redis has lost its data, and the restore is not complete, only the
     row decides.
     """
-    if stores.inspector().find(queue.name, key, [partition]) is not None:
+    store = stores.queue(queue.name, partition)
+    if store.holder(key) is not None:
         return True
-    epoch = stores.recovery(stores.queue(queue.name, partition)).look()
+    epoch = stores.recovery(store).look()
     if not outbox.installed:
         return False
     lacks = epoch.rolled or epoch.confirmed != epoch.server

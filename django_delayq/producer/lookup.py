@@ -89,7 +89,7 @@ def holder(queue: str, key: str) -> UUID | None:
     """The job that holds a key in Redis, in the home of the key or in an earlier home."""
     for partition in conf.get().queue(queue).homes(key):
         with stores.guarded(queue, partition):
-            found = stores.inspector().find(queue, key, [partition])
+            found = stores.queue(queue, partition).holder(key)
         if found is not None:
             return found
     return None

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
@@ -33,7 +32,6 @@ from django_delayq.producer.stores import stores
 from django_delayq.states import Change
 from django_delayq.store.connection.error_replies import StoreError, StoreRefused
 from django_delayq.store.connection.link import FanOut
-from django_delayq.store.scripts.queue import MOST
 from django_delayq.store.scripts.record import CREATED, FORBIDDEN, REFUSED, ScheduleReply, ScheduleStatus
 from django_delayq.store.scripts.replicas import ReplicasLack
 
@@ -159,9 +157,8 @@ def put_all(
         commit.run_inline(plans)
         return [plan.job for plan in plans]
     fresh = plans
-    if any(plan.key for plan in plans):
-        if len(plans) > 1:
-            _refuse_twice(plans)
+    if keyed := [plan for plan in plans if plan.key]:
+        _refuse_twice(keyed)
         if pipelined is not None:
             pipelined.collect()  # before that, the holder of a key is not known
         fresh = _unmerged(plans)
@@ -240,21 +237,21 @@ def _refuse_twice(plans: Sequence[Plan]) -> None:
     """Refuses a batch with two jobs of the same key, if the second one requires the key to be free."""
     first: dict[tuple[str, str], Plan] = {}
     for plan in plans:
-        if plan.key:
-            other = first.setdefault((plan.queue, plan.key), plan)
-            if other is not plan and plan.on_conflict == "error":
-                raise KeyTaken(
-                    f"Another job in the same batch has the key {plan.key!r}, so no job in the batch was scheduled.",
-                    holder=other.id,
-                )
+        other = first.setdefault((plan.queue, plan.key), plan)
+        if other is not plan and plan.on_conflict == "error":
+            raise KeyTaken(
+                f"Another job in the same batch has the key {plan.key!r}, so no job in the batch was scheduled.", holder=other.id
+            )
 
 
-def _unmerged(plans: Sequence[Plan]) -> list[Plan]:
+def _unmerged(plans: Sequence[Plan], keyed: Sequence[Plan]) -> Sequence[Plan]:
     """Returns the plans that no unfinished job holds the key of; the `Job` of each other plan now points to the holder. Nothing is
     changed before it is certain that none is refused. In an open transaction the answer is not known yet: the holder may end before
-    the commit, and the script decides then.
+    the commit, and the script decides then. `keyed`: those with a key.
     """
-    replies = _held(plans)
+    replies = _held(keyed)
+    if not replies:
+        return plans
     for plan, reply in replies.items():
         if reply.status in REFUSED:
             raise _refused(plan, reply)
@@ -268,9 +265,11 @@ def _unmerged(plans: Sequence[Plan]) -> list[Plan]:
 def _held(plans: Sequence[Plan]) -> dict[Plan, ScheduleReply]:
     """Returns the replies for jobs whose keys other jobs hold. Redis is asked before a row is written, once per partition."""
     found = dict[Plan, ScheduleReply]()
-    open = {using for using in {plan.template.using for plan in plans} if commit.is_open(connections[using])}
-    keyed = _by_store([plan for plan in plans if plan.key and plan.template.using not in open])
-    for group, held in FanOut[PlanGroup]().each(keyed, LINK, _ask) if keyed else ():
+    closed: list[Plan] = []
+    for using, part in _by(plans, attrgetter("using")):
+        if not commit.is_open(connections[using]):
+            closed += part
+    for group, held in FanOut[PlanGroup]().each(_by_store(closed), LINK, _ask) if closed else ():
         if isinstance(held, StoreUnavailable):
             durable = [plan for plan in group.plans if plan.durable and plan.on_conflict in ("keep", "error")]
             found.update(_held_by_rows(durable, group.publisher.store.queue))
@@ -339,23 +338,20 @@ def _publish(plans: Sequence[Plan], pipelined: PipelinedCall | None = None, *, a
     if pipelined is not None and pipelined.open:
         pipelined.collect()
     for publisher, group in _by_store(plans, durable=False):
-        for batch in batches(group, MOST):
-            horizon.meet_in_redis(batch, publisher.store.queue)
-            if pipelined is not None and pipelined.open:
-                pipelined.start(publisher, batch)
-                continue
-            try:
-                refused += _answered(batch, _send_redis_only(publisher, batch))
-            except StoreUnavailable as error:
-                if alone:
-                    raise
-                lost = ", ".join(ids.short(plan.id) for plan in batch)
-                logger.error(
-                    "Redis did not accept committed jobs with redis durability, and they will not be sent again: %s: %s",
-                    lost,
-                    error,
-                )
-                signals.store_unavailable.send_robust(sender=None, error=error)
+        horizon.meet_in_redis(group, publisher.store.queue)
+        if pipelined is not None and pipelined.open:
+            pipelined.start(publisher, group)
+            continue
+        try:
+            refused += _answered(group, _send_redis_only(publisher, group))
+        except StoreUnavailable as error:
+            if alone:
+                raise
+            lost = ", ".join(ids.short(plan.id) for plan in group)
+            logger.error(
+                "Redis did not accept committed jobs with redis durability, and they will not be sent again: %s: %s", lost, error
+            )
+            signals.store_unavailable.send_robust(sender=None, error=error)
     _tell_refused(refused, alone=alone)
 
 
@@ -449,23 +445,25 @@ def _refused(plan: Plan, reply: ScheduleReply) -> KeyTaken:
 def _publish_rows(plans: Sequence[Plan], *, alone: bool) -> None:
     """Publishes rows after the commit. An error must not break the request: the relay publishes the rows later."""
     failpoint("producer.committed")
-    late = {plan for plan in plans if clock.monotonic() - plan.started > LATE_PUBLISH}
-    if late:
-        logger.warning("jobs (%d) were committed after more than %.0f s, so the relay publishes them", len(late), LATE_PUBLISH)
+    begun = clock.monotonic() - LATE_PUBLISH
+    timely = [plan for plan in plans if plan.started >= begun]
+    if late := len(plans) - len(timely):
+        logger.warning("jobs (%d) were committed after more than %.0f s, so the relay publishes them", late, LATE_PUBLISH)
     refused: list[KeyTaken] = []
 
     def publish(group: PlanGroup) -> None:
-        publisher, name = group.publisher, group.publisher.store.queue
-        for batch in batches([plan for plan in group.plans if plan not in late], MOST):
-            raced = bool(batch[0].template.horizon_ms) and horizon.meet(batch, name)
-            found = None if alone else _look(name, batch)
-            with stores.guarded(name, publisher.store.partition, schedules=True):
-                asks = raced or not alone or any(plan.on_conflict == "after" for plan in batch)  # else Redis has been asked
-                held = publisher.publish_before(batch, found) if asks else {}
-                free = [plan for plan in batch if plan.id not in held]
-                refused.extend([*_answered_by_id(batch, held), *(_send_rows(publisher, free) if free else ())])
+        (publisher, free), name = group, group.publisher.store.queue
+        raced = bool(free[0].template.horizon_ms) and horizon.meet(free, name)
+        found = None if alone else _look(name, free)
+        with stores.guarded(name, publisher.store.partition, schedules=True):
+            asks = raced or not alone or any(plan.on_conflict == "after" for plan in free)  # else Redis has been asked
+            if held := publisher.publish_before(free, found) if asks else {}:
+                refused.extend(_answered_by_id(free, held))
+                free = [plan for plan in free if plan.id not in held]
+            if free:
+                refused.extend(_send_rows(publisher, free))
 
-    groups = _by_store(plans)
+    groups = _by_store(timely)
     fan_out = FanOut[PlanGroup]()
     try:
         for _ in fan_out.each(groups, LINK, publish):
@@ -514,7 +512,7 @@ def _answered_by_id(batch: Sequence[Plan], answers: Mapping[UUID, ScheduleReply]
 def _by(plans: Sequence[Plan], trait: Callable[[JobTemplate], K]) -> Iterable[tuple[K, list[Plan]]]:
     """Groups plans by a value that their task and options decide."""
     template = plans[0].template if plans else None
-    if template is not None and all(plan.template is template for plan in plans):  # the usual case
+    if template is not None and (len(plans) == 1 or all(plan.template is template for plan in plans)):  # the usual case
         return [(trait(template), list(plans))]
     groups: dict[K, list[Plan]] = {}
     for plan in plans:
@@ -535,10 +533,3 @@ def _by_store(plans: Sequence[Plan], *, durable: bool = True) -> list[PlanGroup]
         for partition, part in parts.items():
             found.append(PlanGroup(Publisher.of(queue, partition, durable=durable), part))
     return found
-
-
-def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Splits items into batches, in their order. An item is drawn from the iterator only when its batch is requested."""
-    rest = iter(items)
-    while batch := list(islice(rest, size)):
-        yield batch

@@ -42,7 +42,7 @@ WEB = {
     ),
     "locks": "lock",
     "mirror": "atomic_runs site_row",
-    "models": "database fields internal periodic",
+    "models": "database internal periodic",
     "periodic": "dates declarations",
     "producer": (
         "acts async_api breaker carriers changes commit homes horizon job lookup "

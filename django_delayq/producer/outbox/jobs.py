@@ -41,15 +41,13 @@ class _TakenBack(Exception):
 
 def read(jobs: Sequence[UUID]) -> list[StoredJob]:
     """The readable rows of these jobs, oldest first by the database's clock. Stubs are left out."""
-    found = list(Job.objects.filter(pk__in=jobs)) if jobs else []
-    now = None
-    if any(row.delay_ms is not None and row.published is None for row in found):
-        now = database.now()
-    read = []
-    for row in found:
+    read, now = [], None
+    for row in Job.objects.filter(pk__in=jobs).order_by("created_at", "id") if jobs else ():
+        if now is None and row.delay_ms is not None and row.published is None:
+            now = database.now()
         with contextlib.suppress(PayloadError):
             read.append(_read(row, now))
-    return sorted(read, key=lambda row: (row.created_at, row.record.id))
+    return read
 
 
 def find(job: UUID) -> Job | None:
@@ -114,7 +112,8 @@ def apply(row: StoredJob, told: RowUpdate) -> bool:
     run_at = clock.from_ms(told.run_at_ms) if told.kind == EventKind.RESCHEDULED else None
     values = changed_values(told.kind, run_at, told.reason)
     own = Job.objects.filter(pk=job)
-    mine = without_committed_run(own.filter(durable=True, settled="")).exclude(state=State.SUCCEEDED.value)
+    mine = own.filter(durable=True, settled="").exclude(state=State.SUCCEEDED.value)
+    mine = mine.exclude(Exists(Step.objects.filter(job_id=OuterRef("pk"), name=WHOLE)))
     with database.atomic():
         for _ in range(TRIES):
             if position(seen) >= position(told.event):
@@ -187,11 +186,6 @@ def committed_runs(jobs: Iterable[UUID]) -> dict[UUID, Any]:
     """Those of these jobs whose atomic run has committed, with the result. For a few hundred jobs at most."""
     steps = Step.objects.filter(job_id__in=list(jobs), name=WHOLE)
     return dict(steps.values_list("job_id", "result"))
-
-
-def without_committed_run(among: Any) -> Any:
-    """Those of these rows without a committed atomic run."""
-    return among.exclude(Exists(Step.objects.filter(job_id=OuterRef("pk"), name=WHOLE)))
 
 
 def end_committed(among: Any) -> None:

@@ -20,6 +20,7 @@ from django_delayq.store.keys import Keys
 from django_delayq.store.reads.queue_depth import QueueDepth, depth_commands, depth_of
 from django_delayq.store.reads.reach import ONE, WHOLE, Partitions, Reach
 from django_delayq.store.scripts import decode, loader, site
+from django_delayq.store.scripts.queue import holder_of
 from django_delayq.store.scripts.record import JobRecord
 
 T = TypeVar("T")
@@ -196,26 +197,13 @@ class Inspector:
                 return True
         return False
 
-    def find(self, queue: str, key: str, partitions: Sequence[int] | None = None) -> UUID | None:
-        """The id of the unfinished job that holds the business key in one of these partitions, by default in any.
+    def find(self, queue: str, key: str) -> UUID | None:
+        """The id of the unfinished job that holds the business key, in any partition.
 
         Raises:
             SiteRefused: a partition belongs to another site.
         """
-        parts = self._parts.of(queue) if partitions is None else [self._parts.at(queue, number) for number in partitions]
-        return next((id for keys in parts if (id := self._holder(keys, key)) is not None), None)
-
-    def _holder(self, keys: Keys, key: str) -> UUID | None:
-        link = self._link(keys)
-        holder, own = link.ask(("HGET", keys["keys"], key), ("HGET", keys["meta"], "site"))
-        site.check(keys.prefix, keys.queue, link.home, decode.text(own))
-        id = None if holder is None else decode.job_id(holder)
-        if id is None:
-            return None
-        try:  # like the scripts: a job holds a key only if its record has the key
-            return id if JobRecord.decode(id, link.execute("HGET", keys["jobs"], holder) or b"").key == key else None
-        except PayloadError:
-            return None
+        return next((id for keys in self._parts.of(queue) if (id := holder_of(self._link(keys), keys, key)) is not None), None)
 
     def unread(self, queues: Sequence[str]) -> list[tuple[int, int]]:
         """For each of these queues, the number of events that the mirror has not folded yet, and the age of the oldest in ms by the

@@ -39,6 +39,8 @@ def text(raw: bytes | None) -> str:
 
 def job_id(raw: bytes | str | None) -> UUID | None:
     """The id of 22 characters; None for anything else."""
+    if not raw:
+        return None
     try:
         return ids.full(raw if isinstance(raw, str) else text(raw))
     except ValueError:

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 from uuid import UUID
 
 from django_delayq import clock, ids
+from django_delayq.exceptions import PayloadError
 from django_delayq.job_meta import told_of
 from django_delayq.setting_readers import OfferTarget
 from django_delayq.signing import Signer
@@ -31,6 +32,7 @@ from django_delayq.store.scripts.record import (
     ScheduleReply,
     common_turn,
     moved,
+    read,
     repeated,
     schedule_replies,
     with_past,
@@ -224,6 +226,14 @@ class QueueStore:
         """The epoch, and what the mirror has trimmed."""
         epoch, upto, token = self.run("epoch", None, "", "", self.new_generation)
         return decode.text(epoch), Trimmed.read(upto, token)
+
+    def holder(self, key: str) -> UUID | None:
+        """The unfinished job that holds a business key here.
+
+        Raises:
+            SiteRefused: the queue belongs to another site.
+        """
+        return holder_of(self.link, self.keys, key)
 
     def claim(
         self,
@@ -476,6 +486,17 @@ class QueueStore:
         failed = "" if failed_before_ms is None else failed_before_ms
         tombstones, dropped, next_cursor = self.run("tidy", now_ms, "", "", tombstones_ms, failed, stats_minutes, claims_ms, cursor)
         return Tidied(int(tombstones), int(dropped), next_cursor.decode())
+
+
+def holder_of(link: Link, keys: Keys, key: str) -> UUID | None:
+    """See `QueueStore.holder`. As for the scripts, a job holds a key only if its record has the key."""
+    holder, own = link.ask(("HGET", keys["keys"], key), ("HGET", keys["meta"], "site"))
+    site.check(keys.prefix, keys.queue, link.home, decode.text(own))
+    id = decode.job_id(holder)
+    try:
+        return id if id is not None and read(link.execute("HGET", keys["jobs"], holder) or b"")[0].key == key else None
+    except PayloadError:
+        return None
 
 
 def bounded(items: Sequence[Any]) -> None:

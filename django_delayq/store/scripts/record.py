@@ -13,7 +13,7 @@ from uuid import UUID
 
 from django_delayq import clock, ids, signing
 from django_delayq.exceptions import PayloadError
-from django_delayq.job_meta import allowed_tasks, told_of
+from django_delayq.job_meta import ONLY_MARK, allowed_tasks, told_of
 from django_delayq.states import NO_LIMIT, Change
 from django_delayq.store.scripts import decode
 from django_delayq.text import cut
@@ -327,8 +327,10 @@ class ScheduleItem(JobRecord):
         """The policy of a job with a key in the form that schedule.lua takes. If its sender is limited, the tasks that it may know of
         follow.
         """
+        if ONLY_MARK not in self.payload or self.on_conflict.startswith("replaced@"):  # the usual case
+            return self.on_conflict
         tasks = allowed_tasks(self.payload)
-        if tasks is None or self.on_conflict.startswith("replaced@"):
+        if tasks is None:
             return self.on_conflict
         return " ".join((self.on_conflict, *tasks)) if tasks else f"{self.on_conflict} "
 

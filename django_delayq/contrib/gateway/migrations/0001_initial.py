@@ -2,7 +2,7 @@
 
 import django_delayq.clock
 import django_delayq.ids
-import django_delayq.models.fields
+import django_delayq.models.database
 from django.db import migrations, models
 
 
@@ -22,8 +22,8 @@ class Migration(migrations.Migration):
                 ('request', models.CharField(max_length=64)),
                 ('job', models.UUIDField(default=django_delayq.ids.new)),
                 ('status', models.PositiveSmallIntegerField(null=True)),
-                ('body', django_delayq.models.fields.ExactJSONField(null=True)),
-                ('headers', django_delayq.models.fields.ExactJSONField(default=dict)),
+                ('body', django_delayq.models.database.ExactJSONField(null=True)),
+                ('headers', django_delayq.models.database.ExactJSONField(default=dict)),
                 ('created_at', models.DateTimeField()),
                 ('held_until', models.DateTimeField()),
             ],
@@ -41,11 +41,11 @@ class Migration(migrations.Migration):
                 ('client', models.UUIDField(default=django_delayq.ids.new, editable=False)),
                 ('digest', models.CharField(editable=False, max_length=64, unique=True)),
                 ('shown', models.CharField(editable=False, max_length=12, verbose_name='begins with')),
-                ('queues', django_delayq.models.fields.ExactJSONField(default=list, verbose_name='queues')),
-                ('verbs', django_delayq.models.fields.ExactJSONField(default=list, verbose_name='verbs')),
-                ('tasks', django_delayq.models.fields.ExactJSONField(default=list, verbose_name='tasks')),
-                ('secrets', django_delayq.models.fields.ExactJSONField(blank=True, null=True, verbose_name='secrets')),
-                ('targets', django_delayq.models.fields.ExactJSONField(blank=True, null=True, verbose_name='targets')),
+                ('queues', django_delayq.models.database.ExactJSONField(default=list, verbose_name='queues')),
+                ('verbs', django_delayq.models.database.ExactJSONField(default=list, verbose_name='verbs')),
+                ('tasks', django_delayq.models.database.ExactJSONField(default=list, verbose_name='tasks')),
+                ('secrets', django_delayq.models.database.ExactJSONField(blank=True, null=True, verbose_name='secrets')),
+                ('targets', django_delayq.models.database.ExactJSONField(blank=True, null=True, verbose_name='targets')),
                 ('per_minute', models.PositiveIntegerField(default=600, verbose_name='requests per minute')),
                 ('created_at', models.DateTimeField(default=django_delayq.clock.now, verbose_name='created at')),
                 ('created_by', models.CharField(blank=True, default='', max_length=200, verbose_name='created by')),
