@@ -264,7 +264,7 @@ class RestoreLoop:
             failpoint("restore.cancel")
             if change.kind is EventKind.CANCELLED:
                 by, why = change.actor or ACTOR, change.reason or reason
-                self.store.cancel([change.job], actor=by, reason=why, lacking="scheduled")
+                self.store.cancel(change.job, actor=by, reason=why, lacking="scheduled")
             elif change.run_at is not None:
                 by, why, due_ms = change.actor, change.reason, clock.to_ms(change.run_at)
                 self.store.reschedule(change.job, due_ms=due_ms, actor=by, reason=why, lacking="waited")

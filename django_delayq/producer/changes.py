@@ -53,7 +53,7 @@ class Cancel:
         self.follows = follows
 
     def ask(self, store: QueueStore, target: UUID | str, lacking: str, unless: str, replicas: Replicas | None = None) -> Changed:
-        return store.cancel_one(
+        return store.cancel(
             target, actor=self.actor, reason=self.reason, lacking=lacking, unless=unless, abort=self._abort, replicas=replicas
         )
 
@@ -295,7 +295,7 @@ def _carried(act: Cancel | Move, id: UUID, name: str, row: StoredJob | None) -> 
         error.jobs = (id,)
         raise
     if row is not None and row.record.durable and changed.event:
-        return _keep(act, row, lacking, changed)
+        return _keep(act, store, row, lacking, changed)
     if changed.change is Change.UNKNOWN and row is not None and row.state in FINISHED:
         return act.of_row(row) or Change.FINISHED  # Redis forgets finished jobs after an hour; the database does not
     return changed.change
@@ -317,7 +317,7 @@ def _lacking(row: StoredJob | None) -> str:
     return str(row.run_at_ms) if lost else "scheduled"
 
 
-def _keep(act: Cancel | Move, row: StoredJob, lacking: str, changed: Changed) -> Change:
+def _keep(act: Cancel | Move, store: QueueStore, row: StoredJob, lacking: str, changed: Changed) -> Change:
     """Updates the row, outside the caller's transaction: otherwise the row would stay locked until that transaction ends, and the
     mirror would wait.
 
@@ -325,7 +325,6 @@ def _keep(act: Cancel | Move, row: StoredJob, lacking: str, changed: Changed) ->
     more in that epoch.
     """
     id, name, using = row.record.id, row.queue, conf.get().database
-    store = stores.with_job(name, id)
 
     def tell() -> Change:
         last, stood = changed, changed.epoch

@@ -19,6 +19,7 @@ from django_delayq.job_meta import SharedName, in_payload
 from django_delayq.producer import outbox
 from django_delayq.producer.options import JobTemplate, Options, Planned, templates
 from django_delayq.producer.stores import stores
+from django_delayq.store.scripts.queue import holder_of
 from django_delayq.store.scripts.record import JobRecord, validate_key
 
 
@@ -106,7 +107,7 @@ def _held(queue: QueueConfig, key: str, partition: int) -> bool:
     row decides.
     """
     store = stores.queue(queue.name, partition)
-    if store.holder(key) is not None:
+    if holder_of(store.link, store.keys, key) is not None:
         return True
     epoch = stores.recovery(store).look()
     if not outbox.installed:

@@ -13,6 +13,7 @@ from django_delayq.producer.outbox.shapes import StoredJob
 from django_delayq.producer.stores import stores
 from django_delayq.states import Change
 from django_delayq.store.connection.link import FanOut
+from django_delayq.store.scripts.queue import holder_of
 from django_delayq.store.scripts.record import validate_key
 
 
@@ -70,7 +71,7 @@ def row_in_any(id: UUID, partitions: Iterable[int]) -> StoredJob | None:
 
 def rows_of_key(queue: str, key: str) -> list[UUID]:
     """The unfinished durable rows of a key."""
-    return [id for id, _ in outbox.jobs.keyed(queue, [key])] if outbox.installed else []
+    return list(dict(outbox.jobs.keyed(queue, [key]))) if outbox.installed else []
 
 
 def far_of_key(queue: str, key: str) -> UUID | None:
@@ -89,7 +90,8 @@ def holder(queue: str, key: str) -> UUID | None:
     """The job that holds a key in Redis, in the home of the key or in an earlier home."""
     for partition in conf.get().queue(queue).homes(key):
         with stores.guarded(queue, partition):
-            found = stores.queue(queue, partition).holder(key)
+            store = stores.queue(queue, partition)
+            found = holder_of(store.link, store.keys, key)
         if found is not None:
             return found
     return None

@@ -49,9 +49,7 @@ def test_it_does_all_that_match_and_says_what_became_of_each(orders):
     jobs = orders.scheduled(8)
     other = delayq.schedule(close_order, 9, delay="1h", key="other")
     orders.fold()
-    stores.queue("orders", 0).cancel(
-        [jobs[0].id]
-    )  # another user cancelled it, and the event is not folded yet: it is cancelled, as it should be
+    stores.queue("orders", 0).cancel(jobs[0].id)  # by another user; the event is not folded yet: it is cancelled, as it should be
     delayq.run_now(jobs[1])
     orders.settle(*orders.claim(), "ack")  # nor is this
     operation = begin(selection={"view": "scheduled", "text": "before:+2h"})

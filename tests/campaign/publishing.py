@@ -43,12 +43,12 @@ def late_ones(scene: Scene) -> None:
     scene.same(publish(scene, moving)[0].status, "moved", "a late one that names its holder")
     told = scene.told("merged")[-1][1].fields
     scene.same(told, (ids.short(moving.id), holder, "latest"), "what is told of a merge")
-    scene.same(scene.do("cancel", [moving.id]), [Change.FINISHED], "a cancel of a merged job")
+    scene.same(scene.do("cancel", moving.id)[0], Change.FINISHED, "a cancel of a merged job")
     second = scene.item(key="k", due=base + 9000, policy=f"replace@{holder}")
     scene.same(publish(scene, second)[0].status, "replaced", "a late one that names its holder")
     why = f'"r":"{ids.short(second.id)}"'.encode()
     scene.expect(why in scene.told("cancelled")[-1][1].body, "a replaced job does not say by which")
-    scene.same(scene.do("cancel", [first.id]), [Change.FINISHED], "a cancel of a replaced job")
+    scene.same(scene.do("cancel", first.id)[0], Change.FINISHED, "a cancel of a replaced job")
     scene.same(scene.dump().due(ids.short(second.id)), base + 9000, "the date of a job that replaces another")
 
 
@@ -117,20 +117,20 @@ def cancels_of_what_is_lacking(scene: Scene) -> None:
     """Callers report them; they hold, and the same call returns the same answer. In the epoch that answered, they change nothing."""
     waits, runs = scene.item(FAR).id, scene.item(FAR).id
     for times in (1, 2):
-        changed = scene.do("cancel_one", waits, lacking="scheduled")
+        changed = scene.do("cancel", waits, lacking="scheduled")
         scene.same((changed.change, bool(changed.event)), (Change.DONE, True), "a cancel of a row that waits")
         scene.same(len(scene.told("cancelled")), times, "what is told of it")
-    scene.same(scene.do("cancel_one", waits)[0], Change.DONE, "a cancel of what was cancelled")
+    scene.same(scene.do("cancel", waits)[0], Change.DONE, "a cancel of what was cancelled")
     scene.same(len(scene.told("cancelled")), 2, "what is told of a cancel that was done before")
-    scene.same(scene.do("cancel", [runs], lacking="running"), [Change.RUNNING], "a cancel of a row that runs")
+    scene.same(scene.do("cancel", runs, lacking="running")[0], Change.RUNNING, "a cancel of a row that runs")
     scene.same(len(scene.told("cancel_requested")), 1, "what is told of it")
     job = scene.add(FAR, key="k")
-    epoch = scene.do("cancel_one", runs).epoch
-    scene.same(scene.do("cancel_one", job, unless=epoch)[0], Change.UNKNOWN, "a cancel where it has been answered")
+    epoch = scene.do("cancel", runs).epoch
+    scene.same(scene.do("cancel", job, unless=epoch)[0], Change.UNKNOWN, "a cancel where it has been answered")
     scene.same(scene.do("reschedule", job, unless=epoch)[0], Change.UNKNOWN, "a new date where it has been answered")
     moved = scene.do("reschedule", job, delay_ms=2 * FAR)
     scene.expect(bool(moved.event), "a new date whose event is not named")
-    scene.same(scene.do("cancel_one", job)[0], Change.DONE, "a cancel of a job that is there")
+    scene.same(scene.do("cancel", job)[0], Change.DONE, "a cancel of a job that is there")
 
 
 ALL = (

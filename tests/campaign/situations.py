@@ -29,7 +29,7 @@ def schedule_sent_again(scene: Scene) -> None:
         scene.settle(job, outcome)
         scene.same(scene.do("schedule", [item])[0].status, wanted, f"schedule sent again after {outcome}")
         scene.same(scene.claim(), [], "what a claim finds after that")
-    scene.do("cancel", [first.id])
+    scene.do("cancel", first.id)
     scene.same(scene.do("schedule", [first])[0].status, "cancelled", "schedule sent again after a cancel")
 
 
@@ -159,7 +159,7 @@ def takeover(scene: Scene) -> None:
 
 def takeover_after_request(scene: Scene) -> None:
     """A job whose cancel was requested does not run again when its worker vanishes."""
-    scene.same(scene.do("cancel", [ids.full(scene.held(key="k").id)]), [Change.RUNNING], "a cancel of a running job")
+    scene.same(scene.do("cancel", ids.full(scene.held(key="k").id))[0], Change.RUNNING, "a cancel of a running job")
     scene.until(lambda: scene.claim("w2") or scene.told("cancelled"), "it is cancelled")
     scene.same(len(scene.told("cancelled")), 1, "cancelled jobs")
 
@@ -211,12 +211,12 @@ def settle_sent_again(scene: Scene) -> None:
             scene.lost("settle", [item], worker="w1", max_crashes=MAX_CRASHES)
             scene.same(scene.settle(job, outcome, delay_ms=FAR), "already", f"{outcome} sent again")
             if outcome == "crash":
-                scene.do("cancel", [ids.full(job.id)])
+                scene.do("cancel", ids.full(job.id))
             job = scene.take()
             item = Outcome(job.id, job.attempt, job.fence, outcome, FAR)
             answers = scene.do("settle", [item, item], worker="w1", max_crashes=MAX_CRASHES)
             scene.same(answers, ["done", "already"], f"{outcome} twice in a batch")
-            scene.do("cancel", [ids.full(job.id)])
+            scene.do("cancel", ids.full(job.id))
 
 
 def put_off(scene: Scene) -> None:

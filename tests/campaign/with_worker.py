@@ -98,7 +98,7 @@ def asked_to_stop(scene: WorkerScene) -> None:
     """Progress is passed on; a task that is asked to stop learns of it."""
     (job,) = scene.call("patient", 30)
     scene.until(lambda: job in scene.dump().progress, "progress is passed on")
-    scene.store.cancel([ids.full(job)])
+    scene.store.cancel(ids.full(job))
     scene.until(lambda: scene.done([job]), "a task that is asked to stop learns of it")
 
 

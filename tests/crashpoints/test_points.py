@@ -11,7 +11,7 @@ from tests.crashpoints.cases import AFTER, BEFORE, DURABLE, FEW, KEYED, KINDS, O
 from tests.store.board import SCRIPTS
 
 PACKAGE = Path(__file__).parents[2] / "django_delayq"
-CALLS = {*SCRIPTS, "cancel_one", "resume", "adopt", "beat", "leave"} - {"inspect"}
+CALLS = {*SCRIPTS, "resume", "adopt", "beat", "leave"} - {"inspect"}
 NAMED = ("store", "self.log", "_registry", "epoch")  # what these are called on
 # Exceptions to the rule: if restore is set to wait, or a row says that the queue was paused, a pause is the only call.
 # that the queue was paused; and `confirm`, called in several places, has its failpoints where it is sent.

@@ -42,7 +42,7 @@ def test_a_move_of_what_waits_for_a_retry_of_which_its_row_has_not_heard_holds(o
 
 
 def test_a_cancel_of_what_waits_for_a_retry_holds_when_its_first_answer_was_lost(orders, loop, wipe, retrying):
-    orders.store.cancel([retrying.id])  # Redis made the change, but the reply was lost
+    orders.store.cancel(retrying.id)  # Redis made the change, but the reply was lost
     assert retrying.cancel() is DONE
     wipe()
     settle_down(orders, loop)
@@ -163,7 +163,7 @@ def test_what_waits_behind_a_running_job_of_its_key_can_be_moved(orders, act):
 
 def test_a_cancel_by_key_that_is_asked_again_answers_done(orders):
     delayq.schedule(close_order, 7, key="o:7", delay="1h")
-    orders.store.cancel_one("o:7")  # and the answer was lost
+    orders.store.cancel("o:7")  # and the answer was lost
     orders.fold()
     assert delayq.cancel(key="o:7", queue="orders") is DONE
     assert delayq.cancel(key="o:8", queue="orders") is delayq.Change.UNKNOWN

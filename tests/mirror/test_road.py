@@ -447,7 +447,7 @@ def test_a_due_job_that_came_back_is_cancelled_when_no_lease_of_before_can_stand
     meta = orders.mirror.log.keys["meta"]
     until = int(stores.link.execute("HGET", meta, "brought_back").split()[1])
     assert 25_000 < until - clock.wall_ms() <= 30_000, "a lease"
-    [change] = orders.store.cancel([job.id], now_ms=until)
+    change = orders.store.cancel(job.id, now_ms=until).change
     assert change is delayq.Change.DONE
 
 

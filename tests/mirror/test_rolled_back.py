@@ -167,7 +167,7 @@ def test_a_cancel_during_a_restore_stands_whatever_the_clock_says(orders, loop, 
 
     def cancelled_meanwhile(*given, **more):
         if not answers:
-            answers.extend(orders.store.cancel([job.id], actor="clerk", now_ms=clock.wall_ms() - ago))
+            answers.append(orders.store.cancel(job.id, actor="clerk", now_ms=clock.wall_ms() - ago).change)
         return sweep(*given, **more)
 
     sweep = loop.epoch.sweep
@@ -188,7 +188,7 @@ def test_what_happens_before_a_roll_back_is_noticed_is_folded_though_the_clock_i
     orders.fold()
     put_ahead(Job.objects.all())
     bring_back(redis_server.link, copy)
-    assert orders.store.cancel([job.id], actor="clerk") == ["done"]
+    assert orders.store.cancel(job.id, actor="clerk").change == "done"
     assert orders.settle(held, "ack") == "done"
     settle_down(orders, loop)
     states = dict(Job.objects.values_list("id", "state"))

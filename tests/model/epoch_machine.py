@@ -319,7 +319,7 @@ class EpochMachine(QueueMachine):
             if moves:
                 self.call("reschedule", job, due_ms=due_ms, lacking=lacking, actor="clerk")
             else:
-                self.call("cancel", [job], lacking=lacking, actor="clerk")
+                self.call("cancel", job, lacking=lacking, actor="clerk")
             if not lacking:
                 self._go_back()
                 self.now += gap

@@ -53,7 +53,6 @@ STRANGER = 999  # the number of a job that was never scheduled
 SELDOM = 16_000  # ms, the longest that a claim tells a worker to wait
 SCRIPTS = {
     "start_schedule": "schedule",
-    "cancel_one": "cancel",
     "resume": "pause",
     "adopt": "restore",
     "drop": "sweep",
@@ -396,7 +395,7 @@ class QueueMachine(RuleBasedStateMachine):
             self.settle(self.ending(holders[-1], replace(ending, slip=0)))
         job = full(waiting[which % 2 * (len(waiting) - 1)].id) if waiting else self.pick(which)
         if how == "cancel":
-            self.call("cancel", [job], actor="clerk")
+            self.call("cancel", job, actor="clerk")
         elif how in ("later", "now"):
             self.call("reschedule", job, delay_ms=3000 if how == "later" else 0, actor="clerk")
         elif how == "purge":
@@ -411,7 +410,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(name=st.sampled_from([1, 1, 2]), asked=st.booleans())
     def who_holds_a_name_is_lost_while_others_come_due(self, name: int, asked: bool) -> None:
         if asked and self.running():
-            self.call("cancel", [full(self.running()[0].id)], actor="clerk")
+            self.call("cancel", full(self.running()[0].id), actor="clerk")
         self.pass_lease()
         wish = Wish(False, 0, "", "high", -1, False, "keep", 0, 3, True, name)
         self.call("schedule", [self.item(wish), self.item(wish)], actor="clerk")
@@ -430,7 +429,7 @@ class QueueMachine(RuleBasedStateMachine):
     def a_lease_is_lost_and_its_first_holder_comes_late(self, ending: Ending, extends: bool, asked: bool, again: bool) -> None:
         lost = self.running()
         if asked:
-            self.call("cancel", [full(lost[ending.pick % len(lost)].id)], actor="clerk")
+            self.call("cancel", full(lost[ending.pick % len(lost)].id), actor="clerk")
         self.pass_lease()
         self.claim("thief", 10)
         for job in lost[:2]:
@@ -491,7 +490,8 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(which=st.lists(picks, min_size=1, max_size=3), actor=actors, lacking=lackings)
     def jobs_are_cancelled(self, which: list[int], actor: str, lacking: str | int) -> None:
         asked = {"actor": actor, "lacking": self.lacking(lacking), "abort": which[0] % 2 == 1}
-        self.call("cancel", [self.pick(pick) for pick in which], **asked)
+        for pick in which:
+            self.call("cancel", self.pick(pick), **asked)
 
     def lacking(self, wish: str | int) -> str:
         return wish if isinstance(wish, str) else str(self.now + wish)
@@ -503,14 +503,14 @@ class QueueMachine(RuleBasedStateMachine):
         if moves:
             self.call("reschedule", self.pick(pick), delay_ms=3000, **options)
         else:
-            self.call("cancel_one", self.pick(pick), **options)
+            self.call("cancel", self.pick(pick), **options)
 
     @precondition(lambda self: self.running())
     @rule(pick=picks, both=st.booleans(), ending=endings)
     def a_running_job_is_cancelled(self, pick: int, both: bool, ending: Ending) -> None:
         job = self.running()[pick % len(self.running())]
         for actor, abort in (("clerk", ending.pick % 2 == 1), ("\1boss", pick % 2 == 1))[: 1 + both]:
-            self.call("cancel", [full(job.id)], actor=actor, abort=abort)
+            self.call("cancel", full(job.id), actor=actor, abort=abort)
         self.extend([(job.id, job.fence)])
         if both:
             self.settle(self.ending(job, replace(ending, slip=0)))
@@ -525,7 +525,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(key=st.sampled_from(["a", "b", "never"]), cancel=st.booleans(), actor=actors)
     def a_job_is_changed_by_its_key(self, key: str, cancel: bool, actor: str) -> None:
         if cancel:
-            self.call("cancel_one", key, actor=actor)
+            self.call("cancel", key, actor=actor)
         else:
             self.call("reschedule", key, delay_ms=2000, actor=actor)
 

@@ -354,21 +354,6 @@ class Model(Epochs):
 
     def cancel(
         self,
-        jobs: Sequence[UUID],
-        *,
-        actor: str = "",
-        reason: str = "",
-        lacking: str = "",
-        abort: bool = False,
-        now_ms: int,
-    ) -> list[Change]:
-        self._begin(now_ms)
-        changes = [self._cancel(short(id), actor, lacking, abort) for id in jobs]
-        self._call_waiters()
-        return changes
-
-    def cancel_one(
-        self,
         job: UUID | str,
         *,
         actor: str = "",

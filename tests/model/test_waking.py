@@ -106,7 +106,7 @@ class IdleMovers(RuleBasedStateMachine):
     @rule(pick=st.integers(0, 9))
     def a_job_is_cancelled(self, pick: int) -> None:
         id = sorted(self.ready)[pick % len(self.ready)]
-        self.store.cancel([ids.full(id)], now_ms=self.now)
+        self.store.cancel(ids.full(id), now_ms=self.now)
         del self.ready[id]
 
     @rule(step=st.sampled_from([1, 10, 100, 500, 1000, 3000]), runs_for=RUNS)

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def end(job: delayq.Job, state: delayq.State, **values: object) -> None:
-    stores.queue(job.queue, 0).cancel([job.id])  # so that Redis knows of an end
+    stores.queue(job.queue, 0).cancel(job.id)  # so that Redis knows of an end
     Job.objects.filter(pk=job.id).update(state=state.value, finished_at=clock.now(), published=clock.now(), **values)
 
 

@@ -60,7 +60,7 @@ def test_web_commands_and_workers_need_no_more_and_no_less(shop: Shop, orders, r
     orders = Orders()
     job = delayq.schedule(close_order, 5)
     [claimed] = orders.claim()
-    assert orders.store.cancel([job.id]) == [delayq.Change.RUNNING]
+    assert orders.store.cancel(job.id).change == delayq.Change.RUNNING
     orders.settle(claimed, "fail")
     orders.fold()
     assert job.requeue() is delayq.Change.DONE

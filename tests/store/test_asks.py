@@ -77,7 +77,7 @@ def test_with_its_end_the_number_goes(asking, outcome):
 @pytest.mark.parametrize("how", ["cancel", "purge", "poison", "sweep", "garbage", "replaced"])
 def test_whatever_ends_it_the_number_goes(asking, how):
     if how == "cancel":
-        asking.store.cancel([job_id(1)], now_ms=NOW)
+        asking.store.cancel(job_id(1), now_ms=NOW)
     elif how == "purge":
         asking.store.purge(now_ms=NOW)
     elif how == "poison":
@@ -96,7 +96,7 @@ def test_whatever_ends_it_the_number_goes(asking, how):
 
 def test_a_cancel_that_was_asked_for_ends_a_run_that_asks(asking):
     asking.claim("n3")
-    asking.store.cancel([job_id(1)], now_ms=NOW)
+    asking.store.cancel(job_id(1), now_ms=NOW)
     asking.settle(1, "ask", fence="n3")
     assert asking.dump() == {"finished": {1: 0}}
     assert asking.happened()[-1] == "cancelled 1"

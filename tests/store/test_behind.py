@@ -59,7 +59,7 @@ def test_at_twice_the_limit_nothing_is_claimed_and_whatever_ends_is_told(board):
     items = [(job.id, job.fence) for job in held]
     assert set(board.store.extend(items, worker="w1", lease_ms=30_000, now_ms=NOW).values()) == {"ok"}
     assert settle(board, held) == ["done"] * 5
-    assert board.store.cancel([record(5).id], now_ms=NOW) == ["done"]
+    assert board.store.cancel(record(5).id, now_ms=NOW).change == "done"
     assert board.store.requeue(record(5).id, record(5), now_ms=NOW)[0] == "done"
     assert untold(board) == 2 * LIMIT + 7
     trim(board)

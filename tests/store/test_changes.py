@@ -12,7 +12,7 @@ from tests.store.board import NOW, job_id, record
 
 def test_cancel_removes_a_scheduled_job(board):
     board.put(1, NOW + 5000, key="k")
-    assert board.store.cancel([job_id(1)], actor="clerk", reason="paid", now_ms=NOW) == [Change.DONE]
+    assert board.store.cancel(job_id(1), actor="clerk", reason="paid", now_ms=NOW).change == Change.DONE
     assert board.dump() == {"finished": {1: 0}}
     entry = board.log.read("0-0", 10)[-1]
     assert (entry.by, entry.why, entry.items[0].kind) == ("clerk", "paid", "cancelled")
@@ -23,7 +23,7 @@ def test_cancel_of_a_waiting_retry_forgets_its_attempts(board):
     board.put(1)
     board.claim()
     board.settle(1, "retry", delay=5000)
-    assert board.store.cancel([job_id(1)], now_ms=NOW) == [Change.DONE]
+    assert board.store.cancel(job_id(1), now_ms=NOW).change == Change.DONE
     assert board.dump() == {"finished": {1: 0}}
 
 
@@ -33,11 +33,11 @@ def test_cancel_answers_honestly_for_every_state(board):
     board.claim()
     board.settle(1, "ack")
     board.put(3, NOW + 1000)
-    asked = [job_id(1), job_id(2), job_id(3), job_id(4)]
-    assert board.store.cancel(asked, now_ms=NOW) == [Change.FINISHED, Change.RUNNING, Change.DONE, Change.UNKNOWN]
+    answers = [board.store.cancel(job_id(number), now_ms=NOW).change for number in (1, 2, 3, 4)]
+    assert answers == [Change.FINISHED, Change.RUNNING, Change.DONE, Change.UNKNOWN]
     assert board.dump()["cancels"] == {2: ""}
     assert "cancel_requested 2" in board.happened()
-    assert board.store.cancel([job_id(2)], now_ms=NOW) == [Change.RUNNING]
+    assert board.store.cancel(job_id(2), now_ms=NOW).change == Change.RUNNING
     assert board.happened().count("cancel_requested 2") == 1
 
 
@@ -45,20 +45,20 @@ def test_cancel_leaves_a_key_that_another_job_holds(board):
     board.put(1, NOW + 5000, key="k")
     board.put(2, NOW + 5000)
     board.link.execute("HSET", board.keys["keys"], "k", ids.short(job_id(2)))
-    assert board.store.cancel([job_id(1)], now_ms=NOW) == [Change.DONE]
+    assert board.store.cancel(job_id(1), now_ms=NOW).change == Change.DONE
     assert board.dump()["keys"] == {"k": 2}
 
 
 def test_an_abort_of_what_waits_is_a_cancel(board):
     board.put(1, NOW + 5000)
-    assert board.store.cancel([job_id(1)], abort=True, now_ms=NOW) == [Change.DONE]
+    assert board.store.cancel(job_id(1), abort=True, now_ms=NOW).change == Change.DONE
     assert board.dump() == {"finished": {1: 0}}
 
 
 def test_an_abort_is_told_to_the_run_and_says_who_asked(board):
     board.put(1)
     board.claim()
-    assert board.store.cancel_one(job_id(1), actor="clerk", abort=True)[0] is Change.RUNNING
+    assert board.store.cancel(job_id(1), actor="clerk", abort=True)[0] is Change.RUNNING
     assert board.dump()["cancels"] == {1: "\1clerk"}
     assert board.extend(1) == "abort"
     (told,) = [item.fields for entry in board.log.read("0-0", 10) for item in entry.items if item.kind == "cancel_requested"]
@@ -68,16 +68,16 @@ def test_an_abort_is_told_to_the_run_and_says_who_asked(board):
 def test_an_abort_takes_the_place_of_a_request_and_no_request_that_of_an_abort(board):
     board.put(1)
     board.claim()
-    asked = [board.store.cancel_one(job_id(1), actor=actor, abort=abort) for actor, abort in (("a", False), ("b", True), ("c", True))]
+    asked = [board.store.cancel(job_id(1), actor=actor, abort=abort) for actor, abort in (("a", False), ("b", True), ("c", True))]
     assert [bool(answer.event) for answer in asked] == [True, True, False], "one event for each that changes something"
-    assert not board.store.cancel_one(job_id(1), actor="d").event
+    assert not board.store.cancel(job_id(1), actor="d").event
     assert board.dump()["cancels"] == {1: "\1b"}
 
 
 def test_nobody_aborts_by_a_name(board):
     board.put(1)
     board.claim()
-    board.store.cancel_one(job_id(1), actor="\1\1clerk")
+    board.store.cancel(job_id(1), actor="\1\1clerk")
     assert board.dump()["cancels"] == {1: "clerk"}
     assert board.extend(1) == "cancel"
 
@@ -85,7 +85,7 @@ def test_nobody_aborts_by_a_name(board):
 def test_an_abort_whose_worker_is_gone_ends_the_job_when_its_lease_ends(board):
     board.put(1)
     board.claim()
-    board.store.cancel_one(job_id(1), abort=True, now_ms=NOW)
+    board.store.cancel(job_id(1), abort=True, now_ms=NOW)
     assert board.claim("n2", "w2", now=board.pass_lease()).jobs == []
     assert list(board.dump()) == ["finished"]
     assert board.happened()[-1] == "cancelled 1"
@@ -93,24 +93,24 @@ def test_an_abort_whose_worker_is_gone_ends_the_job_when_its_lease_ends(board):
 
 def test_cancel_by_key(board):
     board.put(1, NOW + 5000, key="order 7")
-    assert board.store.cancel_one("order 7")[:2] == (Change.DONE, job_id(1))
-    assert board.store.cancel_one("order 7")[:2] == (Change.UNKNOWN, None)
+    assert board.store.cancel("order 7")[:2] == (Change.DONE, job_id(1))
+    assert board.store.cancel("order 7")[:2] == (Change.UNKNOWN, None)
 
 
 def test_cancel_does_nothing_in_the_epoch_that_it_is_told(board):
     board.put(1, NOW + 5000, key="order 7")
-    epoch = board.store.cancel_one(job_id(2)).epoch
-    assert board.store.cancel_one(job_id(1), unless=epoch) == (Change.UNKNOWN, None, epoch, "", 0, 0)
+    epoch = board.store.cancel(job_id(2)).epoch
+    assert board.store.cancel(job_id(1), unless=epoch) == (Change.UNKNOWN, None, epoch, "", 0, 0)
     assert board.store.reschedule(job_id(1), delay_ms=0, unless=epoch) == (Change.UNKNOWN, None, epoch, "", 0, 0)
-    assert board.store.cancel_one("order 7", unless="other:epoch")[:3] == (Change.DONE, job_id(1), epoch)
+    assert board.store.cancel("order 7", unless="other:epoch")[:3] == (Change.DONE, job_id(1), epoch)
 
 
 def test_a_change_answers_which_event_tells_of_it(board):
     board.put(1, NOW + 5000)
     moved = board.store.reschedule(job_id(1), delay_ms=9000).event
-    cancelled = board.store.cancel_one(job_id(1)).event
+    cancelled = board.store.cancel(job_id(1)).event
     assert [entry.id for entry in board.log.read("0-0", 10)][1:] == [moved, cancelled]
-    assert board.store.cancel_one(job_id(1)).event == "", "nothing has happened"
+    assert board.store.cancel(job_id(1)).event == "", "nothing has happened"
 
 
 def test_a_cancel_sent_again_answers_done_for_what_is_cancelled(board):
@@ -118,9 +118,9 @@ def test_a_cancel_sent_again_answers_done_for_what_is_cancelled(board):
     board.put(2, NOW)
     board.claim()
     board.settle(2, "ack")
-    assert board.store.cancel_one(job_id(1))[0] is Change.DONE
-    assert board.store.cancel_one(job_id(1))[0] is Change.DONE
-    assert board.store.cancel_one(job_id(2))[0] is Change.FINISHED
+    assert board.store.cancel(job_id(1))[0] is Change.DONE
+    assert board.store.cancel(job_id(1))[0] is Change.DONE
+    assert board.store.cancel(job_id(2))[0] is Change.FINISHED
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_a_cancel_sent_again_answers_done_for_what_is_cancelled(board):
 def test_a_row_that_has_not_heard_of_an_end_hears_of_it_with_the_next_cancel(board, how, lacking, change, told):
     scores = {"cancelled": ".5", "displaced": ".75", "succeeded": ".25"}
     board.link.execute("ZADD", board.keys["finished"], f"{NOW}{scores[how]}", ids.short(job_id(1)))
-    assert board.store.cancel([job_id(1)], lacking=lacking, now_ms=NOW) == [change]
+    assert board.store.cancel(job_id(1), lacking=lacking, now_ms=NOW).change == change
     assert board.happened() == ["cancelled 1"] * told
 
 
@@ -144,19 +144,19 @@ def test_a_job_that_has_failed_is_not_cancelled(board):
     board.claim()
     board.settle(1, "fail")
     before = board.dump()
-    assert board.store.cancel([job_id(1)], now_ms=NOW) == [Change.FINISHED]
+    assert board.store.cancel(job_id(1), now_ms=NOW).change == Change.FINISHED
     assert board.dump() == before
 
 
 def test_a_job_that_was_replaced_answers_finished_to_a_cancel(board):
     board.put(1, NOW + 5000, key="k")
     board.put(2, NOW + 5000, key="k", on_conflict="replace")
-    assert board.store.cancel_one(job_id(1))[0] is Change.FINISHED
-    assert board.store.cancel_one(job_id(2))[0] is Change.DONE
+    assert board.store.cancel(job_id(1))[0] is Change.FINISHED
+    assert board.store.cancel(job_id(2))[0] is Change.DONE
 
 
 def test_a_cancelled_unknown_job_cannot_be_published_late(board):
-    assert board.store.cancel([job_id(1)], lacking="scheduled") == [Change.DONE]
+    assert board.store.cancel(job_id(1), lacking="scheduled").change == Change.DONE
     assert [item.kind for entry in board.log.read("0-0", 10) for item in entry.items] == ["cancelled"], "the row hears of it"
     assert board.put(1) == "cancelled"
     assert board.claim().jobs == []
@@ -233,7 +233,7 @@ def test_requeue_takes_the_edit_and_tells_of_it_where_no_row_does(board):
 
 def test_requeue_of_a_forgotten_job_takes_the_record_given(board):
     board.put(1)
-    board.store.cancel([job_id(1)])
+    board.store.cancel(job_id(1))
     assert board.store.requeue(job_id(1))[0] is Change.UNKNOWN
     assert board.store.requeue(job_id(2), record(2), vouched=False)[0] is Change.UNKNOWN
     assert board.store.requeue(job_id(1), record(1), vouched=False, now_ms=NOW)[0] is Change.DONE
@@ -275,7 +275,7 @@ def test_requeue_is_refused_while_what_was_rolled_back_is_put_right(board):
 
 def test_requeue_of_a_job_that_succeeded_is_refused_though_an_old_row_vouches_for_it(board):
     board.put(1)
-    board.store.cancel([job_id(1)])
+    board.store.cancel(job_id(1))
     board.store.requeue(job_id(1), record(1), now_ms=NOW)
     board.claim()
     board.settle(1, "ack")
@@ -342,7 +342,7 @@ def test_a_tombstone_stays_until_the_mirror_has_heard_of_the_end_however_old_the
 @pytest.mark.parametrize("letter", ["x", "ü", "😀"])
 def test_who_and_why_are_cut_at_2_kb(board, letter):
     board.put(1)
-    board.store.cancel([job_id(1)], actor=letter * 3000, reason=letter * 1_000_000)
+    board.store.cancel(job_id(1), actor=letter * 3000, reason=letter * 1_000_000)
     (said,) = [entry for entry in board.log.read("0-0", 10) if entry.items[0].kind == "cancelled"]
     for text in (said.by, said.why):
         assert 2040 <= len(text.encode()) <= 2048
@@ -358,7 +358,7 @@ def test_ids_that_are_none_are_refused_before_redis_sees_them(given):
 
 
 def test_a_requeued_job_is_not_cancelled_by_what_was_asked_of_a_run_that_redis_had_lost(board):
-    assert board.store.cancel([job_id(1)], lacking="running") == [Change.RUNNING]
+    assert board.store.cancel(job_id(1), lacking="running").change == Change.RUNNING
     assert board.store.requeue(job_id(1), record(1), vouched=True, now_ms=NOW)[0] is Change.DONE
     board.claim()
     assert board.settle(1, "retry", now=NOW) == "done"
@@ -366,7 +366,8 @@ def test_a_requeued_job_is_not_cancelled_by_what_was_asked_of_a_run_that_redis_h
 
 
 def test_what_was_asked_while_nobody_knew_whether_it_runs_ends_it_when_it_has_come_back(board):
-    assert board.store.cancel([job_id(1), job_id(3)], lacking="running", now_ms=NOW) == [Change.RUNNING] * 2
+    for number in (1, 3):
+        assert board.store.cancel(job_id(number), lacking="running", now_ms=NOW).change == Change.RUNNING
     board.put(1, key="k")
     board.put(2)
     assert [job.id for job in board.claim().jobs] == [ids.short(job_id(2))]
@@ -379,7 +380,7 @@ def test_what_was_asked_while_nobody_knew_whether_it_runs_ends_it_when_it_has_co
 
 
 def test_a_claim_looks_no_more_when_nothing_is_asked_any_more(board):
-    board.store.cancel([job_id(1)], lacking="running", now_ms=NOW)
+    board.store.cancel(job_id(1), lacking="running", now_ms=NOW)
     board.put(1)
     board.claim("n1")
     board.claim("n2")

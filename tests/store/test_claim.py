@@ -96,7 +96,7 @@ def test_too_many_crashes_end_as_failed(board):
 def test_a_cancel_request_ends_a_job_whose_worker_vanished(board):
     board.put(1, key="k")
     board.claim()
-    board.store.cancel([job_id(1)], now_ms=NOW)
+    board.store.cancel(job_id(1), now_ms=NOW)
     assert board.claim("n3", "w2", now=board.pass_lease()).jobs == []
     assert board.dump() == {"finished": {1: LEASE + 1}}
 

@@ -348,7 +348,7 @@ def test_offers_go_to_a_target_of_any_slot(fresh, places, key, kind):
     for number in (1, 2, 3):
         board.put(number)
     board.claim()
-    board.store.cancel([job_id(3)], now_ms=NOW)
+    board.store.cancel(job_id(3), now_ms=NOW)
     assert [offered(1), offered(1), offered(2), offered(3)] == ["offered", "again", "offered", "cancel"]
     length = {"list": "LLEN", "stream": "XLEN"}[kind]
     assert fresh.serving(slot_of(key)).call(length, key) in (":1", ":2"), "a stream is cut by whole nodes"

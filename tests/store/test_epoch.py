@@ -44,7 +44,7 @@ def test_a_job_that_is_not_here_may_run_if_it_was_due_in_an_epoch_that_none_has_
         assert confirm(epoch) == "ok"
     if phase:
         assert confirm(epoch, phase=phase) == "ok"
-    assert board.store.cancel([job_id(1)], lacking=lacking, now_ms=NOW) == [wanted]
+    assert board.store.cancel(job_id(1), lacking=lacking, now_ms=NOW).change == wanted
 
 
 @pytest.mark.parametrize(
@@ -64,12 +64,12 @@ def test_a_job_that_waits_on_an_old_copy_may_be_running_if_it_is_due(board, epoc
     if confirmed == "another":
         board.link.execute("HSET", board.keys["meta"], "server", "another")
     assert board.store.reschedule(job_id(1), due_ms=due, now_ms=NOW).change is wanted
-    assert board.store.cancel([job_id(1)], actor="clerk", now_ms=NOW) == [wanted]
+    assert board.store.cancel(job_id(1), actor="clerk", now_ms=NOW).change == wanted
     if wanted is Change.RUNNING:
         assert confirm(epoch) == "ok"
         board.claim("n2", "w2")  # nobody has come to tell that it runs
         assert any(line.startswith("cancelled") for line in board.happened())
-        assert board.store.cancel([job_id(1)], now_ms=NOW) == [Change.DONE]
+        assert board.store.cancel(job_id(1), now_ms=NOW).change == Change.DONE
 
 
 def test_what_waited_when_another_server_moved_it_is_moved_here_though_it_is_due(board, epoch):
@@ -182,7 +182,7 @@ def few(monkeypatch):
 
 
 def by_cancel(board) -> None:
-    board.store.cancel([job_id(1)], now_ms=NOW)
+    board.store.cancel(job_id(1), now_ms=NOW)
 
 
 def by_purge(board) -> None:
@@ -214,7 +214,7 @@ def by_restore(board) -> None:
 def test_of_many_ends_the_oldest_that_the_database_has_heard_of_are_forgotten(board, few, end, heard, left):
     for number in range(1, 7):
         board.put(100 + number)
-        board.store.cancel([job_id(100 + number)], now_ms=NOW - 1000 + number)
+        board.store.cancel(job_id(100 + number), now_ms=NOW - 1000 + number)
     board.put(1)
     board.link.execute("HSET", board.keys["meta"], "mirrored", f"{NOW - 1000 + heard + 1}-0" if heard else "0-0")
     end(board)

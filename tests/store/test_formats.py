@@ -21,7 +21,7 @@ CALLS = {
     "claim": lambda board: board.claim(),
     "extend": lambda board: board.extend(1),
     "settle": lambda board: board.settle(1, "ack"),
-    "cancel": lambda board: board.store.cancel([job_id(1)], lacking="scheduled"),
+    "cancel": lambda board: board.store.cancel(job_id(1), lacking="scheduled"),
     "reschedule": lambda board: board.store.reschedule(job_id(1), delay_ms=5),
     "requeue": lambda board: board.store.requeue(job_id(1), record(1)),
     "pause": lambda board: board.store.pause(),

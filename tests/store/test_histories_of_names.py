@@ -70,7 +70,7 @@ class History:
         job = job_id(self.chance.choice([*waiting, self.chance.randint(1, self.number + 1)]))
         match self.chance.choice(["cancel", "move", "now", "requeue"]):
             case "cancel":
-                self.board.store.cancel([job], now_ms=self.now)
+                self.board.store.cancel(job, now_ms=self.now)
             case "requeue":
                 self.board.store.requeue(job, now_ms=self.now)
             case what:

@@ -40,7 +40,7 @@ def test_a_job_is_shown_as_it_stands_in_every_state(board, shown):
     assert shown(1, 2) == [("scheduled", 5000, 0, 0, "", "", "", "k"), None]
     board.claim("n1", now=NOW + 5000)
     board.extend(1, now=NOW + 6000, progress="1/3")
-    board.store.cancel([job_id(1)], actor="clerk", now_ms=NOW + 6000)
+    board.store.cancel(job_id(1), actor="clerk", now_ms=NOW + 6000)
     assert shown(1) == [("running", 6000 + LEASE, 1, 0, "n1", "clerk", "1/3", "k")]
     board.settle(1, "fail", now=NOW + 7000)
     assert shown(1) == [("failed", 7000, 0, 0, "", "", "", "k")]
@@ -49,7 +49,7 @@ def test_a_job_is_shown_as_it_stands_in_every_state(board, shown):
 def test_who_asks_for_an_abort_is_shown_by_name(board, shown):
     board.put(1)
     board.claim("n1")
-    board.store.cancel([job_id(1)], actor="clerk", abort=True)
+    board.store.cancel(job_id(1), actor="clerk", abort=True)
     assert shown(1) == [("running", LEASE, 1, 0, "n1", "clerk", "", "")]
 
 

@@ -347,7 +347,7 @@ def test_a_job_as_redis_knows_it(board, link):
     board.put(1, key="k")
     board.claim()
     board.extend(1, progress="2/5")
-    board.store.cancel([record(1).id], actor="clerk")
+    board.store.cancel(record(1).id, actor="clerk")
     inspector = Inspector(link, prefix="t")
     view = inspector.job("q", record(1).id)
     assert view is not None

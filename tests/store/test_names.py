@@ -179,7 +179,7 @@ def test_a_job_that_waits_for_its_name_is_cancelled_moved_and_looked_at_like_any
     view = look(board, 2)
     assert (view.state, view.blocked, view.name, view.most, view.name_holder) == ("scheduled", True, "order:1", 1, job_id(1))
     assert view.date_ms == NOW - 8
-    assert board.store.cancel([job_id(2)], now_ms=NOW) == [Change.DONE]
+    assert board.store.cancel(job_id(2), now_ms=NOW).change == Change.DONE
     assert board.store.reschedule(job_id(3), delay_ms=5_000, now_ms=NOW).change is Change.DONE
     found = board.dump()
     assert (found["waiters"], found["blocked"], found["normal"]) == ([("order:1", 4)], {4: -6}, {3: 5_000})
@@ -197,7 +197,7 @@ def test_where_the_next_one_goes_away_the_one_behind_it_is_put_back(board, how):
     board.settle(1, "ack")
     assert board.dump()["normal"] == {2: -8}
     if how == "cancel":
-        board.store.cancel([job_id(2)], now_ms=NOW)
+        board.store.cancel(job_id(2), now_ms=NOW)
     elif how == "reschedule":
         board.store.reschedule(job_id(2), due_ms=NOW + 40, now_ms=NOW)
     elif how == "replace":
@@ -478,7 +478,7 @@ def test_those_that_wait_no_more_use_up_no_call_of_the_name(board, gone, doubtfu
     board.settle(1, "ack")
     if doubtful:
         assert board.dump()["normal"].keys() == {gone + 10}
-        assert board.store.cancel([job_id(gone + 10)], now_ms=NOW) == [Change.DONE]
+        assert board.store.cancel(job_id(gone + 10), now_ms=NOW).change == Change.DONE
     found = board.dump()
     assert found["normal"].keys() == {gone + 2}
     assert found["waiters"] == [("order:1", gone + 3)]

@@ -102,7 +102,7 @@ def test_a_run_that_nobody_knows_pushes_nothing(board):
 
 def test_a_cancel_that_comes_first_is_obeyed(board):
     board.running(1)
-    board.store.cancel([job_id(1)], now_ms=NOW)
+    board.store.cancel(job_id(1), now_ms=NOW)
     assert board.offer() == "cancel"
     assert board.entries(STREAM) == []
     assert board.settle(1, "snooze", delay=1000) == "done"
@@ -112,7 +112,7 @@ def test_a_cancel_that_comes_first_is_obeyed(board):
 def test_a_cancel_that_comes_later_does_not_hide_that_it_was_offered(board):
     board.running(1)
     board.offer()
-    board.store.cancel([job_id(1)], now_ms=NOW)
+    board.store.cancel(job_id(1), now_ms=NOW)
     assert board.offer() == "again"
 
 
@@ -164,7 +164,7 @@ def test_what_other_ends_leave_is_tidied_and_what_waits_keeps_its_note(board, ho
     board.settle(1, "retry")
     board.settle(2, "retry")
     if how == "cancel":
-        board.store.cancel([job_id(1)], now_ms=NOW)
+        board.store.cancel(job_id(1), now_ms=NOW)
     elif how == "sweep":
         EpochStore(board.store).drop([ids.short(job_id(1))], now_ms=NOW)
     else:

@@ -87,7 +87,7 @@ def test_a_name_is_seen_where_an_unfinished_job_bears_it(stores, inspector):
     for failed in (True, False):
         assert [inspector.names("q", partition, "a:b", failed=failed) for partition in range(3)] == [False, True, False]
         assert not inspector.names("q", 1, "b", failed=failed)
-    stores[1].cancel([record.id])
+    stores[1].cancel(record.id)
     assert not inspector.names("q", 1, "a:b", failed=True)
 
 

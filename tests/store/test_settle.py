@@ -160,7 +160,7 @@ def test_the_same_job_twice_in_one_batch_settles_once(running):
 
 @pytest.mark.parametrize("outcome", ["retry", "snooze", "evict", "park", "crash"])
 def test_a_requested_cancel_takes_effect_when_the_run_ends_without_success(running, outcome):
-    running.store.cancel([job_id(1)])
+    running.store.cancel(job_id(1))
     assert running.settle(1, outcome) == "done"
     assert running.dump() == {"finished": {1: 0}}
     assert running.happened()[-1] == "cancelled 1"
@@ -168,7 +168,7 @@ def test_a_requested_cancel_takes_effect_when_the_run_ends_without_success(runni
 
 @pytest.mark.parametrize(("outcome", "told"), [("ack", "succeeded 1"), ("fail", "failed 1")])
 def test_a_requested_cancel_does_not_undo_an_end(running, outcome, told):
-    running.store.cancel([job_id(1)])
+    running.store.cancel(job_id(1))
     running.settle(1, outcome)
     assert running.happened()[-1] == told
     assert "cancels" not in running.dump()
@@ -215,7 +215,7 @@ def test_extend_of_a_settled_job_says_that_nobody_holds_it(running):
 
 
 def test_extend_tells_of_a_requested_cancel(running):
-    running.store.cancel([job_id(1)], actor="clerk")
+    running.store.cancel(job_id(1), actor="clerk")
     assert running.extend(1) == "cancel"
 
 

@@ -275,8 +275,8 @@ def test_no_run_and_no_job_begins_where_another_database_was_found_last(board, d
 def test_no_job_changes_where_another_database_was_found_last(board, database, name):
     """A copy of the database must not change jobs that the mirror of the original records. Nothing is sent for it."""
     calls = {
-        "cancel": lambda: board.store.cancel([job_id(1)]),
-        "cancel of one": lambda: board.store.cancel_one("the key"),
+        "cancel": lambda: board.store.cancel(job_id(1)),
+        "cancel of one": lambda: board.store.cancel("the key"),
         "reschedule": lambda: board.store.reschedule(job_id(1), delay_ms=5),
         "requeue": lambda: board.store.requeue(job_id(2), record(2)),
         "purge": lambda: board.store.purge(),

@@ -70,9 +70,10 @@ def test_tidy_drops_counters_behind_eight_days_and_claims_behind_one(board):
 def test_tidy_drops_what_was_asked_of_a_job_that_nobody_runs_and_nothing_else(board):
     board.put(1)
     board.claim()
-    asked = board.store.cancel([job_id(2), job_id(3)], lacking="running", now_ms=NOW)
-    assert asked == [Change.RUNNING] * 2, "nobody knows whether they run"
-    assert board.store.cancel([job_id(1)], now_ms=NOW) == [Change.RUNNING]
+    for number in (2, 3):
+        asked = board.store.cancel(job_id(number), lacking="running", now_ms=NOW)
+        assert asked.change == Change.RUNNING, "nobody knows whether it runs"
+    assert board.store.cancel(job_id(1), now_ms=NOW).change == Change.RUNNING
     board.store.tidy(now_ms=NOW)
     assert sorted(board.dump().get("cancels", ())) == [1, 2, 3], "nobody has confirmed yet that this server lacks nothing"
     assert confirm(board) == "ok"
@@ -110,8 +111,8 @@ def ends(counted) -> dict[str, int]:
 def test_a_cancel_counts_what_it_has_ended_and_nothing_else(board, counted):
     for number in (1, 2):
         board.put(number)
-    board.store.cancel([job_id(1), job_id(2), job_id(3)], now_ms=NOW)
-    board.store.cancel([job_id(1)], now_ms=NOW)
+    for number in (1, 2, 3, 1):
+        board.store.cancel(job_id(number), now_ms=NOW)
     assert ends(counted) == {"cancelled": 2}
 
 
@@ -165,14 +166,14 @@ def test_what_expires_counts_as_cancelled_or_once_it_has_run_as_failed(board, co
 def test_a_crash_of_what_was_asked_to_end_counts_no_failure(board, counted):
     board.put(1)
     board.claim()
-    board.store.cancel([job_id(1)], now_ms=NOW)
+    board.store.cancel(job_id(1), now_ms=NOW)
     board.settle(1, "crash")
     assert ends(counted) == {"crashed": 1}
 
 
 def test_a_cancel_that_was_asked_for_while_nobody_knew_of_the_job_counts_when_it_is_found(board, counted):
     board.claim("n0")
-    assert board.store.cancel([job_id(1)], lacking="running", now_ms=NOW) == ["running"]
+    assert board.store.cancel(job_id(1), lacking="running", now_ms=NOW).change == "running"
     board.put(1)
     assert board.claim("n1").jobs == []
     assert board.happened()[-1] == "cancelled 1"

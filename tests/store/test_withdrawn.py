@@ -74,8 +74,8 @@ CALLS: dict[str, tuple[Callable[[Board], Any], Callable[[Board], Any]]] = {
         )
         for outcome in ("ack", "retry", "snooze", "ask", "evict", "fail", "crash", "cancel")
     },
-    "cancel": (lambda board: put(board, 1, key="k"), lambda board: board.store.cancel([job_id(1)], now_ms=NOW)),
-    "cancel of a run": (lambda board: claimed(board, 1), lambda board: board.store.cancel([job_id(1)], now_ms=NOW)),
+    "cancel": (lambda board: put(board, 1, key="k"), lambda board: board.store.cancel(job_id(1), now_ms=NOW)),
+    "cancel of a run": (lambda board: claimed(board, 1), lambda board: board.store.cancel(job_id(1), now_ms=NOW)),
     "reschedule": (lambda board: put(board, 1), lambda board: board.store.reschedule(job_id(1), due_ms=NOW + 7, now_ms=NOW)),
     "requeue": (failed, lambda board: board.store.requeue(job_id(1), record(1, key="k"), now_ms=NOW)),
     "purge": (lambda board: put(board, 1, key="k"), lambda board: board.store.purge(now_ms=NOW)),
@@ -85,7 +85,7 @@ CALLS: dict[str, tuple[Callable[[Board], Any], Callable[[Board], Any]]] = {
     "claim with a name": (lambda board: put(board, 1, 2, **NAMED), lambda board: board.claim()),
     "settle ack with a name": (waits, lambda board: board.settle(1, "ack")),
     "settle retry with a name": (waits, lambda board: board.settle(1, "retry", delay=9)),
-    "cancel with a name": (waits, lambda board: board.store.cancel([job_id(2)], now_ms=NOW)),
+    "cancel with a name": (waits, lambda board: board.store.cancel(job_id(2), now_ms=NOW)),
     "reschedule with a name": (waits, lambda board: board.store.reschedule(job_id(2), due_ms=NOW + 7, now_ms=NOW)),
     "purge with a name": (waits, lambda board: board.store.purge(now_ms=NOW)),
     "tidy with a name": (waits, lambda board: board.store.tidy(now_ms=NOW)),
@@ -174,7 +174,7 @@ def test_what_is_nowhere_holds_no_key(board, left):
 
 
 def test_what_is_nowhere_is_cancelled(board, left):
-    assert board.store.cancel([job_id(2)], now_ms=NOW) == [Change.DONE]
+    assert board.store.cancel(job_id(2), now_ms=NOW).change == Change.DONE
     assert board.dump()["jobs"] == [1]
 
 

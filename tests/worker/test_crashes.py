@@ -209,7 +209,7 @@ def test_the_next_of_a_name_begins_when_the_process_of_the_holder_is_dead(shop: 
     if how != "evicted":  # there the two run for a second only
         eventually(lambda: shop.link.execute("ZCARD", blocked) == 1)
     if how == "aborted":
-        shop.store().cancel([ids.full(holder)], actor="clerk", abort=True)
+        shop.store().cancel(ids.full(holder), actor="clerk", abort=True)
     elif how == "killed":
         os.kill(process, signal.SIGKILL)
     eventually(lambda: "claimed" in shop.happened(next_one))

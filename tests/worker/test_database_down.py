@@ -88,7 +88,7 @@ def test_jobs_go_on_and_then_every_row_tells_the_truth(shop: Shop, outage: Outag
         number += 10
         waits = shop.put_many("write_down", [(-1,)] * 2, delay_ms=3_600_000)
         truth.update(dict.fromkeys(well, WELL) | {shop.put("err", max_attempts=3): BADLY} | {waits[0]: WAITS, waits[1]: GONE})
-        shop.store().cancel([ids.full(waits[1])])
+        shop.store().cancel(ids.full(waits[1]))
 
     def ran() -> int:
         return len(ledger.read_text().splitlines()) if ledger.exists() else 0

@@ -31,7 +31,7 @@ def running(bench: Bench) -> Any:
 
 def test_the_lease_extender_calls_the_process_once(bench: Bench) -> None:
     run = running(bench)
-    assert bench.stores[0].cancel([ids.full(run.job.id)], abort=True) == [Change.RUNNING]
+    assert bench.stores[0].cancel(ids.full(run.job.id), abort=True).change == Change.RUNNING
     for _ in range(2):
         bench.extender._full_at = dict.fromkeys(bench.lines, 0.0)
         bench.extender.poll()

@@ -259,7 +259,7 @@ def test_the_lease_extender_tells_of_lost_leases_and_cancel_requests(bench: Benc
     first, second = bench.put("nothing"), bench.put("nothing")
     bench.move()
     bench.board.link.execute("HSET", bench.board.keys["runs"], first, "1:0:n:another")
-    bench.stores[0].cancel([ids.full(second)])
+    bench.stores[0].cancel(ids.full(second))
     bench.extender.poll()
     rows = {held.id: held for held in bench.leases.held()}
     assert bench.leases.is_lost(rows[first].row, rows[first].turn)

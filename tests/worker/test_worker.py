@@ -179,7 +179,7 @@ def test_a_running_job_sees_that_it_is_cancelled_and_shows_its_progress(shop: Sh
         return view.progress if view else ""
 
     assert eventually(progress).endswith("/600")
-    shop.store().cancel([id], actor="test")
+    shop.store().cancel(id, actor="test")
     eventually(lambda: "saw the request" in shop.ran())
     eventually(lambda: "cancelled" in shop.happened(short))
 

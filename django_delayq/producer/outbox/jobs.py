@@ -112,8 +112,7 @@ def apply(row: StoredJob, told: RowUpdate) -> bool:
     run_at = clock.from_ms(told.run_at_ms) if told.kind == EventKind.RESCHEDULED else None
     values = changed_values(told.kind, run_at, told.reason)
     own = Job.objects.filter(pk=job)
-    mine = own.filter(durable=True, settled="").exclude(state=State.SUCCEEDED.value)
-    mine = mine.exclude(Exists(Step.objects.filter(job_id=OuterRef("pk"), name=WHOLE)))
+    mine = without_committed_run(own.filter(durable=True, settled="")).exclude(state=State.SUCCEEDED.value)
     with database.atomic():
         for _ in range(TRIES):
             if position(seen) >= position(told.event):
@@ -186,6 +185,11 @@ def committed_runs(jobs: Iterable[UUID]) -> dict[UUID, Any]:
     """Those of these jobs whose atomic run has committed, with the result. For a few hundred jobs at most."""
     steps = Step.objects.filter(job_id__in=list(jobs), name=WHOLE)
     return dict(steps.values_list("job_id", "result"))
+
+
+def without_committed_run(among: Any) -> Any:
+    """Those of these rows without a committed atomic run."""
+    return among.exclude(Exists(Step.objects.filter(job_id=OuterRef("pk"), name=WHOLE)))
 
 
 def end_committed(among: Any) -> None:

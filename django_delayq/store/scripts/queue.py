@@ -227,14 +227,6 @@ class QueueStore:
         epoch, upto, token = self.run("epoch", None, "", "", self.new_generation)
         return decode.text(epoch), Trimmed.read(upto, token)
 
-    def holder(self, key: str) -> UUID | None:
-        """The unfinished job that holds a business key here.
-
-        Raises:
-            SiteRefused: the queue belongs to another site.
-        """
-        return holder_of(self.link, self.keys, key)
-
     def claim(
         self,
         worker: str,
@@ -336,25 +328,6 @@ class QueueStore:
 
     def cancel(
         self,
-        jobs: Sequence[UUID],
-        *,
-        actor: str = "",
-        reason: str = "",
-        lacking: str = "",
-        abort: bool = False,
-        now_ms: int | None = None,
-    ) -> list[Change]:
-        """Scheduled -> cancelled. A running job gets a request; with `abort` the request ends its run. `lacking`: the state in the
-        rows of jobs that Redis does not have: "running"; a date in ms until which they wait; "scheduled" for jobs that were cancelled
-        before in another epoch; "" if not known.
-        """
-        site.admit(self.link, self.keys)
-        bounded(jobs)
-        reply = self.run("cancel", now_ms, actor, reason, lacking, "", "1" if abort else "", *map(ids.short, jobs))
-        return [Change(status.decode()) for status in reply[2::2]]
-
-    def cancel_one(
-        self,
         job: UUID | str,
         *,
         actor: str = "",
@@ -365,8 +338,10 @@ class QueueStore:
         replicas: Replicas | None = None,
         now_ms: int | None = None,
     ) -> Changed:
-        """Like `cancel`, for one job. `job`: an id, or the business key as text. `unless`: in that epoch nothing is done, and the
-        result is `unknown`.
+        """Scheduled -> cancelled. A running job gets a request; with `abort` the request ends its run. `job`: an id, or the business
+        key as text. `lacking`: the state in the row of a job that Redis does not have: "running"; a date in ms until which it waits;
+        "scheduled" for a job that was cancelled before in another epoch; "" if not known. `unless`: in that epoch nothing is done,
+        and the result is `unknown`.
         """
         site.admit(self.link, self.keys)
         told = lacking, unless, "1" if abort else "", loader.target(job)
@@ -387,7 +362,7 @@ class QueueStore:
         now_ms: int | None = None,
     ) -> Changed:
         """Scheduled -> scheduled at another date. `policy`: not if the present date is already earlier, or later. For other arguments
-        see `cancel_one`. `lacking` "waited": another server has made this change before, so the job is moved even if it is due here
+        see `cancel`. `lacking` "waited": another server has made this change before, so the job is moved even if it is due here
         and not confirmed.
         """
         site.admit(self.link, self.keys)
@@ -489,8 +464,16 @@ class QueueStore:
 
 
 def holder_of(link: Link, keys: Keys, key: str) -> UUID | None:
-    """See `QueueStore.holder`. As for the scripts, a job holds a key only if its record has the key."""
-    holder, own = link.ask(("HGET", keys["keys"], key), ("HGET", keys["meta"], "site"))
+    """The unfinished job that holds a business key in that partition. As for the scripts, its record must have the key.
+
+    Raises:
+        SiteRefused: the queue belongs to another site.
+    """
+    replies = link.execute_many((("HGET", keys["keys"], key), ("HGET", keys["meta"], "site")))
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise reply
+    holder, own = replies
     site.check(keys.prefix, keys.queue, link.home, decode.text(own))
     id = decode.job_id(holder)
     try:
