@@ -361,7 +361,7 @@ def _keep_all(moves: Sequence[tuple[Move, StoredJob, Changed]], epoch: str, stor
         with stores.guarded(store.queue, store.partition):
             now, _ = store.reschedule_many([], unless=epoch)
         if now != epoch or epoch.rpartition(":")[2] in outbox.jobs.servers(store.queue, store.partition)[1:]:
-            return [_keep(move, row, _lacking(row), changed) for move, row, changed in moves]
+            return [_keep(move, store, row, _lacking(row), changed) for move, row, changed in moves]
         return [changed.change if done else Change.FINISHED for (_, _, changed), done in zip(moves, told, strict=True)]
 
     if transaction.get_connection(using).in_atomic_block:
