@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
@@ -161,7 +162,7 @@ def put_all(
         _refuse_twice(keyed)
         if pipelined is not None:
             pipelined.collect()  # before that, the holder of a key is not known
-        fresh = _unmerged(plans)
+        fresh = _unmerged(plans, keyed)
     for (using, durable), group in _by(fresh, attrgetter("using", "durable")):
         if durable:
             if pipelined is not None:
@@ -533,3 +534,10 @@ def _by_store(plans: Sequence[Plan], *, durable: bool = True) -> list[PlanGroup]
         for partition, part in parts.items():
             found.append(PlanGroup(Publisher.of(queue, partition, durable=durable), part))
     return found
+
+
+def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Splits items into batches, in their order. An item is drawn from the iterator only when its batch is requested."""
+    rest = iter(items)
+    while batch := list(islice(rest, size)):
+        yield batch

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Never, ParamSpec, TypeVar, Unpack
 from uuid import UUID
 
@@ -38,7 +37,7 @@ from django_delayq.producer.options import (
     templates,
 )
 from django_delayq.producer.outbox.shapes import Once
-from django_delayq.producer.put import PipelinedCall, put_all, put_one
+from django_delayq.producer.put import PipelinedCall, batches, put_all, put_one
 from django_delayq.producer.stores import stores
 from django_delayq.states import CARRIED, NO_LIMIT, PERIODIC
 from django_delayq.store.scripts.queue import MOST
@@ -318,19 +317,12 @@ async def _aput(binding: Binding) -> Job:
 def _put_many(bindings: Iterable[Binding], using: str | None) -> list[Job]:
     jobs: list[Job] = []
     with carriers.watched(Call(many=True)) as call, PipelinedCall() as pipelined:
-        for turn, batch in enumerate(_batches(bindings), random.randrange(MOST_TURNS)):
+        for turn, batch in enumerate(batches(bindings, MOST), random.randrange(MOST_TURNS)):
             plans = _planned(batch, using, turn)
             if watchers:
                 call.plans += plans
             jobs += put_all(plans, pipelined)
     return jobs
-
-
-def _batches(bindings: Iterable[Binding]) -> Iterator[list[Binding]]:
-    """Splits jobs into batches. A job is drawn from the iterator only when its batch is requested."""
-    rest = iter(bindings)
-    while batch := list(islice(rest, MOST)):
-        yield batch
 
 
 def _planned(batch: Sequence[Binding], using: str | None, turn: int) -> list[Plan]:
