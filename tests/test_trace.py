@@ -86,7 +86,7 @@ def within(found: Figures, limits: Figures) -> None:
 
 
 def test_schedule_with_a_key_in_a_transaction(warm):
-    within(Trace().of(lambda: put(9)), Figures(27, 148, 92))
+    within(Trace().of(lambda: put(9)), Figures(25, 135, 90))
 
 
 def test_from_schedule_to_the_row_of_the_ended_job(warm):
@@ -94,12 +94,12 @@ def test_from_schedule_to_the_row_of_the_ended_job(warm):
         put(9)
         warm.advance("1h")
 
-    within(Trace().of(whole), Figures(46, 295, 329))
+    within(Trace().of(whole), Figures(43, 288, 329))
 
 
 def test_cancel_by_key(warm):
     put(9)
-    within(Trace().of(lambda: cancel_by_key("o:9")), Figures(29, 125, 190))
+    within(Trace().of(lambda: cancel_by_key("o:9")), Figures(26, 105, 160))
 
 
 def test_cancel_of_selected_jobs_in_the_admin(warm):
