@@ -25,8 +25,6 @@ from django_delayq.producer.task import registry
 from django_delayq.setting_readers import is_embedded
 from django_delayq.store.connection.address import RedisSpec, address, cache_aliases, not_obeyed
 from django_delayq.store.connection.places import place
-from django_delayq.store.connection.server_kind import kind_findings
-from django_delayq.store.reads.cluster_health import Divided, cluster_findings
 from django_delayq.store.reads.fitness import (
     NEWEST,
     link_findings,
@@ -37,6 +35,7 @@ from django_delayq.store.reads.fitness import (
     version_findings,
 )
 from django_delayq.store.reads.inspector import Inspector
+from django_delayq.store.reads.topology import Divided, cluster_findings, kind_findings
 from django_delayq.store.scripts.replicas import replica_findings
 from django_delayq.store.scripts.site import SiteRefused
 from django_delayq.store.scripts.worker_registry import WorkerRegistry

@@ -32,9 +32,7 @@ from django_delayq.setting_readers import is_embedded
 from django_delayq.states import State
 from django_delayq.store.connection.address import RedisSpec, is_cluster, way
 from django_delayq.store.connection.link import Link
-from django_delayq.store.connection.server_kind import kind_findings
 from django_delayq.store.keys import Keys
-from django_delayq.store.reads.cluster_health import cluster_findings
 from django_delayq.store.reads.fitness import (
     optional_findings,
     probe_findings,
@@ -44,6 +42,7 @@ from django_delayq.store.reads.fitness import (
     unkept,
     unmirrored,
 )
+from django_delayq.store.reads.topology import cluster_findings, kind_findings
 from django_delayq.store.scripts import formats
 from django_delayq.store.scripts.replicas import replica_findings
 from django_delayq.store.scripts.site import SiteRefused

@@ -15,8 +15,8 @@ from django_delayq.exceptions import StoreUnavailable
 from django_delayq.store.connection.cluster import slot_of
 from django_delayq.store.connection.link import connect
 from django_delayq.store.connection.places import Places, place
-from django_delayq.store.connection.server_kind import kind_findings
 from django_delayq.store.keys import Keys
+from django_delayq.store.reads.topology import kind_findings
 from django_delayq.store.scripts.queue import QueueStore
 from tests.conftest import missing
 from tests.ports import free_port

@@ -8,11 +8,11 @@ import pytest
 from redis.sentinel import Sentinel
 
 from django_delayq.exceptions import ConfigError, StoreUnavailable
-from django_delayq.store.connection import server_kind
 from django_delayq.store.connection.address import address, resolve
 from django_delayq.store.connection.error_replies import StoreRefused
-from django_delayq.store.connection.server_kind import kind_findings
 from django_delayq.store.connection.wake import EventLine, WakeLine
+from django_delayq.store.reads import topology
+from django_delayq.store.reads.topology import kind_findings
 from tests.conftest import missing
 from tests.links import opened
 from tests.servers import PASSWORD, USER, RedisServer, redis_program
@@ -189,8 +189,8 @@ def test_a_client_of_something_else_than_one_server_is_refused_with_the_way_out(
 
 @pytest.mark.parametrize("scheme", ["redis", "redis+sentinel", "redis+cluster"])
 def test_the_line_to_write_for_an_address_with_colons_is_one_that_is_understood(monkeypatch, scheme):
-    monkeypatch.setattr(server_kind, "_speaks_tls", lambda *_: True)
-    [found] = server_kind.kind_findings(f"{scheme}://[::1]:1" + ("/shop/0" if scheme == "redis+sentinel" else ""), timeout=0.2)
+    monkeypatch.setattr(topology, "_speaks_tls", lambda *_: True)
+    [found] = topology.kind_findings(f"{scheme}://[::1]:1" + ("/shop/0" if scheme == "redis+sentinel" else ""), timeout=0.2)
     said = found.hint.split()[3].rstrip(".,").replace("[user:password@]", "")
     assert said.startswith(f"{scheme.replace('redis', 'rediss')}://[::1]:1")
     resolve(said)

@@ -11,8 +11,8 @@ from django_delayq.management.queue_findings import redis_findings
 from django_delayq.producer.stores import stores
 from django_delayq.store.connection.cluster import slot_of
 from django_delayq.store.keys import tag
-from django_delayq.store.reads import cluster_health
-from django_delayq.store.reads.cluster_health import BY_KEY, moves_as_a_whole
+from django_delayq.store.reads import topology
+from django_delayq.store.reads.topology import BY_KEY, moves_as_a_whole
 from tests.conftest import missing
 from tests.topologies import ClusterServers, valkey_program
 
@@ -68,7 +68,7 @@ def test_w027_a_master_with_more_than_twice_its_share(redis7, told):
 
 @pytest.mark.django_db
 def test_w028_a_partition_that_cannot_be_moved_key_by_key(redis7, told, monkeypatch):
-    monkeypatch.setattr(cluster_health, "WHOLE", {"valkey": (99,), "redis": (99,)})  # whatever server the others run on
+    monkeypatch.setattr(topology, "WHOLE", {"valkey": (99,), "redis": (99,)})  # whatever server the others run on
     assert told(redis7, PARTITIONS=4) == {}
     hold(0, BY_KEY)
     hold(2, BY_KEY)
@@ -94,7 +94,7 @@ def test_w028_where_slots_move_in_the_background(told, monkeypatch):
         assert told(cluster, PARTITIONS=4) == {}
         hold(1, TOO_MANY)
         assert told(cluster, PARTITIONS=4) == {}
-        monkeypatch.setattr(cluster_health, "AS_A_WHOLE", BY_KEY)
+        monkeypatch.setattr(topology, "AS_A_WHOLE", BY_KEY)
         assert "orders/1" in told(cluster, PARTITIONS=4)["delayq.W028"]
 
 

@@ -15,8 +15,8 @@ from django_delayq.exceptions import ConfigError, StoreUnavailable
 from django_delayq.store.connection import link as module
 from django_delayq.store.connection.address import address, resolve, way
 from django_delayq.store.connection.link import Link
-from django_delayq.store.connection.server_kind import kind_findings
 from django_delayq.store.connection.wake import EventLine, WakeLine
+from django_delayq.store.reads.topology import kind_findings
 from tests.links import opened
 from tests.servers import PASSWORD, USER, RedisServer, as_package
 from tests.store.board import Board

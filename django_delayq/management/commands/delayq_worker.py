@@ -36,10 +36,10 @@ from django_delayq.producer.task import registry
 from django_delayq.store.connection import cluster  # noqa: F401  # a web process loads it when asked, a worker before it forks
 from django_delayq.store.connection.address import RedisSpec
 from django_delayq.store.connection.places import Places, place
-from django_delayq.store.connection.server_kind import kind_findings
 from django_delayq.store.reads import figures  # noqa: F401  # loaded before the fork, too
 from django_delayq.store.reads.fitness import rights_findings, server_findings
 from django_delayq.store.reads.inspector import Inspector
+from django_delayq.store.reads.topology import kind_findings
 from django_delayq.store.scripts import site
 from django_delayq.store.scripts.site import SiteRefused
 from django_delayq.text import visible
