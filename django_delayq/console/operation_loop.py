@@ -162,14 +162,6 @@ def _part_of(job: Job) -> Part:
     return job.queue, ids.partition(job.pk)
 
 
-def _options(operation: Operation) -> dict[str, Any]:
-    """The arguments of the verb besides the job: `delay` in seconds, or `run_at`."""
-    given = dict(operation.options)
-    if "run_at" in given:
-        given["run_at"] = datetime.fromisoformat(given["run_at"])
-    return given
-
-
 def _in_parts(parts: frozenset[Part]) -> Q:
     by_queue: dict[str, list[int]] = {}
     for queue, partition in sorted(parts):
@@ -395,7 +387,9 @@ class OperationLoop:
 
     def _do(self, operation: Operation, chunk: Chunk) -> ChunkResult:
         told = ChunkResult()
-        options, wanted = _options(operation), chosen(operation)
+        options, wanted = dict(operation.options), chosen(operation)
+        if "run_at" in options:  # else `delay` in seconds
+            options["run_at"] = datetime.fromisoformat(options["run_at"])
         reached = (job for job in chunk.jobs if not any(each.has(_part_of(job)) for each in told.passed))
         for job, answer in verbs.apply(VERBS[operation.verb], reached, actor=operation.actor, reason=operation.reason, **options):
             if isinstance(answer, (StoreUnavailable, StoreError)):

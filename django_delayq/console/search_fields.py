@@ -94,7 +94,8 @@ def free_text(text: str, sense: Sense) -> Term:
         if (is_open := open_tasks.get(task)) is None:
             is_open = open_tasks[task] = plain and _hides_nothing(task)
         # Decodes few of ten thousand rows. If a task has masked arguments, all rows are decoded, so that the time reveals nothing.
-        if is_open and (written := _written(row)) and needle not in written and "\\u" not in written:
+        written = f"{row.args_json} {row.kwargs_json}".lower() if is_open and hasattr(row, "args_json") else ""
+        if written and needle not in written and "\\u" not in written:
             return False
         return any(_has_text(value, needle) for value in _shown(row))
 
@@ -213,15 +214,11 @@ def _is(value: str, sense: Sense) -> Term:
 
 
 def _dated(word: str, lookup: str, holds: Callable[[Any, Any], bool], value: str, sense: Sense) -> Term:
-    moment = _moment(value, sense.at)
-    return Term(word, value, Q(**{f"run_at__{lookup}": moment}), lambda row: holds(row.run_at, moment), ("run_at",))
-
-
-def _moment(value: str, at: datetime) -> datetime:
     try:
-        return parse_moment(value, at)
+        moment = parse_moment(value, sense.at)
     except (ValueError, OverflowError):
         raise Refused(now('use 2026-05-01, "2026-05-01 18:30", 18:30, today, yesterday, -2h (two hours ago) or +10m.')) from None
+    return Term(word, value, Q(**{f"run_at__{lookup}": moment}), lambda row: holds(row.run_at, moment), ("run_at",))
 
 
 def _arg(value: str, sense: Sense) -> Term:
@@ -312,11 +309,6 @@ def read_raw(columns: Iterable[str]) -> dict[str, Any]:
 def _given(row: Any, column: str) -> Any:
     raw = getattr(row, f"{column}_json", None)
     return getattr(row, column) if raw is None else json.loads(raw)
-
-
-def _written(row: Any) -> str:
-    """The undecoded arguments in lower case; "" if the row has only decoded arguments."""
-    return f"{row.args_json} {row.kwargs_json}".lower() if hasattr(row, "args_json") else ""
 
 
 def _hides_nothing(task: str) -> bool:

@@ -202,17 +202,12 @@ def _outside(job: Job, view: JobView, serving: Sequence[dict[str, Any]], *, due:
         return []
     if put_off:
         return [Why("put_off", {"worker": last.worker, "reason": last.message})] if last.message else []
-    return _asked_to_wait(last)
-
-
-def _asked_to_wait(last: Attempt) -> list[Why]:
-    """A delay by `Retry-After`, or by a task that raised `Retry` with a delay."""
-    problem = last.problem if isinstance(last.problem, dict) else {}
+    problem = last.problem if isinstance(last.problem, dict) else {}  # with the delay of `Retry-After`, or of `Retry`
     if last.outcome != AttemptOutcome.RETRIED or "wait_ms" not in problem:
         return []
     seconds = problem["wait_ms"] / 1000
-    target = (problem.get("fields") or {}).get("target")
-    return [Why("host_asked", {"target": target, "duration": seconds}) if target else Why("task_asked", {"duration": seconds})]
+    asks = (problem.get("fields") or {}).get("target")
+    return [Why("host_asked", {"target": asks, "duration": seconds}) if asks else Why("task_asked", {"duration": seconds})]
 
 
 def _place(job: Job, argument: str) -> str:

@@ -5,6 +5,8 @@ May import everything except the admin. No threads. Jobs change only through the
 
 from __future__ import annotations
 
+from argparse import ArgumentTypeError
+from collections.abc import Callable
 from typing import Final
 
 from django.core.management.base import CommandError
@@ -17,3 +19,14 @@ class UsageError(CommandError):
 
     def __init__(self, text: str) -> None:
         super().__init__(text, returncode=USAGE)
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """A type of argparse: whole numbers from this one on."""
+
+    def read(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
+        return int(text)
+
+    return read

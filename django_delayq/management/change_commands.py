@@ -7,7 +7,7 @@ from __future__ import annotations
 import getpass
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
 from django.core.management.base import CommandError
@@ -48,9 +48,15 @@ def actor() -> str:
 
 def change(verb: Verb, out: TextIO, options: dict[str, Any]) -> int:
     """Applies a verb to the jobs that ids, a key or a filter choose."""
-    how = {"actor": actor(), "reason": options["reason"], **(_date(options) if verb.needs_date else {})}
+    how = {"actor": actor(), "reason": options["reason"]}
     if verb.aborts:
         how["abort"] = options["abort"]
+    if verb.needs_date:
+        if (options["delay"] is None) == (options["run_at"] is None):
+            raise UsageError("Specify either --delay or --run-at.")
+        how["delay"] = seconds(options["delay"], "--delay")
+        if options["run_at"] is not None:
+            how["run_at"] = moment(options["run_at"], "--run-at")
     if named := named_key(options):
         key, queue = named
         if options["dry_run"]:
@@ -80,25 +86,12 @@ def change(verb: Verb, out: TextIO, options: dict[str, Any]) -> int:
         raise errors[0][1]
     if answers:
         _report(out, options, verb, answers)
-    raise CommandError(
-        f"{len(errors)} of {len(chosen)} jobs {pluralize(len(errors), 'was,were')} not changed. " + " ".join(_by_cause(errors))
-    ) from errors[-1][1]
-
-
-def _by_cause(errors: Sequence[tuple[NamedJob, DelayqError]]) -> Iterator[str]:
-    """A sentence for each cause, with the first jobs that it stopped."""
     causes: dict[str, list[str]] = {}
     for job, error in errors:
         causes.setdefault(str(error), []).append(ids.short(job.id))
-    for cause, jobs in causes.items():
-        yield f"{', '.join(jobs[:5])}{', …' * (len(jobs) > 5)}: {cause}"
-
-
-def _date(options: dict[str, Any]) -> dict[str, Any]:
-    delay, run_at = seconds(options["delay"], "--delay"), options["run_at"]
-    if (delay is None) == (run_at is None):
-        raise UsageError("Specify either --delay or --run-at.")
-    return {"delay": delay} if run_at is None else {"run_at": moment(run_at, "--run-at")}
+    texts = [f"{', '.join(jobs[:5])}{', …' * (len(jobs) > 5)}: {cause}" for cause, jobs in causes.items()]
+    said = f"{len(errors)} of {len(chosen)} jobs {pluralize(len(errors), 'was,were')} not changed. {' '.join(texts)}"
+    raise CommandError(said) from errors[-1][1]
 
 
 def _report(out: TextIO, options: dict[str, Any], verb: Verb, answers: Sequence[dict[str, Any]]) -> int:

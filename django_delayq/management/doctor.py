@@ -84,7 +84,10 @@ def doctor(out: TextIO, options: dict[str, Any]) -> int:
         config = conf.get()
         findings += version_findings(installed())
         findings += [one for redis in config.servers for one in link_findings(redis, signed=bool(config.signer))]
-        findings += _database_findings()
+        try:
+            findings += missing_migrations() or list(_row_findings())
+        except DatabaseError as error:
+            findings.append(Finding("D003", f"The database {database.alias()!r} cannot be read: {error}"))
         unusable = any(finding.code in ("D001", "D003") for finding in findings)  # then the id of the site is not available either
         findings += [finding for finding in redis_findings() if not (unusable and finding.code == "D003")]
         if options["deep"] and not any(finding.code in INCOMPARABLE for finding in findings):
@@ -100,13 +103,6 @@ def doctor(out: TextIO, options: dict[str, Any]) -> int:
             if finding.hint:
                 out.write(f"         {finding.hint}\n")
     return 1 if errors else 0
-
-
-def _database_findings() -> list[Finding]:
-    try:
-        return missing_migrations() or list(_row_findings())
-    except DatabaseError as error:
-        return [Finding("D003", f"The database {database.alias()!r} cannot be read: {error}")]
 
 
 def _row_findings() -> Iterator[Finding]:
@@ -269,9 +265,10 @@ class Comparison:
             suspects.ended += self.loop.log.ended(batch)
         for batch in self._unfinished(self._of_redis()):
             suspects.lost += self.loop.log.unknown(batch)
-        for batch in self._in_redis():
-            self._judge(batch, suspects)
-            suspects.nowhere += self._inspector.nowhere(self.queue.name, batch)
+        for jobs in self.loop.log.jobs():
+            for batch in _batches([ids.full(id) for id, _ in jobs]):
+                self._judge(batch, suspects)
+                suspects.nowhere += self._inspector.nowhere(self.queue.name, batch)
         told = not suspects or self._wait_for_mirror(wait)
         found = Orphans()
         if told and suspects.lost and not needs_restore(*self.loop.look()):
@@ -353,10 +350,6 @@ class Comparison:
             if len(batch) < MOST:
                 return
             after = batch[-1]
-
-    def _in_redis(self) -> Iterator[list[UUID]]:
-        for found in self.loop.log.jobs():
-            yield from _batches([ids.full(id) for id, _ in found])
 
     def _judge(self, batch: list[UUID], found: Orphans) -> None:
         views = self._inspector.jobs(self.queue.name, batch)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, ArgumentTypeError
+from argparse import ArgumentParser
 from collections.abc import Iterator
 from datetime import datetime
 from functools import reduce
@@ -20,7 +20,7 @@ from django_delayq.console.moments import TIME, parse_moment
 from django_delayq.console.search_fields import STATES
 from django_delayq.console.selection import Selection
 from django_delayq.console.verbs import NamedJob
-from django_delayq.management import UsageError
+from django_delayq.management import UsageError, at_least
 from django_delayq.models import Job, database, of_state
 from django_delayq.producer.task import registry
 from django_delayq.text import did_you_mean, nearest
@@ -37,7 +37,7 @@ def add_filters(parser: ArgumentParser, *, limit: int | None) -> None:
     )
     parser.add_argument("--task", help="select only jobs of this task")
     parser.add_argument("--search", help="a search as in the admin, such as 'state:failed task:close_order after:-2h'")
-    parser.add_argument("--limit", type=at_least_1, default=limit, help=f"the maximum number of jobs (default: {limit or 'all'})")
+    parser.add_argument("--limit", type=at_least(1), default=limit, help=f"the maximum number of jobs (default: {limit or 'all'})")
 
 
 def add_targets(parser: ArgumentParser) -> None:
@@ -204,9 +204,3 @@ def _alone(what: str, options: dict[str, Any], *others: str) -> None:
     given = [f"--{name}" for name in others if options.get(name) is not None]
     if given:
         raise UsageError(f"Select jobs either by {what} or by {', '.join(given)}, not by both.")
-
-
-def at_least_1(text: str) -> int:
-    if text.isdecimal() and int(text) > 0:
-        return int(text)
-    raise ArgumentTypeError(f"{text!r} is not a whole number of at least 1")

@@ -5,21 +5,15 @@ from __future__ import annotations
 import io
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 from uuid import UUID
 
 from django_delayq import clock, ids
 from django_delayq.console.export import plain
 from django_delayq.text import visible
-
-
-class Advance(Protocol):
-    """Reports to a progress bar that this many are done."""
-
-    def __call__(self, count: int) -> None: ...
 
 
 class Visible(io.TextIOBase):
@@ -67,8 +61,10 @@ def duration(seconds: float) -> str:
 
 
 @contextmanager
-def progress(total: int, what: str, *, quiet: bool) -> Iterator[Advance]:
-    """A bar by rich if it is installed, or else plain lines. It writes to standard error, so that the output stays clean."""
+def progress(total: int, what: str, *, quiet: bool) -> Iterator[Callable[[int], None]]:
+    """Yields a function that takes how many more are done. It draws a bar by rich if that is installed, or else prints plain lines. It
+    writes to standard error, so that the output stays clean.
+    """
     if quiet or total < 200:
         yield lambda count: None
         return

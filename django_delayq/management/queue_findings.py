@@ -33,15 +33,7 @@ from django_delayq.states import State
 from django_delayq.store.connection.address import RedisSpec, is_cluster, way
 from django_delayq.store.connection.link import Link
 from django_delayq.store.keys import Keys
-from django_delayq.store.reads.fitness import (
-    optional_findings,
-    probe_findings,
-    rights_findings,
-    server_findings,
-    target_findings,
-    unkept,
-    unmirrored,
-)
+from django_delayq.store.reads import fitness
 from django_delayq.store.reads.topology import cluster_findings, kind_findings
 from django_delayq.store.scripts import formats
 from django_delayq.store.scripts.replicas import replica_findings
@@ -81,13 +73,17 @@ def redis_findings() -> list[Finding]:
                 away(name, error)
         wanted = [one for one in replicas_wanted(config, redis) if not gone or stores.places.of(*one[:2]).server not in gone]
         parts = [one for one in probed_on(config, redis) if not gone or stores.places.of(*one).server not in gone]
-        yield from rights_findings(stores.places, config.prefix, parts)
+        yield from fitness.rights_findings(stores.places, config.prefix, parts)
         yield from dict.fromkeys(of_each)
         yield from replica_findings(stores.places, wanted)
         if parts:
-            yield from optional_findings(stores.places.of(*parts[0]), stores.queue(*parts[0]).keys)
+            yield from fitness.optional_findings(stores.places.of(*parts[0]), stores.queue(*parts[0]).keys)
 
-    for name, redis in _servers(config):
+    servers: list[tuple[str, RedisSpec]] = [("", config.redis)]  # each once, with one of its queues
+    for name, redis in config.own_servers.items():
+        if not any(redis == known for _, known in servers):
+            servers.append((name, redis))
+    for name, redis in servers:
         try:
             if unfit := kind_findings(redis):
                 found += unfit
@@ -117,7 +113,7 @@ def redis_findings() -> list[Finding]:
                 yield Finding("E025", str(error))
             return
         workers = [worker for worker in WorkerRegistry(stores.link, prefix=config.prefix).all() if not worker["silent"]]
-        yield from probe_findings(workers)
+        yield from fitness.probe_findings(workers)
         yield from wide_pools(workers)
 
     ask(config.redis, "", of_workers)
@@ -127,18 +123,9 @@ def redis_findings() -> list[Finding]:
     return found
 
 
-def _servers(config: conf.Config) -> list[tuple[str, RedisSpec]]:
-    """Each server once, with one of its queues; "" for the shared server."""
-    found: list[tuple[str, RedisSpec]] = [("", config.redis)]
-    for name, redis in config.own_servers.items():
-        if not any(redis == known for _, known in found):
-            found.append((name, redis))
-    return found
-
-
 def _server_findings(redis: RedisSpec, link: Link) -> Iterator[Finding]:
     inspector = stores.inspector()
-    yield from server_findings(inspector.server(link=link))
+    yield from fitness.server_findings(inspector.server(link=link))
     try:
         agreed_clock.now([link])  # while the clocks differ, no old rows are deleted
     except agreed_clock.ClocksDiffer as error:
@@ -148,7 +135,7 @@ def _server_findings(redis: RedisSpec, link: Link) -> Iterator[Finding]:
     risky = inspector.may(*RISKY, link=link) if way(redis).network and not is_embedded(redis) else ()
     if names := " and ".join(" ".join(command[:2]) for command in risky):
         yield Finding("D014", f"The Redis user of this project has permission for {names}, which delayq never uses.")
-    yield from target_findings(inspector.targets(conf.get().targets.values(), link=link))
+    yield from fitness.target_findings(inspector.targets(conf.get().targets.values(), link=link))
 
 
 def _queue_findings(name: str, queue: QueueConfig, workers: Sequence[dict[str, Any]] | None) -> Iterator[Finding]:
@@ -189,9 +176,9 @@ def _worker_findings(view: QueueView, queue: QueueConfig, workers: Sequence[dict
     if view.unserved:
         hint = f"To start one, run manage.py delayq_worker --queues {name}"
         yield Finding("D004", f"No worker serves the queue {name!r}.", hint)
-    elif queue.pulled and unkept([name], workers):
+    elif queue.pulled and fitness.unkept([name], workers):
         yield Finding("D004", f"No worker has the role mirror for the queue {name!r}, from which consumers pull.", start)
-    elif not queue.pulled and unmirrored([name], workers):
+    elif not queue.pulled and fitness.unmirrored([name], workers):
         text = f"No worker has the role mirror for the queue {name!r}, so the rows of its jobs are not updated."
         yield Finding("D004", text, start)
     relayed = [worker.get("brings_in") for worker in workers]

@@ -154,7 +154,11 @@ def resign(out: TextIO, options: dict[str, Any]) -> int:
     with progress(todo, "signing", quiet=options["json"]) as advance:
         for name in names if todo else ():
             for batch in _records_of(name, config.signer):
-                done = _sign_again(name, [(id, read) for id, read, standing in batch if standing in wanted])
+                parts: dict[QueueStore, list[tuple[str, bytes]]] = {}
+                for id, read, standing in batch:
+                    if standing in wanted:
+                        parts.setdefault(stores.with_job(name, ids.full(id)), []).append((id, read))
+                done = sum(store.resign(part).count("done") for store, some in parts.items() for part in batches(some, MOST))
                 signed += done
                 advance(done)
     print_result(
@@ -169,13 +173,6 @@ def resign(out: TextIO, options: dict[str, Any]) -> int:
 def _records_of(queue: str, signer: Signer) -> Iterator[list[Record]]:
     for batch in stores.inspector().records(queue):
         yield [(id, read, signer.standing(read, queue=queue, id=id)) for id, read in batch]
-
-
-def _sign_again(queue: str, items: list[tuple[str, bytes]]) -> int:
-    parts: dict[QueueStore, list[tuple[str, bytes]]] = {}
-    for id, read in items:
-        parts.setdefault(stores.with_job(queue, ids.full(id)), []).append((id, read))
-    return sum(store.resign(batch).count("done") for store, some in parts.items() for batch in batches(some, MOST))
 
 
 def _standing_text(found: Counter[Standing]) -> str:

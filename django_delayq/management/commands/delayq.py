@@ -15,8 +15,8 @@ from django.db import DatabaseError
 from django_delayq.console.verbs import VERBS
 from django_delayq.exceptions import DelayqError
 from django_delayq.logger import told
-from django_delayq.management import USAGE, change_commands, doctor, look_commands
-from django_delayq.management.job_filters import add_filters, add_targets, at_least_1
+from django_delayq.management import USAGE, at_least, change_commands, doctor, look_commands
+from django_delayq.management.job_filters import add_filters, add_targets
 from django_delayq.management.output import Visible
 from django_delayq.management.periodic_command import periodic
 from django_delayq.management.put_commands import add_put_commands
@@ -113,7 +113,7 @@ class Command(BaseCommand):
         turn.add_argument("--off", action="store_true", help="turn the schedule off, and cancel its waiting jobs")
         turn.add_argument("--run-now", action="store_true", help="schedule an additional job that is due now")
         dates.add_argument("--reason", default="", help="the reason, which is stored with the event")
-        dates.add_argument("--limit", type=at_least_1, default=20, help="the maximum number of ticks (default: 20)")
+        dates.add_argument("--limit", type=at_least(1), default=20, help="the maximum number of ticks (default: 20)")
         empty = add(
             "purge",
             change_commands.purge,
@@ -172,7 +172,7 @@ class Command(BaseCommand):
             document="`total` and `events`, or with `taken_in` and `refused` if you use --retry",
         )
         kept.add_argument("--queue", help="select only this queue")
-        kept.add_argument("--limit", type=at_least_1, default=50, help="the maximum number of events (default: 50)")
+        kept.add_argument("--limit", type=at_least(1), default=50, help="the maximum number of events (default: 50)")
         kept.add_argument("--retry", action="store_true", help="try to write the events again")
         _changing(kept, reason=False)
         look = add(

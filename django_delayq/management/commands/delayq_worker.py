@@ -24,7 +24,7 @@ from django_delayq.checks import probed_on
 from django_delayq.conf import Config
 from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.logger import Logger
-from django_delayq.management import UsageError
+from django_delayq.management import UsageError, at_least
 from django_delayq.management.left_partitions import serving_what_is_left
 from django_delayq.mirror.adoption import UNKNOWN, check_workers, refusals
 from django_delayq.mirror.checkpoint import note_refused
@@ -76,11 +76,11 @@ class Command(BaseCommand):
         )
         parser.add_argument("--partitions", help="the partitions to serve, such as orders=0-63 (default: all)")
         parser.add_argument("--exclude-queues", metavar="QUEUES", help="a comma-separated list of queues not to serve")
-        parser.add_argument("--processes", metavar="N", type=_whole(1), default=1, help="the number of task processes (default: 1)")
+        parser.add_argument("--processes", metavar="N", type=at_least(1), default=1, help="the number of task processes (default: 1)")
         parser.add_argument(
             "--threads",
             metavar="N",
-            type=_whole(1),
+            type=at_least(1),
             default=THREADS,
             help="the number of jobs that each task process runs at the same time (default: 8)",
         )
@@ -89,7 +89,7 @@ class Command(BaseCommand):
             "--grace", metavar="TIME", type=_duration, default=30.0, help="how long to wait for running jobs at shutdown (default: 30s)"
         )
         parser.add_argument(
-            "--max-jobs", metavar="N", type=_whole(1), default=0, help="replace a task process after it has run this many jobs"
+            "--max-jobs", metavar="N", type=at_least(1), default=0, help="replace a task process after it has run this many jobs"
         )
         parser.add_argument(
             "--max-memory",
@@ -398,19 +398,15 @@ def _queues(config: Config, wanted: str | None, excluded: str | None) -> dict[st
 
 def _weights(words: Iterable[str], known: Sequence[str]) -> dict[str, int]:
     found: dict[str, int] = {}
-    for name, weight in (_weighed(word, known) for word in words):
-        if found.setdefault(name, weight) != weight:
+    for word in words:
+        name, equals, weight = word.rpartition("=")
+        if not equals or word in known:  # a queue's own name may have one
+            name, weight = word, "1"
+        if not re.fullmatch("[1-9][0-9]{0,2}", weight) or int(weight) > MOST_WEIGHT:
+            raise UsageError(f"{weight!r} is not a valid weight. Use {name}=4, with a whole number from 1 to {MOST_WEIGHT}.")
+        if found.setdefault(name, int(weight)) != int(weight):
             raise UsageError(f"{name!r} has two weights: {found[name]} and {weight}.")
     return found
-
-
-def _weighed(word: str, known: Sequence[str]) -> tuple[str, int]:
-    name, equals, weight = word.rpartition("=")
-    if not equals or word in known:  # a queue's own name may have one
-        return word, 1
-    if not re.fullmatch("[1-9][0-9]{0,2}", weight) or int(weight) > MOST_WEIGHT:
-        raise UsageError(f"{weight!r} is not a valid weight. Use {name}=4, with a whole number from 1 to {MOST_WEIGHT}.")
-    return name, int(weight)
 
 
 def _words(text: str, known: Sequence[str], what: str) -> list[str]:
@@ -429,15 +425,6 @@ def _known(given: Iterable[str], known: Sequence[str], what: str) -> list[str]:
     if not words:
         raise UsageError(f"Specify at least one {what}: {', '.join(known)}.")
     return words
-
-
-def _whole(least: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        if not text.isdigit() or int(text) < least:
-            raise ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
-        return int(text)
-
-    return read
 
 
 def _port(text: str) -> int:
