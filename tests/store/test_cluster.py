@@ -18,7 +18,7 @@ from django_delayq.store.connection.wake import EventLines, WakeLine, event_line
 from django_delayq.store.keys import Keys
 from django_delayq.store.reads.figures import Figures
 from django_delayq.store.reads.inspector import Inspector
-from django_delayq.store.scripts import loader
+from django_delayq.store.scripts import loader, site
 from django_delayq.store.scripts import queue as queue_module
 from django_delayq.store.scripts.lock_store import LockStore
 from django_delayq.store.scripts.queue import QueueStore, ScheduleItem
@@ -47,6 +47,7 @@ def fresh(servers: ClusterServers) -> ClusterServers:
     for node in servers.masters:
         assert node.call("FLUSHALL") == "+OK"
         assert node.call("SCRIPT", "FLUSH") == "+OK"
+    site.forget()  # what this process knows of the queues of another test
     return servers
 
 
