@@ -116,6 +116,7 @@ def test_slots_are_those_of_the_servers(servers):
 
 def test_each_queue_is_where_its_slot_is_and_the_map_is_looked_at_once(fresh, places, sent):
     there = places(fresh)
+    site.forget()  # a new process
     for queue in QUEUES:
         assert QueueStore(there, prefix="t:x", queue=queue).schedule([item()])[0].status == "created"
         assert fresh.serving(slot(queue)).call("EXISTS", Keys("t:x", queue)["jobs"]) == ":1"
