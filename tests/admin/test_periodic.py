@@ -407,7 +407,7 @@ def test_the_dates_are_shown_before_anything_is_saved(orders, staff):
         ({"cron": "", "every": ""}, "Enter either a cron expression or a period."),
         ({"every": "10m"}, "Enter either a cron expression or a period."),
         ({"cron": "0 25 * * *"}, "has '25' as hour"),
-        ({"cron": "@daily"}, "Write '0 0 * * *'."),
+        ({"cron": "@daily"}, "Use '0 0 * * *'."),
         ({"cron": "0 0 30 2 *"}, "The cron expression never matches a date"),
         ({"timezone": "Europe/Berlni"}, "did you mean 'Europe/Berlin'?"),
         ({"timezone": "localtime"}, "'localtime' is not a geographic time zone"),

@@ -248,10 +248,7 @@ def test_a_copy_and_an_edit_name_theirs(orders, staff):
     job, client = orders.ended(), staff("view_job")
     assert "<code>delayq.edit_job</code>" in refused(client.get(act(job, "edit")))
     named = "<strong>Can schedule copies of jobs, and add, change and delete schedules</strong> <code>delayq.schedule_job</code>"
-    assert named in refused(
-        "<strong>Can schedule copies of jobs, and add, change and delete schedules</strong> <code>delayq.schedule_job</code>"
-        in refused(client.get(act(job, "copy")))
-    )
+    assert named in refused(client.get(act(job, "copy")))
 
 
 def test_a_rule_of_the_site_is_no_missing_permission(orders, staff, monkeypatch):

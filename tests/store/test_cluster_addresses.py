@@ -130,7 +130,7 @@ def test_a_cluster_client_is_read_for_its_nodes_and_credentials(cluster, setting
 
 
 def test_a_cluster_client_that_tells_no_nodes_is_refused_with_the_line_to_write():
-    with pytest.raises(ConfigError, match="UnmadeCluster that does not tell its nodes") as caught:
+    with pytest.raises(ConfigError, match="UnmadeCluster that does not list its nodes") as caught:
         resolve(f"{__name__}.a_cluster")
     assert "Write redis+cluster://" in caught.value.fields["hint"]
 

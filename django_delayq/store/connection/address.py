@@ -314,7 +314,7 @@ def _from_cache(alias: str) -> tuple[type[Connection], dict[str, Any]]:
         raise ConfigError(f"{place} is refused by its client, which raises {error}.", hint=SHARDED if error in SHARDS else HOW)
     if not isinstance(client, Redis | RedisCluster):
         raise ConfigError(
-            f"The cache {alias!r} in DELAYQ['REDIS'] is a {type(caches[alias]).__name__}, which is not on Redis.",
+            f"The cache {alias!r} in DELAYQ['REDIS'] is a {type(caches[alias]).__name__}, which does not use Redis.",
             hint=_way_out(client) or "Use an alias of django-redis or of django.core.cache.backends.redis, or write a URL.",
         )
     return _from_client(client)
