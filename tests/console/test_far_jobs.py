@@ -64,7 +64,7 @@ def test_of_a_queue_without_a_horizon_it_says_that_it_comes_in(far, staff, setti
 def test_the_forecast_counts_far_jobs(far, staff):
     delayq.schedule(close_order, 8, delay="30m")
     minutes, hours = staff().get(QUEUES).context["ahead"]
-    assert (minutes.total, hours.total) == (1, 2)
+    assert (minutes["total"], hours["total"]) == (1, 2)
 
 
 def test_commands_know_far_jobs(far, run):

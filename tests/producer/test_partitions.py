@@ -101,7 +101,7 @@ def test_jobs_of_one_name_go_into_one_partition_and_one_runs_at_a_time(divide):
 
 def test_a_key_and_a_name_are_refused_together_unless_they_are_one(divide):
     divide(3)
-    with pytest.raises(ConfigError, match="has several"):
+    with pytest.raises(ConfigError, match="belong to different partitions"):
         delayq.schedule(close_order, 1, key="o:7", serial="tenant:1")
     job = delayq.schedule(close_order, 1, key="o:7", serial="o:7")
     assert ids.partition(job.id) == conf.get().queue("orders").homes("o:7")[0]
