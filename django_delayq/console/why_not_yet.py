@@ -84,8 +84,8 @@ SENTENCES: Final[Mapping[str, Promise]] = {
     "not_pulled": _("The message is due, but no consumer pulls from the queue %(queue)s. The last pull was %(duration)s ago."),
     "no_worker": _("No worker serves the queue %(queue)s. Start one."),
     "workers_unseen": _(
-        "The job is due. It is unknown whether a worker serves the queue %(queue)s: workers register on another server, "
-        "which cannot be reached."
+        "The job is due. Workers register on another server, which cannot be reached, so it is unknown whether a worker serves "
+        "the queue %(queue)s."
     ),
     "quiet_workers": _("The workers of the queue %(queue)s are quiet or shutting down and claim no more jobs."),
     "soon": _("The job is due. A worker will claim it at any moment."),

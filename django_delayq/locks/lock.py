@@ -181,7 +181,7 @@ class Lock:
             return
         if error is None:
             raise lost
-        logger.warning("an error has ended a block whose lock was lost: %s", lost)
+        logger.warning("a block raised an exception after its lock was lost: %s", lost)
 
     def _release(self) -> LeaseLost | None:
         """Releases the lock. Returns the error to raise if it was not held to the end."""

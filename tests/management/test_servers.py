@@ -105,7 +105,7 @@ def test_inspect_says_what_a_job_waits_for_while_nobody_sees_the_workers(run, ow
     due, later = delayq.schedule(close_order, 1, queue="own"), delayq.schedule(close_order, 2, queue="own", delay="1h")
     said = run("inspect", due.short_id, "--json").json
     assert (said["trouble"], [one["code"] for one in said["waits_for"]]) == ("", ["workers_unseen"])
-    assert "It is unknown whether a worker serves the queue own" in run("inspect", due.short_id).out
+    assert "it is unknown whether a worker serves the queue own" in run("inspect", due.short_id).out
     assert [one["code"] for one in run("inspect", later.short_id, "--json").json["waits_for"]] == ["later"]
     delayq.pause("own", actor="kim")
     assert [one["code"] for one in run("inspect", due.short_id, "--json").json["waits_for"]] == ["paused_by"]
