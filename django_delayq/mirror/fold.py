@@ -180,6 +180,13 @@ def moment(ms: Any, otherwise: DateT) -> datetime | DateT:
         return otherwise
 
 
+def clamped(date: datetime, first: datetime | None, last: datetime) -> datetime:
+    """The date, but not before `first` or after `last`. The end of a job decides how long its row is kept, so a wrong date in the detail
+    must not.
+    """
+    return min(max(date, first or date), last)
+
+
 def event_detail(kind: EventKind, item: Item) -> Any:
     if kind in (EventKind.RESCHEDULED, EventKind.REQUEUED):
         return {"run_at": clock.from_ms(int(item.fields[1])).isoformat()}
@@ -375,7 +382,8 @@ class Batch:
         job.cancel_requested = False
         if fence != "-":  # otherwise the sender did not check how often the job has run
             job.attempts, job.crashes = attempt, crashes
-            job.started_at = moment(detail.get("s"), job.started_at)  # of the run; so far it was that of the claim
+            if began := moment(detail.get("s"), job.started_at):  # of the run; so far it was that of the claim
+                job.started_at = clamped(began, job.started_at, at)
         self._close_runs(job, at, "the event of its end was lost", but="" if fence == "-" else fence)
         problem = outcome not in NO_PROBLEM
         if fence != "-" and (self.audit == "full" or problem):
@@ -398,7 +406,8 @@ class Batch:
 
     def _succeeded(self, job: JobRow, item: Item, entry: Entry, at: datetime) -> None:
         detail = self._ended(job, item, entry, at, AttemptOutcome.SUCCEEDED)
-        job.state, job.finished_at, job.result = State.SUCCEEDED.value, moment(detail.get("f"), at), detail.get("r")
+        job.state, job.result = State.SUCCEEDED.value, detail.get("r")
+        job.finished_at = clamped(moment(detail.get("f"), at), job.started_at, at)
         job.error = job.fingerprint = ""
 
     def _retried(self, job: JobRow, item: Item, entry: Entry, at: datetime) -> None:
@@ -417,7 +426,7 @@ class Batch:
     def _failed(self, job: JobRow, item: Item, entry: Entry, at: datetime) -> None:
         last, fingerprint = job.error, job.fingerprint
         detail = self._ended(job, item, entry, at, AttemptOutcome.FAILED)
-        job.state, job.finished_at = State.FAILED.value, moment(detail.get("f"), at)
+        job.state, job.finished_at = State.FAILED.value, clamped(moment(detail.get("f"), at), job.started_at, at)
         if detail.get("c") == EXPIRED and last:  # it says why the job has not run again; the last error says why it did not succeed
             job.error, job.fingerprint = rows.clean(f"{job.error}. Its last error: {last}"), fingerprint
 

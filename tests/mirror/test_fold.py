@@ -45,6 +45,20 @@ def test_arguments_come_back_exactly(orders):
     assert Job.objects.get(pk=other.id).kwargs == {"note": "a\x00b"}
 
 
+@pytest.mark.parametrize("kind", ["ack", "fail"])
+@pytest.mark.parametrize("reported", [{"s": 1, "f": 2}, {"s": 9_795_000_000_000, "f": 9_795_000_000_001}, {"f": 253_402_300_799_000}])
+def test_dates_that_no_run_can_have_do_not_decide_how_long_a_row_is_kept(orders, kind, reported):
+    job = delayq.schedule(close_order, 7)
+    [claimed] = orders.claim()
+    orders.fold()
+    row = Job.objects.get(pk=job.id)
+    claim = row.started_at
+    orders.settle(claimed, kind, detail=detail(**reported))
+    orders.fold()
+    row.refresh_from_db()
+    assert claim <= row.started_at <= row.finished_at <= clock.now()
+
+
 def test_a_run_that_succeeds(orders):
     job = delayq.schedule(close_order, 7)
     [claimed] = orders.claim()
