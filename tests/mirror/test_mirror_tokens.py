@@ -185,6 +185,21 @@ def test_a_process_of_a_copy_is_refused_at_its_first_change_of_any_kind(compared
     assert contents(compared) == before
 
 
+def test_a_process_that_was_refused_compares_again_at_its_next_change(compared):
+    event()
+    compared.fold()
+    copy = Copied()
+    event()
+    compared.fold()
+    ours = copy.here()
+    with pytest.raises(SiteRefused):
+        RestoreLoop(stores.link, compared.config, prefix="delayq").look()
+    with pytest.raises(delayq.StoreUnavailable, match="another database with the same id"):
+        delayq.pause("orders")
+    ours.here()
+    assert delayq.pause("orders")
+
+
 def contents(orders) -> list[object]:
     """What Redis has of the queue, except what reads note."""
     link, keys = orders.store.link, orders.store.keys

@@ -226,6 +226,7 @@ def check_mirror(
                 known=_turn(facts.last_event, last_token(facts.tokens)),
                 tokens=facts.tokens,
             )
+            _compared.discard(place)
             raise error
         clock.sleep(LAG if looks > 1 else 0)
         looks += 1
@@ -242,8 +243,6 @@ def admit(link: Link, keys: Keys) -> None:
         SiteRefused: another database records the queue, or it belongs to another site.
     """
     if (keys.prefix, keys.queue, keys.partition) in _compared:
-        if _refused:
-            raise_if_refused(keys)
         return
     own, upto, token = link.execute("HMGET", keys["meta"], "site", "mirrored", "mirror_token")
     if own is None:  # nobody records it yet; the script that follows gives it an id
