@@ -128,10 +128,10 @@ def debug_traceback(error: BaseException) -> str:
     development, because messages can quote arguments.
     """
     whole = TracebackException.from_exception(error)
-    part: TracebackException | None = whole
-    while part is not None:
+    parts = [whole]
+    for part in parts:
         part.stack[:] = [frame for frame in part.stack if not frame.filename.startswith(_foreign_paths())]
-        part = part.__cause__ or part.__context__
+        parts += filter(None, (part.__cause__ or part.__context__, *(part.exceptions or ())))
     return "\n".join(visible(line) for line in "".join(whole.format()).rstrip("\n").split("\n"))
 
 

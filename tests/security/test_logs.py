@@ -14,7 +14,7 @@ from django.db import DataError, OperationalError, ProgrammingError, transaction
 
 import django_delayq as delayq
 from django_delayq import ids
-from django_delayq.logger import Logger
+from django_delayq.logger import Logger, debug_traceback
 from django_delayq.mirror.atomic_runs import run_atomic
 from django_delayq.mirror.service import LoopRunner
 from django_delayq.models import Job
@@ -183,6 +183,23 @@ def test_with_debug_each_attempt_shows_the_message_and_the_lines_of_the_project(
     assert "/django_delayq/worker/" not in record.traceback
 
 
+def test_with_debug_the_errors_of_a_group_show_only_the_lines_of_the_project():
+    def fails():
+        raise ExceptionGroup("two", [_error_of(json.loads, "{"), _error_of(caused, SECRET)])
+
+    text = debug_traceback(_error_of(fails))
+    assert "JSONDecodeError: Expecting property name" in text
+    assert set(re.findall(r'File "(.+?)"', text)) == {__file__}
+
+
+def _error_of(function, *args) -> Exception:
+    try:
+        function(*args)
+    except Exception as error:
+        return error
+    raise AssertionError
+
+
 def test_an_id_is_logged_as_people_read_it(caplog):
     id = ids.new()
     Logger("django_delayq.test").warning("job %s", id, extra={"job_id": id})
@@ -303,4 +320,5 @@ def test_only_one_module_makes_loggers():
         written = {ast.unparse(node) for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)}
         if written & ways:
             found.add(path.relative_to(PACKAGE).as_posix())
-    assert found == {"logger.py", "worker/logs.py"}  # the second gives handlers to the package's own
+    # The second gives handlers to the package's own, the third a filter to that of urllib3.
+    assert found == {"logger.py", "worker/logs.py", "targets/client.py"}
