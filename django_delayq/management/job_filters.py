@@ -135,7 +135,7 @@ def named_key(options: dict[str, Any]) -> tuple[str, str] | None:
     queue would match.
     """
     key = options["key"]
-    if key is None or options["ids"]:
+    if key is None or options.get("ids"):
         return None
     if not key:
         raise UsageError("--key is empty.")

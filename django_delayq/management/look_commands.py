@@ -20,7 +20,7 @@ from django_delayq.console.why_not_yet import Why
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.logger import told
 from django_delayq.management import UsageError
-from django_delayq.management.job_filters import filtered, known_queue, parse_id
+from django_delayq.management.job_filters import filtered, named_key, parse_id
 from django_delayq.management.output import duration, print_json, print_table, shown
 from django_delayq.models import Attempt, Event, Job
 from django_delayq.producer.job import get
@@ -154,11 +154,10 @@ def _named_id(options: dict[str, Any]) -> UUID:
     """The job with the id, or the newest job with the key: the unfinished one, if there is one."""
     if (options["id"] is None) == (options["key"] is None):
         raise UsageError("Name the job by its id, or by --key with --queue.")
-    if options["id"] is not None:
+    named = named_key(options)
+    if named is None:
         return parse_id(options["id"])
-    key, queue = options["key"], known_queue(options["queue"])
-    if queue is None:
-        raise UsageError(f"--key {key}: keys are unique only within a queue. Add --queue.")
+    key, queue = named
     with suppress(StoreUnavailable):
         if found := get(key=key, queue=queue):
             return found.id
