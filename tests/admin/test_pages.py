@@ -5,17 +5,14 @@ from __future__ import annotations
 import json
 import re
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
-from django.apps import apps
 from django.contrib.admin.models import LogEntry
 
 import django_delayq as delayq
 from django_delayq import clock, conf, ids
 from django_delayq.console import wording
 from django_delayq.console.overview import look
-from django_delayq.console.search_fields import WORDS
 from django_delayq.models import Event, Job, Operation
 from django_delayq.producer.stores import stores
 from django_delayq.store.scripts.worker_registry import WorkerRegistry
@@ -367,23 +364,3 @@ def test_a_paused_queue_is_resumed_on_its_own_page(orders, staff):
     assert said(answer) == ["The queue orders was resumed."]
     assert answer.redirect_chain == [(page, 302)]
     assert "queue/orders/resume/" not in answer.content.decode()
-
-
-PAGE = (Path(__file__).parents[2] / "docs" / "howto" / "admin.md").read_text()
-
-
-def first_column(heading: str) -> set[str]:
-    """The code words of the first column of a section's tables."""
-    section = PAGE.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
-    return {word for row in re.findall(r"^\| (`.+?) \|", section, flags=re.MULTILINE) for word in re.findall(r"`([^`]+)`", row)}
-
-
-def test_the_page_names_every_permission() -> None:
-    models = [model._meta for model in apps.get_app_config("delayq").get_models()]
-    ours = {f"delayq.{name}" for meta in models for name, _ in meta.permissions}
-    ours |= {f"delayq.{action}_{meta.model_name}" for meta in models for action in meta.default_permissions}
-    assert first_column("Permissions") == ours
-
-
-def test_the_page_names_every_word_of_the_search() -> None:
-    assert {example.partition(":")[0] for example in first_column("Find a job")} == set(WORDS)
