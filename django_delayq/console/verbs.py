@@ -6,6 +6,7 @@ The admin, the commands and operations are made from this list. `Meta` of `Job` 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
@@ -215,7 +216,9 @@ def apply(act: Act, jobs: Iterable[J], **how: Any) -> Iterator[tuple[J, Change |
     """
 
     def link(job: J) -> Link | None:
-        return stores.places.of(job.queue, ids.partition(job.id)) if job.queue else None
+        with suppress(DelayqError):  # the call raises it again
+            return stores.places.of(job.queue, ids.partition(job.id)) if job.queue else None
+        return None
 
     def call(job: J) -> Change | DelayqError:
         try:

@@ -11,9 +11,10 @@ import pytest
 
 import django_delayq as delayq
 from django_delayq import conf, ids
-from django_delayq.console import operation_loop
+from django_delayq.console import operation_loop, verbs
 from django_delayq.console.operation_loop import OperationLoop
-from django_delayq.exceptions import StoreUnavailable
+from django_delayq.console.verbs import NamedJob
+from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.models import Job, Operation
 from django_delayq.producer.stores import stores
@@ -98,3 +99,16 @@ def test_a_job_in_a_queue_that_the_settings_no_longer_name_is_named_and_the_othe
     assert unlisted.short_id in said
     assert here.short_id not in said
     assert here.reschedule(delay="2h") == "finished"
+
+
+def test_a_queue_whose_server_cannot_be_named_keeps_no_other_job_from_being_changed(orders, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"default": {}, "own": {"REDIS": f"{__name__}.broken_factory"}}}
+    here = delayq.schedule(close_order, 1, queue="default", delay="1h")
+    jobs = [NamedJob(ids.new(), "own"), NamedJob(here.id, "default")]
+    (_, refused), (_, done) = verbs.apply(verbs.VERBS["cancel"].act, jobs, actor="ann", reason="")
+    assert isinstance(refused, DelayqError)
+    assert done == "done"
+
+
+def broken_factory() -> Any:
+    raise RuntimeError
