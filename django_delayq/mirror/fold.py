@@ -181,8 +181,8 @@ def moment(ms: Any, otherwise: DateT) -> datetime | DateT:
 
 
 def clamped(date: datetime, first: datetime | None, last: datetime) -> datetime:
-    """The date, but not before `first` or after `last`. The end of a job decides how long its row is kept, so a wrong date in the detail
-    must not.
+    """The date, but not before `first` or after `last`. The end of a job decides how long its row is kept, so a wrong date in the
+    detail must not.
     """
     return min(max(date, first or date), last)
 

@@ -209,7 +209,7 @@ def by_policy(policy: Policy, moves: Sequence[tuple[UUID, Move]], store: QueueSt
     transaction updates the rows. Jobs whose rows show more than Redis knows are changed one by one.
 
     Raises:
-        StoreUnavailable, DatabaseError: see `changes.cancel`.
+        StoreUnavailable, DatabaseError: see `acts.cancel`.
     """
     name, alone = store.queue, stores.replicas(store.queue) is None
     rows = {row.record.id: row for row in (outbox.jobs.read([*dict(moves)]) if outbox.installed else ())}
