@@ -187,6 +187,15 @@ def test_a_subclass_with_rules_of_its_own_has_no_operations_unless_it_says_so(or
     assert Operation.objects.exists() == started
 
 
+@pytest.mark.parametrize(("rules", "shown"), [({}, True), ({"search_fields": ()}, False)])
+def test_a_subclass_without_a_search_shows_no_field_for_it(orders, staff, settings, rules, shown):
+    site, addresses = AdminSite(), ModuleType("addresses")
+    site.register(Job, type("Ruled", (JobAdmin,), rules))
+    addresses.urlpatterns = [path("admin/", site.urls)]
+    settings.ROOT_URLCONF = addresses
+    assert ('id="searchbar"' in staff().get(JOBS).content.decode()) == shown
+
+
 def test_an_operation_that_its_admin_leaves_out_is_none(orders, staff, monkeypatch):
     operation, client = begin(), staff()
     inherited = OperationAdmin.get_queryset
