@@ -334,5 +334,5 @@ def test_a_coroutine_cannot_be_atomic():
     async def fetch() -> None: ...
 
     fetch.__qualname__ = "fetch"
-    with pytest.raises(ConfigError, match="plain function"):
+    with pytest.raises(ConfigError, match="synchronous function"):
         delayq.task(fetch, atomic=True)

@@ -184,7 +184,7 @@ def test_a_name_that_no_schedule_can_have_is_unknown(delayq, name):
 
 @pytest.mark.parametrize("thing", [None, 5, [settle_cart], b"nightly"])
 def test_what_is_neither_a_name_nor_a_task_is_no_schedule(delayq, thing):
-    with pytest.raises(ConfigError, match="is no schedule"):
+    with pytest.raises(ConfigError, match="is not a schedule"):
         delayq.follow(thing)
 
 

@@ -70,7 +70,7 @@ def test_secrets_and_targets_of_a_token_are_shown_to_people(delayq_redis, transa
         assert shown in page
     with pytest.raises(CommandError, match="has no destination"):
         command("make", "other", "--queues=*", "--verbs=deliver", "--secrets=hook")
-    with pytest.raises(CommandError, match="'nowhere' is not in"):
+    with pytest.raises(CommandError, match="'nowhere', which is not in"):
         command("make", "other", "--queues=*", "--verbs=offer", "--targets=nowhere")
 
 

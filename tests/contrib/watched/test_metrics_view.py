@@ -234,5 +234,5 @@ def test_a_token_that_cannot_be_one_is_a_mistake_in_the_settings(settings, given
     settings.DELAYQ = {**settings.DELAYQ, "METRICS_TOKEN": given}
     (problem,) = conf.problems()
     assert (problem.code, problem.where) == ("E002", 'DELAYQ["METRICS_TOKEN"]')
-    assert "16 characters" in problem.message
+    assert "at least 16 letters" in problem.message
     assert not re.search(r"with spaces in|aaaa", str(problem))
