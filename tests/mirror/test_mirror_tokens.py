@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from types import SimpleNamespace
 
 import pytest
 
@@ -198,6 +199,20 @@ def test_a_process_that_was_refused_compares_again_at_its_next_change(compared):
         delayq.pause("orders")
     ours.here()
     assert delayq.pause("orders")
+
+
+def test_a_lock_of_the_queue_on_another_server_does_not_count_as_the_comparison_of_the_queue(compared):
+    event()
+    compared.fold()
+    copy = Copied()
+    event()
+    compared.fold()
+    copy.here()
+    site.forget()
+    elsewhere = SimpleNamespace(home="elsewhere", execute=lambda *_: [None, None, None])
+    site.admit(elsewhere, compared.store.keys)
+    with pytest.raises(SiteRefused):
+        site.admit(compared.store.link, compared.store.keys)
 
 
 def contents(orders) -> list[object]:

@@ -145,7 +145,7 @@ _site_ids: dict[str, str] = {}
 # Queues that had the id of this site, as prefix, name, partition and address. If such a queue is empty now, it was wiped.
 verified: set[tuple[str, str, int, str]] = set()
 _refused: dict[tuple[str, str, int], SiteRefused] = {}  # queues that another database records, by the last check of this process
-_compared: set[tuple[str, str, int]] = set()  # queues whose mirror this process has compared with its database: prefix, name, partition
+_compared: set[tuple[str, str, int, str]] = set()  # places, as in `verified`, whose mirror this process has compared with its database
 _logged: dict[tuple[object, ...], float] = {}  # refusals, each with its time
 
 
@@ -226,13 +226,12 @@ def check_mirror(
                 known=_turn(facts.last_event, last_token(facts.tokens)),
                 tokens=facts.tokens,
             )
-            _compared.discard(place)
             raise error
         clock.sleep(LAG if looks > 1 else 0)
         looks += 1
         facts = again()
     _refused.pop(place, None)
-    _compared.add(place)
+    _compared.add((*place, where))
 
 
 def admit(link: Link, keys: Keys) -> None:
@@ -242,16 +241,21 @@ def admit(link: Link, keys: Keys) -> None:
     Raises:
         SiteRefused: another database records the queue, or it belongs to another site.
     """
-    if (keys.prefix, keys.queue, keys.partition) in _compared:
+    place = keys.prefix, keys.queue, keys.partition, link.home
+    if place in _compared and not (_refused and place[:3] in _refused):
         return
     own, upto, token = link.execute("HMGET", keys["meta"], "site", "mirrored", "mirror_token")
     if own is None:  # nobody records it yet; the script that follows gives it an id
-        _compared.add((keys.prefix, keys.queue, keys.partition))
+        raise_if_refused(keys)
+        _compared.add(place)
         return
     check(keys.prefix, keys.queue, link.home, decode.text(own))
-    verified.add((keys.prefix, keys.queue, keys.partition, link.home))
+    verified.add(place)
     known = partial(partition_facts, keys.queue, keys.partition)
-    check_mirror(keys, link.home, Trimmed.read(upto, token), known(), partial(known, apart=True))
+    facts = known()
+    if facts is None or not facts.last_event:  # the database did not answer, so an earlier refusal holds
+        raise_if_refused(keys)
+    check_mirror(keys, link.home, Trimmed.read(upto, token), facts, partial(known, apart=True))
 
 
 def raise_if_refused(keys: Keys) -> None:
