@@ -95,7 +95,7 @@ class HorizonRows:
                 continue
             publisher = Publisher.of(plan.queue, plan.partition)
             with stores.guarded(plan.queue, plan.partition, schedules=True):
-                row = keep_or_meet(publisher, plan)
+                row = keep_or_meet(publisher, plan, waits=True)
             if row is None:
                 continue  # the same transaction has cancelled it
             if row.far:
@@ -117,27 +117,33 @@ def withdrawn(job: UUID) -> None:
                 return
 
 
-def keep_or_meet(publisher: Publisher, item: JobRecord) -> StoredJob | None:
+def keep_or_meet(publisher: Publisher, item: JobRecord, *, waits: bool = False) -> StoredJob | None:
     """Asks whether Redis, or a row on its way there, holds the key of a far row. If neither does, the row keeps the key and stays
-    far. Otherwise the row is made near. The caller then publishes it, and the script decides. Returns the current row, or None if it
-    needs no publication.
+    far. Otherwise the row is made near. The caller then publishes it, and the script decides. If another transaction is changing the
+    row, this `waits` for it, or the row stays far and unchecked. Returns the current row, or None if it needs no publication.
 
     Raises:
         StoreUnavailable, DatabaseError: the holder is unknown. The row stays far, and the caller asks again later.
     """
-    row = next(iter(outbox.jobs.read([item.id])), None)
+    row = _row(item.id)
     if row is not None and row.far:
         publisher.put_in_waiting(item.key)  # first: rows that are published between the two checks would be missed by both
         [reply] = publisher.ask([ScheduleItem.of(item, due_ms=row.run_at_ms)])
         if reply.status == "asked":
             raise StoreUnavailable(code="far_key_unknown", key=item.key, queue=publisher.store.queue)
         if reply.id != item.id:
-            outbox.far_rows.bring_in([item.id])  # or another process just did
-            row = row._replace(far=False)
-    elif row is not None and not row.unpublished:
+            outbox.far_rows.bring_in([item.id], waits=item.key if waits else "")
+            row = _row(item.id)  # again: until then, another call could give it another date
+            if row is not None and row.far:
+                return row
+    if row is not None and not (row.far or row.unpublished):
         row = None
     outbox.far_rows.mark_checked(item.id)
     return row
+
+
+def _row(job: UUID) -> StoredJob | None:
+    return next(iter(outbox.jobs.read([job])), None)
 
 
 def check(publisher: Publisher, jobs: Sequence[UUID]) -> None:
@@ -166,10 +172,12 @@ def publish_later(queue: str, jobs: Sequence[UUID]) -> None:
         logger.warning("the relay will publish %s, because its new date is near: %s", ", ".join(map(ids.short, jobs)), error)
 
 
-def meet(plans: Sequence[Plan], queue: str) -> bool:
-    """Makes the far rows of these keys near that were written in the meantime. Returns whether there were any."""
+def meet(plans: Sequence[Plan], queue: str, *, waits: bool = False) -> bool:
+    """Makes the far rows of these keys near that were written in the meantime. Returns whether there were any. `waits`: see
+    `bring_in_keys`.
+    """
     keys = {plan.key for plan in plans if plan.key and plan.template.queue.horizon}
-    return bool(keys) and outbox.far_rows.bring_in_keys(queue, keys)
+    return bool(keys) and outbox.far_rows.bring_in_keys(queue, keys, waits=waits)
 
 
 def meet_key(queue: str, key: str) -> None:
@@ -177,7 +185,7 @@ def meet_key(queue: str, key: str) -> None:
     does it.
     """
     try:
-        if outbox.far_rows.bring_in_keys(queue, [key]):
+        if outbox.far_rows.bring_in_keys(queue, [key], waits=True):
             for partition in conf.get().queue(queue).homes(key):
                 with stores.guarded(queue, partition, schedules=True):
                     Publisher.of(queue, partition).complete(key)
@@ -192,7 +200,7 @@ def meet_in_redis(plans: Sequence[Plan], queue: str) -> None:
     if not outbox.installed or not any(plan.key and plan.template.queue.horizon for plan in plans):
         return
     try:
-        if meet(plans, queue):
+        if meet(plans, queue, waits=True):
             partition = plans[0].partition
             with stores.guarded(queue, partition, schedules=True):
                 Publisher.of(queue, partition).publish_before(plans)

@@ -8,10 +8,10 @@ from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
-from django.db import OperationalError, connection
+from django.db import OperationalError, connection, transaction
 
 import django_delayq as delayq
-from django_delayq import clock, conf, failpoints
+from django_delayq import clock, conf, failpoints, ids
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.failpoints import FailpointError
 from django_delayq.mirror.bring_in import BringInLoop
@@ -23,6 +23,7 @@ from django_delayq.producer.outbox import far_rows
 from django_delayq.producer.publish import Publisher
 from django_delayq.producer.stores import stores
 from django_delayq.store.connection.link import connect
+from django_delayq.store.scripts.record import ScheduleReply
 from tests.mirror.horizons import near
 from tests.mirror.restoring import settle_down
 from tests.tasks_for_tests import close_order
@@ -250,6 +251,66 @@ def test_that_far_jobs_come_in_late_is_said_once_and_when_it_is_over(horizon, or
         horizon.loop.poll()
     assert caplog.text.count("reach Redis late") == 1
     assert caplog.text.count("in time again") == 1
+
+
+def test_a_far_row_that_meets_a_near_holder_brings_the_date_that_it_was_given_meanwhile(orders, horizon, monkeypatch):
+    holder = delayq.schedule(close_order, 1, delay="30m", key="k")
+    ask, debounce = Publisher.ask, close_order.using(key="k", on_conflict="latest")
+    later = iter(["5h"])
+
+    def asks(*args):
+        answer = ask(*args)
+        for delay in later:  # another transaction moves the far row before it is made near
+            with transaction.atomic():
+                debounce.using(delay=delay).schedule(3)
+        return answer
+
+    with transaction.atomic():
+        debounce.using(delay="2h").schedule(2)
+        monkeypatch.setattr(Publisher, "ask", asks)
+    assert next(later, None) is None
+    relayed(orders)
+    assert due_in_hours(holder) == 5.0
+
+
+def test_a_far_row_that_another_transaction_is_changing_waits_for_the_relay(orders, horizon, monkeypatch):
+    with transaction.atomic():
+        job = delayq.schedule(close_order, 2, delay="2h", key="k")
+        monkeypatch.setattr(far_rows, "bring_in", _locked)
+        monkeypatch.setattr(Publisher, "ask", lambda *_: [ScheduleReply("kept", ids.new(), 0)])
+    horizon.loop.poll()
+    assert job.created is None
+    assert (Job.objects.get().derived, near(job)) == ("far", False)
+    monkeypatch.undo()
+    horizon.loop.poll()
+    assert far_rows.of_key("orders", "k") == job.id, "its key is checked now"
+
+
+def test_a_redis_only_job_meets_the_far_row_that_another_transaction_is_changing(orders, horizon):
+    far = delayq.schedule(close_order, 1, delay="2h", key="k")
+    holds, may_commit = threading.Event(), threading.Event()
+
+    def change() -> None:
+        with transaction.atomic():
+            far.reschedule(delay="5h")
+            holds.set()
+            may_commit.wait(10)
+        connection.close()
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    assert holds.wait(10)
+    threading.Timer(0.3, may_commit.set).start()
+    near_one = close_order.using(delay="30m", key="k", durability="redis").schedule(2)
+    thread.join(10)
+    assert (near_one.id, near_one.created) == (far.id, False)
+    assert due_in_hours(far) == 5.0
+
+
+def _locked(_jobs, *, waits: str = "") -> list:
+    if waits:
+        raise StoreUnavailable(code="far_locked", what=waits, seconds=2)
+    return []
 
 
 def test_a_requeued_far_job_is_near(horizon, orders):

@@ -86,14 +86,22 @@ def move(
     return "near" if near else "far"
 
 
-def bring_in(jobs: Sequence[UUID]) -> list[UUID]:
-    """Makes far rows near by one UPDATE. It skips rows that other transactions are changing."""
-    return _brought(Job.objects.filter(FAR, pk__in=jobs))
+def bring_in(jobs: Sequence[UUID], *, waits: str = "") -> list[UUID]:
+    """Makes far rows near by one UPDATE. It skips rows that other transactions are changing. With `waits`, which names the rows, it
+    waits for these transactions.
+
+    Raises:
+        StoreUnavailable: see `in_time`.
+    """
+    return _brought(Job.objects.filter(FAR, pk__in=jobs), waits=waits)
 
 
-def bring_in_keys(queue: str, keys: Collection[str]) -> bool:
-    """Makes the far rows of these keys near by one UPDATE. It skips rows that other transactions are changing."""
-    return bool(_brought(Job.objects.filter(FAR, far_key__in=[far_key(queue, key) for key in keys])))
+def bring_in_keys(queue: str, keys: Collection[str], *, waits: bool = False) -> bool:
+    """Like `bring_in`, for the far rows of these keys. Returns whether there were any."""
+    wanted = Job.objects.filter(FAR, far_key__in=[far_key(queue, key) for key in keys])
+    if not wanted.exists():
+        return False  # the usual case
+    return bool(_brought(wanted.order_by("key"), waits=", ".join(keys) if waits else ""))  # calls lock rows in the order of their keys
 
 
 def of_key(queue: str, key: str) -> UUID | None:
@@ -160,9 +168,9 @@ def _changed(job: UUID, **values: Any) -> bool:
     return bool(Job.objects.filter(FAR, pk=job).update(**values))
 
 
-def _brought(wanted: Any, limit: int | None = None) -> list[UUID]:
-    skips = database.connection().features.has_select_for_update_skip_locked
-    with database.atomic():
+def _brought(wanted: Any, limit: int | None = None, *, waits: str = "") -> list[UUID]:
+    skips = not waits and database.connection().features.has_select_for_update_skip_locked
+    with in_time(waits) if waits else database.atomic():
         if database.connection().features.has_select_for_update:
             wanted = wanted.select_for_update(skip_locked=skips)
         found = list(wanted.values_list("id", flat=True)[:limit])
