@@ -179,7 +179,7 @@ def test_a_receiver_that_hangs_is_left_and_the_mirror_goes_on(orders, monkeypatc
         free.set()
     assert len(calls) == 1
     assert "took longer than 0.05 s" in caplog.text
-    assert "job_ended is not sent for some jobs (4)" in caplog.text
+    assert "job_ended was not sent for some jobs (4)" in caplog.text
     assert {row.state for row in Job.objects.filter(pk__in=[job.id for job in jobs])} == {"succeeded"}
 
 

@@ -212,7 +212,7 @@ def test_the_second_signal_gives_everything_back_at_once(shop: Shop, sign: int, 
     worker = shop.work("--grace", "10m")
     eventually(lambda: len(shop.ran()) == 1)
     worker.signal(sign)
-    eventually(lambda: "leaving" in worker.text())
+    eventually(lambda: "shutting down" in worker.text())
     worker.signal(sign)
     assert worker.wait() == code
     assert shop.happened(id) == ["scheduled", "claimed", "snoozed"]
