@@ -240,7 +240,7 @@ class JobList(ChangeList):
 
     @property
     def completions(self) -> list[str]:
-        """What the browser offers while somebody types a search: the terms, and those of states, queues and tasks with their values."""
+        """Returns the suggestions of the search field: the terms, and those of states, queues, tasks and `is:` with each value."""
         values = {
             "state": STATES,
             "queue": conf.get().queues,

@@ -16,7 +16,8 @@ from django.utils import translation
 import django_delayq as delayq
 from django_delayq import clock, ids
 from django_delayq.admin import JobAdmin
-from django_delayq.console import keyset, overview, why_not_yet
+from django_delayq.console import keyset, overview, search_parser, why_not_yet
+from django_delayq.console.search_fields import WORDS
 from django_delayq.models import Job
 from django_delayq.producer.stores import stores
 from tests.admin.conftest import JOBS, act, choose, lose_redis, page
@@ -26,6 +27,14 @@ from tests.tasks_for_tests import ask_bank, close_order
 
 def rows(response) -> list[Job]:
     return list(response.context["cl"].result_list)
+
+
+def test_each_suggestion_of_the_search_field_is_a_search(orders, staff):
+    [offered] = re.findall('<datalist id="delayq-completions">(.*?)</datalist>', staff().get(JOBS).content.decode())
+    suggested = re.findall('<option value="(.*?)">', offered)
+    assert {one.partition(":")[0] for one in suggested} == set(WORDS)
+    assert {"state:parked", "queue:orders", f"task:{close_order.name}", "is:crashed", "after:"} <= set(suggested)
+    assert [one for one in suggested if not one.endswith(":") and search_parser.parse(one, clock.now()).complaints] == []
 
 
 def test_every_column_says_what_it_should(orders, staff):
