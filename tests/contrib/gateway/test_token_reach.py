@@ -80,7 +80,7 @@ def test_a_holder_of_a_task_of_the_token_is_met_as_before(make):
 
 def test_a_holder_that_comes_between_the_look_and_the_call_is_decided_about_by_the_script(make, monkeypatch):
     outsider = make(tasks=[risky.name])
-    monkeypatch.setattr("django_delayq.producer.put._unmerged", lambda plans: plans)  # the first look found no holder
+    monkeypatch.setattr("django_delayq.producer.put._unmerged", lambda plans, keyed: plans)  # the first look found no holder
     holder = delayq.schedule(close_order, 7, delay="1h", key=KEY)
     answer = outsider.post("jobs", {"task": risky.name, "key": KEY, "on_conflict": "replace"}, key="one")
     refused(answer, 403, "key_denied", "/key")
