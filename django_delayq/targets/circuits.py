@@ -58,7 +58,7 @@ class Visit:
 class _Host:
     failures: int = 0
     unanswered: int = 0  # how many of these failures had no response
-    failed_urls: set[str] = field(default_factory=set)  # at most FAILED_URLS
+    failed_urls: set[int] = field(default_factory=set)  # their hashes, at most FAILED_URLS
     opened: int = 0  # how often in a row
     pause: float = 0.0  # seconds
     until_ms: int = 0
@@ -147,7 +147,7 @@ class Circuits:
         if visit.failed_url is None:
             host.unanswered += 1
         elif len(host.failed_urls) < FAILED_URLS:
-            host.failed_urls.add(visit.failed_url)
+            host.failed_urls.add(hash(visit.failed_url))
         # Among concurrent requests, only the first failure opens the circuit.
         if config.breaker is not None and _fails(host, config.breaker) and not self._left(host):
             host.pause = min(config.pause * 2**host.opened, max(config.pause, LONGEST_PAUSE))
