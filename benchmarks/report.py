@@ -44,7 +44,7 @@ def figures(document: Mapping[str, Any]) -> str:
     settings = ", ".join(f"`{name} {value}`" for name, value in ran_on["settings"].items())
     ran = (
         f"Measured on {ran_on['date']} on {ran_on['machine']} with Python {ran_on['python']}. "
-        f"The servers, the workers and the measurement share {ran_on['cores']} cores. {ran_on['server']} runs with {settings}."
+        f"The servers, the workers and the benchmark itself share {ran_on['cores']} cores. {ran_on['server']} runs with {settings}."
     )
     parts = [ran, "![Bar chart of each system's jobs per second, lateness, burst and Redis CPU](../_static/benchmarks.svg)"]
     for name in metrics.NAMES:

@@ -278,7 +278,7 @@ def signing_key(secret: str) -> bytes:
         ValueError: it is invalid. The message does not contain it.
     """
     if not secret.startswith(SIGNING):
-        raise ValueError(f"a secret for signing begins with {SIGNING}")
+        raise ValueError(f"a signing secret begins with {SIGNING}")
     try:
         written = secret.removeprefix(SIGNING)
         key = base64.b64decode(written + "=" * (-len(written) % 4), validate=True)
@@ -286,7 +286,7 @@ def signing_key(secret: str) -> bytes:
         raise ValueError(f"the text after {SIGNING} is not base64") from None
     if not SHORTEST_SECRET <= len(key) <= LONGEST_SECRET:
         raise ValueError(
-            f"a secret for signing has {SHORTEST_SECRET} to {LONGEST_SECRET} bytes after {SIGNING}, in base64, not {len(key)}"
+            f"a signing secret needs {SHORTEST_SECRET} to {LONGEST_SECRET} bytes in base64 after {SIGNING}; this one has {len(key)}"
         )
     return key
 
@@ -313,7 +313,7 @@ def _secret_values(name: str, given: Any) -> tuple[str, ...]:
         raise Wrong(
             f"contains an invalid secret for {name!r}. A secret is text of visible ASCII characters, or a list of such "
             "texts with the newest first.",
-            "To create a secret for signing, combine whsec_ with the output of `openssl rand -base64 32`.",
+            "To create a signing secret, combine whsec_ with the output of `openssl rand -base64 32`.",
         )
     for one in values:
         if one.startswith(SIGNING):

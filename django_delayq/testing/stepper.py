@@ -55,7 +55,7 @@ class Ran:
 
     @property
     def ends_the_test(self) -> bool:
-        """Whether the run raised Ctrl-C, or an exception with which a test framework ends a test, such as `pytest.fail`."""
+        """Whether Ctrl-C ended the run, or an exception that ends a test, such as that of `pytest.fail`."""
         return self.error is not None and not isinstance(self.error, ENDS_OF_RUNS)
 
 

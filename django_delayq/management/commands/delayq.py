@@ -179,7 +179,7 @@ class Command(BaseCommand):
             "doctor",
             doctor.doctor,
             "find problems and show how to fix them",
-            "The exit code is 1 if a problem is an error.",
+            "The exit code is 1 if it finds an error.",
             document="`ok` and `findings`, each with `code`, `level`, `message` and `hint`",
         )
         look.add_argument("--deep", action="store_true", help="also compare every unfinished job in the database with Redis")
