@@ -388,8 +388,8 @@ class Batch:
         problem = outcome not in NO_PROBLEM
         if fence != "-" and (self.audit == "full" or problem):
             run = self._attempt(job, fence, attempt, job.worker, job.started_at or at)
-            run.started_at = moment(detail.get("s"), run.started_at)
-            run.finished_at, run.outcome = moment(detail.get("f"), at), outcome.value
+            run.started_at = clamped(moment(detail.get("s"), run.started_at), run.started_at, at)
+            run.finished_at, run.outcome = clamped(moment(detail.get("f"), at), run.started_at, at), outcome.value
             run.error_class, run.problem = rows.clean(str(detail.get("c", "")), 200), problem_of(detail)
             run.message = rows.clean(str(detail.get("m") or detail.get("d") or ""))
             run.traceback = rows.clean(str(detail.get("t", "")))

@@ -387,7 +387,10 @@ class AtCommit:
     def __call__(self) -> None:
         try:
             for request in outbox.requests.find(pk=self.request):  # empty if a later call replaced it
-                carry_out(request)
+                # If Redis has just failed, it is not asked again: a transaction may have many changes, and the relay makes them, too.
+                listed = request.queue if request.queue in conf.get().queues else ""
+                with stores.guarded(listed, ids.partition(self._job) if self._job else 0, schedules=True):
+                    carry_out(request)
         except StoreUnavailable as error:
             logger.warning("Redis does not respond, so the relay makes a committed change: %s", error)
             signals.store_unavailable.send_robust(sender=None, error=error)

@@ -14,7 +14,7 @@ from django.db.models import F
 import django_delayq as delayq
 from django_delayq import clock
 from django_delayq.mirror.relay import CommitRequestLoop
-from django_delayq.models import CommitRequest, Event, Job
+from django_delayq.models import Attempt, CommitRequest, Event, Job
 from django_delayq.producer import changes
 from django_delayq.producer.changes import carry_out
 from django_delayq.producer.outbox import requests
@@ -516,3 +516,31 @@ def test_while_redis_is_away_a_new_job_of_a_key_is_not_merged_into_one_whose_can
     orders.relay.poll()
     loop_of_requests.poll()
     assert (in_redis(old), in_redis(new)) == (None, "scheduled")
+
+
+def test_a_server_that_does_not_answer_is_asked_once_for_all_changes_of_a_transaction(orders, monkeypatch):
+    jobs = [delayq.schedule(close_order, number, delay="1h") for number in range(5)]
+    asked = []
+
+    def no_answer(request):
+        asked.append(request)
+        raise delayq.StoreUnavailable("no answer")
+
+    monkeypatch.setattr(changes, "carry_out", no_answer)
+    with transaction.atomic():
+        for job in jobs:
+            job.cancel(at_commit=True)
+    assert len(asked) == 1
+    assert CommitRequest.objects.count() == 5, "the relay makes them"
+
+
+def test_a_run_has_no_dates_outside_of_its_claim_and_its_end(orders):
+    delayq.schedule(close_order, 1)
+    delayq.schedule(close_order, 2)
+    first, second = orders.claim()
+    orders.settle(first, "ack", detail=b'{"s":1,"f":2}')
+    orders.settle(second, "ack", detail=b'{"s":9795000000000,"f":9795000000001}')
+    orders.fold()
+    for run in Attempt.objects.all():
+        assert timedelta() <= run.finished_at - run.started_at < timedelta(minutes=1)
+        assert abs(run.finished_at - clock.now()) < timedelta(minutes=1)

@@ -66,12 +66,14 @@ def test_a_run_that_succeeds(orders):
     row = Job.objects.get(pk=job.id)
     assert (row.state, row.attempts, row.worker) == ("running", 1, "host:1:w")
     assert Attempt.objects.get().outcome == "running"
-    orders.settle(claimed, "ack", detail=detail(s=1_795_000_000_000, f=1_795_000_001_000, r={"closed": 7}))
+    claim = clock.to_ms(row.started_at)
+    clock.sleep(0.02)
+    orders.settle(claimed, "ack", detail=detail(s=claim + 5, f=claim + 15, r={"closed": 7}))
     orders.fold()
     row.refresh_from_db()
     assert (row.state, row.result, row.error) == ("succeeded", {"closed": 7}, "")
     run = Attempt.objects.get()
-    assert (run.number, run.outcome, (run.finished_at - run.started_at).total_seconds()) == (1, "succeeded", 1.0)
+    assert (run.number, run.outcome, (run.finished_at - run.started_at).total_seconds()) == (1, "succeeded", 0.01)
 
 
 def test_a_whole_life_folded_in_one_batch(orders):
