@@ -258,7 +258,7 @@ def test_nothing_is_pulled_from_a_queue_that_another_database_records(monkeypatc
     monkeypatch.setattr(site, "_compared", set())  # as in a new process
     with pytest.raises(SiteRefused, match="another database"):
         delayq.pull("quick")
-    monkeypatch.setattr(site, "partition_facts", lambda _queue, _partition, **_: None)
+    monkeypatch.setattr(site, "partition_facts", lambda _queue, _partition, **_: Facts("", "0-0", "2-00000000000000bb"))
     assert [message.body for message in delayq.pull("quick")] == [1]
 
 

@@ -245,6 +245,7 @@ def admit(link: Link, keys: Keys) -> None:
     if place in _compared and not (_refused and place[:3] in _refused):
         return
     own, upto, token = link.execute("HMGET", keys["meta"], "site", "mirrored", "mirror_token")
+    link.cooldown.end()  # the server has answered, if late; the cooldown would prevent the change
     if own is None:  # nobody records it yet; the script that follows gives it an id
         raise_if_refused(keys)
         _compared.add(place)
