@@ -16,6 +16,7 @@ from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.models import Checkpoint, Site
 from django_delayq.producer import queues
 from django_delayq.producer.stores import stores
+from django_delayq.store.connection.link import Cooldown
 from django_delayq.store.scripts import site
 from django_delayq.store.scripts.events import FIRST, EventLog
 from django_delayq.store.scripts.recovery import EpochStore
@@ -209,7 +210,7 @@ def test_a_lock_of_the_queue_on_another_server_does_not_count_as_the_comparison_
     compared.fold()
     copy.here()
     site.forget()
-    elsewhere = SimpleNamespace(home="elsewhere", execute=lambda *_: [None, None, None])
+    elsewhere = SimpleNamespace(home="elsewhere", execute=lambda *_: [None, None, None], cooldown=Cooldown())
     site.admit(elsewhere, compared.store.keys)
     with pytest.raises(SiteRefused):
         site.admit(compared.store.link, compared.store.keys)
