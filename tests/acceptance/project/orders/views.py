@@ -99,6 +99,7 @@ def reports(request: HttpRequest, subject: str) -> JsonResponse:
 
 @require_POST
 def stock(request: HttpRequest, task: str) -> JsonResponse:
+    made: delayq.Job  # of any task
     match task:
         case "count":
             made = count_stock.schedule(int(request.POST["shelves"]))
