@@ -176,7 +176,7 @@ class Stage:
             place.open()
         if self.database is not None:
             spawned(self.database.start)
-        os.environ.update(project(self.folder, (self.masters or self.nodes[0]).url, self._database(), SETTINGS))
+        os.environ.update(project(self.folder, (self.masters or self.nodes[0]).url, self._database(here=True), SETTINGS))
         os.environ["APP_SERVERS"] = json.dumps({queue: node.url for node in self.nodes[1:] for queue in node.queues})
         os.environ["APP_PARTITIONS"] = " ".join(ROLL) if self.rolls else self.settings  # of this process, which looks at all
         if self.horizon:
@@ -195,6 +195,8 @@ class Stage:
             self.second_site.open()
         for web, seconds in zip(self.webs[1:], CLOCKS, strict=False):
             web.environment = faketime.ahead(seconds)
+        for one in (*self.workers, *self.webs):
+            one.environment = {**one.environment, "APP_DATABASE": json.dumps(self._database())}
         # The first of each kind goes through the proxies, so that some are cut off while others are not.
         others = {queue: node.proxied for node in self.nodes[1:] for queue in node.queues}
         for one in (self.workers[0], self.webs[0]) if self.nodes else ():
@@ -211,8 +213,9 @@ class Stage:
         """From its next start on the worker has that version of the code."""
         worker.environment["APP_CALENDAR"] = f"{code}/{self.schedules}"
 
-    def _database(self) -> dict[str, Any]:
-        if self.pool is not None:
+    def _database(self, *, here: bool = False) -> dict[str, Any]:
+        """`here`: of this process. Its threads end without closing their connections, so a pool would run dry."""
+        if self.pool is not None and not here:
             return {**self.database.database(), "OPTIONS": {"pool": self.pool}}  # a health check would hide a shared connection
         if self.database is not None:
             return {**self.database.database(), "CONN_MAX_AGE": 60}
