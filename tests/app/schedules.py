@@ -101,7 +101,7 @@ def _plan(one: Declaration) -> Plan:
 def _noted(what: str, step: Callable[..., Any], version: str) -> Callable[..., Any]:
     @wraps(step)
     def noting(*args: Any) -> Any:
-        since, passes = time.time_ns() // 1_000_000, record.own(settings.APP_FOLDER, "passes")
+        since, passes = time.time_ns() // 1_000_000 - record.CLOCK * 1000, record.own(settings.APP_FOLDER, "passes")
         if what == "look":
             passes.write(say="looking", version=version, since=since)
         answer = step(*args)

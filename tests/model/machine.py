@@ -128,9 +128,8 @@ class QueueMachine(RuleBasedStateMachine):
         side = next(side for side in (self.store, self.epoch) if hasattr(side, name))
         found: Any = Restoring
         try:
-            found = getattr(side, name)(*args, now_ms=self.now, **options)
-            if callable(found):
-                found = found()
+            answer = getattr(side, name)(*args, now_ms=self.now, **options)
+            found = answer() if callable(answer) else answer  # a call that was only sent answers later, or raises
         except StoreError as error:
             if "RESTORING" not in error.reply:
                 raise
