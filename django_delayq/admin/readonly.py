@@ -274,7 +274,7 @@ class LiveAdmin(ReadOnlyAdmin):
 
     def board(self, request: HttpRequest) -> dict[str, Any]:
         """Returns the context of the page."""
-        raise NotImplementedError
+        raise NotImplementedError  # each page has its own
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         if not self.has_view_permission(request):

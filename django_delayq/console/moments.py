@@ -1,4 +1,4 @@
-"""A moment as people type it in the search, on the command line and in forms."""
+"""A moment as people type it in the search and on the command line."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def inspect(out: TextIO, options: dict[str, Any]) -> int:
 
 def _named_id(options: dict[str, Any]) -> UUID:
     """The job with the id, or the newest job with the key: the unfinished one, if there is one."""
-    if (options["id"] is None) == (options["key"] is None):
+    if (options["id"] is None) == (options["key"] is None) or (options["key"] is None and options["queue"] is not None):
         raise UsageError("Name the job by its id, or by --key with --queue.")
     named = named_key(options)
     if named is None:

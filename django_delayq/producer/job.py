@@ -37,8 +37,10 @@ S = TypeVar("S")
 
 
 class Job(JobRef, Generic[R]):
-    """A job, identified by its id. For type checkers, `Job[str]` is a job whose task returns a `str`. `created` is False if another job
-    already had the key, in which case this object refers to that job. It is None until the transaction commits.
+    """A job, identified by its id. `created` is False if another job already had the key, in which case this object refers to that job.
+    It is None until the transaction commits.
+
+    For type checkers, `Job[str]` is a job whose task returns a `str`. Annotate a variable that holds jobs of several tasks with `Job`.
     """
 
     __slots__ = ()

@@ -1,6 +1,5 @@
 """The circuit breaker: if a host fails repeatedly, deliveries to it pause. A host fails if it does not respond, or if at least three of
-its URLs respond with an error. It also limits the concurrent requests to a host. Threads
-share the state; processes do not.
+its URLs respond with an error. The module also limits the concurrent requests to a host. Threads share the state; processes do not.
 """
 
 from __future__ import annotations

@@ -183,6 +183,7 @@ def test_inspect_by_key_without_redis_shows_the_newest_row(run, orders, settings
     [
         ([], 2, "Name the job by its id, or by --key with --queue."),
         (["0352SRmNKaQiRFFsusf64N", "--key", "o:7"], 2, "Name the job by its id, or by --key with --queue."),
+        (["0352SRmNKaQiRFFsusf64N", "--queue", "orders"], 2, "Name the job by its id, or by --key with --queue."),
         (["--key", "o:7"], 2, "--key o:7: keys are unique only within a queue. Add --queue."),
         (["--key", "", "--queue", "orders"], 2, "--key is empty."),
         (["--key", "o:7", "--queue", "ordesr"], 2, "ordesr: no such queue (did you mean 'orders'?)."),

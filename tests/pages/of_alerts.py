@@ -15,9 +15,22 @@ def ship(order_id):
     raise ValueError(f"no parcel for {order_id}")
 
 
+def no_money():
+    raise ValueError("no money")
+
+
 @django_delayq.task(max_attempts=1)
 def pay(order_id):
-    raise ValueError("no money")
+    no_money()
+
+
+@django_delayq.task(max_attempts=1)
+def refund(order_id):
+    no_money()
+
+
+def throw(error):
+    raise error
 
 
 @pytest.fixture
@@ -64,6 +77,22 @@ def test_later_failures_are_reported_again(delayq, db):
     for _ in range(2):
         ship.schedule(1)
         delayq.advance("10m")
+    assert len(mail.outbox) == 2
+
+
+def test_a_report_that_is_sent_late_has_all_failures(delayq, db, monkeypatch):
+    sent, answers = tasks.mail_admins, [OSError("no mail server")]
+    monkeypatch.setattr(tasks, "mail_admins", lambda *mail: sent(*mail) if not answers else throw(answers.pop()))
+    ship.schedule(1)
+    ship.using(delay="1m").schedule(2)
+    delayq.advance("1h")
+    assert [message.subject for message in mail.outbox] == [f"[Django] {ship.name} failed (2)"]
+
+
+def test_the_same_error_of_two_tasks_is_reported_for_both(delayq, db):
+    pay.schedule(1)
+    refund.schedule(1)
+    delayq.advance("10m")
     assert len(mail.outbox) == 2
 
 
