@@ -18,7 +18,7 @@ from pathlib import PurePath
 from typing import Any, Final, NoReturn
 from uuid import UUID
 
-from django_delayq import clock
+from django_delayq import durations
 from django_delayq.exceptions import PayloadError, PayloadTooLarge
 from django_delayq.text import is_utf8
 
@@ -265,7 +265,7 @@ def _check_options(options: dict[str, Any]) -> None:
             if type(value) is not str:
                 raise PayloadError(f"backoff is a {type(value).__name__}; pass the text of a ladder")
         elif name == "timeout":
-            if type(value) not in (int, float) or not 0 < value <= clock.MAX_SECONDS:
+            if type(value) not in (int, float) or not 0 < value <= durations.MAX_SECONDS:
                 raise PayloadError(f"timeout is {shown(value)}; pass seconds above 0, at most 100 years")
         else:
             raise PayloadError(f"the option {shown(name)} is unknown; a payload contains backoff, timeout and meta")

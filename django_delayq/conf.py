@@ -15,7 +15,7 @@ from django.core.signals import setting_changed
 from django.dispatch import receiver
 from django.utils.crypto import salted_hmac
 
-from django_delayq import clock, under_test
+from django_delayq import durations, under_test
 from django_delayq import setting_readers as readers
 from django_delayq.exceptions import ConfigError, QueueUnknown
 from django_delayq.ladder import Ladder
@@ -84,12 +84,12 @@ class QueueConfig(SharedConfig):
     @property
     def horizon_ms(self) -> int:
         """The horizon in milliseconds; 0 for none."""
-        return 0 if self.horizon is None else clock.milliseconds(self.horizon)
+        return 0 if self.horizon is None else durations.milliseconds(self.horizon)
 
     @property
     def lease_ms(self) -> int:
         """The lease as Redis wants it."""
-        return clock.milliseconds(self.lease)
+        return durations.milliseconds(self.lease)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

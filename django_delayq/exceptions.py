@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Final
 from uuid import UUID
 
-from django_delayq import clock
+from django_delayq import durations
 
 LONGEST_LOCK_SNOOZE: Final = 10.0  # seconds; a lock can be released long before its lease ends
 SHORTEST_SNOOZE: Final = 1.0  # seconds; each run of a job costs more than it costs to wait
@@ -323,9 +323,9 @@ class Retry(ControlFlow):
 
     unreasoned = "retry"
 
-    def __init__(self, delay: clock.Delay | None = None, reason: str = "") -> None:
+    def __init__(self, delay: durations.Delay | None = None, reason: str = "") -> None:
         super().__init__(reason, delay, reason)
-        self.delay = None if delay is None else clock.seconds(delay)
+        self.delay = None if delay is None else durations.seconds(delay)
 
 
 class Snooze(ControlFlow):
@@ -335,9 +335,9 @@ class Snooze(ControlFlow):
 
     unreasoned = "snooze"
 
-    def __init__(self, delay: clock.Delay, reason: str = "") -> None:
+    def __init__(self, delay: durations.Delay, reason: str = "") -> None:
         super().__init__(reason, delay, reason)
-        self.delay = max(SHORTEST_SNOOZE, clock.seconds(delay))
+        self.delay = max(SHORTEST_SNOOZE, durations.seconds(delay))
 
 
 class NotYet(ControlFlow):

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Final, NoReturn, final
 
-from django_delayq import clock
+from django_delayq import durations
 from django_delayq.text import cut
 
 MAX_STEPS: Final = 1_000
@@ -27,7 +27,7 @@ class Ladder:
 
     __slots__ = ("_formula", "_jitter", "_start", "_steps", "_times")
 
-    _formula: Callable[[int], clock.Delay] | None
+    _formula: Callable[[int], durations.Delay] | None
     _jitter: float
     _start: int
     _steps: tuple[float, ...]
@@ -56,18 +56,18 @@ class Ladder:
     def spelled(steps: object) -> str:
         """For the end of an error: a list of durations, as the text of a ladder; "" for anything else."""
         try:
-            words = [clock.text(clock.seconds(step)) for step in steps] if isinstance(steps, list | tuple) else []
+            words = [durations.text(durations.seconds(step)) for step in steps] if isinstance(steps, list | tuple) else []
         except (ValueError, TypeError):
             words = []
         return f": {' '.join(words)!r}" if words else ""
 
     @classmethod
-    def every(cls, delay: clock.Delay, *, times: int, jitter: float = 0.0) -> Ladder:
+    def every(cls, delay: durations.Delay, *, times: int, jitter: float = 0.0) -> Ladder:
         """Repeats the same delay `times` times."""
         return cls._made((_step(delay, 1),) * _checked_times(times), jitter)
 
     @classmethod
-    def formula(cls, fn: Callable[[int], clock.Delay], *, times: int, jitter: float = 0.0, start: int = 1) -> Ladder:
+    def formula(cls, fn: Callable[[int], durations.Delay], *, times: int, jitter: float = 0.0, start: int = 1) -> Ladder:
         """Calculates the steps with `fn(n)`, where n starts at `start` (0 or 1). The ladder has `times` steps. `fn` is called when a
         step is first needed, and its results are stored.
         """
@@ -85,21 +85,21 @@ class Ladder:
     def exponential(
         cls,
         *,
-        base: clock.Delay = "1s",
+        base: durations.Delay = "1s",
         factor: float = 2,
-        cap: clock.Delay = "1h",
+        cap: durations.Delay = "1h",
         times: int = 20,
         jitter: float = 0.0,
     ) -> Ladder:
         """Starts with `base`. Each step is `factor` times the previous one, up to `cap`."""
         if isinstance(factor, bool) or not isinstance(factor, int | float) or not 1 <= factor < math.inf:
             raise ValueError(f"factor={factor!r} is not valid; pass a number of at least 1, such as 2 or 1.5")
-        limit = clock.seconds(cap)
-        step = min(clock.seconds(base), limit)
+        limit = durations.seconds(cap)
+        step = min(durations.seconds(base), limit)
         steps = []
         for number in range(1, _checked_times(times) + 1):
             steps.append(_step(step, number))
-            step = min(step * min(factor, clock.MAX_SECONDS), limit)
+            step = min(step * min(factor, durations.MAX_SECONDS), limit)
         return cls._made(tuple(steps), jitter)
 
     @property
@@ -130,7 +130,7 @@ class Ladder:
         return self._times
 
     def __str__(self) -> str:
-        words = [clock.text(step) for step in self._all()]
+        words = [durations.text(step) for step in self._all()]
         if self._jitter:
             words.append(f"~{self._jitter * 100:.2f}".rstrip("0").rstrip(".") + "%")
         return " ".join(words)
@@ -179,15 +179,15 @@ class Ladder:
         return self._steps
 
 
-def _step(delay: clock.Delay, number: int) -> float:
+def _step(delay: durations.Delay, number: int) -> float:
     try:
         # Whole milliseconds, as Redis counts, so that text and ladder say exactly the same.
-        return round(clock.seconds(delay) * 1_000) / 1_000
+        return round(durations.seconds(delay) * 1_000) / 1_000
     except ValueError as error:
         raise ValueError(f"step {number} of the ladder: {error}") from None
 
 
-def _computed(formula: Callable[[int], clock.Delay], number: int) -> float:
+def _computed(formula: Callable[[int], durations.Delay], number: int) -> float:
     try:
         delay = formula(number)
     except Exception as error:  # the user's code, called where a run has just failed: one kind of error is enough there

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import urlsplit
 
-from django_delayq import clock
+from django_delayq import durations
 from django_delayq.text import did_you_mean
 
 SHORTEST_LEASE = 5.0  # seconds; the tests of this package, which see many leases end, have it shorter
@@ -85,7 +85,7 @@ class Wrong(Exception):
 
 def duration(value: Any) -> float:
     try:
-        return clock.seconds(value)
+        return durations.seconds(value)
     except (ValueError, TypeError) as error:
         raise Wrong(f"is wrong: {error}.") from None
 

@@ -14,6 +14,7 @@ PACKAGE = Path(__file__).parents[1] / "django_delayq"
 # lower floor. The public API (`__init__`) and the app are above all.
 FLOORS = {
     "clock": 0,
+    "durations": 0,
     "job_meta": 0,
     "signing": 0,
     "spread": 0,
@@ -58,6 +59,7 @@ MOST_FLOORS = 9  # of the package; the example, which imports what projects may,
 NOUNS = {
     "clock",
     "codec",
+    "durations",
     "exceptions",
     "failpoints",
     "ids",

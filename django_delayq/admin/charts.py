@@ -20,7 +20,7 @@ from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
-from django_delayq import clock, spread
+from django_delayq import clock, durations, spread
 from django_delayq.admin.badges import word
 from django_delayq.console import overview, trends
 from django_delayq.console.overview import DOWN
@@ -68,7 +68,7 @@ def brief(ms: float | None) -> str:
         return "<1ms"
     if ms < 1000:
         return f"{ms:.0f}ms"
-    return f"{number_format(ms / 1000, 1)}s" if ms < 10_000 else clock.text(round(ms / 1000))
+    return f"{number_format(ms / 1000, 1)}s" if ms < 10_000 else durations.text(round(ms / 1000))
 
 
 def percent(share: float | None) -> str:

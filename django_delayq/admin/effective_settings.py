@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from django.utils.formats import number_format
 from django.utils.translation import gettext as now
 
-from django_delayq import clock, conf
+from django_delayq import conf, durations
 from django_delayq.admin.badges import allowed
 from django_delayq.conf import PER_QUEUE, QueueConfig
 from django_delayq.ladder import POLL, Ladder
@@ -87,12 +87,12 @@ def _shown(name: str, value: Any) -> str:
     if name == "MAX_ATTEMPTS":
         return allowed(value)
     if isinstance(value, Mapping):
-        return ", ".join(f"{state} {now('forever') if kept is None else clock.text(kept)}" for state, kept in value.items())
+        return ", ".join(f"{state} {now('forever') if kept is None else durations.text(kept)}" for state, kept in value.items())
     return number_format(value, force_grouping=True) if isinstance(value, int) else str(value)
 
 
 def _duration(seconds: float | None) -> str:
-    return "–" if seconds is None else clock.text(seconds)
+    return "–" if seconds is None else durations.text(seconds)
 
 
 def _ladder(ladder: Any) -> str:
@@ -103,5 +103,5 @@ def _ladder(ladder: Any) -> str:
     except Exception:  # a formula is code of the project and can raise anything
         return repr(ladder)
     more = len(ladder) - len(steps)
-    words = [*map(clock.text, steps), *([f"… +{more}"] if more else []), *([f"~{ladder.jitter:.0%}"] if ladder.jitter else [])]
+    words = [*map(durations.text, steps), *([f"… +{more}"] if more else []), *([f"~{ladder.jitter:.0%}"] if ladder.jitter else [])]
     return " ".join(words)

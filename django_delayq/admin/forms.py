@@ -15,7 +15,7 @@ from django.utils.timezone import get_current_timezone_name
 from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
-from django_delayq import clock, codec
+from django_delayq import clock, codec, durations
 from django_delayq.admin.badges import badge
 from django_delayq.admin.readonly import ReadOnlyAdmin
 from django_delayq.console import masking
@@ -34,7 +34,7 @@ class DurationField(forms.CharField):
     def clean(self, value: Any) -> float | None:
         text = super().clean(value)
         try:
-            return clock.seconds(text.removeprefix("+")) if text else None
+            return durations.seconds(text.removeprefix("+")) if text else None
         except ValueError:
             said = _("%(text)s is not a valid duration. Use, for example, 90s, 10m, 1h30m or 2d.")
             raise ValidationError(said, params={"text": text}) from None

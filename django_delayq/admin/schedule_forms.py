@@ -13,7 +13,7 @@ from django.utils.functional import Promise
 from django.utils.timezone import get_default_timezone_name
 from django.utils.translation import gettext_lazy as _
 
-from django_delayq import clock
+from django_delayq import durations
 from django_delayq.admin.badges import indented
 from django_delayq.admin.forms import DurationField, JSONArgumentsField, ReasonForm, reason_field
 from django_delayq.console.wording import error_text
@@ -200,7 +200,7 @@ class ScheduleForm(DatesForm):
 def _initial(row: Periodic, *, override: bool) -> dict[str, str]:
     """Returns the initial values of the dates: the overridden ones if wanted, or the schedule's own."""
     dates = dates_of(row) if override else Dates(row.cron, row.every_ms, row.timezone, row.jitter_ms)
-    every = clock.text(dates.every_ms / 1000) if dates.every_ms else ""
+    every = durations.text(dates.every_ms / 1000) if dates.every_ms else ""
     return {"cron": dates.cron, "timezone": dates.timezone if dates.cron else "", "every": every}
 
 
@@ -208,7 +208,7 @@ def _whole(row: Periodic) -> dict[str, str]:
     return {
         **_initial(row, override=False),
         "task": row.task,
-        "spread": clock.text(row.jitter_ms / 1000) if row.jitter_ms else "",
+        "spread": durations.text(row.jitter_ms / 1000) if row.jitter_ms else "",
         "missed": row.missed,
         "overlap": row.overlap,
         "args": indented(row.args),

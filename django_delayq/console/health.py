@@ -20,7 +20,7 @@ from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
-from django_delayq import clock, conf
+from django_delayq import conf, durations
 from django_delayq.console import overview, schedule_views
 from django_delayq.console.overview import DOWN, FRESH, MOST_COUNTED, Overview, QueueView
 from django_delayq.models import UNPUBLISHED, UNRESOLVED, Job, SetAside, database
@@ -274,7 +274,7 @@ def _server_signs(facts: ServerFacts) -> list[Sign]:
 
 
 def _seconds(value: float) -> str:
-    return clock.text(round(value)) if value >= 1 else now("none")
+    return durations.text(round(value)) if value >= 1 else now("none")
 
 
 def all_samples() -> list[Sample]:

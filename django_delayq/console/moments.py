@@ -8,7 +8,7 @@ from datetime import datetime, time, timedelta
 from django.utils.dateparse import parse_date, parse_datetime
 from django.utils.timezone import get_current_timezone, is_naive, make_aware
 
-from django_delayq import clock
+from django_delayq import clock, durations
 
 DAYS = {"today": 0, "yesterday": -1}
 TIME = re.compile(r"\d{1,2}:\d{2}(:\d{2})?")
@@ -23,7 +23,7 @@ def parse_moment(text: str, at: datetime) -> datetime:
     """
     today = at.astimezone(get_current_timezone()).date()
     if text[:1] in ("+", "-"):
-        delay = timedelta(seconds=clock.seconds(text[1:]))
+        delay = timedelta(seconds=durations.seconds(text[1:]))
         moment = at + delay if text[0] == "+" else at - delay
     elif text in DAYS:
         moment = datetime.combine(today + timedelta(days=DAYS[text]), time.min)

@@ -19,7 +19,7 @@ from django.utils.timezone import get_current_timezone
 from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
-from django_delayq import clock
+from django_delayq import clock, durations
 from django_delayq.exceptions import ConfigError
 from django_delayq.states import MESSAGE
 from django_delayq.text import visible
@@ -155,17 +155,17 @@ def duration(seconds: float | None) -> str:
     """A duration for people; a dash for None."""
     if seconds is None:
         return "-"
-    seconds = min(seconds, clock.MAX_SECONDS)  # a date in Redis can be anything
-    return clock.text(round(seconds)) if seconds >= 1 else f"{max(0.0, seconds) * 1000:.0f}ms"
+    seconds = min(seconds, durations.MAX_SECONDS)  # a date in Redis can be anything
+    return durations.text(round(seconds)) if seconds >= 1 else f"{max(0.0, seconds) * 1000:.0f}ms"
 
 
 def relative(moment: datetime) -> str:
     """The distance of a date from now, with at most two units: "in 4m", "2d5h ago"."""
     seconds = round((moment - clock.now()).total_seconds())
-    far = min(abs(seconds), int(clock.MAX_SECONDS))
+    far = min(abs(seconds), int(durations.MAX_SECONDS))
     step = next((step for least, step in _COARSE if far >= least), 1)
     text = now("in %(duration)s") if seconds > 0 else now("%(duration)s ago")
-    return text % {"duration": clock.text(far - far % step)} if far else now("now")
+    return text % {"duration": durations.text(far - far % step)} if far else now("now")
 
 
 def zoned(moment: datetime) -> str:

@@ -12,7 +12,7 @@ from random import uniform
 from typing import Final, Self
 from weakref import WeakSet
 
-from django_delayq import clock, conf, under_test
+from django_delayq import clock, conf, durations, under_test
 from django_delayq.exceptions import ConfigError, DelayqError, LeaseLost, LockTaken, PayloadError, StoreUnavailable
 from django_delayq.logger import Logger
 from django_delayq.producer.async_api import in_thread, readable, refuse_loop, unbroken
@@ -44,7 +44,7 @@ class Lock:
     than the last one it accepted. It is 0 before the first block, and stays after the last one.
     """
 
-    def __init__(self, name: str, *, wait: clock.Delay = 0, lease: clock.Delay = "30s", queue: str | None = None) -> None:
+    def __init__(self, name: str, *, wait: durations.Delay = 0, lease: durations.Delay = "30s", queue: str | None = None) -> None:
         self.name = _checked(name)
         where = f"lock({name})"
         self.queue = conf.get().queue(_home() if queue is None else queue).name
@@ -205,7 +205,7 @@ class Lock:
             self._release()
 
 
-def lock(name: str, *, wait: clock.Delay = 0, lease: clock.Delay = "30s", queue: str | None = None) -> Lock:
+def lock(name: str, *, wait: durations.Delay = 0, lease: durations.Delay = "30s", queue: str | None = None) -> Lock:
     """A lock on a name, for a block of code: `with delayq.lock("order:42", wait="2s") as lock:`, or `async with`.
 
     The holder has a lease, which is extended while the block runs. If the process is suspended, or if Redis loses its data, two holders

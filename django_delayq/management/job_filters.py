@@ -14,7 +14,7 @@ from uuid import UUID
 from django.db.models import QuerySet
 from django.utils import translation
 
-from django_delayq import clock, conf, ids
+from django_delayq import clock, conf, durations, ids
 from django_delayq.console import keyset, selection
 from django_delayq.console.moments import TIME, parse_moment
 from django_delayq.console.search_fields import STATES
@@ -180,7 +180,7 @@ def seconds(text: str | None, option: str) -> float | None:
     if text is None:
         return None
     try:
-        return clock.seconds(float(text)) if text.replace(".", "", 1).isdigit() else clock.seconds(text)
+        return durations.seconds(float(text)) if text.replace(".", "", 1).isdigit() else durations.seconds(text)
     except ValueError as error:
         raise UsageError(f"{option} {text}: {error}.") from None
 

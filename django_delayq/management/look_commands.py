@@ -13,7 +13,7 @@ from django.core.management.base import CommandError
 from django.db import DatabaseError
 from django.utils import translation
 
-from django_delayq import clock, conf, ids
+from django_delayq import clock, conf, durations, ids
 from django_delayq.console import export, masking, overview, why_not_yet
 from django_delayq.console.export import job_document, redis_document
 from django_delayq.console.why_not_yet import Why
@@ -185,7 +185,7 @@ def _asked_text(document: dict[str, Any], job: Job, redis: JobView | None) -> st
     most = f" of {document['asked_of']}" if document["asked_of"] is not None else ""
     waits = job.state == State.SCHEDULED if redis is None else redis.state == "scheduled"
     wait = (clock.to_ms(job.run_at) - clock.wall_ms() if redis is None else redis.date_ms - redis.now_ms) / 1000
-    return f"{document['asked']}{most}" + (f", next in {clock.text(max(1, round(wait)))}" if waits and wait > 0 else "")
+    return f"{document['asked']}{most}" + (f", next in {durations.text(max(1, round(wait)))}" if waits and wait > 0 else "")
 
 
 _HEAD = ("queue", "scheduled", "due", "running", "retrying", "failed", "oldest late", "workers", "mirror behind", "")

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, TextIO
 from uuid import UUID
 
-from django_delayq import clock, ids
+from django_delayq import durations, ids
 from django_delayq.console.export import plain
 from django_delayq.text import visible
 
@@ -57,7 +57,7 @@ def shown(value: Any) -> str:
 
 def duration(seconds: float) -> str:
     """A duration for people; a dash for zero."""
-    return clock.text(round(seconds)) if seconds >= 1 else ("-" if seconds <= 0 else "<1s")
+    return durations.text(round(seconds)) if seconds >= 1 else ("-" if seconds <= 0 else "<1s")
 
 
 @contextmanager

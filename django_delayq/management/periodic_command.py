@@ -7,7 +7,7 @@ from typing import Any, Final, TextIO
 
 from django.utils import translation
 
-from django_delayq import clock
+from django_delayq import clock, durations
 from django_delayq.console import masking, schedule_views
 from django_delayq.console.schedule_views import TickView
 from django_delayq.exceptions import ConfigError
@@ -84,7 +84,7 @@ def _print(out: TextIO, document: dict[str, Any]) -> None:
         head = ("date", "state", "late", "job", "by")
         rows = []
         for tick in document["ticks"]:
-            late = clock.text(round(tick["late_s"])) if (tick["late_s"] or 0) >= 1 else ""
+            late = durations.text(round(tick["late_s"])) if (tick["late_s"] or 0) >= 1 else ""
             by = f"hand, {tick['actor']}" if tick["by_hand"] else tick["actor"]
             rows.append((tick["at"], tick["state"], late, tick["job"], by))
         print_table(out, head, rows)

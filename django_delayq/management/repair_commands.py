@@ -10,7 +10,7 @@ from typing import Any, Final, TextIO
 
 from django.core.management.base import CommandError
 
-from django_delayq import clock, conf, ids
+from django_delayq import conf, durations, ids
 from django_delayq.console import masking
 from django_delayq.management import UsageError
 from django_delayq.management.change_commands import actor, confirm, print_result
@@ -124,7 +124,7 @@ def _refuse_workers(wanted: Sequence[Adoptable], *, force: bool) -> None:
     if force or not strange:
         return
     registry = WorkerRegistry(stores.link, prefix=conf.get().prefix)
-    limit = clock.milliseconds(REPORTED)
+    limit = durations.milliseconds(REPORTED)
     alive = [one_line(worker["id"]) for worker in registry.all(silent_ms=limit, of_any_site=True) if not worker["silent"]]
     if alive:
         raise CommandError(

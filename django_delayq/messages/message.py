@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple, Self, overload
 from uuid import UUID
 
-from django_delayq import clock, ids
+from django_delayq import clock, durations, ids
 from django_delayq.conf import QueueConfig
 from django_delayq.exceptions import LeaseLost, StoreUnavailable
 from django_delayq.job_meta import ONLY
@@ -183,7 +183,7 @@ class Message:
         refuse_loop_unless(self._batch.gathers, "message.aack()")
         self._decide(ack_outcome(self._job.id, self.attempt, self._job.fence, self._batch.worked()))
 
-    def retry(self, delay: clock.Delay | None = None, reason: str = "") -> None:
+    def retry(self, delay: durations.Delay | None = None, reason: str = "") -> None:
         """Reports a failed attempt. The message is delivered again after `delay`, or after its backoff. After the last attempt, it
         fails.
         """
@@ -195,7 +195,7 @@ class Message:
         else:
             self._put_off("retry", duration(delay, "delay", "message.retry()"), reason)
 
-    def snooze(self, delay: clock.Delay, reason: str = "") -> None:
+    def snooze(self, delay: durations.Delay, reason: str = "") -> None:
         """Postpones the message. It is delivered again after `delay`, and the attempt doesn't count."""
         refuse_loop_unless(self._batch.gathers, "message.asnooze(…)")
         self._put_off("snooze", duration(delay, "delay", "message.snooze()"), reason)
@@ -205,7 +205,7 @@ class Message:
         refuse_loop_unless(self._batch.gathers, "message.afail(…)")
         self._put_off("fail", 0, reason or "failed by its consumer")
 
-    def extend(self, lease: clock.Delay | None = None) -> None:
+    def extend(self, lease: durations.Delay | None = None) -> None:
         """Extends the lease, starting from now. The default is the lease of the pull. This takes effect immediately, even inside a
         `with` block.
         """
@@ -314,7 +314,7 @@ class MessageBatch(Sequence[Message]):
                 message.end = ack_outcome(id, message.attempt, nonce, self.worked())
         self._settle()
 
-    def extend(self, lease: clock.Delay | None = None) -> None:
+    def extend(self, lease: durations.Delay | None = None) -> None:
         """Extends the leases of all messages that are not settled, starting from now. It raises the same exceptions as the methods of
         `Message`.
         """
@@ -323,7 +323,7 @@ class MessageBatch(Sequence[Message]):
 
     asettle, aack, aextend = twin(settle), twin(ack), twin(extend)
 
-    def prolong(self, messages: Sequence[Message], lease: clock.Delay | None) -> None:
+    def prolong(self, messages: Sequence[Message], lease: durations.Delay | None) -> None:
         """See `extend`."""
         if any(message.settled for message in messages):
             raise lost_error([message.short_id for message in messages if message.settled])
@@ -379,7 +379,7 @@ class MessageBatch(Sequence[Message]):
             logger.warning("messages that were settled in a batch before an error could not be stored: %s", other)
 
 
-def lease_of(lease: clock.Delay, where: str) -> int:
+def lease_of(lease: durations.Delay, where: str) -> int:
     """Milliseconds of a lease; raises ConfigError."""
     return lease_ms(lease, where, "keeps a message for as long when its consumer dies")
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from django_delayq import clock, codec, conf, ids
+from django_delayq import clock, codec, conf, durations, ids
 from django_delayq.conf import QueueConfig
 from django_delayq.exceptions import ConfigError, DelayqError, PayloadError, StoreUnavailable
 from django_delayq.logger import Logger
@@ -235,7 +235,12 @@ def _poison(job: ClaimedJob, code: str, text: str) -> Outcome:
 
 
 def pull(
-    queue: str, n: int = 1, *, wait: clock.Delay = 0, lease: clock.Delay | None = None, older_than: clock.Delay | None = None
+    queue: str,
+    n: int = 1,
+    *,
+    wait: durations.Delay = 0,
+    lease: durations.Delay | None = None,
+    older_than: durations.Delay | None = None,
 ) -> MessageBatch:
     """Claims due messages: `with delayq.pull("mail", 50, wait="10s") as batch:`. Only one consumer at a time holds a message.
 
@@ -267,7 +272,12 @@ def pull(
 
 @like(pull)
 async def apull(
-    queue: str, n: int = 1, *, wait: clock.Delay = 0, lease: clock.Delay | None = None, older_than: clock.Delay | None = None
+    queue: str,
+    n: int = 1,
+    *,
+    wait: durations.Delay = 0,
+    lease: durations.Delay | None = None,
+    older_than: durations.Delay | None = None,
 ) -> MessageBatch:
     """Async version of `pull`: `async with await delayq.apull("mail", 50, wait="10s") as batch:`."""
     return await taken(queue, *_ask(queue, n, wait, lease, older_than))
@@ -318,7 +328,9 @@ def _give_back(step: tuple[float, MessageBatch | None]) -> None:
         step[1].give_back()
 
 
-def _ask(queue: str, n: int, wait: clock.Delay, lease: clock.Delay | None, older_than: clock.Delay | None) -> tuple[Ask, float]:
+def _ask(
+    queue: str, n: int, wait: durations.Delay, lease: durations.Delay | None, older_than: durations.Delay | None
+) -> tuple[Ask, float]:
     where = f"pull({queue})"
     found = conf.get().queue(queue)
     if not found.pulled:

@@ -21,7 +21,7 @@ from itertools import count
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from django_delayq import clock
+from django_delayq import clock, durations
 from django_delayq.exceptions import ConfigError
 from django_delayq.text import did_you_mean
 
@@ -82,9 +82,9 @@ class Dates:
         cls,
         cron: str = "",
         *,
-        every: clock.Delay | None = None,
+        every: durations.Delay | None = None,
         timezone: str = "UTC",
-        jitter: clock.Delay | None = None,
+        jitter: durations.Delay | None = None,
         where: str = "dates",
     ) -> Dates:
         """The dates that a person has written. `where`: the place for error messages. A cron is checked only if `cronsim` is
@@ -162,8 +162,8 @@ class Dates:
     @property
     def text(self) -> str:
         """The dates as in a crontab: "0 3 * * *, Europe/Berlin", "every 10m", "every 10m, jitter 1m"."""
-        said = f"every {clock.text(self.every_ms / 1000)}" if self.every_ms else f"{self.cron}, {self.timezone}"
-        return f"{said}, jitter {clock.text(self.jitter_ms / 1000)}" if self.jitter_ms else said
+        said = f"every {durations.text(self.every_ms / 1000)}" if self.every_ms else f"{self.cron}, {self.timezone}"
+        return f"{said}, jitter {durations.text(self.jitter_ms / 1000)}" if self.jitter_ms else said
 
     @property
     def words(self) -> str:
@@ -314,7 +314,7 @@ def _unreadable() -> tuple[type[Exception], ...]:
 
 def _duration(value: Any, option: str, where: str) -> int:
     try:
-        return clock.milliseconds(value)
+        return durations.milliseconds(value)
     except (ValueError, TypeError) as error:
         raise ConfigError(f"{where}: {option}={error}.") from None
 

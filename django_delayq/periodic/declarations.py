@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeVar, get_a
 
 from django.core.checks import CheckMessage
 
-from django_delayq import clock, codec, conf
+from django_delayq import clock, codec, conf, durations
 from django_delayq.exceptions import ConfigError, DelayqError, PayloadError
 from django_delayq.periodic.dates import Dates
 from django_delayq.periodic.dates import installed as cronsim_installed
@@ -109,7 +109,7 @@ def periodic(
     timezone: str | None = None,
     missed: Missed = "once",
     overlap: Overlap = "allow",
-    jitter: clock.Delay | None = None,
+    jitter: durations.Delay | None = None,
     name: str | None = None,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
@@ -119,10 +119,10 @@ def periodic(
 @overload
 def periodic(
     *,
-    every: clock.Delay,
+    every: durations.Delay,
     missed: Missed = "once",
     overlap: Overlap = "allow",
-    jitter: clock.Delay | None = None,
+    jitter: durations.Delay | None = None,
     name: str | None = None,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
@@ -132,11 +132,11 @@ def periodic(
 def periodic(
     cron: Any = "",
     *given: Any,
-    every: clock.Delay | None = None,
+    every: durations.Delay | None = None,
     timezone: str | None = None,
     missed: str = "once",
     overlap: str = "allow",
-    jitter: clock.Delay | None = None,
+    jitter: durations.Delay | None = None,
     name: str | None = None,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
@@ -226,7 +226,7 @@ _ELSEWHERE: Final = {
 }
 
 
-def _dates(cron: str, every: clock.Delay | None, timezone: str | None, jitter: clock.Delay | None, where: str) -> Dates:
+def _dates(cron: str, every: durations.Delay | None, timezone: str | None, jitter: durations.Delay | None, where: str) -> Dates:
     if every is not None and timezone is not None:
         raise ConfigError(
             f"{where}: timezone={timezone!r} has no effect with every={every!r}.",

@@ -15,7 +15,7 @@ from typing import Any, Final
 from django.db import Error as DriverError
 from django.db import IntegrityError, transaction
 
-from django_delayq import clock
+from django_delayq import durations
 from django_delayq.exceptions import ConfigError, DelayqError, PayloadError
 from django_delayq.logger import Logger
 from django_delayq.models import Periodic, Tick, database
@@ -74,7 +74,7 @@ def turn_on(name: str, actor: str, reason: str = "") -> Periodic:
 
 
 def override(
-    name: str, *, cron: str = "", every: clock.Delay | None = None, timezone: str = "", actor: str, reason: str = ""
+    name: str, *, cron: str = "", every: durations.Delay | None = None, timezone: str = "", actor: str, reason: str = ""
 ) -> Periodic:
     """Replaces the dates of the schedule until the override is dropped: by a cron in a time zone, by default the schedule's own, or by
     a period. The jitter stays. Waiting ticks are cancelled, and written anew with the new dates.
@@ -140,9 +140,9 @@ def create(
     task: str,
     *,
     cron: str = "",
-    every: clock.Delay | None = None,
+    every: durations.Delay | None = None,
     timezone: str = "UTC",
-    jitter: clock.Delay | None = None,
+    jitter: durations.Delay | None = None,
     missed: str = "once",
     overlap: str = "allow",
     args: Sequence[Any] = (),
@@ -195,9 +195,9 @@ def change(
     *,
     task: str | None = None,
     cron: str = "",
-    every: clock.Delay | None = None,
+    every: durations.Delay | None = None,
     timezone: str = "UTC",
-    jitter: clock.Delay | None = None,
+    jitter: durations.Delay | None = None,
     missed: str = "once",
     overlap: str = "allow",
     args: Sequence[Any] | None = None,
@@ -283,7 +283,7 @@ def _unknown(name: str) -> ConfigError:
     )
 
 
-def _dates(cron: str, every: clock.Delay | None, timezone: str, jitter: clock.Delay | None, where: str) -> Dates:
+def _dates(cron: str, every: durations.Delay | None, timezone: str, jitter: durations.Delay | None, where: str) -> Dates:
     dates = Dates.of(cron, every=every, timezone=timezone, jitter=jitter, where=where)
     if not dates.fires:
         raise ConfigError(

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Never
 from uuid import UUID
 
-from django_delayq import clock
+from django_delayq import durations
 from django_delayq.exceptions import ConfigError
 from django_delayq.producer import changes, lookup, outbox, put_back
 from django_delayq.producer.async_api import refuse_loop, twin
@@ -53,7 +53,7 @@ def cancel(
 def reschedule(
     job: JobRef | UUID | str | None = None,
     *given: Never,
-    delay: clock.Delay | None = None,
+    delay: durations.Delay | None = None,
     run_at: datetime | None = None,
     key: str | None = None,
     queue: str | None = None,

@@ -10,7 +10,7 @@ from uuid import UUID
 from asgiref.sync import sync_to_async
 from django.db import connections
 
-from django_delayq import clock, conf
+from django_delayq import clock, conf, durations
 from django_delayq.exceptions import ConfigError, JobFailed, NotFinished, ResultGone, StoreUnavailable
 from django_delayq.producer import acts, async_api, lookup, outbox
 from django_delayq.producer.async_api import refuse_loop, twin
@@ -75,7 +75,7 @@ class Job(JobRef, Generic[R]):
         found = end_row(self)
         return 0 if found is None else found.asked or 0
 
-    def wait(self, timeout: clock.Delay) -> State | None:
+    def wait(self, timeout: durations.Delay) -> State | None:
         """Waits until the job ends, for up to `timeout`. Returns the state, or None if the job hasn't ended in time.
 
         Raises:
@@ -87,10 +87,10 @@ class Job(JobRef, Generic[R]):
         return None if found is None else State(found.state)
 
     @overload
-    def result(self: Job[Coroutine[Any, Any, S]], timeout: clock.Delay = 0) -> S: ...
+    def result(self: Job[Coroutine[Any, Any, S]], timeout: durations.Delay = 0) -> S: ...
     @overload
-    def result(self, timeout: clock.Delay = 0) -> R: ...
-    def result(self, timeout: clock.Delay = 0) -> Any:
+    def result(self, timeout: durations.Delay = 0) -> R: ...
+    def result(self, timeout: durations.Delay = 0) -> Any:
         """Returns the task's return value. With a timeout, it waits until the job ends.
 
         Raises:
@@ -102,10 +102,10 @@ class Job(JobRef, Generic[R]):
         return _value(self, _wait_for(self, timeout))
 
     @overload
-    async def aresult(self: Job[Coroutine[Any, Any, S]], timeout: clock.Delay = 0) -> S: ...
+    async def aresult(self: Job[Coroutine[Any, Any, S]], timeout: durations.Delay = 0) -> S: ...
     @overload
-    async def aresult(self, timeout: clock.Delay = 0) -> R: ...
-    async def aresult(self, timeout: clock.Delay = 0) -> Any:
+    async def aresult(self, timeout: durations.Delay = 0) -> R: ...
+    async def aresult(self, timeout: durations.Delay = 0) -> Any:
         """Async version of `result`."""
         return _value(self, await _awaited(self, timeout))
 
@@ -116,7 +116,7 @@ class Job(JobRef, Generic[R]):
     def reschedule(
         self,
         *given: Never,
-        delay: clock.Delay | None = None,
+        delay: durations.Delay | None = None,
         run_at: datetime | None = None,
         at_commit: bool = False,
         actor: str = "",
@@ -216,7 +216,7 @@ def end_row(job: JobRef) -> Row | None:
     return outbox.jobs.find(found.merged_into) if found is not None and found.merged_into is not None else found
 
 
-def _wait_for(job: JobRef, timeout: clock.Delay) -> Row | None:
+def _wait_for(job: JobRef, timeout: durations.Delay) -> Row | None:
     """Waits for the end of a job. Returns its row, or None after the timeout."""
     pauses, since = _pauses(job, timeout), clock.monotonic()
     found = _ended(job, since)
@@ -226,7 +226,7 @@ def _wait_for(job: JobRef, timeout: clock.Delay) -> Row | None:
     return found
 
 
-async def _awaited(job: JobRef, timeout: clock.Delay) -> Row | None:
+async def _awaited(job: JobRef, timeout: durations.Delay) -> Row | None:
     """Async version of `_wait_for`."""
     pauses, since = _pauses(job, timeout), clock.monotonic()
     found = await async_api.in_thread(_ended, job, since)
@@ -236,7 +236,7 @@ async def _awaited(job: JobRef, timeout: clock.Delay) -> Row | None:
     return found
 
 
-def _pauses(job: JobRef, timeout: clock.Delay) -> Iterator[float]:
+def _pauses(job: JobRef, timeout: durations.Delay) -> Iterator[float]:
     """Yields the seconds to sleep before the next poll, until the timeout.
 
     Raises:

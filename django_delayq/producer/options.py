@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, TypedDict, get_arg
 
 from django.db import connections
 
-from django_delayq import clock, codec, conf, setting_readers
+from django_delayq import clock, codec, conf, durations, setting_readers
 from django_delayq.exceptions import ConfigError
 from django_delayq.ladder import Ladder
 from django_delayq.producer import name_format, outbox, worker_modules
@@ -66,14 +66,14 @@ OPTIONS: Final[Mapping[str, OptionRow]] = {
 class MessageOptions(TypedDict, total=False):
     """The options of `push`, for type checkers. None: the value of the queue applies."""
 
-    delay: clock.Delay | None
+    delay: durations.Delay | None
     run_at: datetime | None
     key: str
     on_conflict: Conflict
     priority: int | None
     max_attempts: int | None
     backoff: Ladder | str | None
-    expires: clock.Delay | datetime | None
+    expires: durations.Delay | datetime | None
     meta: Mapping[str, Any] | None
     using: str | None
     durability: Durability | None
@@ -90,7 +90,7 @@ class UntimedOptions(MessageOptions, total=False):
 class JobOptions(UntimedOptions, total=False):
     """All options of `schedule`."""
 
-    timeout: clock.Delay | None
+    timeout: durations.Delay | None
 
 
 class Options(NamedTuple):
@@ -98,17 +98,17 @@ class Options(NamedTuple):
     others decide the template.
     """
 
-    delay: clock.Delay | None = None
+    delay: durations.Delay | None = None
     run_at: datetime | None = None
     key: str = ""
-    expires: clock.Delay | datetime | None = None
+    expires: durations.Delay | datetime | None = None
     meta: Mapping[str, Any] | None = None
     on_conflict: str = "keep"
     queue: str | None = None
     priority: int | None = None
     max_attempts: int | None = None
     backoff: Ladder | str | None = None
-    timeout: clock.Delay | None = None
+    timeout: durations.Delay | None = None
     using: str | None = None
     durability: str | None = None
     serial: str | None = None
@@ -133,7 +133,7 @@ OWN: Final = Options._fields.index("on_conflict")
 USUAL: Final = NONE[OWN:]
 
 
-def date(delay: clock.Delay | None, run_at: datetime | None, where: str) -> tuple[int | None, int]:
+def date(delay: durations.Delay | None, run_at: datetime | None, where: str) -> tuple[int | None, int]:
     """Returns the delay and the due date in milliseconds. For run_at, the delay is None.
 
     Raises:
@@ -169,7 +169,7 @@ def moment(value: Any, option: str, where: str) -> int:
 def duration(value: Any, option: str, where: str) -> int:
     """Returns the milliseconds of a duration, or raises ConfigError."""
     try:
-        return clock.milliseconds(value)
+        return durations.milliseconds(value)
     except (ValueError, TypeError) as error:
         raise ConfigError(f"{where}: {option}={error}.") from None
 

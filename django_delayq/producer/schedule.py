@@ -11,7 +11,7 @@ from uuid import UUID
 
 from django.db import connections
 
-from django_delayq import clock, conf, ids
+from django_delayq import conf, durations, ids
 from django_delayq.exceptions import ConfigError, PayloadError
 from django_delayq.job_meta import NAMED, ONLY
 from django_delayq.ladder import Ladder
@@ -127,7 +127,7 @@ class Bound(Generic[P, R]):
 def schedule(
     task: Bound[Any, R],
     *args: Any,
-    delay: clock.Delay | None = None,
+    delay: durations.Delay | None = None,
     run_at: datetime | None = None,
     key: str = "",
     on_conflict: Conflict = "keep",
@@ -135,8 +135,8 @@ def schedule(
     priority: int | None = None,
     max_attempts: int | None = None,
     backoff: Ladder | str | None = None,
-    timeout: clock.Delay | None = None,
-    expires: clock.Delay | datetime | None = None,
+    timeout: durations.Delay | None = None,
+    expires: durations.Delay | datetime | None = None,
     meta: Mapping[str, Any] | None = None,
     using: str | None = None,
     durability: Durability | None = None,

@@ -28,7 +28,7 @@ from typing import (
 
 from django.apps import apps
 
-from django_delayq import clock
+from django_delayq import durations
 from django_delayq.exceptions import ConfigError, PayloadError, UnknownTask
 from django_delayq.ladder import Ladder
 from django_delayq.producer import name_format
@@ -46,7 +46,7 @@ T = TypeVar("T", bound="Task[Any, Any]")
 _NAMED: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
-Backoff = Ladder | Callable[[int, BaseException], clock.Delay | None]
+Backoff = Ladder | Callable[[int, BaseException], durations.Delay | None]
 ObjectUrl = Callable[[Any], str | None]  # gets the row of a job
 
 
@@ -59,7 +59,7 @@ class TaskOptions(TypedDict, total=False):
     max_attempts: int | None
     backoff: Backoff | str | None
     poll: Ladder | str | None
-    timeout: clock.Delay | None
+    timeout: durations.Delay | None
     atomic: bool
     sensitive: Collection[str]
     on_failure: Task[..., Any] | None
@@ -366,7 +366,7 @@ def read_timeout(value: Any, where: str) -> float | None:
     if value is None:
         return None
     try:
-        seconds = clock.seconds(value)
+        seconds = durations.seconds(value)
     except (ValueError, TypeError) as error:
         raise ConfigError(f"{where}: timeout={error}.") from None
     if seconds <= 0:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from random import uniform
 from typing import Final, Literal, NamedTuple
 
-from django_delayq import clock, under_test
+from django_delayq import clock, durations, under_test
 from django_delayq.setting_readers import HttpConfig
 
 LONGEST_PAUSE: Final = 600.0  # seconds; the pause doubles up to this
@@ -150,7 +150,7 @@ class Circuits:
         # Among concurrent requests, only the first failure opens the circuit.
         if config.breaker is not None and _fails(host, config.breaker) and not self._left(host):
             host.pause = min(config.pause * 2**host.opened, max(config.pause, LONGEST_PAUSE))
-            host.until_ms = self._now_ms() + clock.milliseconds(host.pause)
+            host.until_ms = self._now_ms() + durations.milliseconds(host.pause)
             host.opened = min(host.opened + 1, 20)
             self._report()
 
@@ -161,7 +161,7 @@ class Circuits:
         """The remaining seconds of the pause. If the clock is set back, the pause does not get longer."""
         left = (host.until_ms - self._now_ms()) / 1000
         if left > host.pause:
-            left, host.until_ms = host.pause, self._now_ms() + clock.milliseconds(host.pause)
+            left, host.until_ms = host.pause, self._now_ms() + durations.milliseconds(host.pause)
         return max(0.0, left)
 
     def _report(self) -> None:

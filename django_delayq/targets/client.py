@@ -21,7 +21,7 @@ from urllib3.exceptions import HTTPError, ProxyError
 from urllib3.exceptions import TimeoutError as TimedOut
 from urllib3.util import parse_url
 
-from django_delayq import clock
+from django_delayq import clock, durations
 from django_delayq.exceptions import TargetRefused
 from django_delayq.setting_readers import HttpConfig, Network
 from django_delayq.targets import addresses
@@ -192,7 +192,7 @@ def _failure(error: BaseException, to: Endpoint, within: float) -> DeliveryFaile
         error = error.original_error
     inner = next((one for one in error.args if isinstance(one, BaseException)), error)
     if isinstance(error, TimedOut) or isinstance(inner, TimeoutError):
-        return failure("timeout", to.place, limit=clock.text(within))
+        return failure("timeout", to.place, limit=durations.text(within))
     return failure("tls" if isinstance(inner, ssl.SSLError) else "broken", to.place, cause=_cause(inner))
 
 

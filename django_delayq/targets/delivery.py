@@ -14,7 +14,7 @@ from typing import Any, Final, Unpack
 
 from django.core.checks import CheckMessage, Tags, register
 
-from django_delayq import clock, conf
+from django_delayq import clock, conf, durations
 from django_delayq.exceptions import ConfigError, Fail, PayloadError, Retry, Snooze, SoftTimeout, TargetRefused
 from django_delayq.findings import check_message
 from django_delayq.producer.async_api import in_thread, like, refuse_loop
@@ -68,7 +68,7 @@ def deliver(
     method: str = "POST",
     headers: Mapping[str, str | Mapping[str, str]] | None = None,
     secret: str | None = None,
-    timeout: clock.Delay | None = None,
+    timeout: durations.Delay | None = None,
     redirects: int = 0,
     on_failure: Task[..., Any] | None = None,
     **options: Unpack[UntimedOptions],
@@ -116,7 +116,7 @@ def prepared(
     method: str = "POST",
     headers: Mapping[str, str | Mapping[str, str]] | None = None,
     secret: str | None = None,
-    timeout: clock.Delay | None = None,
+    timeout: durations.Delay | None = None,
     redirects: int = 0,
     on_failure: Task[..., Any] | None = None,
     **options: Unpack[UntimedOptions],
@@ -353,7 +353,7 @@ def _outcome(answer: Reply, to: Endpoint, config: HttpConfig, redirects: int, jo
         raise error
     if job.expires_at is not None:
         delay = min(delay, max(0.0, (job.expires_at - job.now).total_seconds()))
-    raise Retry(delay, f"{to.place} asked for {clock.text(delay)}") from error
+    raise Retry(delay, f"{to.place} asked for {durations.text(delay)}") from error
 
 
 def _jittered(seconds: float) -> float:

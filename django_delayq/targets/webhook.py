@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from django_delayq import clock
+from django_delayq import clock, durations
 from django_delayq.exceptions import ConfigError, DelayqError
 from django_delayq.setting_readers import signing_key
 
@@ -48,7 +48,7 @@ def signatures(id: str, timestamp: int, body: bytes, secrets: Iterable[str]) -> 
     return " ".join(f"{VERSION},{_signature(id, str(timestamp), body, signing_key(secret))}" for secret in secrets)
 
 
-def verify(request: Any, secrets: str | Iterable[str], *, body: bytes | None = None, tolerance: clock.Delay = "5m") -> Verified:
+def verify(request: Any, secrets: str | Iterable[str], *, body: bytes | None = None, tolerance: durations.Delay = "5m") -> Verified:
     """Verifies the signature of a request, in constant time.
 
     Args:
@@ -67,7 +67,7 @@ def verify(request: Any, secrets: str | Iterable[str], *, body: bytes | None = N
     id, stamp, given = (_header(headers, name) for name in HEADERS)
     if not (stamp.isascii() and stamp.isdigit() and len(stamp) <= 12):
         raise _refused("timestamp_wrong")
-    age, most = clock.wall_ms() // 1000 - int(stamp), clock.seconds(tolerance)
+    age, most = clock.wall_ms() // 1000 - int(stamp), durations.seconds(tolerance)
     if abs(age) > most:
         raise _refused("timestamp_old" if age > 0 else "timestamp_new", seconds=abs(age), tolerance=f"{most:g}")
     offered = [one.partition(",")[2] for one in given.split(" ")[:MOST] if one.startswith(f"{VERSION},")]

@@ -16,7 +16,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.template.defaultfilters import pluralize
 from django.utils.asyncio import async_unsafe
 
-from django_delayq import clock, codec, conf, under_test
+from django_delayq import clock, codec, conf, durations, under_test
 from django_delayq.exceptions import ConfigError
 from django_delayq.mirror import checkpoint
 from django_delayq.models import database
@@ -147,7 +147,7 @@ class Kit:
         """The current time of the clock that jobs use."""
         return clock.from_ms(self._clock.now_ms())
 
-    def advance(self, by: clock.Delay) -> list[Ran]:
+    def advance(self, by: durations.Delay) -> list[Ran]:
         """Advances the time, and runs each job when it becomes due, including retries and jobs that are scheduled by other jobs.
         Returns the runs. Exceptions in a task aren't raised here, because the job is retried or fails. Ctrl-C, and exceptions that end
         a test, such as `pytest.fail`, are raised.
@@ -155,7 +155,7 @@ class Kit:
         Raises:
             RuntimeError: It was called in a task, or more than 10,000 jobs would run.
         """
-        return self._run("advance", clock.milliseconds(by))
+        return self._run("advance", durations.milliseconds(by))
 
     def travel(self, to: datetime) -> None:
         """Sets the time without running anything. Jobs that become due in the meantime are late, as if no worker had been running.
@@ -221,9 +221,9 @@ class Kit:
         kwargs: Mapping[str, Any] | None = None,
         key: str | None = None,
         queue: str | None = None,
-        delay: clock.Delay | None = None,
+        delay: durations.Delay | None = None,
         run_at: datetime | None = None,
-        within: clock.Delay | None = None,
+        within: durations.Delay | None = None,
         count: int | None = None,
     ) -> ScheduledJob:
         """Asserts that a matching job is scheduled, and returns the first one. With `count`, asserts the number of matching jobs. Only

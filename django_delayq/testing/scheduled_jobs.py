@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
-from django_delayq import clock, codec, ids
+from django_delayq import clock, codec, durations, ids
 from django_delayq.console.wording import cut
 from django_delayq.exceptions import ConfigError, PayloadError
 from django_delayq.producer.schedule import Bound
@@ -100,7 +100,7 @@ def when(delay: timedelta) -> str:
     rest = abs(seconds) if abs(seconds) < 10 else float(round(abs(seconds)))
     if rest < 0.001:
         return "now"
-    return f"in {clock.text(rest)}" if seconds > 0 else f"{clock.text(rest)} late"
+    return f"in {durations.text(rest)}" if seconds > 0 else f"{durations.text(rest)} late"
 
 
 def _past(job: ScheduledJob) -> str:
@@ -146,7 +146,7 @@ class Wanted:
                 raise ValueError(f"kwargs={self.kwargs!r} must be a dict of arguments.")
             self.kwargs = _as_stored(dict(self.kwargs), "kwargs")
         self.delay, self.within = (
-            None if given is None else timedelta(seconds=clock.seconds(given)) for given in (self.delay, self.within)
+            None if given is None else timedelta(seconds=durations.seconds(given)) for given in (self.delay, self.within)
         )
 
     def among(self, jobs: Sequence[ScheduledJob]) -> list[ScheduledJob]:
@@ -168,7 +168,7 @@ class Wanted:
             (self.queue, "in the queue {}", repr),
             (self.delay, "{}", when),
             (self.run_at, "at {}", datetime.isoformat),
-            (self.within, "within {}", lambda within: clock.text(within.total_seconds())),
+            (self.within, "within {}", lambda within: durations.text(within.total_seconds())),
         )
         return " ".join([self.task or "any task", *(text.format(show(value)) for value, text, show in told if value is not None)])
 

@@ -15,7 +15,7 @@ import threading
 from collections import deque
 from typing import Any, Final
 
-from django_delayq import clock, conf
+from django_delayq import clock, conf, durations
 from django_delayq.exceptions import ControlFlow, Skip
 from django_delayq.logger import LOGGERS, Logger, class_name, debug_traceback, summary, traceback
 from django_delayq.store.scripts.queue import Outcome
@@ -228,7 +228,7 @@ class JobLog(Receiver):
             reason = "it cannot be read; see the job's row" if run.poison == "poison-record" else outcome.reason
             logger.error("job %s failed as poison: %s", run.job.id, reason, extra=self._fields(run, ""))
         elif outcome.kind == "park":
-            delay = clock.text(outcome.delay_ms / 1000)
+            delay = durations.text(outcome.delay_ms / 1000)
             logger.warning("job %s is parked for %s: %s", run.job.id, delay, outcome.reason, extra=self._fields(run, ""))
 
     def _ended(self, run: Run, outcome: Outcome, level: int) -> None:
@@ -267,7 +267,7 @@ def _level(outcome: Outcome) -> int:
 def _further(outcome: Outcome) -> str:
     words = [""]
     if outcome.kind in ("retry", *PUT_OFF):
-        words.append(f"runs again in {clock.text(outcome.delay_ms / 1000)}")
+        words.append(f"runs again in {durations.text(outcome.delay_ms / 1000)}")
     if outcome.error is None and outcome.reason:
         words.append("its result was not kept")
     if isinstance(outcome.error, ControlFlow):

@@ -19,7 +19,7 @@ from random import random
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
-from django_delayq import clock, codec
+from django_delayq import clock, codec, durations
 from django_delayq.exceptions import DelayqError, Fail, GaveUp, LockTaken, NotYet, PayloadError, Retry, Skip, Snooze
 from django_delayq.ladder import POLL, Ladder
 from django_delayq.logger import Logger, class_name
@@ -44,7 +44,7 @@ DURING: Final = "During handling of the above exception, another exception occur
 # Without the Python code that a named tuple runs for each value.
 _made: Final[Callable[[tuple[str, int, str, Kind, int, bytes, int, None, str]], Outcome]] = partial(tuple.__new__, Outcome)
 
-Backoff = Ladder | Callable[[int, BaseException], clock.Delay | None]
+Backoff = Ladder | Callable[[int, BaseException], durations.Delay | None]
 
 
 def of_result(run: Run, result: Any) -> Outcome:
@@ -90,7 +90,7 @@ def of_error(run: Run, error: BaseException) -> Outcome:
 def kind_and_delay(run: Run, error: BaseException) -> tuple[Kind, int]:
     """Returns the kind of outcome for an exception, and the delay in ms."""
     if isinstance(error, Snooze | LockTaken):
-        return "snooze", clock.milliseconds(error.delay)
+        return "snooze", durations.milliseconds(error.delay)
     if isinstance(error, NotYet):
         wait = poll_ms(run.task.poll, run.job.asks)
         return ("fail", 0) if wait is None else ("ask", wait)
@@ -99,7 +99,7 @@ def kind_and_delay(run: Run, error: BaseException) -> tuple[Kind, int]:
     if isinstance(error, Fail) or run.job.attempt >= run.header.max_attempts:
         return "fail", 0
     if isinstance(error, Retry) and error.delay is not None:
-        return "retry", clock.milliseconds(error.delay)
+        return "retry", durations.milliseconds(error.delay)
     default = run.line.backoff
     cause = (error.__cause__ or error) if isinstance(error, Retry) else error
     delay = delay_ms(backoff_of(run.options, run.task.backoff, default), run.job.attempt, cause, default)
@@ -133,11 +133,11 @@ def delay_ms(
     """Milliseconds until the next attempt; None: no retry. `default` is used if the backoff fails."""
     try:
         found = backoff.delay(attempt, rand=rand) if isinstance(backoff, Ladder) else backoff(attempt, error)
-        return None if found is None else clock.milliseconds(found)
+        return None if found is None else durations.milliseconds(found)
     except Exception:
         # `repr`, because the text of a ladder would call the formula that has just failed.
         logger.exception("the backoff %s failed at attempt %d, so the backoff of the queue is used", repr(backoff), attempt)
-        return clock.milliseconds(default.delay(attempt, rand=rand))
+        return durations.milliseconds(default.delay(attempt, rand=rand))
 
 
 def poll_ms(poll: Ladder | None, asks: int, *, rand: Callable[[], float] = random) -> int | None:
@@ -148,10 +148,10 @@ def poll_ms(poll: Ladder | None, asks: int, *, rand: Callable[[], float] = rando
     if asks >= len(ladder):
         return None
     try:
-        return clock.milliseconds(ladder.delay(asks + 1, rand=rand))
+        return durations.milliseconds(ladder.delay(asks + 1, rand=rand))
     except Exception:
         logger.exception("the poll ladder %s failed at step %d, so the default is used", repr(ladder), asks + 1)
-        return clock.milliseconds(POLL.delay(asks + 1, rand=rand))
+        return durations.milliseconds(POLL.delay(asks + 1, rand=rand))
 
 
 def foreseen_ms(backoff: Backoff, attempt: int, max_attempts: int, default: Ladder) -> int:

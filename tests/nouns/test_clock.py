@@ -13,9 +13,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import django_delayq.clock
-from django_delayq import clock
+from django_delayq import clock, durations
 
-WHOLE_MS = st.integers(min_value=0, max_value=int(clock.MAX_SECONDS) * 1_000)
+WHOLE_MS = st.integers(min_value=0, max_value=int(durations.MAX_SECONDS) * 1_000)
 
 
 @pytest.mark.parametrize(
@@ -39,13 +39,13 @@ WHOLE_MS = st.integers(min_value=0, max_value=int(clock.MAX_SECONDS) * 1_000)
         (-0.0, 0.0),
         (timedelta(minutes=5, milliseconds=1), 300.001),
         ("5200w", 3_144_960_000.0),
-        (clock.MAX_SECONDS, clock.MAX_SECONDS),
+        (durations.MAX_SECONDS, durations.MAX_SECONDS),
         (timedelta(0), 0.0),
         ("007s", 7.0),
     ],
 )
-def test_durations_are_read(value: clock.Delay, expected: float) -> None:
-    result = clock.seconds(value)
+def test_durations_are_read(value: durations.Delay, expected: float) -> None:
+    result = durations.seconds(value)
     assert type(result) is float
     assert result == expected
     assert math.copysign(1, result) == 1
@@ -105,7 +105,7 @@ def test_durations_are_read(value: clock.Delay, expected: float) -> None:
 )
 def test_what_is_no_duration_is_refused_with_what_was_given_and_what_is_accepted(value: object) -> None:
     with pytest.raises(ValueError, match=r"is not a duration|is negative|more than 100 years") as caught:
-        clock.seconds(value)
+        durations.seconds(value)
     said = str(caught.value)
     if "is negative" not in said:
         assert "timedelta" in said
@@ -118,10 +118,10 @@ def test_what_is_no_duration_is_refused_with_what_was_given_and_what_is_accepted
 @given(st.text(alphabet="0123456789.wdhms -", max_size=12) | st.text(max_size=12))
 def test_any_text_is_a_duration_or_a_value_error(value: str) -> None:
     try:
-        result = clock.seconds(value)
+        result = durations.seconds(value)
     except ValueError:
         return
-    assert 0 <= result <= clock.MAX_SECONDS
+    assert 0 <= result <= durations.MAX_SECONDS
 
 
 @pytest.mark.parametrize(
@@ -143,39 +143,39 @@ def test_any_text_is_a_duration_or_a_value_error(value: str) -> None:
     ],
 )
 def test_durations_are_written(value: float, expected: str) -> None:
-    assert clock.text(value) == expected
+    assert durations.text(value) == expected
 
 
 @given(WHOLE_MS)
 def test_a_written_duration_reads_back_to_the_millisecond(ms: int) -> None:
-    assert clock.seconds(clock.text(ms / 1_000)) == ms / 1_000
+    assert durations.seconds(durations.text(ms / 1_000)) == ms / 1_000
 
 
 @pytest.mark.parametrize("value", [-1, math.nan, math.inf])
 def test_text_refuses_what_is_no_duration(value: float) -> None:
     with pytest.raises(ValueError, match=r"is negative|is not a duration"):
-        clock.text(value)
+        durations.text(value)
 
 
 @pytest.mark.parametrize(
     ("value", "expected"),
     [(1.1, 1_100), (0.0001, 1), ("30m", 1_800_000), (0, 0), (0.29, 290), (timedelta(microseconds=1), 1)],
 )
-def test_a_delay_in_milliseconds_is_rounded_up_and_free_of_float_noise(value: clock.Delay, expected: int) -> None:
-    assert clock.milliseconds(value) == expected
+def test_a_delay_in_milliseconds_is_rounded_up_and_free_of_float_noise(value: durations.Delay, expected: int) -> None:
+    assert durations.milliseconds(value) == expected
 
 
 @given(WHOLE_MS)
 @example(274_877_906_943)
 @example(3_153_599_999_999)
 def test_whole_milliseconds_stay_what_they_are(ms: int) -> None:
-    assert clock.milliseconds(ms / 1_000) == ms
+    assert durations.milliseconds(ms / 1_000) == ms
 
 
 @given(st.floats(min_value=0, max_value=1e9))
 def test_a_delay_in_milliseconds_is_never_shorter_by_more_than_a_microsecond(delay: float) -> None:
-    assert clock.milliseconds(delay) / 1_000 >= delay - 1e-6
-    assert clock.milliseconds(delay) <= delay * 1_000 + 1
+    assert durations.milliseconds(delay) / 1_000 >= delay - 1e-6
+    assert durations.milliseconds(delay) <= delay * 1_000 + 1
 
 
 @given(st.integers(min_value=-62_135_596_800_000, max_value=clock.LAST_MS))
@@ -244,7 +244,7 @@ def test_no_other_module_reads_a_clock() -> None:
 @pytest.mark.parametrize("long", ["5300w", "5300 weeks", "100000d", "6400000000", "1000000w"])
 def test_a_text_that_is_too_long_in_every_spelling_is_given_no_other(long: str) -> None:
     with pytest.raises(ValueError, match=r"is (more than 100 years|not a duration); pass"):
-        clock.seconds(long)
+        durations.seconds(long)
 
 
 @pytest.mark.parametrize("thing", [None, 5, "2030-01-01", date(2030, 1, 1)])

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from django_delayq import clock, exceptions
+from django_delayq import durations, exceptions
 from django_delayq.exceptions import (
     Cancelled,
     ConfigError,
@@ -98,7 +98,7 @@ def test_gave_up_says_how_long_it_asked_and_what_it_heard_last() -> None:
 
 
 @pytest.mark.parametrize("delay", [90, 90.0, "1m30s", timedelta(seconds=90)])
-def test_a_delay_is_kept_as_seconds(delay: clock.Delay) -> None:
+def test_a_delay_is_kept_as_seconds(delay: durations.Delay) -> None:
     assert Retry(delay).delay == Snooze(delay).delay == 90.0
 
 
@@ -108,7 +108,7 @@ def test_retry_leaves_the_delay_to_the_ladder_by_default() -> None:
 
 
 @pytest.mark.parametrize("delay", [-1, "soon", True, float("nan")])
-def test_a_delay_that_is_none_is_refused_where_it_is_raised(delay: clock.Delay) -> None:
+def test_a_delay_that_is_none_is_refused_where_it_is_raised(delay: durations.Delay) -> None:
     with pytest.raises(ValueError, match=r"is negative|is not a duration"):
         Retry(delay)
     with pytest.raises(ValueError, match=r"is negative|is not a duration"):

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_delayq import clock
+from django_delayq import durations
 from django_delayq.ladder import MAX_STEPS, Ladder
 
 DEFAULT = "15s 3m 10m 30m 30m 1h 2h 6h 15h"
 
-STEPS = st.lists(st.integers(min_value=0, max_value=int(clock.MAX_SECONDS) * 1_000), min_size=1, max_size=20)
+STEPS = st.lists(st.integers(min_value=0, max_value=int(durations.MAX_SECONDS) * 1_000), min_size=1, max_size=20)
 JITTERS = st.integers(min_value=0, max_value=10_000).map(lambda share: share / 10_000)
-LADDERS = st.builds(lambda steps, jitter: Ladder(" ".join(clock.text(ms / 1_000) for ms in steps), jitter=jitter), STEPS, JITTERS)
+LADDERS = st.builds(lambda steps, jitter: Ladder(" ".join(durations.text(ms / 1_000) for ms in steps), jitter=jitter), STEPS, JITTERS)
 
 
 def test_a_text_gives_its_steps() -> None:

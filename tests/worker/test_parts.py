@@ -22,7 +22,8 @@ from django_delayq.worker.loop import ErrorPause, LoopSchedule, PipeStop
 from django_delayq.worker.process import executor
 from django_delayq.worker.process.consumer import Pace
 from django_delayq.worker.process.executor import ParkedJobs
-from django_delayq.worker.supervisor.fork import Forker, Reloader, Slot
+from django_delayq.worker.supervisor.fork import Forker, Slot
+from django_delayq.worker.supervisor.recycling import Reloader
 from django_delayq.worker.supervisor.supervisor import Supervisor
 
 

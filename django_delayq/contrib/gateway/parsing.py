@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from django.http import HttpRequest
 
-from django_delayq import clock, codec, conf
+from django_delayq import clock, codec, conf, durations
 from django_delayq.contrib.gateway.responses import GatewayProblem, pointer
 from django_delayq.exceptions import PayloadError
 from django_delayq.store.scripts.record import validate_key
@@ -167,14 +167,14 @@ def date(body: dict[str, Any]) -> dict[str, Any]:
     return {"run_at": moment(body["run_at"], "/run_at")}
 
 
-def duration(given: Any, place: str) -> clock.Delay:
-    """A duration, unchanged: seconds, or text as `clock.Delay` accepts it.
+def duration(given: Any, place: str) -> durations.Delay:
+    """A duration, unchanged: seconds, or text as `durations.Delay` accepts it.
 
     Raises:
         GatewayProblem: field_value: it is not a duration.
     """
     with problem_of(ValueError, TypeError, code="field_value", place=place):
-        clock.milliseconds(given)
+        durations.milliseconds(given)
     return given  # type: ignore[no-any-return]  # the schema allows only numbers and text
 
 

@@ -17,7 +17,7 @@ from django.core.cache import cache
 from django.db.models import BooleanField, ExpressionWrapper, Q, QuerySet
 from django.http import HttpRequest
 
-from django_delayq import clock, conf
+from django_delayq import clock, conf, durations
 from django_delayq.contrib.gateway.models import ALL, PER_MINUTE, VERBS, Token, secret_of
 from django_delayq.contrib.gateway.responses import GatewayProblem
 from django_delayq.exceptions import ConfigError, TargetRefused
@@ -56,7 +56,7 @@ def make(
     secrets: Sequence[str] = (),
     targets: Sequence[str] = (),
     per_minute: int = PER_MINUTE,
-    expires: clock.Delay | None = None,
+    expires: durations.Delay | None = None,
     by: str = "",
 ) -> tuple[Token, str]:
     """Creates a token. Returns the row, and the token itself, which is not stored. `expires`: time from now; None: never. `secrets`:
@@ -82,7 +82,7 @@ def make(
     return _made(Token(name=name, **lists, per_minute=per_minute, created_by=by, expires_at=until))
 
 
-def rotate(name: str, *, overlap: clock.Delay = OVERLAP, by: str = "") -> tuple[Token, str]:
+def rotate(name: str, *, overlap: durations.Delay = OVERLAP, by: str = "") -> tuple[Token, str]:
     """Creates a token with the same permissions. The old token stays valid for the time `overlap`, so that clients can switch.
 
     Raises:
@@ -163,9 +163,9 @@ def _incremented(key: str) -> int:
     return found
 
 
-def _from_now(delay: clock.Delay, where: str) -> datetime:
+def _from_now(delay: durations.Delay, where: str) -> datetime:
     try:
-        return database.now() + timedelta(seconds=clock.seconds(delay))
+        return database.now() + timedelta(seconds=durations.seconds(delay))
     except (ValueError, TypeError) as error:
         raise ConfigError(f"{where}: {error}.") from None
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple, cast
 from uuid import UUID
 
-from django_delayq import clock, codec, conf, ids
+from django_delayq import clock, codec, conf, durations, ids
 from django_delayq.conf import QueueConfig
 from django_delayq.console.export import job_document, plain, redis_document
 from django_delayq.console.overview import DOWN
@@ -207,8 +207,8 @@ def deliver(call: GatewayCall) -> GatewayAnswer:
     options = enqueue.options(call, queue, "json", "text", "headers")
     content = _content(body)
     timeout = parsing.duration(body["timeout"], "/timeout") if "timeout" in body else None
-    if timeout is not None and clock.seconds(timeout) > http.timeout:
-        raise GatewayProblem("field_value", "/timeout", cause=f"The maximum in this project is {clock.text(http.timeout)}.")
+    if timeout is not None and durations.seconds(timeout) > http.timeout:
+        raise GatewayProblem("field_value", "/timeout", cause=f"The maximum in this project is {durations.text(http.timeout)}.")
     given: dict[str, Any] = {name: body[name] for name in ("method", "headers", "secret", "redirects") if name in body}
     with parsing.problem_of(ConfigError, code="options", place=""):
         bound, kwargs = delivery.prepared(body["url"], **content, **given, timeout=timeout, **cast("Any", options))
@@ -249,11 +249,11 @@ def push(call: GatewayCall) -> GatewayAnswer:
 async def pull(call: GatewayCall) -> GatewayAnswer:
     """Claims due messages. If there are none, waits for the first, but not longer than the server allows."""
     queue, body = permissions.message_queue(call), call.body
-    seconds = clock.seconds(parsing.duration(body.get("wait", 0), "/wait"))
+    seconds = durations.seconds(parsing.duration(body.get("wait", 0), "/wait"))
     if seconds > openapi.LONGEST_WAIT:
         raise GatewayProblem("field_value", "/wait", cause=f"It must be at most {openapi.LONGEST_WAIT:g} seconds.")
     seconds = min(seconds, call.longest_wait)
-    older_ms = clock.milliseconds(parsing.duration(body.get("older_than", 0), "/older_than"))
+    older_ms = durations.milliseconds(parsing.duration(body.get("older_than", 0), "/older_than"))
     ask = Ask(want=body.get("n", 1), lease_ms=_lease_ms(body, queue), older_ms=older_ms)
     batch = await taken(queue.name, ask, seconds, call.token.actor)
     found = [_message_document(message, batch) for message in batch]
@@ -291,7 +291,7 @@ class Settlement(NamedTuple):
 
     def delay_ms(self) -> int:
         """The delay that the consumer gave, or 0."""
-        return clock.milliseconds(parsing.duration(self.given.get("delay", 0), f"{self.place}/delay"))
+        return durations.milliseconds(parsing.duration(self.given.get("delay", 0), f"{self.place}/delay"))
 
     def outcome(self, kind: Kind, delay_ms: int, reason: str) -> Outcome:
         """Its outcome, for Redis."""

@@ -19,7 +19,7 @@ from django.db import Error
 from django.utils.module_loading import import_string
 
 import django_delayq
-from django_delayq import clock, conf
+from django_delayq import clock, conf, durations
 from django_delayq.checks import probed_on
 from django_delayq.conf import Config
 from django_delayq.exceptions import DelayqError, StoreUnavailable
@@ -435,7 +435,7 @@ def _port(text: str) -> int:
 
 def _duration(text: str) -> float:
     try:
-        return clock.seconds(float(text)) if re.fullmatch(r"\d+(\.\d+)?", text) else clock.seconds(text)
+        return durations.seconds(float(text)) if re.fullmatch(r"\d+(\.\d+)?", text) else durations.seconds(text)
     except ValueError as error:
         raise ArgumentTypeError(str(error)) from error
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from django_delayq import clock, codec, ids
+from django_delayq import clock, codec, durations, ids
 from django_delayq.exceptions import Cancelled, DelayqError, PayloadError, UnknownTask
 from django_delayq.signing import Signer
 from django_delayq.states import PARKED_ARGUMENTS, PARKED_CARRIERS, PARKED_SIGNATURE, PARKED_TASK, PERIODIC
@@ -127,7 +127,7 @@ class Executor:
         if delay is None:
             return outcome.poison(run, poison, f"{reason} It has waited for a day.")
         detail = outcome.park_detail(code, reason)
-        return run.outcome("park", detail, clock.milliseconds(delay), error=error, reason=reason)
+        return run.outcome("park", detail, durations.milliseconds(delay), error=error, reason=reason)
 
     # what runs
 

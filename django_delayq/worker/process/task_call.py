@@ -27,7 +27,7 @@ from typing import Any, Final
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 
-from django_delayq import clock
+from django_delayq import clock, durations
 from django_delayq.exceptions import Cancelled, SoftTimeout
 from django_delayq.logger import Logger
 from django_delayq.worker.current import CURRENT, Run
@@ -100,7 +100,7 @@ class SoftTimer:
 
 def text(timeout: float) -> str:
     """The message of SoftTimeout."""
-    return f"the task ran longer than its timeout of {clock.text(timeout)}"
+    return f"the task ran longer than its timeout of {durations.text(timeout)}"
 
 
 def hard_limit(timeout: float) -> float:

@@ -37,11 +37,12 @@ from django_delayq.worker.process.task_process import GAVE_UP, LEAVE, NOW, QUIET
 from django_delayq.worker.spec import WorkerSpec
 from django_delayq.worker.supervisor import lease_files, probe, worker_beat
 from django_delayq.worker.supervisor.deadlines import Deadlines
-from django_delayq.worker.supervisor.fork import Child, Forker, Recycler, Reloader, Slot
+from django_delayq.worker.supervisor.fork import Child, Forker, Slot
 from django_delayq.worker.supervisor.lease_extender import LeaseExtender, longest_pause
 from django_delayq.worker.supervisor.os_signals import Order, OsSignals
 from django_delayq.worker.supervisor.probe import Answer, Probe, judged, not_found
 from django_delayq.worker.supervisor.process_recovery import HostRecovery, ProcessRecovery
+from django_delayq.worker.supervisor.recycling import Recycler, Reloader
 from django_delayq.worker.supervisor.worker_beat import WorkerMetrics
 from django_delayq.worker.tally import LatestText, Tally
 

@@ -21,9 +21,10 @@ from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from django_delayq.worker import tally
 from django_delayq.worker.lease_table import RUNNING, SETTLING, WAITING, LeaseSlot
 from django_delayq.worker.spec import WorkerSpec
-from django_delayq.worker.supervisor.fork import Child, Slot, resident_memory
+from django_delayq.worker.supervisor.fork import Child, Slot
 from django_delayq.worker.supervisor.lease_extender import LeaseExtender
 from django_delayq.worker.supervisor.process_recovery import ProcessRecovery
+from django_delayq.worker.supervisor.recycling import resident_memory
 from django_delayq.worker.tally import Tally, WorkerFigures
 
 EVERY = 5.0

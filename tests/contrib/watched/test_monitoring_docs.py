@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from django_delayq import clock, conf
+from django_delayq import clock, conf, durations
 from django_delayq.console import health
 from django_delayq.contrib.prometheus.metrics import METRICS, Metric
 from django_delayq.management.commands.delayq_worker import Command
@@ -193,7 +193,7 @@ def test_a_worker_is_given_its_grace_and_a_minute() -> None:
 def grace(where: str) -> float:
     parser = argparse.ArgumentParser()
     Command().add_arguments(parser)
-    return clock.seconds(next(parser.parse_args(words).grace for name, words in commands() if name == where))
+    return durations.seconds(next(parser.parse_args(words).grace for name, words in commands() if name == where))
 
 
 def manifest(name: str) -> str:

@@ -19,6 +19,7 @@ from django.utils import timezone
 from processes import READY, Processes, free_url
 
 import django_delayq as delayq
+from django_delayq import durations
 from django_delayq.producer.stores import stores
 from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from shop.audit import audit, of_orders
@@ -168,10 +169,9 @@ class Command(BaseCommand):
 
 
 def delay_of(text):
-    from django_delayq import clock
 
     try:
-        return timedelta(seconds=clock.seconds(text))
+        return timedelta(seconds=durations.seconds(text))
     except ValueError as error:
         raise CommandError(str(error)) from error
 
