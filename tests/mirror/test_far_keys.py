@@ -13,6 +13,7 @@ import django_delayq as delayq
 from django_delayq import clock
 from django_delayq.exceptions import KeyTaken, StoreUnavailable
 from django_delayq.models import Event, Job, UncheckedKey
+from django_delayq.producer.outbox import jobs
 from django_delayq.producer.stores import stores
 from tests.mirror.horizons import near
 from tests.tasks_for_tests import close_order
@@ -288,3 +289,13 @@ def test_who_waits_too_long_for_another_transaction_is_told_and_has_changed_noth
     assert unfinished() == {1: 2.0 if held == "inserted" else 3.0, 3: 5.0}
     assert other.created is True
     assert stores.inspector().find("orders", KEY) is None
+
+
+def test_a_batch_asks_the_database_for_the_time_once_while_redis_is_away(horizon, redis_away, monkeypatch):
+    read, asked = jobs.now_ms, []
+    monkeypatch.setattr(jobs, "now_ms", lambda: asked.append(1) or read())
+    redis_away()
+    due = clock.now() + timedelta(hours=2)
+    delayq.schedule_many(close_order.using(run_at=due).bind(number) for number in range(3))
+    assert len(asked) == 1
+    assert Job.objects.filter(far=True).count() == 3
