@@ -25,12 +25,13 @@ from django_delayq.mirror.relay import RelayLoop, SharedLook
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.producer.outbox.agreed_clock import ClocksDiffer
 from django_delayq.store.connection.commands import CommandRefused
-from django_delayq.store.connection.error_replies import StoreError
+from django_delayq.store.connection.error_replies import StoreError, is_refusal
 from django_delayq.store.connection.link import Link
 from django_delayq.store.connection.places import Places
 from django_delayq.store.connection.wake import EventLine, EventLines, event_line
 from django_delayq.store.scripts.site import is_news
-from django_delayq.worker.loop import Loop
+from django_delayq.worker.loop import Loop, untraced
+from django_delayq.worker.outage_log import outages
 
 logger = Logger("django_delayq.mirror")
 
@@ -74,6 +75,7 @@ class LoopRunner:
         self.batched = loop if isinstance(loop, (MirrorLoop, RestoreLoop)) else None  # if its first commands can be sent with others
         self.next = 0.0
         self.failures = 0
+        self._logged = False
         self.link = link
         self.away = False  # whether its last pass found that Redis does not answer
         self._longest = longest
@@ -107,25 +109,32 @@ class LoopRunner:
         self.next = clock.monotonic() + AGAIN
 
     def run_once(self, *, listening: bool = False, replies: Sequence[Any] = ()) -> None:
-        """Runs one pass. Trouble with a server is logged once when it begins and once when it is over. `listening`: an event will
-        call the loop. `replies`: to its first commands, if they are known.
+        """Runs one pass. Trouble is logged once when it begins and once when it is over; see `OutageLog` for a Redis that is away.
+        `listening`: an event will call the loop. `replies`: to its first commands, if they are known.
         """
         raced, self._called, self._raced = self._raced, False, False
         try:
-            sleep = self.batched.poll(replies) if self.batched is not None else self.loop.poll()
+            with untraced():
+                sleep = self.batched.poll(replies) if self.batched is not None else self.loop.poll()
         except (StoreUnavailable, StoreError, DriverError, ClocksDiffer) as error:  # InterfaceError is not a DatabaseError
             self.failures += 1
             self.away = isinstance(error, StoreUnavailable)
-            if self.failures == 1 and is_news(error):
-                logger.warning("%s waits. Nothing is lost: %s", self.name, error)
+            if isinstance(error, StoreUnavailable) and not is_refusal(error):
+                outages.failed(self, error)
+            elif not self._logged:
+                self._logged = True
+                if is_news(error):
+                    logger.warning("%s waits. Nothing is lost: %s", self.name, error)
             self.next = clock.monotonic() + min(self._longest, 0.25 * 2 ** min(self.failures, 10))
             for connection in connections.all(initialized_only=True):
                 if not connection.in_atomic_block:
                     connection.close()
             return
         if self.failures:
-            logger.warning("%s continues; failed passes: %d", self.name, self.failures)
-        self.failures, self.away = 0, False
+            outages.worked(self)
+            if self._logged:
+                logger.warning("%s continues; failed passes: %d", self.name, self.failures)
+        self.failures, self.away, self._logged = 0, False, False
         found = sleep != self._idle
         if found or raced:
             self._extra_wait = 0.0 if found else min(MOST_EXTRA_WAIT, max(self._idle, 2 * self._extra_wait))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable
+from contextvars import Context
 from queue import SimpleQueue
 from typing import Any, Final, Generic, TypeVar
 
@@ -106,11 +107,12 @@ class PatientThread:
 
 
 def _serve(calls: _Calls, tidy: Callable[[], None]) -> None:
+    context = Context()  # the thread may have inherited the context of a loop, in which nothing is traced
     while (given := calls.get()) is not None:
         call, done = given
         for step in (call, tidy):
             try:
-                step()
+                context.run(step)
             except BaseException:
                 logger.exception("a call of receivers failed")
         done.set()

@@ -8,15 +8,18 @@ import os
 import random
 import select
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Final, Protocol
 
 from django_delayq import clock, signals
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.logger import Logger
-from django_delayq.store.connection.error_replies import StoreError, StoreRefused
+from django_delayq.store.connection.error_replies import StoreError, is_refusal
 from django_delayq.store.scripts.formats import FormatNewer
 from django_delayq.store.scripts.site import SiteRefused, is_news
+from django_delayq.worker.outage_log import outages
 
 logger = Logger("django_delayq.worker")
 
@@ -26,6 +29,13 @@ LONGEST: Final = 5.0
 OFTEN: Final = 60.0  # seconds in which breaks of a connection are counted
 MANY: Final = 5  # breaks
 HOUR: Final = 3600.0
+
+
+# A block in which OpenTelemetry's instrumentations of database drivers create no spans. Without it, an idle worker would create several
+# traces a second.
+untraced: Callable[[], AbstractContextManager[None]] = nullcontext
+with suppress(ImportError, AttributeError):  # otherwise no driver is instrumented
+    untraced = import_module("opentelemetry.instrumentation.utils").suppress_instrumentation
 
 
 class Loop(Protocol):
@@ -137,8 +147,7 @@ def main(process: LoopProcess, commands: int, alive: int) -> int:
 
 class ErrorPause:
     """How long to pause after errors in a row. The pause doubles, with jitter, so that a hundred workers do not return at the same
-    time. It logs the first error and the end of the errors. `together` is the set of the loops that cannot reach a server that they
-    share with this one: then it logs them once for all these loops.
+    time. It logs the first error and the end of the errors, but leaves it to `outages` to log that Redis is away.
     """
 
     def __init__(self, name: str, *, longest: float = LONGEST, rand: Callable[[], float] = random.random) -> None:
@@ -148,8 +157,7 @@ class ErrorPause:
         self._since = 0.0
         self.failures = 0
         self.error: StoreUnavailable | None = None  # the last error, until a pass succeeds
-        self.together: set[ErrorPause] | None = None
-        self._lost_with: set[ErrorPause] | None = None  # the loops with which it lost the server
+        self._logged = False
 
     @property
     def lasts(self) -> float:
@@ -162,31 +170,33 @@ class ErrorPause:
         self.error = error if isinstance(error, StoreUnavailable) else None
         if self.failures == 1:
             self._since = clock.monotonic()
-            unreached = isinstance(error, StoreUnavailable) and not isinstance(error, StoreRefused)
-            self._lost_with = self.together if unreached else None
-            if self._lost_with is not None:
-                self._lost_with.add(self)
-            if (self._lost_with is not None and len(self._lost_with) > 1) or not is_news(error):
-                pass  # another loop has logged it, or it was reported within a minute
-            elif isinstance(error, SiteRefused):
-                logger.error("%s: %s Its jobs are waiting.", self.name, error)
-            elif isinstance(error, (StoreUnavailable, FormatNewer)) or (isinstance(error, StoreError) and error.nothing_done):
-                logger.warning("%s: %s The worker tries again until it succeeds.", self.name, error)
-            else:
-                logger.exception("%s: unexpected error; the next pass starts after a pause", self.name, exc_info=error)
         if isinstance(error, StoreUnavailable):
+            if not is_refusal(error):
+                outages.failed(self, error)
             signals.store_unavailable.send_robust(sender=None, error=error)
+        elif not self._logged:
+            self._logged = True
+            self._log(error)
         pause = min(SHORTEST * 2.0 ** min(self.failures - 1, 20), self._longest)
         return pause * (0.5 + self._rand())
 
     def worked(self) -> None:
         """Records a pass without an error."""
         if self.failures:
-            if self._lost_with is not None:
-                self._lost_with.discard(self)
-            if not self._lost_with:
+            outages.worked(self)
+            if self._logged:
                 logger.warning("%s works again after %.1f s. Errors: %d", self.name, clock.monotonic() - self._since, self.failures)
-            self.failures, self.error = 0, None
+            self.failures, self.error, self._logged = 0, None, False
+
+    def _log(self, error: Exception) -> None:
+        if not is_news(error):
+            return  # it was reported within a minute
+        if isinstance(error, SiteRefused):
+            logger.error("%s: %s Its jobs are waiting.", self.name, error)
+        elif isinstance(error, FormatNewer) or (isinstance(error, StoreError) and error.nothing_done):
+            logger.warning("%s: %s The worker tries again until it succeeds.", self.name, error)
+        else:
+            logger.exception("%s: unexpected error; the next pass starts after a pause", self.name, exc_info=error)
 
 
 class LineBreaks:

@@ -16,9 +16,11 @@ import pytest
 
 from django_delayq import clock, failpoints
 from django_delayq.exceptions import StoreUnavailable
+from django_delayq.store.connection.error_replies import StoreError
 from django_delayq.store.scripts.worker_registry import WorkerRegistry
-from django_delayq.worker import logs
+from django_delayq.worker import logs, loop
 from django_delayq.worker.loop import ErrorPause, LoopSchedule, PipeStop
+from django_delayq.worker.outage_log import OutageLog
 from django_delayq.worker.process import executor
 from django_delayq.worker.process.consumer import Pace
 from django_delayq.worker.process.executor import ParkedJobs
@@ -71,7 +73,8 @@ def test_a_loop_that_is_nearly_due_goes_with_one_that_is(monkeypatch) -> None:
     assert short.passes == 2
 
 
-def test_an_error_of_one_loop_does_not_stop_the_others(caplog) -> None:
+def test_an_error_of_one_loop_does_not_stop_the_others(caplog, monkeypatch) -> None:
+    monkeypatch.setattr(loop, "outages", OutageLog())
     broken, sound = Counter(-1, -1, 1000), Counter(0, 0, 0, 0)
     schedule = LoopSchedule([broken, sound])
     schedule.poll()
@@ -83,7 +86,17 @@ def test_an_error_of_one_loop_does_not_stop_the_others(caplog) -> None:
         part.at = 0.0
     schedule.poll()
     assert caplog.text.count("Redis is away") == 1
-    assert "Errors: 2" in caplog.text
+    assert (broken.passes, sound.passes) == (3, 3)
+
+
+def test_another_error_than_a_lost_redis_is_logged_when_it_begins_and_when_it_ends(caplog) -> None:
+    pause = ErrorPause("mover")
+    for _ in range(2):
+        pause.failed(StoreError("a wrong type"))
+    pause.worked()
+    assert [message.partition(";")[0] for message in caplog.messages[:1]] == ["mover: unexpected error"]
+    assert caplog.messages[1].startswith("mover works again after")
+    assert caplog.messages[1].endswith("Errors: 2")
 
 
 def test_pauses_after_errors_double_up_to_a_limit() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -183,3 +184,28 @@ def test_spans_of_task_processes_are_exported_before_they_end(durable: Shop, whe
     metrics = (durable.folder / "metrics.jsonl").read_text()
     assert "messaging.process.duration" in metrics
     assert worker.text().count("Traceback") == 0
+
+
+INSTRUMENTED = {"redis": "RedisInstrumentor", "threading": "ThreadingInstrumentor"}
+OF_DRIVERS = {"sqlite3": {"sqlite3": "SQLite3Instrumentor"}, "postgresql": {"psycopg": "PsycopgInstrumentor"}}
+
+
+def test_loops_make_no_spans_of_drivers_and_tasks_do(durable: Shop) -> None:
+    vendor = durable.database["ENGINE"].rpartition(".")[2]
+    if vendor not in OF_DRIVERS:
+        pytest.skip(f"the test has no instrumentation of {vendor}")
+    names = INSTRUMENTED | OF_DRIVERS[vendor]
+    if opentelemetry is None or not all(find_spec(f"opentelemetry.instrumentation.{name}") for name in names):
+        missing("OpenTelemetry's instrumentations are not installed")
+    durable.environment = {
+        "APP_APPS": "tests.contrib.traced",
+        "APP_TRACED": "in each process",
+        "APP_INSTRUMENTED": " ".join(f"opentelemetry.instrumentation.{name}.{kind}" for name, kind in names.items()),
+    }
+    durable.manage("shell", "-v", "0", "-c", "from tests.app.shop import tasks; tasks.pay.schedule(1)")
+    (durable.folder / "spans.jsonl").unlink(missing_ok=True)
+    worker = durable.work("--roles", "move,mirror,relay", "--burst")
+    assert worker.wait() == 0, worker.text()
+    found = spans(durable.folder)
+    run = next(span["context"]["span_id"] for span in found if span["name"] == "process default")
+    assert {span["parent_id"] for span in found if "db.system" in span["attributes"]} == {run}

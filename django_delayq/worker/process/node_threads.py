@@ -21,7 +21,6 @@ from django_delayq.store.connection.error_replies import StoreRefused
 from django_delayq.store.connection.link import Link
 from django_delayq.store.scripts.queue import Outcome
 from django_delayq.worker.current import Run
-from django_delayq.worker.loop import ErrorPause
 from django_delayq.worker.process.mover import Mover
 from django_delayq.worker.process.settler import Settler
 
@@ -51,14 +50,12 @@ class NodeThread(ABC, Generic[LoopT]):
     def __init__(self, at: Link, of: NodeThreads[LoopT], name: str) -> None:
         self.at = at
         self.loops: list[LoopT] = []
-        self.together: set[ErrorPause] = set()
         self._of = of
         self._due: dict[LoopT, float] = {}
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
 
-    @abstractmethod
     def took(self, loop: LoopT) -> None:
-        """Called when this thread gets a loop."""
+        """Called when this thread gets a loop. A mover needs nothing."""
 
     @abstractmethod
     def call(self) -> None:
@@ -236,10 +233,6 @@ class MoverThread(NodeThread[Mover]):
         self._selector = selectors.DefaultSelector()
         self._watched: list[tuple[Mover, object]] | None = None
 
-    def took(self, loop: Mover) -> None:
-        """See `NodeThread`."""
-        loop.trouble.together = self.together
-
     def call(self) -> None:
         """See `NodeThread`: there may be room."""
         with contextlib.suppress(BlockingIOError):  # the pipe is full of calls
@@ -366,7 +359,6 @@ class SettlerThread(NodeThread[Settler]):
 
     def took(self, loop: Settler) -> None:
         """See `NodeThread`."""
-        loop.trouble.together = self.together
         loop.fill(self._filled)
 
     def call(self) -> None:

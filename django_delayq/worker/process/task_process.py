@@ -40,6 +40,7 @@ from django_delayq.worker.current import Run
 from django_delayq.worker.lease_table import LeaseTable
 from django_delayq.worker.line import Line
 from django_delayq.worker.logs import JobLog
+from django_delayq.worker.loop import untraced
 from django_delayq.worker.process import task_call
 from django_delayq.worker.process.consumer import Consumer, JobBuffer, Pace
 from django_delayq.worker.process.executor import Executor
@@ -254,7 +255,8 @@ class SiteWatch(threading.Thread):
         """Checks until the process ends."""
         while True:
             try:
-                self.look()
+                with untraced():
+                    self.look()
             except Exception:  # claims must not continue without this check
                 logger.exception("the check for other databases failed and is repeated")
             clock.sleep(EVERY * (0.5 + random.random() / 2))

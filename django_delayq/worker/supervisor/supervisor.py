@@ -32,6 +32,7 @@ from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from django_delayq.worker import loop
 from django_delayq.worker.line import Line
 from django_delayq.worker.loop import Loop, LoopSchedule
+from django_delayq.worker.outage_log import outages
 from django_delayq.worker.process import task_process
 from django_delayq.worker.process.task_process import GAVE_UP, LEAVE, NOW, QUIET, RETIRE
 from django_delayq.worker.spec import WorkerSpec
@@ -103,6 +104,7 @@ class Supervisor:
             self._deadlines,
             Recycler(spec, self._in_slots, self._replace),
             self._beat,
+            outages,
         ]
         if spec.tidy:
             loops.append(worker_beat.Tidy([line.store for line in lines]))
@@ -128,7 +130,8 @@ class Supervisor:
     def run(self) -> int:
         """Works until a signal, or the end of a burst. Returns the exit code: 0, 130 after a second Ctrl-C, 1: no Redis in a burst."""
         self._signals.catch()
-        self._forker.to_close.append(self._signals.forget)
+        outages.open()
+        self._forker.to_close += [self._signals.forget, outages.become_child]
         signals.worker_started.send_robust(sender=None, worker=self._spec.worker)
         try:
             self._tend()
@@ -140,6 +143,7 @@ class Supervisor:
                 self._tend()
         finally:
             self._end()
+            outages.close()
             self._signals.close()
         if self._reloading and not self._exit_code:
             logger.info("starting again")
@@ -363,11 +367,14 @@ class Supervisor:
     def _sleep(self, seconds: float) -> None:
         poll = select.poll()
         poll.register(self._signals.descriptor, select.POLLIN)
+        poll.register(outages.descriptor, select.POLLIN)
         if self._probe is not None:
             self._probe.register(poll)
         for descriptor, _ in poll.poll(seconds * 1000):
             if descriptor == self._signals.descriptor:
                 self._signals.drain()
+            elif descriptor == outages.descriptor:
+                self._loops.soon(outages)
             elif self._probe is not None:
                 self._probe.ready(descriptor)
 

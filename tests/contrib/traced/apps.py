@@ -1,6 +1,6 @@
 """An app of a project that traces its jobs, with the providers from OpenTelemetry's documentation. The providers export in batches
 from a thread. APP_TRACED sets when they are made: "early", before a worker forks, as `opentelemetry-instrument` does; otherwise in
-each of the worker's processes.
+each of the worker's processes. APP_INSTRUMENTED lists instrumentations of drivers and threads.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 from django.apps import AppConfig
 from django.conf import settings
+from django.utils.module_loading import import_string
 from opentelemetry import metrics, trace
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import ConsoleMetricExporter, PeriodicExportingMetricReader
@@ -58,6 +59,8 @@ class TracedConfig(AppConfig):
 
     def ready(self) -> None:
         DelayqInstrumentor().instrument()
+        for name in os.environ.get("APP_INSTRUMENTED", "").split():
+            import_string(name)().instrument()
         if os.environ.get("APP_TRACED") == "early":
             # Python 3.12 warns of each fork of a process with threads.
             warnings.filterwarnings("ignore", message=r".*multi-threaded, use of fork\(\).*", category=DeprecationWarning)

@@ -206,7 +206,7 @@ def test_slots_that_move_are_heard_where_they_are_by_the_thread_of_that_master(p
     assert process.is_called(moved[0])
 
 
-def test_while_a_master_is_frozen_the_others_are_heard_at_once_and_that_is_said_once(process: Process, said) -> None:
+def test_while_a_master_is_frozen_the_others_are_heard_at_once(process: Process, said) -> None:
     frozen = process.master_of(0)
     away = process.parts_of(frozen)
     assert len(away) > 3
@@ -222,11 +222,12 @@ def test_while_a_master_is_frozen_the_others_are_heard_at_once_and_that_is_said_
         assert clock.monotonic() - began < 2 + 2 * TIMEOUT, "who is on that master learns it from the first who waited for it"
     assert unnoticed > 9, "they do not wait for it"
     [process.heard(part) for part in others]
-    assert len(said("mover: ")) == 1
-    assert f":{frozen.port}" in said("mover: ")[0]
+    lines = said("Failed attempts since the last line")
+    assert lines
+    assert all(f":{frozen.port}" in line for line in lines)
+    assert said("mover: ") == []
     frozen.resume()
     process.all_wait()
-    assert len(said("mover: works again")) == len(said("works again")) == 1
     assert process.is_called(0)
 
 
