@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
+from uuid import UUID
 
 from django.db.models import Exists, OuterRef
 
@@ -98,10 +99,7 @@ class PruneLoop:
                 # The lock keeps the mirror from working on these rows. Rows that have been requeued since stay.
                 with locked_checkpoint(self.queue.name, partition):
                     some = list(found.order_by().filter(pk__in=some).select_for_update().values_list("pk", flat=True))
-                    Attempt.objects.filter(job_id__in=some).delete()
-                    Event.objects.filter(job_id__in=some).delete()
-                    Step.objects.filter(job_id__in=some).delete()
-                    Job.objects.filter(pk__in=some)._raw_delete(database.alias())
+                    delete_jobs(some)
                     failpoint("prune.delete")
                 failpoint("prune.deleted")
                 total += len(some)
@@ -127,6 +125,14 @@ class PruneLoop:
             Step.objects.filter(pk__in=gone).delete()
             failpoint("prune.dropped_steps")
         return len(gone)
+
+
+def delete_jobs(jobs: Sequence[UUID]) -> None:
+    """Deletes the rows of these jobs. The caller holds the lock of their checkpoint."""
+    Attempt.objects.filter(job_id__in=jobs).delete()
+    Event.objects.filter(job_id__in=jobs).delete()
+    Step.objects.filter(job_id__in=jobs).delete()
+    Job.objects.filter(pk__in=jobs)._raw_delete(database.alias())
 
 
 class OldOperationsLoop:

@@ -98,7 +98,7 @@ UNMARKED = {
         "fold": "within the transaction of `MirrorLoop._fold_batch`",
         "again": "a lock that changes nothing",
     },
-    "mirror/prune.py": {"_step": "what is left goes ten minutes later"},
+    "mirror/prune.py": {"_step": "what is left goes ten minutes later", "delete_jobs": "within the transaction of its callers"},
     "mirror/relay.py": {"_note": "within the turn of `_answered`"},
     "mirror/restore.py": {"poll": "a turn that only reads"},
     "mirror/checkpoint.py": {

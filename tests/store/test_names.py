@@ -45,6 +45,14 @@ def test_one_of_a_name_is_claimed_and_the_others_wait(board):
     assert board.claim("n2").wait_ms > 0
 
 
+def test_the_name_of_a_failed_job_is_dropped_with_its_record(board):
+    put(board, 1)
+    board.claim()
+    board.settle(1, "fail")
+    board.store.tidy(failed=[job_id(1)], now_ms=NOW)
+    assert "names" not in board.dump()
+
+
 def test_what_all_jobs_of_a_claim_have_is_said_once_and_else_of_each(board, monkeypatch):
     said: list[bytes] = []
     monkeypatch.setattr(queue, "common_turn", lambda pasts: said.append(pasts) or common_turn(pasts))

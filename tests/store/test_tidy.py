@@ -27,6 +27,20 @@ def test_tidy_drops_what_has_had_its_time(board):
     assert board.put(2, now=later) == "finished"
 
 
+def test_tidy_drops_the_failed_jobs_that_the_caller_names_and_no_other_job(board):
+    for number in (1, 2, 3, 4):
+        board.put(number)
+    board.claim(want=3)
+    for number in (1, 2):
+        board.settle(number, "fail", now=NOW + 10)
+    named = [job_id(number) for number in (1, 3, 4, 5)]
+    assert board.store.tidy(failed=named, now_ms=NOW + 10).failed == 1
+    found = board.dump()
+    assert (found["failed"], found["finished"]) == ({2: 10}, {1: 10})
+    assert sorted(found["jobs"]) == [2, 3, 4]
+    assert board.put(1, now=NOW + 20) == "finished"
+
+
 def test_tidy_looks_through_all_claims(board):
     """One for each process that ever claimed."""
     for start in range(0, 3000, 500):

@@ -16,6 +16,7 @@ from django_delayq.console.verbs import VERBS
 from django_delayq.exceptions import DelayqError
 from django_delayq.logger import told
 from django_delayq.management import USAGE, at_least, change_commands, doctor, look_commands
+from django_delayq.management.erase_command import erase
 from django_delayq.management.job_filters import add_filters, add_targets
 from django_delayq.management.output import Visible
 from django_delayq.management.periodic_command import periodic
@@ -132,6 +133,17 @@ class Command(BaseCommand):
         )
         old.add_argument("--queue", help="select only this queue")
         _changing(old, reason=False)
+        gone = add(
+            "erase",
+            erase,
+            "permanently delete jobs, such as all jobs about one person",
+            "Unfinished jobs are cancelled first. The exit code is 1 if some jobs could not be erased yet.",
+            document="`erased` and `left`, or `would_erase`",
+        )
+        gone.add_argument("ids", nargs="*", metavar="ID", help="the ids of the jobs")
+        add_filters(gone, limit=None)
+        gone.add_argument("--wait", type=at_least(0), default=60, help="seconds to wait for running jobs to end (default: 60)")
+        _changing(gone)
         again = add(
             "resign",
             resign,

@@ -5,7 +5,7 @@
 --   mirror), stats older than (minutes), claims older than (ms), cursor ('0' to start; 'c' prefixes that of claims, which follow stats, then
 --   'a' that of asks, and 'o' that of offered; 'e' after all of these). Names have a separate cursor after a colon, so that every call
 --   covers some of them. It starts again while the others continue: 'n' prefixes that of names, 'h' that of holders, whose lease may be
---   gone, and 'b' that of blocked jobs, whose name may be free.
+--   gone, and 'b' that of blocked jobs, whose name may be free. Then ids of failed jobs (at most 200), which are removed whatever their date.
 -- Returns: tombstones removed, failed records removed, next cursor ('0': done).
 -- O(log N + 200).
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory
@@ -19,12 +19,20 @@ end
 local failed = {}
 if failed_before ~= '' then
   failed = redis.call('ZRANGEBYSCORE', k_failed, '-inf', '(' .. failed_before, 'LIMIT', 0, 200)
-  if #failed > 0 then
-    redis.call('ZREM', k_failed, unpack(failed))
-    redis.call('HDEL', k_jobs, unpack(failed))
-    -- a tombstone each, so that a repeated `schedule` still finds them finished
-    for i = 1, #failed do
-      redis.call('ZADD', k_finished, tombstone('finished'), failed[i])
+end
+for i = 9, #ARGV do
+  if redis.call('ZSCORE', k_failed, ARGV[i]) then
+    failed[#failed + 1] = ARGV[i]
+  end
+end
+if #failed > 0 then
+  redis.call('ZREM', k_failed, unpack(failed))
+  redis.call('HDEL', k_jobs, unpack(failed))
+  -- a tombstone each, so that a repeated `schedule` still finds them finished
+  for i = 1, #failed do
+    redis.call('ZADD', k_finished, tombstone('finished'), failed[i])
+    if named then
+      forget_name(failed[i])
     end
   end
 end

@@ -450,16 +450,20 @@ class QueueStore:
         stats_minutes: int = 8 * 24 * 60,
         claims_ms: int = DAY_MS,
         cursor: str = "0",
+        failed: Sequence[UUID] = (),
         now_ms: int | None = None,
     ) -> Tidied:
         """Drops old tombstones, counters and claims, and failed records that are in the database according to the caller. While the
         mirror has events to read, all tombstones stay. Nothing else shows that these jobs have ended, and a clock that was set
-        forward and back makes new tombstones look old.
+        forward and back makes new tombstones look old. `failed`: at most 200 failed jobs whose records are dropped, whatever their
+        date.
         """
+        bounded(failed)
         if now_ms is None and self.link.execute("XLEN", self.keys["events"]):
             tombstones_ms = FOREVER_MS
-        failed = "" if failed_before_ms is None else failed_before_ms
-        tombstones, dropped, next_cursor = self.run("tidy", now_ms, "", "", tombstones_ms, failed, stats_minutes, claims_ms, cursor)
+        before = "" if failed_before_ms is None else failed_before_ms
+        told = tombstones_ms, before, stats_minutes, claims_ms, cursor, *map(ids.short, failed)
+        tombstones, dropped, next_cursor = self.run("tidy", now_ms, "", "", *told)
         return Tidied(int(tombstones), int(dropped), next_cursor.decode())
 
 
