@@ -41,6 +41,7 @@ from django_delayq.locks.lock import Lock, lock
 from django_delayq.periodic.declarations import periodic
 from django_delayq.producer.acts import acancel, arequeue, areschedule, arun_now, cancel, requeue, reschedule, run_now
 from django_delayq.producer.job import Job, aget, get
+from django_delayq.producer.options import hint_of_method as _hint_of_method
 from django_delayq.producer.queues import apause, aresume, pause, resume
 from django_delayq.producer.schedule import aschedule, aschedule_many, schedule, schedule_many
 from django_delayq.producer.task import Task, task
@@ -144,6 +145,8 @@ if not TYPE_CHECKING:  # otherwise a type checker would accept any name
             said = f"module {__name__!r} has no attribute {name!r}"
             if name in _OF_CURRENT_JOB:
                 said += f"; inside a task, use delayq.current().{name}"
+            elif hint := _hint_of_method("close_order", name):
+                said += f". Here it is {hint}"
             raise AttributeError(said)  # with obj and name, Python suggests the right name
         found = globals()[name] = getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
         return found

@@ -91,7 +91,9 @@ _text_milliseconds = lru_cache(maxsize=512)(_milliseconds)  # a view passes the 
 
 
 def _parse(delay: str) -> float:
-    found = _TEXT.fullmatch(delay.strip())
+    found = _TEXT.fullmatch(delay.strip().removeprefix("-"))
+    if found is not None and any(found.groups()) and delay.strip().startswith("-"):
+        raise ValueError(f"{delay!r} is negative. The minimum is 0")
     if found is None or not any(found.groups()):
         raise _refusal(delay, "is not a duration")
     # Fractions, so that "1.1h" is 3960.0 and not 3960.0000000000005.

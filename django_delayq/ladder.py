@@ -59,7 +59,7 @@ class Ladder:
             words = [durations.text(durations.seconds(step)) for step in steps] if isinstance(steps, list | tuple) else []
         except (ValueError, TypeError):
             words = []
-        return f": {' '.join(words)!r}" if words else ""
+        return f" (did you mean {' '.join(words)!r}?)" if words else ""
 
     @classmethod
     def every(cls, delay: durations.Delay, *, times: int, jitter: float = 0.0) -> Ladder:

@@ -192,7 +192,7 @@ def integer(option: str, value: Any, where: str) -> int:
         ConfigError: it is not.
     """
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ConfigError(f"{where}: {option} must be a whole number, not {value!r}.")
+        raise ConfigError(f"{where}: {option} must be a whole number such as 10, not {value!r}.")
     return value
 
 
@@ -407,7 +407,8 @@ def _check_names(options: Options, where: str) -> None:
 
 def _check_options(options: Options, where: str) -> None:
     if options.on_conflict not in POLICIES:
-        raise ConfigError(f"{where}: on_conflict={options.on_conflict!r} must be one of {', '.join(POLICIES)}.")
+        near = did_you_mean(options.on_conflict, POLICIES)
+        raise ConfigError(f"{where}: on_conflict={options.on_conflict!r} must be one of {', '.join(POLICIES)}{near}.")
     if options.durability not in (None, *DURABILITIES):
         raise ConfigError(f"{where}: durability={options.durability!r} must be 'outbox' or 'redis'.")
     if options.priority is not None:

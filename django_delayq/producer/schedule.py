@@ -398,9 +398,10 @@ def _check_transaction(alias: str, where: str) -> None:
 def _options(task: Any, given: Options) -> Options:
     """Returns the options of the task, replaced by the given ones."""
     if not isinstance(task, Bound):
+        named = "Import the task, and pass it instead of its name." if isinstance(task, str) else ""
         raise ConfigError(
-            f"schedule() was given {task!r}, which is not a task. Decorate the function with @delayq.task, and pass the function "
-            f"itself, not a call of it."
+            f"schedule() was given {task!r}, which is not a task. "
+            f"{named or 'Decorate the function with @delayq.task, and pass the function itself, not a call of it.'}"
         )
     if task.options is NONE:
         return given

@@ -187,7 +187,7 @@ def test_a_name_that_no_page_could_show_is_refused(name):
         ({"overlap": ["skip"]}, "overlap=['skip'] is not one of"),
         ({"timezone": "Europe/Berln"}, "did you mean 'Europe/Berlin'"),
         ({"every": "10m"}, "both a cron and every="),
-        ({"jitter": "-5m"}, "jitter='-5m' is not a duration"),
+        ({"jitter": "-5m"}, "jitter='-5m' is negative"),
         ({"tz": "UTC"}, "'tz' is an unknown option (here it is timezone=)"),
         ({"hour": 3}, "'hour' is an unknown option (here it is the second field of the cron"),
         ({"overlaps": "skip"}, "'overlaps' is an unknown option (did you mean 'overlap'?)"),

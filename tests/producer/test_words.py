@@ -117,7 +117,7 @@ def test_a_task_with_options_lacks_its_arguments(delayq_redis):
 
 
 def test_a_list_of_delays_is_spelled_as_a_ladder(delayq_redis):
-    with pytest.raises(delayq.ConfigError, match=r"'1s 2s 1m30s'\.$"):
+    with pytest.raises(delayq.ConfigError, match=r"did you mean '1s 2s 1m30s'"):
         delayq.schedule(close_order, 1, backoff=[1, "2s", 90])
     with pytest.raises(delayq.ConfigError, match=r"A function belongs to the task: @task\(backoff=…\)\.$"):
         delayq.schedule(close_order, 1, backoff=lambda attempt, error: 1)
