@@ -333,7 +333,7 @@ def actor(request: HttpRequest) -> str:
 def carry_out(request: HttpRequest, verb: Verb, jobs: Iterable[Job], *, reason: str, **date: Any) -> Report:
     """Applies a verb to each job, and logs those that changed."""
     report, touched = Report(), list[Job]()
-    for job, answer in apply(verb.act, jobs, actor=actor(request), reason=reason, **date):
+    for job, answer in apply(verb.each, jobs, actor=actor(request), reason=reason, **date):
         if isinstance(answer, DelayqError):
             report.errors.setdefault(error_text(answer), []).append(ids.short(job.pk))
             continue

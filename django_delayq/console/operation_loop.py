@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import reduce
@@ -35,7 +35,7 @@ from django_delayq.store.connection.error_replies import StoreError
 
 logger = Logger("django_delayq.operations")
 
-CHUNK: Final = 50  # jobs between two reads of the row: a person who pauses it waits for no more than these
+CHUNK: Final = 200  # jobs between two reads of the row: a person who pauses it waits for no more than these
 STEPS: Final = 5  # steps of a purge between two such reads
 LEASE: Final = 30.0  # seconds for which one record keeper alone works on an operation
 MOST_COUNTED: Final = 500_000  # jobs in one statement: it takes a tenth of a second, in which the record keeper does nothing else
@@ -45,7 +45,7 @@ AT_ONCE: Final = 20  # operations checked in one pass
 AGAIN: Final = 10.0  # seconds until an operation whose server was away is tried again, while others continue
 Stage = Operation.Stage
 
-VERBS: Final[dict[str, Callable[..., Change]]] = {name: verb.act for name, verb in verbs.VERBS.items()}
+VERBS: Final[dict[str, verbs.Each]] = {name: verb.each for name, verb in verbs.VERBS.items()}
 PURGE: Final = "purge"
 
 
@@ -70,46 +70,70 @@ class Stretch:
 
 @dataclass(slots=True)
 class ChunkResult:
-    """The result of a chunk. `at`: the number of the job at which it ended, because the rest of the stretch cannot be reached. `error`:
-    of the last job that failed.
+    """The result of a chunk. `undone`: the jobs without an answer, because of `error`; `unsure`: those that may have been changed.
+    `passed`: the stretches that are left for later; `stuck`: whether the rest of the stretch cannot be reached either, and `last` the
+    position from which it continues.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
     done: list[Job] = field(default_factory=list)
+    undone: list[Job] = field(default_factory=list)
     passed: list[Stretch] = field(default_factory=list)
-    at: int | None = None
+    unsure: list[Job] = field(default_factory=list)
+    stuck: bool = False
+    last: UUID | None = None
     error: StoreUnavailable | StoreError | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """Jobs of a stretch that are handled together, by id. `others`: stretches that are left for later; `last`: the last id of the
-    chunk; `more`: whether there may be more in the stretch; `again`: whether these jobs had been started before.
+    """Jobs of a stretch that are handled together, by id. `others`: stretches that are left for later; `begun`: jobs of these that were
+    started before; `last`: the position after the chunk; `more`: whether there may be more in the stretch; `again`: whether the jobs
+    of the chunk had been started before.
     """
 
     stretch: Stretch
     others: Sequence[Stretch]
+    begun: Sequence[Job]
     jobs: Sequence[Job]
     last: UUID | None
     more: bool
     again: bool = False
 
-    def before(self, number: int) -> UUID | None:
-        """The last id before this job."""
-        return self.jobs[number - 1].pk if number else self.stretch.last
+    @property
+    def ids(self) -> list[str]:
+        """The ids of all jobs that have been started when the chunk begins."""
+        return [str(job.pk) for job in (*self.jobs, *self.begun)]
+
+    def sort_out(self, result: ChunkResult, wanted: Selection) -> None:
+        """Decides how partitions that cannot be reached continue. If certainly none of their jobs was changed after a position, they
+        continue there. Otherwise their jobs without an answer are repeated.
+        """
+        undone, sure = result.undone, result.error is not None and result.error.nothing_done and not self.again
+        while undone:
+            number = self.jobs.index(undone[0])
+            away = _parts_away(self.stretch, [*self.others, *result.passed], _part_of(undone[0]), wanted)
+            position = self.last
+            if sure and not any(away is None or _part_of(job) in away for job in self.jobs[number:] if job not in undone):
+                position = self.jobs[number - 1].pk if number else self.stretch.last
+            else:
+                result.unsure += [job for job in undone if away is None or _part_of(job) in away]
+            if away is None:
+                result.stuck, result.last = True, position
+                return
+            result.passed.append(Stretch(away, position))
+            undone = [job for job in undone if _part_of(job) not in away]
 
     def left(self, operation: Operation, result: ChunkResult) -> dict[str, Any]:
-        last, rest, over = self.last, list[str](), not self.more and result.at is None
-        if result.at is not None:  # the rest of the stretch is on unreachable servers
-            last = self.before(result.at)
-            alone = self.stretch.parts is None and not (self.others or result.passed)
-            rest = [str(job.pk) for job in self.jobs[result.at :]] if self.again and alone else []
+        """The columns of the operation after the chunk."""
+        last, over = result.last if result.stuck else self.last, not (self.more or result.stuck)
+        chunk = [str(job.pk) for job in (*result.unsure, *self.begun)]
         later = [*self.others, *result.passed]
         if self.stretch.parts is None:
-            return {"last": operation.upto if over else last, "passed_over": _written(later), "chunk": rest}
+            return {"last": operation.upto if over else last, "passed_over": _written(later), "chunk": chunk}
         if not over:  # after the others, which are next
             later.insert(len(self.others), self.stretch.without(result.passed, last))
-        return {"last": operation.last, "passed_over": _written(later), "chunk": rest}
+        return {"last": operation.last, "passed_over": _written(later), "chunk": chunk}
 
 
 def left_for_later(operation: Operation) -> list[Stretch]:
@@ -174,7 +198,7 @@ class OperationLoop:
 
     1. It takes operations that wait or run. Each has a lease on its row, so only one of several record keepers works on it.
     2. It records which jobs it is about to change.
-    3. It changes them one by one, as a person would.
+    3. It changes them by one call, each as a person would.
     4. It records the result of each job, and the progress of the operation.
 
     If a server is away, it postpones the jobs on that server, and continues with the others. At the end it returns to them, and then
@@ -183,9 +207,9 @@ class OperationLoop:
     Before the first job, it counts the matching jobs if an index can count them. An operation that is spread over a time is always
     counted, ten thousand rows per pass, so that mirror, relay and restore, which share the process, have their turns in between.
 
-    It may die at any point without harm: the record keeper that takes over repeats the jobs of the last chunk. A job that is
-    cancelled, or has its date, answers `done` once more. A job that was requeued does not. It is counted as "again", because it is
-    unknown who requeued it.
+    It may die at any point without harm: the record keeper that takes over repeats the jobs of the last chunk. So does one that has not
+    received the answer of Redis. A job that is cancelled, or has its date, answers `done` once more. A job that was requeued does not.
+    It is counted as "again", because it is unknown who requeued it.
     """
 
     def __init__(self) -> None:
@@ -308,38 +332,30 @@ class OperationLoop:
         stretches = left_for_later(operation)
         if operation.last != operation.upto:
             stretches.insert(0, Stretch(None, operation.last))
-        light = Job.objects.defer("args", "kwargs", "options", "result", "error")
-        again = list(light.filter(pk__in=operation.chunk).order_by("pk")) if operation.chunk else []
-        if again:  # from an earlier record keeper; their part comes first
-            part = _part_of(again[0])
-            own = next((each for each in stretches if each.has(part)), stretches[0])
-            stretches = [own, *(each for each in stretches if each is not own)]
         error: StoreUnavailable | StoreError | None = None
         for stretch in stretches:
             try:
-                return self._go_through(operation, stretch, min(room, CHUNK), again)
+                return self._go_through(operation, stretch, min(room, CHUNK))
             except (StoreUnavailable, StoreError) as hindrance:
-                error, again = hindrance, []
+                error = hindrance
         if error is not None:
             raise error
         self._finish(operation)
         return 0.0
 
-    def _go_through(self, operation: Operation, stretch: Stretch, size: int, again: list[Job]) -> float:
-        """Does a chunk, or repeats the chunk that was begun. Jobs on a server that is away are postponed if there are jobs on other
+    def _go_through(self, operation: Operation, stretch: Stretch, size: int) -> float:
+        """Does a chunk, or repeats the jobs that were begun. Jobs on a server that is away are postponed if there are jobs on other
         servers.
         """
         others = [each for each in left_for_later(operation) if each.parts != stretch.parts]
-        if again:
-            chunk = Chunk(stretch=stretch, others=others, jobs=again, last=again[-1].pk, more=True, again=True)
-        else:
-            chunk = self._next(operation, stretch, others, size)
-            if chunk.jobs:
-                failpoint("operations.begin")
-                begun = self._mine(operation).update(chunk=[str(job.pk) for job in chunk.jobs])
-                failpoint("operations.begun")
-                if not begun:
-                    return IDLE
+        chunk = self._begun(operation, stretch, others) or self._next(operation, stretch, others, size)
+        if chunk.jobs and not chunk.again:
+            failpoint("operations.begin")
+            begun = self._mine(operation).update(chunk=chunk.ids)
+            failpoint("operations.begun")
+            if not begun:
+                return IDLE
+            operation.chunk = chunk.ids
         told = self._do(operation, chunk)
         left = chunk.left(operation, told)
         self._save(
@@ -352,7 +368,7 @@ class OperationLoop:
         if told.done and operation.user:  # as for a job that a person changed by hand
             said = ": ".join(filter(None, (f"{operation.verb} (operation {ids.short(operation.pk)})", operation.reason)))
             verbs.write_admin_log(operation.user, Job, [(str(job.pk), str(job)) for job in told.done], said)
-        if told.at is not None and told.error is not None:
+        if told.stuck and told.error is not None:
             raise told.error
         if not operation.passed_over and operation.last == operation.upto:
             self._finish(operation)
@@ -374,6 +390,19 @@ class OperationLoop:
     def _mine(self, operation: Operation) -> Any:
         return Operation.objects.filter(pk=operation.pk, holder=self.me)
 
+    def _begun(self, operation: Operation, stretch: Stretch, others: Sequence[Stretch]) -> Chunk | None:
+        """The jobs of the stretch that were begun, but have no answer."""
+        light, jobs, begun = Job.objects.defer("args", "kwargs", "options", "result", "error"), list[Job](), list[Job]()
+        for job in light.filter(pk__in=operation.chunk).order_by("pk") if operation.chunk else ():
+            elsewhere = any(each.has(_part_of(job)) for each in others)
+            (jobs if stretch.has(_part_of(job)) or (stretch.parts is None and not elsewhere) else begun).append(job)
+        if not jobs:
+            return None
+        # The position is not behind them yet if the record keeper has died.
+        ahead = stretch.last is None or Job.objects.filter(pk__in=[job.pk for job in jobs], pk__gt=stretch.last).exists()
+        last = jobs[-1].pk if ahead else stretch.last
+        return Chunk(stretch=stretch, others=others, begun=begun, jobs=jobs, last=last, more=True, again=True)
+
     def _next(self, operation: Operation, stretch: Stretch, others: Sequence[Stretch], size: int) -> Chunk:
         wanted = chosen(operation)
         ahead, edge = self._window(operation, stretch.last)
@@ -383,22 +412,18 @@ class OperationLoop:
         last, more = edge or (looked[-1].pk if looked else stretch.last), edge is not None
         if len(jobs) == size or len(looked) == most:
             last, more = (jobs if len(jobs) == size else looked)[-1].pk, True
-        return Chunk(stretch=stretch, others=others, jobs=jobs, last=last, more=more)
+        begun = list(Job.objects.only("pk").filter(pk__in=operation.chunk)) if operation.chunk else []
+        return Chunk(stretch=stretch, others=others, begun=begun, jobs=jobs, last=last, more=more)
 
     def _do(self, operation: Operation, chunk: Chunk) -> ChunkResult:
         told = ChunkResult()
-        options, wanted = dict(operation.options), chosen(operation)
+        options = dict(operation.options)
         if "run_at" in options:  # else `delay` in seconds
             options["run_at"] = datetime.fromisoformat(options["run_at"])
-        reached = (job for job in chunk.jobs if not any(each.has(_part_of(job)) for each in told.passed))
-        for job, answer in verbs.apply(VERBS[operation.verb], reached, actor=operation.actor, reason=operation.reason, **options):
+        for job, answer in verbs.apply(VERBS[operation.verb], chunk.jobs, actor=operation.actor, reason=operation.reason, **options):
             if isinstance(answer, (StoreUnavailable, StoreError)):
-                told.error, number = answer, chunk.jobs.index(job)
-                away = _parts_away(chunk.stretch, [*chunk.others, *told.passed], _part_of(job), wanted)
-                if away is None:
-                    told.at = number
-                    break
-                told.passed.append(Stretch(away, chunk.before(number)))
+                told.error = answer
+                told.undone.append(job)
                 continue
             if isinstance(answer, DelayqError):
                 logger.warning("operation %s leaves job %s alone: %s", operation.pk, job.pk, answer)
@@ -406,6 +431,7 @@ class OperationLoop:
             else:
                 told.counts["again" if chunk.again and answer is not Change.DONE else answer.value] += 1
             told.done.append(job)
+        chunk.sort_out(told, chosen(operation))
         return told
 
     def _purge(self, operation: Operation) -> float:

@@ -6,8 +6,8 @@ The admin, the commands and operations are made from this list. `Meta` of `Job` 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
+from itertools import tee
 from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
@@ -18,16 +18,14 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext_lazy
 
-from django_delayq import ids
-from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.models import Job
 from django_delayq.producer import acts
-from django_delayq.producer.stores import stores
+from django_delayq.producer.changes import Answer, ChangeTarget
 from django_delayq.states import REQUEUEABLE, UNFINISHED, Change, State
-from django_delayq.store.connection.link import FanOut, Link
 from django_delayq.text import visible
 
 Act = Callable[..., Change]
+Each = Callable[..., Iterator[Answer]]
 Text = str | Promise
 _BACK: Final = _("Back to the list")
 _DONE: Final = frozenset({Change.DONE})
@@ -39,7 +37,8 @@ class Verb:
     """One action. `short`: the label in a list of operations; `selected`: the label in the list of jobs; `help`: of the command.
     `confirm`: the label of the button for several jobs (`count`, and `shown` with a thousands separator); `keep`: the button that goes
     back; `asked`: the question about one job, or "" if its page does not ask. `danger`: it ends something. `states`: job states with
-    this button, including "unresolved"; `swept`: the states that a command uses by default. `act`: the function. `answers`: a text per
+    this button, including "unresolved"; `swept`: the states that a command uses by default. `act`: the function for one job; `each`:
+    the function for many. `answers`: a text per
     `Change`; `effects`: results that changed something. `needs_date`: it requires a date. `aborts`: it can end a run (`abort`), which
     only the command offers.
     """
@@ -53,6 +52,7 @@ class Verb:
     help: str
     permission: str
     act: Act
+    each: Each
     states: frozenset[str]
     swept: frozenset[str]
     answers: Mapping[Change, Text]
@@ -98,6 +98,7 @@ VERBS: Final = {
             help="cancel scheduled jobs, and ask running jobs to stop",
             permission="cancel_job",
             act=acts.cancel,
+            each=acts.cancel_each,
             states=UNFINISHED,
             swept=UNFINISHED,
             answers={
@@ -119,6 +120,7 @@ VERBS: Final = {
             help="make scheduled jobs due now",
             permission="run_now_job",
             act=acts.run_now,
+            each=acts.run_now_each,
             states=_WAITING,
             swept=_WAITING,
             answers={**_SAME, Change.DONE: _("%(count)d made due now")},
@@ -133,6 +135,7 @@ VERBS: Final = {
             help="change the date of scheduled jobs",
             permission="reschedule_job",
             act=acts.reschedule,
+            each=acts.reschedule_each,
             states=_WAITING,
             swept=_WAITING,
             answers={**_SAME, Change.DONE: _("%(count)d rescheduled")},
@@ -148,6 +151,7 @@ VERBS: Final = {
             help="run failed, cancelled or unresolved jobs again, with all their attempts",
             permission="requeue_job",
             act=acts.requeue_by_person,
+            each=acts.requeue_each,
             states=REQUEUEABLE | UNRESOLVED,
             swept=frozenset({State.FAILED}),
             answers={
@@ -170,6 +174,7 @@ VERBS: Final = {
             help="mark unresolved jobs as succeeded",
             permission="resolve_job",
             act=acts.mark_succeeded,
+            each=acts.mark_succeeded_each,
             states=UNRESOLVED,
             swept=UNRESOLVED,
             answers={**_MARK, Change.DONE: _("%(count)d marked as succeeded")},
@@ -192,6 +197,7 @@ VERBS: Final = {
             help="mark unresolved jobs as failed",
             permission="resolve_job",
             act=acts.mark_failed,
+            each=acts.mark_failed_each,
             states=UNRESOLVED,
             swept=UNRESOLVED,
             answers={**_MARK, Change.DONE: _("%(count)d marked as failed")},
@@ -210,25 +216,12 @@ class NamedJob(NamedTuple):
 J = TypeVar("J", bound=NamedJob | Job)
 
 
-def apply(act: Act, jobs: Iterable[J], **how: Any) -> Iterator[tuple[J, Change | DelayqError]]:
-    """Calls `act` for each job, and yields the answer or the error. A server that is away is tried once; jobs on other servers go on,
-    and so do those after a job that is refused.
+def apply(each: Each, jobs: Iterable[J], **how: Any) -> Iterator[tuple[J, Answer]]:
+    """Applies a verb to jobs in batches, with its function `each`. Yields each job with its answer or its error, in order. A server
+    that is away is called once; jobs on other servers go on, and so do those after a job that is refused.
     """
-
-    def link(job: J) -> Link | None:
-        with suppress(DelayqError):  # the call raises it again
-            return stores.places.of(job.queue, ids.partition(job.id)) if job.queue else None
-        return None
-
-    def call(job: J) -> Change | DelayqError:
-        try:
-            return act(job.id, queue=job.queue, **how)
-        except StoreUnavailable:
-            raise
-        except DelayqError as error:
-            return error
-
-    return FanOut[J]().each(jobs, link, call)
+    named, shown = tee(jobs)
+    return zip(shown, each((ChangeTarget(job.id, job.queue) for job in named), **how), strict=True)
 
 
 def write_admin_log(user: object, model: type[Model], objects: Iterable[tuple[str, str]], sentence: str, flag: int = CHANGE) -> None:

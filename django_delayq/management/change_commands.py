@@ -74,7 +74,7 @@ def change(verb: Verb, out: TextIO, options: dict[str, Any]) -> int:
     answers: list[dict[str, Any]] = []
     errors: list[tuple[NamedJob, DelayqError]] = []
     with progress(len(chosen), verb.command, quiet=options["json"]) as advance:
-        for job, answer in apply(verb.act, chosen, **how):
+        for job, answer in apply(verb.each, chosen, **how):
             if isinstance(answer, DelayqError):
                 errors.append((job, answer))
             else:

@@ -40,7 +40,7 @@ def erase(out: TextIO, options: dict[str, Any]) -> int:
     if jobs and not options["yes"]:
         confirm(f"This permanently deletes jobs with their arguments, results and history: {len(jobs)}. Continue? [y/N] ")
     unfinished = [NamedJob(row.pk, row.queue) for row in _rows(jobs) if row.state in UNFINISHED]
-    for _, answer in apply(VERBS["cancel"].act, unfinished, actor=actor(), reason=options["reason"]):
+    for _, answer in apply(VERBS["cancel"].each, unfinished, actor=actor(), reason=options["reason"]):
         if isinstance(answer, DelayqError):
             raise answer
     deadline = clock.monotonic() + options["wait"]

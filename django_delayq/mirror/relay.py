@@ -23,7 +23,7 @@ from django_delayq.mirror.checkpoint import checkpoint_of, known_of, locked_chec
 from django_delayq.mirror.restore_rows import leave_to_a_person, unknown_end
 from django_delayq.models import UNPUBLISHED, CommitRequest, Job, database
 from django_delayq.models.database import ExistsQuery
-from django_delayq.producer import changes, homes, outbox
+from django_delayq.producer import commit_requests, homes, outbox
 from django_delayq.producer.outbox import requests, rows
 from django_delayq.producer.outbox.jobs import end_committed
 from django_delayq.producer.outbox.shapes import StoredJob
@@ -169,7 +169,7 @@ class RelayLoop:
         page = list(unpublished.order_by("id").values_list("id", "key")[:MOST])
         if not page:
             return 0
-        changes.catch_up(self.queue.name, {id for id, _ in page}, {key for _, key in page if key})
+        commit_requests.catch_up(self.queue.name, {id for id, _ in page}, {key for _, key in page if key})
         self.publisher.meet(key for _, key in page)
         found = outbox.jobs.read(self._with_siblings(page))
         self._give_up({id for id, _ in page} - {row.record.id for row in found})
@@ -290,7 +290,7 @@ class CommitRequestLoop:
                 about = request.job, request.queue, request.key
                 try:
                     if about not in held:
-                        changes.carry_out(request, late=True)
+                        commit_requests.carry_out(request, late=True)
                 except (StoreUnavailable, StoreError) as error:
                     away = error
                     held.add(about)  # later changes of the same job wait, in their order

@@ -104,7 +104,7 @@ class PeriodKey(DelayqModel):
 
 
 class CommitRequest(DelayqModel):
-    """A change that a transaction makes when it commits, see `producer.changes`. The row is written in that transaction, and
+    """A change that a transaction makes when it commits, see `producer.commit_requests`. The row is written in that transaction, and
     deleted when the change is made. It is not a column of the job's row. A lock on that row until the commit would make the mirror
     wait, and a job of redis durability may have no row.
     """

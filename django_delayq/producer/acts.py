@@ -7,19 +7,23 @@ transaction.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Never
 from uuid import UUID
 
 from django_delayq import durations
 from django_delayq.exceptions import ConfigError
-from django_delayq.producer import changes, lookup, outbox, put_back
+from django_delayq.producer import changes, commit_requests, lookup, outbox
 from django_delayq.producer.async_api import refuse_loop, twin
-from django_delayq.producer.changes import Cancel, Move
-from django_delayq.producer.commit import JobRef
+from django_delayq.producer.changes import Answer, Cancel, ChangeTarget, JobChange, Move
+from django_delayq.producer.commit import JobRef, Pending
 from django_delayq.producer.lookup import check_words
 from django_delayq.producer.options import date
+from django_delayq.producer.outbox.shapes import StoredJob
+from django_delayq.producer.put_back import Requeue
 from django_delayq.states import FINISHED, Change, State
+from django_delayq.store.scripts.queue import QueueStore
 
 
 def cancel(
@@ -132,14 +136,15 @@ def _requeue(
     job: JobRef | UUID | str | None, key: str | None, queue: str | None, actor: str, reason: str, *, by_person: bool
 ) -> Change:
     check_words("requeue()", actor, reason)
+    act = Requeue(actor, reason, by_person=by_person)
     if key is None:
-        return put_back.requeue(*lookup.target(job, queue), actor, reason, by_person=by_person)
+        return changes.one(act, *lookup.target(job, queue))
     named = lookup.keyed(key, queue, job)
     latest = lookup.latest_of_key(named, key)
     if latest is None:
         lookup.holder(named, key)  # the queue of another site is refused, not unknown
         return Change.UNKNOWN
-    return put_back.requeue(latest, named, actor, reason, by_person=by_person)
+    return changes.one(act, latest, named)
 
 
 def _change(call: str, act: Cancel | Move, job: JobRef | UUID | str | None, key: str | None, queue: str | None, later: bool) -> Change:
@@ -148,10 +153,10 @@ def _change(call: str, act: Cancel | Move, job: JobRef | UUID | str | None, key:
     else:
         id, named = lookup.target(job, queue)
         name, own = named or "", job.key if isinstance(job, JobRef) else ""
-    if later and changes.has_transaction(call):
-        return changes.keep_for_commit(act, id, name, own)
+    if later and commit_requests.has_transaction(call):
+        return commit_requests.keep_for_commit(act, id, name, own)
     if not later:
-        changes.warn_immediate(call, id, name, own)
+        commit_requests.warn_immediate(call, id, name, own)
     return changes.of_key(act, name, own) if id is None else changes.one(act, id, name or None)
 
 
@@ -172,13 +177,71 @@ def mark_failed(
 
 
 def _mark(state: State, job: JobRef | UUID | str | None, key: str | None, queue: str | None, actor: str, reason: str) -> Change:
-    named = None if key is None else lookup.keyed(key, queue, job)
-    id = lookup.latest_of_key(named, key) if named is not None and key is not None else lookup.target(job, queue)[0]
-    if id is None or (found := outbox.jobs.find(id)) is None:
-        return Change.UNKNOWN
-    if outbox.jobs.resolve(id, state, actor, reason):
-        return Change.DONE
-    return Change.FINISHED if found.state in FINISHED else Change.CONFLICT
+    act = Mark(actor, reason, state)
+    if key is None:
+        return changes.one(act, *lookup.target(job, queue))
+    named = lookup.keyed(key, queue, job)
+    latest = lookup.latest_of_key(named, key)
+    return Change.UNKNOWN if latest is None else changes.one(act, latest, named)
+
+
+class Mark(JobChange):
+    """Ends unresolved jobs in that state. Redis is not asked."""
+
+    def __init__(self, actor: str, reason: str, state: State) -> None:
+        super().__init__(actor, reason)
+        self._state = state
+
+    def pending(self, found: Pending) -> Change:
+        return Change.CONFLICT
+
+    def change_far(self, queue: str, jobs: Sequence[UUID]) -> dict[UUID, Change]:
+        return dict.fromkeys(jobs, Change.CONFLICT)
+
+    def decided(self, row: StoredJob) -> Change | None:
+        return None
+
+    def carry_out(self, store: QueueStore, targets: Sequence[ChangeTarget], answers: dict[UUID, Answer]) -> None:
+        jobs = [target.id for target in targets]
+        done = outbox.jobs.resolve(store.queue, store.partition, jobs, self._state, self.actor, self.reason)
+        for id, _, row in targets:
+            other = Change.UNKNOWN if row is None else Change.FINISHED if row.state in FINISHED else Change.CONFLICT
+            answers[id] = Change.DONE if id in done else other
+
+
+# The same for many jobs. Each function yields the answer for each job, in order, see `changes.each`.
+
+
+def cancel_each(jobs: Iterable[ChangeTarget], *, abort: bool = False, actor: str = "", reason: str = "") -> Iterator[Answer]:
+    return changes.each(Cancel(actor, reason, abort), jobs)
+
+
+def reschedule_each(
+    jobs: Iterable[ChangeTarget],
+    *,
+    delay: durations.Delay | None = None,
+    run_at: datetime | None = None,
+    actor: str = "",
+    reason: str = "",
+) -> Iterator[Answer]:
+    return changes.each(Move(actor, reason, *date(delay, run_at, "reschedule()")), jobs)
+
+
+def run_now_each(jobs: Iterable[ChangeTarget], *, actor: str = "", reason: str = "") -> Iterator[Answer]:
+    return reschedule_each(jobs, delay=0, actor=actor, reason=reason)
+
+
+def requeue_each(jobs: Iterable[ChangeTarget], *, actor: str = "", reason: str = "") -> Iterator[Answer]:
+    """As `requeue_by_person`."""
+    return changes.each(Requeue(actor, reason, by_person=True), jobs)
+
+
+def mark_succeeded_each(jobs: Iterable[ChangeTarget], *, actor: str = "", reason: str = "") -> Iterator[Answer]:
+    return changes.each(Mark(actor, reason, State.SUCCEEDED), jobs)
+
+
+def mark_failed_each(jobs: Iterable[ChangeTarget], *, actor: str = "", reason: str = "") -> Iterator[Answer]:
+    return changes.each(Mark(actor, reason, State.FAILED), jobs)
 
 
 acancel, areschedule, arun_now, arequeue = twin(cancel), twin(reschedule), twin(run_now), twin(requeue)

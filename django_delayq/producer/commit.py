@@ -4,7 +4,7 @@ the jobs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -153,10 +153,12 @@ class Pending:
     @classmethod
     def find(cls, job: UUID) -> Pending | None:
         """The job, if an open transaction will publish it."""
-        for found in cls._all():
-            if found._plan.id == job:
-                return found
-        return None
+        return cls.among({job}).get(job)
+
+    @classmethod
+    def among(cls, jobs: Set[UUID]) -> dict[UUID, Pending]:
+        """Those of these jobs that open transactions will publish."""
+        return {found._plan.id: found for found in cls._all() if found._plan.id in jobs}
 
     @classmethod
     def keyed(cls, queue: str, key: str) -> list[UUID]:

@@ -64,7 +64,7 @@ def edit_and_requeue(job: UUID, args: Sequence[Any], kwargs: Mapping[str, Any], 
     check(row.record.task, row.queue, args, kwargs)
     record, options = _edited(put_back.revived(row.record, row.queue), args, kwargs, conf.get().queue(row.queue).max_payload)
     _check_home(row.queue, row.record, record)
-    if put_back.row_holds(row.queue, record.key, job) or put_back.taken_elsewhere(job, row.queue, record):
+    if put_back.held_by_rows(row.queue, [record]) or put_back.taken_elsewhere(job, row.queue, record):
         return Change.CONFLICT
     if put_back.waits_for_commit():
         again = partial(edit_and_requeue, job, args, kwargs, actor=actor, reason=reason)
@@ -82,11 +82,11 @@ def edit_and_requeue(job: UUID, args: Sequence[Any], kwargs: Mapping[str, Any], 
         outbox.jobs.edit(job, list(args), dict(kwargs), options, act, actor, reason)
         return answers[0] if answers else Change.CONFLICT
 
-    change = put_back.noted(job, row.queue, actor, reason, edit)
+    [change] = put_back.noted([job], row.queue, actor, reason, lambda: [edit()])
     if change is Change.DONE:
         put_back.warn_unserved(job, row.queue)
     if change is Change.DONE and record.key:
-        horizon.meet_key(row.queue, record.key)
+        horizon.meet_keys(row.queue, [record.key])
     return Change.CONFLICT if change is Change.UNKNOWN else change
 
 

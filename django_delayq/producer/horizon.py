@@ -8,7 +8,7 @@ sees the other. The far row is then made near, and the script decides.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from operator import attrgetter
 from uuid import UUID
 
@@ -181,17 +181,18 @@ def meet(plans: Sequence[Plan], queue: str, *, waits: bool = False) -> bool:
     return bool(keys) and outbox.far_rows.bring_in_keys(queue, keys, waits=waits)
 
 
-def meet_key(queue: str, key: str) -> None:
-    """Checks the far rows of a key after a job of that key has come back to Redis without writing a row. If that fails, the relay
+def meet_keys(queue: str, keys: Collection[str]) -> None:
+    """Checks the far rows of these keys after jobs of the keys have come back to Redis without writing a row. If that fails, the relay
     does it.
     """
     try:
-        if outbox.far_rows.bring_in_keys(queue, [key], waits=True):
-            for partition in conf.get().queue(queue).homes(key):
-                with stores.guarded(queue, partition, schedules=True):
-                    Publisher.of(queue, partition).complete(key)
+        if keys and outbox.far_rows.bring_in_keys(queue, keys, waits=True):
+            for key in keys:
+                for partition in conf.get().queue(queue).homes(key):
+                    with stores.guarded(queue, partition, schedules=True):
+                        Publisher.of(queue, partition).complete([key])
     except (StoreUnavailable, Error) as error:
-        logger.warning("could not check whether a far job holds the key %r of %s: %s", key, queue, error)
+        logger.warning("could not check whether far jobs hold the keys %s of %s: %s", ", ".join(map(repr, keys)), queue, error)
 
 
 def meet_in_redis(plans: Sequence[Plan], queue: str) -> None:

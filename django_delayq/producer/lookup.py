@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from uuid import UUID
 
 from django_delayq import conf, ids
@@ -58,8 +58,12 @@ def check_words(where: str, actor: str, reason: str) -> None:
 
 def row_of(id: UUID) -> StoredJob | None:
     """The row of a job; None if it does not exist, cannot be read, or the database side is not installed."""
-    rows = outbox.jobs.read([id]) if outbox.installed else []
-    return rows[0] if rows else None
+    return rows_of([id]).get(id)
+
+
+def rows_of(jobs: Sequence[UUID]) -> dict[UUID, StoredJob]:
+    """The rows of those of these jobs that have a row, see `row_of`."""
+    return {row.record.id: row for row in (outbox.jobs.read(jobs) if outbox.installed else ())}
 
 
 def row_in_any(id: UUID, partitions: Iterable[int]) -> StoredJob | None:
@@ -78,7 +82,7 @@ def far_of_key(queue: str, key: str) -> UUID | None:
     """The far job that holds a key, if it is certain that no other job holds the key. None if the queue has no horizon."""
     if not outbox.installed or not conf.get().queue(queue).horizon_ms:
         return None
-    return outbox.far_rows.of_key(queue, key)
+    return outbox.far_rows.of_keys(queue, [key]).get(key)
 
 
 def latest_of_key(queue: str, key: str) -> UUID | None:

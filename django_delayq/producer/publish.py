@@ -141,9 +141,9 @@ class Publisher:
             self.publish_rows(lacking)
         return self._held(items, waiting)
 
-    def complete(self, key: str) -> None:
-        """Publishes the rows of a key that Redis lacks, whether it lost them or never had them."""
-        self._put_in([key], lost=True)
+    def complete(self, keys: Collection[str]) -> None:
+        """Publishes the rows of these keys that Redis lacks, whether it lost them or never had them."""
+        self._put_in(keys, lost=True)
 
     def bring_back(self, jobs: Sequence[UUID], *, due_ms: int | None = None) -> list[Restored]:
         """Restores those of these rows, at most 200, that are published and unfinished, and that Redis may have lost. Jobs that Redis

@@ -20,7 +20,7 @@ from django_delayq import clock, conf, ids, signals
 from django_delayq.exceptions import KeyTaken, StoreUnavailable
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
-from django_delayq.producer import changes, commit, horizon, outbox
+from django_delayq.producer import changes, commit, commit_requests, horizon, outbox
 from django_delayq.producer.breaker import Untaken, with_jobs
 from django_delayq.producer.changes import Move
 from django_delayq.producer.commit import Plan, Publication
@@ -295,7 +295,7 @@ def _catch_up(queue: str, held: Mapping[Plan, ScheduleReply]) -> bool:
     if not outbox.installed:
         return False
     try:
-        return changes.catch_up(queue, {reply.id for reply in held.values()}, {plan.key for plan in held})
+        return commit_requests.catch_up(queue, {reply.id for reply in held.values()}, {plan.key for plan in held})
     except Error:
         if any(plan.durable for plan in held):
             raise
@@ -487,7 +487,7 @@ def _look(queue: str, plans: Sequence[Plan]) -> list[WaitingRow] | None:
     if not keys or (found and not found[0].requests):
         return found
     for request in outbox.requests.about(queue, (), keys):
-        changes.carry_out(request, late=True)
+        commit_requests.carry_out(request, late=True)
     return None
 
 

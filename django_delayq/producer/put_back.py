@@ -1,9 +1,10 @@
-"""Requeue: a failed or cancelled job is put back, as it was or with other arguments."""
+"""Requeue: failed or cancelled jobs are put back, as they were or with other arguments."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import TypeVar
 from uuid import UUID
 
 from django.db import transaction
@@ -12,13 +13,17 @@ from django_delayq import conf, ids
 from django_delayq.exceptions import ConfigError
 from django_delayq.logger import Logger
 from django_delayq.producer import homes, horizon, lookup, outbox
+from django_delayq.producer.changes import Answer, ChangeTarget, JobChange, for_caller, one
 from django_delayq.producer.commit import Pending
+from django_delayq.producer.outbox.shapes import StoredJob
 from django_delayq.producer.publish import Publisher
 from django_delayq.producer.stores import stores
 from django_delayq.states import REQUEUEABLE, UNFINISHED, Change, State
+from django_delayq.store.scripts.queue import QueueStore, Vouch
 from django_delayq.store.scripts.record import JobRecord
 
 logger = Logger("django_delayq")
+A = TypeVar("A", bound=Answer)
 
 
 def revived(record: JobRecord, queue: str) -> JobRecord:
@@ -26,52 +31,87 @@ def revived(record: JobRecord, queue: str) -> JobRecord:
     return record.revived(stores.now_ms(queue)) if record.expires_ms else record
 
 
-def requeue(job: UUID, queue: str | None, actor: str, reason: str, *, by_person: bool) -> Change:
-    """See `acts.requeue` and `acts.requeue_by_person`. `queue`: where it must be, if that is known."""
-    if Pending.find(job) is not None:
+class Requeue(JobChange):
+    """Puts jobs back, see `acts.requeue`. `by_person`: also unresolved ones, see `acts.requeue_by_person`."""
+
+    def __init__(self, actor: str, reason: str, *, by_person: bool) -> None:
+        super().__init__(actor, reason)
+        self._by_person = by_person
+
+    def pending(self, found: Pending) -> Change:
         return Change.CONFLICT
-    row = lookup.row_of(job)
-    if row is not None and queue not in (None, row.queue):
-        return Change.UNKNOWN  # the caller named another queue
-    name = queue if row is None else row.queue
-    if name is None:
-        return lookup.everywhere(job, lambda other: requeue(job, other, actor, reason, by_person=by_person))
-    if row is not None and (row.state is State.SUCCEEDED or row.far or (row.unresolved and not by_person)):
-        return Change.CONFLICT
-    record = None if row is None else revived(row.record, name)
-    if record is not None and row_holds(name, record.key, job):
-        return Change.CONFLICT
-    if taken_elsewhere(job, name, record):
-        return Change.CONFLICT
-    if waits_for_commit():
-        return _requeue_at_commit(job, name, record, actor, reason, by_person=by_person)
-    vouched, unresolved = row is not None and row.state in REQUEUEABLE, row is not None and row.unresolved
 
-    store = stores.with_job(name, job)
+    def change_far(self, queue: str, jobs: Sequence[UUID]) -> dict[UUID, Change]:
+        return dict.fromkeys(jobs, Change.CONFLICT)
 
-    def act() -> Change:
-        with stores.guarded(name, store.partition):
-            return store.requeue(job, record, vouched=vouched, unresolved=unresolved, actor=actor, reason=reason)[0]
+    def decided(self, row: StoredJob) -> Change | None:
+        return Change.CONFLICT if row.state is State.SUCCEEDED or (row.unresolved and not self._by_person) else None
 
-    if record is not None and record.key:
-        with stores.guarded(name, store.partition):
-            Publisher(store, actor=actor).complete(record.key)  # publishes the row that holds the key
-    change = noted(job, name, actor, reason, act)
-    if change is Change.DONE:
-        warn_unserved(job, name)
-    if change is Change.DONE and record is not None and record.key:
-        horizon.meet_key(name, record.key)
-    return Change.CONFLICT if change is Change.UNKNOWN and row is not None else change
+    def carry_out(self, store: QueueStore, targets: Sequence[ChangeTarget], answers: dict[UUID, Answer]) -> None:
+        name = store.queue
+        records = {id: revived(row.record, name) for id, _, row in targets if row is not None}
+        held = held_by_rows(name, records.values())
+        free = []
+        for target in targets:
+            record = records.get(target.id)
+            if target.id in held or taken_elsewhere(target.id, name, record):
+                answers[target.id] = Change.CONFLICT
+            else:
+                free.append((target, record))
+        if free and waits_for_commit():
+            for target, record in free:
+                answers[target.id] = self._at_commit(target, name, record)
+        elif free:
+            self._put_back(store, free, answers)
+
+    def _put_back(self, store: QueueStore, free: Sequence[tuple[ChangeTarget, JobRecord | None]], answers: dict[UUID, Answer]) -> None:
+        name, jobs = store.queue, [target.id for target, _ in free]
+        vouched: list[tuple[UUID, JobRecord | None, Vouch]] = [(target.id, record, _vouch(target.row)) for target, record in free]
+
+        def ask() -> list[Answer]:
+            with stores.guarded(name, store.partition):
+                found = store.requeue_each(vouched, actor=self.actor, reason=self.reason)
+            return [answer[0] if isinstance(answer, tuple) else answer for answer in found]
+
+        if keys := {record.key for _, record in free if record is not None and record.key}:
+            with stores.guarded(name, store.partition):
+                Publisher(store, actor=self.actor).complete(keys)  # publishes the rows that hold the keys
+        for (target, _), answer in zip(free, noted(jobs, name, self.actor, self.reason, ask), strict=True):
+            if answer is Change.DONE:
+                warn_unserved(target.id, name)
+            answers[target.id] = Change.CONFLICT if answer is Change.UNKNOWN and target.row is not None else for_caller(answer)
+        horizon.meet_keys(name, {record.key for target, record in free if record and record.key and answers[target.id] is Change.DONE})
+
+    def _at_commit(self, target: ChangeTarget, queue: str, record: JobRecord | None) -> Change:
+        view = stores.view_of(target.id, queue)
+        holder = lookup.holder(queue, record.key) if record is not None and record.key else None
+        if view is None and record is None:
+            return Change.UNKNOWN
+        if view is not None and view.state in UNFINISHED:
+            return Change.RUNNING if view.state == "running" else Change.CONFLICT
+        if holder not in (None, target.id):
+            return Change.CONFLICT
+        return at_commit("requeued", target.id, queue, partial(one, self, target.id, queue))
 
 
-def row_holds(queue: str, key: str, job: UUID) -> bool:
-    """Whether the row of another job holds that key, and Redis does not know: a far or an unresolved one. A far row that comes later
-    meets the job that is back, see `horizon`.
+def _vouch(row: StoredJob | None) -> Vouch:
+    """What the row tells about the end of the job."""
+    if row is None:
+        return ""
+    return "unresolved" if row.unresolved else "1" if row.state in REQUEUEABLE else ""
+
+
+def held_by_rows(queue: str, records: Iterable[JobRecord]) -> set[UUID]:
+    """Those of these jobs whose keys are held by rows that Redis does not know: far or unresolved rows of other jobs. A far row that
+    comes later meets the job that is back, see `horizon`.
     """
-    if not key:
-        return False
-    unresolved = any(row.unresolved and row.id != job for row in outbox.jobs.waiting(queue, [key]))
-    return unresolved or outbox.far_rows.of_key(queue, key) is not None
+    keyed = {record.id: record.key for record in records if record.key}
+    if not keyed:
+        return set()
+    keys = {*keyed.values()}
+    unresolved = [row for row in outbox.jobs.waiting(queue, keys) if row.unresolved]
+    far = outbox.far_rows.of_keys(queue, keys)
+    return {id for id, key in keyed.items() if key in far or any(row.key == key and row.id != id for row in unresolved)}
 
 
 def taken_elsewhere(job: UUID, queue: str, record: JobRecord | None) -> bool:
@@ -104,19 +144,6 @@ def warn_unserved(job: UUID, queue: str) -> None:
         )
 
 
-def _requeue_at_commit(id: UUID, queue: str, record: JobRecord | None, actor: str, reason: str, *, by_person: bool) -> Change:
-    view = stores.view_of(id, queue)
-    holder = lookup.holder(queue, record.key) if record is not None and record.key else None
-    if view is None and record is None:
-        return Change.UNKNOWN
-    if view is not None and view.state in UNFINISHED:
-        return Change.RUNNING if view.state == "running" else Change.CONFLICT
-    if holder not in (None, id):
-        return Change.CONFLICT
-
-    return at_commit("requeued", id, queue, partial(requeue, id, queue, actor, reason, by_person=by_person))
-
-
 def at_commit(done: str, job: UUID, queue: str, act: Callable[[], Change]) -> Change:
     """Carries out a change at the commit. If it does not happen then, a warning says that the job was not `done`."""
 
@@ -129,22 +156,22 @@ def at_commit(done: str, job: UUID, queue: str, act: Callable[[], Change]) -> Ch
     return Change.DONE
 
 
-def noted(id: UUID, queue: str, actor: str, reason: str, act: Callable[[], Change]) -> Change:
-    """Asks Redis for a requeue. With SIGNING, a note of it is committed first: without a note, no event can reopen a finished row,
-    since events have no signature. If the answer of Redis is lost, the note stays.
+def noted(jobs: Sequence[UUID], queue: str, actor: str, reason: str, act: Callable[[], list[A]]) -> list[A]:
+    """Asks Redis for requeues. With SIGNING, a note of each is committed first: without a note, no event can reopen a finished row,
+    since events have no signature. If the answer of Redis is lost, the notes stay.
 
     Raises:
         ConfigError: with SIGNING, if the database side is not installed.
     """
-    config = conf.get()
-    if config.signer is None:
+    if conf.get().signer is None:
         return act()
     outbox.check_installed()
-    note = outbox.jobs.note_requeue(id, queue, actor, reason)
-    change = act()
-    if change is not Change.DONE:
-        outbox.jobs.forget_requeue(note)
-    return change
+    notes = outbox.jobs.note_requeues(jobs, queue, actor, reason)
+    answers = act()
+    refused = [job for job, answer in zip(jobs, answers, strict=True) if isinstance(answer, Change) and answer is not Change.DONE]
+    if refused:
+        outbox.jobs.forget_requeues({job: notes[job] for job in refused})
+    return answers
 
 
 def waits_for_commit() -> bool:

@@ -10,6 +10,7 @@ from django_delayq import conf, ids
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.producer import acts, outbox
 from django_delayq.producer.async_api import refuse_loop, twin
+from django_delayq.producer.changes import ChangeTarget, value
 from django_delayq.producer.lookup import check_words
 from django_delayq.producer.stores import stores
 from django_delayq.states import Change
@@ -122,7 +123,8 @@ def _purge_rows(queue: str, actor: str, reason: str) -> Iterator[int]:
         with stores.guarded(queue, partition):  # most of these rows are only not mirrored yet: Redis has the jobs
             views = stores.inspector().jobs(queue, there)
         lacking = [id for id, view in zip(there, views, strict=True) if view is None]
-        return [acts.cancel(id, queue=queue, actor=actor, reason=reason) for id in lacking].count(Change.DONE)
+        answers = acts.cancel_each([ChangeTarget(id, queue) for id in lacking], actor=actor, reason=reason)
+        return [value(answer) for answer in answers].count(Change.DONE)
 
     last = None
     while cancelled := outbox.far_rows.purge(queue, MOST, actor, reason):

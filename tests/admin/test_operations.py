@@ -160,11 +160,10 @@ def test_a_paused_one_waits_and_goes_on_where_it_was(orders):
 def test_a_cancelled_one_ends_and_stays_cancelled(orders, monkeypatch):
     orders.scheduled(7)
     operation = begin()
-    cancel = acts.cancel
 
-    def and_somebody_cancels_the_operation(*args: Any, **kwargs: Any) -> Any:
+    def and_somebody_cancels_the_operation(jobs: Any, **options: Any) -> Any:
         Operation.objects.update(stage=Stage.CANCELLED)
-        return cancel(*args, **kwargs)
+        return acts.cancel_each(jobs, **options)
 
     monkeypatch.setitem(operation_loop.VERBS, "cancel", and_somebody_cancels_the_operation)
     work()
@@ -193,13 +192,14 @@ def test_whoever_takes_it_over_does_the_last_chunk_again_and_does_not_count_it_t
             orders.ended("fail")
     operation = begin(verb, selection={"view": "scheduled" if verb == "cancel" else "failed"})
     change = operation_loop.VERBS[verb]
-    dies, done = OperationLoop(), []
+    dies, left = OperationLoop(), [5]
 
-    def power_cut_after_five(job: Any, **options: Any) -> Any:
-        if len(done) == 5:
+    def power_cut_after_five(jobs: Any, **options: Any) -> Any:
+        chunk = list(jobs)
+        yield from change(chunk[: left[0]], **options)
+        left[0] -= len(chunk)
+        if left[0] < 0:
             raise SystemExit
-        done.append(job)
-        return change(job, **options)
 
     with monkeypatch.context() as patch, pytest.raises(SystemExit):
         patch.setitem(operation_loop.VERBS, verb, power_cut_after_five)
@@ -493,14 +493,14 @@ def test_a_chunk_of_what_was_left_for_later_is_done_again_and_nothing_else_left_
     in_turn(5)
     operation = begin()
     two_servers.pause()
-    loop, cancel = OperationLoop(), acts.cancel
+    loop = OperationLoop()
     with pytest.raises(StoreUnavailable):
         work(loop)
     two_servers.resume()
     stores.forget()
 
-    def power_cut(*args: Any, **kwargs: Any) -> Any:
-        cancel(*args, **kwargs)
+    def power_cut(jobs: Any, **options: Any) -> Any:
+        list(acts.cancel_each(jobs, **options))
         raise SystemExit
 
     with monkeypatch.context() as patch, pytest.raises(SystemExit):

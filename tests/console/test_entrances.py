@@ -105,7 +105,7 @@ def test_a_queue_whose_server_cannot_be_named_keeps_no_other_job_from_being_chan
     settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"default": {}, "own": {"REDIS": f"{__name__}.broken_factory"}}}
     here = delayq.schedule(close_order, 1, queue="default", delay="1h")
     jobs = [NamedJob(ids.new(), "own"), NamedJob(here.id, "default")]
-    (_, refused), (_, done) = verbs.apply(verbs.VERBS["cancel"].act, jobs, actor="ann", reason="")
+    (_, refused), (_, done) = verbs.apply(verbs.VERBS["cancel"].each, jobs, actor="ann", reason="")
     assert isinstance(refused, DelayqError)
     assert done == "done"
 

@@ -11,7 +11,7 @@ from tests.crashpoints.cases import AFTER, BEFORE, DURABLE, FEW, KEYED, KINDS, O
 from tests.store.board import SCRIPTS
 
 PACKAGE = Path(__file__).parents[2] / "django_delayq"
-CALLS = {*SCRIPTS, "resume", "adopt", "beat", "leave"} - {"inspect"}
+CALLS = {*SCRIPTS, "cancel_each", "reschedule_each", "requeue_each", "resume", "adopt", "beat", "leave"} - {"inspect"}
 NAMED = ("store", "self.log", "_registry", "epoch")  # what these are called on
 # Exceptions to the rule: if restore is set to wait, or a row says that the queue was paused, a pause is the only call.
 # that the queue was paused; and `confirm`, called in several places, has its failpoints where it is sent.
@@ -61,15 +61,16 @@ UNMARKED = {
         "drop_put_off": "the same",
     },
     "producer/outbox/jobs.py": {
-        "note_requeue": "a note that stays is good for one requeue, and who asked for it did mean one",
-        "forget_requeue": "the same",
+        "note_requeues": "a note that stays is good for one requeue, and who asked for it did mean one",
+        "forget_requeues": "the same",
         "resolve": "one transaction of a person, who sees what became of it",
-        "apply_moves": "the transaction of `apply` for several rows; `apply` has the failpoints",
+        "apply_all": "the transaction of `apply` for several rows; `apply` has the failpoints",
         "_note": "within the transactions of those who call it",
     },
     "producer/outbox/far_rows.py": {
         "contest": "within the transaction of its caller, who has the failpoints",
         "_changed": "within the transactions of those who call it",
+        "_note": "the same",
         "_holder": "the same",
         "in_time": "the transaction of `cancel` and `move`, which have the failpoints, or of a caller who has",
         "_inserted": "the same",

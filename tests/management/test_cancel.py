@@ -11,7 +11,7 @@ import django_delayq as delayq
 from django_delayq import ids
 from django_delayq.console import verbs
 from django_delayq.models import Event, Job
-from django_delayq.producer import acts
+from django_delayq.producer import acts, changes
 from django_delayq.producer.task import registry
 from tests.management.conftest import lose_redis
 from tests.tasks_for_tests import close_order
@@ -280,15 +280,15 @@ def test_redis_down_is_one_sentence(run, orders, settings):
 
 def test_what_was_done_before_redis_went_down_is_told(run, orders, settings, monkeypatch):
     jobs = orders.scheduled(3)
-    real, calls = acts.cancel, []
+    monkeypatch.setattr(changes, "MOST", 2)  # jobs by one call
 
-    def failing(*args, **options):
-        calls.append(args)
-        if len(calls) == 3:
-            lose_redis(settings)
-        return real(*args, **options)
+    def failing(targets, **options):
+        for number, answer in enumerate(acts.cancel_each(targets, **options)):
+            yield answer
+            if number == 1:
+                lose_redis(settings)
 
-    monkeypatch.setitem(verbs.VERBS, "cancel", replace(verbs.VERBS["cancel"], act=failing))
+    monkeypatch.setitem(verbs.VERBS, "cancel", replace(verbs.VERBS["cancel"], each=failing))
     answer = run("cancel", *[job.id for job in jobs], "--json")
     assert answer.code == 1
     assert answer.json["counts"] == {"done": 2}

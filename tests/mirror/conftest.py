@@ -112,6 +112,15 @@ def horizon(settings, request):
 
 
 @pytest.fixture
+def sent(monkeypatch) -> list:
+    """The calls of Redis, each with its commands."""
+    calls: list = []
+    send = Link._send
+    monkeypatch.setattr(Link, "_send", lambda link, commands: calls.append(commands) or send(link, commands))
+    return calls
+
+
+@pytest.fixture
 def redis_away(tmp_path):
     """From the call on, producers can't reach Redis. Called with False, Redis is back."""
 

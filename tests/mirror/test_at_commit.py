@@ -15,8 +15,8 @@ import django_delayq as delayq
 from django_delayq import clock
 from django_delayq.mirror.relay import CommitRequestLoop
 from django_delayq.models import Attempt, CommitRequest, Event, Job
-from django_delayq.producer import changes
-from django_delayq.producer.changes import carry_out
+from django_delayq.producer import changes, commit_requests
+from django_delayq.producer.commit_requests import carry_out
 from django_delayq.producer.outbox import requests
 from django_delayq.producer.stores import stores
 from tests.mirror.restoring import settle_down
@@ -526,7 +526,7 @@ def test_a_server_that_does_not_answer_is_asked_once_for_all_changes_of_a_transa
         asked.append(request)
         raise delayq.StoreUnavailable("no answer")
 
-    monkeypatch.setattr(changes, "carry_out", no_answer)
+    monkeypatch.setattr(commit_requests, "carry_out", no_answer)
     with transaction.atomic():
         for job in jobs:
             job.cancel(at_commit=True)

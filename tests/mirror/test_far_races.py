@@ -283,7 +283,7 @@ def test_a_far_row_that_another_transaction_is_changing_waits_for_the_relay(orde
     assert (Job.objects.get().derived, near(job)) == ("far", False)
     monkeypatch.undo()
     horizon.loop.poll()
-    assert far_rows.of_key("orders", "k") == job.id, "its key is checked now"
+    assert far_rows.of_keys("orders", ["k"]) == {"k": job.id}, "its key is checked now"
 
 
 def test_a_redis_only_job_meets_the_far_row_that_another_transaction_is_changing(orders, horizon):
@@ -422,7 +422,7 @@ def test_a_requeue_does_not_take_the_key_of_a_far_job(orders, horizon, monkeypat
     old.cancel()
     delayq.schedule(close_order, 2, delay="3h", key="k")
     if raced:
-        monkeypatch.setattr(put_back, "row_holds", lambda *_: False)
+        monkeypatch.setattr(put_back, "held_by_rows", lambda *_: set())
     answer = old.requeue() if how == "requeue" else edit_and_requeue(old.id, [3], {})
     assert answer is (Change.DONE if raced else Change.CONFLICT)
     relayed(orders)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from django.db import connection, transaction
@@ -13,7 +12,6 @@ from django.test.utils import CaptureQueriesContext
 import django_delayq as delayq
 from django_delayq import clock
 from django_delayq.models import Job
-from django_delayq.store.connection.link import Link
 from tests.mirror.restoring import settle_down
 from tests.tasks_for_tests import close_order
 
@@ -41,15 +39,6 @@ IN_TRANSACTION = {
     ("outbox", "held", "latest"): (1, 8),
 }
 CALLS = [(*case, False, *most) for case, most in ALONE.items()] + [(*case, True, *most) for case, most in IN_TRANSACTION.items()]
-
-
-@pytest.fixture
-def sent(monkeypatch) -> list[Any]:
-    """The calls of Redis."""
-    calls: list[Any] = []
-    send = Link._send
-    monkeypatch.setattr(Link, "_send", lambda link, commands: calls.append(commands) or send(link, commands))
-    return calls
 
 
 def many(durability: str, policy: str = "keep", keys: list[str] | None = None, delay: str = "1h") -> list[delayq.Job]:

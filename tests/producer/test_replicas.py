@@ -15,7 +15,9 @@ from django_delayq import clock
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.ids import short
 from django_delayq.models import Job
+from django_delayq.producer import acts
 from django_delayq.producer.breaker import CircuitOpen
+from django_delayq.producer.changes import ChangeTarget
 from django_delayq.producer.stores import TIMEOUT, stores
 from django_delayq.store.connection.cluster import slot_of
 from django_delayq.store.connection.link import Link, Wire
@@ -152,6 +154,10 @@ def test_it_goes_in_the_same_write_and_nobody_else_waits(pair, written):
     delayq.reschedule(job, delay="2h")
     delayq.cancel(job)
     assert [sent for sent in written if "script" in sent] == [["script", "WAIT"]] * 3
+    jobs = [delayq.schedule(close_order, n, delay="1h", queue="sure") for n in range(3)]
+    del written[:]
+    assert list(acts.cancel_each(ChangeTarget(job.id, job.queue) for job in jobs)) == ["done"] * 3
+    assert [sent for sent in written if "script" in sent] == [["script", "script", "script", "WAIT"]]
     del written[:]
     for queue in ("plain", "orders"):
         job = delayq.schedule(close_order, 1, delay="1h", queue=queue)

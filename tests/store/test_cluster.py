@@ -123,7 +123,7 @@ def test_each_queue_is_where_its_slot_is_and_the_map_is_looked_at_once(fresh, pl
     # The look at the mirror; the call, which finds no site; the ids of the workers and of the first partition; assign; the call again.
     calls = 5 * len(QUEUES)
     calls += sum(fresh.serving(slot(queue)) is not fresh.serving(slot("workers")) for queue in QUEUES)  # led to the id of the workers
-    assert len(sent) == 1 + calls + 3 * 5, "a look at the map; per node: no script there, loaded, once more, and likewise of assign"
+    assert len(sent) == 1 + calls + 3 * 4, "a look at the map; per node: the script is loaded and called again, and likewise assign"
 
 
 def test_links_are_one_per_slot(fresh, places):
@@ -144,7 +144,7 @@ def test_a_moved_slot_is_followed_by_the_same_bytes_and_then_known(fresh, places
     to = moved(fresh, "a")
     del sent[:]
     assert store.schedule([item()])[0].status == "created"
-    assert [port for port, _ in sent] == [source.port, *[to.port] * 4], "moved; no script there, twice; loaded; done"
+    assert [port for port, _ in sent] == [source.port, *[to.port] * 3], "moved; no script there; loaded; done"
     del sent[:]
     assert store.schedule([item()])[0].status == "created"
     assert sent == [(to.port, 1)]

@@ -45,7 +45,7 @@ WEB = {
     "models": "database internal periodic",
     "periodic": "dates declarations",
     "producer": (
-        "acts async_api breaker carriers changes commit homes horizon job lookup "
+        "acts async_api breaker carriers changes commit commit_requests homes horizon job lookup "
         "name_format options outbox publish put put_back queues schedule stores task "
         "worker_modules"
     ),

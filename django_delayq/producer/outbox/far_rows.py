@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from hashlib import sha256
-from typing import Any, Final, Literal
+from typing import Any, Final
 from uuid import UUID
 
 from django.db import IntegrityError, OperationalError
@@ -54,37 +54,35 @@ def contest(item: ScheduleItem, horizon_ms: int, *, far: bool) -> ScheduleReply 
     raise StoreUnavailable(code="far_key_contested", key=item.key, queue=item.queue)
 
 
-def cancel(job: UUID, queue: str, actor: str, reason: str) -> bool:
-    """Cancels a far row: one UPDATE and its event row, in one transaction."""
-    with in_time(job):
+def cancel(jobs: Sequence[UUID], queue: str, actor: str, reason: str) -> list[UUID]:
+    """Cancels those of these rows that are far, and returns them: one UPDATE and their event rows, in one transaction."""
+    with in_time(jobs[0]):
         failpoint("far.cancel")
-        error = rows.clean(reason)
         now = database.ago()
-        if not _changed(job, state=State.CANCELLED.value, finished_at=now, published=now, error=error, **_NEAR):
-            return False
-        rows.note(job, queue, EventKind.CANCELLED, actor, reason)
+        values = {"state": State.CANCELLED.value, "finished_at": now, "published": now, "error": rows.clean(reason)}
+        done = _changed(jobs, **values, **_NEAR)
+        _note(done, queue, EventKind.CANCELLED, actor, reason)
     failpoint("far.cancelled")
-    return True
+    return done
 
 
 def move(
-    job: UUID, queue: str, due_ms: int, delay_ms: int | None, horizon_ms: int, actor: str, reason: str
-) -> Literal["", "far", "near"]:
-    """Moves a far row: one UPDATE and its event row, in one transaction. A date within the horizon makes the row near in the same
-    UPDATE.
+    jobs: Sequence[UUID], queue: str, due_ms: int, delay_ms: int | None, horizon_ms: int, actor: str, reason: str
+) -> tuple[list[UUID], bool]:
+    """Moves those of these rows that are far: one UPDATE and their event rows, in one transaction. A date within the horizon makes the
+    rows near in the same UPDATE. Returns the rows, and whether they are near now.
     """
-    with in_time(job):
+    with in_time(jobs[0]):
         failpoint("far.move")
         now = database.now()
         run_at = clock.from_ms(due_ms) if delay_ms is None else database.later(now, delay_ms)
         near = not horizon_ms or run_at <= now + timedelta(milliseconds=horizon_ms)
-        if not _changed(job, run_at=run_at, delay_ms=delay_ms, **(_NEAR if near else {})):
-            return ""
-        if actor == ACTOR:  # several moves by a conflict policy keep only the event of the last one
-            Event.objects.filter(job=job, kind=EventKind.RESCHEDULED, actor=actor, reason=reason).delete()
-        rows.note(job, queue, EventKind.RESCHEDULED, actor, reason, {"run_at": run_at.isoformat()})
+        done = _changed(jobs, run_at=run_at, delay_ms=delay_ms, **(_NEAR if near else {}))
+        if done and actor == ACTOR:  # several moves by a conflict policy keep only the event of the last one
+            Event.objects.filter(job__in=done, kind=EventKind.RESCHEDULED, actor=actor, reason=reason).delete()
+        _note(done, queue, EventKind.RESCHEDULED, actor, reason, {"run_at": run_at.isoformat()})
     failpoint("far.moved")
-    return "near" if near else "far"
+    return done, near
 
 
 def bring_in(jobs: Sequence[UUID], *, waits: str = "") -> list[UUID]:
@@ -105,11 +103,12 @@ def bring_in_keys(queue: str, keys: Collection[str], *, waits: bool = False) -> 
     return bool(_brought(wanted.order_by("key"), waits=", ".join(keys) if waits else ""))  # calls lock rows in the order of their keys
 
 
-def of_key(queue: str, key: str) -> UUID | None:
-    """The far row that holds a key."""
-    found = Job.objects.filter(FAR, far_key=far_key(queue, key)).values_list("id", flat=True).first()
-    unknown = found is not None and UncheckedKey.objects.filter(pk=found).exists()
-    return None if unknown else found
+def of_keys(queue: str, keys: Collection[str]) -> dict[str, UUID]:
+    """The far rows that hold these keys."""
+    names = {far_key(queue, key): key for key in keys}
+    found = dict(Job.objects.filter(FAR, far_key__in=list(names)).values_list("id", "far_key"))
+    unknown = set(UncheckedKey.objects.filter(pk__in=list(found)).values_list("pk", flat=True)) if found else set()
+    return {names[name]: id for id, name in found.items() if name and id not in unknown}
 
 
 def mark_checked(job: UUID) -> None:
@@ -119,8 +118,8 @@ def mark_checked(job: UUID) -> None:
 
 def purge(queue: str, limit: int, actor: str, reason: str) -> int:
     """Cancels far rows, oldest due first."""
-    wanted = Job.objects.filter(FAR, queue=queue).order_by("run_at")
-    return sum(cancel(id, queue, actor, reason) for id in wanted.values_list("id", flat=True)[:limit])
+    wanted = list(Job.objects.filter(FAR, queue=queue).order_by("run_at").values_list("id", flat=True)[:limit])
+    return len(cancel(wanted, queue, actor, reason)) if wanted else 0
 
 
 def unchecked(queue: str, served: range, young: Q, limit: int, *, away: Collection[int] = ()) -> list[UUID]:
@@ -165,8 +164,18 @@ def far_key(queue: str, key: str) -> str:
 _NEAR: Final[dict[str, Any]] = {"far": False, "far_key": None}
 
 
-def _changed(job: UUID, **values: Any) -> bool:
-    return bool(Job.objects.filter(FAR, pk=job).update(**values))
+def _changed(jobs: Sequence[UUID], **values: Any) -> list[UUID]:
+    """Updates those of these rows that are far, and returns them."""
+    mine = Job.objects.filter(FAR, pk__in=jobs)
+    if len(jobs) > 1:  # otherwise the UPDATE tells enough. Calls lock rows in the order of their keys
+        jobs = list(mine.select_for_update().order_by("key", "pk").values_list("pk", flat=True))
+    return list(jobs) if mine.update(**values) else []
+
+
+def _note(jobs: Sequence[UUID], queue: str, kind: EventKind, actor: str, reason: str, detail: Any = None) -> None:
+    if jobs:
+        events = [rows.event_of(job, queue, kind, actor, reason, detail) for job in jobs]
+        Event.objects.bulk_create(events, ignore_conflicts=True)
 
 
 def _brought(wanted: Any, limit: int | None = None, *, waits: str = "") -> list[UUID]:
@@ -219,7 +228,7 @@ def _applied(item: ScheduleItem, holder: Job, horizon_ms: int) -> ScheduleReply 
         if policy == "after" and holder.run_at < date:
             item.due_ms, item.delay_ms = clock.to_ms(holder.run_at), None
         _changed(
-            holder.id,
+            [holder.id],
             state=State.CANCELLED.value,
             finished_at=database.ago(),
             ending=EndingKind.REPLACED.value,
@@ -231,8 +240,8 @@ def _applied(item: ScheduleItem, holder: Job, horizon_ms: int) -> ScheduleReply 
     if not moves:
         return ScheduleReply("kept", holder.id, 0)
     due_ms = item.due_ms or 0
-    now = move(holder.id, item.queue, due_ms, item.delay_ms, horizon_ms, ACTOR, policy)
-    return ScheduleReply("moved", holder.id, 0 if now == "near" else clock.to_ms(date))
+    _, near = move([holder.id], item.queue, due_ms, item.delay_ms, horizon_ms, ACTOR, policy)
+    return ScheduleReply("moved", holder.id, 0 if near else clock.to_ms(date))
 
 
 @contextmanager

@@ -138,13 +138,13 @@ def apply(row: StoredJob, told: RowUpdate) -> bool:
     return True
 
 
-def apply_moves(moves: Sequence[tuple[StoredJob, RowUpdate]]) -> list[bool]:
-    """Like `apply`, for new dates of at most 200 different jobs. Rows that another transaction has changed or locked are updated one
-    by one, so two batches never wait for each other.
+def apply_all(changes: Sequence[tuple[StoredJob, RowUpdate]]) -> list[bool]:
+    """Like `apply`, for at most 200 different jobs. Rows that another transaction has changed or locked are updated one by one, so two
+    batches never wait for each other.
     """
-    if len(moves) == 1:
-        return [apply(*moves[0])]
-    own = Job.objects.filter(pk__in=[row.record.id for row, _ in moves], durable=True, settled="")
+    if len(changes) == 1:
+        return [apply(*changes[0])]
+    own = Job.objects.filter(pk__in=[row.record.id for row, _ in changes], durable=True, settled="")
     mine = without_committed_run(own).exclude(state=State.SUCCEEDED.value)
     with database.atomic():
         if database.connection().features.has_select_for_update_skip_locked:
@@ -153,15 +153,17 @@ def apply_moves(moves: Sequence[tuple[StoredJob, RowUpdate]]) -> list[bool]:
             mine.update(last_event=F("last_event"))  # takes the lock on all databases
         there = dict(mine.values_list("pk", "last_event"))
         free = [
-            (row, told) for row, told in moves if there.get(row.record.id) == row.seen and position(row.seen) < position(told.event)
+            (row, told) for row, told in changes if there.get(row.record.id) == row.seen and position(row.seen) < position(told.event)
         ]
-        for batch in (free[start : start + ENDED] for start in range(0, len(free), ENDED)):
-            dates = {row.record.id: clock.from_ms(told.run_at_ms) for row, told in batch}
-            values = changed_values(EventKind.RESCHEDULED, None, "") | {"run_at": _each("run_at", dates)}
-            Job.objects.filter(pk__in=list(dates)).update(**values)
-        _note(free)
+        for kind in sorted({told.kind for _, told in free}):
+            same = [(row, told) for row, told in free if told.kind == kind]
+            for batch in (same[start : start + ENDED] for start in range(0, len(same), ENDED)):
+                dates = {row.record.id: clock.from_ms(told.run_at_ms) for row, told in batch}
+                run_at = _each("run_at", dates) if kind == EventKind.RESCHEDULED else None
+                Job.objects.filter(pk__in=list(dates)).update(**changed_values(kind, run_at, batch[0][1].reason))
+            _note(same)
     done = {row.record.id for row, _ in free}
-    return [row.record.id in done or apply(row, told) for row, told in moves]
+    return [row.record.id in done or apply(row, told) for row, told in changes]
 
 
 def _note(changes: Sequence[tuple[StoredJob, RowUpdate]]) -> None:
@@ -255,44 +257,36 @@ def move(job: UUID, run_at_ms: int, delay_ms: int | None, actor: str, reason: st
         rows.note(job, "", EventKind.RESCHEDULED, actor, reason)
 
 
-def resolve(job: UUID, state: State, actor: str, reason: str) -> bool:
-    """Ends an unresolved row under the lock of the checkpoint: otherwise the mirror may have read the row already, and would
-    overwrite this.
+def resolve(queue: str, partition: int, jobs: Collection[UUID], state: State, actor: str, reason: str) -> set[UUID]:
+    """Ends those of these rows that are unresolved, and returns them. It locks the checkpoint of their partition: otherwise the mirror
+    may have read a row already, and would overwrite this.
     """
-    mine = Job.objects.filter(UNRESOLVED, pk=job)
     error = "" if state is State.SUCCEEDED else rows.clean(f"marked as {state.value} by {actor or 'somebody'}: {reason}".rstrip(": "))
     with database.atomic():
-        place = mine.values_list("queue", "partition").first()
-        if place is None:
-            return False
-        queue, partition = place
         Checkpoint.objects.filter(queue=queue, partition=partition).update(turns=F("turns") + 1)
-        now, fingerprint = database.ago(), rows.fingerprint(error) if error else ""
-        told = {"state": state.value, "error": error, "fingerprint": fingerprint, "ending": None}
-        settled = SUCCEEDED_HERE if state is State.SUCCEEDED else ""
-        if not mine.update(**told, finished_at=now, published=now, settled=settled):
-            return False
-        rows.note(job, queue, RESOLVED, actor, reason, {"state": state.value})
-    return True
+        found = set(Job.objects.filter(UNRESOLVED, pk__in=jobs).select_for_update().values_list("pk", flat=True))
+        if found:
+            now, fingerprint = database.ago(), rows.fingerprint(error) if error else ""
+            told = {"state": state.value, "error": error, "fingerprint": fingerprint, "ending": None}
+            settled = SUCCEEDED_HERE if state is State.SUCCEEDED else ""
+            Job.objects.filter(pk__in=found).update(**told, finished_at=now, published=now, settled=settled)
+            detail: Any = {"state": state.value}
+            events = [rows.event_of(job, queue, RESOLVED, actor, reason, detail) for job in found]
+            Event.objects.bulk_create(events, ignore_conflicts=True)
+    return found
 
 
-def note_requeue(job: UUID, queue: str, actor: str, reason: str) -> int:
-    """Writes a note of a requeue before Redis is asked. Returns the argument for `forget_requeue`."""
-    note = Event.objects.create(
-        job_id=job,
-        queue=queue,
-        at=database.ago(),
-        kind=REQUEUE_ASKED,
-        actor=rows.clean(actor, 200),
-        reason=rows.clean(reason),
-        stream_id=f"row:{ids.new().hex}",
-    )
-    return int(note.pk)
+def note_requeues(jobs: Collection[UUID], queue: str, actor: str, reason: str) -> dict[UUID, str]:
+    """Writes a note of each requeue before Redis is asked. Returns the marks of the notes, for `forget_requeues`."""
+    marks = {job: f"row:{ids.new().hex}" for job in jobs}
+    notes = [rows.event_of(job, queue, REQUEUE_ASKED, actor, reason, None, mark) for job, mark in marks.items()]
+    Event.objects.bulk_create(notes)
+    return marks
 
 
-def forget_requeue(note: int) -> None:
-    """Deletes the note, because Redis has refused the requeue."""
-    Event.objects.filter(pk=note, kind=REQUEUE_ASKED).delete()
+def forget_requeues(marks: Mapping[UUID, str]) -> None:
+    """Deletes these notes, because Redis has refused the requeues."""
+    Event.objects.filter(job__in=list(marks), kind=REQUEUE_ASKED, stream_id__in=list(marks.values())).delete()
 
 
 def edit(
@@ -330,7 +324,7 @@ def _unpublished(jobs: Collection[UUID]):  # type: ignore[no-untyped-def]  # the
     return Job.objects.filter(UNPUBLISHED, pk__in=jobs)
 
 
-def changed_values(kind: str, run_at: datetime | None, reason: str) -> dict[str, Any]:
+def changed_values(kind: str, run_at: datetime | Case | None, reason: str) -> dict[str, Any]:
     """The columns that a cancel, a cancel request or a new date changes, as the mirror writes them; see `fold`. A restore uses them,
     too.
     """

@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib
 import pkgutil
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any, Final, NamedTuple, cast
 from uuid import UUID
@@ -75,59 +75,93 @@ def run(link: Link, script: Script, keys: Keys, *arguments: Any, beside: str = "
         FormatNewer: the queue has a newer format than this process knows.
         SiteRefused: the queue belongs to another site.
     """
-    return _run(link, script, keys, (keys.opening(script.sha, script.keys, beside), *arguments))[0]
+    return value(run_each(link, script, keys, [arguments], beside=beside)[0])
+
+
+def run_each(link: Link, script: Script, keys: Keys, calls: Sequence[tuple[Any, ...]], *, beside: str = "") -> list[Any]:
+    """Runs a script once for each of these arguments, in one write. Returns the replies in order. The error reply of a call is returned
+    in its place.
+
+    Raises: as `run`, if an error concerns all calls.
+    """
+    commands = _commands(script, keys, calls, beside)
+    return _completed(link.execute_many(commands), link, script, keys, commands, len(commands))
 
 
 def start(link: Link, script: Script, keys: Keys, *arguments: Any) -> Callable[[], Any]:
     """Like `run`, but only sends the call. Returns a function that waits for its reply; call it once."""
-    answer = start_all(link, script, keys, (keys.opening(script.sha, script.keys), *arguments))
-    return lambda: answer()[0]
+    answer = start_each(link, script, keys, [arguments])
+    return lambda: value(answer()[0])
 
 
-def start_all(link: Link, script: Script, keys: Keys, *commands: tuple[Any, ...]) -> Callable[[], list[Any]]:
-    """Starts a call of that script and of the commands after it in the same write. Their replies may be exceptions."""
+def start_each(
+    link: Link, script: Script, keys: Keys, calls: Sequence[tuple[Any, ...]], *after: tuple[Any, ...]
+) -> Callable[[], list[Any]]:
+    """Like `run_each`, but only sends the calls, and the commands `after` them in the same write. Returns a function that waits for all
+    their replies; call it once.
+    """
+    commands = [*_commands(script, keys, calls), *after]
     receive = link.start(*commands)
-
-    def answer() -> list[Any]:
-        try:
-            return _answered(receive())
-        except ScriptMissing as missing:
-            missing.at.cooldown.end()  # the server has answered, if late
-            return _run(link, script, keys, *commands)
-        except StoreError as error:
-            return _again(error, link, script, keys, *commands)
-
-    return answer
+    return lambda: _completed(receive(), link, script, keys, commands, len(calls))
 
 
-def _run(link: Link, script: Script, keys: Keys, *commands: tuple[Any, ...]) -> list[Any]:
-    try:
-        return _sent(link, script, *commands)
-    except StoreError as error:
-        return _again(error, link, script, keys, *commands)
+def value(reply: Any) -> Any:
+    """The reply, if it is no error.
+
+    Raises:
+        StoreUnavailable, StoreError: it is.
+    """
+    if isinstance(reply, Exception):
+        raise reply
+    return reply
 
 
-def _sent(link: Link, script: Script, *commands: tuple[Any, ...]) -> list[Any]:
+def _commands(script: Script, keys: Keys, calls: Sequence[tuple[Any, ...]], beside: str = "") -> list[tuple[Any, ...]]:
+    opening = keys.opening(script.sha, script.keys, beside)
+    return [(opening, *arguments) for arguments in calls]
+
+
+def _completed(
+    replies: list[Any], link: Link, script: Script, keys: Keys, commands: Sequence[tuple[Any, ...]], calls: int
+) -> list[Any]:
+    """Repeats those of the first `calls` commands whose script could not begin, after the server has the script, or the queue has
+    the id of this site. The commands after them are sent again, too.
+    """
     for _ in range(LOADS):
-        try:
-            return _answered(link.execute_many(commands))
-        except ScriptMissing as missing:
-            missing.at.cooldown.end()  # the server has answered, if late; the cooldown would prevent the load
-            missing.at.execute("SCRIPT", "LOAD", script.text)
-            missing.at.cooldown.end()
-    return _answered(link.execute_many(commands))
+        left = [number for number in range(calls) if isinstance(replies[number], StoreError) and _cause(replies[number])]
+        if not left:
+            break
+        _remove_cause(replies[left[0]], link, script, keys)
+        left += range(calls, len(commands))
+        for number, reply in zip(left, link.execute_many([commands[number] for number in left]), strict=True):
+            replies[number] = reply
+    return replies
 
 
-def _again(error: StoreError, link: Link, script: Script, keys: Keys, *commands: tuple[Any, ...]) -> list[Any]:
-    """Repeats the call after the queue has got the id of this site. Other errors are raised in the form that callers know."""
+def _cause(error: StoreError) -> str:
+    """Why a script has not begun: "" if it has, or if a repeat would not help."""
+    if isinstance(error, ScriptMissing):
+        return "missing"
+    code = error.reply.partition(" ")[0]
+    return code if code in (formats.REFUSED, site.REFUSED) else ""
+
+
+def _remove_cause(error: StoreError, link: Link, script: Script, keys: Keys) -> None:
+    """Loads the script, or gives the queue the id of this site.
+
+    Raises:
+        FormatNewer, SiteRefused: see `run`.
+    """
+    if isinstance(error, ScriptMissing):
+        error.at.cooldown.end()  # the server has answered, if late; the cooldown would prevent the load
+        error.at.execute("SCRIPT", "LOAD", script.text)
+        error.at.cooldown.end()
+        return
     code, _, told = error.reply.partition(" ")
     if code == formats.REFUSED:
         raise formats.FormatNewer(keys.queue, formats.number(told)) from error
-    if code != site.REFUSED:
-        raise error
-    link.cooldown.end()  # the server has answered, if late
+    link.cooldown.end()
     _begin(link, keys, told)
-    return _sent(link, script, *commands)
 
 
 def _begin(link: Link, keys: Keys, found: str) -> None:
@@ -159,12 +193,6 @@ def _begin(link: Link, keys: Keys, found: str) -> None:
     link.cooldown.end()
     site.check(keys.prefix, keys.queue, link.home, decode.text(assigned))
     site.verified.add(place)
-
-
-def _answered(replies: list[Any]) -> list[Any]:
-    if isinstance(replies[0], Exception):
-        raise replies[0]
-    return replies
 
 
 MOST_SAID: Final = 2048  # bytes of an actor or a reason: an event contains both, and a pause is read in every look at the queue

@@ -8,11 +8,11 @@ import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, Literal, NamedTuple, get_args
+from typing import Any, Final, Literal, NamedTuple, TypeVar, get_args
 from uuid import UUID
 
 from django_delayq import clock, ids
-from django_delayq.exceptions import PayloadError
+from django_delayq.exceptions import DelayqError, PayloadError
 from django_delayq.job_meta import told_of
 from django_delayq.setting_readers import OfferTarget
 from django_delayq.signing import Signer
@@ -46,6 +46,7 @@ HOUR_MS: Final = 3_600_000
 FOREVER_MS: Final = 10**15
 DAY_MS: Final = 24 * HOUR_MS
 
+T = TypeVar("T")
 Kind = Literal["ack", "retry", "snooze", "ask", "evict", "park", "fail", "crash", "cancel"]
 Extended = Literal["ok", "cancel", "abort", "lost", "gone", "wait"]
 Settled = Literal["done", "already", "lost", "gone"]
@@ -99,6 +100,7 @@ class Tidied(NamedTuple):
 
 _claimed: Final[Callable[[tuple[Any, ...]], ClaimedJob]] = partial(tuple.__new__, ClaimedJob)  # without Python code for each job
 FREE: Final = b"free"
+Vouch = Literal["1", "", "unresolved"]  # what the caller of requeue knows of the end of the job, see requeue.lua
 OfferStatus = Literal["offered", "again", "cancel", "lost", "gone"]
 
 
@@ -140,14 +142,24 @@ class QueueStore:
         """
         return os.urandom(8).hex()
 
-    def run(self, script: str, now_ms: int | str | None, by: str, why: str, *arguments: Any, replicas: Replicas | None = None) -> Any:
+    def run(self, script: str, now_ms: int | str | None, by: str, why: str, *arguments: Any) -> Any:
         """Runs a script on this partition with its arguments unchanged. Returns the raw reply."""
-        return self._sent(script, now_ms, by, why, *arguments, replicas=replicas)[-1]
+        return loader.run(self.link, loader.load(script, self.keys), self.keys, *loader.head(now_ms, by, why), *arguments)
 
-    def _sent(self, script: str, now_ms: int | str | None, *told: Any, replicas: Replicas | None) -> list[Any]:
-        """Runs a script; returns one reply for each time that it was sent."""
-        called = self.link, loader.load(script, self.keys), self.keys, *loader.head(now_ms, *told[:2]), *told[2:]
-        return [loader.run(*called)] if replicas is None else replicas.start(*called)()
+    def _each(
+        self, script: str, calls: Sequence[tuple[Any, ...]], now_ms: int | None, by: str, why: str, replicas: Replicas | None = None
+    ) -> list[list[Any]]:
+        """Runs a script once for each of these arguments, in one write. Returns the replies to each call, one for each time that it was
+        sent. The error of a call is returned in the place of its reply; if all have failed, the first error is raised.
+        """
+        bounded(calls)
+        site.admit(self.link, self.keys)
+        head = loader.head(now_ms, by, why)
+        called = self.link, loader.load(script, self.keys), self.keys, [(*head, *call) for call in calls]
+        sent = [loader.run_each(*called)] if replicas is None else replicas.start(*called)()
+        if all(isinstance(reply, Exception) for reply in sent[0]):
+            loader.value(sent[0][0])
+        return [[replies[number] for replies in sent] for number in range(len(calls))]
 
     def _time(self, now_ms: int | None) -> int | str | None:
         """The time argument of schedule and claim, which every process calls. Once a minute it is "!": the clock of Redis, and a write
@@ -211,8 +223,8 @@ class QueueStore:
         head = loader.head(self._time(now_ms), actor, reason)
         script, stride = loader.load("schedule", self.keys), 5 if named else 4
         if replicas is not None:
-            answers = replicas.start(self.link, script, self.keys, *head, *arguments)
-            return lambda: repeated([schedule_replies(items, arguments, reply, stride) for reply in answers()])
+            answers = replicas.start(self.link, script, self.keys, [(*head, *arguments)])
+            return lambda: repeated([schedule_replies(items, arguments, loader.value(reply), stride) for [reply] in answers()])
         answer = loader.start(self.link, script, self.keys, *head, *arguments)
         return lambda: schedule_replies(items, arguments, answer(), stride)
 
@@ -343,9 +355,25 @@ class QueueStore:
         "scheduled" for a job that was cancelled before in another epoch; "" if not known. `unless`: in that epoch nothing is done,
         and the result is `unknown`.
         """
-        site.admit(self.link, self.keys)
-        told = lacking, unless, "1" if abort else "", loader.target(job)
-        return Changed.read(self.run("cancel", now_ms, actor, reason, *told, replicas=replicas))
+        [answer] = self.cancel_each(
+            [(job, lacking)], actor=actor, reason=reason, unless=unless, abort=abort, replicas=replicas, now_ms=now_ms
+        )
+        return _value(answer)
+
+    def cancel_each(
+        self,
+        jobs: Sequence[tuple[UUID | str, str]],
+        *,
+        actor: str = "",
+        reason: str = "",
+        unless: str = "",
+        abort: bool = False,
+        replicas: Replicas | None = None,
+        now_ms: int | None = None,
+    ) -> list[Changed | DelayqError]:
+        """Like `cancel`, for several jobs, each with its `lacking`, in one write. Returns for each job the result, or its error."""
+        calls = [(lacking, unless, "1" if abort else "", loader.target(job)) for job, lacking in jobs]
+        return [_read(moved, replies[-1:]) for replies in self._each("cancel", calls, now_ms, actor, reason, replicas)]
 
     def reschedule(
         self,
@@ -365,9 +393,28 @@ class QueueStore:
         see `cancel`. `lacking` "waited": another server has made this change before, so the job is moved even if it is due here
         and not confirmed.
         """
-        site.admit(self.link, self.keys)
-        told = unless, lacking, policy, loader.target(job), f"+{delay_ms or 0}" if due_ms is None else due_ms
-        return moved(self._sent("reschedule", now_ms, actor, reason, *told, replicas=replicas))
+        date = f"+{delay_ms or 0}" if due_ms is None else due_ms
+        [answer] = self.reschedule_each(
+            [(job, lacking, date)], actor=actor, reason=reason, unless=unless, policy=policy, replicas=replicas, now_ms=now_ms
+        )
+        return _value(answer)
+
+    def reschedule_each(
+        self,
+        jobs: Sequence[tuple[UUID | str, str, int | str]],
+        *,
+        actor: str = "",
+        reason: str = "",
+        unless: str = "",
+        policy: Literal["", "earliest", "latest"] = "",
+        replicas: Replicas | None = None,
+        now_ms: int | None = None,
+    ) -> list[Changed | DelayqError]:
+        """Like `reschedule`, for several jobs in one write, each with its `lacking`, and a date in ms or a delay, such as "+5000".
+        Returns for each job the result, or its error.
+        """
+        calls = [(unless, lacking, policy, loader.target(job), date) for job, lacking, date in jobs]
+        return [_read(moved, replies) for replies in self._each("reschedule", calls, now_ms, actor, reason, replicas)]
 
     def reschedule_many(
         self,
@@ -379,8 +426,8 @@ class QueueStore:
         policy: Literal["", "earliest", "latest"] = "",
         now_ms: int | None = None,
     ) -> tuple[str, list[Changed]]:
-        """Like `reschedule`, for several jobs, each with a date in ms or a delay, such as "+5000". Returns the epoch, and one result
-        per job. In the epoch `unless` there are no results.
+        """Like `reschedule`, for several jobs in one call of the script, each with a date in ms or a delay, such as "+5000". Returns
+        the epoch, and one result per job. In the epoch `unless` there are no results.
         """
         site.admit(self.link, self.keys)
         bounded(jobs)
@@ -405,11 +452,28 @@ class QueueStore:
         caller knows that it failed or was cancelled; otherwise Redis must still know its cancellation. `unresolved`: a person
         decides, whatever Redis knows of its end. Returns the change, and the job or the holder of its key (conflict).
         """
-        site.admit(self.link, self.keys)
-        given, name = (self.written(record), told_of(record.payload)) if record else (b"", "")
-        told = ids.short(job), given, "unresolved" if unresolved else "1" if vouched else "", name
-        status, holder, _ = self.run("requeue", now_ms, actor, reason, "" if due_ms is None else due_ms, delay_ms, *told)
-        return Change(status.decode()), ids.full(holder.decode())
+        date = "" if due_ms is None else due_ms, delay_ms
+        vouch: Vouch = "unresolved" if unresolved else "1" if vouched else ""
+        [answer] = self.requeue_each([(job, record, vouch)], date=date, actor=actor, reason=reason, now_ms=now_ms)
+        return _value(answer)
+
+    def requeue_each(
+        self,
+        jobs: Sequence[tuple[UUID, JobRecord | None, Vouch]],
+        *,
+        date: tuple[int | str, int] = ("", 0),
+        actor: str = "",
+        reason: str = "",
+        now_ms: int | None = None,
+    ) -> list[tuple[Change, UUID] | DelayqError]:
+        """Like `requeue`, for several jobs in one write, each with its record and what the caller knows of its end. `date`: in ms, or
+        "" and a delay. Returns for each job the result, or its error.
+        """
+        calls = []
+        for job, record, vouch in jobs:
+            given, name = (self.written(record), told_of(record.payload)) if record else (b"", "")
+            calls.append((*date, ids.short(job), given, vouch, name))
+        return [_read(_requeued, replies) for replies in self._each("requeue", calls, now_ms, actor, reason)]
 
     def pause(self, *, actor: str = "", reason: str = "", on_way_back: bool = False, now_ms: int | None = None) -> bool:
         """No job is claimed until `resume`; running jobs continue. Returns False if the queue was paused already. With `on_way_back`,
@@ -484,6 +548,24 @@ def holder_of(link: Link, keys: Keys, key: str) -> UUID | None:
         return id if id is not None and read(link.execute("HGET", keys["jobs"], holder) or b"")[0].key == key else None
     except PayloadError:
         return None
+
+
+def _read(read: Callable[[list[Any]], T], replies: list[Any]) -> T | DelayqError:
+    """What `read` makes of the replies to a call; the error of the last one, if it is an error."""
+    answered = [reply for reply in replies if not isinstance(reply, DelayqError)]
+    return read(answered) if answered else replies[-1]
+
+
+def _value(answer: T | DelayqError) -> T:
+    """The answer; raises the error."""
+    if isinstance(answer, DelayqError):
+        raise answer
+    return answer
+
+
+def _requeued(replies: list[Any]) -> tuple[Change, UUID]:
+    status, holder, _ = replies[-1]
+    return Change(status.decode()), ids.full(holder.decode())
 
 
 def bounded(items: Sequence[Any]) -> None:

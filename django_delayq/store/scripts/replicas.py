@@ -10,7 +10,7 @@ call.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from django_delayq import clock
@@ -56,25 +56,27 @@ class Replicas:
         """
         return self._cooldown_until != 0.0 and clock.monotonic() < self._cooldown_until
 
-    def start(self, link: Link, script: Script, keys: Keys, now_ms: int | str | None, *arguments: Any) -> Callable[[], list[Any]]:
-        """Like `loader.start`. The function returns the replies of all calls, in order. The replicas have the state that the last
-        call found.
+    def start(self, link: Link, script: Script, keys: Keys, calls: Sequence[tuple[Any, ...]]) -> Callable[[], list[list[Any]]]:
+        """Like `loader.start_each`. The function returns the replies to all calls, for each time that they were sent, in order. The
+        replicas have the state that the last replies show.
 
         Raises:
             ReplicasLack: raised by the function: too few replicas have it.
         """
         wait = ("WAIT", self.count, WAIT_MS)
-        now = OWN_TIME if now_ms == "" else now_ms
+        told = [(OWN_TIME if now_ms == "" else now_ms, *rest) for now_ms, *rest in calls]
 
         def send() -> Callable[[], list[Any]]:
-            return loader.start_all(link, script, keys, (keys.opening(script.sha, script.keys), now, *arguments), wait)
+            return loader.start_each(link, script, keys, told, wait)
 
         receive = send()
 
-        def answer() -> list[Any]:
+        def answer() -> list[list[Any]]:
             until = clock.monotonic() + self.seconds
-            reply, found = receive()
-            replies = [reply]
+            *replies, found = receive()
+            sent = [replies]
+            if all(isinstance(reply, Exception) for reply in replies):
+                return sent
             while not isinstance(found, int) or found < self.count:
                 if isinstance(found, StoreError) and not found.reply.startswith(DEMOTED):
                     raise ReplicasLack(code="replicas_unasked", found=0, wanted=self.count, where=link.where, cause=cause_of(found))
@@ -84,13 +86,16 @@ class Replicas:
                         code="replicas_lack", found=found if isinstance(found, int) else 0, wanted=self.count, where=link.where
                     )
                 try:
-                    reply, found = send()()
-                    replies.append(reply)
-                except (StoreUnavailable, StoreError):
-                    found = 0  # the master may have become a replica: the first call has made the change
+                    *replies, found = send()()
+                except (StoreUnavailable, StoreError) as error:
+                    replies = [error]
+                if any(isinstance(reply, Exception) for reply in replies):
+                    found = 0  # the master may have become a replica: the first calls have made the change
                     clock.sleep(WAIT_MS / 1000)
+                else:
+                    sent.append(replies)
             self._cooldown_until = 0.0
-            return replies
+            return sent
 
         return answer
 
