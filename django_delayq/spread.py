@@ -1,8 +1,7 @@
-"""Counts of a queue's last hour: how many jobs ended, how late they started, and how long they ran. The counts are few enough for
-Redis, and fine enough to distinguish 5 ms from 5 s.
+"""Counts of a queue's last hour: how many jobs ended, how late their last runs started, and how long these took. The counts are few
+enough for Redis, and fine enough to distinguish 5 ms from 5 s.
 
 Bucket 0 is less than a millisecond, bucket n less than 2^n ms and at least half of that, the last one all longer durations.
-`store/lua/include/spread.lua` counts by the same rule.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ LENGTH: Final = SLOTS * _WIDTH * 4  # bytes
 
 
 class Spread(NamedTuple):
-    """`late`, `ran`: how late jobs were claimed and how long they ran, as counts per bucket. The others: jobs per minute, the oldest
-    minute first, the last one being the one under way; a retried job may be counted many times.
+    """`late`, `ran`: how late the last runs of ended jobs started and how long they took, as counts per bucket. The others: jobs per
+    minute, the oldest minute first, the last one being the one under way; a retried job may be counted many times.
     """
 
     late: tuple[int, ...]
@@ -52,6 +51,11 @@ class Spread(NamedTuple):
 def bucket(ms: int) -> int:
     """The bucket of a duration."""
     return min(max(ms, 0).bit_length(), BUCKETS - 1)
+
+
+def times(late_ms: int, ran_ms: int) -> int | bytes:
+    """Both buckets of a run in one number, for `settle`; b"" if the run was not timed."""
+    return bucket(late_ms) * BUCKETS + bucket(ran_ms) if ran_ms >= 0 else b""
 
 
 def joined(raws: Sequence[bytes]) -> bytes:

@@ -32,14 +32,14 @@ FINAL: Final = {"ack": "finished", "fail": "failed"}  # in which state the one a
 
 
 class WorkTime(NamedTuple):
-    """When a consumer worked on a message, by Redis' clock."""
+    """When a consumer worked on a message, by Redis' clock. `late_ms`: how long after its date it began."""
 
     started_ms: int
     finished_ms: int
+    late_ms: int
 
     @property
-    def ms(self) -> int:
-        """The duration."""
+    def ran_ms(self) -> int:
         return self.finished_ms - self.started_ms
 
 
@@ -181,7 +181,7 @@ class Message:
     def ack(self) -> None:
         """Acknowledges the message. It isn't delivered again."""
         refuse_loop_unless(self._batch.gathers, "message.aack()")
-        self._decide(ack_outcome(self._job.id, self.attempt, self._job.fence, self._batch.worked()))
+        self._decide(self.ack_outcome())
 
     def retry(self, delay: durations.Delay | None = None, reason: str = "") -> None:
         """Reports a failed attempt. The message is delivered again after `delay`, or after its backoff. After the last attempt, it
@@ -216,7 +216,13 @@ class Message:
 
     def _put_off(self, kind: Kind, delay_ms: int, reason: str) -> None:
         job = self._job
-        self._decide(put_off_outcome(kind, job.id, self.attempt, job.fence, delay_ms, reason, self._batch.worked()))
+        self._decide(put_off_outcome(kind, job.id, self.attempt, job.fence, delay_ms, reason, self._batch.worked(job)))
+
+    def ack_outcome(self) -> Outcome:
+        """The outcome if it is acknowledged now."""
+        job, worked = self._job, self._batch.worked(self._job)
+        detail = b'{"s":%d,"f":%d}' % worked[:2]
+        return Outcome(job.id, job.attempt, job.fence, "ack", 0, detail, worked.ran_ms, worked.late_ms)
 
     def _decide(self, end: Outcome) -> None:
         if self.settled:
@@ -283,10 +289,10 @@ class MessageBatch(Sequence[Message]):
         """Starts the leases at this time, according to Redis's clock."""
         self.lease_end_ms, self._began = now_ms + self.lease_ms, (now_ms, clock.monotonic())
 
-    def worked(self) -> WorkTime:
+    def worked(self, job: ClaimedJob) -> WorkTime:
         """Returns the time from the claim until now."""
         started_ms, started = self._began
-        return WorkTime(started_ms, started_ms + int((clock.monotonic() - started) * 1000))
+        return WorkTime(started_ms, started_ms + int((clock.monotonic() - started) * 1000), max(0, started_ms - job.due_ms))
 
     def add(self, job: ClaimedJob, header: Header, body: Any, options: dict[str, Any]) -> None:
         """Adds a claimed message."""
@@ -310,8 +316,7 @@ class MessageBatch(Sequence[Message]):
         refuse_loop("batch.aack()")
         for message in self._messages:
             if message.end is None:
-                id, nonce = message.held
-                message.end = ack_outcome(id, message.attempt, nonce, self.worked())
+                message.end = message.ack_outcome()
         self._settle()
 
     def extend(self, lease: durations.Delay | None = None) -> None:
@@ -390,19 +395,15 @@ def refuse_loop_unless(gathers: bool, twin: str) -> None:
         refuse_loop(twin)
 
 
-def ack_outcome(id: str, attempt: int, nonce: str, worked: WorkTime) -> Outcome:
-    """The outcome of an acknowledged message."""
-    return Outcome(id, attempt, nonce, "ack", 0, b'{"s":%d,"f":%d}' % worked, worked.ms)
-
-
 def put_off_outcome(
     kind: Kind, id: str, attempt: int, nonce: str, delay_ms: int, reason: str, worked: WorkTime | None = None
 ) -> Outcome:
-    """The outcome of any other message. `kind`: retry, snooze or fail. `worked`: None if unknown."""
+    """The outcome of a message that was not acknowledged. `kind`: retry, snooze or fail. `worked`: None if unknown."""
     why, message = (reason, "") if kind == "snooze" else ("", reason)
-    started_ms, finished_ms = worked or (0, 0)
-    detail = outcome.failure_detail(started_ms=started_ms, finished_ms=finished_ms, reason=why, message=message)
-    return Outcome(id, attempt, nonce, kind, delay_ms, detail, -1 if worked is None else worked.ms)
+    if worked is None:
+        return Outcome(id, attempt, nonce, kind, delay_ms, outcome.failure_detail(reason=why, message=message))
+    detail = outcome.failure_detail(started_ms=worked.started_ms, finished_ms=worked.finished_ms, reason=why, message=message)
+    return Outcome(id, attempt, nonce, kind, delay_ms, detail, worked.ran_ms, worked.late_ms)
 
 
 def next_delay_ms(options: object, queue: QueueConfig, attempt: int) -> int:

@@ -97,6 +97,11 @@ class Run:
         return int(self.zero_ms + clock.monotonic() * 1000)
 
     @property
+    def late_ms(self) -> int:
+        """The time between the date of the job and the start of this run. It is never negative."""
+        return max(0, self.started_ms - self.job.due_ms)
+
+    @property
     def interrupted(self) -> bool:
         """Whether the function of the task was interrupted, at any place."""
         return self.cancel_token is not None and not self.cancel_token
@@ -106,7 +111,9 @@ class Run:
     ) -> Outcome:
         """The value that the job ends in."""
         job = self.job
-        return Outcome(job.id, job.attempt, job.fence, kind, delay_ms, detail, ran_ms, error, reason)
+        return Outcome(
+            job.id, job.attempt, job.fence, kind, delay_ms, detail, ran_ms, self.late_ms if ran_ms >= 0 else 0, error, reason
+        )
 
 
 class CurrentJob:
@@ -240,7 +247,7 @@ class CurrentJob:
     @property
     def lateness(self) -> timedelta:
         """The time between `run_at` and the start of this run. It is never negative."""
-        return timedelta(milliseconds=max(0, self._run.started_ms - self._run.job.due_ms))
+        return timedelta(milliseconds=self._run.late_ms)
 
     @property
     def time_left(self) -> float | None:

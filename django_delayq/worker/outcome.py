@@ -42,7 +42,7 @@ CAUSED: Final = "The above exception was the direct cause of the following excep
 DURING: Final = "During handling of the above exception, another exception occurred:"
 
 # Without the Python code that a named tuple runs for each value.
-_made: Final[Callable[[tuple[str, int, str, Kind, int, bytes, int, None, str]], Outcome]] = partial(tuple.__new__, Outcome)
+_made: Final[Callable[[tuple[str, int, str, Kind, int, bytes, int, int, None, str]], Outcome]] = partial(tuple.__new__, Outcome)
 
 Backoff = Ladder | Callable[[int, BaseException], durations.Delay | None]
 
@@ -52,7 +52,7 @@ def of_result(run: Run, result: Any) -> Outcome:
     started_ms, finished_ms = run.started_ms, int(run.zero_ms + clock.monotonic() * 1000)
     detail, note = success_detail(started_ms, finished_ms, result, run.line.max_result)
     job = run.job
-    return _made((job.id, job.attempt, job.fence, "ack", 0, detail, finished_ms - started_ms, None, note))
+    return _made((job.id, job.attempt, job.fence, "ack", 0, detail, finished_ms - started_ms, run.late_ms, None, note))
 
 
 def of_error(run: Run, error: BaseException) -> Outcome:

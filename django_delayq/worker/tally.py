@@ -125,9 +125,8 @@ class Tally:
                 if outcome.ran_ms >= 0:
                     counts[at + _RAN] += outcome.ran_ms
                     counts[at + _RAN + 1 + bisect_left(_BOUNDS_MS, outcome.ran_ms)] += 1
-                late_ms = max(0, run.started_ms - run.job.due_ms)
-                counts[at + _LATE] += late_ms
-                counts[at + _LATE + 1 + bisect_left(_BOUNDS_MS, late_ms)] += 1
+                counts[at + _LATE] += run.late_ms
+                counts[at + _LATE + 1 + bisect_left(_BOUNDS_MS, run.late_ms)] += 1
             elif outcome.kind == "snooze":  # given back before it began: not a run
                 continue
             counts[at + _ENDED + task * len(ENDS) + _KINDS[outcome.kind]] += 1

@@ -294,7 +294,6 @@ for _, letter in ipairs(BAND_ORDER) do
           gather('ZADD', k_blocked, int(since), id)
           gather('ZADD', k_waiters, '0', waiter(id, letter, since, name))
         else
-          spread(bucket(now - date))
           take(id, (attempt or 0) + 1, crashes or 0, key ~= '' and string.upper(letter) or letter, date, record, past or '',
             attempt and asks_of(id) or 0, name and hold_name(id, math.max(0, date), name, most))
         end
@@ -329,7 +328,7 @@ local sleep = elect(worker, handled >= want, next_date, more, timer, timer_until
 for kind, n in pairs(count) do
   redis.pcall('HINCRBY', k_stats, int(math.floor(now / 60000)) .. ':' .. kind, n)
 end
-write_spread(LATE, count)
+write_spread(count)
 publish()
 reply[WAIT], reply[MORE], reply[PASTS] = string.format('%.3f', math.max(0, sleep - since)), more and '1' or '0', told_pasts()
 return reply

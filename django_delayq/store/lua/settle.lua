@@ -1,11 +1,11 @@
 -- settle: running -> succeeded (ack), scheduled (retry, snooze, ask, evict, park, crash), failed (fail) or cancelled (cancel)
 -- keys: jobs high normal low runs leases cancels progress keys failed finished events wake meta stats spread asks offered names holders blocked waiters
 -- include: begin bulk runs priority_bands tombstone asks concurrency_limit finish wake crash spread
--- ARGV: now by(worker) why, max crashes, then per job (at most 200): id attempt nonce outcome delay detail ran
+-- ARGV: now by(worker) why, max crashes, then per job (at most 200): id attempt nonce outcome delay detail times
 --   outcome: ack, retry, snooze, ask (a poll was answered "not yet"), evict (its process was killed because of another job), park (the
 --   worker lacks its task, or cannot call it with these arguments), fail, crash (its process died), cancel
 --   delay: ms from Redis's now · detail: opaque JSON for the mirror
---   ran: bucket of its run time, see spread.lua; '' if the run was not timed
+--   times: see spread.lua
 -- Returns per job: done, already (settled before: sent again), lost (another claim holds it), gone (this run is unknown: Redis has
 --   lost its data, or was rolled back to before the claim; the run can be adopted, and settled again).
 -- A retry, snooze, ask, evict, park or crash of a job with a cancel request ends it as cancelled.
@@ -101,7 +101,7 @@ local function unheld(id, number, outcome, attempt)
 end
 
 for i = 1, items do
-  local id, number, nonce, outcome, delay, detail, ran = unpack(ARGV, FIRST + (i - 1) * STRIDE, FIRST + i * STRIDE - 1)
+  local id, number, nonce, outcome, delay, detail, times = unpack(ARGV, FIRST + (i - 1) * STRIDE, FIRST + i * STRIDE - 1)
   number, delay = tonumber(number), tonumber(delay)
   local attempt, crashes, band, held, past = run_of(runs[i])
   if settled[id] then
@@ -113,9 +113,6 @@ for i = 1, items do
   else
     settled[id] = true
     reply[i] = 'done'
-    if ran ~= '' then
-      spread(ran)
-    end
     local fields = id .. ' ' .. int(attempt) .. ' ' .. int(crashes) .. ' ' .. nonce
     local kind = outcome
     if cancels[i] and (outcome == 'retry' or goes_back(outcome)) then
@@ -129,6 +126,7 @@ for i = 1, items do
       end
       event('succeeded', fields .. '\n' .. detail)
       tally('succeeded')
+      spread(times)
     elseif kind == 'cancel' then
       unlease(id)
       finish(id, key_of(id, band), 'cancelled')
@@ -141,6 +139,7 @@ for i = 1, items do
       gather('ZADD', k_failed, int(now), id)
       event('failed', fields .. '\n' .. detail)
       tally('failed')
+      spread(times)
     elseif kind == 'crash' then
       local fate = crash(id, attempt, crashes + 1, nonce, key_of(id, band), max_crashes, cancels[i], detail)
       if fate == 'again' then
@@ -188,7 +187,7 @@ local minute = int(math.floor(now / 60000)) .. ':'
 for kind, n in pairs(count) do
   redis.pcall('HINCRBY', k_stats, minute .. kind, n)
 end
-write_spread(RAN, count)
+write_spread(count)
 if earliest then
   wake_for(earliest)
 end

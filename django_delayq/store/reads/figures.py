@@ -120,9 +120,9 @@ class Figures:
             for queue, slots in ((queue, spread.decode_slots(raw, now_ms)) for queue, raw in zip(queues, raws, strict=True))
         ]
 
-    def ended(self, queue: str, *, step: int, steps: int) -> EndedCounts:
-        """The jobs of a queue in the last `steps` times `step` minutes; counts are kept for eight days."""
-        minute = self._now_ms([queue]) // MINUTE_MS
+    def ended(self, queue: str, *, step: int, steps: int, ago: int = 0) -> EndedCounts:
+        """The jobs of a queue in the last `steps` times `step` minutes, or so `ago` minutes earlier; counts are kept for eight days."""
+        minute = self._now_ms([queue]) // MINUTE_MS - ago
         first = minute - minute % step - (steps - 1) * step
         some = [range(start, min(start + ASKED_AT_ONCE, minute + 1)) for start in range(first, minute + 1, ASKED_AT_ONCE)]
         asked = [(keys, minutes) for keys in self._parts.of(queue) for minutes in some]

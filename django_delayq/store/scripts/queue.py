@@ -16,7 +16,7 @@ from django_delayq.exceptions import DelayqError, PayloadError
 from django_delayq.job_meta import told_of
 from django_delayq.setting_readers import OfferTarget
 from django_delayq.signing import Signer
-from django_delayq.spread import bucket
+from django_delayq.spread import times
 from django_delayq.states import Change
 from django_delayq.store.connection.error_replies import StoreError
 from django_delayq.store.connection.link import Link
@@ -75,8 +75,8 @@ class Claim(NamedTuple):
 
 class Outcome(NamedTuple):
     """The value in which a run ends. `id` is short. `delay_ms` is used by retry, snooze and ask. `detail` is JSON for the mirror,
-    opaque here. `ran_ms`: the duration of the run, below 0 if not known. Two fields are for the worker's receivers only, and are not
-    sent to Redis: `error`, which the task raised, and `reason`, a text.
+    opaque here. `ran_ms`: the duration of the run, below 0 if not known; `late_ms`: how late it started. Two fields are for the
+    worker's receivers only, and are not sent to Redis: `error`, which the task raised, and `reason`, a text.
     """
 
     id: str
@@ -86,6 +86,7 @@ class Outcome(NamedTuple):
     delay_ms: int = 0
     detail: bytes = b""
     ran_ms: int = -1
+    late_ms: int = 0
     error: BaseException | None = None
     reason: str = ""
 
@@ -309,8 +310,8 @@ class QueueStore:
         """Running -> succeeded, scheduled, failed or cancelled. One answer per item, in order."""
         bounded(items)
         arguments: list[Any] = []
-        for id, attempt, fence, kind, delay_ms, detail, ran_ms, _error, _reason in items:
-            arguments += (id, attempt, fence, kind, delay_ms, detail, bucket(ran_ms) if ran_ms >= 0 else b"")
+        for id, attempt, fence, kind, delay_ms, detail, ran_ms, late_ms, _error, _reason in items:
+            arguments += (id, attempt, fence, kind, delay_ms, detail, times(late_ms, ran_ms))
         return [SETTLED[answer] for answer in self.run("settle", now_ms, worker, "", max_crashes, *arguments)]
 
     def offer(

@@ -316,7 +316,8 @@ class Mover:
             watch.at = 0.0 if watch.epoch == reply.epoch else self._monotonic() + SOON  # the same claim again
             return
         replied_at = (asked + watch.heard) / 2  # the estimated time of the reply
-        self._keep(watch, reply.jobs, reply.now_ms - replied_at * 1000)
+        # The latest possible time of the reply, so no run seems to begin before its claim, or to end after Redis records its end.
+        self._keep(watch, reply.jobs, reply.now_ms - watch.heard * 1000)
         self._leases.claimed()
         self._leases.claiming(watch.held_as, "")
         if self._spare:

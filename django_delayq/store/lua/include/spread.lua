@@ -1,30 +1,27 @@
--- Charts: how many jobs ended, how late they started, and how long they ran. Counts per five minutes are in a string of fixed length, with
--- 14 slots of 66 numbers of 32 bits: the number of the five minutes; 25 counts of lateness; 25 of run times; and per minute how many
--- succeeded, failed and were retried. Bucket 0: less than a ms; n: less than 2^n ms and at least half of that; 24: all longer ones. Each call
--- sends one command for all its jobs. It is a string because it is read as a whole: reading each field of a hash is slower. See spread.py.
-local LATE, RAN, WIDTH = 1, 26, 66 -- the position of the counts in a slot, and its length
+-- Charts: how many jobs ended, how late their last runs started, and how long these took. Counts per five minutes are in a string of
+-- fixed length, with 14 slots of 66 numbers of 32 bits: the number of the five minutes; 25 counts of lateness; 25 of run times; and per
+-- minute how many succeeded, failed and were retried. Each call sends one command for all its jobs. It is a string because it is read as a
+-- whole: reading each field of a hash is slower. See spread.py.
+local LATE, RAN, WIDTH, BUCKETS = 1, 26, 66, 25 -- the position of the counts in a slot, its length, and the buckets of each measure
 local spread_counts = {}
 
-local function bucket(ms)
-  if ms < 1 then
-    return 0
+-- Counts the last run of a job. `times`: bucket of its lateness * 25 + bucket of its run time; '' if the run was not timed.
+local function spread(times)
+  if times ~= '' then
+    for _, at in ipairs({LATE + math.floor(times / BUCKETS), RAN + times % BUCKETS}) do
+      spread_counts[at] = (spread_counts[at] or 0) + 1
+    end
   end
-  local _, n = math.frexp(ms)
-  return math.min(n, 24)
-end
-
-local function spread(bucket)
-  spread_counts[bucket] = (spread_counts[bucket] or 0) + 1
 end
 
 -- `count`: the number of jobs of this call that ended, by kind; other kinds are ignored.
-local function write_spread(first, count)
+local function write_spread(count)
   local number = math.floor(now / 300000)
   local base = number % 14 * WIDTH
   local command = {'BITFIELD', k_spread, 'OVERFLOW', 'SAT', 'SET', 'u32', '#' .. base, int(number)}
   local c = 8
-  for bucket, n in pairs(spread_counts) do
-    command[c + 1], command[c + 2], command[c + 3], command[c + 4] = 'INCRBY', 'u32', '#' .. (base + first + bucket), n
+  for at, n in pairs(spread_counts) do
+    command[c + 1], command[c + 2], command[c + 3], command[c + 4] = 'INCRBY', 'u32', '#' .. (base + at), n
     c = c + 4
   end
   local minute = math.floor(now / 60000) % 5
