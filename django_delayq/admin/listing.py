@@ -30,7 +30,7 @@ from django_delayq.console import keyset, masking, overview, schedule_views, sel
 from django_delayq.console.search_fields import ASKING, BLOCKED, CRASHED, STATES, WORDS
 from django_delayq.console.search_parser import LONGEST
 from django_delayq.console.selection import VIEWS, Selection
-from django_delayq.console.wording import breakable, cut, dated, duration, moment, task_name, zoned
+from django_delayq.console.wording import breakable, cut, dated, duration, moment, second, task_name
 from django_delayq.models import Job, Periodic
 from django_delayq.producer.task import registry
 from django_delayq.states import State
@@ -92,7 +92,7 @@ class JobColumns:
         """Returns the time since the start, or a dash if the row is behind."""
         if job.state != State.RUNNING or job.started_at is None:
             return "-"
-        return format_html('<span title="{}">{}</span>', zoned(job.started_at), duration(_whole(clock.now(), job.started_at)))
+        return format_html('<span title="{}">{}</span>', second(job.started_at), duration(_whole(clock.now(), job.started_at)))
 
     @admin.display(description=_("progress"))
     def progress_shown(self, job: Job) -> str:

@@ -27,7 +27,7 @@ from django_delayq.admin.readonly import ChoiceFilter, ReadOnlyAdmin, actor, col
 from django_delayq.admin.schedule_forms import POLICIES, DatesForm, OverrideForm, ScheduleForm
 from django_delayq.console import masking, schedule_views
 from django_delayq.console.schedule_views import TickView
-from django_delayq.console.wording import breakable, duration, error_text, second, utc
+from django_delayq.console.wording import breakable, duration, error_text, second
 from django_delayq.exceptions import ConfigError, DelayqError
 from django_delayq.models import Event, Job, Periodic, Tick
 from django_delayq.periodic import schedule_rows, schedules
@@ -90,8 +90,8 @@ def upcoming(row: Periodic, most: int = UPCOMING) -> tuple[list[dict[str, Any]],
 
 
 def dates_ahead(dates: Dates, most: int) -> list[dict[str, Any]]:
-    """Returns the next dates in the time zone of the schedule, in that of the user, and in UTC. `shifted`: the UTC offset of the
-    schedule has changed since the previous date.
+    """Returns the next dates in the time zone of the schedule and in that of the user. `shifted`: the UTC offset of the schedule has
+    changed since the previous date.
 
     Raises:
         ConfigError: the cron expression or the time zone is invalid.
@@ -100,9 +100,8 @@ def dates_ahead(dates: Dates, most: int) -> list[dict[str, Any]]:
     moments = [moment.astimezone(zone) for moment in islice(dates.after(present), most)]
     return [
         {
-            "there": f"{there:%Y-%m-%d %H:%M:%S} {there.isoformat(timespec='seconds')[19:]}",
+            "there": second(there, zone),
             "here": second(there),
-            "utc": utc(there),
             "wait": now("in %(duration)s") % {"duration": _coarse((there - present).total_seconds())},
             "shifted": there.utcoffset() != before.utcoffset(),
         }
@@ -112,9 +111,8 @@ def dates_ahead(dates: Dates, most: int) -> list[dict[str, Any]]:
 
 def zones_shown(dates: Dates) -> dict[str, Any]:
     """Returns the time zones of the columns."""
-    zone = dates.timezone or "UTC"
-    here = get_current_timezone_name()
-    return {"zone": visible(zone), "in_utc": zone != "UTC", "elsewhere": here not in (zone, "UTC"), "here": visible(here)}
+    zone, here = dates.timezone or "UTC", get_current_timezone_name()
+    return {"zone": visible(zone), "elsewhere": here != zone, "here": visible(here)}
 
 
 def tick_lines(views: Iterable[TickView]) -> list[dict[str, Any]]:
@@ -123,7 +121,6 @@ def tick_lines(views: Iterable[TickView]) -> list[dict[str, Any]]:
         {
             "view": view,
             "at": second(view.tick.at),
-            "utc": utc(view.tick.at),
             "mark": badge(view.state) if view.state else "",
             "late": duration(view.late) if view.late is not None and view.late >= 1 else "",
             "alarming": (view.late or 0) >= ALARMING,
@@ -256,7 +253,7 @@ class PeriodicAdmin(ReadOnlyAdmin):
         if not coming:
             return now("never")
         first = coming[0]
-        return format_html('<span title="{}">{}</span> <span class="delayq-soft">{}</span>', first["utc"], first["here"], first["wait"])
+        return format_html('{} <span class="delayq-soft">{}</span>', first["here"], first["wait"])
 
     @admin.display(description=_("last"))
     def last_shown(self, row: Any) -> str:
@@ -264,7 +261,7 @@ class PeriodicAdmin(ReadOnlyAdmin):
         view = row.last
         if view is None:
             return "-"
-        date = format_html('<span title="{}">{}</span>', utc(view.tick.at), second(view.tick.at))
+        date = second(view.tick.at)
         mark = badge(view.state) if view.state else ""
         late = now("%(duration)s late") % {"duration": duration(view.late)} if (view.late or 0) >= 1 else ""
         address = self.address("delayq_job_change", view.job.pk) if view.job and row.linked else ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime, tzinfo
 from typing import Any, Final
 
 from django.utils.formats import number_format
@@ -146,9 +146,9 @@ def death(problem: Any) -> str:
         return ""
 
 
-def second(moment: datetime) -> str:
-    """A date to the second, in the current time zone."""
-    return f"{moment.astimezone(get_current_timezone()):%Y-%m-%d %H:%M:%S}"
+def second(moment: datetime, zone: tzinfo | None = None, *, unit: str = "seconds") -> str:
+    """A date with its offset, in the current time zone or in `zone`: "2026-05-01 18:30:00+02:00"."""
+    return moment.astimezone(zone or get_current_timezone()).isoformat(" ", unit)
 
 
 def duration(seconds: float | None) -> str:
@@ -168,11 +168,6 @@ def relative(moment: datetime) -> str:
     return text % {"duration": durations.text(far - far % step)} if far else now("now")
 
 
-def zoned(moment: datetime) -> str:
-    """A date to the second, with its time zone and offset."""
-    return f"{moment.astimezone(get_current_timezone()):%Y-%m-%d %H:%M:%S %Z (UTC%z)}"
-
-
 def cut(text: str, most: int) -> str:
     """The beginning of a text, and a sign that there is more. Django's way of cutting adds a mark that turns all that follows, in some
     languages.
@@ -190,16 +185,11 @@ def breakable(text: str) -> SafeString:
     return format_html_join(SafeString("<wbr>"), "{}", ((part,) for part in _JOINTS.split(visible(text))))
 
 
-def dated(date: datetime) -> SafeString:
-    """A date to the second; its zone where the mouse rests, and for programs that read the page."""
-    return format_html('<time datetime="{}" title="{}">{}</time>', date.isoformat(), zoned(date), second(date))
+def dated(date: datetime, unit: str = "seconds") -> SafeString:
+    """A date, in full for programs that read the page."""
+    return format_html('<time datetime="{}">{}</time>', date.isoformat(), second(date, unit=unit))
 
 
 def moment(date: datetime) -> SafeString:
     """A date, and how far off it is."""
     return format_html('{} <span class="delayq-soft">{}</span>', dated(date), relative(date))
-
-
-def utc(date: datetime) -> str:
-    """A moment to the second in UTC, and that it is."""
-    return f"{date.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"

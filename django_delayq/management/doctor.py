@@ -24,7 +24,7 @@ from django_delayq.exceptions import PayloadError
 from django_delayq.findings import Finding
 from django_delayq.management import UsageError
 from django_delayq.management.change_commands import confirm
-from django_delayq.management.output import duration, print_json, progress
+from django_delayq.management.output import duration, print_json, progress, shown
 from django_delayq.management.queue_findings import redis_findings
 from django_delayq.mirror import restore_rows
 from django_delayq.mirror.checkpoint import locked_checkpoint, needs_restore
@@ -110,8 +110,7 @@ def _row_findings() -> Iterator[Finding]:
     for queue, count, first in kept:
         yield Finding(
             "D011",
-            f"The database rejected events of {queue!r}: {count}, the first at {first:%Y-%m-%d %H:%MZ}. The rows of their jobs are out "
-            "of date.",
+            f"The database rejected events of {queue!r}: {count}, the first at {shown(first)}. The rows of their jobs are out of date.",
             f"To list the events, run manage.py delayq set-aside --queue {queue}. After you have fixed the cause, add --retry.",
         )
     if count := overview.count_unresolved():
@@ -126,7 +125,7 @@ def _row_findings() -> Iterator[Finding]:
         yield Finding("D035", f"{jobs}: {why.format(task=task)}", f"{hint} A job fails a day after it was first parked.")
     for far in overview.far_queues():
         if far.late:
-            text = f"Far jobs of {far.name!r} are late: the first is due at {far.first:%Y-%m-%d %H:%MZ}, but it is not in Redis."
+            text = f"Far jobs of {far.name!r} are late: the first is due at {shown(far.first)}, but it is not in Redis."
             yield Finding("D023", text)
     for queue, count in unlisted_requests().items():  # committed changes that no process with these settings carries out
         text = f"No process carries out {count} committed change{'' if count == 1 else 's'} of jobs in the queue {queue!r}"
@@ -146,9 +145,9 @@ def _schedule_findings() -> Iterator[Finding]:
             text = f"The schedule {row.name!r} creates no jobs: {schedule_views.problem(row)}"
         yield Finding("D030", text, f"For details, run manage.py delayq periodic {row.name!r}")
     for row in rows.filter(which["late"])[:MOST_SCHEDULES]:
-        yield Finding("D031", f"No ticks of the schedule {row.name!r} have been written since {row.write_at:%Y-%m-%d %H:%MZ}.")
+        yield Finding("D031", f"No ticks of the schedule {row.name!r} have been written since {shown(row.write_at)}.")
     for row in rows.filter(which["retired"])[:MOST_SCHEDULES]:
-        yield Finding("D032", f"The schedule {row.name!r} was retired at {row.retired_at:%Y-%m-%d %H:%MZ} because no code declares it.")
+        yield Finding("D032", f"The schedule {row.name!r} was retired at {shown(row.retired_at)} because no code declares it.")
 
 
 def _orphans(options: dict[str, Any]) -> list[Finding]:

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from django_delayq import durations, ids
 from django_delayq.console.export import plain
+from django_delayq.console.wording import second
 from django_delayq.text import visible
 
 
@@ -48,7 +49,7 @@ def shown(value: Any) -> str:
     if value is None or value == "":
         return "-"
     if isinstance(value, datetime):
-        return value.strftime("%Y-%m-%d %H:%M:%SZ")
+        return second(value)
     if isinstance(value, bool):
         return "yes" if value else "no"
     text = visible(" ".join(str(ids.short(value) if isinstance(value, UUID) else value).split()))

@@ -358,7 +358,7 @@ class Event(DelayqModel):
         constraints = (models.UniqueConstraint(fields=["queue", "stream_id", "item"], name="delayq_event_once"),)
 
     def __str__(self) -> str:
-        return f"{self.at:%Y-%m-%d %H:%M:%S} {self.kind}"
+        return f"{self.at.isoformat(' ', 'seconds')} {self.kind}"
 
 
 __all__ = (

@@ -123,7 +123,7 @@ class Tick(DelayqModel):
         constraints = (models.UniqueConstraint(fields=["schedule", "at", "by_hand"], name="delayq_tick_once"),)
 
     def __str__(self) -> str:
-        return f"{self.at:%Y-%m-%d %H:%M:%S} {self.fate}"
+        return f"{self.at.isoformat(' ', 'seconds')} {self.fate}"
 
 
 class SeenDeclaration(DelayqModel):

@@ -40,5 +40,5 @@ register.filter("breakable", lambda value: wording.breakable(str(value)))
 register.filter("beginning", wording.cut)
 register.filter("grouped", partial(number_format, force_grouping=True))
 # A date; and with the time until it or since then. "" for None.
-register.filter("dated", lambda date: wording.dated(date) if date else "")
+register.filter("dated", lambda date, unit="seconds": wording.dated(date, unit) if date else "")
 register.filter("moment", lambda date: wording.moment(date) if date else "")

@@ -13,7 +13,10 @@ import os
 import sys
 import threading
 from collections import deque
+from datetime import datetime
 from typing import Any, Final
+
+from django.utils.timezone import get_default_timezone
 
 from django_delayq import clock, conf, durations
 from django_delayq.exceptions import ControlFlow, Skip
@@ -50,12 +53,13 @@ class ConsoleFormatter(logging.Formatter):
     _second = (0, "")  # the last formatted second, because formatting costs more than the rest of a line
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
-        """Formats the time as logging does."""
+        """Formats the time as commands and pages do, with milliseconds."""
         second, text = self._second
         if second != int(record.created):
-            second, text = int(record.created), super().formatTime(record, self.default_time_format)
+            second = int(record.created)
+            text = datetime.fromtimestamp(second, get_default_timezone()).isoformat(" ")
             self._second = second, text
-        return f"{text},{int(record.msecs):03d}"
+        return f"{text[:19]}.{int(record.msecs):03d}{text[19:]}"
 
     def format(self, record: logging.LogRecord) -> str:
         text, frames = super().format(record), getattr(record, "traceback", "")

@@ -8,6 +8,7 @@ import pytest
 from django.utils import translation
 
 from django_delayq import clock, ids
+from django_delayq.console.wording import second
 from django_delayq.models import Event, Job, Periodic, Tick
 from django_delayq.periodic import schedules
 from tests.admin.test_periodic import TASK, ahead, declared, made, past
@@ -28,7 +29,7 @@ def test_it_lists_them_with_their_next_dates_and_how_the_last_ended(run, orders)
     assert head.split() == ["name", "state", "dates", "next", "last", "ended", "task"]
     assert bank.startswith("bank     on     every 10m")
     assert "0 3 * * *, Europe/Berlin" in nightly
-    assert f"{ahead(row)[0]:%Y-%m-%d %H:%M:%SZ}" in nightly
+    assert second(ahead(row)[0]) in nightly
     assert "failed" in nightly
     one = run("periodic", "--json").json[1]
     assert (one["name"], one["state"], one["owner"], one["last"]["state"]) == ("nightly", "on", "admin", "failed")

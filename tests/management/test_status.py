@@ -78,7 +78,7 @@ def test_status_leaves_out_a_worker_that_fell_silent(run, orders, monkeypatch):
 
 def test_status_shows_who_paused_a_queue_and_why(run, orders):
     orders.store.pause(actor="clerk", reason="stocktaking", now_ms=1_900_000_000_000)
-    assert "paused since 2030-03-17 17:46:40Z by clerk: stocktaking" in run("status").out
+    assert "paused since 2030-03-17 12:46:40-05:00 by clerk: stocktaking" in run("status").out
     assert row(run("status", "--json"))["paused_reason"] == "stocktaking"
 
 

@@ -26,9 +26,9 @@ from tests.worker.conftest import Shop, eventually
 
 __all__ = ["unpublished"]
 SECRET = "DE89370400440532013000"
-LINE = "2026-01-01 00:00:00,000 INFO [1] shop.tasks.pay FORGED"
+LINE = "2026-01-01 00:00:00.000+00:00 INFO [1] shop.tasks.pay FORGED"
 FORGED = "\n".join((SECRET, LINE, f"a\r{LINE}\u2028{LINE}\x85{LINE}\x0b{LINE}\u202e\x1b[2J\x9b2J"))
-OURS = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]+ \[\d+\] (?!shop)")
+OURS = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}[+-]\d\d:\d\d [A-Z]+ \[\d+\] (?!shop)")
 STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 PACKAGE = Path(delayq.__file__).parent
 

@@ -127,13 +127,13 @@ def test_what_was_gathered_is_not_written_by_a_forked_copy_too(handler: LogHandl
     assert stream.lines() == ["the copy's"]
 
 
-def test_the_second_of_a_date_is_written_anew_when_it_is_another() -> None:
-    formatter = logs.ConsoleFormatter(logs.CONSOLE)
-    plain = logging.Formatter(logs.CONSOLE)
-    for created in (1_700_000_000.25, 1_700_000_000.75, 1_700_000_001.0):
+def test_a_line_begins_with_the_date_and_its_offset(settings) -> None:
+    settings.TIME_ZONE = "Europe/Berlin"
+    formatter = logs.ConsoleFormatter("%(asctime)s")
+    for created, text in ((1_700_000_000.25, "20.250"), (1_700_000_000.75, "20.750"), (1_700_000_001.0, "21.000")):
         one = record("x")
         one.created, one.msecs = created, created % 1 * 1000
-        assert formatter.format(one) == plain.format(one)
+        assert formatter.format(one) == f"2023-11-14 23:13:{text}+01:00"
 
 
 def test_every_line_of_a_worker_that_logs_in_json_is_json(shop: Shop) -> None:

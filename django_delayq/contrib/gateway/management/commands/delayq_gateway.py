@@ -11,6 +11,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError
 
 from django_delayq.console.export import plain
+from django_delayq.console.wording import second
 from django_delayq.contrib.gateway import idempotency, tokens
 from django_delayq.contrib.gateway.models import ALL, PER_MINUTE, VERBS, Token
 from django_delayq.exceptions import DelayqError
@@ -98,7 +99,7 @@ class Command(BaseCommand):
         lines = []
         for row in rows:
             lists = [f"{name} {','.join(row[name])}" for name in tokens.LISTS if row[name] or name not in ("secrets", "targets")]
-            used = f"{row['last_used_at']:%Y-%m-%d %H:%M:%SZ}" if row["last_used_at"] else "never"
+            used = second(row["last_used_at"]) if row["last_used_at"] else "never"
             lines.append("  ".join([row["name"], f"{row['shown']}…", "live" if row["live"] else "ended", *lists, f"last used {used}"]))
         self._say(options, rows, "\n".join(lines) or "There are no tokens.")
 
