@@ -7,13 +7,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 
 from django.db.models import Count, Max, Min, OuterRef, Q, QuerySet, Subquery
 from django.db.models.functions import Substr
 
 from django_delayq.admin import job_page
+from django_delayq.console.moments import written
 from django_delayq.console.search_fields import NO_FINGERPRINT
 from django_delayq.console.wording import cut
 from django_delayq.models import RETRYING, Attempt, Job, database
@@ -26,6 +27,23 @@ HEARD: Final = 20  # latest jobs of a group whose messages are compared
 HEADLINE: Final = 160  # characters of an error
 
 
+class Period(NamedTuple):
+    """The time in which a job failed, or began its latest attempt. None: open."""
+
+    since: datetime | None = None
+    until: datetime | None = None
+
+    def rows(self, column: str) -> Q:
+        """The condition for this date of a job."""
+        found = Q() if self.since is None else Q(**{f"{column}__gte": self.since})
+        return found if self.until is None else found & Q(**{f"{column}__lt": self.until})
+
+    def words(self, dates: str) -> str:
+        """The search for the same jobs. `dates`: started or ended."""
+        given = (("after", self.since), ("before", self.until))
+        return "".join(f" {dates}_{word}:{written(date)}" for word, date in given if date is not None)
+
+
 @dataclass(slots=True)
 class Group:
     """Jobs with one fingerprint. `count`: failed; `retrying`: waiting for another attempt; `first`, `last`: when a job failed or began
@@ -33,6 +51,7 @@ class Group:
     """
 
     fingerprint: str
+    period: Period
     count: int = 0
     retrying: int = 0
     first: datetime | None = None
@@ -68,7 +87,7 @@ class Group:
     def jobs(self) -> Q:
         """The failed jobs, or the retrying ones if none has failed."""
         found = Q(fingerprint=self.fingerprint)
-        return found & (Q(state=State.FAILED.value) if self.count else RETRYING)
+        return found & (_failed_in(self.period) if self.count else _retrying_in(self.period))
 
     @property
     def samples(self) -> Q:
@@ -87,26 +106,26 @@ class Group:
     @property
     def failed_query(self) -> str:
         """The query string of the failed jobs, for the list and for an operation."""
-        return urlencode({"state": "failed", "q": self.search})
+        return urlencode({"state": "failed", "q": self.search + self.period.words("ended")})
 
     @property
     def retrying_query(self) -> str:
         """The query string of the retrying jobs."""
-        return urlencode({"state": "retrying", "q": self.search})
+        return urlencode({"state": "retrying", "q": self.search + self.period.words("started")})
 
 
-def look(jobs: QuerySet[Job], *, compare: bool = True) -> dict[str, Any]:
-    """Groups the latest failed and the retrying jobs, the largest group first. `compare`: also collect other messages than that of the
-    sample. `more`: the number of groups that are not shown; `cut`: there are older failed jobs; `retrying_cut`: there are more
-    retrying jobs.
+def look(jobs: QuerySet[Job], period: Period, *, compare: bool = True) -> dict[str, Any]:
+    """Groups the latest failed and the retrying jobs of the period, the largest group first. `compare`: also collect other messages
+    than that of the sample. `more`: the number of groups that are not shown; `cut`: there are older failed jobs; `retrying_cut`: there
+    are more retrying jobs.
     """
     groups: dict[str, Group] = {}
-    failed, cut = _failed(jobs)
-    waiting, retrying_cut = _retrying(jobs)
+    failed, cut = _failed(jobs.filter(_failed_in(period)))
+    waiting, retrying_cut = _retrying(jobs.filter(_retrying_in(period)))
     for rows, date, retrying in ((failed, "finished_at", False), (waiting, "started_at", True)):
         grouped = rows.values("fingerprint", "task", "queue")
         for row in grouped.annotate(count=Count("pk"), first=Min(date), last=Max(date), latest=Max("run_at")):
-            groups.setdefault(row["fingerprint"], Group(row["fingerprint"])).add(row, retrying=retrying)
+            groups.setdefault(row["fingerprint"], Group(row["fingerprint"], period)).add(row, retrying=retrying)
     ordered = sorted(groups.values(), key=lambda group: (-group.count - group.retrying, group.fingerprint))
     shown = ordered[:SHOWN]
     _add_samples(jobs, shown)
@@ -115,16 +134,24 @@ def look(jobs: QuerySet[Job], *, compare: bool = True) -> dict[str, Any]:
     return {"groups": shown, "more": len(ordered) - len(shown), "cut": cut, "retrying_cut": retrying_cut}
 
 
+def _failed_in(period: Period) -> Q:
+    return Q(state=State.FAILED.value) & period.rows("finished_at")
+
+
+def _retrying_in(period: Period) -> Q:
+    return RETRYING & period.rows("started_at")
+
+
 def _failed(jobs: QuerySet[Job]) -> tuple[QuerySet[Job], bool]:
-    """Returns the latest failed jobs, and whether there are more."""
-    failed = jobs.filter(state=State.FAILED.value).order_by("-finished_at")
+    """Returns the latest of these failed jobs, and whether there are more."""
+    failed = jobs.order_by("-finished_at")
     edge = list(failed.values_list("finished_at", flat=True)[WINDOW : WINDOW + 1])
     return (failed.filter(finished_at__gt=edge[0]) if edge and edge[0] else failed).order_by(), bool(edge)
 
 
 def _retrying(jobs: QuerySet[Job]) -> tuple[QuerySet[Job], bool]:
-    """Returns the retrying jobs with the most attempts, which is the order of their index, and whether there are more."""
-    waiting = jobs.filter(RETRYING).order_by("-attempts", "-run_at", "-id")
+    """Returns those of the retrying jobs with the most attempts, which is the order of their index, and whether there are more."""
+    waiting = jobs.order_by("-attempts", "-run_at", "-id")
     edge = list(waiting.values_list("attempts", "run_at", "id")[WINDOW : WINDOW + 1])
     if edge:
         attempts, run_at, id = edge[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -15,10 +15,11 @@ from django.utils.timezone import get_current_timezone_name
 from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
-from django_delayq import clock, codec, durations
+from django_delayq import codec, durations
 from django_delayq.admin.badges import badge
 from django_delayq.admin.readonly import ReadOnlyAdmin
 from django_delayq.console import masking
+from django_delayq.console.moments import parse_moment, parse_start
 from django_delayq.console.verbs import Verb
 from django_delayq.console.wording import cut, error_text, task_name
 from django_delayq.exceptions import PayloadError
@@ -38,6 +39,29 @@ class DurationField(forms.CharField):
         except ValueError:
             said = _("%(text)s is not a valid duration. Use, for example, 90s, 10m, 1h30m or 2d.")
             raise ValidationError(said, params={"text": text}) from None
+
+
+class MomentField(forms.CharField):
+    """A date as in the search. The value is a datetime, or None if the field is empty. `parse`: the parser."""
+
+    def __init__(self, parse: Callable[[str, datetime], datetime] = parse_moment, **options: Any) -> None:
+        self.parse = parse
+        super().__init__(required=False, **options)
+
+    def clean(self, value: Any) -> datetime | None:
+        text = super().clean(value)
+        try:
+            return self.parse(text, database.now()) if text else None
+        except (ValueError, OverflowError):
+            said = _("%(text)s is not a valid date. Use, for example, 2030-01-31 18:00, or 18:00 for today.")
+            raise ValidationError(said, params={"text": text}) from None
+
+
+class PeriodForm(forms.Form):
+    """A period, which can be open on both sides."""
+
+    since = MomentField(label=_("Since"), widget=forms.TextInput(attrs={"placeholder": "10:00", "list": "delayq-moments"}))
+    until = MomentField(label=_("Until"), widget=forms.TextInput(attrs={"placeholder": "-2h", "list": "delayq-moments"}))
 
 
 class JSONArgumentsField(forms.CharField):
@@ -92,21 +116,17 @@ class ExportForm(ReasonForm):
 
 class RescheduleForm(ReasonForm):
     delay = DurationField(label=_("Delay from now"), required=False, help_text=_("+10m, 90s, 1h30m, 2d"))
-    run_at = forms.DateTimeField(
-        label=_("Or a date"), required=False, widget=forms.DateTimeInput(attrs={"type": "datetime-local"}, format="%Y-%m-%dT%H:%M")
-    )
+    run_at = MomentField(parse_start, label=_("Or a date"))
     field_order: Sequence[str] = ("delay", "run_at", "reason")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        zone = visible(get_current_timezone_name())  # the browser may use another one, and the input does not show it
-        self.fields["run_at"].help_text = now("Time zone: %(zone)s") % {"zone": zone}
+        zone = visible(get_current_timezone_name())  # the browser may use another one
+        self.fields["run_at"].help_text = now("2030-01-31 18:00, or 18:00 for today. Time zone: %(zone)s") % {"zone": zone}
 
     def clean_run_at(self) -> datetime | None:
-        """Checks that the date is in the future and can be stored."""
+        """Checks that the date is in the future."""
         moment: datetime | None = self.cleaned_data["run_at"]
-        if moment is not None and not 0 <= clock.to_ms(moment) <= clock.LAST_MS:
-            raise ValidationError(_("Enter a date between the years 1970 and 9999."))
         if moment is not None and moment < database.now():
             raise ValidationError(
                 _("This date is in the past, so the job would run immediately. Enter a date in the future, or use “Run now”.")

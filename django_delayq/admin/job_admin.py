@@ -20,13 +20,14 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, Streami
 from django.http.response import HttpResponseBase
 from django.urls import URLPattern, reverse
 from django.utils.text import capfirst
+from django.utils.timezone import get_current_timezone_name
 from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
 from django_delayq import clock
 from django_delayq.admin import editing, failures, job_page, task_page
 from django_delayq.admin.badges import word
-from django_delayq.admin.forms import ExportForm, ask_first, form_for
+from django_delayq.admin.forms import ExportForm, PeriodForm, ask_first, form_for
 from django_delayq.admin.listing import (
     AHEAD,
     BEHIND,
@@ -265,7 +266,10 @@ class JobAdmin(JobColumns, ReadOnlyAdmin):
         if not self.has_view_permission(request):
             raise PermissionDenied
         one_by_one = type(self).has_view_permission is not JobAdmin.has_view_permission  # then only samples are checked
-        found = failures.look(self.get_queryset(request).defer(None), compare=not one_by_one)
+        form = PeriodForm(request.GET)
+        period = failures.Period(**form.cleaned_data) if form.is_valid() else None
+        jobs = self.get_queryset(request).defer(None)
+        found: dict[str, Any] = failures.look(jobs, period, compare=not one_by_one) if period else {"groups": []}
         for group in found["groups"]:
             if group.sample and not self.has_view_permission(request, group.sample):
                 group.forget()
@@ -275,6 +279,10 @@ class JobAdmin(JobColumns, ReadOnlyAdmin):
             "admin/delayq/job/failures.html",
             now("Failures"),
             **found,
+            form=form,
+            zone=visible(get_current_timezone_name()),
+            limited=period != failures.Period(),
+            status=200 if period else 400,
             window=failures.WINDOW,
             may_requeue=may and self.may(request, VERBS["requeue"]),
             may_cancel=may and self.may(request, VERBS["cancel"]),

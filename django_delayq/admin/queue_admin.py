@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -13,14 +13,13 @@ from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern
 from django.utils.formats import number_format
-from django.utils.timezone import get_current_timezone
 from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
 from django_delayq import clock, conf, ids
 from django_delayq.admin import charts, effective_settings
 from django_delayq.admin.badges import badge
-from django_delayq.admin.charts import MANY, Line, bars, brief, percent
+from django_delayq.admin.charts import MANY, EarlierPeriod, Line, ListLinks, bars, brief, percent
 from django_delayq.admin.forms import PurgeForm, reason_given
 from django_delayq.admin.operation_admin import begin_purge
 from django_delayq.admin.readonly import LiveAdmin, actor, log, permission, tell
@@ -29,7 +28,7 @@ from django_delayq.console.health import Sign
 from django_delayq.console.overview import DOWN, Overview, QueueView, count_absent, count_rows, count_shown, failing_tasks, look
 from django_delayq.console.trends import NewestJobs, Span
 from django_delayq.console.why_not_yet import PULLED_LATELY
-from django_delayq.console.wording import duration, error_text
+from django_delayq.console.wording import dated, duration, error_text
 from django_delayq.models import Job, Queue, QueueState
 from django_delayq.producer import queues
 from django_delayq.producer.stores import stores
@@ -47,6 +46,7 @@ MOST_QUEUES: Final = 20  # whose counters a page reads
 MOST_TASKS: Final = 50
 MOST_NAMES: Final = 20
 MOST_HOLDERS: Final = 3
+EARLIER: Final = {"day": (1, _("a day earlier")), "week": (7, _("a week earlier"))}  # what trends compare with
 ACTS: dict[str, tuple[Callable[..., bool], Any, Any]] = {
     "pause": (
         queues.pause,
@@ -89,7 +89,10 @@ class QueueAdmin(LiveAdmin):
             "unmirrored": ", ".join(map(visible, unmirrored(names, seen.present))),
             "unpublished": unpublished,
             "unpublished_shown": count_shown(unpublished),
-            "ahead": charts.forecast([name for name in ([chosen] if chosen in names else names) if name not in seen.missing])
+            "ahead": charts.forecast(
+                [name for name in ([chosen] if chosen in names else names) if name not in seen.missing],
+                self._jobs(request, {"queue": chosen} if chosen in names else {}),
+            )
             if rows
             else [],
             "names": [(name, visible(name)) for name in names],
@@ -99,6 +102,10 @@ class QueueAdmin(LiveAdmin):
             "may_purge": self.allows(request, "purge_queue"),
             "may_see_jobs": self.allows(request, "view_job"),
         }
+
+    def _jobs(self, request: HttpRequest, named: Mapping[str, str]) -> ListLinks:
+        """Returns the list that bars lead to."""
+        return ListLinks(self.address("delayq_job_changelist") if self.allows(request, "view_job") else "", named)
 
     def _leads(self, request: HttpRequest, sign: Sign) -> str:
         """Returns the URL of the objects that a vital sign is about, or "" if it is well or the user may not view them."""
@@ -117,13 +124,13 @@ class QueueAdmin(LiveAdmin):
         if queue not in conf.get().queues:
             return self.nowhere(request, object_id)
         allowed = {"may_see_jobs": self.allows(request, "view_job"), "may_pause": self.has_pause_permission(request)}
-        found = {**of_queue(request, queue, may_see_jobs=allowed["may_see_jobs"]), **allowed, **(extra_context or {})}
+        found = {**of_queue(request, queue, self._jobs(request, {"queue": queue})), **allowed, **(extra_context or {})}
         return self.page(request, self.page_template, visible(queue), **found)
 
     def trends_view(self, request: HttpRequest) -> HttpResponse:
         if not self.has_view_permission(request):
             raise PermissionDenied
-        found = {**of_all(request), "may_see_jobs": self.allows(request, "view_job")}
+        found = {**of_all(request, partial(self._jobs, request)), "may_see_jobs": self.allows(request, "view_job")}
         return self.page(request, self.trends_template, _("Trends"), **found)
 
     def get_urls(self) -> list[URLPattern]:
@@ -261,23 +268,21 @@ def _parts(hour: Spread) -> list[tuple[str, int, int]]:
 
 
 def _moment(ms: int) -> str:
-    zone: Any = get_current_timezone()
-    at, today = clock.from_ms(ms).astimezone(zone), clock.now().astimezone(zone)
-    if at <= today:
-        return now("now")
-    return f"{at:%H:%M:%S}" if at.date() == today.date() else f"{at:%Y-%m-%d %H:%M}"
+    at = clock.from_ms(ms)
+    return now("now") if at <= clock.now() else dated(at)
 
 
 def _late(queue: QueueView) -> str:
     return duration(float(int(queue.oldest_late))) if queue.oldest_late >= 1 else "–"
 
 
-def of_queue(request: HttpRequest, name: str, *, may_see_jobs: bool) -> Line:
+def of_queue(request: HttpRequest, name: str, jobs: ListLinks) -> Line:
     """Returns the context of one queue. Only users who may view jobs see concurrency names, because most of them name customers."""
+    may_see_jobs = bool(jobs.url)
     seen, config, rows = overview.look(), conf.get().queue(name), Job.objects.all()
     view = next((queue for queue in seen.queues if queue.name == name), None)
     chosen, span = charts.chosen(request.GET.get("span"))
-    section, trouble = _section([name], span, lambda: trends.ends(rows, queue=name), seen)
+    section, trouble = _section([name], span, trends.ends(rows, queue=name), seen, jobs)
     bands, consumers, named = _in_redis(name, names=may_see_jobs) if view else ({}, [], None)
     kept = None if view else QueueState.objects.filter(queue=name).order_by("paused_at", "partition").first()
     return {
@@ -304,20 +309,24 @@ def of_queue(request: HttpRequest, name: str, *, may_see_jobs: bool) -> Line:
         "settings": effective_settings.of_queue(config),
         "pauses": [(row.at, badge(row.kind), visible(row.actor), visible(row.reason)) for row in trends.pauses(name)],
         "events": trends.EVENTS,
-        "ahead": charts.forecast([name]) if view and not trouble else [],
+        "ahead": charts.forecast([name], jobs) if view and not trouble else [],
         "tasks": [task.name for task in registry if task.queue == name and not task.own][:MOST_TASKS],
         **section.context(chosen, span),
     }
 
 
-def of_all(request: HttpRequest) -> Line:
-    """Returns the context of the trends of all queues."""
+def of_all(request: HttpRequest, jobs: Callable[[Mapping[str, str]], ListLinks]) -> Line:
+    """Returns the context of the trends of all queues. `jobs`: makes the list of a queue, or of all."""
     seen, names, rows = overview.look(), list(conf.get().queues), Job.objects.all()
     chosen, span = charts.chosen(request.GET.get("span"))
     given = request.GET.get("queue", "")
     picked = [given] if given in names else names[:MOST_QUEUES]
-    ended = trends.ends(rows, **({"queue": given} if given in names else {}))
-    section, trouble = _section(picked, span, lambda: ended, seen)
+    named = {"queue": given} if given in names else {}
+    ended = trends.ends(rows, **named)
+    compared = "" if chosen == "7d" else request.GET.get("with", "day")  # counters are kept for eight days
+    days, label = EARLIER.get(compared, (0, ""))
+    earlier = charts.earlier(span, days, lambda end: trends.ends(rows.filter(run_at__lt=end), **named)) if days else None
+    section, trouble = _section(picked, span, ended, seen, jobs(named), earlier)
     return {
         "trouble": trouble,
         "left_out": [] if trouble else left_out(_lacking(seen, section).of(*picked)),
@@ -325,22 +334,28 @@ def of_all(request: HttpRequest) -> Line:
         "picked": given if given in names else "",
         "more": len(names) - MOST_QUEUES if picked == names[:MOST_QUEUES] and len(names) > MOST_QUEUES else 0,
         "queues": section.queues,
-        "tasks": charts.of_tasks(span, ended)[:MOST_TASKS],
+        "tasks": charts.of_tasks(span, ended, earlier)[:MOST_TASKS],
+        "span": chosen,
+        "compared": compared if days else "",
+        "compared_label": label,
+        "comparisons": [] if chosen == "7d" else [(each, name, each == compared) for each, (_days, name) in EARLIER.items()],
         **section.context(chosen, span),
         "looked": ended,
     }
 
 
-def _section(names: list[str], span: Span, ends: Callable[[], NewestJobs], seen: Overview) -> tuple[charts.Section, str]:
+def _section(
+    names: list[str], span: Span, ended: NewestJobs, seen: Overview, jobs: ListLinks, earlier: EarlierPeriod | None = None
+) -> tuple[charts.Section, str]:
     """Returns the charts, and an error if they had to be made without Redis."""
     missing = [seen.missing[name] for name in names if name in seen.missing]
     trouble = error_text(missing[0] if missing and len(missing) == len(names) else seen.error)
     if not trouble:
         try:
-            return charts.of_queues(names, span, ends, alive=True), ""
+            return charts.of_queues(names, span, ended, alive=True, jobs=jobs, earlier=earlier), ""
         except DOWN as error:
             trouble = error_text(error)
-    return charts.of_queues(names, span, ends, alive=False), trouble
+    return charts.of_queues(names, span, ended, alive=False, jobs=jobs, earlier=earlier), trouble
 
 
 def _lacking(seen: Overview, section: charts.Section) -> Overview:

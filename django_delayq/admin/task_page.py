@@ -14,44 +14,42 @@ from django.db.models import QuerySet
 from django.forms import Media
 from django.http import Http404, HttpRequest, HttpResponse
 from django.utils.translation import gettext as now
-from django.utils.translation import gettext_lazy as _
 
 from django_delayq.admin import charts, effective_settings
 from django_delayq.admin.badges import badge
-from django_delayq.admin.charts import brief, percent
+from django_delayq.admin.charts import brief
 from django_delayq.admin.readonly import ReadOnlyAdmin
 from django_delayq.console import trends
 from django_delayq.console.trends import EndedRun
 from django_delayq.console.wording import task_name
 from django_delayq.models import Job
 from django_delayq.producer.task import registry
-from django_delayq.states import MESSAGE, PUT_OFF, AttemptOutcome, State
+from django_delayq.states import MESSAGE, PUT_OFF, AttemptOutcome
 from django_delayq.text import visible
 
 CSS: Final = Media(css={"all": ("delayq/dashboard.css",)})
 SHOWN: Final = 10  # of the slowest attempts, and of the latest failed ones
 UNWELL: Final = frozenset({AttemptOutcome.FAILED, AttemptOutcome.RETRIED, AttemptOutcome.CRASHED})
-RAN: Final = _("Run time of these attempts")
-LATE: Final = _("Lateness of their jobs")
 
 
 def respond(admin: ReadOnlyAdmin, request: HttpRequest, name: str) -> HttpResponse:
     if not admin.has_view_permission(request):
         raise PermissionDenied
     task = unquote(name)
-    found = gather(request, task, admin.get_queryset(request), partial(admin.has_view_permission, request))
+    found = gather(request, task, admin.get_queryset(request), partial(admin.has_view_permission, request), admin.list_url())
     if found is None:
         raise Http404(now("No task has this name."))
     found |= {"may_see_queues": admin.allows(request, "view_queue"), "media": admin.media + CSS}
     return admin.page(request, "admin/delayq/job/task.html", task_name(task), **found)
 
 
-def gather(request: HttpRequest, name: str, jobs: QuerySet[Job], sees: Callable[[Job], bool]) -> dict[str, Any] | None:
+def gather(request: HttpRequest, name: str, jobs: QuerySet[Job], sees: Callable[[Job], bool], url: str) -> dict[str, Any] | None:
     """Returns the context of the page, or None if the task is not registered and no job has its name.
 
     Args:
         jobs: those that can be counted.
         sees: whether this user may see a job.
+        url: of the list of jobs.
     """
     task, jobs = registry.find(name), jobs.defer(None)
     ends = trends.ends(jobs, task=name)
@@ -59,14 +57,13 @@ def gather(request: HttpRequest, name: str, jobs: QuerySet[Job], sees: Callable[
     if task is None and not runs.rows and not ends.rows and not jobs.filter(task=name).exists():
         return None
     chosen, span = charts.chosen(request.GET.get("span"), "7d")
-    ran = [run for run in runs.rows if run.outcome not in PUT_OFF]
-    slowest = sorted(ran, key=lambda run: -run.ran)[:SHOWN]
+    slowest = sorted((run for run in runs.rows if run.outcome not in PUT_OFF), key=lambda run: -run.ran)[:SHOWN]
     unwell = [run for run in runs.rows if run.outcome in UNWELL][:SHOWN]
     named = _named(jobs, {run.job for run in (*slowest, *unwell)}, sees)
     said = trends.messages(unwell, jobs) if unwell else {}
     module, place = effective_settings.defined(task) if task else ("", "")
-    lates = [one.late for one in ends.rows if one.late is not None]
-    times = (("hist-ran", RAN, [run.ran for run in ran]), ("hist-late", LATE, lates))
+    rows = charts.within(span, ends)
+    times = {measure: charts.values(rows, measure) for measure in ("ran", "late")}
     return {
         "task": name,
         "registered": task is not None,
@@ -80,13 +77,13 @@ def gather(request: HttpRequest, name: str, jobs: QuerySet[Job], sees: Callable[
         "since": runs.since,
         "oldest": runs.rows[-1].finished_at if runs.rows else None,
         "outcomes": [(badge(outcome), count) for outcome, count in Counter(run.outcome for run in runs.rows).most_common()],
-        "share": percent(sum(one.state == State.FAILED for one in ends.rows) / len(ends.rows) if ends.rows else None),
-        "retries": charts.decimal(sum(max(0, one.attempts - 1) for one in ends.rows) / len(ends.rows)) if ends.rows else "–",
-        "figures": [_figures(title, values) for _, title, values in times],
-        "histograms": [charts.histogram(*each) for each in times],
+        "sums": charts.of_tasks(span, ends),
+        "retries": charts.decimal(sum(max(0, one.attempts - 1) for one in rows) / len(rows)) if rows else "–",
+        "figures": [_figures(charts.TITLES[measure], values) for measure, values in times.items()],
+        "histograms": [charts.histogram(f"hist-{measure}", charts.TITLES[measure], values) for measure, values in times.items()],
         "slowest": [_line(run, named, {}) for run in slowest if run.job in named],
         "unwell": [_line(run, named, said) for run in unwell if run.job in named],
-        **charts.of_task(span, ends, runs).context(chosen, span),
+        **charts.of_task(span, ends, runs, charts.ListLinks(url, {"task": name})).context(chosen, span),
     }
 
 

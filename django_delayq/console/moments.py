@@ -1,4 +1,4 @@
-"""A moment as people type it in the search and on the command line."""
+"""A moment as people type it in the search, in forms and on the command line."""
 
 from __future__ import annotations
 
@@ -39,3 +39,19 @@ def parse_moment(text: str, at: datetime) -> datetime:
         moment = make_aware(moment, get_current_timezone())
     clock.from_ms(clock.to_ms(moment))  # the query uses UTC, in which the last hours of 9999 overflow
     return moment
+
+
+def parse_start(text: str, at: datetime) -> datetime:
+    """Reads the date of a job in the same way.
+
+    Raises:
+        ValueError: also for "today" and "yesterday", because a whole day is not the date of a job.
+    """
+    if text in DAYS:
+        raise ValueError(f"{text!r} has no time")
+    return parse_moment(text, at)
+
+
+def written(moment: datetime) -> str:
+    """The text of a moment for a search, with its offset."""
+    return moment.astimezone(get_current_timezone()).isoformat()

@@ -213,12 +213,23 @@ def _is(value: str, sense: Sense) -> Term:
     return Term("is", BLOCKED, rows, lambda row: row.state == State.SCHEDULED.value and row.id in ids, ("id", "state"), few=True)
 
 
-def _dated(word: str, lookup: str, holds: Callable[[Any, Any], bool], value: str, sense: Sense) -> Term:
-    try:
-        moment = parse_moment(value, sense.at)
-    except (ValueError, OverflowError):
-        raise Refused(now('use 2026-05-01, "2026-05-01 18:30", 18:30, today, yesterday, -2h (two hours ago) or +10m.')) from None
-    return Term(word, value, Q(**{f"run_at__{lookup}": moment}), lambda row: holds(row.run_at, moment), ("run_at",))
+def _dated(word: str, column: str, finds: str, *values: str) -> SearchField:
+    """A field that compares a date: at this time or later (`…after`), or before it."""
+    lookup, holds = ("gte", ge) if word.endswith("after") else ("lt", lt)
+
+    def read(value: str, sense: Sense) -> Term:
+        try:
+            moment = parse_moment(value, sense.at)
+        except (ValueError, OverflowError):
+            raise Refused(now('use 2026-05-01, "2026-05-01 18:30", 18:30, today, yesterday, -2h (two hours ago) or +10m.')) from None
+
+        def matches(row: Any) -> bool:
+            found = getattr(row, column)
+            return found is not None and holds(found, moment)
+
+        return Term(word, value, Q(**{f"{column}__{lookup}": moment}), matches, (column,))
+
+    return SearchField(read, finds, values)
 
 
 def _arg(value: str, sense: Sense) -> Term:
@@ -363,12 +374,12 @@ FIELDS: Final[dict[str, SearchField]] = {
     "host": SearchField(_host, "that deliver to this host", ("partner.example",)),
     "target": SearchField(_target, "that offer a message to this target", ("shipping",)),
     "worker": SearchField(_worker, "that last ran on a worker whose name contains this text, or crashed with it", ("vm-2",)),
-    "after": SearchField(
-        lambda value, sense: _dated("after", "gte", ge, value, sense),
-        "that run at this time or later",
-        ("-2h", "10:00", '"2026-05-01 18:30"'),
-    ),
-    "before": SearchField(lambda value, sense: _dated("before", "lt", lt, value, sense), "that run before this time", ("2026-05-01",)),
+    "after": _dated("after", "run_at", "that run at this time or later", "-2h", "10:00", '"2026-05-01 18:30"'),
+    "before": _dated("before", "run_at", "that run before this time", "2026-05-01"),
+    "started_after": _dated("started_after", "started_at", "whose last run started at this time or later", "10:00"),
+    "started_before": _dated("started_before", "started_at", "whose last run started before this time", "today"),
+    "ended_after": _dated("ended_after", "finished_at", "that ended at this time or later", "yesterday"),
+    "ended_before": _dated("ended_before", "finished_at", "that ended before this time", "-2h"),
     "fingerprint": SearchField(_fingerprint, f"with this failure cause; `{NO_FINGERPRINT}` finds jobs without one"),
     "is": SearchField(
         _is,

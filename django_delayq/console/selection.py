@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import and_
 from typing import Any, Final
 from uuid import UUID
 
@@ -48,6 +49,7 @@ _OTHERS: Final[dict[str, tuple[str, ...]]] = {
     "finished_at": ("finished_at", "id"),
 }
 _ENDED: Final = ("failed", "cancelled", "succeeded")
+_BY_END: Final = frozenset({"ended_after", "ended_before"})
 MOST_OFFERED: Final = 8  # other searches
 MOST_ARGUMENTS: Final = 3  # of these, searches for an argument
 _NUMBER: Final = re.compile(r"-?\d+")
@@ -104,19 +106,26 @@ class Selection:
         """The fields to sort by. The last one is the primary key."""
         name = self.by.removeprefix("-")
         if name not in self.sorts:
-            return _ORDERS.get(self.shown_view, ("-id",))
+            return self._usual_order
         return tuple(f"-{field}" for field in _OTHERS[name]) if self.by.startswith("-") else _OTHERS[name]
 
     @cached_property
     def sorts(self) -> tuple[str, ...]:
         """The fields that an index can sort by in both directions."""
         view = self.shown_view
-        usual = _ORDERS.get(view, ("id",))[0].removeprefix("-")
+        usual = self._usual_order[0].removeprefix("-")
         if usual == "id" or self.search.value("fingerprint"):
             return ()
         if self.text or self.queue or self.task or view in DERIVED or view == State.SCHEDULED:
             return (usual,)  # for scheduled jobs, the index of attempts may contain only retrying ones
         return ("run_at", "attempts", "finished_at") if view in _ENDED else ("run_at", "attempts")
+
+    @cached_property
+    def _usual_order(self) -> tuple[str, ...]:
+        """The order of the view, or by the end if the search has a time of the end: then an index finds the rows."""
+        if self.shown_view in _ENDED and _BY_END & self.search.shared.keys():
+            return ("-finished_at", "-id")
+        return _ORDERS.get(self.shown_view, ("-id",))
 
     @property
     def indexed(self) -> bool:
@@ -131,6 +140,8 @@ class Selection:
         if self._few:
             return True
         words = {term.word for term in terms}
+        if self.order[0].endswith("finished_at"):
+            return words <= {"state", *_BY_END} and not (self.queue or self.task or any(term.negated for term in terms))
         if any(term.negated for term in terms) or words - {"queue", "task", "state", "fingerprint", "after", "before"}:
             return False
         dated = bool(words & {"after", "before"})
@@ -196,10 +207,8 @@ class Selection:
                 found &= terms["host"].rows if "host" in terms else terms["target"].rows
             elif self.queue or "queue" in terms:
                 found &= Q(queue=self.queue) if self.queue else terms["queue"].rows
-        if self.order[0].endswith("run_at"):
-            for word in ("after", "before"):
-                found &= terms[word].rows if word in terms else Q()
-        return found
+        dated = {"run_at": ("after", "before"), "finished_at": _BY_END}.get(self.order[0].removeprefix("-"), ())
+        return reduce(and_, (terms[word].rows for word in dated if word in terms), found)
 
     def _of_view(self, view: str) -> Q:
         if self._few and view == self.view:
@@ -322,7 +331,7 @@ def _said_otherwise(term: Term, task: str) -> list[str]:
         return []
     if term.word == "key" and not term.value.endswith("*"):
         return [f"key:{_quoted(f'{term.value}*')}", _quoted(term.value)]
-    return [""] if term.word in ("after", "before", "worker", "host", "target") else []
+    return [""] if term.word.endswith(("after", "before")) or term.word in ("worker", "host", "target") else []
 
 
 def _without(wanted: Selection, word: str) -> str:

@@ -32,9 +32,10 @@ class Span(NamedTuple):
     steps: int
     step: int
 
-    @property
-    def length(self) -> timedelta:
-        return timedelta(minutes=self.steps * self.step)
+    def start(self, now: datetime) -> datetime:
+        """The start of the first step."""
+        step_ms = self.step * 60_000
+        return clock.from_ms((clock.to_ms(now) // step_ms - self.steps + 1) * step_ms)
 
 
 SPANS: Final = {"1h": Span(60, 1), "1d": Span(96, 15), "7d": Span(84, 120)}
@@ -93,6 +94,10 @@ class NewestJobs:
     rows: Sequence[EndedJob]
     since: datetime | None
 
+    def covers(self, start: datetime) -> bool:
+        """Whether these are all from this date on."""
+        return self.since is None or self.since <= start
+
 
 @dataclass(frozen=True, slots=True)
 class NewestRuns:
@@ -145,9 +150,7 @@ def pauses(queue: str) -> list[Event]:
 
 def spread_over(span: Span, found: Iterable[tuple[datetime, T]], now: datetime) -> tuple[datetime, list[list[T]]]:
     """The values in the steps of the span, and the start of the first step."""
-    step = timedelta(minutes=span.step)
-    last = clock.from_ms(clock.to_ms(now) // (span.step * 60_000) * span.step * 60_000)
-    start = last - (span.steps - 1) * step
+    step, start = timedelta(minutes=span.step), span.start(now)
     steps: list[list[T]] = [[] for _ in range(span.steps)]
     for at, value in found:
         if 0 <= (number := (at - start) // step) < span.steps:

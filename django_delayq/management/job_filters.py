@@ -16,7 +16,7 @@ from django.utils import translation
 
 from django_delayq import clock, conf, durations, ids
 from django_delayq.console import keyset, selection
-from django_delayq.console.moments import TIME, parse_moment
+from django_delayq.console.moments import DAYS, TIME, parse_start
 from django_delayq.console.search_fields import STATES
 from django_delayq.console.selection import Selection
 from django_delayq.console.verbs import NamedJob
@@ -185,15 +185,16 @@ def seconds(text: str | None, option: str) -> float | None:
         raise UsageError(f"{option} {text}: {error}.") from None
 
 
-def moment(text: str, option: str) -> datetime:
-    """A date from a command line. A time alone is a time of today that has not passed."""
+def moment(text: str, option: str, also: str = "") -> datetime:
+    """A date from a command line. A time alone is a time of today that has not passed. `also`: another kind of value, for the error."""
     at = database.now()
     try:
-        found = parse_moment(text, at)
+        found = parse_start(text, at)
     except (ValueError, OverflowError):
+        day = f"{text} has no time; " if text in DAYS else ""
         raise UsageError(
-            f'{option} {text}: use a date such as 2030-01-31T18:00:00+01:00, "2030-01-31 18:00" (time zone {conf.project_timezone()}), '
-            "18:00 (today) or +10m."
+            f'{option} {text}: {day}use {also}a date such as 2030-01-31T18:00:00+01:00, "2030-01-31 18:00" '
+            f"(time zone {conf.project_timezone()}), 18:00 (today) or +10m."
         ) from None
     if found < at and TIME.fullmatch(text):
         raise UsageError(f"{option} {text}: this time of today has passed. Use a date as well.")

@@ -167,7 +167,7 @@ def _expires(text: str, where: str) -> Any:
     try:
         return seconds(text, where)
     except CommandError:
-        return moment(text, where)
+        return moment(text, where, "a duration such as 90s, 1h30m or 2d, or ")
 
 
 def _task(name: str, where: str) -> Task[..., Any]:

@@ -160,10 +160,11 @@ def test_jobs_of_a_queue_that_is_no_longer_listed_do_not_stop_the_others(orders,
         ({}, "Enter either a delay or a date"),
         ({"delay": "soon"}, "soon"),
         ({"delay": "10m", "run_at": "2030-01-01T10:00"}, "Enter either a delay or a date"),
-        ({"run_at": "yesterday"}, "Enter a valid date/time"),
+        ({"run_at": "yesterday"}, "yesterday is not a valid date"),
+        ({"run_at": "today"}, "today is not a valid date"),
+        ({"run_at": "-2h"}, "This date is in the past"),
         ({"run_at": "2020-01-01T10:00"}, "This date is in the past"),
-        ({"run_at": "1969-12-31T10:00"}, "between the years 1970 and 9999"),
-        ({"run_at": "9999-12-31T23:59"}, "between the years 1970 and 9999"),
+        ({"run_at": "9999-12-31T23:59"}, "is not a valid date"),
     ],
 )
 def test_a_reschedule_without_a_clear_date_says_what_is_wrong(orders, staff, given, complaint):
@@ -178,10 +179,11 @@ def test_a_reschedule_without_a_clear_date_says_what_is_wrong(orders, staff, giv
     assert Job.objects.get().run_at == before
 
 
-def test_a_reschedule_takes_a_date_in_the_time_zone_of_the_admin(orders, staff, settings):
+@pytest.mark.parametrize("text", ["2031-01-31 18:00", "2031-01-31T18:00", "2031-01-31 18:00+01:00"])
+def test_a_reschedule_takes_a_date_in_the_time_zone_of_the_admin(orders, staff, settings, text):
     settings.TIME_ZONE = "Europe/Berlin"
     [job] = orders.scheduled()
-    staff().post(act(job, "reschedule"), {"run_at": "2031-01-31T18:00"})
+    staff().post(act(job, "reschedule"), {"run_at": text})
     orders.fold()
     assert clock.to_ms(Job.objects.get().run_at) == 1_927_645_200_000  # 17:00 UTC
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 
 import pytest
 from django.db import connection
@@ -213,3 +214,36 @@ def test_a_long_error_is_cut_alike_in_every_language(orders, staff, language):
 def test_a_group_without_a_date_has_none_on_its_page(absent):
     dated, moment = filters.register.filters["dated"], filters.register.filters["moment"]
     assert (dated(absent), moment(absent)) == ("", "")
+
+
+def test_a_period_leaves_only_what_failed_in_it(orders, staff):
+    for number, minutes in enumerate((5, 90, 3000)):
+        job = orders.ended("fail", detail=detail("E", f"no {number}", "slow"))
+        Job.objects.filter(pk=job.id).update(finished_at=clock.now() - timedelta(minutes=minutes))
+    delayq.schedule(close_order, 1)
+    [claimed] = orders.claim()
+    orders.settle(claimed, "retry", delay=60_000, detail=detail("E", "m", "slow"))
+    orders.fold()
+    Job.objects.filter(state="scheduled").update(started_at=clock.now() - timedelta(minutes=90))
+    client = staff()
+    for query, failed, retrying in (
+        ("", 3, 1),
+        ("?since=-1h", 1, 0),
+        ("?since=-2h", 2, 1),
+        ("?until=-1h", 2, 1),
+        ("?since=-2h&until=-1h", 1, 1),
+        ("?since=2000-01-01+10:00&until=%2B1h", 3, 1),
+    ):
+        [group] = client.get(f"{FAILURES}{query}").context["groups"]
+        assert (group.count, group.retrying) == (failed, retrying), query
+        assert client.get(f"{JOBS}?{group.failed_query}").context["cl"].result_count == failed
+        assert client.get(f"{JOBS}?{group.retrying_query}").context["cl"].result_count == retrying
+    assert "No job failed in this period." in client.get(f"{FAILURES}?since=-1m").content.decode()
+
+
+def test_a_period_that_is_none_is_refused(orders, staff):
+    orders.ended("fail", detail=detail("E", "m", "slow"))
+    response = staff().get(f"{FAILURES}?since=monday")
+    assert response.status_code == 400
+    assert response.context["groups"] == []
+    assert "monday is not a valid date" in response.content.decode()

@@ -258,13 +258,14 @@ def test_a_task_has_a_page_with_its_attempts(orders, staff):
     ended("failed", task="shop.other")
     response = staff().get(OF_TASK)
     context = response.context
-    assert (context["attempts"], context["share"], context["retries"], context["since"]) == (7, "20%", "0.4", None)
+    [sums] = context["sums"]
+    assert (context["attempts"], sums["share"], context["retries"], context["since"]) == (7, "20%", "0.4", None)
     assert [line["ran"] for line in context["slowest"]][:4] == ["4.0s", "3.0s", "2.0s", "1.0s"]
     assert [(line["job"].pk, line["number"], line["error"]) for line in context["unwell"]] == [
         (failed.pk, number, f"TimeoutError: no answer, try {number}") for number in (3, 2, 1)
     ]
     ran, late = context["figures"]
-    assert (ran[1], ran[4]) == ("1.0s", "4.0s")
+    assert (ran[1], ran[4]) == ("2.0s", "4.0s"), "of the last runs"
     assert late[1] == "10s"
     assert [(label, cells) for label, cells in context["histograms"][1]["rows"] if cells != ["0"]] == [
         ("< 1.0s", ["1"]),
@@ -371,3 +372,80 @@ def test_scales_are_round(most, top):
 
 def test_scales_of_durations_are_those_of_a_clock():
     assert [scale(ms, (1, 2, 4)) for ms in (0, 1, 1.5, 3, 5)] == [1, 1, 2, 4, 5]
+
+
+def links(chart: Any) -> list[tuple[str, int]]:
+    """Returns the URL and the number of jobs of each bar that has a link. The picture and the table have the same links."""
+    found = [(re.search(r'href="([^"]+)"', label), cells) for label, cells in chart["rows"]]
+    picture = str(chart.get("picture") or chart["chart"])
+    addresses = [unescape(link[1]) for link, _ in found if link]
+    assert [unescape(address) for address in re.findall(r'href="([^"]+)"', picture)] == addresses
+    assert 'aria-hidden="true"' in picture
+    return list(zip(addresses, [cells for link, cells in found if link], strict=True))
+
+
+def test_a_bar_leads_to_exactly_its_jobs(orders, staff, settings):
+    for minutes in (3, 3, 7, 50):
+        ended(minutes=minutes)
+    ended("failed", minutes=7, attempts=2)
+    ended("cancelled", minutes=7)
+    ended("failed", minutes=7, queue="default", task="shop.other")
+    client = staff()
+    lose_redis(settings)
+    for address in (PAGE, OF_TASK):
+        for span in ("1h", "7d"):
+            found = charts(client, f"{address}?span={span}")
+            for name, wanted in (("well", 4), ("unwell", 1)):
+                listed = [(client.get(link).context["cl"].result_count, int(cells[-1])) for link, cells in links(found[name])]
+                assert sum(count for count, _ in listed) == wanted, (address, span, name)
+                assert all(count == shown for count, shown in listed)
+            for name in ("late", "ran"):
+                assert sum(client.get(link).context["cl"].result_count for link, _ in links(found[name])) == 5
+
+
+def test_a_bar_of_the_forecast_leads_to_exactly_its_jobs(orders, staff):
+    for delay in ("10m", "10m", "25m", "5h"):
+        delayq.schedule(close_order, 1, delay=delay)
+    delayq.schedule(close_order, 1)  # due already
+    orders.fold()
+    client = staff()
+    for chart, wanted in zip(client.get(f"{QUEUES}?queue=orders").context["ahead"], (3, 4), strict=True):
+        listed = [(client.get(link).context["cl"].result_count, shown) for link, shown in links(chart)]
+        assert sum(count for count, _ in listed) == wanted
+        assert all(count == shown for count, shown in listed)
+
+
+def test_who_may_not_see_jobs_gets_pictures_without_links(orders, staff):
+    orders.ended("ack")
+    delayq.schedule(close_order, 1, delay="10m")
+    client = staff("view_queue")
+    for chart in [*client.get(PAGE).context["charts"], *client.get(QUEUES).context["ahead"]]:
+        assert "href" not in str(chart)
+
+
+def test_trends_compare_with_a_day_or_a_week_earlier(orders, staff):
+    minute = clock.wall_ms() // 60_000
+    for days, count, seconds in ((0, 1, 8), (1, 2, 3), (7, 3, 5)):
+        for _ in range(count):
+            ended(minutes=days * 1440 + 20, ran=seconds)
+            ended(minutes=days * 1440 + 200, ran=100)  # not in the hour
+        stores.link.execute("HSET", Keys(conf.get().prefix, "orders")["stats"], f"{minute - days * 1440 - 20}:succeeded", count)
+    client = staff()
+    for query, count, ran in (("", 2, "3.0s"), ("&with=day", 2, "3.0s"), ("&with=week", 3, "5.0s")):
+        context = client.get(f"{TRENDS}?span=1h{query}").context
+        for line in (next(line for line in context["queues"] if line["name"] == "orders"), context["tasks"][0]):
+            assert (line["succeeded"], line["ran"][0]) == (1, "8.0s")
+            assert (line["before"]["succeeded"], line["before"]["ran"][0]) == (count, ran), query
+    assert "a week earlier 3" in plain(client, f"{TRENDS}?span=1h&with=week")
+    week = client.get(f"{TRENDS}?span=7d")
+    assert "Compare with" not in week.content.decode()
+    assert week.context["comparisons"] == []
+
+
+def test_tasks_whose_successes_are_not_kept_have_no_share_and_no_times(orders, staff, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"orders": {"AUDIT": "failures"}, "default": {}}}
+    ended("failed", ran=8)
+    client = staff()
+    for line in (client.get(f"{TRENDS}?span=1d").context["tasks"][0], client.get(OF_TASK).context["sums"][0]):
+        assert (line["succeeded"], line["failed"], line["share"], line["ran"]) == (None, 1, "–", ("–", "–"))
+    assert "None" not in plain(client, OF_TASK)

@@ -59,7 +59,7 @@ def test_the_page_of_the_queue_says_what_is_away_and_not_that_all_is(cluster, ad
     assert cluster.serving(slot_of("{workers}")) is cluster.serving(slot_of("{orders}")), "the workers are away with it"
     lost = lose(cluster)
     page = admin_client.get(reverse("admin:delayq_queue_change", args=["orders"])).content.decode()
-    assert f"Without {len(lost)} of {PARTITIONS} partitions." in page
+    assert f"{len(lost)} of {PARTITIONS} partitions cannot be reached." in page
     assert "this page shows what the database knows" not in page
     assert "No worker serves this queue." not in page
     assert '<p class="delayq-hint delayq-none">cannot be reached</p>' in page

@@ -101,6 +101,14 @@ def test_a_time_of_today_that_has_passed_is_refused(run, orders):
     assert seconds_ahead(job) < 7200
 
 
+@pytest.mark.parametrize("day", ["today", "yesterday"])
+def test_a_day_without_a_time_is_refused(run, orders, day):
+    [job] = orders.scheduled()
+    answer = run("reschedule", job.id, "--run-at", day)
+    assert (answer.code, answer.error.partition(";")[0]) == (2, f"--run-at {day}: {day} has no time")
+    assert seconds_ahead(job) > 3000
+
+
 @pytest.mark.parametrize("date", ["monday", "2040-13-01T00:00:00Z", "25:00", ""])
 def test_an_unreadable_date_is_refused_with_examples(run, orders, date):
     [job] = orders.scheduled()

@@ -95,6 +95,7 @@ def test_while_redis_is_away_the_row_waits_and_the_command_says_so(run, shop, se
         ([TASK, "--args", "[7]", "--delay", "1h", "--run-at", "2040-01-31T18:00:00+01:00"], "pass delay or run_at, not both"),
         ([TASK, "--args", "[7]", "--run-at", "2040-13-31"], "use a date such as"),
         ([TASK, "--args", "[7]", "--expires", "2040-02-31"], "--expires 2040-02-31"),
+        ([TASK, "--args", "[7]", "--expires", "5x"], "--expires 5x: use a duration such as 90s, 1h30m or 2d, or a date such as"),
         ([TASK, "--args", "[7]", "--expires", "1h", "--delay", "2h"], "not after the job's date"),
         ([TASK, "--args", "[7]", "--backoff", "often"], "backoff"),
         ([TASK, "--args", "[7]", "--queue", "oders"], "did you mean 'orders'"),
