@@ -491,7 +491,7 @@ def _forget(*, setting: str, **_: Any) -> None:
 def _read(given: Any, *, tests: bool = False) -> tuple[list[Problem], Config | None]:
     if not isinstance(given, Mapping):
         return [Problem("E002", SETTING, f"must be a dict, not {type(given).__name__}.", "Write DELAYQ = {…}.")], None
-    found = list(readers.unknown(given, (*READERS, "HTTP", "TARGETS", "QUEUES"), SETTING))
+    found = list(readers.unknown(given, (*READERS, "HTTP", "TARGETS", "QUEUES"), SETTING, of_queue=_OF_QUEUE))
     values, wrong_values = readers.values(given, READERS, SETTING, usual=DEFAULTS)
     found += wrong_values
     if "RETENTION" in values:
@@ -503,7 +503,9 @@ def _read(given: Any, *, tests: bool = False) -> tuple[list[Problem], Config | N
     queues_given = given.get("QUEUES", DEFAULTS["QUEUES"])
     queues: dict[str, QueueConfig] = {}
     if not isinstance(queues_given, Mapping) or not queues_given:
-        found.append(Problem("E002", f'{SETTING}["QUEUES"]', "must be a dict of queue names to options.", 'Write {"default": {}}.'))
+        names = queues_given if isinstance(queues_given, list | tuple | set) and queues_given else ["default"]
+        meant = ", ".join(f'"{name}": {{}}' for name in names)
+        found.append(Problem("E002", f'{SETTING}["QUEUES"]', "must be a dict of queue names to options.", f"Write {{{meant}}}."))
     else:
         found += _twins(queues_given)
         for name, options in queues_given.items():

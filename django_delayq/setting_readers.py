@@ -373,12 +373,16 @@ TARGET: Final[dict[str, Callable[[Any], Any]]] = {  # key of one of DELAYQ["TARG
 }
 
 
-def unknown(given: Mapping[Any, Any], known: tuple[str, ...], where: str, *, general: Container[str] = ()) -> Iterator[Problem]:
-    """Returns unknown keys. `general`: settings that apply to all queues."""
+def unknown(
+    given: Mapping[Any, Any], known: tuple[str, ...], where: str, *, general: Container[str] = (), of_queue: Container[str] = ()
+) -> Iterator[Problem]:
+    """Returns unknown keys. `general`: settings that apply to all queues. `of_queue`: settings of a queue."""
     for key in given:
         if key not in known:
             wrong = "applies to all queues." if key in general else f"is an unknown setting{did_you_mean(str(key).upper(), known)}."
             hint = f"The keys known here are: {', '.join(sorted(known))}."
+            if key in of_queue:
+                wrong, hint = "is a setting of a queue.", f'Write it in the dict of the queue: {where}["QUEUES"]["default"]["{key}"].'
             yield Problem("E001", f"{where}[{key!r}]".replace("'", '"'), wrong, hint)
 
 

@@ -27,7 +27,7 @@ from django_delayq.admin import job_page
 from django_delayq.admin.badges import allowed, badge
 from django_delayq.admin.readonly import ChoiceFilter, column
 from django_delayq.console import keyset, masking, overview, schedule_views, selection, why_not_yet
-from django_delayq.console.search_fields import ASKING, BLOCKED, CRASHED, STATES, WORDS
+from django_delayq.console.search_fields import ASKING, BLOCKED, CRASHED, STATES, WORDS, possible_states
 from django_delayq.console.search_parser import LONGEST
 from django_delayq.console.selection import VIEWS, Selection
 from django_delayq.console.wording import breakable, cut, dated, duration, moment, second, task_name
@@ -214,8 +214,7 @@ def invalid_parameters(request: HttpRequest) -> list[str]:
     view = request.GET.get(VIEW, "")
     found = []
     if view not in VIEWS:
-        states = ", ".join(STATES)
-        found.append(f"{VIEW}:{visible(view[:LONGEST])} – {now('possible states: %(states)s.') % {'states': states}}")
+        found.append(f"{VIEW}:{visible(view[:LONGEST])} – {possible_states(view)}")
     for name in NARROWING:
         if len(request.GET.getlist(name)) > 1:
             found.append(now("%(word)s: can be used only once.") % {"word": name})

@@ -22,6 +22,7 @@ from django_delayq.producer.stores import stores
 from django_delayq.producer.task import registry
 from django_delayq.states import DELIVERY, OFFER, PARKED, AttemptOutcome, EndingKind, State
 from django_delayq.store.connection.error_replies import StoreError
+from django_delayq.text import nearest
 
 STATES: Final = (*(state.value for state in State), *DERIVED)
 ASKING, BLOCKED, CRASHED = "asking", "blocked", "crashed"  # the values of `is:`
@@ -146,9 +147,16 @@ def of_tasks(value: str, tasks: Sequence[str]) -> Term:
 def _state(value: str, sense: Sense) -> Term:
     value = value.lower()
     if value not in STATES:
-        raise Refused(now("possible states: %(states)s.") % {"states": ", ".join(STATES)})
+        raise Refused(possible_states(value))
     columns = ("state", "run_at", "attempts", "fingerprint", "published", "far", "last_event", "ending")
     return Term("state", value, of_state(value, sense.at), lambda row: _is_in_state(row, value, sense.at), columns)
+
+
+def possible_states(value: str) -> str:
+    """A sentence for an unknown state."""
+    said = now("possible states: %(states)s.") % {"states": ", ".join(STATES)}
+    near = nearest(value, STATES)
+    return now("%(said)s Did you mean %(near)s?") % {"said": said, "near": near} if near else said
 
 
 def _is_in_state(row: Any, state: str, at: datetime) -> bool:

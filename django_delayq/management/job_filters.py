@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
+import shlex
+from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Iterator
 from datetime import datetime
 from functools import reduce
@@ -32,12 +33,17 @@ STEP = 2000  # rows read at a time
 
 def add_filters(parser: ArgumentParser, *, limit: int | None) -> None:
     parser.add_argument("--queue", help="select only jobs in this queue")
-    parser.add_argument(
-        "--state", type=str.lower, choices=STATES, metavar="STATE", help=f"select only jobs in this state: {', '.join(STATES)}"
-    )
+    parser.add_argument("--state", type=_state, metavar="STATE", help=f"select only jobs in this state: {', '.join(STATES)}")
     parser.add_argument("--task", help="select only jobs of this task")
     parser.add_argument("--search", help="a search as in the admin, such as 'state:failed task:close_order after:-2h'")
     parser.add_argument("--limit", type=at_least(1), default=limit, help=f"the maximum number of jobs (default: {limit or 'all'})")
+
+
+def _state(text: str) -> str:
+    state = text.lower()
+    if state not in STATES:
+        raise ArgumentTypeError(f"{text!r} is not a state{did_you_mean(state, STATES)}. Choose from: {', '.join(STATES)}")
+    return state
 
 
 def add_targets(parser: ArgumentParser) -> None:
@@ -172,7 +178,8 @@ def parse_id(text: str) -> UUID:
     try:
         return ids.parse(text)
     except ValueError as error:
-        raise UsageError(f"{error}.") from None
+        search = shlex.quote(f"key:{text}")
+        raise UsageError(f"{error}. If this is a key, find the id with: delayq list --search {search}") from None
 
 
 def seconds(text: str | None, option: str) -> float | None:

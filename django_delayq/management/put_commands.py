@@ -4,8 +4,10 @@ the job.
 
 from __future__ import annotations
 
+import json
+import shlex
 import sys
-from argparse import ArgumentParser
+from argparse import SUPPRESS, ArgumentParser
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -37,6 +39,7 @@ def add_put_commands(add: Callable[..., ArgumentParser]) -> None:
     one.add_argument("task", metavar="TASK", help="the name of the task")
     one.add_argument("--args", dest="task_args", default="[]", metavar="JSON", help="positional arguments, such as '[1]'")
     one.add_argument("--kwargs", dest="task_kwargs", default="{}", metavar="JSON", help='keyword arguments, such as \'{"note": "x"}\'')
+    one.add_argument("surplus", nargs="*", help=SUPPRESS)
     _options(one)
     message = add("push", push, "add a message to a queue that your own consumers pull from", document=JOB)
     message.add_argument("queue", metavar="QUEUE", help="the name of the queue")
@@ -86,6 +89,9 @@ def schedule(out: TextIO, options: dict[str, Any]) -> int:
         way = f" Use manage.py {OWN[name]}." if name in OWN else ""
         raise UsageError(f"TASK {name}: you cannot schedule this task directly.{way}")
     task = _task(name, "TASK")
+    if options.get("surplus"):
+        meant = shlex.quote(f"[{', '.join(map(_as_json, options['surplus']))}]")
+        raise UsageError(f"Pass the arguments of the task as JSON: --args {meant}")
     args, kwargs = _json(options["task_args"], "--args", list), _json(options["task_kwargs"], "--kwargs", dict)
     with _usage():
         job = task.using(**_given(options)).schedule(*args, **kwargs)
@@ -186,6 +192,14 @@ def _text(given: str) -> str:
         raise UsageError(f"Standard input is not valid UTF-8: {error}.") from None
 
 
+def _as_json(word: str) -> str:
+    try:
+        codec.loads(word.encode())
+    except (PayloadError, UnicodeEncodeError):
+        return json.dumps(word)
+    return word
+
+
 def _json(text: str, where: str, kind: type | None = None) -> Any:
     try:
         found = codec.loads(text.encode())
@@ -194,7 +208,7 @@ def _json(text: str, where: str, kind: type | None = None) -> Any:
     except UnicodeEncodeError:
         raise UsageError(f"{where} is not valid UTF-8.") from None
     if kind is not None and type(found) is not kind:
-        wanted = "a list, as [1, 2]" if kind is list else 'an object, as {"a": 1}'
+        wanted = "a list, such as '[1, 2]'" if kind is list else """an object, such as '{"a": 1}'"""
         raise UsageError(f"{where} must be {wanted}.")
     return found
 

@@ -168,7 +168,7 @@ def options(command: str) -> str:
 
 def _arguments(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
     for action in parser._actions:
-        if action.dest not in NO_OPTIONS and not isinstance(action, argparse._SubParsersAction):
+        if action.dest not in NO_OPTIONS and action.help != argparse.SUPPRESS and not isinstance(action, argparse._SubParsersAction):
             yield action
 
 

@@ -142,7 +142,7 @@ def test_a_task_that_is_gone_from_the_code_is_still_found_by_its_rows(run, order
 def test_an_unknown_state_is_refused(run, orders):
     answer = run("list", "--state", "waiting")
     assert answer.code != 0
-    assert "invalid choice: 'waiting'" in answer.error
+    assert "'waiting' is not a state. Choose from: scheduled, running" in answer.error
 
 
 def test_list_does_not_need_redis(run, orders, settings):

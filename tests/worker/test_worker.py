@@ -298,6 +298,7 @@ def test_a_quiet_worker_is_healthy_when_its_task_processes_have_gone(shop: Shop)
     ("options", "text"),
     [
         (("--queues", "nowhere"), "Unknown queue 'nowhere'. Choose from: default, slow"),
+        (("--queues", "slwo"), "Unknown queue 'slwo' (did you mean 'slow'?). Choose from: default, slow"),
         (("--queues", "nowhere=4"), "Unknown queue 'nowhere'. Choose from: default, slow"),
         (
             ("--queues", "default=4,slow=x"),

@@ -42,7 +42,7 @@ from django_delayq.store.reads.inspector import Inspector
 from django_delayq.store.reads.topology import kind_findings
 from django_delayq.store.scripts import site
 from django_delayq.store.scripts.site import SiteRefused
-from django_delayq.text import visible
+from django_delayq.text import did_you_mean, visible
 from django_delayq.worker import logs
 from django_delayq.worker.current import CURRENT
 from django_delayq.worker.line import lines_of, links_of
@@ -421,7 +421,7 @@ def _known(given: Iterable[str], known: Sequence[str], what: str) -> list[str]:
     words = list(given)
     for word in words:
         if word not in known:
-            raise UsageError(f"Unknown {what} {word!r}. Choose from: {', '.join(known)}.")
+            raise UsageError(f"Unknown {what} {word!r}{did_you_mean(word, known)}. Choose from: {', '.join(known)}.")
     if not words:
         raise UsageError(f"Specify at least one {what}: {', '.join(known)}.")
     return words
