@@ -5,7 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
+import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
@@ -104,6 +107,19 @@ def cell(value: Any) -> str:
     if isinstance(value, (datetime, UUID)):
         return str(plain(value))
     return json.dumps(value, ensure_ascii=False)
+
+
+@contextmanager
+def until_reader_leaves() -> Iterator[None]:
+    """Ends the process with exit code 1, and without a traceback, if the reader of standard output has left, such as `| head`."""
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # otherwise Python fails once more when it ends
+        sys.exit(1)
 
 
 def together(lines: Iterator[bytes]) -> Iterator[bytes]:

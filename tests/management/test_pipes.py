@@ -15,7 +15,10 @@ from tests.tasks_for_tests import close_order
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def test_a_reader_that_leaves_ends_a_command_without_a_traceback(orders, monkeypatch, capfd):
+@pytest.mark.parametrize(
+    "words", [("delayq", "list"), ("delayq", "status"), ("delayq", "settings"), ("delayq_gateway", "list")], ids=" ".join
+)
+def test_a_reader_that_leaves_ends_a_command_without_a_traceback(orders, monkeypatch, capfd, words):
     for number in range(3):
         delayq.schedule(close_order, number, delay="1h")
     reading, writing = os.pipe()
@@ -23,7 +26,7 @@ def test_a_reader_that_leaves_ends_a_command_without_a_traceback(orders, monkeyp
     with os.fdopen(writing, "w") as pipe:
         monkeypatch.setattr(sys, "stdout", pipe)
         with pytest.raises(SystemExit) as ended:
-            ManagementUtility(["manage.py", "delayq", "list"]).execute()
+            ManagementUtility(["manage.py", *words]).execute()
         assert ended.value.code == 1
         pipe.flush()  # as Python does when it ends
     assert capfd.readouterr().err == ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from argparse import ArgumentParser
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from typing import Any, TextIO
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError
 
+from django_delayq.console.export import until_reader_leaves
 from django_delayq.console.verbs import VERBS
 from django_delayq.exceptions import DelayqError
 from django_delayq.logger import told
@@ -224,14 +224,8 @@ class Command(BaseCommand):
                 f"Unknown subcommand {visible(given)}{did_you_mean(given, self.runs)}. To list all subcommands, run `{argv[1]} --help`."
             )
             sys.exit(USAGE)
-        try:
-            try:
-                super().run_from_argv(argv)
-            finally:
-                sys.stdout.flush()
-        except BrokenPipeError:  # `| head` has read enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python fails once more when it ends
-            sys.exit(1)
+        with until_reader_leaves():
+            super().run_from_argv(argv)
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Runs the subcommand, and prints errors of delayq as a sentence instead of a traceback."""

@@ -10,7 +10,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError
 
-from django_delayq.console.export import plain
+from django_delayq.console.export import plain, until_reader_leaves
 from django_delayq.console.wording import second
 from django_delayq.contrib.gateway import idempotency, tokens
 from django_delayq.contrib.gateway.models import ALL, PER_MINUTE, VERBS, Token
@@ -68,6 +68,11 @@ class Command(BaseCommand):
         revoke.add_argument("--begins-with", default="", metavar="TEXT", help="revoke only the token that begins with this text")
         add("list", "list all tokens, without their secrets")
         add("prune", f"delete answers that are older than {idempotency.KEPT.total_seconds() / 3600:.0f} hours")
+
+    def run_from_argv(self, argv: list[str]) -> None:
+        """See `until_reader_leaves`."""
+        with until_reader_leaves():
+            super().run_from_argv(argv)
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Runs the subcommand. Our errors are printed without a traceback."""
