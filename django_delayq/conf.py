@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
@@ -19,7 +19,7 @@ from django_delayq import durations, under_test
 from django_delayq import setting_readers as readers
 from django_delayq.exceptions import ConfigError, QueueUnknown
 from django_delayq.ladder import Ladder
-from django_delayq.setting_readers import SETTING, HttpConfig, OfferTarget, Problem
+from django_delayq.setting_readers import SETTING, HttpConfig, Kind, OfferTarget, Problem
 from django_delayq.signing import Signer
 from django_delayq.text import nearest
 from django_delayq.under_test import MAIL, SIGN
@@ -159,21 +159,11 @@ class Config(SharedConfig):
             raise QueueUnknown(code="queue_unknown", name=name, listed=listed) from None
 
 
-def _ladder(value: Any) -> Ladder:
-    try:
-        return Ladder.of(value)
-    except (ValueError, TypeError) as error:
-        raise readers.Wrong(f"is wrong: {error}.") from None
-
-
 class SettingRow(NamedTuple):
-    """One setting. `read` validates and converts its value; None: `_read` does it. `scope`: where it can be set: in DELAYQ, in the dict
-    of a queue, or in both.
-    """
+    """One setting. `scope`: where it can be set: in DELAYQ, in the dict of a queue, or in both."""
 
     default: Any
-    read: Callable[[Any], Any] | None
-    accepts: str
+    kind: Kind
     meaning: str
     scope: Literal["project", "both", "queue"] = "project"
 
@@ -182,31 +172,22 @@ class SettingRow(NamedTuple):
 SETTINGS: Final[Mapping[str, SettingRow]] = {
     "REDIS": SettingRow(
         "default",
-        readers.redis,
-        'an alias in CACHES; a URL such as "rediss://user:password@host:6379/1"; for Sentinel, '
-        '"redis+sentinel://user:password@s1:26379,s2:26379/mymaster/0?sentinel_password=…"; for a Cluster, '
-        '"redis+cluster://user:password@n1:6379,n2:6379"; {"URL": …, "OPTIONS": …}; the dotted path to a function that returns '
-        'a redis.Redis or a RedisCluster; "embedded", or {"EMBEDDED": directory}',
+        readers.REDIS,
         "The Redis server. A queue can have its own server. If you use the alias of a cache, only its address and credentials "
         "are used.",
         "both",
     ),
     "PREFIX": SettingRow(
-        "delayq",
-        readers.text,
-        "text without spaces or braces",
-        "The prefix of every key in Redis. Projects that share a Redis database need different prefixes.",
+        "delayq", readers.TEXT, "The prefix of every key in Redis. Projects that share a Redis database need different prefixes."
     ),
     "DATABASE": SettingRow(
         "default",
-        readers.text,
-        "an alias in DATABASES",
+        readers.TEXT._replace(accepts="an alias in DATABASES"),
         "The database that stores the rows of jobs. Database routers have no effect on it.",
     ),
     "DURABILITY": SettingRow(
         "outbox",
         readers.choice("outbox", "redis"),
-        '"outbox" or "redis"',
         "With outbox, schedule() writes a row in your transaction, and the job is published when the transaction commits. "
         "These jobs survive if Redis is down or loses its data. With redis, the job is stored only in Redis, and the mirror "
         "writes its row later.",
@@ -215,33 +196,27 @@ SETTINGS: Final[Mapping[str, SettingRow]] = {
     "AUDIT": SettingRow(
         "full",
         readers.choice("full", "outcomes", "failures"),
-        '"full", "outcomes" or "failures"',
         "Which rows are kept. With full, all jobs and attempts are kept. With outcomes, attempts that succeeded are not kept. "
         "With failures, only unfinished and failed jobs are kept.",
         "both",
     ),
     "LEASE": SettingRow(
         30,
-        readers.lease,
-        "a duration of at least 5 s",
+        readers.LEASE,
         "How long a worker holds a job without contacting Redis. Workers extend their leases while tasks run, so a task can "
         "run for much longer. If a host is lost, its jobs run again after this time.",
         "both",
     ),
-    "MAX_ATTEMPTS": SettingRow(
-        10, readers.whole(1), "a whole number of at least 1", "The maximum number of attempts before a job fails.", "both"
-    ),
+    "MAX_ATTEMPTS": SettingRow(10, readers.whole(1), "The maximum number of attempts before a job fails.", "both"),
     "BACKOFF": SettingRow(
         "15s 3m 10m 30m 30m 1h 2h 6h 15h",
-        _ladder,
-        "text such as '15s 3m 10m', or a delayq.Ladder",
+        Kind("text such as '15s 3m 10m', or a delayq.Ladder", readers.converted(Ladder.of)),
         "The delays between attempts. The last delay is repeated.",
         "both",
     ),
     "TIMEOUT": SettingRow(
         None,
-        readers.optional(readers.positive_duration),
-        "a duration, or None",
+        readers.optional(readers.DURATION),
         "The time limit for an attempt. When it is reached, SoftTimeout is raised in the task. If the task does not end, its "
         "process is replaced. By default, there is no limit.",
         "both",
@@ -249,91 +224,65 @@ SETTINGS: Final[Mapping[str, SettingRow]] = {
     "MAX_CRASHES": SettingRow(
         3,
         readers.whole(0),
-        "a whole number of at least 0",
         "How many times the worker process can crash while running a job. After the next crash, the job fails as poison.",
         "both",
     ),
     "MAX_PAYLOAD": SettingRow(
-        65536,
-        readers.whole(64),
-        "a number of bytes, at least 64",
-        "The maximum size of a job's arguments, and of its result, as JSON.",
-        "both",
+        65536, readers.whole(64), "The maximum number of bytes of a job's arguments, and of its result, as JSON.", "both"
     ),
     "RETENTION": SettingRow(
         {"succeeded": "7d", "cancelled": "30d", "failed": None, "set_aside": None},
-        readers.retention,
-        "a dict with a duration for each state, or None to keep rows forever",
+        readers.RETENTION,
         "How long the rows of finished jobs are kept. set_aside applies to rejected events. For states that you omit, the "
         "default applies.",
         "both",
     ),
     "SIGNING": SettingRow(
         False,
-        readers.flag,
-        "True or False",
+        readers.FLAG,
         "Whether jobs in Redis are signed with SECRET_KEY. If enabled, workers only run signed jobs. After you change "
         "SECRET_KEY, run delayq resign.",
     ),
-    "SENSITIVE": SettingRow(
-        [], readers.names, "a list of argument names", "Arguments that are displayed as *** in the admin and by commands."
-    ),
+    "SENSITIVE": SettingRow([], readers.NAMES, "Arguments that are displayed as *** in the admin and by commands."),
     "MIRROR_MAX_EVENTS": SettingRow(
-        1_000_000,
-        readers.whole(1000),
-        "a number of changes, at least 1000",
-        "How many changes to a queue's jobs can wait to be written to the database.",
+        1_000_000, readers.whole(1000), "How many changes to a queue's jobs can wait to be written to the database."
     ),
     "MIRROR_FULL": SettingRow(
         "block",
         readers.choice("block", "grow"),
-        '"block" or "grow"',
         "What happens when MIRROR_MAX_EVENTS is reached. With block, no more jobs are published until the mirror has caught "
         "up. With grow, jobs are accepted until Redis has no memory left.",
     ),
     "RESTORE": SettingRow(
         "auto",
         readers.choice("auto", "manual"),
-        '"auto" or "manual"',
         "What happens after Redis has lost its data. With auto, workers restore the jobs from the database. With manual, the "
         "queues are paused until you run delayq restore.",
     ),
-    "CARRIERS": SettingRow(
-        [],
-        readers.paths,
-        "a list of dotted paths to classes",
-        "Classes that store context with each job, such as the tenant or the language.",
-    ),
+    "CARRIERS": SettingRow([], readers.PATHS, "Classes that store context with each job, such as the tenant or the language."),
     "TASK_MODULES": SettingRow(
-        [],
-        readers.modules,
-        "a list of dotted module names",
-        "Modules that are imported when Django starts, in addition to the tasks modules of installed apps.",
+        [], readers.MODULES, "Modules that are imported when Django starts, in addition to the tasks modules of installed apps."
     ),
     "TEST_REDIS": SettingRow(
         None,
-        readers.optional(readers.redis),
-        "the same values as REDIS, or None",
+        readers.optional(readers.REDIS._replace(accepts="the same values as REDIS")),
         "The Redis server for tests. By default, the test kit starts its own server.",
     ),
     "INLINE": SettingRow(
         False,
-        readers.flag,
-        "True or False",
+        readers.FLAG,
         "Whether jobs run without a worker, in the process that schedules them. They run as soon as the transaction commits, "
         "even if they have a delay. Use this only during development.",
     ),
     "CHECK_TYPES": SettingRow(
         None,
-        lambda value: settings.DEBUG if value is None else readers.flag(value),
-        "True, False or None",
+        Kind("True, False or None", lambda value: settings.DEBUG if value is None else readers.FLAG.read(value)),
         "Whether schedule() checks the types of arguments against the task's annotations. By default, this is only the case if DEBUG "
         "is on, and in tests.",
     ),
     "HORIZON": SettingRow(
         None,
-        readers.optional(readers.horizon),
-        "a duration of at least 5 minutes, or None",
+        readers.optional(readers.HORIZON),
         "How far in advance jobs are stored in Redis. Jobs that are due later are stored only in the database, until a worker "
         "with the role relay publishes them. This requires DURABILITY outbox. By default, all jobs are stored in Redis.",
         "both",
@@ -341,79 +290,69 @@ SETTINGS: Final[Mapping[str, SettingRow]] = {
     "REPLICAS": SettingRow(
         0,
         readers.whole(0),
-        "a whole number of at least 0",
         "How many replicas must confirm that a job was scheduled, cancelled or rescheduled. If fewer replicas confirm this "
         "within a second, the call raises StoreUnavailable. This requires DURABILITY redis.",
         "both",
     ),
     "METRICS_TOKEN": SettingRow(
         None,
-        readers.optional(readers.secret),
-        "text of at least 16 characters, or None",
+        readers.optional(readers.SECRET),
         "A client that sends this token in the header Authorization: Bearer can read the metrics and the health of the queues. "
         "By default, only staff can read them.",
     ),
     "OBJECT_URL": SettingRow(
         None,
-        readers.optional(readers.dotted),
-        "the dotted path to a function, or None",
+        readers.optional(readers.FUNCTION),
         "A function that takes a job's row and returns the URL of the object that the job is about, or None. The job's admin "
         "page links to it. A task's object_url option takes precedence.",
     ),
     "LOG_URL": SettingRow(
         None,
-        readers.optional(readers.log_url),
-        f"a URL with the placeholders {', '.join(f'{{{name}}}' for name in readers.IN_LOG_URL)}; or None",
+        readers.optional(readers.LOG_URL),
         "The URL of a job's log lines. The job's admin page links to it. from is one minute before the job was created, and to "
         "is one minute after it ended, both in UTC. To include a literal brace, write it twice.",
     ),
     "HTTP": SettingRow(
         None,
-        None,
-        f"a dict of {', '.join(readers.HTTP)}; or None",
+        readers.optional(readers.kind(f"a dict of {', '.join(readers.HTTP)}", readers.is_mapping, shown=False)),
         "Settings for deliver(). To use the defaults, set it to an empty dict. By default, deliver() raises ConfigError.",
     ),
     "TARGETS": SettingRow(
         {},
-        None,
-        f"a dict of names, each with a dict of {', '.join(readers.TARGET)}",
+        readers.kind(f"a dict of names, each with a dict of {', '.join(readers.TARGET)}", readers.is_mapping, shown=False),
         "The lists and streams that delayq.offer() can write to. KEY is the key in Redis, and KIND is 'stream' or 'list'. "
         "MAXLEN is the maximum number of entries, or None. The Redis user needs rights for these keys, which "
         "manage.py delayq doctor lists.",
     ),
     "QUEUES": SettingRow(
         {"default": {}},
-        None,
-        "a dict of queue names, each with a dict of settings",
+        readers.QUEUES,
         "The project's queues. Jobs for other queues are rejected. Each queue can override the settings that can be set per queue.",
     ),
     "CONSUMER": SettingRow(
         "worker",
         readers.choice("worker", "pull"),
-        '"worker" or "pull"',
         "Who processes the queue. With worker, workers run its jobs. With pull, it contains messages, which your own programs pull.",
         "queue",
     ),
     "PARTITIONS": SettingRow(
         1,
-        readers.partitions,
-        f"a whole number from 1 to {readers.MOST_PARTITIONS}",
+        readers.PARTITIONS,
         "The number of parts into which the queue is divided. Each part can be on a different master of a Redis Cluster. This "
         "does not work with the embedded server or with CONSUMER pull.",
         "queue",
     ),
     "FORMER_PARTITIONS": SettingRow(
         (),
-        readers.former_partitions,
-        "a list of whole numbers, such as [4]",
+        readers.FORMER_PARTITIONS,
         "Previous values of PARTITIONS. Keep a value here as long as any of its partitions contain jobs.",
         "queue",
     ),
 }
 DEFAULTS: Final = {key: row.default for key, row in SETTINGS.items() if row.scope != "queue"}
-READERS: Final = {key: row.read for key, row in SETTINGS.items() if row.read is not None and row.scope != "queue"}
+IN_PROJECT: Final = {key: row.kind for key, row in SETTINGS.items() if row.scope != "queue"}
 PER_QUEUE: Final = tuple(key for key, row in SETTINGS.items() if row.scope == "both")
-_OF_QUEUE: Final = {key: row.read for key, row in SETTINGS.items() if row.read is not None and row.scope != "project"}
+_IN_QUEUE: Final = {key: row.kind for key, row in SETTINGS.items() if row.scope != "project"}
 
 
 def get() -> Config:
@@ -491,30 +430,16 @@ def _forget(*, setting: str, **_: Any) -> None:
 def _read(given: Any, *, tests: bool = False) -> tuple[list[Problem], Config | None]:
     if not isinstance(given, Mapping):
         return [Problem("E002", SETTING, f"must be a dict, not {type(given).__name__}.", "Write DELAYQ = {…}.")], None
-    found = list(readers.unknown(given, (*READERS, "HTTP", "TARGETS", "QUEUES"), SETTING, of_queue=_OF_QUEUE))
-    values, wrong_values = readers.values(given, READERS, SETTING, usual=DEFAULTS)
-    found += wrong_values
+    found: list[Problem] = []
+    values = readers.read(given, IN_PROJECT, SETTING, found, usual=DEFAULTS, of_queue=_IN_QUEUE)
     if "RETENTION" in values:
-        values["RETENTION"] = MappingProxyType({**readers.retention(DEFAULTS["RETENTION"]), **values["RETENTION"]})
-    wrong_http, http = readers.http(given.get("HTTP"))
-    found += wrong_http
-    wrong_targets, targets = readers.targets(given.get("TARGETS", {}), values.get("PREFIX", ""))
-    found += wrong_targets
-    queues_given = given.get("QUEUES", DEFAULTS["QUEUES"])
-    queues: dict[str, QueueConfig] = {}
-    if not isinstance(queues_given, Mapping) or not queues_given:
-        names = queues_given if isinstance(queues_given, list | tuple | set) and queues_given else ["default"]
-        meant = ", ".join(f'"{name}": {{}}' for name in names)
-        found.append(Problem("E002", f'{SETTING}["QUEUES"]', "must be a dict of queue names to options.", f"Write {{{meant}}}."))
-    else:
-        found += _twins(queues_given)
-        for name, options in queues_given.items():
-            wrong_queue, queue = _queue(name, options, values)
-            found += wrong_queue
-            if queue and queue.divided and readers.is_embedded(queue.redis) and not tests:  # tests start another server
-                found.append(readers.embedded_and_divided(name))
-            elif queue:
-                queues[name] = queue
+        values["RETENTION"] = MappingProxyType({**readers.RETENTION.read(DEFAULTS["RETENTION"]), **values["RETENTION"]})
+    if values.get("HTTP") is not None:
+        values["HTTP"] = readers.http(values["HTTP"], found)
+    values["TARGETS"] = MappingProxyType(readers.targets(values.get("TARGETS", {}), values.get("PREFIX", ""), found))
+    queues_given = values.pop("QUEUES", {})
+    found += _twins(queues_given)
+    queues: dict[str, Any] = {name: _queue(name, options, values, found, tests=tests) for name, options in queues_given.items()}
     signer = None
     if values.pop("SIGNING", False):
         try:
@@ -525,7 +450,7 @@ def _read(given: Any, *, tests: bool = False) -> tuple[list[Problem], Config | N
     if found:
         return found, None
     fields = {name.lower(): value for name, value in values.items()}
-    return [], Config(**fields, signer=signer, http=http, targets=MappingProxyType(targets), queues=MappingProxyType(queues))
+    return [], Config(**fields, signer=signer, queues=MappingProxyType(queues))
 
 
 def _apart(config: Config) -> Mapping[str, OfferTarget]:
@@ -551,25 +476,25 @@ def _twins(names: Iterable[Any]) -> Iterator[Problem]:
         seen[plain] = str(name)
 
 
-def _queue(name: Any, options: Any, values: Mapping[str, Any]) -> tuple[list[Problem], QueueConfig | None]:
+def _queue(name: Any, options: Any, values: Mapping[str, Any], found: list[Problem], *, tests: bool) -> QueueConfig | None:
+    """The settings of a queue. None if there are mistakes, which it adds to `found`."""
     where = f'{SETTING}["QUEUES"][{name!r}]'.replace("'", '"')
     try:
-        if "/" in readers.text(name) or "," in name or len(name) > 100:
+        if "/" in readers.TEXT.read(name) or "," in name or len(name) > 100:
             raise readers.Wrong("must have at most 100 characters, without slashes or commas.")
     except readers.Wrong as error:
-        return [Problem("E002", where, f"as the name of a queue {error.message}", "Rename it.")], None
+        found.append(Problem("E002", where, f"as the name of a queue {error.message}", "Rename it."))
+        return None
     if not isinstance(options, Mapping):
-        return [Problem("E002", where, f"must be a dict, not {options!r}.", "Write {} for the defaults.")], None
-    found = list(readers.unknown(options, tuple(_OF_QUEUE), where, general=READERS))
-    own, wrong = readers.values(options, _OF_QUEUE, where)
-    found += wrong
-    if found:
-        return found, None
-    if any(key not in values for key in PER_QUEUE):
-        return [], None  # the mistake was reported with the default
-    merged: dict[str, Any] = {key: own.get(key, values.get(key, SETTINGS[key].default)) for key in _OF_QUEUE}
-    if (conflict := readers.conflict(where, merged)) is not None:
-        return [conflict], None
+        found.append(Problem("E002", where, f"must be a dict, not {options!r}.", "Write {} for the defaults."))
+        return None
+    own = readers.read(options, _IN_QUEUE, where, found, general=IN_PROJECT)
+    if own.keys() != set(options) or not values.keys() >= set(PER_QUEUE):
+        return None
+    merged: dict[str, Any] = {key: own.get(key, values.get(key, SETTINGS[key].default)) for key in _IN_QUEUE}
+    if (conflict := readers.conflict(where, merged, tests=tests)) is not None:
+        found.append(conflict)
+        return None
     merged["RETENTION"] = MappingProxyType({**values["RETENTION"], **own.get("RETENTION", {})})
     fields: dict[str, Any] = {key.lower(): value for key, value in merged.items()}
-    return [], QueueConfig(name=name, **fields)
+    return QueueConfig(name=name, **fields)

@@ -1,5 +1,5 @@
-"""Validates the values of settings and converts them. There is a reader for each kind of value. Also the values of `HTTP` and
-`TARGETS`.
+"""The kinds of values that settings accept. Each has a text for people, and a function that validates and converts a value. Also the
+values of `HTTP` and `TARGETS`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from string import Formatter
 from types import MappingProxyType
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from django_delayq import durations
 from django_delayq.text import did_you_mean
+
+R = TypeVar("R")
 
 SHORTEST_LEASE = 5.0  # seconds; the tests of this package, which see many leases end, have it shorter
 SHORTEST_HORIZON = 300.0  # seconds
@@ -29,7 +31,7 @@ IN_LOG_URL: Final = ("id", "queue", "task", "from", "to")  # what LOG_URL may na
 Network = IPv4Network | IPv6Network
 SIGNING: Final = "whsec_"  # begins a secret that signs, as the Standard Webhooks write it
 SHORTEST_SECRET, LONGEST_SECRET = 16, 64  # bytes of such a secret
-TARGET_KINDS: Final = ("stream", "list")
+NEW_SECRET: Final = "To create a signing secret, combine whsec_ with the output of `openssl rand -base64 32`."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,131 +78,94 @@ class Problem(NamedTuple):
 
 
 class Wrong(Exception):
-    """A value that its reader refuses: what is wrong with it, and what to write; "": what the setting accepts."""
+    """A value is not valid: what is wrong with it, and what to write; "": what the setting accepts."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
         self.message, self.hint = message, hint
 
 
-def duration(value: Any) -> float:
-    try:
-        return durations.seconds(value)
-    except (ValueError, TypeError) as error:
-        raise Wrong(f"is wrong: {error}.") from None
+class Kind(NamedTuple):
+    """A kind of value. `read` returns the value in the form of `Config`, and raises Wrong if it is not valid."""
+
+    accepts: str
+    read: Callable[[Any], Any]
 
 
-def positive_duration(value: Any) -> float:
-    seconds = duration(value)
-    if seconds <= 0:
-        raise Wrong("must be greater than 0.", "Use a number of seconds, or text such as '30s'.")
-    return seconds
+def kind(
+    accepts: str,
+    valid: Callable[[Any], object],
+    convert: Callable[[Any], Any] = lambda value: value,
+    *,
+    hint: str = "",
+    shown: bool = True,
+) -> Kind:
+    """A kind of value that a condition decides. `shown`: errors contain the value, because it cannot contain a password."""
+
+    def read(value: Any) -> Any:
+        if not valid(value):
+            raise Wrong(f"must be {accepts}, not {value!r}." if shown else f"must be {accepts}.", hint)
+        return convert(value)
+
+    return Kind(accepts, read)
 
 
-def optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda value: None if value is None else read(value)
+def optional(of: Kind) -> Kind:
+    """That kind of value, or None."""
+    return Kind(f"{of.accepts}, or None", lambda value: None if value is None else of.read(value))
 
 
-def flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise Wrong(f"must be True or False, not {value!r}.")
-    return value
+def whole(least: int) -> Kind:
+    """A whole number."""
+    return kind(f"a whole number of at least {least}", lambda value: _is_whole(value) and value >= least)
 
 
-def lease(value: Any) -> float:
-    seconds = duration(value)
-    if seconds < SHORTEST_LEASE:
-        raise Wrong(
-            f"must be at least {SHORTEST_LEASE:g} seconds. With a shorter lease, jobs run twice whenever a host pauses briefly.",
-            "Use 30. Workers extend the lease while a task runs, so tasks can run for much longer.",
-        )
-    return seconds
+def choice(*words: str) -> Kind:
+    """One of these words."""
+    *others, last = (f'"{word}"' for word in words)
+    return kind(f"{', '.join(others)} or {last}", lambda value: value in words, str)
 
 
-def horizon(value: Any) -> float:
-    seconds = duration(value)
-    if seconds < SHORTEST_HORIZON:
-        raise Wrong(
-            f"must be at least {SHORTEST_HORIZON / 60:g} minutes, or None, so that jobs run on time even if the relay is down briefly.",
-            "Write '1h'.",
-        )
-    return seconds
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
-def whole(least: int) -> Callable[[Any], int]:
-    def read(value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise Wrong(f"must be a whole number of at least {least}, not {value!r}.")
-        return value
-
-    return read
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value)
 
 
-def partitions(value: Any) -> int:
-    """`PARTITIONS`."""
-    count = whole(1)(value)
-    if count > MOST_PARTITIONS:
-        hint = "16 is right for most: a Cluster moves partitions, so there need not be one for each core."
-        raise Wrong(f"must be at most {MOST_PARTITIONS}, not {value!r}.", hint)
-    return count
+def is_mapping(value: Any) -> bool:
+    """Whether a value is a dict."""
+    return isinstance(value, Mapping)
+
+
+def listed(items: str, valid: Callable[[Any], object], convert: Callable[[Any], Any] = tuple) -> Kind:
+    """A list. It can also be a set if its order has no meaning."""
+    types = (list, tuple, set, frozenset) if convert is frozenset else (list, tuple)
+    return kind(f"a list of {items}", lambda value: isinstance(value, types) and all(map(valid, value)), convert)
 
 
 def is_embedded(value: Any) -> bool:
     """Whether that value of `REDIS` is a server that this project starts."""
-    return value == "embedded" or (isinstance(value, Mapping) and "EMBEDDED" in value)
+    return value == "embedded" or (is_mapping(value) and "EMBEDDED" in value)
 
 
-def conflict(where: str, queue: Mapping[str, Any]) -> Problem | None:
-    """The first of the settings of a queue that cannot be beside another one."""
-    if queue["HORIZON"] is not None and queue["DURABILITY"] == "redis":
-        hint = "Its jobs have no rows in which they could wait: set HORIZON to None there, or DURABILITY to 'outbox'."
-        return Problem("E002", f'{where}["HORIZON"]', "cannot be with DURABILITY 'redis'.", hint)
-    if queue["REPLICAS"] and queue["DURABILITY"] != "redis":
-        hint = "The rows of its jobs outlast any failover: set REPLICAS to 0 there, or in queues of redis durability alone."
-        return Problem("E002", f'{where}["REPLICAS"]', "is for DURABILITY 'redis' only.", hint)
-    if queue["CONSUMER"] == "pull" and (queue["PARTITIONS"] > 1 or queue["FORMER_PARTITIONS"]):
-        hint = "Your consumers pull from one partition: remove PARTITIONS there, or make several queues."
-        return Problem("E002", f'{where}["PARTITIONS"]', "cannot be with CONSUMER 'pull'.", hint)
-    return None
+def converted(by: Callable[[Any], R]) -> Callable[[Any], R]:
+    """A reader by a function that raises ValueError or TypeError."""
 
-
-def embedded_and_divided(name: str) -> Problem:
-    """A queue has partitions on one small server that cannot be more."""
-    hint = "Leave PARTITIONS and FORMER_PARTITIONS out, or name a server, or a Cluster, in REDIS."
-    place = f'{SETTING}["QUEUES"][{name!r}]["PARTITIONS"]'.replace("'", '"')
-    return Problem("E002", place, "cannot be with the embedded server, which is for one machine.", hint)
-
-
-def former_partitions(value: Any) -> tuple[int, ...]:
-    """`FORMER_PARTITIONS`: each once, as they were given."""
-    if not isinstance(value, (list, tuple)):
-        raise Wrong(f"must be a list of previous values of PARTITIONS, such as [4], not {value!r}.")
-    return tuple(dict.fromkeys(partitions(one) for one in value))
-
-
-def choice(*words: str) -> Callable[[Any], str]:
-    def read(value: Any) -> str:
-        if value not in words:
-            raise Wrong(f"must be one of {', '.join(map(repr, words))}, not {value!r}.")
-        return str(value)
+    def read(value: Any) -> R:
+        try:
+            return by(value)
+        except (ValueError, TypeError) as error:
+            raise Wrong(f"is wrong: {error}.") from None
 
     return read
 
 
-def text(value: Any) -> str:
-    if not isinstance(value, str) or not value or any(char in value for char in "{} \t\n"):
-        raise Wrong(f"must be text without spaces or braces, not {value!r}.")
-    return value
+_duration: Final = converted(durations.seconds)
 
 
-def key(value: Any) -> str:
-    # Braces are allowed: they select the slot of a cluster.
-    if not isinstance(value, str) or not value or len(value) > 512 or not value.isprintable() or " " in value:
-        raise Wrong(f"must be a Redis key of at most 512 characters without spaces, not {value!r}.")
-    return value
-
-
-def redis(value: Any) -> str | Mapping[str, Any]:
+def _redis(value: Any) -> str | Mapping[str, Any]:
     if isinstance(value, str) and value:
         return value
     if isinstance(value, Mapping) and ("URL" in value or "EMBEDDED" in value):
@@ -213,49 +178,30 @@ def redis(value: Any) -> str | Mapping[str, Any]:
     )
 
 
-def retention(value: Any) -> Mapping[str, float | None]:
+def _retention(value: Any) -> Mapping[str, float | None]:
     if not isinstance(value, Mapping):
         raise Wrong('must be a dict such as {"succeeded": "7d", "cancelled": "30d", "failed": None}.')
     for state in value:
         if state not in KEPT:
             raise Wrong(f"contains the unknown state {state!r}{did_you_mean(state, KEPT)}. Available states: {', '.join(KEPT)}.")
-    return {state: optional(positive_duration)(kept) for state, kept in value.items()}
+    return {state: optional(DURATION).read(kept) for state, kept in value.items()}
 
 
-def secret(value: Any) -> str:
-    # Never the value itself.
-    if not isinstance(value, str) or not re.fullmatch(r"[!-~]{16,}", value):
-        raise Wrong(
-            "must be text of at least 16 letters, digits and symbols, without spaces.", "To create one, run openssl rand -hex 32"
-        )
+def _former_partitions(value: Any) -> tuple[int, ...]:
+    if not isinstance(value, (list, tuple)):
+        raise Wrong(f"must be a list of previous values of PARTITIONS, such as [4], not {value!r}.")
+    return tuple(dict.fromkeys(map(PARTITIONS.read, value)))
+
+
+def _queues(value: Any) -> Mapping[Any, Any]:
+    if not isinstance(value, Mapping) or not value:
+        names = value if isinstance(value, (list, tuple, set)) and value else ["default"]
+        meant = ", ".join(f'"{name}": {{}}' for name in names)
+        raise Wrong("must be a dict of queue names, each with a dict of settings.", f"Write {{{meant}}}.")
     return value
 
 
-def names(value: Any) -> frozenset[str]:
-    if not isinstance(value, (list, tuple, set, frozenset)) or not all(isinstance(name, str) for name in value):
-        raise Wrong("must be a list of argument names, such as ['password', 'iban'].")
-    return frozenset(value)
-
-
-def paths(value: Any) -> tuple[str, ...]:
-    if not isinstance(value, (list, tuple)) or not all(isinstance(path, str) and "." in path for path in value):
-        raise Wrong("must be a list of dotted paths, such as ['shop.tenants.TenantCarrier'].")
-    return tuple(value)
-
-
-def modules(value: Any) -> tuple[str, ...]:
-    if not isinstance(value, (list, tuple)) or not all(isinstance(path, str) and _MODULE.fullmatch(path) for path in value):
-        raise Wrong(f"must be a list of dotted module names, such as ['shop.mail'], not {value!r}.")
-    return tuple(value)
-
-
-def dotted(value: Any) -> str:
-    if not isinstance(value, str) or "." not in value.strip("."):
-        raise Wrong(f"must be the dotted path to a function, such as 'shop.links.object_url', not {value!r}.")
-    return value
-
-
-def log_url(value: Any) -> str:
+def _log_url(value: Any) -> str:
     named = ", ".join(f"{{{name}}}" for name in IN_LOG_URL)
     if not isinstance(value, str) or not re.match("https?://[^/]|/[^/]", value) or not value.isprintable() or " " in value:
         raise Wrong(f"must be a URL as text, such as 'https://logs.example/search?q={{id}}', not {value!r}.")
@@ -291,18 +237,14 @@ def signing_key(secret: str) -> bytes:
     return key
 
 
-def networks(value: Any) -> tuple[Network, ...]:
-    if not isinstance(value, (list, tuple)) or not all(isinstance(one, str) for one in value):
-        raise Wrong("must be a list of networks, such as ['10.1.0.0/16'].")
+def _networks(value: Any) -> tuple[Network, ...]:
     try:
         return tuple(ip_network(one) for one in value)
     except ValueError as error:
         raise Wrong(f"contains an invalid network: {error}.", "Use networks such as '10.1.0.0/16', or addresses.") from None
 
 
-def secrets(value: Any) -> Mapping[str, tuple[str, ...]]:
-    if not isinstance(value, Mapping) or not all(isinstance(name, str) and name for name in value):
-        raise Wrong('must be a dict of names to secrets, such as {"partner": "whsec_…"}.')
+def _secrets(value: Mapping[str, Any]) -> Mapping[str, tuple[str, ...]]:
     return MappingProxyType({name: _secret_values(name, given) for name, given in value.items()})
 
 
@@ -313,138 +255,168 @@ def _secret_values(name: str, given: Any) -> tuple[str, ...]:
         raise Wrong(
             f"contains an invalid secret for {name!r}. A secret is text of visible ASCII characters, or a list of such "
             "texts with the newest first.",
-            "To create a signing secret, combine whsec_ with the output of `openssl rand -base64 32`.",
+            NEW_SECRET,
         )
     for one in values:
         if one.startswith(SIGNING):
             try:
                 signing_key(one)
             except ValueError as error:
-                raise Wrong(
-                    f"contains a secret for {name!r} that cannot sign: {error}.",
-                    "To create one, combine whsec_ with the output of `openssl rand -base64 32`.",
-                ) from None
+                raise Wrong(f"contains a secret for {name!r} that cannot sign: {error}.", NEW_SECRET) from None
     return values
 
 
-def proxy(value: Any) -> str:
-    # Never the value itself.
+def _is_proxy(value: Any) -> bool:
     try:
         parts = urlsplit(value) if isinstance(value, str) else urlsplit("")
-        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port is not None
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port is not None
     except ValueError:
-        good = False
-    if not good:
-        raise Wrong("must be the URL of a proxy with its port, such as 'http://proxy.internal:3128'.")
-    return str(value)
+        return False
 
 
-def certificates(value: Any) -> str:
-    if not isinstance(value, (str, Path)) or not Path(value).exists():
-        raise Wrong(f"must be an existing file or directory of certificates, not {value!r}.")
-    return str(value)
-
-
-def statuses(value: Any) -> frozenset[int]:
-    if not isinstance(value, (list, tuple, set, frozenset)) or not all(type(one) is int and 300 <= one <= 599 for one in value):
-        raise Wrong("must be a list of status codes from 300 to 599, such as [404, 410].")
-    return frozenset(value)
-
-
-HTTP: Final[dict[str, tuple[Any, Callable[[Any], Any]]]] = {  # key of DELAYQ["HTTP"] -> its default, and what it may be
-    "ALLOW": ([], networks),
-    "SECRETS": ({}, secrets),
-    "PROXY": (None, optional(proxy)),
-    "CA": (None, optional(certificates)),
-    "CONNECT": ("5s", positive_duration),
-    "READ": ("15s", positive_duration),
-    "TIMEOUT": ("30s", positive_duration),
+FLAG: Final = kind("True or False", lambda value: isinstance(value, bool))
+TEXT: Final = kind("text without spaces or braces", lambda value: _is_text(value) and not any(char in value for char in "{} \t\n"))
+DURATION: Final = kind(
+    "a duration greater than 0", lambda value: _duration(value) > 0, _duration, hint="Use a number of seconds, or text such as '30s'."
+)
+LEASE: Final = kind(
+    "a duration of at least 5 s",
+    lambda value: _duration(value) >= SHORTEST_LEASE,
+    _duration,
+    hint="Use 30. With a shorter lease, jobs run twice whenever a host pauses briefly. Workers extend the lease while a task runs, so "
+    "tasks can run for much longer.",
+)
+HORIZON: Final = kind(
+    "a duration of at least 5 minutes",
+    lambda value: _duration(value) >= SHORTEST_HORIZON,
+    _duration,
+    hint="Write '1h'. With a longer horizon, jobs run on time even if the relay is down briefly.",
+)
+REDIS: Final = Kind(
+    'an alias in CACHES; a URL such as "rediss://user:password@host:6379/1"; for Sentinel, '
+    '"redis+sentinel://user:password@s1:26379,s2:26379/mymaster/0?sentinel_password=…"; for a Cluster, '
+    '"redis+cluster://user:password@n1:6379,n2:6379"; {"URL": …, "OPTIONS": …}; the dotted path to a function that returns '
+    'a redis.Redis or a RedisCluster; "embedded", or {"EMBEDDED": directory}',
+    _redis,
+)
+RETENTION: Final = Kind("a dict with a duration for each state, or None to keep rows forever", _retention)
+PARTITIONS: Final = kind(
+    f"a whole number from 1 to {MOST_PARTITIONS}",
+    lambda value: _is_whole(value) and 1 <= value <= MOST_PARTITIONS,
+    hint="16 is right for most: a Cluster moves partitions, so there need not be one for each core.",
+)
+FORMER_PARTITIONS: Final = Kind("a list of whole numbers, such as [4]", _former_partitions)
+SECRET: Final = kind(
+    "text of at least 16 letters, digits and symbols, without spaces",
+    lambda value: isinstance(value, str) and re.fullmatch(r"[!-~]{16,}", value) is not None,
+    hint="To create one, run openssl rand -hex 32",
+    shown=False,
+)
+NAMES: Final = listed("argument names, such as ['password', 'iban']", lambda name: isinstance(name, str), frozenset)
+PATHS: Final = listed("dotted paths to classes, such as ['shop.tenants.TenantCarrier']", lambda path: _is_text(path) and "." in path)
+MODULES: Final = listed("dotted module names, such as ['shop.mail']", lambda path: isinstance(path, str) and _MODULE.fullmatch(path))
+FUNCTION: Final = kind(
+    "the dotted path to a function, such as 'shop.links.object_url'", lambda value: isinstance(value, str) and "." in value.strip(".")
+)
+QUEUES: Final = Kind("a dict of queue names, each with a dict of settings", _queues)
+LOG_URL: Final = Kind(f"a URL with the placeholders {', '.join(f'{{{name}}}' for name in IN_LOG_URL)}", _log_url)
+NETWORKS: Final = listed("networks, such as ['10.1.0.0/16']", lambda one: isinstance(one, str), _networks)
+STATUSES: Final = listed(
+    "status codes from 300 to 599, such as [404, 410]", lambda one: type(one) is int and 300 <= one <= 599, frozenset
+)
+SECRETS: Final = kind(
+    'a dict of names to secrets, such as {"partner": "whsec_…"}',
+    lambda value: is_mapping(value) and all(map(_is_text, value)),
+    _secrets,
+    shown=False,
+)
+PROXY: Final = kind("the URL of a proxy with its port, such as 'http://proxy.internal:3128'", _is_proxy, shown=False)
+CERTIFICATES: Final = kind(
+    "an existing file or directory of certificates", lambda value: isinstance(value, (str, Path)) and Path(value).exists(), str
+)
+HTTP: Final[Mapping[str, tuple[Any, Kind]]] = {  # key of DELAYQ["HTTP"] -> its default, and what it may be
+    "ALLOW": ([], NETWORKS),
+    "SECRETS": ({}, SECRETS),
+    "PROXY": (None, optional(PROXY)),
+    "CA": (None, optional(CERTIFICATES)),
+    "CONNECT": ("5s", DURATION),
+    "READ": ("15s", DURATION),
+    "TIMEOUT": ("30s", DURATION),
     "MAX_ANSWER": (1_048_576, whole(2048)),
-    "GONE": ([410], statuses),
+    "GONE": ([410], STATUSES),
     "PER_HOST": (None, optional(whole(1))),
     "BREAKER": (5, optional(whole(1))),
-    "PAUSE": ("30s", positive_duration),
-    "QUEUE": ("default", text),
+    "PAUSE": ("30s", DURATION),
+    "QUEUE": ("default", TEXT),
 }
-TARGET: Final[dict[str, Callable[[Any], Any]]] = {  # key of one of DELAYQ["TARGETS"] -> what it may be; there are no defaults
-    "KEY": key,
-    "KIND": choice(*TARGET_KINDS),
+TARGET: Final[Mapping[str, Kind]] = {  # key of one of DELAYQ["TARGETS"] -> what it may be; there are no defaults
+    "KEY": kind(  # braces are allowed: they select the slot of a cluster
+        "a Redis key of at most 512 characters without spaces",
+        lambda value: _is_text(value) and len(value) <= 512 and value.isprintable() and " " not in value,
+    ),
+    "KIND": choice("stream", "list"),
     "MAXLEN": optional(whole(1)),
 }
 
 
-def unknown(
-    given: Mapping[Any, Any], known: tuple[str, ...], where: str, *, general: Container[str] = (), of_queue: Container[str] = ()
-) -> Iterator[Problem]:
-    """Returns unknown keys. `general`: settings that apply to all queues. `of_queue`: settings of a queue."""
-    for key in given:
-        if key not in known:
-            wrong = "applies to all queues." if key in general else f"is an unknown setting{did_you_mean(str(key).upper(), known)}."
-            hint = f"The keys known here are: {', '.join(sorted(known))}."
-            if key in of_queue:
-                wrong, hint = "is a setting of a queue.", f'Write it in the dict of the queue: {where}["QUEUES"]["default"]["{key}"].'
-            yield Problem("E001", f"{where}[{key!r}]".replace("'", '"'), wrong, hint)
-
-
-def values(
-    given: Mapping[str, Any],
-    wanted: Mapping[str, Callable[[Any], Any]],
+def read(
+    given: Mapping[Any, Any],
+    kinds: Mapping[str, Kind],
     where: str,
+    found: list[Problem],
     *,
     usual: Mapping[str, Any] | None = None,
     of: str = "",
-) -> tuple[dict[str, Any], list[Problem]]:
-    """Reads the given values. `usual`: the defaults, if there are any. `of`: the setting that contains these keys."""
-    read_values: dict[str, Any] = {}
-    found: list[Problem] = []
-    for key, read in wanted.items():
-        if usual is None and key not in given:
-            continue
-        try:
-            read_values[key] = read(given[key] if key in given or usual is None else usual[key])
-        except Wrong as error:
-            hint = error.hint or f"For the allowed values, run manage.py delayq settings {of or key}"
-            found.append(Problem("E002", f'{where}["{key}"]', error.message, hint))
-    return read_values, found
+    general: Container[str] = (),
+    of_queue: Container[str] = (),
+) -> dict[str, Any]:
+    """Reads the values of a dict, and adds its mistakes to `found`. `usual`: the values of missing keys, if they have any. `of`: the
+    setting that contains these keys. `general`: settings that apply to all queues. `of_queue`: settings of a queue.
+    """
+    for key in given:
+        if key not in kinds:
+            wrong = "applies to all queues." if key in general else f"is an unknown setting{did_you_mean(str(key).upper(), kinds)}."
+            hint = f"The keys known here are: {', '.join(sorted(kinds))}."
+            if key in of_queue:
+                wrong, hint = "is a setting of a queue.", f'Write it in the dict of the queue: {where}["QUEUES"]["default"]["{key}"].'
+            found.append(Problem("E001", f"{where}[{key!r}]".replace("'", '"'), wrong, hint))
+    values, merged = {}, {**(usual or {}), **given}
+    for key, kind in kinds.items():
+        if key in merged:
+            try:
+                values[key] = kind.read(merged[key])
+            except Wrong as error:
+                hint = error.hint or f"For the allowed values, run manage.py delayq settings {of or key}"
+                found.append(Problem("E002", f'{where}["{key}"]', error.message, hint))
+    return values
 
 
-def http(given: Any) -> tuple[list[Problem], HttpConfig | None]:
-    """`HTTP`."""
-    where = f'{SETTING}["HTTP"]'
-    if given is None:
-        return [], None
-    if not isinstance(given, Mapping):
-        return [Problem("E002", where, f"must be a dict, not {type(given).__name__}.", "Write {} for the defaults.")], None
-    found = list(unknown(given, tuple(HTTP), where))
+def http(given: Mapping[Any, Any], found: list[Problem]) -> HttpConfig | None:
+    """`HTTP`; None if there are mistakes."""
     usual = {key: default for key, (default, _) in HTTP.items()}
-    found_values, wrong = values(given, {key: read for key, (_, read) in HTTP.items()}, where, usual=usual, of="HTTP")
-    found += wrong
-    return found, None if found else HttpConfig(**{key.lower(): value for key, value in found_values.items()})
+    values = read(given, {key: kind for key, (_, kind) in HTTP.items()}, f'{SETTING}["HTTP"]', found, usual=usual, of="HTTP")
+    return None if found else HttpConfig(**{key.lower(): value for key, value in values.items()})
 
 
-def targets(given: Any, prefix: str) -> tuple[list[Problem], dict[str, OfferTarget]]:
+def targets(given: Mapping[Any, Any], prefix: str, found: list[Problem]) -> dict[str, OfferTarget]:
     """`TARGETS`, none of which may be among the keys of the queues."""
-    place = f'{SETTING}["TARGETS"]'
-    if not isinstance(given, Mapping):
-        hint = 'Write {"shipping": {"KEY": "shipping-out", "KIND": "stream", "MAXLEN": 100000}}.'
-        return [Problem("E002", place, f"must be a dict of names to targets, not {type(given).__name__}.", hint)], {}
-    found: list[Problem] = []
     listed: dict[str, OfferTarget] = {}
     for name, options in given.items():
-        where = f"{place}[{name!r}]".replace("'", '"')
-        if not isinstance(name, str) or not name or not isinstance(options, Mapping):
+        where = f'{SETTING}["TARGETS"][{name!r}]'.replace("'", '"')
+        if not _is_text(name) or not is_mapping(options):
             found.append(Problem("E002", where, "must be text that names a dict.", f"Its keys are: {', '.join(TARGET)}."))
             continue
-        wrong = list(unknown(options, tuple(TARGET), where))
+        wrong: list[Problem] = []
+        values = read(options, TARGET, where, wrong, of="TARGETS")
         for lacking in TARGET.keys() - options.keys():
             hint = "Write how many entries it may hold, of which the oldest go; or None, for any number." if lacking == "MAXLEN" else ""
             wrong.append(Problem("E002", f'{where}["{lacking}"]', "is missing.", hint or "Name the key of Redis, and what it holds."))
-        told, refused = values(options, TARGET, where, of="TARGETS")
-        wrong += refused or ([] if wrong else list(_shared(told["KEY"], where, prefix, listed)))
+        if not wrong:
+            wrong += _shared(values["KEY"], where, prefix, listed)
         found += wrong
         if not wrong:
-            listed[name] = OfferTarget(name=name, key=told["KEY"], kind=told["KIND"], maxlen=told["MAXLEN"])
-    return found, listed
+            listed[name] = OfferTarget(name=name, key=values["KEY"], kind=values["KIND"], maxlen=values["MAXLEN"])
+    return listed
 
 
 def _shared(key: str, where: str, prefix: str, others: Mapping[str, OfferTarget]) -> Iterator[Problem]:
@@ -456,3 +428,21 @@ def _shared(key: str, where: str, prefix: str, others: Mapping[str, OfferTarget]
             yield Problem(
                 "E050", place, f"is that of the target {other.name!r}, too.", "Give each target a different key, or remove one."
             )
+
+
+def conflict(where: str, queue: Mapping[str, Any], *, tests: bool) -> Problem | None:
+    """The first of the settings of a queue that cannot be beside another one. `tests`: they start another server."""
+    divided = queue["PARTITIONS"] > 1 or queue["FORMER_PARTITIONS"]
+    if queue["HORIZON"] is not None and queue["DURABILITY"] == "redis":
+        hint = "Its jobs have no rows in which they could wait: set HORIZON to None there, or DURABILITY to 'outbox'."
+        return Problem("E002", f'{where}["HORIZON"]', "cannot be with DURABILITY 'redis'.", hint)
+    if queue["REPLICAS"] and queue["DURABILITY"] != "redis":
+        hint = "The rows of its jobs outlast any failover: set REPLICAS to 0 there, or in queues of redis durability alone."
+        return Problem("E002", f'{where}["REPLICAS"]', "is for DURABILITY 'redis' only.", hint)
+    if queue["CONSUMER"] == "pull" and divided:
+        hint = "Your consumers pull from one partition: remove PARTITIONS there, or make several queues."
+        return Problem("E002", f'{where}["PARTITIONS"]', "cannot be with CONSUMER 'pull'.", hint)
+    if is_embedded(queue["REDIS"]) and divided and not tests:
+        hint = "Leave PARTITIONS and FORMER_PARTITIONS out, or name a server, or a Cluster, in REDIS."
+        return Problem("E002", f'{where}["PARTITIONS"]', "cannot be with the embedded server, which is for one machine.", hint)
+    return None

@@ -194,7 +194,7 @@ SHIPPING = {"KEY": "shipping-out", "KIND": "stream", "MAXLEN": None}
         ({7: SHIPPING}, "must be text that names a dict"),
         ({"shipping": {**SHIPPING, "KEY": ""}}, r'\["KEY"\] must be a Redis key'),
         ({"shipping": {**SHIPPING, "KEY": "a b"}}, "must be a Redis key"),
-        ({"shipping": {**SHIPPING, "KIND": "hash"}}, r'\["KIND"\] must be one of \'stream\', \'list\''),
+        ({"shipping": {**SHIPPING, "KIND": "hash"}}, r'\["KIND"\] must be "stream" or "list"'),
         ({"shipping": {**SHIPPING, "MAXLEN": 0}}, r'\["MAXLEN"\] must be a whole number of at least 1.*settings TARGETS'),
         ({"shipping": {"KEY": "shipping-out", "KIND": "list"}}, r'\["MAXLEN"\] is missing.*or None'),
         ({"shipping": {"KIND": "list", "MAXLEN": 1}}, r'\["KEY"\] is missing'),

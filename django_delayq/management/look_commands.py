@@ -370,7 +370,7 @@ def document(key: str) -> dict[str, Any]:
     return {
         "name": key,
         "default": row.default,
-        "accepts": row.accepts,
+        "accepts": row.kind.accepts,
         "meaning": row.meaning + rights,
         "per_queue": row.scope != "project",
     }

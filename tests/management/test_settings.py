@@ -32,7 +32,7 @@ def test_a_name_that_is_none_is_refused_with_the_nearest(run):
     assert (answer.code, answer.error) == (2, "Unknown setting LEESE (did you mean 'LEASE'?).")
 
 
-@pytest.mark.parametrize("key", [key for key in conf.READERS if key not in ("PREFIX", "DATABASE")])
+@pytest.mark.parametrize("key", [key for key in conf.IN_PROJECT if key not in ("PREFIX", "DATABASE")])
 def test_a_wrong_value_leads_to_a_text_that_tells_of_it_while_settings_are_wrong(run, settings, key):
     settings.DELAYQ = {**settings.DELAYQ, key: object()}
     [message] = [message for message in checks.check_settings() if f'["{key}"]' in message.msg]
